@@ -1,0 +1,16 @@
+"""Between one wide vector and its heads."""
+
+import mlx.core as mx
+from jaxtyping import Float
+
+
+def split_heads(
+    y: Float[mx.array, "B T width"], n_heads: int
+) -> Float[mx.array, "B {n_heads} T head_dim"]:
+    """Cut the last axis into heads: [B, T, H D] -> [B, H, T, D]."""
+    return y.reshape(*y.shape[:2], n_heads, -1).transpose(0, 2, 1, 3)
+
+
+def join_heads(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B T width"]:
+    """Concatenate heads, the inverse of `split_heads`: [B, H, T, D] -> [B, T, H D]."""
+    return y.transpose(0, 2, 1, 3).flatten(2)
