@@ -1,0 +1,139 @@
+"""The two tokenizers that need no model, and the table of bytes that every kind decodes with."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self, SupportsIndex
+
+import numpy as np
+from jaxtyping import UInt16
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.files import write_text
+
+LARGEST_VOCABULARY = 65_536  # token ids are uint16
+
+
+def utf8(text: str) -> bytes:
+    """The UTF-8 of `text`.
+
+    Raises:
+        ConfigError: `text` holds a lone surrogate, which no UTF-8 can express.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        code = f"U+{ord(text[error.start]):04X}"
+        raise ConfigError(
+            f"character {error.start} of the text is the lone surrogate {code}, half of a "
+            "character: remove it or read the text as UTF-8"
+        ) from error
+
+
+class ByteTable:
+    """A vocabulary as a table of bytes: token t stands for `pieces[t]`."""
+
+    def __init__(self, pieces: Sequence[bytes]):
+        if len(pieces) > LARGEST_VOCABULARY:
+            raise ConfigError(
+                f"{len(pieces):,} tokens are more than {LARGEST_VOCABULARY:,}, all that 16 bits "
+                "tell apart: choose the byte or bpe tokenizer"
+            )
+        self.vocab_size = len(pieces)
+        self._pieces = list(pieces)
+
+    def token_bytes(self, token: SupportsIndex) -> bytes:
+        """The bytes that `token` stands for.
+
+        Raises:
+            ConfigError: `token` is outside the vocabulary.
+        """
+        index = token.__index__()
+        if not 0 <= index < self.vocab_size:
+            raise ConfigError(f"token {index} is outside the vocabulary of {self.vocab_size}")
+        return self._pieces[index]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
+        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
+
+
+def write_settings(directory: Path, settings: dict[str, Any]) -> None:
+    """Writes `tokenizer.json`, the file that names a tokenizer's kind."""
+    write_text(directory / "tokenizer.json", json.dumps(settings, indent=1) + "\n")
+
+
+class ByteTokenizer(ByteTable):
+    """One token a byte: token t is the byte t."""
+
+    kind = "byte"
+
+    def __init__(self):
+        super().__init__([bytes([value]) for value in range(256)])
+
+    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
+        """The UTF-8 bytes of `text`."""
+        return np.frombuffer(utf8(text), np.uint8).astype(np.uint16)
+
+    def save(self, directory: Path) -> None:
+        """Writes `tokenizer.json`."""
+        write_settings(directory, {"kind": self.kind})
+
+    @classmethod
+    def load(cls, settings: dict[str, Any], directory: Path) -> Self:
+        """The tokenizer that `save` wrote."""
+        return cls()
+
+
+class CharacterTokenizer(ByteTable):
+    """One token a character: token t is the t-th of the sorted distinct characters."""
+
+    kind = "char"
+
+    def __init__(self, characters: str):
+        super().__init__([utf8(character) for character in characters])
+        self._characters = characters
+        codes = _code_points(characters)
+        # One more entry than the largest character: whatever is larger is looked up there.
+        self._tokens = np.full(int(codes.max(initial=0)) + 2, -1, np.int32)
+        self._tokens[codes] = np.arange(len(codes))
+
+    @classmethod
+    def train(cls, text: str) -> Self:
+        """The tokenizer whose vocabulary is the distinct characters of `text`."""
+        utf8(text)
+        return cls("".join(sorted(set(text))))
+
+    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
+        """The token ids of `text`.
+
+        Raises:
+            ConfigError: Names the characters that are not in the vocabulary.
+        """
+        utf8(text)
+        codes = np.minimum(_code_points(text), len(self._tokens) - 1)
+        tokens = self._tokens[codes]
+        if tokens.min(initial=0) < 0:
+            raise self._unknown(text)
+        return tokens.astype(np.uint16)
+
+    def _unknown(self, text: str) -> ConfigError:
+        unknown = sorted(set(text) - set(self._characters))
+        shown = ", ".join(map(repr, unknown[:8])) + (", ..." if len(unknown) > 8 else "")
+        return ConfigError(
+            f"{len(unknown)} characters are not in the vocabulary of {self.vocab_size}: {shown}; "
+            "leave them out, or train with the byte or bpe tokenizer, which read any text"
+        )
+
+    def save(self, directory: Path) -> None:
+        """Writes `tokenizer.json`."""
+        write_settings(directory, {"kind": self.kind, "characters": self._characters})
+
+    @classmethod
+    def load(cls, settings: dict[str, Any], directory: Path) -> Self:
+        """The tokenizer that `save` wrote."""
+        return cls(settings["characters"])
+
+
+def _code_points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)

@@ -1,0 +1,160 @@
+"""SentencePiece tokenizers, made lossless.
+
+Kudo and Richardson, "SentencePiece: A simple and language independent subword tokenizer and
+detokenizer for Neural Text Processing", 2018 (arXiv 1808.06226); the unigram model: Kudo, "Subword
+Regularization", 2018 (arXiv 1804.10959).
+
+SentencePiece writes a space as U+2581, so that a text with that character in it does not come back,
+and it stops at NUL. Here a text is cut into words first; U+2581, NUL and the newline become byte
+tokens, and each distinct word is encoded once. No piece holds a space but at its start, so cutting
+before every space changes nothing in the result, and encoding is as fast as a dictionary.
+"""
+
+import hashlib
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import sentencepiece
+from jaxtyping import UInt16
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.files import write_bytes
+from mlx_attn.text.tokenizers.plain import (
+    LARGEST_VOCABULARY,
+    ByteTable,
+    utf8,
+    write_settings,
+)
+
+SMALLEST_VOCABULARY = 320  # 256 bytes, the unknown token, and room for letters and pieces
+SAMPLE = 4_000_000  # characters of text that a vocabulary is trained on, at most
+_SAMPLE_CHUNKS = 64
+_BATCH = 1 << 20  # words encoded at a time, which bounds the memory
+_ALWAYS_BYTES = "\n\0\u2581"
+# A space belongs to the word that follows it. SentencePiece's trainer breaks on huge words.
+_WORDS = re.compile(rf"[{_ALWAYS_BYTES}]| ?[^ {_ALWAYS_BYTES}]{{1,1000}}| ")
+
+
+class SubwordTokenizer(ByteTable):
+    """A SentencePiece model (`bpe` or `unigram`) over 256 byte tokens and learned pieces."""
+
+    def __init__(self, kind: str, model: bytes):
+        self.kind = kind
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        super().__init__([*map(self._piece, range(self._processor.vocab_size()))])
+        token_of_byte = {piece: token for token, piece in enumerate(self._pieces[:257])}
+        self._byte_words = {
+            character: [token_of_byte[bytes([value])] for value in character.encode()]
+            for character in _ALWAYS_BYTES
+        }
+
+    def _piece(self, token: int) -> bytes:
+        if self._processor.is_unknown(token):
+            return b""
+        piece: str = self._processor.id_to_piece(token)
+        if self._processor.is_byte(token):
+            return bytes.fromhex(piece[3:5])  # "<0x0A>"
+        return piece.replace("\u2581", " ").encode()
+
+    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
+        """The token ids of `text`."""
+        utf8(text)
+        words = (match.group() for match in _WORDS.finditer(text))
+        batches = [np.empty(0, np.uint16)]
+        while batch := list(islice(words, _BATCH)):
+            batches.append(self._encode_words(batch))
+        return np.concatenate(batches)
+
+    def _encode_words(self, words: list[str]) -> np.ndarray:
+        distinct = list(set(words).difference(self._byte_words))
+        encoded = dict(zip(distinct, self._processor.encode(distinct), strict=True))
+        encoded |= self._byte_words
+        return np.fromiter(chain.from_iterable(map(encoded.__getitem__, words)), np.uint16)
+
+    def save(self, directory: Path) -> None:
+        """Writes `tokenizer.model`, SentencePiece's own format, and `tokenizer.json`."""
+        write_bytes(directory / "tokenizer.model", self._model)
+        write_settings(directory, {"kind": self.kind, "blake2b": _digest(self._model)})
+
+    @classmethod
+    def load(cls, settings: dict[str, Any], directory: Path) -> Self:
+        """The tokenizer that `save` wrote.
+
+        Raises:
+            ValueError: The model is not the one that was saved.
+        """
+        model = (directory / "tokenizer.model").read_bytes()
+        if _digest(model) != settings["blake2b"]:
+            raise ValueError(f"tokenizer.model has {len(model)} bytes that were not saved with it")
+        return cls(settings["kind"], model)
+
+    @classmethod
+    def train(cls, kind: str, text: str, vocab_size: int) -> Self:
+        """A model of at most `vocab_size` tokens; fewer when `text` does not hold as many.
+
+        The trainer reads at most `SAMPLE` characters, in evenly spaced chunks, on one thread: the
+        same text gives the same model. When letters would fill more than half of the room beside
+        the 256 bytes, the rarest are left to the bytes.
+
+        Raises:
+            ConfigError: `vocab_size` is out of range, or `text` holds no word.
+        """
+        if not SMALLEST_VOCABULARY <= vocab_size <= LARGEST_VOCABULARY:
+            raise ConfigError(
+                f"a vocabulary of {vocab_size} is not possible for the {kind} tokenizer: choose "
+                f"{SMALLEST_VOCABULARY} (256 bytes and some pieces) to {LARGEST_VOCABULARY}"
+            )
+        utf8(text)
+        words = _training_words(_sample(text), letters=(vocab_size - 257) // 2)
+        first = next(words, None)
+        if first is None:
+            raise ConfigError(f"the text holds no word to train the {kind} tokenizer on")
+        return cls(kind, _train_model(kind, chain([first], words), vocab_size))
+
+
+def _train_model(kind: str, words: Iterable[str], vocab_size: int) -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(words),
+        model_writer=model,
+        model_type=kind,
+        vocab_size=vocab_size,
+        hard_vocab_limit=False,
+        byte_fallback=True,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=False,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=-1,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def _sample(text: str) -> str:
+    if len(text) <= SAMPLE:
+        return text
+    width = SAMPLE // _SAMPLE_CHUNKS
+    starts = (len(text) * chunk // _SAMPLE_CHUNKS for chunk in range(_SAMPLE_CHUNKS))
+    return "\n".join(text[start : start + width] for start in starts)
+
+
+def _training_words(text: str, letters: int) -> Iterator[str]:
+    """The words of `text`, cut at all but its `letters` most common characters."""
+    by_frequency = sorted(Counter(text).items(), key=lambda item: (-item[1], item[0]))
+    text = text.translate({ord(character): "\n" for character, _ in by_frequency[letters:]})
+    return (word for word in _WORDS.findall(text) if word not in _ALWAYS_BYTES)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
