@@ -1,7 +1,8 @@
-"""Tales: short English stories written by a grammar, the text that a tiny GPT is trained on if given no other.
+"""Tales: short English stories told by a grammar, the text a tiny GPT learns if given no other.
 
-Every tale has exactly one derivation, so its exact probability is known, and with it the least loss that any model can reach.
-Every byte is marked with what it takes to predict it (`ABILITIES`), so a loss can be split by ability.
+Every tale has exactly one derivation, so its exact probability is known, and with it the least loss
+that a model can reach. Every byte is marked with what it takes to predict it (`ABILITIES`), so that
+a loss can be split by ability.
 """
 
 from mlx_attn.text.tales.corpus import Span, Tale, TalesText, parse, tales, tell

@@ -1,7 +1,8 @@
 """Tales told: one at a time with every span explained, or a stream of them as a training text.
 
-A tale is one paragraph of plain ASCII, so that characters are bytes, followed by one newline. The same seed gives the same text
-on every platform and version of Python: all that is used of a random generator is `random.Random(seed).random()`.
+A tale is one paragraph of plain ASCII, so that characters are bytes, followed by one newline. The
+same seed gives the same text on every platform and version of Python: all that is used of a random
+generator is `random.Random(seed).random()`.
 """
 
 import random
@@ -23,8 +24,9 @@ _LONGEST = 1_000_000_000
 class Span:
     """Bytes `start` to `end` of a tale, which call for one ability.
 
-    `log_probability` (nats) is that of the free choice made here, and 0 where the text before decides. `distance` counts the
-    bytes back to the last mention of what the span refers to: None if it refers to nothing mentioned before.
+    `log_probability` (nats) is that of the free choice made here, and 0 where the text before
+    decides. `distance` counts the bytes back to the last mention of what the span refers to; it is
+    None where the span refers to nothing that was mentioned before.
     """
 
     start: int
@@ -36,7 +38,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Tale:
-    """One story, its spans (they tile the text), and the log-probability of the whole text in nats."""
+    """One story, the spans that tile it, and the log-probability of its whole text in nats."""
 
     text: str
     spans: tuple[Span, ...]
@@ -66,7 +68,7 @@ class TalesText:
 
     @property
     def bits_per_byte(self) -> float:
-        """The floor: the loss, in bits per byte, of a model that knows the grammar. No model can expect less."""
+        """The floor: the loss of a model that knows the grammar; none can expect less."""
         return -self.log_probability / np.log(2) / len(self.text)
 
 
@@ -82,7 +84,7 @@ def tell(random: random.Random) -> Tale:
 
 
 def parse(text: str) -> float:
-    r"""The log-probability in nats of one tale, its final "\n" included; minus infinity if no tale reads so."""
+    r"""The log-probability of one tale, "\n" included, in nats; -inf if no tale reads so."""
     return GRAMMAR.parse(text)
 
 

@@ -1,15 +1,17 @@
-r"""A small grammar of weighted choices whose texts have exactly one derivation, and therefore a known probability.
+r"""A grammar of weighted choices whose texts have one derivation, hence a known probability.
 
 Rules are written as templates, alternatives divided by `|`, a weight in front as in `3 * happy`:
 
-    {new hero}          bind the variable to a word, and say it       {hero}   say it again
-    {hero.he}           another form of the word                      {a new animal} {a animal}   with its article
-    [wish: I want it]   say a text and remember it                    {wish}   repeat it
-    <ending>            continue with a rule
+    {new hero}           bind the variable to a word and say it; {hero} says it again
+    {hero.he}            say another form of the word
+    {a new animal}       say it with its article; so does {a animal}
+    [wish: I want it]    say a text and remember it; {wish} repeats it
+    <ending>             continue with a rule
 
-Why no text is ambiguous: reading from left to right, a fixed text, a word shown again or a text repeated leave nothing to
-choose; and wherever there is a choice no option's text begins with another's (checked when the grammar is built), so that
-the text itself says which was taken. Hence log p(text) is the sum of the log-probabilities of the choices.
+Why no text is ambiguous: read from left to right, a fixed text, a word shown again and a text
+repeated leave nothing to choose; and wherever there is a choice, no option's text begins with
+another's (checked when the grammar is built), so that the text itself says which was taken. Hence
+log p(text) is the sum of the log-probabilities of the choices.
 """
 
 import re
@@ -38,11 +40,12 @@ _MARK = re.compile(
     r"\{(?P<article>[aA] )?(?P<new>new )?(?P<name>\w+)(\.(?P<form>\w+))?\}"
     r"|<(?P<rule>\w+)>|\[(?P<note>\w+): |(?P<close>\])"
 )
+_REMEMBERED = re.compile(r"\[(\w+): ")
 _WEIGHT = re.compile(r"(?:(\d+) \* )?(.*)")
 
 
 class Grammar:
-    """Rules, and the variables they speak of; texts begin with the rule `start` and end with `terminator`."""
+    """Rules, and the variables they speak of; a text is the rule `start`, then `terminator`."""
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Grammar:
         terminator: str = "",
     ) -> None:
         self._variables = variables
+        self._remembered = set(_REMEMBERED.findall(" ".join(rules.values())))
         self._rules = {name: Rule(name) for name in rules}
         for name, template in rules.items():
             self._rules[name].fill([self._option(text) for text in template.split("|")])
@@ -65,7 +69,7 @@ class Grammar:
         return telling.fragments
 
     def derivations(self, text: str) -> list[Fraction]:
-        """The exact probability of every derivation of a text: one if the grammar can tell it, none if not."""
+        """The exact probability of every derivation of a text: of one, or none at all."""
         readings = read_all(self._pieces, Reading("", {}, Fraction(1), text))
         return [reading.probability for reading in readings if reading.text == text]
 
@@ -89,7 +93,7 @@ class Grammar:
         return int(weight or 1), self._pieces_of(template)
 
     def _pieces_of(self, template: str) -> tuple[Piece, ...]:
-        """The pieces of one template; a remembered text collects its own until its bracket closes."""
+        """The pieces of a template; a remembered text collects its own until its bracket closes."""
         open_notes: list[tuple[str, list[Piece]]] = [("", [])]
         end = 0
         for mark in _MARK.finditer(template):
@@ -110,11 +114,16 @@ class Grammar:
         name, article = mark["name"], (mark["article"] or "").strip()
         variable = self._variables.get(name)
         if variable is None:
-            return [Repeat(name)]
+            return [self._repeat(name)]
         if mark["new"]:
             return [Pick(name, variable, article or mark["form"] or "")]
         shown: list[Piece] = [Show(name, variable, mark["form"] or "")]
         return [Show(name, variable, f"{article}_"), *_say(" "), *shown] if article else shown
+
+    def _repeat(self, name: str) -> Repeat:
+        if name not in self._remembered:
+            raise ConfigError(f"{{{name}}} is neither a variable nor a remembered text")
+        return Repeat(name)
 
     def _rule(self, name: str) -> Rule:
         if name not in self._rules:

@@ -1,7 +1,7 @@
-"""The pieces a story is made of; each can be told (sampled, fast) and read (followed exactly, over every derivation).
+"""The pieces a story is made of; each can be told (sampled) and read (followed in every way).
 
-Reading does not share the arithmetic of telling: it multiplies exact fractions of integer weights, where telling adds up
-logarithms that were computed in advance. The two are tested against each other.
+Reading does not share the arithmetic of telling: it multiplies exact fractions of integer weights,
+where telling adds up logarithms computed in advance. The two are tested against each other.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,10 @@ from mlx_attn.text.tales.words import COPY, FREE, GRAMMAR, Variable, Word, ambig
 
 
 class Fragment(NamedTuple):
-    """A stretch of text that calls for one ability; `marks` holds the ability's index once a byte, log_probability is in nats."""
+    """A stretch of text that calls for one ability, with its log-probability in nats.
+
+    `marks` holds the index of the ability once for each byte.
+    """
 
     text: str
     ability: int
@@ -30,7 +33,7 @@ def fragment(text: str, ability: int, log_probability: float = 0.0, referent: st
 
 
 class Telling(NamedTuple):
-    """A story being told: the fragments so far, the bound variables, and a source of uniform numbers in [0, 1)."""
+    """A story being told; `draw` gives uniform numbers in [0, 1)."""
 
     fragments: list[Fragment]
     bound: dict[str, Word]
@@ -98,7 +101,7 @@ class Say:
 
 
 class Pick:
-    """Binds a variable to a word chosen by weight among those allowed, and says one of its forms."""
+    """Binds a variable to a word, chosen by weight among those allowed, and says one form of it."""
 
     def __init__(self, name: str, variable: Variable, form: str) -> None:
         self.name, self.variable, self.form = name, variable, form
@@ -183,9 +186,9 @@ class Repeat:
 
 
 class Rule:
-    """A choice, by integer weights, among rows of pieces that are told apart by the words they begin with.
+    """A choice, by integer weights, among options that are told apart by the words they begin with.
 
-    The words up to the one that tells an option apart are `free` and carry the choice's log-probability.
+    Those words are `free` and carry the log-probability of the choice.
     """
 
     def __init__(self, name: str) -> None:
@@ -223,7 +226,7 @@ def _openings(rule: str, options: list[tuple[Piece, ...]]) -> list[str]:
 
 
 def _distinct(text: str, others: list[str]) -> str:
-    """The shortest row of whole words at the start of a text that none of the others starts with."""
+    """The fewest whole words at the start of a text that none of the others starts with."""
     ends = [index for index, letter in enumerate(text) if letter == " "] + [len(text)]
     return next(text[:end] for end in ends if not any(o.startswith(text[:end]) for o in others))
 

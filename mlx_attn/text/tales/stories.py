@@ -1,16 +1,18 @@
-"""The tales: eight plots that share their beginnings, their endings and most of their sentences.
+"""The tales: eight plots that share their beginnings, endings and many of their sentences.
 
-`hero`, `place`, `weather`, `hour` and what the hero carries (`hue`, `carried`) come from the first sentence, and the last one
-speaks of them again. See `grammar` for the notation.
+The hero, the place, the weather, the hour and what the hero carries come from the first sentence,
+and the last one speaks of them again. `grammar` explains the notation.
 """
 
 from mlx_attn.text.tales.grammar import Grammar
 from mlx_attn.text.tales.lexicon import (
     ANIMALS,
+    FEELINGS,
     FOODS,
     HOURS,
     LANDMARKS,
     MOODS,
+    NEAR,
     NUMBERS,
     PEOPLE,
     PLACES,
@@ -18,6 +20,7 @@ from mlx_attn.text.tales.lexicon import (
     SKILLS,
     TEXTURES,
     THINGS,
+    TRAITS,
     TREASURES,
     WEATHERS,
 )
@@ -46,7 +49,9 @@ VARIABLES = {
     "weather": Variable(WEATHERS),
     "hour": Variable(HOURS),
     "hero": Variable(PEOPLE),
+    "trait": Variable(TRAITS),
     "friend": unlike(PEOPLE, "hero"),
+    "friend_trait": unlike(TRAITS, "trait"),
     "place": Variable(PLACES),
     "hue": Variable(QUALITIES),
     "carried": Variable(TREASURES),
@@ -59,6 +64,10 @@ VARIABLES = {
     "treasure3": unlike(TREASURES, "carried", "thing", "treasure", "treasure2"),
     "mood": Variable(MOODS),
     "animal": Variable(ANIMALS),
+    "mood2": unlike(MOODS, "mood"),
+    "animal2": unlike(ANIMALS, "animal"),
+    "near": Variable(NEAR),
+    "near2": Variable(NEAR),
     "texture": Variable(TEXTURES),
     "landmark": Variable(LANDMARKS),
     "texture2": unlike(TEXTURES, "texture"),
@@ -70,98 +79,130 @@ VARIABLES = {
     "left": _difference("total", "given"),
     "given2": _leaving("left", 1),
     "left2": _difference("left", "given2"),
+    "feeling": Variable(FEELINGS),
+    "feeling2": unlike(FEELINGS, "feeling"),
     "count": _between(3, 6),
 }
 
 _WORDS = {
-    "doing": "walking | playing | singing | resting | dancing | sitting | reading | waiting | skipping"
-    " | daydreaming | humming | whistling",
-    "walked": "walked | ran | skipped | hurried | wandered | marched | strolled | danced",
-    "searched": "looked | searched | peeked | peered",
-    "near": "behind | under | beside | near",
-    "saw": "saw | found | met",
-    "said": "3 * said | cried | whispered | called | laughed | murmured",
-    "asked": "3 * asked | wondered | begged",
-    "manner": "softly | quietly | loudly | politely | shyly | eagerly | slowly | kindly | gravely | sweetly",
-    "happy": "happy | glad | proud | merry | tired | warm | pleased | content",
-    "fine": "fine | lovely | splendid | beautiful | grand | strange | funny | handsome",
-    "small": "small | little | secret | round | strange | heavy",
-    "bag": "basket | bag | pocket | bowl | cap | cart",
+    "doing": """walking | playing | singing | resting | dancing | sitting | reading | waiting
+        | skipping | daydreaming | humming | whistling | running | painting | sketching | yawning
+        | thinking | hopping | laughing | juggling""",
+    "walked": """walked | ran | skipped | hurried | wandered | marched | strolled | danced
+        | hopped | rushed | trotted | tiptoed""",
+    "searched": "looked | searched | peeked | peered | hunted",
+    "saw": "saw | found | noticed | spotted | discovered",
+    "said": "2 * said | cried | whispered | called | murmured | sang | sighed",
+    "asked": "asked | wondered | inquired",
+    "manner": """politely | shyly | eagerly | slowly | kindly | sweetly | gently | calmly
+        | bravely | brightly | dreamily | warmly | hopefully | proudly | patiently | gladly
+        | nervously | grandly | firmly | wisely""",
+    "soon": "Soon | Then | Next | Later | Just then | After a while",
+    "fine": "lovely | splendid | beautiful | grand | strange | funny | handsome | marvelous",
+    "small": "small | secret | round | strange | heavy | narrow | wooden | rusty",
+    "bag": "basket | bag | pocket | bowl | cap | cart | box | bucket",
     "tasty": "sweet | ripe | fresh | juicy | warm | small | round | brown",
+    "hope": "want to | must | hope to | wish I could | long to | have to",
+    "like": "like | love | admire | adore | want | envy",
+    "told": "told | asked | begged",
+    "starved": "hungry | tired | cold | sad | lonely | little",
+    "pulled": "pulled | pushed | dug | tugged | worked | lifted",
+    "never": "never | hardly | not | surely never",
+    "long": "want | wish | hope | long",
+    "later": "Days later | The next day | A week later | Before long",
 }
 
 _SENTENCES = {
-    "opening": "3 * One {new weather} {new hour}, | On {a new weather} {new hour},"
-    " | Once upon a time, on {a new weather} {new hour},",
-    "hope": "I want to find | I must find | I hope to find | I wish I could find",
-    "thanks": '"Thank you, {friend}," <said> {hero}. | "You are <kind>, {friend}," <said> {hero}.',
-    "kind": "kind | clever | wonderful | a true friend",
-    "later": "The next <doing_day>, | Days later, | Before long, | A week later,",
-    "doing_day": "day | morning | evening",
-    "home": "At last {hero} <walked> home from the {place} with {hero.his} {hue} {carried}, <happy> at heart."
-    " | So ended that {weather} {hour} {place.at}, and {hero} still has the {hue} {carried}."
-    " | That night {hero} dreamed of {friend}, the {place} and the {hue} {carried}."
-    " | If you go to the {place} on {a weather} {hour}, you may meet {hero} with {hero.his} {hue} {carried}.",
+    "beginning": """
+        2 * One {new weather} {new hour}, {new trait} {new hero} was <doing> {new place.at}
+            with {a new hue} {new carried}.
+        | On {a new weather} {new hour}, {new trait} {new hero} <walked> to the {new place}
+            with {a new hue} {new carried}.
+        | It was {a new weather} {new hour}, and {new trait} {new hero} was <doing>
+            {new place.at} with {a new hue} {new carried}.
+    """,
+    "meeting": "<soon> {new friend_trait} {new friend} <walked> by.",
+    "home": """
+        Then {trait} {hero} <walked> home with {hero.his} {hue} {carried}, {new feeling}
+            and {new feeling2}.
+        | So ended that {weather} {hour} {place.at}, and {hero} kept {hero.his} {hue} {carried}.
+        | That night {trait} {hero} dreamed of {friend}, the {place} and {hero.his} {hue} {carried}.
+        | Look for {hero} and {hero.his} {hue} {carried} {place.at}, on {a weather} {hour}.
+    """,
 }
 
 _PLOTS = {
     "lost": """
         Oh no! {hero.His} {new quality} {new thing} {thing.was} gone.
-        "[wish: <hope> my {quality} {thing}]," {hero.he} <said> <manner>.
-        {hero.He} <searched> <near> {a new texture} {new landmark}, but <saw> only {a new quality2} {new treasure2}.
-        Then {new friend} <walked> by. "Did you say, '{wish}'?" <asked> {friend}.
-        They <searched> <near> {a new texture2} {new landmark2}, and there {thing.was} the {quality} {thing}!
-        <thanks> <home>""",
+        "[wish: I <hope> find my {quality} {thing}]," {hero.he} <said> <manner>.
+        {hero.He} <searched> {new near} {a new texture} {new landmark}, but <saw> only
+        {a new quality2} {new treasure2}.
+        <meeting> "Did you say, '{wish}'?" <asked> {friend}.
+        They <searched> {new near2} {a new texture2} {new landmark2},
+        and there {thing.was} the {quality} {thing}! <home>
+    """,
     "share": """
         There were {new total} <tasty> {new food} in {hero.his} <bag>.
-        {new friend} <walked> by. "[ask: I am hungry, and I love {food}]," {friend} <said> <manner>.
-        {hero} gave {friend} {new given}, so {new left} {left.was} left.
-        Then {a new mood} {new animal} came, and {hero} gave it {new given2}, so {new left2} {left2.was} left.
-        "You heard me say, '{ask},'" said {friend}, "and you gave me {given}." <thanks> <home>""",
+        <meeting> "[plea: I am <starved>, and I love {food}]," {friend.he} <said> <manner>.
+        {hero} gave {friend.him} {new given}, so {new left} {left.was} left.
+        <soon> {a new mood} {new animal} <walked> by, and {hero.he} gave it {new given2},
+        so {new left2} {left2.was} left.
+        "I said, '{plea},' and you gave me {given}," <said> {friend} <manner>. <home>
+    """,
     "promise": """
-        Suddenly {a new mood} {new animal} <said>, "Help! I am stuck <near> {a new texture} {new landmark}!"
-        {hero} pulled until the {animal} was free.
-        "[promise: I will bring you {a new quality} {new treasure}]," it said <manner>.
-        <later> {hero} was <doing> with {new friend} when the {animal} came back.
-        "I said, '{promise},' and here it is," said the {animal}.
-        "What a <fine> {treasure}!" <said> {friend}. <home>""",
+        Suddenly {a new mood} {new animal} <said>,
+        "Help! I am stuck {new near} {a new texture} {new landmark}!"
+        {hero} <pulled> until it was free.
+        "[promise: I will bring you {a new quality} {new treasure}]," it <said> <manner>.
+        <later> the {animal} came back. "I said, '{promise},' and here it is."
+        <meeting> "What a <fine> {treasure}!" {friend.he} <said> <manner>. <home>
+    """,
     "swap": """
-        With {hero.him} was {new friend}, who had {a new quality} {new treasure}.
-        "[like: I like your {hue} {carried}]," <said> {friend} <manner>.
-        "And I like your {quality} {treasure}," <said> {hero}. So they traded.
-        They met {a new mood} {new animal} <near> {a new texture} {new landmark}.
-        "Whose is the {hue} {carried}?" <asked> the {animal}. "It is mine," said {friend}.
-        "I told {hero}, '{like},' and we traded."
-        That {hour} {friend} <walked> home from the {place} with the {hue} {carried}, and {hero} with the {quality} {treasure}.""",
+        With {hero.him} was {new friend_trait} {new friend}, with {a new quality} {new treasure}.
+        "[praise: I <like> your {hue} {carried}]," <said> {friend} <manner>.
+        "And I <like> your {quality} {treasure}," <said> {hero} <manner>.
+        They traded, and met {a new mood} {new animal} {new near} {a new texture} {new landmark}.
+        "Whose is the {hue} {carried}?" it <asked>.
+        "Mine," <said> {friend} <manner>. "I said, '{praise}.'"
+        That {hour} {friend} left the {place} with the {hue} {carried},
+        and {hero} with the {quality} {treasure}.
+    """,
     "errand": """
-        Grandmother had told {hero.him}, "Bring me
-        [list: {a new quality} {new treasure}, {a new quality2} {new treasure2} and {a new quality3} {new treasure3}]."
-        {new friend} <walked> by. "What do you need?" <asked> {friend}.
-        "I need {list}," <said> {hero} <manner>.
-        They found the {quality2} {treasure2} <near> {a new texture} {new landmark}, and {a new mood} {new animal} gave them the rest.
-        "Here you are, Grandmother," said {hero}, "{list}." <home>""",
+        Grandmother had <told> {hero.him}, "Bring me [list: {a new quality} {new treasure},
+        {a new quality2} {new treasure2} and {a new quality3} {new treasure3}]."
+        <meeting> "I need {list}," <said> {hero} <manner>.
+        They <saw> the {quality2} {treasure2} {new near} {a new texture} {new landmark},
+        and the {quality3} {treasure3} too.
+        "Look, Grandmother," <said> {hero}, "{list}." <home>
+    """,
     "hide": """
-        It was time to play with {new friend}. "Count to {new count}," {friend} <said>, and {friend.he} hid
-        [spot: <near> {a new texture} {new landmark}].
-        "{count.counted}!" <said> {hero} <manner>. {hero.He} <searched> <near> {a new texture2} {new landmark2}, but <saw> only {a new mood} {new animal}.
-        "Look {spot}," <said> the {animal}. {hero} looked {spot}, and there was {friend}! <home>""",
+        Now {new friend_trait} {new friend} <walked> by. "Count to {new count}.
+        [dare: You will <never> find me],"
+        {friend.he} <said>, and hid {new near} {a new texture} {new landmark}.
+        "{count.counted}!" <said> {hero} <manner>.
+        {hero.He} <searched> {new near2} {a new texture2} {new landmark2}, but <saw> only
+        {a new mood} {new animal}.
+        "Look {near} the {texture} {landmark}," it <said> <manner>. There was {friend}!
+        "You said, '{dare},' but here you are," <said> {hero}. <home>
+    """,
     "skill": """
         More than anything, {hero.he} wanted to {new skill}.
-        "[wish: I wish I could {skill} like {a new mood} {new animal}]," {hero.he} <said> <manner>.
-        {new friend} <walked> by and heard it. "Try {new count} times," {friend} <said>.
-        {hero} tried <near> {a new texture} {new landmark}. "{count.counted}!" counted {friend}.
-        On the {count.ordinal} try, {hero} could {skill}! "You said, '{wish},' and now you can," <said> {friend}. <home>""",
+        "[wish: I <long> to {skill} like {a new mood} {new animal}]," {hero.he} <said> <manner>.
+        <meeting> "Try {new count} times," {friend.he} <said> <manner>.
+        {hero} tried {new near} {a new texture} {new landmark}. "{count.counted}!"
+        On the {count.ordinal} try, {hero} could {skill}!
+        "You said, '{wish},' and now you can," <said> {friend}. <home>
+    """,
     "secret": """
         Next to {a new texture} {new landmark} stood a <small> door.
-        "Say [password: {new quality} {new treasure}, {new quality2} {new treasure2}]," <said> {a new mood} {new animal}, and it ran off.
-        {hero} <walked> to fetch {new friend}. "What did the {animal} say?" <asked> {friend}.
-        "It said, '{password},'" <said> {hero} <manner>. The door opened, and inside was {a new quality3} {new treasure3}!
-        <thanks> <home>""",
+        "Say [password: {new quality} {new treasure}, {new quality2} {new treasure2}],"
+        <said> {a new mood} {new animal}, and it <walked> off.
+        <meeting> "What did the {animal} say?" {friend.he} <asked>.
+        "It said, '{password},'" <said> {hero} <manner>.
+        The door opened, and inside was {a new quality3} {new treasure3}! <home>
+    """,
 }
 
-_TALE = {
-    "tale": "<opening> {new hero} was <doing> {new place.at} with {a new hue} {new carried}. <plot>",
-    "plot": " | ".join(_PLOTS.values()),
-}
+_TALE = {"tale": "<beginning> <plot>", "plot": " | ".join(_PLOTS.values())}
 
 GRAMMAR = Grammar({**_WORDS, **_SENTENCES, **_TALE}, VARIABLES, start="tale", terminator="\n")

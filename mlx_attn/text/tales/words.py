@@ -1,7 +1,8 @@
 """Words with their forms, lexicons of words, and the variables of a story that are bound to words.
 
-A variable is what a story remembers: its hero, the lost thing, how many plums are left. Which words it may take can depend on
-the variables bound before it (a friend is not the hero; what is left is a difference), and the choice is renormalised exactly.
+A variable is what a story remembers: its hero, the lost thing, how many plums are left. Which words
+it may take can depend on the variables bound before it (a friend is not the hero; what is left is a
+difference), and the choice is renormalised exactly.
 """
 
 import itertools
@@ -18,7 +19,10 @@ FREE, GRAMMAR, AGREEMENT, RECALL, COPY, COUNTING = range(len(ABILITIES))
 
 @dataclass(frozen=True, eq=False)
 class Word:
-    """One entry of a lexicon: its plain text, its other forms by name, an integer weight, and its value if it counts something."""
+    """One entry of a lexicon: its plain text, and its other forms by name.
+
+    It is chosen in proportion to its integer weight; a number word also has a value.
+    """
 
     text: str
     forms: Mapping[str, str] = field(default_factory=dict)
@@ -32,7 +36,10 @@ class Word:
 
 @dataclass(frozen=True, eq=False)
 class Lexicon:
-    """Words that may stand for one another, and the ability that each of their forms calls for (`recall` if not said)."""
+    """Words that may stand for one another.
+
+    `abilities` says what it takes to predict each of their forms, `recall` where it does not.
+    """
 
     words: tuple[Word, ...]
     abilities: Mapping[str, int] = field(default_factory=dict)
@@ -50,8 +57,9 @@ def _anything(word: Word, *_: Word) -> bool:
 class Variable:
     """What a story remembers, and which words it may be bound to.
 
-    A word is a candidate if `allowed(word, *given)` holds, `given` being the words bound to the variables so named (those not
-    bound are left out). Where a single candidate remains nothing is free: its text calls for the ability `determined`.
+    A word is a candidate if `allowed(word, *given)` holds, `given` being the words bound to the
+    variables so named (those not bound are left out). Where a single candidate remains, nothing is
+    free: its text calls for the ability `determined`.
     """
 
     lexicon: Lexicon
@@ -77,6 +85,6 @@ def unlike(lexicon: Lexicon, *others: str) -> Variable:
 
 
 def ambiguities(texts: list[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of which the second text begins with the first: a reader of the first cannot tell which was chosen."""
+    """Pairs of which the second text begins with the first, so that a reader cannot choose."""
     # Sorted, a text is followed at once by those that extend it.
     return ((a, b) for a, b in itertools.pairwise(sorted(texts)) if b.startswith(a))
