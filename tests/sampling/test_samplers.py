@@ -1,0 +1,139 @@
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_attn.sampling import Sampler, SamplerConfig
+from mlx_attn.sampling.samplers import RepetitionPenalty, min_p, top_k, top_p
+
+LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40).map(
+    lambda values: np.array([values], np.float32)
+)
+LAWS = settings(deadline=None, max_examples=60)
+NOTHING = mx.zeros(0, mx.uint32)
+
+
+def kept(keep, logits: np.ndarray) -> np.ndarray:
+    """Which tokens a filter leaves; it must not change their logits."""
+    filtered = np.array(keep(mx.array(logits)))
+    support = np.isfinite(filtered)
+    assert (filtered[support] == logits[support]).all()
+    return support[0]
+
+
+def drawn(config: SamplerConfig, logits: np.ndarray) -> int:
+    """The first token of a new sampler."""
+    return int(np.array(Sampler(config)(mx.array(logits), NOTHING))[0])
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    odds = np.exp(logits.astype(np.float64) - logits.max())
+    return (odds / odds.sum())[0]
+
+
+@LAWS
+@given(LOGITS, st.integers(1, 60))
+def test_top_k_keeps_the_k_likeliest_and_ties_with_the_last(logits, k):
+    support = kept(top_k(k), logits)
+    last = np.sort(logits[0])[::-1][min(k, logits.size) - 1]
+    assert (support == (logits[0] >= last)).all()
+
+
+@LAWS
+@given(LOGITS, st.floats(0.001, 0.999))
+def test_top_p_keeps_the_smallest_set_of_likeliest_tokens_with_that_probability(logits, p):
+    support, probability = kept(top_p(p), logits), probabilities(logits)
+    assert probability[support].sum() >= p - 1e-5
+    least = logits[0][support].min()
+    assert (support == (logits[0] >= least)).all() or np.ptp(probability) < 1e-6
+    assert probability[logits[0] > least].sum() < p + 1e-5
+
+
+@LAWS
+@given(LOGITS, st.floats(0.001, 1.0))
+def test_min_p_keeps_tokens_by_their_ratio_to_the_likeliest(logits, fraction):
+    support, probability = kept(min_p(fraction), logits), probabilities(logits)
+    ratio = probability / probability.max()
+    assert support[ratio > fraction * (1 + 1e-4)].all()
+    assert not support[ratio < fraction * (1 - 1e-4)].any()
+
+
+@LAWS
+@given(LOGITS, st.integers(1, 5), st.floats(0.1, 0.9), st.floats(0.01, 0.9), st.integers(0, 9))
+def test_a_drawn_token_passes_every_filter(logits, k, p, fraction, seed):
+    config = SamplerConfig(temp=1.0, top_k=k, top_p=p, min_p=fraction, seed=seed)
+    token = drawn(config, logits)
+    assert all(kept(keep, logits)[token] for keep in (top_k(k), top_p(p), min_p(fraction)))
+
+
+@LAWS
+@given(LOGITS, st.sampled_from([0.0, 1e-40, 1e-7]))
+def test_temperature_zero_takes_the_likeliest_token(logits, temp):
+    token = drawn(SamplerConfig(temp=temp), logits)
+    assert token == logits[0].argmax()
+
+
+@LAWS
+@given(LOGITS, st.floats(1e-6, 1e-4))
+def test_a_tiny_temperature_does_not_overflow(logits, temp):
+    token = drawn(SamplerConfig(temp=temp), logits)
+    assert logits[0][token] >= logits.max() - 0.01
+
+
+def test_draws_have_the_probabilities_of_the_logits_at_the_temperature():
+    logits, n = np.array([[0.0, 1.0, 2.0]], np.float32), 4000
+    sampler = Sampler(SamplerConfig(temp=0.5, seed=3))
+    tokens = mx.concatenate([sampler(mx.array(logits), NOTHING) for _ in range(n)])
+    share = np.bincount(np.array(tokens), minlength=3) / n
+    assert np.abs(share - probabilities(logits / 0.5)).max() < 4 * 0.5 / n**0.5
+
+
+def test_a_seed_gives_the_same_draws_whatever_else_draws():
+    def draws(disturb: bool) -> list[int]:
+        sampler = Sampler(SamplerConfig(temp=1.0, seed=5))
+        tokens = []
+        for _ in range(20):
+            if disturb:
+                mx.random.normal((3,))
+            tokens.append(sampler(mx.zeros((1, 50)), NOTHING).item())
+        return tokens
+
+    assert draws(disturb=False) == draws(disturb=True)
+
+
+def test_a_sampler_leaves_the_global_random_state_alone():
+    mx.random.seed(1)
+    expected = mx.random.normal((4,)).tolist()
+    mx.random.seed(1)
+    Sampler(SamplerConfig(seed=5))(mx.zeros((1, 50)), NOTHING).item()
+    assert mx.random.normal((4,)).tolist() == expected
+
+
+def test_samplers_without_a_seed_draw_different_ones_and_say_which():
+    assert Sampler(SamplerConfig()).seed != Sampler(SamplerConfig()).seed
+    assert Sampler(SamplerConfig(seed=9)).seed == 9
+
+
+def test_the_penalty_divides_positive_and_multiplies_negative_logits_of_recent_tokens():
+    penalise = RepetitionPenalty(2.0, window=2)
+    logits = mx.array([[4.0, -4.0, 4.0, -4.0]])
+    first = penalise(logits, mx.array([2, 0, 1], mx.uint32))
+    assert first.tolist() == [[2.0, -8.0, 4.0, -4.0]]  # 2 is out of the window
+    second = penalise(logits, mx.array([3], mx.uint32))
+    assert second.tolist() == [[4.0, -8.0, 4.0, -8.0]]
+
+
+def test_a_strong_penalty_breaks_a_loop():
+    logits, newest = mx.array([[3.0, 2.9]]), NOTHING
+    sampler, tokens = Sampler(SamplerConfig(temp=0.0, repetition_penalty=2.0)), []
+    for _ in range(2):
+        newest = sampler(logits, newest)
+        tokens.append(newest.item())
+    assert tokens == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_top_k_of_one_is_greedy(seed):
+    config = SamplerConfig(temp=5.0, top_k=1, seed=seed)
+    assert Sampler(config)(mx.array([[1.0, 3.0, 2.0]]), NOTHING).item() == 1
