@@ -95,7 +95,7 @@ def prepare(
     folder = directory / "prepared" / _digest(repr(settings))
     if corpus := _open(folder, text):
         return corpus
-    _build(folder, text, tokenizer, vocab_size)
+    _build(folder, text, _train(tokenizer, text, vocab_size, directory))
     if corpus := _open(folder, text):
         return corpus
     raise RunError(f"{folder}: the prepared corpus does not read back; check the disk")
@@ -126,9 +126,12 @@ def _map(path: Path, dtype: type[np.generic], length: int) -> np.ndarray:
     return np.memmap(path, dtype, "r", shape=(length,))
 
 
-def _build(folder: Path, source: Source, kind: str, vocab_size: int) -> None:
-    vocabulary = source.train.text + (source.val.text if kind == "char" else "")
-    tokenizer = train_tokenizer(kind, vocabulary, vocab_size)
+def _train(kind: str, source: Source, vocab_size: int, directory: Path) -> Tokenizer:
+    text = source.train.text + (source.val.text if kind == "char" else "")
+    return train_tokenizer(kind, text, vocab_size, directory)
+
+
+def _build(folder: Path, source: Source, tokenizer: Tokenizer) -> None:
     tokenizer.save(folder)
     splits = {
         name: _build_split(folder, name, passage, tokenizer)

@@ -14,16 +14,19 @@ the tokens, concatenated, are the text's UTF-8, so that a stream of tokens is sh
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol, SupportsIndex
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 from jaxtyping import UInt16
 
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.text.downloads import data_directory
+from mlx_attn.text.tokenizers.gpt2 import GPT2Tokenizer
 from mlx_attn.text.tokenizers.plain import ByteTokenizer, CharacterTokenizer
 from mlx_attn.text.tokenizers.subwords import SubwordTokenizer
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """What training and sampling need of a tokenizer; see the package for the kinds."""
 
@@ -38,7 +41,7 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def decode(self, tokens: Iterable[int]) -> str:
+    def decode(self, tokens: Iterable[SupportsIndex]) -> str:
         """The text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
         ...
 
@@ -59,11 +62,14 @@ class Tokenizer(Protocol):
         ...
 
 
-_TRAINERS: dict[str, Callable[[str, int], Tokenizer]] = {
-    "char": lambda text, vocab_size: CharacterTokenizer.train(text),
-    "byte": lambda text, vocab_size: ByteTokenizer(),
-    "bpe": lambda text, vocab_size: SubwordTokenizer.train("bpe", text, vocab_size),
-    "unigram": lambda text, vocab_size: SubwordTokenizer.train("unigram", text, vocab_size),
+_TRAINERS: dict[str, Callable[[str, int, Path], Tokenizer]] = {
+    "char": lambda text, vocab_size, directory: CharacterTokenizer.train(text),
+    "byte": lambda text, vocab_size, directory: ByteTokenizer(),
+    "bpe": lambda text, vocab_size, directory: SubwordTokenizer.train("bpe", text, vocab_size),
+    "unigram": lambda text, vocab_size, directory: SubwordTokenizer.train(
+        "unigram", text, vocab_size
+    ),
+    "gpt2": lambda text, vocab_size, directory: GPT2Tokenizer.published(directory),
 }
 
 _LOADERS: dict[str, Callable[[dict[str, Any], Path], Tokenizer]] = {
@@ -71,26 +77,31 @@ _LOADERS: dict[str, Callable[[dict[str, Any], Path], Tokenizer]] = {
     "byte": ByteTokenizer.load,
     "bpe": SubwordTokenizer.load,
     "unigram": SubwordTokenizer.load,
+    "gpt2": GPT2Tokenizer.load,
 }
 
 KINDS = tuple(_TRAINERS)
 TRAINED = ("bpe", "unigram")  # the kinds that a vocabulary size is chosen for
 
 
-def train_tokenizer(kind: str, text: str, vocab_size: int) -> Tokenizer:
+def train_tokenizer(
+    kind: str, text: str, vocab_size: int = 512, directory: Path | None = None
+) -> Tokenizer:
     """A tokenizer of `kind` for `text`.
 
     Args:
         kind: One of `KINDS`.
         text: What the vocabulary is made from; `char` needs the whole text.
         vocab_size: The most tokens that `bpe` and `unigram` may use; a short text yields fewer.
+        directory: Where `gpt2` keeps its merges; `downloads.data_directory()` by default.
 
     Raises:
         ConfigError: An unknown kind, or a text or vocabulary size that cannot work.
+        RunError: The merges of `gpt2` cannot be downloaded.
     """
     if kind not in _TRAINERS:
         raise ConfigError(f"unknown tokenizer {kind!r}: choose from {', '.join(KINDS)}")
-    return _TRAINERS[kind](text, vocab_size)
+    return _TRAINERS[kind](text, vocab_size, directory or data_directory())
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

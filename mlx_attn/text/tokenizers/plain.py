@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from jaxtyping import UInt16
@@ -53,7 +53,7 @@ class ByteTable:
             raise ConfigError(f"token {index} is outside the vocabulary of {self.vocab_size}")
         return self._pieces[index]
 
-    def decode(self, tokens: Iterable[int]) -> str:
+    def decode(self, tokens: Iterable[SupportsIndex]) -> str:
         """The text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
@@ -80,7 +80,7 @@ class ByteTokenizer(ByteTable):
         write_settings(directory, {"kind": self.kind})
 
     @classmethod
-    def load(cls, settings: dict[str, Any], directory: Path) -> Self:
+    def load(cls, settings: dict[str, Any], directory: Path) -> "ByteTokenizer":
         """The tokenizer that `save` wrote."""
         return cls()
 
@@ -91,7 +91,7 @@ class CharacterTokenizer(ByteTable):
     kind = "char"
 
     def __init__(self, characters: str):
-        super().__init__([utf8(character) for character in characters])
+        super().__init__([character.encode() for character in characters])
         self._characters = characters
         codes = _code_points(characters)
         # One more entry than the largest character: whatever is larger is looked up there.
@@ -99,7 +99,7 @@ class CharacterTokenizer(ByteTable):
         self._tokens[codes] = np.arange(len(codes))
 
     @classmethod
-    def train(cls, text: str) -> Self:
+    def train(cls, text: str) -> "CharacterTokenizer":
         """The tokenizer whose vocabulary is the distinct characters of `text`."""
         utf8(text)
         return cls("".join(sorted(set(text))))
@@ -130,7 +130,7 @@ class CharacterTokenizer(ByteTable):
         write_settings(directory, {"kind": self.kind, "characters": self._characters})
 
     @classmethod
-    def load(cls, settings: dict[str, Any], directory: Path) -> Self:
+    def load(cls, settings: dict[str, Any], directory: Path) -> "CharacterTokenizer":
         """The tokenizer that `save` wrote."""
         return cls(settings["characters"])
 

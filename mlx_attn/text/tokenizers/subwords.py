@@ -15,9 +15,9 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -31,11 +31,11 @@ from mlx_attn.text.tokenizers.plain import (
     utf8,
     write_settings,
 )
+from mlx_attn.text.tokenizers.words import encode_by_word
 
 SMALLEST_VOCABULARY = 320  # 256 bytes, the unknown token, and room for letters and pieces
 SAMPLE = 4_000_000  # characters of text that a vocabulary is trained on, at most
 _SAMPLE_CHUNKS = 64
-_BATCH = 1 << 20  # words encoded at a time, which bounds the memory
 _ALWAYS_BYTES = "\n\0\u2581"
 # A space belongs to the word that follows it. SentencePiece's trainer breaks on huge words.
 _WORDS = re.compile(rf"[{_ALWAYS_BYTES}]| ?[^ {_ALWAYS_BYTES}]{{1,1000}}| ")
@@ -66,17 +66,8 @@ class SubwordTokenizer(ByteTable):
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
         """The token ids of `text`."""
         utf8(text)
-        words = (match.group() for match in _WORDS.finditer(text))
-        batches = [np.empty(0, np.uint16)]
-        while batch := list(islice(words, _BATCH)):
-            batches.append(self._encode_words(batch))
-        return np.concatenate(batches)
-
-    def _encode_words(self, words: list[str]) -> np.ndarray:
-        distinct = list(set(words).difference(self._byte_words))
-        encoded = dict(zip(distinct, self._processor.encode(distinct), strict=True))
-        encoded |= self._byte_words
-        return np.fromiter(chain.from_iterable(map(encoded.__getitem__, words)), np.uint16)
+        words = map(re.Match.group, _WORDS.finditer(text))
+        return encode_by_word(words, self._processor.encode, self._byte_words)
 
     def save(self, directory: Path) -> None:
         """Writes `tokenizer.model`, SentencePiece's own format, and `tokenizer.json`."""
@@ -84,7 +75,7 @@ class SubwordTokenizer(ByteTable):
         write_settings(directory, {"kind": self.kind, "blake2b": _digest(self._model)})
 
     @classmethod
-    def load(cls, settings: dict[str, Any], directory: Path) -> Self:
+    def load(cls, settings: dict[str, Any], directory: Path) -> "SubwordTokenizer":
         """The tokenizer that `save` wrote.
 
         Raises:
@@ -96,7 +87,7 @@ class SubwordTokenizer(ByteTable):
         return cls(settings["kind"], model)
 
     @classmethod
-    def train(cls, kind: str, text: str, vocab_size: int) -> Self:
+    def train(cls, kind: str, text: str, vocab_size: int) -> "SubwordTokenizer":
         """A model of at most `vocab_size` tokens; fewer when `text` does not hold as many.
 
         The trainer reads at most `SAMPLE` characters, in evenly spaced chunks, on one thread: the

@@ -1,0 +1,103 @@
+"""A file is written whole or not at all."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from mlx_attn.errors import RunError
+from mlx_attn.files import replacing, write_bytes, write_text
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_writing_makes_the_parent_folders(tmp_path):
+    write_bytes(tmp_path / "a" / "b" / "file.bin", b"\0\xff")
+    assert (tmp_path / "a" / "b" / "file.bin").read_bytes() == b"\0\xff"
+
+
+def test_text_is_utf8_with_its_line_endings_kept(tmp_path):
+    write_text(tmp_path / "file.txt", "é\r\n\n")
+    assert (tmp_path / "file.txt").read_bytes() == b"\xc3\xa9\r\n\n"
+
+
+def test_an_existing_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
+    write_text(tmp_path / "file.txt", "old and longer")
+    write_text(tmp_path / "file.txt", "new")
+    assert (tmp_path / "file.txt").read_text() == "new"
+    assert names(tmp_path) == ["file.txt"]
+
+
+def interrupt_while_writing(path: Path) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text("half of the n")
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_while_writing(path)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file.txt"]
+
+
+def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+
+
+def test_the_content_is_flushed_before_the_rename(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("flush"))
+    rename = Path.replace
+    monkeypatch.setattr(
+        Path, "replace", lambda self, target: (calls.append("rename"), rename(self, target))
+    )
+    write_bytes(tmp_path / "file.bin", b"x")
+    assert calls == ["flush", "rename", "flush"]
+
+
+@pytest.mark.parametrize(
+    ("code", "way_out"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EROFS, "a disk that can be written to"),
+        (errno.EACCES, "a folder that you may write to"),
+        (errno.EIO, "check the disk"),
+    ],
+)
+def test_a_refusing_disk_is_one_line_with_path_reason_and_way_out(
+    tmp_path, monkeypatch, code, way_out
+):
+    def refuse(self: Path, data: bytes) -> int:
+        raise OSError(code, os.strerror(code), str(self))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(RunError, match=way_out) as caught:
+        write_bytes(tmp_path / "file.bin", b"x")
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'file.bin'}: ")
+    assert os.strerror(code) in message
+    assert "\n" not in message
+    assert names(tmp_path) == []
+
+
+def test_a_file_in_place_of_a_parent_folder_is_explained(tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(RunError, match=r"taken/file\.bin: cannot be written"):
+        write_bytes(tmp_path / "taken" / "file.bin", b"x")
+
+
+def test_a_folder_in_place_of_the_file_is_explained(tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(RunError, match="there is a folder of that name"):
+        write_bytes(tmp_path / "taken", b"x")

@@ -1,0 +1,206 @@
+"""What every tokenizer promises, whatever its kind."""
+
+import codecs
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer, train_tokenizer
+from mlx_attn.text.tokenizers.gpt2 import GPT2Tokenizer
+
+TEXT = "The cat sat on the mat, and the other cat sat on the other mat.\nWhat a day!\n" * 20
+MERGES = "#version: 0.2\nt h\nĠ th\nĠth e\nĠ c\n! !\nĊ Ċ\nÃ ©\n"
+
+LOSSLESS = ("byte", "bpe", "unigram", "gpt2")  # of any text; `char` only of its own characters
+
+HARD = [
+    "",
+    " ",
+    "\n",
+    "  two  spaces  and trailing  ",
+    " leading",
+    "\n\n\nlines\n\n",
+    "carriage\r\nreturn\r",
+    "\ttab\t\tstop",
+    "nul \0 and \0\0",
+    "the sign \u2581 that\u2581\u2581 SentencePiece uses \u2581",
+    "\u2585 \u2047 \ufffd \ufeff",
+    "<unk> <s> </s> <0x0A> <|endoftext|>",
+    "e\u0301 a\u0300 combining \u0301",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1ea\U0001f1fa \u2764\ufe0f",
+    "\uffff \ufdd0 \U0010ffff \U0001fffe",
+    "\x01\x1b\x7f\x85\u2028\u2029\xa0\u3000",
+    "語る 한국어 العربية हिन्दी",
+    "a" * 3000 + " " * 3000,
+]
+
+
+@functools.cache
+def tokenizer(kind: str) -> Tokenizer:
+    if kind == "gpt2":
+        return GPT2Tokenizer(MERGES)
+    return train_tokenizer(kind, TEXT + "".join(HARD) if kind == "char" else TEXT, 400)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", HARD)
+def test_hard_texts_come_back_exactly(kind, text):
+    assert tokenizer(kind).decode(tokenizer(kind).encode(text)) == text
+
+
+anything = st.text(st.characters(exclude_categories=["Cs"]))
+likely = st.lists(
+    st.sampled_from([" ", "\n", "\0", "\u2581", "the", " the", "cat", "é", "\r", "!"])
+)
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+@settings(deadline=None, max_examples=200)
+@given(text=anything | likely.map("".join))
+def test_any_text_comes_back_exactly(kind, text):
+    assert tokenizer(kind).decode(tokenizer(kind).encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=50)
+@given(text=st.text(st.sampled_from(sorted(set(TEXT)))))
+def test_any_text_of_known_characters_comes_back_exactly(kind, text):
+    assert tokenizer(kind).decode(tokenizer(kind).encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bytes_of_the_tokens_are_the_utf8_of_the_text(kind):
+    for text in HARD:
+        tokens = tokenizer(kind).encode(text)
+        assert b"".join(map(tokenizer(kind).token_bytes, tokens)) == text.encode()
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_any_tokens_decode_and_stream_to_the_same_text(kind, data):
+    ids = st.integers(0, tokenizer(kind).vocab_size - 1)
+    tokens = data.draw(st.lists(ids))
+    stream = codecs.getincrementaldecoder("utf-8")("replace")
+    streamed = "".join(stream.decode(tokenizer(kind).token_bytes(token)) for token in tokens)
+    assert streamed + stream.decode(b"", final=True) == tokenizer(kind).decode(tokens)
+
+
+def test_half_a_character_decodes_to_the_replacement_character():
+    assert tokenizer("byte").decode([0x61, 0xC3]) == "a\ufffd"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_uint16_within_the_vocabulary(kind):
+    tokens = tokenizer(kind).encode(TEXT)
+    assert tokens.dtype == np.uint16
+    assert tokens.max() < tokenizer(kind).vocab_size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_text_has_no_tokens(kind):
+    assert tokenizer(kind).encode("").shape == (0,)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_newline_between_words_is_one_token_of_its_own(kind):
+    (newline,) = tokenizer(kind).encode("\n")
+    pieces = [tokenizer(kind).encode(part).tolist() for part in ("the cat", " sat", "mat.")]
+    joined = [token for piece in pieces for token in [newline, *piece]][1:]
+    assert tokenizer(kind).encode("the cat\n sat\nmat.").tolist() == joined
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram"])
+def test_newlines_never_merge_with_each_other(kind):
+    newline = tokenizer(kind).encode("\n").tolist()
+    assert tokenizer(kind).encode("\n\n\n").tolist() == newline * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lone_surrogate_is_refused_with_its_place(kind):
+    with pytest.raises(ConfigError, match=r"character 2 .* lone surrogate U\+D800"):
+        tokenizer(kind).encode("ab\ud800c")
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
+def test_training_on_a_lone_surrogate_is_refused(kind):
+    with pytest.raises(ConfigError, match=r"lone surrogate U\+DFFF"):
+        train_tokenizer(kind, TEXT + "\udfff", 400)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("beyond", [0, 100_000])
+def test_a_token_outside_the_vocabulary_is_refused(kind, beyond):
+    size = tokenizer(kind).vocab_size
+    for token in (size + beyond, -1):
+        with pytest.raises(ConfigError, match=f"token {token} is outside the vocabulary of {size}"):
+            tokenizer(kind).token_bytes(token)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_tokenizer_is_the_same_when_loaded(kind, tmp_path):
+    tokenizer(kind).save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.kind == kind
+    assert loaded.vocab_size == tokenizer(kind).vocab_size
+    for text in [TEXT, *HARD]:
+        assert loaded.encode(text).tolist() == tokenizer(kind).encode(text).tolist()
+        assert loaded.decode(loaded.encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_file_of_a_saved_tokenizer_is_named(kind, tmp_path):
+    tokenizer(kind).save(tmp_path)
+    for path in tmp_path.iterdir():
+        content = path.read_bytes()
+        path.unlink()
+        with pytest.raises(RunError, match=f"{path.name}: no such file"):
+            load_tokenizer(tmp_path)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_truncated_file_of_a_saved_tokenizer_is_damaged(kind, tmp_path):
+    tokenizer(kind).save(tmp_path)
+    for path in tmp_path.iterdir():
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+        with pytest.raises(RunError, match="the tokenizer is damaged"):
+            load_tokenizer(tmp_path)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "null", "{}", '{"kind": "word"}', '{"kind": "char"}', '{"kind": ["char"]}']
+)
+def test_settings_that_make_no_tokenizer_are_damaged(content, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(RunError, match="the tokenizer is damaged"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
+def test_training_twice_gives_the_same_files(kind, tmp_path):
+    def saved(name: str) -> dict[str, bytes]:
+        train_tokenizer(kind, TEXT, 400).save(tmp_path / name)
+        return {path.name: path.read_bytes() for path in Path(tmp_path / name).iterdir()}
+
+    assert saved("first") == saved("second")
+
+
+def test_an_unknown_kind_is_refused_with_the_choices():
+    with pytest.raises(
+        ConfigError, match="unknown tokenizer 'word': choose from char, byte, bpe, unigram, gpt2"
+    ):
+        train_tokenizer("word", TEXT)
+
+
+def test_the_settings_name_the_kind(tmp_path):
+    tokenizer("unigram").save(tmp_path)
+    assert json.loads((tmp_path / "tokenizer.json").read_text())["kind"] == "unigram"

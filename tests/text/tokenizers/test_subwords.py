@@ -1,0 +1,87 @@
+"""SentencePiece, made lossless."""
+
+import random
+
+import pytest
+import sentencepiece
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.text.tokenizers import subwords, train_tokenizer
+
+ROOTS = ["walk", "talk", "jump", "play", "look", "call", "help", "open", "turn", "paint"]
+WORDS = [root + ending for root in ROOTS for ending in ("", "s", "ed", "ing", "er")]
+TEXT = "\n".join(" ".join(random.Random(line).choices(WORDS, k=8)) for line in range(200))
+TRAINED = ["bpe", "unigram"]
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_common_words_become_single_tokens(kind):
+    assert len(train_tokenizer(kind, TEXT, 400).encode(" walk talk jump")) == 3
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_the_vocabulary_is_no_larger_than_asked(kind):
+    rng = random.Random(0)
+    text = " ".join("".join(rng.choices("abcdefgh", k=6)) for _ in range(2000))
+    assert train_tokenizer(kind, text, 500).vocab_size == 500
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize("text", ["x", "abab", TEXT])
+def test_the_vocabulary_shrinks_to_what_a_short_text_holds(kind, text):
+    tokenizer = train_tokenizer(kind, text, 5000)
+    assert 257 < tokenizer.vocab_size < 1000
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_letters_that_do_not_fit_fall_back_on_bytes(kind):
+    rng = random.Random(0)
+    rare = "".join(chr(0x4E00 + rng.randrange(3000)) for _ in range(5000))
+    tokenizer = train_tokenizer(kind, TEXT * 10 + rare, 400)
+    assert tokenizer.vocab_size <= 400
+    assert tokenizer.decode(tokenizer.encode(rare)) == rare
+    assert len(tokenizer.encode(" walk talk jump")) == 3
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_one_line_of_a_single_endless_word_can_be_trained_on(kind):
+    rng = random.Random(0)
+    text = "".join(rng.choices("ACGT", k=20_000))
+    tokenizer = train_tokenizer(kind, text, 400)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode(text)) < 10_000
+
+
+def test_bpe_word_by_word_is_sentencepiece_on_the_whole_line(tmp_path):
+    tokenizer = train_tokenizer("bpe", TEXT, 400)
+    tokenizer.save(tmp_path)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    for text in (TEXT, "  walk  talked, é 語\t\r\n open "):
+        assert tokenizer.encode(text).tolist() == processor.encode(text)
+
+
+def test_a_long_text_is_sampled_from_end_to_end(monkeypatch):
+    monkeypatch.setattr(subwords, "SAMPLE", 6_400)
+    sample = subwords._sample("a" * 50_000 + "b" * 50_000)
+    assert sample.replace("\n", "") == "a" * 3_200 + "b" * 3_200
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize("size", [0, 256, 319, 65_537])
+def test_impossible_vocabulary_sizes_are_refused_with_the_range(kind, size):
+    with pytest.raises(ConfigError, match=rf"vocabulary of {size} .* 320 .* to 65536"):
+        train_tokenizer(kind, TEXT, size)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_a_text_without_words_is_refused(kind):
+    with pytest.raises(ConfigError, match="no word to train"):
+        train_tokenizer(kind, "\n\n\n", 400)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_training_is_silent(kind, capfd):
+    train_tokenizer(kind, TEXT, 400)
+    train_tokenizer(kind, "x", 400)
+    assert capfd.readouterr() == ("", "")
