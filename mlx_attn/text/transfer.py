@@ -7,6 +7,7 @@ import contextlib
 import functools
 import hashlib
 import http.client
+import io
 import shutil
 import urllib.error
 import urllib.request
@@ -108,6 +109,7 @@ class _Transfer:
         total = self.download.transfer_size
         with self._request(done) as response, self.part.open("ab") as file:
             file.truncate(done if response.status == http.HTTPStatus.PARTIAL_CONTENT else 0)
+            file.seek(0, io.SEEK_END)
             while file.tell() <= total and (block := self._block(response)):
                 file.write(block)
                 progress(file.tell(), total)
@@ -127,7 +129,7 @@ class _Transfer:
 
     def _block(self, response: http.client.HTTPResponse) -> bytes:
         with self._explaining():
-            return response.read(_BLOCK)
+            return response.read1(_BLOCK)  # what has come; `read` would lose it in a stall
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:

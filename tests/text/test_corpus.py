@@ -1,0 +1,223 @@
+"""A corpus is prepared once and then found."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.text import corpus as corpus_module
+from mlx_attn.text.corpus import Corpus, Split, prepare
+from mlx_attn.text.downloads import data_directory
+from mlx_attn.text.tales import ABILITIES
+from mlx_attn.text.tokenizers import KINDS
+from mlx_attn.text.tokenizers.gpt2 import GPT2Tokenizer
+
+TEXT = "The café is open.\nThe other café is not open.\r\n\n" * 40
+MERGES = "t h\nĠ th\nĠth e\n"
+SIZES = (20_000, 4_000)  # bytes of tales for training and validation
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "story.txt"
+    path.write_bytes(TEXT.encode())
+    return str(path)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(GPT2Tokenizer, "published", lambda directory: GPT2Tokenizer(MERGES))
+    return tmp_path / "data"
+
+
+def tell(data: Path, kind: str) -> Corpus:
+    return prepare("tales", kind, 400, data, *SIZES)
+
+
+def never(*arguments: object) -> None:
+    raise AssertionError("built again")
+
+
+@pytest.fixture(params=KINDS)
+def tales(request: pytest.FixtureRequest, data: Path) -> Corpus:
+    return tell(data, request.param)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tokens_are_the_text(kind, file, data):
+    corpus = prepare(file, kind, 400, data)
+    assert corpus.tokenizer.kind == kind
+    texts = [corpus.tokenizer.decode(split.tokens) for split in (corpus.train, corpus.val)]
+    assert "".join(texts) == TEXT
+    assert len(texts[0]) == int(0.9 * len(TEXT))
+    assert [split.n_bytes for split in (corpus.train, corpus.val)] == [
+        len(text.encode()) for text in texts
+    ]
+
+
+def test_tokens_are_a_read_only_map_of_a_raw_file(file, data):
+    tokens = prepare(file, "byte", directory=data).val.tokens
+    assert isinstance(tokens, np.memmap)
+    assert tokens.dtype == np.uint16
+    assert tokens.offset == 0
+    assert not tokens.flags.writeable
+    assert Path(str(tokens.filename)).stat().st_size == tokens.nbytes
+
+
+def test_characters_of_the_validation_text_are_in_the_vocabulary(tmp_path, data):
+    path = tmp_path / "file.txt"
+    path.write_text("abc" * 30 + "Ω", encoding="utf-8")
+    assert prepare(str(path), "char", directory=data).tokenizer.vocab_size == 4
+
+
+def test_subwords_are_trained_on_the_training_text_alone(tmp_path, data):
+    path = tmp_path / "file.txt"
+    path.write_text("the cat sat on the mat " * 90 + "zebra " * 20, encoding="utf-8")
+    tokenizer = prepare(str(path), "bpe", 400, data).tokenizer
+    assert len(tokenizer.encode(" cat")) == 1
+    assert len(tokenizer.encode(" zebra")) == 6
+
+
+def test_the_second_time_nothing_is_made(file, data, monkeypatch):
+    first = prepare(file, "bpe", 400, data)
+    monkeypatch.setattr(corpus_module, "_build", never)
+    monkeypatch.setattr(corpus_module, "train_tokenizer", never)
+    again = prepare(file, "bpe", 400, data)
+    assert again.digest == first.digest
+    assert (again.train.tokens == first.train.tokens).all()
+    assert again.tokenizer.decode(again.val.tokens) == first.tokenizer.decode(first.val.tokens)
+
+
+def test_the_second_time_the_tales_are_not_told(data, monkeypatch):
+    first = tell(data, "char")
+    monkeypatch.setattr("mlx_attn.text.tales.tales", never)
+    again = tell(data, "char")
+    assert again.val.floor_nats == first.val.floor_nats
+    assert (again.val.tokens == first.val.tokens).all()
+
+
+def test_the_same_text_under_another_name_is_found(file, data, tmp_path, monkeypatch):
+    prepare(file, "byte", directory=data)
+    (tmp_path / "copy.txt").write_bytes(TEXT.encode())
+    monkeypatch.setattr(corpus_module, "_build", never)
+    assert prepare(str(tmp_path / "copy.txt"), "byte", directory=data).name.endswith("copy.txt")
+
+
+def test_text_tokenizer_and_vocabulary_each_have_their_own_folder(file, data, tmp_path):
+    (tmp_path / "other.txt").write_text(TEXT + "!")
+    for source, kind, size in (
+        (file, "byte", 400),
+        (file, "char", 400),
+        (file, "char", 500),  # the size is nothing to characters
+        (file, "bpe", 400),
+        (file, "bpe", 330),
+        (str(tmp_path / "other.txt"), "byte", 400),
+    ):
+        prepare(source, kind, size, data)
+    assert len(list((data / "prepared").iterdir())) == 5
+
+
+def prepared_files(data: Path) -> list[Path]:
+    (folder,) = (data / "prepared").iterdir()
+    return sorted(folder.iterdir())
+
+
+def test_a_truncated_file_is_made_again(data):
+    expected = tell(data, "bpe")
+    tokens = expected.train.tokens.tolist()
+    for path in prepared_files(data):
+        path.write_bytes(path.read_bytes()[:-2])
+        corpus = tell(data, "bpe")
+        assert corpus.train.tokens.tolist() == tokens, path.name
+
+
+def test_a_missing_file_is_made_again(data):
+    tokens = tell(data, "bpe").train.tokens.tolist()
+    for path in prepared_files(data):
+        path.unlink()
+        corpus = tell(data, "bpe")
+        assert corpus.train.tokens.tolist() == tokens, path.name
+
+
+def test_nothing_but_the_prepared_files_is_left(data):
+    tell(data, "char")
+    arrays = ("document_starts", "token_abilities", "tokens")
+    expected = [f"{split}.{array}.bin" for split in ("train", "val") for array in arrays]
+    assert [path.name for path in prepared_files(data)] == sorted(
+        [*expected, "corpus.json", "tokenizer.json"]
+    )
+
+
+def test_a_text_from_a_file_has_no_floor(file, data):
+    split = prepare(file, "byte", directory=data).val
+    assert split == Split(split.tokens, split.n_bytes)
+
+
+def test_the_tales_start_with_a_newline_and_are_the_generator_s(tales):
+    text = tales.tokenizer.decode(tales.val.tokens)
+    assert text[0] == text[-1] == "\n"
+    assert len(text.encode()) == tales.val.n_bytes
+    assert 4_001 <= tales.val.n_bytes < 8_000
+
+
+def test_documents_start_at_the_newline_before_their_first_token(tales):
+    for split in (tales.train, tales.val):
+        (newline,) = tales.tokenizer.encode("\n")
+        newlines = np.flatnonzero(split.tokens == newline)
+        assert split.document_starts is not None
+        assert split.document_starts.tolist() == newlines[:-1].tolist()
+
+
+def test_a_token_needs_the_ability_of_its_first_byte_that_is_no_space(tales):
+    told = corpus_module.read_source("tales", Path(), *SIZES).val.tales
+    assert told is not None
+    assert tales.val.token_abilities is not None
+    offset = 0
+    stream = b"\n" + told.text.encode()
+    for token, ability in zip(tales.val.tokens, tales.val.token_abilities, strict=True):
+        piece = tales.tokenizer.token_bytes(token)
+        assert stream[offset : offset + len(piece)] == piece
+        if offset:
+            first = offset + (len(piece) - len(piece.lstrip(b" ")) if piece.strip(b" ") else 0)
+            assert ability == told.abilities[first - 1]
+        offset += len(piece)
+    assert offset == len(stream)
+
+
+def test_the_floor_is_the_generator_s_and_the_sum_over_abilities(tales):
+    told = corpus_module.read_source("tales", Path(), *SIZES).train.tales
+    assert told is not None
+    floor = tales.train.floor_nats
+    by_ability = tales.train.ability_floor_nats
+    assert floor == -told.log_probability > 0
+    assert by_ability is not None
+    assert list(by_ability) == list(ABILITIES)
+    assert math.isclose(sum(by_ability.values()), floor)
+
+
+def test_the_record_is_json(file, data):
+    prepare(file, "byte", directory=data)
+    (folder,) = (data / "prepared").iterdir()
+    record = json.loads((folder / "corpus.json").read_text())
+    assert record["val"]["lengths"] == {"tokens": record["val"]["facts"]["n_bytes"]}
+
+
+def test_the_data_directory_is_the_default(file, data, monkeypatch):
+    monkeypatch.setenv("MLX_ATTN_DATA", str(data))
+    prepare(file, "byte")
+    assert data_directory() == data
+    assert (data / "prepared").is_dir()
+
+
+def test_an_unknown_tokenizer_is_refused(file, data):
+    with pytest.raises(ConfigError, match="unknown tokenizer 'words'"):
+        prepare(file, "words", directory=data)
+
+
+def test_a_data_directory_that_cannot_be_written_is_explained(file, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(RunError, match="cannot be written"):
+        prepare(file, "byte", directory=tmp_path / "taken")

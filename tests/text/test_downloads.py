@@ -1,0 +1,317 @@
+"""Downloads by name, against a server on the loopback that misbehaves on request."""
+
+import hashlib
+import io
+import re
+import socket
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.text import transfer
+from mlx_attn.text.downloads import CORPORA, GPT2_MERGES, Download, data_directory, fetch
+
+CONTENT = bytes(range(256)) * 1000
+HALF = len(CONTENT) // 2
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `content`; the path of the address says how."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content = CONTENT
+        self.ranges: list[str | None] = []
+        self.released = threading.Event()
+
+    def address(self, behaviour: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{behaviour}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    @property
+    def host(self) -> Server:
+        assert isinstance(self.server, Server)
+        return self.server
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self):
+        asked = self.headers["Range"]
+        self.host.ranges.append(asked)
+        getattr(self, f"send_{self.path[1:]}")(int(re.sub(r"\D", "", asked)) if asked else 0)
+
+    def head(self, status: int, length: int, **headers: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def send_whole(self, start: int):
+        content = self.host.content[start:]
+        if start and not content:
+            self.head(416, 0)
+            return
+        self.head(206 if start else 200, len(content))
+        self.wfile.write(content)
+
+    def send_whole_only(self, start: int):
+        self.send_whole(0)
+
+    def send_half(self, start: int):
+        self.head(200, len(CONTENT))
+        self.wfile.write(CONTENT[:HALF])
+
+    def send_half_then_nothing(self, start: int):
+        self.send_half(start)
+        self.wfile.flush()
+        self.host.released.wait()
+
+    def send_missing(self, start: int):
+        self.head(404, 0)
+
+    def send_elsewhere(self, start: int):
+        self.head(302, 0, Location=self.host.address("whole"))
+
+    def send_to_a_file(self, start: int):
+        self.head(302, 0, Location="ftp://127.0.0.1/file")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("no_proxy", "*")
+    transfer._opener.cache_clear()
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.released.set()
+        server.shutdown()
+        thread.join()
+    transfer._opener.cache_clear()
+
+
+def described(url: str, content: bytes = CONTENT) -> Download:
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return Download(url, "corpus.txt", len(content), digest, "public domain")
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_arrives_whole_with_nothing_beside_it(server, tmp_path):
+    path = fetch(described(server.address("whole")), tmp_path / "data")
+    assert path == tmp_path / "data" / "corpus.txt"
+    assert path.read_bytes() == CONTENT
+    assert files(path.parent) == ["corpus.txt"]
+
+
+def test_a_file_that_is_there_is_not_fetched_again(server, tmp_path):
+    (tmp_path / "corpus.txt").write_bytes(CONTENT)
+    fetch(described(server.address("whole")), tmp_path)
+    assert server.ranges == []
+
+
+def test_a_file_of_another_size_is_fetched_again(server, tmp_path):
+    (tmp_path / "corpus.txt").write_bytes(b"half")
+    assert fetch(described(server.address("whole")), tmp_path).read_bytes() == CONTENT
+
+
+def test_progress_counts_up_to_all_bytes(server, tmp_path):
+    seen: list[tuple[int, int]] = []
+    fetch(described(server.address("whole")), tmp_path, lambda *counts: seen.append(counts))
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+    assert {total for _, total in seen} == {len(CONTENT)}
+    assert seen[-1][0] == len(CONTENT)
+
+
+def test_a_redirect_is_followed(server, tmp_path):
+    assert fetch(described(server.address("elsewhere")), tmp_path).read_bytes() == CONTENT
+
+
+def test_a_redirect_away_from_http_is_refused(server, tmp_path):
+    with pytest.raises(RunError, match="ftp"):
+        fetch(described(server.address("to_a_file")), tmp_path)
+
+
+def test_a_transfer_cut_short_says_how_far_it_came(server, tmp_path):
+    with pytest.raises(RunError, match="stopped after 128,000 of 256,000 bytes; run this again"):
+        fetch(described(server.address("half")), tmp_path)
+    assert files(tmp_path) == ["corpus.txt.part"]
+
+
+def test_a_transfer_cut_short_is_resumed_where_it_stopped(server, tmp_path):
+    (tmp_path / "corpus.txt.part").write_bytes(CONTENT[:HALF])
+    seen: list[int] = []
+    path = fetch(
+        described(server.address("whole")), tmp_path, lambda done, total: seen.append(done)
+    )
+    assert path.read_bytes() == CONTENT
+    assert server.ranges == [f"bytes={HALF}-"]
+    assert min(seen) > HALF
+    assert files(tmp_path) == ["corpus.txt"]
+
+
+def test_a_server_that_cannot_resume_sends_all_again(server, tmp_path):
+    (tmp_path / "corpus.txt.part").write_bytes(b"x" * HALF)
+    assert fetch(described(server.address("whole_only")), tmp_path).read_bytes() == CONTENT
+
+
+def test_a_part_longer_than_the_file_is_begun_again(server, tmp_path):
+    (tmp_path / "corpus.txt.part").write_bytes(b"x" * 2 * len(CONTENT))
+    assert fetch(described(server.address("whole")), tmp_path).read_bytes() == CONTENT
+    assert server.ranges == [None]
+
+
+def test_a_part_that_the_server_cannot_continue_is_begun_again(server, tmp_path):
+    server.content = CONTENT[:HALF]
+    (tmp_path / "corpus.txt.part").write_bytes(CONTENT[:HALF])
+    with pytest.raises(RunError, match="stopped after 128,000"):
+        fetch(described(server.address("whole")), tmp_path)
+    assert server.ranges == [f"bytes={HALF}-", None]
+
+
+def test_a_part_that_lacks_only_the_check_is_checked_without_the_network(server, tmp_path):
+    (tmp_path / "corpus.txt.part").write_bytes(CONTENT)
+    assert fetch(described(server.address("missing")), tmp_path).read_bytes() == CONTENT
+
+
+def test_a_wrong_digest_deletes_what_came_and_says_so(server, tmp_path):
+    server.content = bytes(len(CONTENT))
+    with pytest.raises(RunError, match=r"256,000 bytes and sha256 [0-9a-f]{64}, not .* deleted"):
+        fetch(described(server.address("whole")), tmp_path)
+    assert files(tmp_path) == []
+
+
+def test_more_bytes_than_expected_are_another_file(server, tmp_path):
+    server.content = CONTENT + b"more"
+    with pytest.raises(RunError, match=r"256,004 bytes .* not 256,000 .* deleted"):
+        fetch(described(server.address("whole")), tmp_path)
+    assert files(tmp_path) == []
+
+
+def test_a_stalled_transfer_gives_up_and_keeps_what_came(server, tmp_path):
+    with pytest.raises(RunError, match=r"nothing came for 0\.1 seconds; run this again to resume"):
+        fetch(described(server.address("half_then_nothing")), tmp_path, stall=0.1)
+    assert (tmp_path / "corpus.txt.part").read_bytes() == CONTENT[:HALF]
+
+
+def test_the_server_s_refusal_is_passed_on(server, tmp_path):
+    with pytest.raises(RunError, match="the server answered 404 Not Found"):
+        fetch(described(server.address("missing")), tmp_path)
+
+
+def test_without_a_network_one_line_names_the_address_the_place_and_the_alternative(tmp_path):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/corpus.txt"
+        with pytest.raises(RunError, match="cannot be reached") as caught:
+            fetch(described(url), tmp_path)
+    message = str(caught.value)
+    assert message.startswith(url)
+    assert f"put the file at {tmp_path / 'corpus.txt'} by hand" in message
+    assert "--data tales, which needs no network" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("url", ["ftp://host/file", "file:///etc/hosts", "corpus.txt"])
+def test_only_http_is_accepted(url, tmp_path):
+    with pytest.raises(ConfigError, match="only http and https"):
+        fetch(described(url), tmp_path)
+
+
+def test_a_data_directory_that_cannot_be_made_is_explained(tmp_path):
+    (tmp_path / "data").write_text("a file")
+    with pytest.raises(RunError, match=r"corpus\.txt\.part: cannot be written"):
+        fetch(described("http://127.0.0.1/"), tmp_path / "data")
+
+
+def zipped(server: Server, member: str = "corpus") -> Download:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(member, CONTENT)
+    server.content = archive.getvalue()
+    return replace(
+        described(server.address("whole")), member="corpus", archive_size=len(server.content)
+    )
+
+
+def test_an_archive_is_unpacked_and_not_kept(server, tmp_path):
+    assert fetch(zipped(server), tmp_path).read_bytes() == CONTENT
+    assert files(tmp_path) == ["corpus.txt"]
+
+
+def test_a_damaged_archive_is_deleted_and_said_so(server, tmp_path):
+    download = zipped(server)
+    server.content = bytes(len(server.content))
+    with pytest.raises(RunError, match=r"the archive was damaged .* deleted"):
+        fetch(download, tmp_path)
+    assert files(tmp_path) == []
+
+
+def test_an_archive_without_the_member_is_damaged(server, tmp_path):
+    with pytest.raises(RunError, match=r"the archive was damaged .* put corpus of that archive at"):
+        fetch(zipped(server, member="another"), tmp_path)
+
+
+def test_a_wrong_digest_of_the_member_deletes_the_archive_too(server, tmp_path):
+    download = replace(zipped(server), digest="md5:" + "0" * 32)
+    with pytest.raises(RunError, match="md5"):
+        fetch(download, tmp_path)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("download", [*CORPORA.values(), GPT2_MERGES])
+def test_every_named_download_is_fully_described(download):
+    algorithm, digest = download.digest.split(":")
+    assert len(bytes.fromhex(digest)) == hashlib.new(algorithm).digest_size
+    assert download.url.startswith("https://")
+    assert download.transfer_size <= download.size
+    assert download.licence
+
+
+def test_the_data_directory_is_the_one_that_the_environment_names(monkeypatch, tmp_path):
+    monkeypatch.setenv("MLX_ATTN_DATA", str(tmp_path / "chosen"))
+    assert data_directory() == tmp_path / "chosen"
+
+
+def test_the_data_directory_is_data_in_a_clone(monkeypatch, tmp_path):
+    monkeypatch.delenv("MLX_ATTN_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "README.md").write_text("# Data of mlx_attn")
+    assert data_directory() == Path("data")
+
+
+@pytest.mark.parametrize(
+    ("platform", "cache", "expected"),
+    [
+        ("darwin", None, "home/Library/Caches/mlx_attn"),
+        ("linux", None, "home/.cache/mlx_attn"),
+        ("linux", "caches", "caches/mlx_attn"),
+    ],
+)
+def test_elsewhere_the_data_directory_is_the_user_s_cache(
+    monkeypatch, tmp_path, platform, cache, expected
+):
+    monkeypatch.delenv("MLX_ATTN_DATA", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()  # somebody else's
+    (tmp_path / "data" / "README.md").write_text("# My data")
+    monkeypatch.setattr("sys.platform", platform)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    if cache:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+    assert data_directory() == tmp_path / expected

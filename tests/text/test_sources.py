@@ -1,0 +1,161 @@
+"""Any text is read, or refused in one line."""
+
+import hashlib
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlx_attn.errors import RunError
+from mlx_attn.text import sources
+from mlx_attn.text.downloads import CORPORA
+from mlx_attn.text.sources import read_source
+
+LINES = "".join(f"line {number}\n" for number in range(100))
+
+
+def whole(source: str, cache: Path) -> str:
+    read = read_source(source, cache)
+    return read.train.text + read.val.text
+
+
+def written(path: Path, content: bytes | str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def test_a_file_is_split_at_nine_tenths_of_its_characters(tmp_path):
+    text = "é" * 99 + LINES
+    source = read_source(written(tmp_path / "file.txt", text), tmp_path)
+    assert source.train.text == text[: int(0.9 * len(text))]
+    assert source.val.text == text[int(0.9 * len(text)) :]
+
+
+def test_the_split_is_nanogpt_s_to_the_character(tmp_path):
+    text = "ab" * (1_115_394 // 2)  # as long as tiny-shakespeare
+    source = read_source(written(tmp_path / "file.txt", text), tmp_path)
+    assert (len(source.train.text), len(source.val.text)) == (1_003_854, 111_540)
+
+
+def test_the_digest_is_that_of_the_content(tmp_path):
+    first = read_source(written(tmp_path / "a.txt", LINES), tmp_path)
+    again = read_source(written(tmp_path / "b.txt", LINES), tmp_path)
+    other = read_source(written(tmp_path / "c.txt", LINES + "x"), tmp_path)
+    assert first.digest == again.digest != other.digest
+    assert first.digest == hashlib.blake2b(LINES.encode(), digest_size=16).hexdigest()
+
+
+def test_a_byte_order_mark_is_removed(tmp_path):
+    assert (
+        whole(written(tmp_path / "file.txt", b"\xef\xbb\xbf" + LINES.encode()), tmp_path) == LINES
+    )
+
+
+def test_line_endings_are_kept(tmp_path):
+    text = LINES.replace("\n", "\r\n") + "\r\r\n"
+    assert whole(written(tmp_path / "file.txt", text), tmp_path) == text
+
+
+def test_a_folder_is_its_texts_by_path_with_blank_lines_between(tmp_path):
+    written(tmp_path / "in" / "b.txt", "second file")
+    written(tmp_path / "in" / "a.MD", "# the first file")
+    written(tmp_path / "in" / "c" / "deep.txt", "the third")
+    written(tmp_path / "in" / "d.py", "no text")
+    written(tmp_path / "in" / "e.txt", "")
+    assert whole(str(tmp_path / "in"), tmp_path) == "# the first file\n\nsecond file\n\nthe third"
+
+
+def test_standard_input_is_read_as_utf8(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(("é" + LINES).encode()), "ascii"))
+    assert whole("-", tmp_path) == "é" + LINES
+
+
+def test_a_corpus_is_downloaded_by_name(tmp_path, monkeypatch):
+    asked = []
+    path = Path(written(tmp_path / "downloaded.txt", LINES))
+    monkeypatch.setattr(sources, "fetch", lambda *what: asked.append(what) or path)
+    progress = print
+    source = read_source("enwik8", tmp_path, progress=progress)
+    assert source.name == "enwik8"
+    assert source.train.text + source.val.text == LINES
+    assert asked == [(CORPORA["enwik8"], tmp_path, progress)]
+
+
+def test_the_tales_begin_with_a_newline_and_know_their_stories(tmp_path):
+    source = read_source("tales", tmp_path, n_bytes=5_000, val_bytes=1_000)
+    for passage, size in ((source.train, 5_000), (source.val, 1_000)):
+        assert passage.tales is not None
+        assert passage.text == "\n" + passage.tales.text
+        assert size <= len(passage.tales.text) < size + 5_000
+    assert source.train.text[:500] != source.val.text[:500]
+
+
+def test_the_digest_of_the_tales_is_known_before_they_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("mlx_attn.text.tales.tales", None)
+    digest = read_source("tales", tmp_path).digest
+    assert digest == read_source("tales", tmp_path).digest
+    assert digest != read_source("tales", tmp_path, n_bytes=1_000).digest
+    assert digest != read_source("tales", tmp_path, val_bytes=1_000).digest
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the text is empty"),
+        (b"\xef\xbb\xbf", "the text is empty"),
+        (b"too short", "9 characters are too few; give at least 20"),
+        (b"a" * 1000, "every character is 'a'"),
+        (b"text and\0 more" * 9, "not a text, byte 8 is NUL"),
+        ("text".encode("utf-16") * 9, "is NUL; if it is UTF-16, convert it to UTF-8"),
+        (LINES.encode() + b"caf\xe9 noir", r"not UTF-8, byte 793 is 0xe9 \(invalid"),
+        (LINES.encode() + b"\xed\xa0\x80", r"not UTF-8, byte 790 is 0xed"),
+    ],
+)
+def test_what_is_no_text_is_refused_in_one_line_that_names_the_file(tmp_path, content, message):
+    path = written(tmp_path / "file.txt", content)
+    with pytest.raises(RunError, match=message) as caught:
+        read_source(path, tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_bad_file_of_a_folder_is_named(tmp_path):
+    written(tmp_path / "in" / "good.txt", LINES)
+    bad = written(tmp_path / "in" / "bad.txt", b"\xff" * 50)
+    with pytest.raises(RunError, match="byte 0 is 0xff") as caught:
+        read_source(str(tmp_path / "in"), tmp_path)
+    assert str(caught.value).startswith(f"{bad}: ")
+
+
+def test_a_folder_without_texts_is_refused(tmp_path):
+    written(tmp_path / "in" / "code.py", "print()")
+    with pytest.raises(RunError, match=r"no \.txt or \.md file"):
+        read_source(str(tmp_path / "in"), tmp_path)
+
+
+def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    path = written(tmp_path / "file.txt", LINES)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(RunError, match=r"file\.txt: cannot be read \(Permission denied\)"):
+        read_source(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("tiny-shakespear", "did you mean tiny-shakespeare?"),
+        ("TinyStories", "did you mean tinystories?"),
+        ("tale", "did you mean tales?"),
+        ("novel.txt", "a corpus is one of tales, tiny-shakespeare, the-verdict"),
+    ],
+)
+def test_a_missing_file_gets_the_nearest_name(tmp_path, monkeypatch, source, hint):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match=f"{source}: no such file, folder or corpus; ") as caught:
+        read_source(source, tmp_path)
+    assert hint in str(caught.value)
