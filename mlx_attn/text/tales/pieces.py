@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import log
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.tales.words import COPY, FREE, GRAMMAR, Variable, Word, ambiguities
@@ -66,6 +66,7 @@ class Reading:
         return Reading(self.text, {**self.bound, name: word}, self.probability, self.target)
 
 
+@runtime_checkable
 class Piece(Protocol):
     """A part of a template."""
 
@@ -107,9 +108,7 @@ class Pick:
         self.name, self.variable, self.form = name, variable, form
         self._tables: dict[tuple[Word, ...], list[tuple[Word, Fragment]]] = {}
         for first, second in ambiguities([word.form(form) for word in variable.lexicon.words]):
-            raise ConfigError(
-                f"{{{name}}}: the text {second!r} begins with the other word {first!r}"
-            )
+            raise ConfigError(f"{{{name}}}: the word {first!r} also begins {second!r}; rename one")
 
     def tell(self, telling: Telling) -> None:  # noqa: D102
         key = self.variable.key(telling.bound)
@@ -221,7 +220,9 @@ def _openings(rule: str, options: list[tuple[Piece, ...]]) -> list[str]:
         return [""]
     texts = [pieces[0].said.text if isinstance(pieces[0], Say) else "" for pieces in options]
     for first, second in ambiguities(texts):
-        raise ConfigError(f"<{rule}>: the option {second!r} begins with the option {first!r}")
+        raise ConfigError(
+            f"<{rule}>: the words {first!r} also begin {second!r}; begin each option with its own"
+        )
     return [_distinct(text, [other for other in texts if other != text]) for text in texts]
 
 

@@ -18,9 +18,7 @@ from mlx_attn.text.tales.lexicon import (
     PLACES,
     QUALITIES,
     SKILLS,
-    TEXTURES,
     THINGS,
-    TRAITS,
     TREASURES,
     WEATHERS,
 )
@@ -49,28 +47,26 @@ VARIABLES = {
     "weather": Variable(WEATHERS),
     "hour": Variable(HOURS),
     "hero": Variable(PEOPLE),
-    "trait": Variable(TRAITS),
+    "trait": Variable(MOODS),
     "friend": unlike(PEOPLE, "hero"),
-    "friend_trait": unlike(TRAITS, "trait"),
+    "friend_trait": unlike(MOODS, "trait"),
     "place": Variable(PLACES),
     "hue": Variable(QUALITIES),
     "carried": Variable(TREASURES),
     "quality": unlike(QUALITIES, "hue"),
     "thing": unlike(THINGS, "carried"),
     "treasure": unlike(TREASURES, "carried"),
-    "quality2": unlike(QUALITIES, "hue", "quality"),
-    "treasure2": unlike(TREASURES, "carried", "thing", "treasure"),
-    "quality3": unlike(QUALITIES, "hue", "quality", "quality2"),
-    "treasure3": unlike(TREASURES, "carried", "thing", "treasure", "treasure2"),
+    "quality2": unlike(QUALITIES, "quality"),
+    "treasure2": unlike(TREASURES, "thing", "treasure"),
+    "quality3": unlike(QUALITIES, "quality", "quality2"),
+    "treasure3": unlike(TREASURES, "treasure", "treasure2"),
     "mood": Variable(MOODS),
     "animal": Variable(ANIMALS),
-    "mood2": unlike(MOODS, "mood"),
-    "animal2": unlike(ANIMALS, "animal"),
     "near": Variable(NEAR),
-    "near2": Variable(NEAR),
-    "texture": Variable(TEXTURES),
+    "shade": Variable(QUALITIES),
     "landmark": Variable(LANDMARKS),
-    "texture2": unlike(TEXTURES, "texture"),
+    "near2": Variable(NEAR),
+    "shade2": unlike(QUALITIES, "shade"),
     "landmark2": unlike(LANDMARKS, "landmark"),
     "food": Variable(FOODS),
     "skill": Variable(SKILLS),
@@ -86,27 +82,24 @@ VARIABLES = {
 
 _WORDS = {
     "doing": """walking | playing | singing | resting | dancing | sitting | reading | waiting
-        | skipping | daydreaming | humming | whistling | running | painting | sketching | yawning
-        | thinking | hopping | laughing | juggling""",
+        | daydreaming | whistling | painting | sketching | yawning | thinking""",
     "walked": """walked | ran | skipped | hurried | wandered | marched | strolled | danced
-        | hopped | rushed | trotted | tiptoed""",
+        | hopped | rushed""",
     "searched": "looked | searched | peeked | peered | hunted",
     "saw": "saw | found | noticed | spotted | discovered",
     "said": "2 * said | cried | whispered | called | murmured | sang | sighed",
     "asked": "asked | wondered | inquired",
-    "manner": """politely | shyly | eagerly | slowly | kindly | sweetly | gently | calmly
-        | bravely | brightly | dreamily | warmly | hopefully | proudly | patiently | gladly
-        | nervously | grandly | firmly | wisely""",
+    "manner": """shyly | eagerly | slowly | kindly | sweetly | gently | calmly | bravely
+        | brightly | warmly | proudly | patiently | gladly | wisely""",
     "soon": "Soon | Then | Next | Later | Just then | After a while",
-    "fine": "lovely | splendid | beautiful | grand | strange | funny | handsome | marvelous",
-    "small": "small | secret | round | strange | heavy | narrow | wooden | rusty",
-    "bag": "basket | bag | pocket | bowl | cap | cart | box | bucket",
-    "tasty": "sweet | ripe | fresh | juicy | warm | small | round | brown",
+    "fine": "lovely | splendid | strange | funny",
+    "bag": "basket | bag | bowl | cart | box",
+    "tasty": "sweet | ripe | fresh | warm | small",
     "hope": "want to | must | hope to | wish I could | long to | have to",
     "like": "like | love | admire | adore | want | envy",
     "told": "told | asked | begged",
     "starved": "hungry | tired | cold | sad | lonely | little",
-    "pulled": "pulled | pushed | dug | tugged | worked | lifted",
+    "pulled": "pulled | pushed | dug | tugged | helped | worked",
     "never": "never | hardly | not | surely never",
     "long": "want | wish | hope | long",
     "later": "Days later | The next day | A week later | Before long",
@@ -114,9 +107,9 @@ _WORDS = {
 
 _SENTENCES = {
     "beginning": """
-        2 * One {new weather} {new hour}, {new trait} {new hero} was <doing> {new place.at}
+        3 * One {new weather} {new hour}, {new trait} {new hero} was <doing> {new place.at}
             with {a new hue} {new carried}.
-        | On {a new weather} {new hour}, {new trait} {new hero} <walked> to the {new place}
+        | 2 * On {a new weather} {new hour}, {new trait} {new hero} <walked> to the {new place}
             with {a new hue} {new carried}.
         | It was {a new weather} {new hour}, and {new trait} {new hero} was <doing>
             {new place.at} with {a new hue} {new carried}.
@@ -135,10 +128,10 @@ _PLOTS = {
     "lost": """
         Oh no! {hero.His} {new quality} {new thing} {thing.was} gone.
         "[wish: I <hope> find my {quality} {thing}]," {hero.he} <said> <manner>.
-        {hero.He} <searched> {new near} {a new texture} {new landmark}, but <saw> only
+        {hero.He} <searched> {new near} {a new shade} {new landmark}, but <saw> only
         {a new quality2} {new treasure2}.
         <meeting> "Did you say, '{wish}'?" <asked> {friend}.
-        They <searched> {new near2} {a new texture2} {new landmark2},
+        They <searched> {new near2} {a new shade2} {new landmark2},
         and there {thing.was} the {quality} {thing}! <home>
     """,
     "share": """
@@ -151,17 +144,17 @@ _PLOTS = {
     """,
     "promise": """
         Suddenly {a new mood} {new animal} <said>,
-        "Help! I am stuck {new near} {a new texture} {new landmark}!"
+        "Help! I am stuck {new near} {a new shade} {new landmark}!"
         {hero} <pulled> until it was free.
         "[promise: I will bring you {a new quality} {new treasure}]," it <said> <manner>.
         <later> the {animal} came back. "I said, '{promise},' and here it is."
         <meeting> "What a <fine> {treasure}!" {friend.he} <said> <manner>. <home>
     """,
     "swap": """
-        With {hero.him} was {new friend_trait} {new friend}, with {a new quality} {new treasure}.
+        Beside {hero.him} sat {new friend_trait} {new friend} with {a new quality} {new treasure}.
         "[praise: I <like> your {hue} {carried}]," <said> {friend} <manner>.
         "And I <like> your {quality} {treasure}," <said> {hero} <manner>.
-        They traded, and met {a new mood} {new animal} {new near} {a new texture} {new landmark}.
+        They traded, and met {a new mood} {new animal} {new near} {a new shade} {new landmark}.
         "Whose is the {hue} {carried}?" it <asked>.
         "Mine," <said> {friend} <manner>. "I said, '{praise}.'"
         That {hour} {friend} left the {place} with the {hue} {carried},
@@ -171,30 +164,30 @@ _PLOTS = {
         Grandmother had <told> {hero.him}, "Bring me [list: {a new quality} {new treasure},
         {a new quality2} {new treasure2} and {a new quality3} {new treasure3}]."
         <meeting> "I need {list}," <said> {hero} <manner>.
-        They <saw> the {quality2} {treasure2} {new near} {a new texture} {new landmark},
+        They <saw> the {quality2} {treasure2} {new near} {a new shade} {new landmark},
         and the {quality3} {treasure3} too.
         "Look, Grandmother," <said> {hero}, "{list}." <home>
     """,
     "hide": """
         Now {new friend_trait} {new friend} <walked> by. "Count to {new count}.
         [dare: You will <never> find me],"
-        {friend.he} <said>, and hid {new near} {a new texture} {new landmark}.
+        {friend.he} <said>, and hid {new near} {a new shade} {new landmark}.
         "{count.counted}!" <said> {hero} <manner>.
-        {hero.He} <searched> {new near2} {a new texture2} {new landmark2}, but <saw> only
+        {hero.He} <searched> {new near2} {a new shade2} {new landmark2}, but <saw> only
         {a new mood} {new animal}.
-        "Look {near} the {texture} {landmark}," it <said> <manner>. There was {friend}!
+        "Look {near} the {shade} {landmark}," it <said> <manner>. There was {friend}!
         "You said, '{dare},' but here you are," <said> {hero}. <home>
     """,
     "skill": """
         More than anything, {hero.he} wanted to {new skill}.
         "[wish: I <long> to {skill} like {a new mood} {new animal}]," {hero.he} <said> <manner>.
         <meeting> "Try {new count} times," {friend.he} <said> <manner>.
-        {hero} tried {new near} {a new texture} {new landmark}. "{count.counted}!"
+        {hero} tried {new near} {a new shade} {new landmark}. "{count.counted}!"
         On the {count.ordinal} try, {hero} could {skill}!
         "You said, '{wish},' and now you can," <said> {friend}. <home>
     """,
     "secret": """
-        Next to {a new texture} {new landmark} stood a <small> door.
+        Next to {a new shade} {new landmark} stood {a new shade2} door.
         "Say [password: {new quality} {new treasure}, {new quality2} {new treasure2}],"
         <said> {a new mood} {new animal}, and it <walked> off.
         <meeting> "What did the {animal} say?" {friend.he} <asked>.
