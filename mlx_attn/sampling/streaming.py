@@ -13,7 +13,7 @@ from mlx_attn.model import GPT
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.sampling.text import TextStream
-from mlx_attn.sampling.window import Window, decode
+from mlx_attn.sampling.window import Window, decode, fitting
 from mlx_attn.text.tokenizers import Tokenizer
 
 
@@ -23,7 +23,8 @@ class Statistics:
 
     Attributes:
         prompt_tokens: Tokens of the prompt.
-        prompt_tok_s: Tokens of the prompt per second, until the first new token.
+        prompt_read: How many of them, the last ones, the model has read: all that fit.
+        prompt_tok_s: Tokens read per second, until the first new token.
         tokens: New tokens.
         tok_s: New tokens per second after the first; 0 while there is only one.
         peak_memory: The most bytes that this process's arrays have had at a time.
@@ -33,6 +34,7 @@ class Statistics:
     """
 
     prompt_tokens: int
+    prompt_read: int
     prompt_tok_s: float
     tokens: int
     tok_s: float
@@ -107,11 +109,17 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
 def _pieces(
     window: Window, prompt: list[int], sampler: Sampler, text: TextStream, max_tokens: int
 ) -> Iterator[Piece]:
-    clock = _Clock(len(prompt))
+    read = fitting(len(prompt), window.model.config.context_length)
+    clock = _Clock()
     for n, token in enumerate(islice(decode(window, prompt, sampler), max_tokens), 1):
         shown = text.push(token, last=n == max_tokens)
+        clock.tick()
         statistics = Statistics(
-            *clock.tick(n),
+            prompt_tokens=len(prompt),
+            prompt_read=read,
+            prompt_tok_s=read / clock.to_first,
+            tokens=n,
+            tok_s=(n - 1) / clock.since_first if n > 1 else 0.0,
             peak_memory=mx.get_peak_memory(),
             cache_bytes_per_token=window.bytes_per_token,
             finish_reason="stop" if text.stopped else "length" if n == max_tokens else None,
@@ -123,18 +131,14 @@ def _pieces(
 
 
 class _Clock:
-    """Tokens per second, of the prompt and of what follows."""
+    """Seconds until the first token, and from there to the latest one."""
 
-    def __init__(self, prompt_tokens: int):
-        self.prompt_tokens = prompt_tokens
+    def __init__(self):
         self.start = time.perf_counter()
-        self.first = self.start
+        self.to_first = self.since_first = 0.0
 
-    def tick(self, n: int) -> tuple[int, float, int, float]:
-        """The first four statistics, when the n-th token has come."""
-        now = time.perf_counter()
-        if n == 1:
-            self.first = now
-        prompt_tok_s = self.prompt_tokens / (self.first - self.start)
-        tok_s = (n - 1) / (now - self.first) if n > 1 else 0.0
-        return self.prompt_tokens, prompt_tok_s, n, tok_s
+    def tick(self) -> None:
+        """A token has come."""
+        elapsed = time.perf_counter() - self.start
+        self.to_first = self.to_first or elapsed
+        self.since_first = elapsed - self.to_first

@@ -11,6 +11,11 @@ from mlx_attn.model import GPT
 from mlx_attn.sampling.samplers import Sampler
 
 
+def fitting(length: int, context_length: int) -> int:
+    """How many tokens of a text are read, its last ones: all if they fit, else half a context."""
+    return length if length <= context_length else max(1, context_length // 2)
+
+
 class Window:
     """The end of a text, at most context_length tokens, as the model's caches remember it.
 
@@ -28,16 +33,16 @@ class Window:
     def read(self, tokens: Integer[mx.array, " N"]) -> Float[mx.array, "1 V"]:
         """The logits of the token after `tokens`, which go on where the last ones ended."""
         self._read.append(tokens)
-        if self.length + tokens.size > self.model.config.context_length:
-            tokens = self._restart()
         self.length += tokens.size
+        kept = fitting(self.length, self.model.config.context_length)
+        if kept < self.length:
+            tokens = self._restart(kept)
         return self.model(tokens[None], self.caches)[:, -1].astype(mx.float32)
 
-    def _restart(self) -> mx.array:
-        """Forget everything; return the last half of a context, to be read again."""
-        half = max(1, self.model.config.context_length // 2)
-        tokens = mx.concatenate(self._read)[-half:]
-        self._read, self.caches, self.length = [tokens], self.model.new_caches(), 0
+    def _restart(self, kept: int) -> mx.array:
+        """Forget everything; return the last tokens, to be read again."""
+        tokens = mx.concatenate(self._read)[-kept:]
+        self._read, self.caches, self.length = [tokens], self.model.new_caches(), kept
         return tokens
 
     @property

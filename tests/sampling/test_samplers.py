@@ -10,7 +10,7 @@ from mlx_attn.sampling.samplers import RepetitionPenalty, min_p, top_k, top_p
 LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40).map(
     lambda values: np.array([values], np.float32)
 )
-LAWS = settings(deadline=None, max_examples=60)
+LAWS = settings(deadline=None, max_examples=50)
 NOTHING = mx.zeros(0, mx.uint32)
 
 
@@ -44,10 +44,10 @@ def test_top_k_keeps_the_k_likeliest_and_ties_with_the_last(logits, k):
 @given(LOGITS, st.floats(0.001, 0.999))
 def test_top_p_keeps_the_smallest_set_of_likeliest_tokens_with_that_probability(logits, p):
     support, probability = kept(top_p(p), logits), probabilities(logits)
-    assert probability[support].sum() >= p - 1e-5
     least = logits[0][support].min()
-    assert (support == (logits[0] >= least)).all() or np.ptp(probability) < 1e-6
-    assert probability[logits[0] > least].sum() < p + 1e-5
+    assert probability[support].sum() >= p - 1e-5
+    assert probability[logits[0] > least + 1e-5].sum() < p + 1e-5
+    assert (logits[0][~support] <= least + 1e-5).all()
 
 
 @LAWS

@@ -37,6 +37,11 @@ def test_statistics_count_tokens_time_and_memory(gpt):
     assert min(last.prompt_tok_s, last.tok_s, last.peak_memory) > 0
 
 
+def test_statistics_say_how_much_of_a_long_prompt_was_read(gpt):
+    first = next(stream(gpt(context_length=12), BYTES, "Once upon a time", GREEDY)).statistics
+    assert (first.prompt_tokens, first.prompt_read) == (16, 6)
+
+
 def test_only_the_last_piece_has_a_finish_reason(gpt):
     reasons = [p.statistics.finish_reason for p in stream(gpt(), BYTES, "Once", GREEDY, 3)]
     assert reasons == [None, None, "length"]
