@@ -4,12 +4,13 @@ The merged matrices start from the factors they replace, so that every variant b
 and outputs of the same spread.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float
 
 
+@runtime_checkable
 class Draw(Protocol):
     """Makes the starting weight of a linear map."""
 

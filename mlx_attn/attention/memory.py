@@ -4,7 +4,7 @@ Most variants leave a key and a value. Merged attention leaves x alone, because 
 value is a function of x; it is read in one of two exact forms, chosen by `values_first`.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float
@@ -13,8 +13,10 @@ from mlx_attn.attention import metal
 from mlx_attn.attention.cache import Memory
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.softmax import explicit_attention, fused_attention
+from mlx_attn.exponentials import powers_are_faster
 
 
+@runtime_checkable
 class TokenMemory(Protocol):
     """One way to leave a memory and to read it."""
 
@@ -96,6 +98,6 @@ def attend(layers: Any, q: mx.array, k: mx.array, v: mx.array) -> Float[mx.array
     """The weighted sum by the fused path where it applies, and by the explicit path elsewhere."""
     T_q, T_k, scale = q.shape[2], k.shape[2], layers.config.scale
     refused = layers.training and metal.refuses_gradient(q.shape[3], T_q)
-    if layers.drops or refused or k.shape[1] != v.shape[1]:
+    if layers.drops or refused or k.shape[1] != v.shape[1] or powers_are_faster():
         return explicit_attention(q, k, v, layers.mask(T_q, T_k), scale, layers.dropout)
     return fused_attention(q, k, v, scale, layers.bias(T_q, T_k))

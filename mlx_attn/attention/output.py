@@ -3,7 +3,7 @@
 y = sum_h head_h O_h
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,6 +15,7 @@ from mlx_attn.attention.heads import join_heads
 from mlx_attn.attention.initialisation import Draw, factor_spread, start_merged
 
 
+@runtime_checkable
 class Output(Protocol):
     """One way to bring the heads together."""
 

@@ -6,7 +6,7 @@ Each choice says which layers it needs, how they start, and its formula. A choic
 they live in the attention module under the book's names, so that a checkpoint reads like the book.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,6 +21,7 @@ Queries = Float[mx.array, "B H T D"]
 Keys = Float[mx.array, "B key_heads T D"]
 
 
+@runtime_checkable
 class Score(Protocol):
     """One way to make queries and keys."""
 

@@ -6,7 +6,7 @@ A map can be applied to x before the weighted sum or to the weighted sum of x af
 linear and its weights add up to 1, so biases too come out the same.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -19,6 +19,7 @@ from mlx_attn.attention.initialisation import Draw
 Values = Float[mx.array, "B value_heads T D"]
 
 
+@runtime_checkable
 class Value(Protocol):
     """One way to make values."""
 

@@ -1,0 +1,79 @@
+"""Weights in files: safetensors, replaced in one step, with a checksum that tells damage.
+
+No file is ever executed or unpickled.
+"""
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_attn.errors import RunError
+from mlx_attn.files import replacing
+from mlx_attn.model.gpt import GPT
+from mlx_attn.trees import named_arrays
+
+
+def load_weights(path: Path, model: GPT, arrays: Mapping[str, mx.array]) -> None:
+    """Put arrays into a model whose parameters have the same names and shapes.
+
+    Raises:
+        RunError: They have not: the file belongs to another configuration.
+    """
+    expected = {name: array.shape for name, array in named_arrays(model).items()}
+    given = {name: array.shape for name, array in arrays.items()}
+    for name in sorted(expected.keys() | given.keys()):
+        if expected.get(name) != given.get(name):
+            raise RunError(
+                f"{path}: belongs to a model of another configuration: {name} is "
+                f"{given.get(name, 'missing')}, config.json asks for {expected.get(name, 'none')}"
+            )
+    model.load_weights(list(arrays.items()))
+
+
+def save_arrays(path: Path, arrays: Mapping[str, mx.array], facts: Mapping[str, str]) -> None:
+    """Write arrays as safetensors, with facts and a checksum in the header.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    mx.eval(list(arrays.values()))
+    metadata = {"format": "mlx", **facts, "checksum": _checksum(arrays)}
+    with replacing(path) as temporary:
+        target = temporary.with_suffix(".safetensors")
+        try:
+            mx.save_safetensors(str(target), dict(arrays), metadata)
+        except (RuntimeError, OSError) as error:
+            target.unlink(missing_ok=True)
+            raise RunError(f"{path}: cannot be written ({error}); is the disk full?") from error
+        target.replace(temporary)
+
+
+def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
+    """Read a file of `save_arrays`, checking that nothing of it is lost or changed.
+
+    Raises:
+        RunError: The file is missing or damaged.
+    """
+    if not path.is_file():
+        raise RunError(f"{path}: no such file; is this the directory of a finished run?")
+    try:
+        loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
+        arrays, facts = loaded
+        mx.eval(list(arrays.values()))
+    except (RuntimeError, ValueError) as error:
+        raise RunError(f"{path}: damaged or truncated ({error}); use another checkpoint") from error
+    if facts.get("checksum", "") not in ("", _checksum(arrays)):
+        raise RunError(f"{path}: damaged: its checksum does not match; use another checkpoint")
+    return arrays, facts
+
+
+def _checksum(arrays: Mapping[str, mx.array]) -> str:
+    checksum = 0
+    for name in sorted(arrays):
+        content = np.array(arrays[name]).tobytes()
+        checksum = zlib.crc32(content, zlib.crc32(name.encode(), checksum))
+    return f"{checksum:08x}"

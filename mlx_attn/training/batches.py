@@ -1,0 +1,95 @@
+"""Which windows of the corpus a step sees: a pure function of (seed, step).
+
+Nothing is shuffled in place and nothing is remembered, so a resumed run needs no loader state. A
+window is named by the position where it starts; the step gathers its tokens on the device.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import mlx.core as mx
+import numpy as np
+from jaxtyping import Integer
+
+from mlx_attn.errors import ConfigError
+
+BATCH_STREAM = 0x6D6C78
+"""Keeps the batches' random numbers apart from others drawn with the same seed."""
+
+
+@runtime_checkable
+class WindowOrder(Protocol):
+    """The order in which windows are seen."""
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in one pass over the text."""
+        ...
+
+    def starts(self, seed: int, step: int) -> Integer[mx.array, " B"]:
+        """Where the windows of this step start."""
+        ...
+
+
+class RandomWindows:
+    """Windows drawn anywhere, or at given places such as the starts of documents.
+
+    Args:
+        n_tokens: Length of the corpus.
+        context_length: Length T of a window; T + 1 tokens are read.
+        batch_size: Windows per step.
+        places: Where windows may start; None is anywhere.
+    """
+
+    def __init__(
+        self,
+        n_tokens: int,
+        context_length: int,
+        batch_size: int,
+        places: Integer[np.ndarray, " places"] | None = None,
+    ):
+        self.last = last_start(n_tokens, context_length)
+        self.batch_size = batch_size
+        self.steps_per_epoch = n_tokens / (batch_size * context_length)
+        fitting = None if places is None else places[places <= self.last]
+        self.places = None if fitting is None or not len(fitting) else mx.array(fitting)
+
+    def starts(self, seed: int, step: int) -> Integer[mx.array, " B"]:
+        """Uniformly drawn starts."""
+        key = mx.array([seed ^ BATCH_STREAM, step], dtype=mx.uint32)
+        choices = self.last + 1 if self.places is None else self.places.size
+        drawn = mx.random.randint(0, choices, (self.batch_size,), key=key)
+        return drawn if self.places is None else self.places[drawn]
+
+
+class EpochWindows:
+    """Windows side by side, each once per epoch, in a new order every epoch (the book's loader).
+
+    An incomplete last batch is dropped.
+    """
+
+    def __init__(self, n_tokens: int, context_length: int, batch_size: int):
+        self.n_windows = last_start(n_tokens, context_length) // context_length + 1
+        self.context_length = context_length
+        self.batch_size = min(batch_size, self.n_windows)
+        self.steps_per_epoch = self.n_windows // self.batch_size
+
+    def starts(self, seed: int, step: int) -> Integer[mx.array, " B"]:
+        """The starts of this step's share of its epoch's order."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = np.random.Generator(np.random.Philox(key=[seed ^ BATCH_STREAM, epoch]))
+        windows = order.permutation(self.n_windows)[place * self.batch_size :][: self.batch_size]
+        return mx.array(windows * self.context_length)
+
+
+def last_start(n_tokens: int, context_length: int) -> int:
+    """The last place where a window of T inputs and their targets fits.
+
+    Raises:
+        ConfigError: None fits.
+    """
+    if n_tokens <= context_length:
+        raise ConfigError(
+            f"the text has {n_tokens} tokens, too few for context_length={context_length}: "
+            "use a longer text or a shorter context"
+        )
+    return n_tokens - context_length - 1

@@ -1,0 +1,95 @@
+"""Saving and restoring all that training needs, in one file that is replaced in one step.
+
+A checkpoint holds weights, optimizer states, the random state and where the training stands.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_unflatten
+
+from mlx_attn.errors import RunError
+from mlx_attn.model import GPT
+from mlx_attn.model.weights import load_arrays, load_weights, save_arrays
+from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.trees import named_arrays
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a training stands.
+
+    Attributes:
+        step: Steps done.
+        seconds: Training time so far, validation included.
+        training_seconds: The same without validation.
+        best_loss: Lowest validation loss so far, in nats per token.
+        best_bits_per_byte: The same per byte of text.
+        best_above_floor: The same above the text's entropy, where that is known.
+        best_abilities: What each ability contributed to it.
+        waited: Validations since the best one.
+        peak_memory: Bytes.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    training_seconds: float = 0.0
+    best_loss: float = float("inf")
+    best_bits_per_byte: float = float("inf")
+    best_above_floor: float | None = None
+    best_abilities: Mapping[str, float] | None = None
+    waited: int = 0
+    peak_memory: int = 0
+
+
+def save_checkpoint(
+    path: Path, model: GPT, optimizer: GroupedOptimizer, progress: Progress
+) -> None:
+    """Write everything that resuming needs.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    arrays = {f"model.{name}": array for name, array in named_arrays(model).items()}
+    for name, array in named_arrays(list(optimizer.state)).items():
+        arrays[f"optimizer.{name}"] = array
+    state: Any = mx.random.state
+    arrays["random"] = state[0]
+    save_arrays(path, arrays, {"progress": json.dumps(asdict(progress))})
+
+
+def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Progress:
+    """Restore model, optimizer and random state in place; return where the training stood.
+
+    Must be called before the step is compiled: compiled functions hold on to the state they saw.
+
+    Raises:
+        RunError: The file is missing, damaged, or of another configuration.
+    """
+    arrays, facts = load_arrays(path)
+    load_weights(path, model, _under("model.", arrays))
+    states = named_arrays(list(optimizer.state))
+    saved = _under("optimizer.", arrays)
+    if saved.keys() != states.keys():
+        raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
+    for state, restored in zip(optimizer.state, _as_list(saved), strict=True):
+        state.update(restored)
+    high, low = (int(half) for half in np.array(arrays["random"]))
+    mx.random.seed((high << 32) | low)
+    known = {field.name for field in fields(Progress)}
+    record = json.loads(facts["progress"])
+    return Progress(**{key: value for key, value in record.items() if key in known})
+
+
+def _under(prefix: str, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
+def _as_list(arrays: Mapping[str, mx.array]) -> list[dict]:
+    tree: Any = tree_unflatten(list(arrays.items()))
+    return tree

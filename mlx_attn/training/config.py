@@ -1,0 +1,110 @@
+"""How a model is trained: every number, with its meaning as `help`."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mlx_attn.errors import ConfigError
+
+OPTIMIZERS = ("adamw", "muon")
+SCHEDULES = ("cosine", "trapezoid", "constant")
+WINDOWS = ("random", "epochs")
+DECAYS = ("matrices", "all")
+DTYPES = ("float32", "bfloat16")
+COMPILE = ("auto", "on", "off")
+
+
+def _key(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """A training recipe: steps, epochs and minutes bound it, and the first one reached ends it.
+
+    Raises:
+        ConfigError: A value cannot work; the message has the number.
+    """
+
+    steps: int = _key(0, "optimizer steps (0: no bound)")
+    epochs: float = _key(0.0, "passes over the training text (0: no bound)")
+    minutes: float = _key(0.0, "wall-clock budget in minutes (0: no bound)")
+    batch_size: int = _key(12, "sequences per step")
+    accumulate: int = _key(1, "micro-batches per step: batch_size sequences each")
+    lr: float = _key(1e-3, "peak learning rate of AdamW")
+    min_lr: float = _key(0.0, "learning rate at the end of the schedule")
+    muon_lr: float = _key(0.02, "peak learning rate of Muon's matrices")
+    merged_lr: float = _key(0.0, "learning rate of S under AdamW, times lr (0: 1 / n_heads)")
+    optimizer: str = _key("adamw", "adamw, or muon for the blocks' matrices")
+    schedule: str = _key("cosine", "cosine, trapezoid or constant, after the warm-up")
+    warmup: int = _key(100, "steps of linear warm-up")
+    cooldown: float = _key(0.6, "share of the training that a trapezoid spends decaying")
+    weight_decay: float = _key(0.0, "decoupled weight decay of AdamW")
+    decay: str = _key("matrices", "what decays: matrices, or all")
+    beta1: float = _key(0.9, "AdamW's first decay rate")
+    beta2: float = _key(0.99, "AdamW's second decay rate")
+    clip: float = _key(1.0, "largest global norm of the gradient (0: no clipping)")
+    windows: str = _key("random", "random: windows anywhere; epochs: each window once, shuffled")
+    dtype: str = _key("float32", "compute type; weights and optimizer stay float32")
+    seed: int = _key(0, "seed of weights, batches and dropout")
+    eval_every: int = _key(250, "steps between validations (0: only at the end)")
+    save_every: int = _key(0, "steps between checkpoints (0: at every validation)")
+    log_every: int = _key(10, "steps between reports of the training loss")
+    patience: int = _key(0, "stop after this many validations without a better one (0: never)")
+    compile: str = _key("auto", "mx.compile the step: auto (on a GPU), on or off")
+
+    def __post_init__(self):
+        self._check_choices()
+        self._check_bounds()
+        if not (self.steps or self.epochs or self.minutes):
+            raise ConfigError("nothing bounds the training: give steps, epochs or minutes")
+
+    def _check_choices(self):
+        tables = {
+            "optimizer": OPTIMIZERS,
+            "schedule": SCHEDULES,
+            "windows": WINDOWS,
+            "decay": DECAYS,
+            "dtype": DTYPES,
+            "compile": COMPILE,
+        }
+        for key, table in tables.items():
+            if getattr(self, key) not in table:
+                raise ConfigError(f"{key}='{getattr(self, key)}' must be one of {', '.join(table)}")
+
+    def _check_bounds(self):
+        for key, (low, high) in _BOUNDS.items():
+            number = getattr(self, key)
+            if not low <= number <= high:
+                limit = f"at least {low}" if number < low or high == _LARGE else f"below {high}"
+                raise ConfigError(f"{key}={number} must be {limit}")
+        if self.lr == 0:
+            raise ConfigError("lr=0 trains nothing: use a positive learning rate")
+
+    def as_dict(self) -> dict[str, Any]:
+        """All keys with their values, for a file."""
+        return asdict(self)
+
+
+_LARGE = 2**62
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "steps": (0, _LARGE),
+    "epochs": (0, _LARGE),
+    "minutes": (0, _LARGE),
+    "batch_size": (1, _LARGE),
+    "accumulate": (1, _LARGE),
+    "lr": (0, _LARGE),
+    "min_lr": (0, _LARGE),
+    "muon_lr": (0, _LARGE),
+    "merged_lr": (0, _LARGE),
+    "warmup": (0, _LARGE),
+    "cooldown": (0, 1),
+    "weight_decay": (0, _LARGE),
+    "beta1": (0, 1),
+    "beta2": (0, 1),
+    "clip": (0, _LARGE),
+    "seed": (0, 2**32 - 1),
+    "eval_every": (0, _LARGE),
+    "save_every": (0, _LARGE),
+    "log_every": (1, _LARGE),
+    "patience": (0, _LARGE),
+}
