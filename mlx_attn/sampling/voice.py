@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import RunError, nearest
 from mlx_attn.model import GPT
 from mlx_attn.runs import RUNS, Run, find_runs, open_run
 from mlx_attn.sampling.config import SamplerConfig
@@ -51,8 +51,12 @@ def open_voice(name: str | None = None, runs: Path = RUNS) -> Voice:
 
 
 def _directory(name: str, runs: Path) -> Path:
-    path = Path(name).expanduser()
-    return path if path.is_dir() or not (runs / name).is_dir() else runs / name
+    for path in (Path(name).expanduser(), runs / name):
+        if path.is_dir():
+            return path
+    names = [run.name for run in find_runs(runs)]
+    hint = nearest(name, names) if names else ": train one with 'mlx-attn train'"
+    raise RunError(f"there is no run '{name}', here or in {runs}{hint}")
 
 
 def _latest(runs: Path) -> Path:

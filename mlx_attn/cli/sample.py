@@ -1,0 +1,140 @@
+"""`mlx-attn sample`: continue a prompt; the continuation alone goes to stdout."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from mlx_attn.errors import RunError
+
+if TYPE_CHECKING:
+    from mlx_attn.sampling import Piece, Voice
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+_Command = Callable[..., Any]
+
+
+def _option(*names: str, **attributes: Any) -> Callable[[_Command], _Command]:
+    """An option that the environment may give too, as MLX_ATTN_ and its first name."""
+    variable = "MLX_ATTN_" + names[0].lstrip("-").replace("-", "_").upper()
+    return click.option(*names, envvar=variable, show_envvar=True, show_default=True, **attributes)
+
+
+_OPTIONS = (
+    _option("--max-tokens", "-m", default=200, help="Most new tokens."),
+    _option("--temp", "--temperature", "temp", default=0.8, help="0 takes the likeliest token."),
+    _option("--top-k", default=0, help="Only the k likeliest tokens; 0 is all."),
+    _option("--top-p", default=1.0, help="Only the likeliest, of this probability together."),
+    _option("--min-p", default=0.0, help="Only those this fraction as likely as the likeliest."),
+    _option("--repetition-penalty", default=1.0, help="For recent tokens; 1 is none."),
+    _option("--seed", type=int, help="The same seed gives the same text.  [default: random]"),
+    # Without the environment: click would cut its value into words.
+    click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; repeatable."),
+)
+
+
+def sampling_options(command: _Command) -> _Command:
+    """The options that say how tokens are drawn, for every command that draws some."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def run_argument(command: _Command) -> _Command:
+    """The run that speaks: a directory, or a name in runs/; the latest where it is left out."""
+    return click.argument("run", required=False, shell_complete=_complete_run)(command)
+
+
+def _complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list[CompletionItem]:
+    from mlx_attn.runs import find_runs
+
+    names = [run.name for run in find_runs() if run.name.startswith(start)]
+    return [CompletionItem(name) for name in names] or [CompletionItem(start, type="dir")]
+
+
+_EXAMPLES = """\b
+Examples:
+  mlx-attn sample --prompt "Once upon a time" --seed 1
+  mlx-attn sample runs/nano --prompt - --temp 0 < story.txt
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@run_argument
+@_option("--prompt", "-p", default="", metavar="TEXT", help="Text to go on from; - reads stdin.")
+@sampling_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    run: str | None,
+    prompt: str,
+    max_tokens: int,
+    stop: tuple[str, ...],
+    as_json: bool,
+    **sampler: Any,
+) -> None:
+    """Continue a prompt with a trained model.
+
+    RUN is a directory or a name in runs/; without it, the latest there. The continuation goes to
+    stdout, and a newline after it. Ctrl-C stops it.
+    """
+    try:
+        from mlx_attn.sampling import SamplerConfig, open_voice
+
+        config = SamplerConfig(**sampler)
+        text = _standard_input() if prompt == "-" else prompt
+        voice = open_voice(run)
+        pieces = voice.stream(text, config, max_tokens, stop)
+        code = _print_json(voice, text, pieces) if as_json else _print_text(pieces)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    ctx.exit(code)
+
+
+def _standard_input() -> str:
+    """What stdin holds, less the newline that `echo` and editors put at the end."""
+    try:
+        return sys.stdin.buffer.read().decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise RunError(
+            f"standard input is not UTF-8 ({error.reason} at byte {error.start})"
+        ) from error
+
+
+def _print_text(pieces: "Iterator[Piece]") -> int:
+    from mlx_attn.show.repl.screen import printable
+
+    show = printable if sys.stdout.isatty() else str
+    code = 0
+    statistics = None
+    try:
+        for piece in pieces:
+            statistics = piece.statistics
+            sys.stdout.write(show(piece.text))
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    click.echo()
+    if statistics and statistics.prompt_read < statistics.prompt_tokens:
+        read = f"the last {statistics.prompt_read} of {statistics.prompt_tokens} prompt tokens"
+        click.echo(f"the model read {read}: more do not fit into its context", err=True)
+    return code
+
+
+def _print_json(voice: "Voice", prompt: str, pieces: "Iterator[Piece]") -> int:
+    said: list[Piece] = []
+    with contextlib.suppress(KeyboardInterrupt):
+        said.extend(pieces)
+    facts = asdict(said[-1].statistics) if said else {}
+    finished = facts.get("finish_reason")
+    record = {"run": str(voice.run.path), "prompt": prompt, "text": "".join(p.text for p in said)}
+    click.echo(json.dumps(record | facts | {"finish_reason": finished or "interrupted"}))
+    return 0 if finished else INTERRUPTED

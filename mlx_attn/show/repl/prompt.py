@@ -1,0 +1,148 @@
+"""Where prompts are typed: keys, history and completion (prompt_toolkit)."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import has_focus
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import Output
+
+from mlx_attn.runs import find_runs
+from mlx_attn.show.repl.commands import COMMANDS, is_command, is_open
+from mlx_attn.show.repl.settings import SETTINGS, plain_name
+
+PROMPT = "> "
+HINT = "Ctrl-D or /quit leaves"
+
+
+class Prompt:
+    """Reads what is typed, one prompt or command at a time.
+
+    Enter sends, but not inside an open block in triple quotes; Alt-Enter is a newline; pasted
+    newlines stay; the tab key completes commands; the up arrow and Ctrl-R search earlier lines.
+    """
+
+    def __init__(
+        self,
+        hint: Callable[[str], None],
+        history: History | None = None,
+        input: Input | None = None,
+        output: Output | None = None,
+    ):
+        self._hint = hint
+        self._session: PromptSession[str] = PromptSession(
+            PROMPT,
+            multiline=True,
+            prompt_continuation=" " * len(PROMPT),
+            key_bindings=_keys(),
+            history=history or InMemoryHistory(),
+            completer=CommandCompleter(),
+            complete_while_typing=False,
+            enable_suspend=True,
+            input=input,
+            output=output,
+        )
+
+    def read(self) -> str:
+        """What is typed next; Ctrl-C clears the line and tells how to leave.
+
+        Raises:
+            EOFError: Ctrl-D was pressed on an empty line.
+        """
+        while True:
+            try:
+                return self._session.prompt()
+            except KeyboardInterrupt:
+                self._hint(HINT)
+
+
+def _keys() -> KeyBindings:
+    keys, typing = KeyBindings(), has_focus(DEFAULT_BUFFER)
+
+    @keys.add("enter", filter=typing)
+    def enter(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if is_open(buffer.text):
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter", filter=typing)
+    def newline(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+class CommandCompleter(Completer):
+    """Completes commands, settings, names of runs and of files; never a prompt."""
+
+    def __init__(self):
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        """What the word before the cursor may become."""
+        line = document.text_before_cursor
+        if not is_command(line):
+            return
+        name, space, argument = line[1:].partition(" ")
+        command = COMMANDS.get(plain_name(name))
+        if not space:
+            yield from _beginning(name, [*COMMANDS, *SETTINGS])
+        elif command and command.completes == "file":
+            yield from self._paths.get_completions(Document(argument), complete_event)
+        else:
+            yield from _beginning(argument, _WORDS[command.completes if command else ""]())
+
+
+_WORDS: dict[str, Callable[[], list[str]]] = {
+    "": list,
+    "setting": lambda: [setting.name for setting in SETTINGS.values()],
+    "run": lambda: [run.name for run in find_runs()],
+}
+"""What a word of each kind may be."""
+
+
+def _beginning(typed: str, words: Iterable[str]) -> Iterable[Completion]:
+    return (Completion(word, -len(typed)) for word in words if word.startswith(typed))
+
+
+class ForgivingHistory(FileHistory):
+    """A history in a file, which does without when the disk is full or a text is not UTF-8."""
+
+    def store_string(self, string: str) -> None:
+        """Write a line if possible."""
+        with contextlib.suppress(OSError, UnicodeError):
+            super().store_string(string)
+
+
+def open_history(directory: Path | None = None) -> History:
+    """Earlier lines, in a file that only the user can read; in memory where that cannot be."""
+    directory = directory or state_directory()
+    path = directory / "repl_history"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor):
+            os.fchmod(descriptor, 0o600)
+    except OSError:
+        return InMemoryHistory()
+    return ForgivingHistory(str(path))
+
+
+def state_directory() -> Path:
+    """Where a program keeps what it remembers between runs, on this platform."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "mlx_attn"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "mlx_attn"
