@@ -1,0 +1,75 @@
+import pytest
+from click.testing import CliRunner, Result
+
+from mlx_attn.cli import group
+from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.runs import create_run
+from mlx_attn.text.tokenizers import train_tokenizer
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A directory with an untrained run, runs/bytes, that reads any text."""
+    monkeypatch.chdir(tmp_path)
+    config = GPTConfig(vocab_size=256, context_length=16, emb_dim=16, n_heads=2, n_layers=1)
+    run = create_run(
+        tmp_path / "runs" / "bytes", {"model": config.as_dict(), "training": {}, "text": {}}
+    )
+    run.save_model(GPT(config))
+    train_tokenizer("byte", "", 0).save(run.path)
+    return tmp_path
+
+
+def repl(lines: str | bytes, *arguments: str) -> Result:
+    return CliRunner().invoke(group.group, ["repl", *arguments], input=lines)
+
+
+def test_each_line_of_a_pipe_is_answered(place):
+    result = repl("once\nupon\n", "--stop", "\n", "--seed", "1")
+    assert result.exit_code == 0
+    assert result.stdout.count("\n") == 2
+    assert result.stderr.count("tok/s") == 2
+
+
+def test_a_pipe_sees_no_escape_codes(place):
+    result = repl("once\n/help\n/info\n/set\n", "--top-k", "1", "--stop", "\x1b")
+    assert "\x1b" not in result.stdout + result.stderr
+
+
+def test_commands_work_in_a_pipe(place):
+    result = repl("/temp 0\n/nope\n/quit\nonce\n")
+    assert result.stdout == ""
+    assert result.stderr.startswith("temp  0\nunknown command '/nope'")
+
+
+def test_options_are_the_first_settings(place):
+    result = repl("/set\n", "--temp", "0.1", "--max-tokens", "7", "--seed", "3")
+    settings = dict(line.split() for line in result.stderr.splitlines())
+    assert (settings["temp"], settings["max"], settings["seed"]) == ("0.1", "7", "3")
+
+
+def test_bytes_that_are_not_utf8_are_refused_and_the_next_line_is_answered(place):
+    result = repl(b"\xff\nonce\n", "--stop", "\n")
+    assert "lone surrogate" in result.stderr
+    assert result.stdout.count("\n") == 1
+
+
+def test_a_run_that_is_not_there_is_one_line_and_exit_code_one(place):
+    result = repl("", "byte")
+    assert result.exit_code == 1
+    assert (
+        result.stderr == "Error: there is no run 'byte', here or in runs: did you mean 'bytes'?\n"
+    )
+
+
+def test_chat_is_another_name(place):
+    result = CliRunner().invoke(group.group, ["chat"], input="/quit\n")
+    assert result.exit_code == 0
+
+
+def test_ctrl_c_in_a_pipe_exits_with_130(place, monkeypatch):
+    def pressed(session, lines):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mlx_attn.show.repl.loops.read_lines", pressed)
+    assert repl("once\n").exit_code == 130

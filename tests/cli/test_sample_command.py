@@ -1,0 +1,156 @@
+import json
+from itertools import islice
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mlx_attn.cli import group
+from mlx_attn.cli.sample import command
+from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.runs import create_run
+from mlx_attn.sampling import SamplerConfig, stream
+from mlx_attn.text.tokenizers import train_tokenizer
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A directory with one untrained run, runs/nano, of a few letters."""
+    monkeypatch.chdir(tmp_path)
+    tokenizer = train_tokenizer("char", "abcdefgh \n", 0)
+    vocab_size = tokenizer.vocab_size
+    config = GPTConfig(vocab_size=vocab_size, context_length=16, emb_dim=16, n_heads=2, n_layers=1)
+    run = create_run(
+        tmp_path / "runs" / "nano", {"model": config.as_dict(), "training": {}, "text": {}}
+    )
+    run.save_model(GPT(config))
+    tokenizer.save(run.path)
+    return tmp_path
+
+
+def sample(*arguments: str, **settings) -> Result:
+    return CliRunner().invoke(group.group, ["sample", *arguments], **settings)
+
+
+def interrupted(voice, prompt, config, max_tokens, stop):
+    """The pieces of a voice that says two letters before Ctrl-C is pressed."""
+    yield from islice(stream(voice.model, voice.tokenizer, prompt, config, max_tokens, stop), 2)
+    raise KeyboardInterrupt
+
+
+def test_the_continuation_alone_goes_to_stdout(place):
+    result = sample("nano", "--prompt", "abc", "--max-tokens", "30")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert len(result.stdout) == 30 + 1
+    assert result.stdout.endswith("\n")
+
+
+@pytest.mark.parametrize("run", [[], ["nano"], ["runs/nano"]])
+def test_a_run_is_named_by_path_by_name_or_is_the_latest(place, run):
+    assert sample(*run, "-m", "3").exit_code == 0
+
+
+def test_the_same_seed_gives_the_same_text(place):
+    texts = {sample("-p", "a", "--seed", "3").stdout for _ in range(2)}
+    assert len(texts) == 1
+
+
+def test_temperature_has_two_names(place):
+    short, long = (sample("-p", "a", name, "0").stdout for name in ("--temp", "--temperature"))
+    assert short == long
+
+
+def test_a_prompt_comes_from_stdin_without_its_last_newline(place):
+    result = sample("--prompt", "-", "--json", "-m", "1", input="a\nb\n")
+    assert json.loads(result.stdout)["prompt"] == "a\nb"
+
+
+def test_options_come_from_the_environment_and_flags_win(place):
+    environment = {"MLX_ATTN_MAX_TOKENS": "5", "MLX_ATTN_TEMP": "0"}
+    assert len(sample("-p", "a", env=environment).stdout) == 5 + 1
+    assert len(sample("-p", "a", "-m", "7", env=environment).stdout) == 7 + 1
+
+
+def test_json_is_one_object(place):
+    record = json.loads(sample("-p", "abc", "-m", "4", "--seed", "1", "--json").stdout)
+    assert (record["prompt"], len(record["text"]), record["tokens"]) == ("abc", 4, 4)
+    assert (record["finish_reason"], record["seed"], record["run"]) == ("length", 1, "runs/nano")
+    assert record["tok_s"] > 0
+
+
+def test_json_tells_the_seed_that_was_drawn(place):
+    record = json.loads(sample("-p", "abc", "--json").stdout)
+    again = json.loads(sample("-p", "abc", "--json", "--seed", str(record["seed"])).stdout)
+    assert again["text"] == record["text"]
+
+
+def test_a_stop_text_ends_the_continuation(place):
+    record = json.loads(
+        sample("-p", "a", "--json", "--stop", "a", "--stop", "b", "--seed", "1").stdout
+    )
+    assert record["finish_reason"] == "stop"
+    assert not {"a", "b"} & set(record["text"])
+
+
+def test_a_prompt_that_does_not_fit_is_pointed_out(place):
+    result = sample("-p", "a" * 20, "-m", "2")
+    assert result.stderr == (
+        "the model read the last 8 of 20 prompt tokens: more do not fit into its context\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-p", "xyz"], "'x', 'y', 'z'"),
+        (["nono"], "there is no run 'nono', here or in runs: did you mean 'nano'?"),
+        (["--temp", "-1"], "temp=-1.0 must be 0"),
+        (["--top-p", "2"], "top_p=2.0 must be above 0"),
+        (["--max-tokens", "0"], "max_tokens=0 must be at least 1"),
+        (["--stop", ""], "a stop text is empty"),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_exit_code_one(place, arguments, message):
+    result = sample(*arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_without_any_run_the_way_to_one_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "mlx-attn train" in sample().stderr
+
+
+def test_a_prompt_that_is_not_utf8_is_refused(place):
+    result = sample("-p", "-", input=b"a\xff")
+    assert "not UTF-8 (invalid start byte at byte 1)" in result.stderr
+
+
+def test_ctrl_c_ends_the_line_and_exits_with_130(place, monkeypatch):
+    monkeypatch.setattr("mlx_attn.sampling.Voice.stream", interrupted)
+    result = sample("-p", "a")
+    assert result.exit_code == 130
+    assert len(result.stdout) == 2 + 1
+
+
+def test_ctrl_c_leaves_json_that_can_be_read(place, monkeypatch):
+    monkeypatch.setattr("mlx_attn.sampling.Voice.stream", interrupted)
+    result = sample("-p", "a", "--json")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["finish_reason"] == "interrupted"
+
+
+def test_ctrl_c_while_loading_exits_with_130(place, monkeypatch):
+    def pressed(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mlx_attn.sampling.open_voice", pressed)
+    assert sample().exit_code == 130
+
+
+def test_the_defaults_are_the_samplers():
+    defaults = {option.name: option.default for option in command.params}
+    sampler = SamplerConfig()
+    for key in ("temp", "top_k", "top_p", "min_p", "repetition_penalty"):
+        assert defaults[key] == getattr(sampler, key)
