@@ -25,6 +25,12 @@ ALIASES = {"chat": "repl"}
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
+class _WrongSetting(click.ClickException):
+    """A setting that cannot work, in one line."""
+
+    exit_code = 2
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they run, so that `--help` is quick."""
 
@@ -54,11 +60,17 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; the library's two errors become one line and exit code 1."""
+        """Run the command; the library's two errors become one line and an exit code."""
         try:
             return super().invoke(ctx)
-        except (ConfigError, RunError) as error:
-            raise click.ClickException(" ".join(str(error).split())) from error
+        except ConfigError as error:
+            raise _WrongSetting(_one_line(error)) from error
+        except RunError as error:
+            raise click.ClickException(_one_line(error)) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 @click.group(cls=LazyGroup, context_settings=CONTEXT, no_args_is_help=True)

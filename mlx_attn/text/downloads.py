@@ -63,8 +63,8 @@ GPT2_MERGES = Download(
 
 
 def data_directory() -> Path:
-    """Where corpora are kept: `MLX_ATTN_DATA`, else `data/` in a clone, else the user's cache."""
-    if chosen := os.environ.get("MLX_ATTN_DATA"):
+    """Where corpora are kept: `MLX_ATTN_DATA_DIR`, else `data/` in a clone, else the user's cache."""
+    if chosen := os.environ.get("MLX_ATTN_DATA_DIR"):
         return Path(chosen).expanduser()
     readme = Path("data", "README.md")
     if readme.is_file() and "mlx_attn" in readme.read_text(encoding="utf-8", errors="replace"):

@@ -16,6 +16,7 @@ from mlx.utils import tree_unflatten
 from mlx_attn.errors import RunError
 from mlx_attn.model import GPT
 from mlx_attn.model.weights import load_arrays, load_weights, save_arrays
+from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.trees import named_arrays
 
@@ -45,6 +46,14 @@ class Progress:
     best_abilities: Mapping[str, float] | None = None
     waited: int = 0
     peak_memory: int = 0
+
+    def record(self, result: Evaluation, best: bool) -> None:
+        """Take note of a validation."""
+        self.waited = 0 if best else self.waited + 1
+        if best:
+            self.best_loss, self.best_bits_per_byte = result.loss, result.bits_per_byte
+            self.best_above_floor = result.above_floor
+            self.best_abilities = dict(result.abilities)
 
 
 def save_checkpoint(

@@ -61,11 +61,15 @@ class Settings:
         }
 
 
-def settings_from(record: Mapping[str, Any]) -> Settings:
-    """The settings that a config.json holds."""
+def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
+    """The settings that a config.json holds, with some of the training's changed.
+
+    Raises:
+        ConfigError: A value cannot work.
+    """
     model = {key: value for key, value in record["model"].items() if key != "vocab_size"}
-    training, text = TrainConfig(**record["training"]), TextConfig(**record["text"])
-    return Settings(record["preset"], model, training, text)
+    training = TrainConfig(**_join((record["training"], changes)))
+    return Settings(record["preset"], model, training, TextConfig(**record["text"]))
 
 
 def resolve(*layers: Mapping[str, Any]) -> Settings:

@@ -206,7 +206,7 @@ def test_the_record_is_json(file, data):
 
 
 def test_the_data_directory_is_the_default(file, data, monkeypatch):
-    monkeypatch.setenv("MLX_ATTN_DATA", str(data))
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(data))
     prepare(file, "byte")
     assert data_directory() == data
     assert (data / "prepared").is_dir()

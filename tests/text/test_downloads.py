@@ -282,12 +282,12 @@ def test_every_named_download_is_fully_described(download):
 
 
 def test_the_data_directory_is_the_one_that_the_environment_names(monkeypatch, tmp_path):
-    monkeypatch.setenv("MLX_ATTN_DATA", str(tmp_path / "chosen"))
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "chosen"))
     assert data_directory() == tmp_path / "chosen"
 
 
 def test_the_data_directory_is_data_in_a_clone(monkeypatch, tmp_path):
-    monkeypatch.delenv("MLX_ATTN_DATA", raising=False)
+    monkeypatch.delenv("MLX_ATTN_DATA_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "README.md").write_text("# Data of mlx_attn")
@@ -305,7 +305,7 @@ def test_the_data_directory_is_data_in_a_clone(monkeypatch, tmp_path):
 def test_elsewhere_the_data_directory_is_the_user_s_cache(
     monkeypatch, tmp_path, platform, cache, expected
 ):
-    monkeypatch.delenv("MLX_ATTN_DATA", raising=False)
+    monkeypatch.delenv("MLX_ATTN_DATA_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()  # somebody else's

@@ -1,0 +1,92 @@
+"""The options of `mlx-attn train`, made from the tables and classes that they set."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mlx_attn.attention.config import OUTPUT_CHOICES, POSITIONS, SCORE_CHOICES, VALUE_CHOICES
+from mlx_attn.attention.variants import VARIANTS
+from mlx_attn.cli.options import PREFIX, Named, Section, SectionedCommand, options_from
+from mlx_attn.model.config import ACTIVATIONS, BLOCKS, NORMS, STARTS, GPTConfig
+from mlx_attn.model.presets import PRESETS
+from mlx_attn.training.config import (
+    COMPILE,
+    DECAYS,
+    DTYPES,
+    OPTIMIZERS,
+    SCHEDULES,
+    WINDOWS,
+    TrainConfig,
+)
+from mlx_attn.training.settings import TextConfig
+
+__all__ = ["SHORTHANDS", "TRAIN_OPTIONS", "SectionedCommand"]
+
+SHORTHANDS: dict[str, dict[str, Any]] = {
+    "no_out_proj": {"output": "none"},
+    "merge_qk": {"score": "merged"},
+    "no_query": {"score": "no_query"},
+    "no_value": {"value": "identity"},
+}
+"""Flags that change one map, whatever the variant says of the others."""
+
+_NAMES = {
+    "score": SCORE_CHOICES,
+    "value": VALUE_CHOICES,
+    "output": OUTPUT_CHOICES,
+    "position": POSITIONS,
+    "norm": NORMS,
+    "activation": ACTIVATIONS,
+    "start": STARTS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "windows": WINDOWS,
+    "decay": DECAYS,
+    "dtype": DTYPES,
+    "compile": COMPILE,
+}
+_TYPES: dict[str, click.ParamType] = {key: Named(names) for key, names in _NAMES.items()}
+
+
+def _named(flag: str, names: tuple[str, ...], text: str) -> Section:
+    return Section(
+        [flag],
+        section="What to train",
+        type=Named(names),
+        metavar="NAME",
+        help=text,
+        envvar=PREFIX + flag.removeprefix("--").upper(),
+    )
+
+
+def _shorthand(name: str) -> Section:
+    (key, value), *_ = SHORTHANDS[name].items()
+    flag = "--" + name.replace("_", "-")
+    text = f"the same as --{key} {value}, whatever the variant"
+    return Section([flag, name], section="What to train", is_flag=True, help=text)
+
+
+def _run_option(*names: str, text: str, **attributes: Any) -> Section:
+    return Section([*names], section="The run", help=text, **attributes)
+
+
+_DIRECTORY = click.Path(path_type=Path)
+
+TRAIN_OPTIONS: list[click.Option] = [
+    _named("--variant", tuple(VARIANTS), "attention by name; `mlx-attn variants` lists them"),
+    _named("--preset", tuple(PRESETS), f"settings that belong together: {', '.join(PRESETS)}"),
+    _named("--block", tuple(BLOCKS), f"norm, activation and biases: {' or '.join(BLOCKS)}"),
+    *(_shorthand(name) for name in SHORTHANDS),
+    _run_option("--out", "-o", type=_DIRECTORY, text="the run's directory (default: in runs/)"),
+    _run_option("--name", text="the run's name in runs/"),
+    _run_option("--overwrite", is_flag=True, text="replace the run that is there"),
+    _run_option("--resume", type=_DIRECTORY, text="go on with the run in that directory"),
+    _run_option("--config", type=_DIRECTORY, text="settings in a TOML file"),
+    _run_option("--dry-run", "-n", is_flag=True, text="show the plan and stop"),
+    _run_option("--json", "as_json", is_flag=True, text="one JSON object a line on stdout"),
+    _run_option("--quiet", "-q", is_flag=True, text="no progress"),
+    *options_from(TextConfig, "Text", _TYPES, frozenset()),
+    *options_from(GPTConfig, "Model", _TYPES, frozenset({"vocab_size"})),
+    *options_from(TrainConfig, "Training", _TYPES, frozenset()),
+]

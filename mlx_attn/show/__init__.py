@@ -1,0 +1,1 @@
+"""All that a person sees: progress, tables, the REPL, figures."""

@@ -1,0 +1,35 @@
+"""The machine and the versions, as facts."""
+
+import platform
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_attn import __version__, blas
+
+
+def versions() -> dict[str, str]:
+    """What made a run: for config.json and for bug reports."""
+    return {
+        "mlx_attn": __version__,
+        "mlx": version("mlx"),
+        "numpy": version("numpy"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": mx.default_device().type.name,
+    }
+
+
+def machine_facts() -> dict[str, Any]:
+    """All that `info` says."""
+    device: Any = mx.device_info()
+    found = blas.preload()
+    return versions() | {
+        "metal": mx.metal.is_available(),
+        "chip": device.get("device_name", platform.machine()),
+        "memory_bytes": device.get("memory_size"),
+        "blas": found.library or ("Accelerate" if sys.platform == "darwin" else "MLX's own"),
+        "blas_note": found.note,
+    }

@@ -1,0 +1,140 @@
+"""Everything one training needs, put together: model, optimizer, batches, step, evaluator.
+
+A `Trainer` does single things when asked: take a step, evaluate, save, resume. What happens when is
+`mlx_attn.training.loop`'s concern.
+"""
+
+import math
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_attn.errors import RunError
+from mlx_attn.model import GPT
+from mlx_attn.runs import Run
+from mlx_attn.text.corpus import Corpus, Split
+from mlx_attn.training.batches import EpochWindows, RandomWindows, WindowOrder
+from mlx_attn.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.evaluation import Evaluation, Evaluator
+from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.training.schedule import learning_rate_factor
+from mlx_attn.training.settings import Settings
+from mlx_attn.training.step import TrainStep
+
+
+class Trainer:
+    """One training.
+
+    Args:
+        settings: The recipe.
+        corpus: The text.
+
+    Attributes:
+        model: Trained in place.
+        progress: Where the training stands.
+        run: Where weights and checkpoints are kept; None keeps nothing on disk.
+        steps: Bound in steps; 0 where there is none.
+        tokens_per_step: Tokens that a step trains on.
+
+    Raises:
+        ConfigError: The text is too short, or settings cannot work together.
+    """
+
+    def __init__(self, settings: Settings, corpus: Corpus):
+        self.settings, self.config = settings, settings.training
+        self.run: Run | None = None
+        self.progress = Progress()
+        mx.random.seed(self.config.seed)
+        model_config = settings.model_config(corpus.tokenizer.vocab_size)
+        T = model_config.context_length
+        self.order = _window_order(corpus, T, self.config)
+        self.evaluator = Evaluator(corpus.val, T)
+        self.model = GPT(model_config)
+        self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
+        mx.eval(self.model.parameters(), self.optimizer.state)
+        tokens = mx.asarray(corpus.train.tokens)
+        self._step = TrainStep(self.model, self.optimizer, tokens, self.config)
+        self.steps = _bound_in_steps(self.config, self.order)
+        self.tokens_per_step = self.config.batch_size * self.config.accumulate * T
+
+    def resume(self, run: Run) -> None:
+        """Go on from a run's checkpoint; to be called before the first step.
+
+        Raises:
+            RunError: The checkpoint is missing, damaged, or of another configuration.
+        """
+        self.run = run
+        self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer)
+        run.forget_after(self.progress.step)
+
+    def launch_step(self) -> tuple[mx.array, mx.array]:
+        """Start one step: its loss and gradient norm, on their way to being computed."""
+        self.optimizer.schedule(self._factor(self.progress.step))
+        seed, parts = self.config.seed, self.config.accumulate
+        first = self.progress.step * parts
+        starts = [self.order.starts(seed, first + i) for i in range(parts)]
+        result = self._step(mx.concatenate(starts))
+        mx.async_eval(*result, *self._step.state)
+        self.progress.step += 1
+        return result
+
+    def evaluate(self) -> tuple[Evaluation, bool]:
+        """Validate; keep the weights if they are the best so far, and say whether they are."""
+        result = self.evaluator(self.model)
+        best = result.loss < self.progress.best_loss
+        self.progress.record(result, best)
+        if best and self.run:
+            self.run.save_model(self.model)
+        return result, best
+
+    def save(self) -> None:
+        """Write a checkpoint; where nothing was validated yet, the weights too."""
+        if self.run:
+            if not self.run.weights.exists():
+                self.run.save_model(self.model)
+            save_checkpoint(self.run.checkpoint, self.model, self.optimizer, self.progress)
+
+    @property
+    def learning_rate(self) -> float:
+        """AdamW's learning rate at the latest step."""
+        return self.config.lr * self._factor(max(0, self.progress.step - 1))
+
+    def divergence(self, loss: float, norm: float) -> RunError:
+        """What to say when the loss is not finite."""
+        kept = "no checkpoint was saved yet"
+        if self.run and self.run.checkpoint.exists():
+            kept = f"the last good checkpoint is {self.run.checkpoint}"
+        return RunError(
+            f"loss {loss} and gradient norm {norm} at step {self.progress.step}, learning rate "
+            f"{self.learning_rate:.3g}: try a smaller --lr, or --clip 1; {kept}"
+        )
+
+    def _factor(self, step: int) -> float:
+        return learning_rate_factor(self.config, step, self.steps, self.progress.seconds)
+
+
+def _window_order(corpus: Corpus, context_length: int, config: TrainConfig) -> WindowOrder:
+    n_tokens = len(corpus.train.tokens)
+    if config.windows == "epochs":
+        return EpochWindows(n_tokens, context_length, config.batch_size)
+    places = document_places(corpus.train, context_length)
+    return RandomWindows(n_tokens, context_length, config.batch_size, places)
+
+
+def document_places(split: Split, context_length: int) -> np.ndarray | None:
+    """Where documents start, if every document fits into a window; None otherwise.
+
+    A window that starts with its document shows all that the rest of it refers to. Where documents
+    are longer than a window, starting only there would never show their later parts.
+    """
+    starts = split.document_starts
+    if starts is None or np.diff(starts, append=len(split.tokens)).max() > context_length:
+        return None
+    return starts
+
+
+def _bound_in_steps(config: TrainConfig, order: WindowOrder) -> int:
+    """The bound in steps that steps and epochs make together; 0 where there is none."""
+    by_epochs = math.ceil(config.epochs * order.steps_per_epoch / config.accumulate)
+    return min((bound for bound in (config.steps, by_epochs) if bound), default=0)
