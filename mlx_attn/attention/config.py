@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from mlx_attn.errors import ConfigError
 
-SCORE_CHOICES = ("separate", "merged", "no_query", "no_key", "shared", "collaborative")
-VALUE_CHOICES = ("linear", "identity", "key")
+SCORE_CHOICES = ("separate", "merged", "no_query", "no_key", "shared", "collaborative", "shrunk")
+VALUE_CHOICES = ("linear", "identity", "key", "shrunk", "from_key")
 OUTPUT_CHOICES = ("linear", "none", "merged")
 POSITIONS = ("learned", "alibi", "rope", "none")
 MERGED_STARTS = ("product", "matched")
@@ -25,6 +25,8 @@ class AttentionConfig:
         context_length: Longest sequence T.
         n_heads: Number of heads H.
         head_dim: Width D of one head; need not be d_out / n_heads. 0: d_out / n_heads.
+        value_dim: Width of one value head where it differs from that of queries and keys. 0:
+            head_dim.
         n_kv_heads: Key and value heads, each shared by n_heads / n_kv_heads query heads
             (grouped-query attention, arXiv:2305.13245; 1 is multi-query). 0: n_heads.
         scale: Factor of the scores. 0: 1 / sqrt(head_dim), of the separate form for every variant,
@@ -47,6 +49,7 @@ class AttentionConfig:
     context_length: int
     n_heads: int = 1
     head_dim: int = 0
+    value_dim: int = 0
     n_kv_heads: int = 0
     scale: float = 0.0
     score: str = "separate"
@@ -77,6 +80,7 @@ class AttentionConfig:
                 "change one of them, or set head_dim",
             )
         self._derive("head_dim", self.d_out // self.n_heads)
+        self._derive("value_dim", self.head_dim)
         self._derive("n_kv_heads", self.n_heads)
         self._derive("scale", max(self.head_dim, 1) ** -0.5)
 
@@ -98,7 +102,8 @@ class AttentionConfig:
         _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
 
     def _check_heads(self):
-        _require(self.head_dim >= 1, f"head_dim={self.head_dim} must be at least 1")
+        for key in ("head_dim", "value_dim"):
+            _require(getattr(self, key) >= 1, f"{key}={getattr(self, key)} must be at least 1")
         _require(
             self.n_kv_heads >= 1 and self.n_heads % self.n_kv_heads == 0,
             f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}",
@@ -112,22 +117,32 @@ class AttentionConfig:
     def _check_slices(self):
         """Slices of x must be as wide as a head, and as many as the heads that read them."""
         readers = {
-            "score=no_query": (self.score == "no_query", self.n_heads),
-            "score=no_key": (self.score == "no_key", self.n_kv_heads),
-            "value=identity": (self.value == "identity", self.n_kv_heads),
+            "score=no_query": (self.score == "no_query", self.n_heads, self.head_dim),
+            "score=no_key": (self.score == "no_key", self.n_kv_heads, self.head_dim),
+            "value=identity": (self.value == "identity", self.n_kv_heads, self.value_dim),
         }
-        for choice, (chosen, heads) in readers.items():
+        for choice, (chosen, heads, width) in readers.items():
             _require(
-                not chosen or heads * self.head_dim == self.d_in,
-                f"{choice} gives each head a slice of x, so {heads} heads of {self.head_dim} must "
+                not chosen or heads * width == self.d_in,
+                f"{choice} gives each head a slice of x, so {heads} heads of {width} must "
                 f"make up emb_dim={self.d_in}: change n_heads, n_kv_heads or head_dim",
             )
         _require(
-            self.output != "none" or self.n_heads * self.head_dim == self.d_out,
-            f"output=none concatenates {self.n_heads} heads of {self.head_dim} to "
-            f"{self.n_heads * self.head_dim}, which must be {self.d_out}: keep out_proj or "
+            self.output != "none" or self.n_heads * self.value_dim == self.d_out,
+            f"output=none concatenates {self.n_heads} heads of {self.value_dim} to "
+            f"{self.n_heads * self.value_dim}, which must be {self.d_out}: keep out_proj or "
             "change head_dim",
         )
+        self._check_shrunk()
+
+    def _check_shrunk(self):
+        widths = {"score": self.head_dim, "value": self.value_dim}
+        for key, width in widths.items():
+            _require(
+                getattr(self, key) != "shrunk" or width < self.d_in,
+                f"{key}=shrunk passes {width} coordinates of x on as they are, which must be fewer "
+                f"than emb_dim={self.d_in}: use more heads",
+            )
 
     def _check_combinations(self):
         _require(
@@ -136,9 +151,14 @@ class AttentionConfig:
             f"n_heads={self.n_heads}",
         )
         _require(
-            self.value != "key" or self.score not in ("merged", "collaborative"),
-            f"value=key needs a key per head, and score={self.score} has one wide key for all: "
+            self.value not in ("key", "from_key") or self.score not in ("merged", "collaborative"),
+            f"value={self.value} needs a key per head, and score={self.score} has one for all: "
             "use score=separate, or output=merged for values of full width",
+        )
+        _require(
+            self.value != "key" or self.value_dim == self.head_dim,
+            f"value=key makes values as wide as keys, so value_dim={self.value_dim} must be "
+            f"head_dim={self.head_dim}",
         )
         _require(
             self.output != "merged" or (self.value, self.n_kv_heads) == ("linear", self.n_heads),

@@ -6,6 +6,8 @@ every weighted value over a full context of T tokens (the causal half is compute
 
 from dataclasses import dataclass
 
+import mlx.core as mx
+
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.module import Attention
 from mlx_attn.attention.score import SCORES
@@ -35,7 +37,7 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     key_heads, key_width = SCORES[config.score].key_shape(config)
     per_token = config.n_heads * config.context_length * (key_width + value_width)
     key_floats, value_floats = key_heads * key_width, value_heads * value_width
-    remembers_value = config.score != "merged" and config.value != "key"
+    remembers_value = config.score != "merged" and config.value not in ("key", "from_key")
     return AttentionCost(
         parameters=matrices + others,
         multiply_adds=matrices + per_token,
@@ -45,6 +47,10 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
 
 def _weights(config: AttentionConfig) -> tuple[int, int]:
     """Numbers in matrices that multiply a token, and in everything else."""
-    sizes = {name: array.size for name, array in named_arrays(Attention(config)).items()}
+    sizes = {name: array.size for name, array in _trained(config).items()}
     matrices = sum(size for name, size in sizes.items() if name.endswith("weight"))
     return matrices, sum(sizes.values()) - matrices
+
+
+def _trained(config: AttentionConfig) -> dict[str, mx.array]:
+    return named_arrays(Attention(config).trainable_parameters())

@@ -1,7 +1,8 @@
 """What a token leaves behind for later ones, and how they read it.
 
 Most variants leave a key and a value. Merged attention leaves x alone, because x is its key and its
-value is a function of x; it is read in one of two exact forms, chosen by `values_first`.
+value is a function of x; slim attention leaves the key alone, because its value is a function of
+the key. These are read in one of two exact forms, chosen by `values_first`.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -12,6 +13,7 @@ from jaxtyping import Float
 from mlx_attn.attention import metal
 from mlx_attn.attention.cache import Memory
 from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.heads import join_heads
 from mlx_attn.attention.softmax import explicit_attention, fused_attention
 from mlx_attn.exponentials import powers_are_faster
 
@@ -55,23 +57,31 @@ class InputMemory:
         return (x[:, None],)
 
     def read(self, layers: Any, q: mx.array, memory: Memory) -> Float[mx.array, "B H T_q D"]:
-        (x,) = memory
-        k = self.keys(layers, memory)
-        if values_first(layers.config, q.shape[2], x.shape[2], layers.drops):
-            return attend(layers, q, k, layers.value(layers, x[:, 0], k))
-        return layers.value.after(layers, attend(layers, q, k, x))
+        x, k = join_heads(memory[0]), self.keys(layers, memory)
+        if values_first(layers.config, q.shape[2], x.shape[1], layers.drops):
+            return attend(layers, q, k, layers.value(layers, x, k))
+        return layers.value.after(layers, attend(layers, q, k, x[:, None]))
 
     def keys(self, layers: Any, memory: Memory) -> Float[mx.array, "B key_heads T_k K"]:
         return layers.place(memory[0], 0)
 
 
+class KeyMemory(InputMemory):
+    """Leaves the key alone, before rotation: the joined keys are what the value reads."""
+
+    def write(self, layers: Any, x: mx.array, k: mx.array, offset: int) -> Memory:
+        return (k,)
+
+
 def memory_of(config: AttentionConfig) -> TokenMemory:
     """The memory of a configuration."""
+    if config.value == "from_key":
+        return KeyMemory()
     return InputMemory() if config.score == "merged" else KeyValueMemory()
 
 
 def values_first(config: AttentionConfig, T_q: int, T_k: int, drops: bool) -> bool:
-    """The rule that chooses between the two exact forms of merged attention.
+    """The rule that chooses between the two exact forms of reading a memory of x.
 
     With P_h the attention weights of head h, P_h (x W_value_h) = (P_h x) W_value_h.
 
@@ -81,13 +91,14 @@ def values_first(config: AttentionConfig, T_q: int, T_k: int, drops: bool) -> bo
       serves where C has one, and decoding computes no value of an old token. It costs
       H T_q T_k C + H T_q C D.
 
-    On a GPU the fused kernel decides; elsewhere the smaller count does. When weights are dropped
-    they no longer add up to 1, a bias would not come out the same, and values go first.
+    On a GPU the fused kernel decides for x; elsewhere the smaller count does, as for joined keys in
+    the place of x. When weights are dropped they no longer add up to 1, a bias would not come out
+    the same, and values go first.
     """
     if drops:
         return True
-    H, C, D = config.n_heads, config.d_in, config.head_dim
-    if metal.on_gpu() and config.position != "alibi":
+    H, C, D = config.n_heads, config.d_in, config.value_dim
+    if metal.on_gpu() and config.score == "merged" and config.position != "alibi":
         return not metal.has_fused_kernel(C, T_q, H)
     first = T_k * C * config.n_kv_heads * D + H * T_q * T_k * D
     after = H * T_q * T_k * C + H * T_q * C * D

@@ -38,11 +38,11 @@ class LinearOutput:
     """y = concat(heads) out_proj."""
 
     def layers(self, config: AttentionConfig) -> dict[str, Any]:
-        width = config.n_heads * config.head_dim
+        width = config.n_heads * config.value_dim
         return {"out_proj": nn.Linear(width, config.d_out, bias=config.out_bias)}
 
     def start(self, config: AttentionConfig, draw: Draw) -> dict[str, mx.array]:
-        return {"out_proj": draw(config.d_out, config.n_heads * config.head_dim, residual=True)}
+        return {"out_proj": draw(config.d_out, config.n_heads * config.value_dim, residual=True)}
 
     def __call__(
         self, layers: Any, heads: Float[mx.array, "B H T D"]
@@ -63,7 +63,7 @@ class NoOutput:
     def start(self, config: AttentionConfig, draw: Draw) -> dict[str, mx.array]:
         if not config.residual_gain:
             return {}
-        width = config.n_heads * config.head_dim
+        width = config.n_heads * config.value_dim
         replaced = draw(config.d_out, width, residual=True)
         return {"residual_gain": (mx.std(replaced) * width**0.5).reshape(1)}
 
@@ -82,7 +82,7 @@ class MergedOutput:
         return {"VO": nn.Linear(width, config.d_out, bias=config.out_bias)}
 
     def start(self, config: AttentionConfig, draw: Draw) -> dict[str, mx.array]:
-        width, D = config.n_heads * config.head_dim, config.head_dim
+        width, D = config.n_heads * config.value_dim, config.value_dim
         value, output = draw(width, config.d_in), draw(config.d_out, width, residual=True)
         product = merge_value_output(value, output, config.n_heads)
         return {"VO": start_merged(config.merged_start, product, factor_spread(value, output, D))}

@@ -16,6 +16,7 @@ from mlx_attn.attention.algebra import merge_query_key
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.heads import split_heads
 from mlx_attn.attention.initialisation import Draw, factor_spread, start_merged
+from mlx_attn.attention.shrunk import ShrunkLinear
 
 Queries = Float[mx.array, "B H T D"]
 Keys = Float[mx.array, "B key_heads T D"]
@@ -123,6 +124,22 @@ class Collaborative(Separate):
         return q, layers.W_key(x)[:, None]
 
 
+class ShrunkKey(Separate):
+    """k_h = x[kept_h] + x[rest_h] R_h: W_key less what W_query can do as well."""
+
+    def layers(self, config: AttentionConfig) -> dict[str, Any]:
+        bias = config.qkv_bias
+        W_key = ShrunkLinear(config.d_in, config.n_kv_heads, config.head_dim, bias)
+        return {"W_query": _query_layer(config), "W_key": W_key}
+
+    def start(self, config: AttentionConfig, draw: Draw) -> dict[str, mx.array]:
+        C, D = config.d_in, config.head_dim
+        return {
+            "W_query": draw(config.n_heads * D, C),
+            "W_key": draw(config.n_kv_heads * D, C - D),
+        }
+
+
 class Merged:
     """q_h = x S_h, k = x: W_query_h W_key_h^T trained as one matrix of full rank.
 
@@ -153,6 +170,7 @@ SCORES: dict[str, Score] = {
     "no_key": NoKey(),
     "shared": Shared(),
     "collaborative": Collaborative(),
+    "shrunk": ShrunkKey(),
 }
 
 

@@ -53,7 +53,7 @@ def explicit_attention(
 def attention_weights(
     q: Queries, k: Keys, mask: mx.array, scale: float
 ) -> Float[mx.array, "B H T_q T_k"]:
-    """softmax(scale q k^T + mask), in float32 whatever the inputs are.
+    """softmax(scale q k^T + mask), in the mask's float32, or in float64 where the inputs are.
 
     Query heads that share a key head are folded into the rows of one matrix product, so a key is
     never repeated: this is also the row-folded form of merged attention, where x is the only key.
@@ -61,7 +61,7 @@ def attention_weights(
     B, H, T_q, _ = q.shape
     rows = (q * scale).reshape(B, k.shape[1], -1, q.shape[-1])
     scores = (rows @ k.swapaxes(2, 3)).reshape(B, H, T_q, -1)
-    return softmax(scores.astype(mx.float32) + mask).astype(q.dtype)
+    return softmax(scores + mask).astype(q.dtype)
 
 
 def weighted_sum(

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.heads import split_heads
 from mlx_attn.attention.initialisation import Draw
+from mlx_attn.attention.shrunk import ShrunkLinear
 
 Values = Float[mx.array, "B value_heads T D"]
 
@@ -50,14 +51,14 @@ class LinearValue:
     """v_h = x W_value_h."""
 
     def layers(self, config: AttentionConfig) -> dict[str, nn.Module]:
-        width = config.n_kv_heads * config.head_dim
+        width = config.n_kv_heads * config.value_dim
         return {"W_value": nn.Linear(config.d_in, width, bias=config.qkv_bias)}
 
     def start(self, config: AttentionConfig, draw: Draw) -> dict[str, mx.array]:
-        return {"W_value": draw(config.n_kv_heads * config.head_dim, config.d_in)}
+        return {"W_value": draw(config.n_kv_heads * config.value_dim, config.d_in)}
 
     def shape(self, config: AttentionConfig) -> tuple[int, int]:
-        return config.n_kv_heads, config.head_dim
+        return config.n_kv_heads, config.value_dim
 
     def __call__(
         self, layers: Any, x: Float[mx.array, "B T C"], k: Float[mx.array, "B heads T K"]
@@ -66,11 +67,47 @@ class LinearValue:
 
     def after(self, layers: Any, y: Float[mx.array, "B H T C"]) -> Float[mx.array, "B H T D"]:
         config, W_value = layers.config, layers.W_value
-        weight = _per_query_head(W_value.weight.reshape(config.n_kv_heads, config.head_dim, -1), y)
+        weight = self.matrix(layers).reshape(config.n_kv_heads, config.value_dim, -1)
+        weight = _per_query_head(weight, y)
         heads = y @ weight.swapaxes(1, 2)
         if "bias" not in W_value:
             return heads
         return heads + _per_query_head(W_value.bias.reshape(config.n_kv_heads, 1, -1), y)
+
+    def matrix(self, layers: Any) -> Float[mx.array, "width C"]:
+        """The whole matrix of W_value."""
+        return layers.W_value.weight
+
+
+class ShrunkValue(LinearValue):
+    """v_h = x[kept_h] + x[rest_h] R_h: W_value less what out_proj can do as well."""
+
+    def layers(self, config: AttentionConfig) -> dict[str, nn.Module]:
+        bias = config.qkv_bias
+        return {"W_value": ShrunkLinear(config.d_in, config.n_kv_heads, config.value_dim, bias)}
+
+    def start(self, config: AttentionConfig, draw: Draw) -> dict[str, mx.array]:
+        rows = config.n_kv_heads * config.value_dim
+        return {"W_value": draw(rows, config.d_in - config.value_dim)}
+
+    def matrix(self, layers: Any) -> Float[mx.array, "width C"]:
+        return layers.W_value.whole()
+
+
+class ValueFromKey(LinearValue):
+    """v = concat(k) W_value: the keys of all heads hold all of x (Graef, arXiv:2503.05840).
+
+    What it calls x is the joined keys; only they are remembered.
+    """
+
+    def layers(self, config: AttentionConfig) -> dict[str, nn.Module]:
+        keys = config.n_kv_heads * config.head_dim
+        width = config.n_kv_heads * config.value_dim
+        return {"W_value": nn.Linear(keys, width, bias=config.qkv_bias)}
+
+    def start(self, config: AttentionConfig, draw: Draw) -> dict[str, mx.array]:
+        keys = config.n_kv_heads * config.head_dim
+        return {"W_value": draw(config.n_kv_heads * config.value_dim, keys)}
 
 
 class IdentityValue:
@@ -83,7 +120,7 @@ class IdentityValue:
         return {}
 
     def shape(self, config: AttentionConfig) -> tuple[int, int]:
-        return config.n_kv_heads, config.head_dim
+        return config.n_kv_heads, config.value_dim
 
     def __call__(
         self, layers: Any, x: Float[mx.array, "B T C"], k: Float[mx.array, "B heads T K"]
@@ -91,7 +128,7 @@ class IdentityValue:
         return split_heads(x, layers.config.n_kv_heads)
 
     def after(self, layers: Any, y: Float[mx.array, "B H T C"]) -> Float[mx.array, "B H T D"]:
-        D, group = layers.config.head_dim, layers.config.n_heads // layers.config.n_kv_heads
+        D, group = layers.config.value_dim, layers.config.n_heads // layers.config.n_kv_heads
         slices = [y[:, h, :, h // group * D : (h // group + 1) * D] for h in range(y.shape[1])]
         return mx.stack(slices, axis=1)
 
@@ -124,6 +161,8 @@ VALUES: dict[str, Value] = {
     "linear": LinearValue(),
     "identity": IdentityValue(),
     "key": KeyAsValue(),
+    "shrunk": ShrunkValue(),
+    "from_key": ValueFromKey(),
 }
 
 

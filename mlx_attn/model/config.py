@@ -26,7 +26,8 @@ def _key(default: Any, text: str) -> Any:
 class GPTConfig:
     """A GPT's sizes and choices. Every key's meaning is its `help`, which the command line shows.
 
-    Keys with the value 0 are derived and stored: head_dim, n_kv_heads, scale, hidden_dim.
+    Keys with the value 0 are derived and stored: head_dim, value_dim, n_kv_heads, scale,
+    hidden_dim.
     """
 
     vocab_size: int = _key(256, "tokens in the vocabulary")
@@ -38,6 +39,7 @@ class GPTConfig:
     qkv_bias: bool = _key(False, "biases in the query, key and value maps")
     n_kv_heads: int = _key(0, "key and value heads: fewer than n_heads is GQA, 1 is MQA")
     head_dim: int = _key(0, "width of one head (0: emb_dim / n_heads)")
+    value_dim: int = _key(0, "width of one value head (0: head_dim)")
     hidden_dim: int = _key(0, "width of the feed-forward layer (0: 4 emb_dim)")
     scale: float = _key(0.0, "factor of the attention scores (0: 1 / sqrt(head_dim))")
     score: str = _key("separate", "score map")
@@ -60,7 +62,7 @@ class GPTConfig:
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key}={getattr(self, key)} must be at least 1")
         attention = self.attention()
-        for key in ("head_dim", "n_kv_heads", "scale"):
+        for key in ("head_dim", "value_dim", "n_kv_heads", "scale"):
             object.__setattr__(self, key, getattr(attention, key))
         object.__setattr__(self, "hidden_dim", self.hidden_dim or 4 * self.emb_dim)
         if self.hidden_dim < 1:
@@ -85,6 +87,7 @@ class GPTConfig:
 _ATTENTION_KEYS = (
     "n_heads",
     "head_dim",
+    "value_dim",
     "n_kv_heads",
     "scale",
     "score",
