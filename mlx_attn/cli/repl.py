@@ -2,6 +2,7 @@
 
 import io
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -62,6 +63,7 @@ def _in_pipe(voice: "Voice", settings: "Settings") -> None:
     from mlx_attn.show.repl.screen import PlainScreen
     from mlx_attn.show.repl.session import Session
 
-    session = Session(voice, PlainScreen(sys.stdout, sys.stderr), open_voice, settings)
+    screen = PlainScreen(partial(click.echo, nl=False), partial(click.echo, nl=False, err=True))
+    session = Session(voice, screen, open_voice, settings)
     # Bytes that are not UTF-8 become what the tokenizer refuses by name.
     read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))

@@ -1,8 +1,7 @@
 """Where a conversation is shown: a pipe gets plain answers, a terminal gets rich ones."""
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -25,18 +24,22 @@ def printable(text: str) -> str:
 
 
 class PlainScreen:
-    """Answers as they are on one stream, everything else on another."""
+    """Answers as they are to one place, everything else to another.
+
+    Args:
+        answers: Writes text at once.
+        messages: Writes text at once.
+    """
 
     wide = False
 
-    def __init__(self, answers: TextIO, messages: TextIO):
-        self._answers = answers
-        self._messages = messages
+    def __init__(self, answers: Callable[[str], None], messages: Callable[[str], None]):
+        self._answer = answers
+        self._message = messages
 
     def say(self, text: str) -> None:
         """Show a message."""
-        self._messages.write(f"{text}\n")
-        self._messages.flush()
+        self._message(f"{text}\n")
 
     note = say
 
@@ -48,23 +51,19 @@ class PlainScreen:
 
     def heading(self, text: str) -> None:
         """Say whose text follows, among the answers."""
-        self._write(f"[{text}]\n")
+        self._answer(f"[{text}]\n")
 
     def stream(self, pieces: Iterator[str]) -> None:
         """Show a text as it comes, and a newline."""
         for piece in pieces:
-            self._write(piece)
-        self._write("\n")
+            self._answer(piece)
+        self._answer("\n")
 
     def columns(self, headings: Sequence[str], streams: Sequence[Iterator[str]]) -> None:
         """Show one text after the other."""
         for heading, pieces in zip(headings, streams, strict=True):
             self.heading(heading)
             self.stream(pieces)
-
-    def _write(self, text: str) -> None:
-        self._answers.write(text)
-        self._answers.flush()
 
 
 class TerminalScreen:

@@ -103,12 +103,11 @@ def load_transcript(path: Path) -> Transcript:
 
 
 def _turn(data: Mapping[str, Any]) -> Turn:
-    turn = Turn(**data)
-    turn.answers = [Answer(**answer) for answer in data["answers"]]
-    texts = [turn.prompt, *(text for answer in turn.answers for text in (answer.run, answer.text))]
+    answers = [Answer(**answer) for answer in data["answers"]]
+    texts = [data["prompt"], *(text for answer in answers for text in (answer.run, answer.text))]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a prompt, a run or an answer that is no text")
-    return turn
+    return Turn(**{**data, "answers": answers})
 
 
 def _joined(story: list[Turn], run: str) -> str:

@@ -1,4 +1,5 @@
 import io
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
@@ -11,31 +12,32 @@ def terminal(width: int) -> tuple[TerminalScreen, io.StringIO]:
     return TerminalScreen(Console(file=file, width=width, color_system=None)), file
 
 
-def plain() -> tuple[PlainScreen, io.StringIO, io.StringIO]:
-    answers, messages = io.StringIO(), io.StringIO()
-    return PlainScreen(answers, messages), answers, messages
+def piped(show: Callable[[PlainScreen], None]) -> tuple[str, str]:
+    """What a pipe gets on its two streams."""
+    answers: list[str] = []
+    messages: list[str] = []
+    show(PlainScreen(answers.append, messages.append))
+    return "".join(answers), "".join(messages)
 
 
-def test_a_pipe_gets_answers_and_nothing_else():
-    screen, answers, messages = plain()
-    screen.stream(iter(["once ", "upon"]))
-    screen.note("2 tokens")
-    screen.say("hello")
-    assert answers.getvalue() == "once upon\n"
-    assert messages.getvalue() == "2 tokens\nhello\n"
+def test_a_pipe_gets_answers_and_messages_apart():
+    def show(screen: PlainScreen):
+        screen.stream(iter(["once ", "upon"]))
+        screen.note("2 tokens")
+        screen.say("hello")
+
+    assert piped(show) == ("once upon\n", "2 tokens\nhello\n")
 
 
 def test_a_pipe_gets_two_answers_one_after_the_other():
-    screen, answers, _ = plain()
-    assert not screen.wide
-    screen.columns(["a", "b"], [iter("xy"), iter("z")])
-    assert answers.getvalue() == "[a]\nxy\n[b]\nz\n"
+    answers, _ = piped(lambda screen: screen.columns(["a", "b"], [iter("xy"), iter("z")]))
+    assert answers == "[a]\nxy\n[b]\nz\n"
+    assert not PlainScreen.wide
 
 
 def test_a_table_in_a_pipe_is_aligned():
-    screen, _, messages = plain()
-    screen.table([("/x", "one"), ("/long", "two")])
-    assert messages.getvalue() == "/x     one\n/long  two\n"
+    _, messages = piped(lambda screen: screen.table([("/x", "one"), ("/long", "two")]))
+    assert messages == "/x     one\n/long  two\n"
 
 
 def test_a_terminal_shows_two_texts_side_by_side():
