@@ -65,7 +65,7 @@ PRESETS: dict[str, Preset] = {
         summary="nanoGPT's laptop setting: 4 layers, 4 heads, width 128, context 64",
         model={"n_layers": 4, "n_heads": 4, "emb_dim": 128, "context_length": 64} | _NANOGPT_MODEL,
         training={"steps": 2000, "batch_size": 12, "eval_every": 250} | _NANOGPT_TRAINING,
-        text={"data": "tiny-shakespeare", "tokenizer": "char"},
+        text={"data": "tiny-shakespeare", "tokenizer": "char", "vocab_size": 65},
     ),
     "shakespeare": Preset(
         summary="nanoGPT's character Shakespeare: 6 layers, 6 heads, width 384, context 256",
@@ -73,7 +73,7 @@ PRESETS: dict[str, Preset] = {
         | _NANOGPT_MODEL
         | {"drop_rate": 0.2},
         training={"steps": 5000, "batch_size": 64, "eval_every": 250} | _NANOGPT_TRAINING,
-        text={"data": "tiny-shakespeare", "tokenizer": "char"},
+        text={"data": "tiny-shakespeare", "tokenizer": "char", "vocab_size": 65},
     ),
     "small": Preset(
         summary="head_dim 64, which a Mac's GPU has fused kernels for: 6 layers, width 384",
@@ -106,14 +106,14 @@ PRESETS: dict[str, Preset] = {
             "clip": 0.0,
             "eval_every": 5,
         },
-        text={"data": "the-verdict", "tokenizer": "gpt2"},
+        text={"data": "the-verdict", "tokenizer": "gpt2", "vocab_size": 50257},
     ),
     "gpt2": Preset(
         summary="GPT-2 small: 124 million parameters, context 1024; for a large machine",
         model=_GPT2_SMALL | {"context_length": 1024, "qkv_bias": True, "tied_head": True},
         training={"steps": 600_000, "batch_size": 8, "lr": 6e-4, "min_lr": 6e-5, "warmup": 2000}
         | {"beta2": 0.95, "weight_decay": 0.1, "clip": 1.0, "eval_every": 1000, "accumulate": 60},
-        text={"data": "tinystories", "tokenizer": "gpt2"},
+        text={"data": "tinystories", "tokenizer": "gpt2", "vocab_size": 50257},
     ),
 }
 

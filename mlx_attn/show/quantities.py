@@ -1,19 +1,23 @@
 """Numbers as people read them."""
 
+_UNITS = ("", "k", "M", "G", "T")
+
 
 def count(number: float) -> str:
-    """A count in three digits: 943, 9.4k, 943k, 9.4M."""
-    for unit in ("", "k", "M", "G"):
-        if abs(number) < 999.5 or unit == "G":
-            digits = 0 if abs(number) >= 99.5 or not unit else 1
-            return f"{number:.{digits}f}{unit}"
-        number /= 1000
-    raise AssertionError("unreachable")
+    """A count in three digits: 943, 9.43k, 94.3k, 943k, 9.43M."""
+    unit = 0
+    while abs(number) >= 999.5 and unit < len(_UNITS) - 1:
+        number, unit = number / 1000, unit + 1
+    decimals = 0 if not unit or abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
+    return f"{number:.{decimals}f}{_UNITS[unit]}"
 
 
 def memory(n_bytes: float) -> str:
-    """Bytes in decimal units: 12 MB, 1.2 GB."""
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+    """Bytes in decimal units: 20 kB, 12 MB, 1.2 GB."""
+    for size, unit, decimals in ((1e9, "GB", 1), (1e6, "MB", 0)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.{decimals}f} {unit}"
+    return f"{n_bytes / 1e3:.0f} kB"
 
 
 def duration(seconds: float) -> str:

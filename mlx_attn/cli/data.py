@@ -1,0 +1,97 @@
+"""`mlx-attn data`: the texts to train on, and what one is made of."""
+
+import json
+import random
+from pathlib import Path
+
+import click
+
+from mlx_attn.errors import ConfigError, nearest
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Show, fetch and generate the texts to train on.
+
+    Without a subcommand: the corpora that are known by name.
+    """
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_corpora)
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_corpora(as_json: bool = False) -> None:
+    """Show the corpora that are known by name."""
+    from mlx_attn.show.corpora import corpora_facts, corpora_table
+    from mlx_attn.show.terminal import stdout_console
+
+    facts = corpora_facts()
+    if as_json:
+        click.echo(json.dumps(facts, indent=1))
+    else:
+        stdout_console().print(corpora_table(facts))
+
+
+@command.command()
+@click.argument("name")
+def fetch(name: str) -> None:
+    """Download a corpus by name, verify it, and print where it is."""
+    from mlx_attn.show.downloads import download_lines
+    from mlx_attn.text.downloads import CORPORA, data_directory
+    from mlx_attn.text.downloads import fetch as fetch_file
+
+    if name not in CORPORA:
+        raise ConfigError(f"unknown corpus '{name}'{nearest(name, CORPORA)}")
+    say = download_lines(lambda line: click.echo(line, err=True))
+    click.echo(fetch_file(CORPORA[name], data_directory(), progress=say))
+
+
+@command.command()
+@click.argument("source", default="tales")
+@click.option("--tokenizer", default="bpe", show_default=True, help="char, byte, bpe, ...")
+@click.option("--vocab-size", default=1024, show_default=True, help="For bpe and unigram.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def show(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> None:
+    """Prepare a text (a name, a file, a folder or -) and show its figures and its beginning."""
+    from mlx_attn.show.corpora import corpus_facts, facts_table
+    from mlx_attn.show.downloads import download_lines
+    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.text.corpus import prepare
+
+    say = download_lines(lambda line: click.echo(line, err=True))
+    corpus = prepare(source, tokenizer, vocab_size, progress=say)
+    facts = corpus_facts(corpus)
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        stdout_console().print(facts_table(facts))
+
+
+@command.command()
+@click.option("--stories", "-n", default=3, show_default=True, help="How many stories.")
+@click.option("--seed", default=0, show_default=True, help="The same seed, the same stories.")
+@click.option("--spans", is_flag=True, help="Colour each word by what it takes to predict it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a story, with its spans.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Write the text to a file.")
+def tales(stories: int, seed: int, spans: bool, as_json: bool, out: Path | None) -> None:
+    """Tell stories: the text that training uses when no other is given."""
+    from mlx_attn.files import write_text
+    from mlx_attn.show.corpora import coloured, tale_facts
+    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.text.tales import tell
+
+    generator = random.Random(seed)
+    told = [tell(generator) for _ in range(stories)]
+    if out:
+        if out.exists():
+            raise ConfigError(f"{out} exists: choose another name")
+        write_text(out, "".join(tale.text for tale in told))
+    elif as_json:
+        for tale in told:
+            click.echo(json.dumps(tale_facts(tale)))
+    elif spans:
+        stdout_console().print(coloured(told), soft_wrap=True)
+    else:
+        click.echo("\n".join(tale.text for tale in told), nl=False)

@@ -1,0 +1,103 @@
+"""Texts as tables: which are known, what one is made of, what makes a story predictable."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from mlx_attn.show.quantities import memory
+from mlx_attn.text.corpus import Corpus
+from mlx_attn.text.downloads import CORPORA, data_directory
+from mlx_attn.text.tales import Tale
+
+STYLES = {
+    "free": "bold red",
+    "grammar": "",
+    "agreement": "magenta",
+    "recall": "blue",
+    "copy": "green",
+    "counting": "yellow",
+}
+"""A style for every ability, readable on dark and on light terminals."""
+
+
+def corpora_facts() -> list[dict[str, Any]]:
+    """The corpora known by name: what they are and whether they are here."""
+    directory = data_directory()
+    made = {"name": "tales", "bytes": None, "licence": "MIT, generated here", "digest": None}
+    return [
+        made | {"present": True, "url": None},
+        *(
+            {
+                "name": name,
+                "bytes": download.size,
+                "licence": download.licence,
+                "digest": download.digest,
+                "present": (directory / download.file).exists(),
+                "url": download.url,
+            }
+            for name, download in CORPORA.items()
+        ),
+    ]
+
+
+def corpora_table(facts: Sequence[dict[str, Any]]) -> Table:
+    """The known corpora for a terminal."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("name", "size", "here", "licence"):
+        table.add_column(heading, overflow="fold")
+    for fact in facts:
+        size = memory(fact["bytes"]) if fact["bytes"] else "any"
+        table.add_row(fact["name"], size, "yes" if fact["present"] else "no", fact["licence"])
+    return table
+
+
+def corpus_facts(corpus: Corpus) -> dict[str, Any]:
+    """What a prepared text is made of."""
+    train, val = corpus.train, corpus.val
+    bits = None
+    if val.floor_nats is not None:
+        bits = val.floor_nats / math.log(2) / val.n_bytes
+    return {
+        "name": corpus.name,
+        "tokenizer": corpus.tokenizer.kind,
+        "vocabulary": corpus.tokenizer.vocab_size,
+        "training_bytes": train.n_bytes,
+        "training_tokens": len(train.tokens),
+        "validation_bytes": val.n_bytes,
+        "validation_tokens": len(val.tokens),
+        "bytes_per_token": round(train.n_bytes / len(train.tokens), 3),
+        "floor_bits_per_byte": bits,
+        "begins": corpus.tokenizer.decode(train.tokens[:60]).strip(),
+    }
+
+
+def facts_table(facts: dict[str, Any]) -> Table:
+    """Names and values for a terminal."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+        table.add_row(name.replace("_", " "), Text("-" if value is None else shown))
+    return table
+
+
+def tale_facts(tale: Tale) -> dict[str, Any]:
+    """A story with its spans, for a program."""
+    return {
+        "text": tale.text,
+        "log_probability": tale.log_probability,
+        "spans": [asdict(span) for span in tale.spans],
+    }
+
+
+def coloured(tales: Sequence[Tale]) -> Text:
+    """Stories whose words are coloured by ability, with the key to the colours."""
+    key = Text("  ").join(Text(name, style) for name, style in STYLES.items())
+    stories = Text("\n").join(
+        Text.assemble(*((tale.text[s.start : s.end], STYLES[s.ability]) for s in tale.spans))
+        for tale in tales
+    )
+    return Text("\n\n").join([key, stories])

@@ -1,0 +1,63 @@
+"""The table of variants with their costs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from mlx_attn.attention.variants import VARIANTS
+from mlx_attn.errors import ConfigError
+from mlx_attn.model import ModelCost, model_cost
+from mlx_attn.model.config import config_from
+from mlx_attn.show.quantities import count
+
+
+@dataclass(frozen=True, slots=True)
+class VariantCost:
+    """A row: a variant with its cost, or with the reason why these sizes do not allow it."""
+
+    name: str
+    formula: str
+    summary: str
+    cost: ModelCost | None
+    reason: str | None
+
+
+def variant_costs(model: Mapping[str, Any], vocab_size: int) -> list[VariantCost]:
+    """Every variant at the sizes of a model, in the order of the table."""
+    return [_row(name, {"vocab_size": vocab_size, **model}) for name in VARIANTS]
+
+
+def variants_table(costs: list[VariantCost], preset: str) -> Table:
+    """The rows for a terminal; factors are relative to the first row, the standard one."""
+    table = Table(title=f"preset {preset}", title_justify="left", box=None, padding=(0, 1))
+    table.add_column("variant", ratio=1, overflow="fold")
+    for heading in ("parameters", "multiply-adds", "cache floats"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    standard = costs[0].cost
+    for row in costs:
+        label = Text.assemble((row.name, "bold"), "\n", (row.formula, "dim"))
+        table.add_row(label, *_cells(row, standard))
+    return table
+
+
+def _row(name: str, model: Mapping[str, Any]) -> VariantCost:
+    variant = VARIANTS[name]
+    facts = (name, variant.formula, variant.summary)
+    try:
+        return VariantCost(*facts, model_cost(config_from({**model, **variant.maps})), None)
+    except ConfigError as error:
+        return VariantCost(*facts, None, str(error))
+
+
+def _cells(row: VariantCost, standard: ModelCost | None) -> list[str]:
+    if row.cost is None:
+        return ["not at", "these", "sizes"]
+    keys = ("parameters", "multiply_adds", "cache_floats")
+    return [_factor(getattr(row.cost, key), standard and getattr(standard, key)) for key in keys]
+
+
+def _factor(number: int, base: int | None) -> str:
+    return count(number) + (f"\n{number / base:.2f} x" if base else "")
