@@ -115,6 +115,10 @@ _SENTENCES = {
             {new place.at} with {a new hue} {new carried}.
     """,
     "meeting": "<soon> {new friend_trait} {new friend} <walked> by.",
+    "question": """
+        "Who has the {hue} {carried} now?" it <asked>. "{friend} has," <said> {hero}.
+        | "Who had the {hue} {carried} first?" it <asked>. "{hero} had," <said> {friend}.
+    """,
     "home": """
         Then {trait} {hero} <walked> home with {hero.his} {hue} {carried}, {new feeling}
             and {new feeling2}.
@@ -154,9 +158,8 @@ _PLOTS = {
         Beside {hero.him} sat {new friend_trait} {new friend} with {a new quality} {new treasure}.
         "[praise: I <like> your {hue} {carried}]," <said> {friend} <manner>.
         "And I <like> your {quality} {treasure}," <said> {hero} <manner>.
-        They traded, and met {a new mood} {new animal} {new near} {a new shade} {new landmark}.
-        "Whose is the {hue} {carried}?" it <asked>.
-        "Mine," <said> {friend} <manner>. "I said, '{praise}.'"
+        They traded, and met {a new mood} {new animal}. <question>
+        "I said, '{praise},' and now it is mine," <said> {friend} <manner>.
         That {hour} {friend} left the {place} with the {hue} {carried},
         and {hero} with the {quality} {treasure}.
     """,

@@ -11,7 +11,7 @@ import pytest
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.tales import ABILITIES, parse, tales, tell
 
-DIGEST = ""
+DIGEST = "ab6a12b3e6627db37063d10d03d9fcc11791e18b38edb2ac518dc07ebf595e21"
 
 
 @pytest.fixture(scope="module")
