@@ -8,7 +8,7 @@ from jaxtyping import Float
 STEP = 256
 """Buffers grow by this many tokens at a time: growing by one copies everything every time."""
 
-Memory = tuple[Float[mx.array, "B _ T _"], ...]
+Memory = tuple[Float[mx.array, "_ _ _ _"], ...]
 
 
 class AttentionCache:

@@ -84,7 +84,7 @@ class AttentionConfig:
         self._derive("n_kv_heads", self.n_heads)
         self._derive("scale", max(self.head_dim, 1) ** -0.5)
 
-    def _derive(self, key: str, value: float):
+    def _derive(self, key: str, value: int | float):
         if not getattr(self, key):
             object.__setattr__(self, key, value)
 

@@ -27,8 +27,17 @@ class Attention(nn.Module):
     """One causal self-attention layer of any variant.
 
     The trained parts are attributes under the book's names: W_query, W_key, W_value, out_proj, and
-    S for the merged query and key, VO for the merged value and output.
+    S for the merged query and key, VO for the merged value and output. A variant has those it needs.
     """
+
+    W_query: nn.Linear
+    W_key: nn.Linear
+    W_value: nn.Linear
+    out_proj: nn.Linear
+    S: nn.Linear
+    VO: nn.Linear
+    mixing: mx.array
+    residual_gain: mx.array
 
     def __init__(self, config: AttentionConfig):
         super().__init__()

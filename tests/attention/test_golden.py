@@ -1,0 +1,173 @@
+"""Attention against the numbers of other implementations."""
+
+import json
+import re
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.attention import Attention, AttentionConfig, CausalAttention, MultiHeadAttention
+from mlx_attn.trees import named_arrays
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+REFERENCE = np.load(GOLDEN / "attention.npz")
+CHAPTER_3 = json.loads((GOLDEN / "ch03.json").read_text())
+
+CASES = {
+    "causal": lambda: CausalAttention(12, 8, 10, 0.0),
+    "causal_bias": lambda: CausalAttention(12, 8, 10, 0.0, qkv_bias=True),
+    "multihead": lambda: MultiHeadAttention(24, 24, 10, 0.0, 3),
+    "multihead_bias": lambda: MultiHeadAttention(24, 24, 10, 0.0, 4, qkv_bias=True),
+    "multihead_rect": lambda: MultiHeadAttention(10, 24, 10, 0.0, 4),
+    "multihead_no_out_proj": lambda: MultiHeadAttention(24, 24, 10, 0.0, 3, output="none"),
+    "multihead_one_head_no_out_proj": lambda: MultiHeadAttention(24, 24, 10, 0.0, 1, output="none"),
+    "merged_no_out_proj": lambda: MultiHeadAttention(
+        24, 24, 10, 0.0, 3, score="merged", output="none"
+    ),
+    "merged_bias_no_out_proj": lambda: MultiHeadAttention(
+        24, 24, 10, 0.0, 4, qkv_bias=True, score="merged", output="none"
+    ),
+}
+
+
+def stacked(case: str, kind: str) -> dict[str, np.ndarray]:
+    """The arrays of a case by our names: single heads stacked into one module."""
+    parts: dict[str, list[np.ndarray]] = {}
+    for key in sorted(REFERENCE.files):
+        if key.startswith(f"{case}/{kind}/"):
+            name = re.sub(r"heads\.\d+\.", "", key.split("/")[-1])
+            parts.setdefault(name, []).append(REFERENCE[key])
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+
+def with_weights(module: Attention, weights: dict[str, np.ndarray]) -> Attention:
+    module.load_weights([(name, mx.array(array)) for name, array in weights.items()])
+    return module
+
+
+def weighted_output(module: Attention, case: str):
+    """The reference's loss sum(out * R) as a function of parameters and input."""
+    R = mx.array(REFERENCE[f"{case}/R"])
+
+    def loss(parameters: dict, x: mx.array) -> mx.array:
+        module.update(parameters)
+        return (module(x) * R).sum()
+
+    return loss
+
+
+def largest_difference(ours: mx.array, theirs: np.ndarray) -> float:
+    return float(np.abs(np.array(ours) - theirs).max())
+
+
+def test_every_case_of_the_reference_is_tested():
+    assert {key.split("/")[0] for key in REFERENCE.files} == CASES.keys()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_output_is_the_reference_s(case):
+    module = with_weights(CASES[case](), stacked(case, "w"))
+    output = module(mx.array(REFERENCE[f"{case}/x"]))
+    assert largest_difference(output, REFERENCE[f"{case}/out"]) < 1e-5
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_input_gradient_is_the_reference_s(case):
+    module = with_weights(CASES[case](), stacked(case, "w"))
+    x = mx.array(REFERENCE[f"{case}/x"])
+    gradient = mx.grad(weighted_output(module, case), argnums=1)(module.parameters(), x)
+    assert largest_difference(gradient, REFERENCE[f"{case}/gx"]) < 1e-5
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weight_gradients_are_the_reference_s(case):
+    module = with_weights(CASES[case](), stacked(case, "w"))
+    x = mx.array(REFERENCE[f"{case}/x"])
+    gradients = named_arrays(mx.grad(weighted_output(module, case))(module.parameters(), x))
+    expected = stacked(case, "g")
+    assert gradients.keys() == expected.keys()
+    for name, gradient in gradients.items():
+        assert largest_difference(gradient, expected[name]) < 1e-5, name
+
+
+def book_inputs() -> mx.array:
+    return mx.array(CHAPTER_3["inputs"])[None]
+
+
+def book_case(name: str) -> dict[str, np.ndarray]:
+    return {key: np.array(value) for key, value in CHAPTER_3[name].items() if key != "note"}
+
+
+def test_the_book_s_causal_attention():
+    case = book_case("causal_seed123")
+    names = ("W_query", "W_key", "W_value")
+    module = with_weights(
+        CausalAttention(3, 2, 6, 0.0), {f"{name}.weight": case[name] for name in names}
+    )
+    assert largest_difference(module(book_inputs())[0], case["out"]) < 1e-5
+
+
+def test_the_book_s_multi_head_attention():
+    case = book_case("mha_seed123_h2")
+    weights = {f"{name}.weight": case[name] for name in ("W_query", "W_key", "W_value")}
+    weights |= {"out_proj.weight": case["out_proj_weight"], "out_proj.bias": case["out_proj_bias"]}
+    module = with_weights(MultiHeadAttention(3, 2, 6, 0.0, 2), weights)
+    assert largest_difference(module(book_inputs())[0], case["out"]) < 1e-5
+
+
+def test_the_book_s_multi_head_attention_before_out_proj():
+    case = book_case("mha_seed123_h2")
+    weights = {f"{name}.weight": case[name] for name in ("W_query", "W_key", "W_value")}
+    module = with_weights(MultiHeadAttention(3, 2, 6, 0.0, 2, output="none"), weights)
+    assert largest_difference(module(book_inputs())[0], case["pre_out_proj"]) < 1e-5
+
+
+def test_the_book_s_wrapper_is_heads_of_the_causal_class_side_by_side():
+    """The wrapper's heads scale by 1 / sqrt(2), the width of each."""
+    heads = CHAPTER_3["mha_wrapper_seed123_h2"]["heads"]
+    weights = {
+        f"{name}.weight": np.concatenate([head[name] for head in heads])
+        for name in ("W_query", "W_key", "W_value")
+    }
+    module = with_weights(MultiHeadAttention(3, 4, 6, 0.0, 2, output="none"), weights)
+    expected = np.array(CHAPTER_3["mha_wrapper_seed123_h2"]["out"])
+    assert largest_difference(module(book_inputs())[0], expected) < 1e-5
+
+
+@pytest.mark.parametrize("case", ["self_v1_seed123", "self_v2_seed789"])
+def test_the_book_s_self_attention_without_a_mask(case):
+    """The last token sees all others, so its row needs no mask to be the book's."""
+    facts = book_case(case)
+    turn = np.transpose if case == "self_v1_seed123" else np.asarray
+    weights = {f"{n}.weight": turn(facts[n]) for n in ("W_query", "W_key", "W_value")}
+    module = with_weights(CausalAttention(3, 2, 6, 0.0), weights)
+    assert largest_difference(module(book_inputs())[0, -1], facts["out"][-1]) < 1e-5
+
+
+def test_the_book_s_first_self_attention_with_query_and_key_merged():
+    """S = W_query W_key^T with the same scale gives the same output; the file has S as x S."""
+    facts = book_case("self_v1_seed123")
+    weights = {"S.weight": facts["S"].T, "W_value.weight": facts["W_value"].T}
+    module = with_weights(CausalAttention(3, 2, 6, 0.0, score="merged"), weights)
+    assert largest_difference(module(book_inputs())[0, -1], facts["out"][-1]) < 1e-5
+
+
+def test_three_words_of_the_source_text():
+    """The last of three words, without weights and scale: softmax(x x^T) x."""
+    words = [[0.34, 0.22, 0.54], [0.53, 0.34, 0.98], [0.29, 0.54, 0.93]]
+    config = AttentionConfig(
+        d_in=3,
+        d_out=3,
+        context_length=3,
+        score="no_query",
+        value="identity",
+        output="none",
+        scale=1.0,
+    )
+    module = with_weights(Attention(config), {"W_key.weight": np.eye(3)})
+    # "shiny" is the middle word and sees all three, so it is asked last.
+    order = [0, 2, 1]
+    output = module(mx.array([[words[i] for i in order]]))[0, -1]
+    assert largest_difference(output, np.array([0.3992, 0.3858, 0.8610])) < 5e-4

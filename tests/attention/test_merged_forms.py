@@ -1,0 +1,90 @@
+"""The two exact forms of merged attention, and the rule that chooses."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_attn.attention import Attention, AttentionConfig, memory
+from mlx_attn.attention.memory import values_first
+from mlx_attn.trees import named_arrays
+
+C, T = 16, 10
+
+
+def layer(**choices: Any) -> Attention:
+    defaults: dict[str, Any] = {
+        "d_in": C,
+        "d_out": C,
+        "context_length": T,
+        "n_heads": 4,
+        "score": "merged",
+    }
+    return Attention(AttentionConfig(**(defaults | choices)))
+
+
+def result(module: Attention, first: bool, monkeypatch) -> tuple[mx.array, dict[str, mx.array]]:
+    monkeypatch.setattr(memory, "values_first", lambda *_: first)
+    x = mx.array(np.random.default_rng(0).normal(size=(2, T, C)), mx.float32)
+
+    def loss(parameters: dict) -> mx.array:
+        module.update(parameters)
+        return mx.square(module(x)).sum()
+
+    return module(x), named_arrays(mx.grad(loss)(module.parameters()))
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {},
+        {"qkv_bias": True},
+        {"n_kv_heads": 2, "qkv_bias": True},
+        {"n_kv_heads": 1},
+        {"value": "identity"},
+        {"output": "none"},
+        {"output": "merged"},
+        {"position": "alibi"},
+        {"position": "rope", "qk_norm": True},
+    ],
+    ids=str,
+)
+def test_both_forms_give_the_same_output_and_gradients(choices, monkeypatch):
+    module = layer(**choices)
+    output, gradients = result(module, True, monkeypatch)
+    other_output, other_gradients = result(module, False, monkeypatch)
+    assert mx.allclose(output, other_output, atol=1e-5)
+    for name, gradient in gradients.items():
+        assert mx.allclose(gradient, other_gradients[name], rtol=1e-4, atol=1e-4), name
+
+
+def test_training_computes_values_first_on_a_processor():
+    assert values_first(layer().config, T_q=T, T_k=T, drops=False)
+
+
+def test_decoding_one_token_computes_no_value_of_an_old_token():
+    assert not values_first(layer().config, T_q=1, T_k=T, drops=False)
+
+
+def test_dropped_weights_do_not_add_up_to_one_so_values_go_first():
+    assert values_first(layer().config, T_q=1, T_k=T, drops=True)
+
+
+@settings(deadline=None, max_examples=50)
+@given(T_q=st.integers(1, 64), past=st.integers(0, 64), heads=st.sampled_from([1, 2, 4, 8]))
+def test_on_a_processor_the_form_with_fewer_multiply_adds_is_chosen(T_q, past, heads):
+    config = layer(n_heads=heads).config
+    T_k, D = T_q + past, config.head_dim
+    first = T_k * C * C + heads * T_q * T_k * D
+    after = heads * T_q * T_k * C + heads * T_q * C * D
+    assert values_first(config, T_q, T_k, drops=False) == (first <= after)
+
+
+@pytest.mark.parametrize(("width", "first"), [(48, True), (64, False), (128, False), (130, True)])
+def test_on_a_gpu_a_fused_kernel_for_the_width_decides(width, first, monkeypatch):
+    monkeypatch.setattr(memory.metal, "on_gpu", lambda: True)
+    config = layer(d_in=width, d_out=width, n_heads=2).config
+    assert values_first(config, T_q=64, T_k=64, drops=False) == first

@@ -1,0 +1,229 @@
+"""The GPT around the attention."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.attention import VARIANTS
+from mlx_attn.attention.config import POSITIONS
+from mlx_attn.errors import ConfigError
+from mlx_attn.model import GPT, PRESETS, GPTConfig, find_preset, model_cost
+from mlx_attn.model.config import BLOCKS, STARTS, config_from
+from mlx_attn.trees import count_parameters, named_arrays
+
+TOKENS = mx.array(np.random.default_rng(0).integers(0, 50, (2, 16)))
+
+
+def config(**choices: Any) -> GPTConfig:
+    defaults: dict[str, Any] = {
+        "vocab_size": 50,
+        "context_length": 16,
+        "emb_dim": 32,
+        "n_heads": 4,
+        "n_layers": 2,
+    }
+    return GPTConfig(**(defaults | choices))
+
+
+def loss(model: GPT, tokens: mx.array) -> float:
+    logits = model(tokens[:, :-1])
+    return float(np.array(mx.fast.cross_entropy(logits, tokens[:, 1:]).mean()))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("position", POSITIONS)
+def test_cached_logits_are_those_of_the_full_pass(variant, block, position):
+    model = GPT(config(position=position, start="book", **BLOCKS[block], **VARIANTS[variant].maps))
+    caches = model.new_caches()
+    parts = [model(TOKENS[:, :5], caches)]
+    parts += [model(TOKENS[:, i : i + 1], caches) for i in range(5, 16)]
+    assert mx.abs(mx.concatenate(parts, axis=1) - model(TOKENS)).max() < 1e-5
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_parameters_are_counted_exactly(preset):
+    settings = config_from({**PRESETS[preset].model, "vocab_size": 300})
+    assert model_cost(settings).parameters == count_parameters(GPT(settings))
+
+
+def test_the_book_s_model_has_the_book_s_number_of_parameters():
+    settings = config_from({**PRESETS["book"].model, "vocab_size": 50257})
+    assert model_cost(settings).parameters == 162_419_712
+    assert model_cost(replace(settings, context_length=1024)).parameters == 163_009_536
+    attention = model_cost(settings).attention_parameters
+    assert attention == 12 * 2_360_064
+
+
+@pytest.mark.parametrize(
+    ("variant", "parameters"),
+    [
+        ("no-query", 155_341_824),
+        ("no-value", 155_341_824),
+        ("merged", 233_198_592),
+    ],
+)
+def test_the_book_s_model_with_one_part_changed(variant, parameters):
+    maps = VARIANTS[variant].maps
+    settings = config_from({**PRESETS["book"].model, **maps, "vocab_size": 50257})
+    assert model_cost(settings).parameters == parameters
+
+
+def test_without_out_proj_each_layer_has_one_gain_in_its_place():
+    maps = VARIANTS["no-out-proj"].maps
+    settings = config_from({**PRESETS["book"].model, **maps, "vocab_size": 50257})
+    assert model_cost(settings).parameters == 155_332_608 + 12
+
+
+def test_nanogpt_s_laptop_model_has_its_number_of_parameters():
+    """0.80 million: nanoGPT prints it without the 64 x 128 positions."""
+    settings = config_from({**PRESETS["macbook"].model, "vocab_size": 65})
+    assert model_cost(settings).parameters - 64 * 128 == 795_904
+
+
+def test_merging_costs_what_the_formulas_say():
+    """1.50 x the attention's parameters and 1.70 x its multiply-adds at width 128 with 4 heads."""
+    base = {**PRESETS["macbook"].model, "vocab_size": 65}
+    standard = model_cost(config_from(base))
+    merged = model_cost(config_from({**base, "score": "merged"}))
+    rest = 4 * 2 * 128 * 512 + 128 * 65
+    assert merged.attention_parameters / standard.attention_parameters == 1.5
+    ratio = (merged.multiply_adds - rest) / (standard.multiply_adds - rest)
+    assert ratio == pytest.approx(1.70, abs=0.005)
+
+
+def test_the_book_s_start_has_the_book_s_first_loss():
+    """ln V + 1/6: logits of variance 1/3, because the head sees a normalised vector."""
+    mx.random.seed(123)
+    settings = config(vocab_size=5000, emb_dim=256, start="book", **BLOCKS["book"])
+    tokens = mx.random.randint(0, 5000, (16, 16))
+    assert loss(GPT(settings), tokens) == pytest.approx(math.log(5000) + 1 / 6, abs=0.05)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("start", STARTS)
+def test_every_start_begins_near_the_uniform_loss(variant, start):
+    mx.random.seed(0)
+    model = GPT(config(start=start, **VARIANTS[variant].maps))
+    assert loss(model, TOKENS) == pytest.approx(math.log(50), abs=0.5)
+
+
+def test_the_zero_start_makes_every_block_the_identity():
+    model = GPT(config(start="zero", **BLOCKS["modern"]))
+    x = model.embed(TOKENS)
+    assert mx.array_equal(model.trf_blocks[0](x), x)
+
+
+def test_gpt2_s_start_shrinks_the_maps_that_end_a_branch():
+    mx.random.seed(0)
+    block = GPT(config(start="gpt2", emb_dim=128, n_layers=8)).trf_blocks[0]
+    std = {name: mx.std(array).item() for name, array in named_arrays(block).items()}
+    assert std["att.W_query.weight"] == pytest.approx(0.02, rel=0.05)
+    assert std["att.out_proj.weight"] == pytest.approx(0.02 / 4, rel=0.05)
+    assert std["ff.layers.2.weight"] == pytest.approx(0.02 / 4, rel=0.05)
+    assert std["ff.layers.0.bias"] == 0
+
+
+@pytest.mark.parametrize("start", ["book", "gpt2"])
+def test_the_branch_without_out_proj_starts_as_loud_as_with_it(start):
+    """Attention looks evenly at the start, so its values are averages; both are measured alike."""
+    mx.random.seed(0)
+    x = mx.random.normal((4, 16, 32))
+
+    def loudness(output: str) -> float:
+        settings = config(start=start, output=output, bias=False)
+        return float(np.mean([mx.std(block.att(x)).item() for block in models(settings)]))
+
+    def models(settings: GPTConfig) -> list:
+        return [block for _ in range(8) for block in GPT(settings).trf_blocks]
+
+    assert loudness("none") == pytest.approx(loudness("linear"), rel=0.25)
+
+
+def test_a_tied_head_is_one_matrix():
+    model = GPT(config(tied_head=True))
+    assert "out_head" not in model
+    gradient = mx.grad(lambda p: model.update(p)(TOKENS).sum())(model.parameters())
+    assert mx.abs(gradient["tok_emb"]["weight"]).sum() > 0
+
+
+def test_dropout_acts_in_training_alone():
+    model = GPT(config(drop_rate=0.5, start="book"))
+    assert not mx.array_equal(model(TOKENS), model(TOKENS))
+    model.eval()
+    assert mx.array_equal(model(TOKENS), model(TOKENS))
+
+
+def test_a_sequence_longer_than_the_context_is_refused():
+    with pytest.raises(ConfigError, match="17 tokens are more than context_length=16"):
+        GPT(config())(mx.zeros((1, 17), mx.int32))
+
+
+def test_without_learned_positions_a_sequence_may_be_longer():
+    assert GPT(config(position="alibi"))(mx.zeros((1, 40), mx.int32)).shape == (1, 40, 50)
+
+
+def test_parameter_paths_are_the_book_s():
+    paths = named_arrays(GPT(config(n_layers=1, qkv_bias=True))).keys()
+    assert paths == {
+        "tok_emb.weight",
+        "pos_emb.weight",
+        "trf_blocks.0.att.W_query.weight",
+        "trf_blocks.0.att.W_query.bias",
+        "trf_blocks.0.att.W_key.weight",
+        "trf_blocks.0.att.W_key.bias",
+        "trf_blocks.0.att.W_value.weight",
+        "trf_blocks.0.att.W_value.bias",
+        "trf_blocks.0.att.out_proj.weight",
+        "trf_blocks.0.att.out_proj.bias",
+        "trf_blocks.0.ff.layers.0.weight",
+        "trf_blocks.0.ff.layers.0.bias",
+        "trf_blocks.0.ff.layers.2.weight",
+        "trf_blocks.0.ff.layers.2.bias",
+        "trf_blocks.0.norm1.weight",
+        "trf_blocks.0.norm1.bias",
+        "trf_blocks.0.norm2.weight",
+        "trf_blocks.0.norm2.bias",
+        "final_norm.weight",
+        "final_norm.bias",
+        "out_head.weight",
+    }
+
+
+def test_the_merged_matrix_stacks_heads_in_rows():
+    arrays = named_arrays(GPT(config(score="merged")))
+    assert arrays["trf_blocks.0.att.S.weight"].shape == (4 * 32, 32)
+
+
+def test_a_configuration_survives_a_file():
+    settings = config(score="merged", n_heads=2)
+    assert config_from(settings.as_dict()) == settings
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"n_layers": 0}, "n_layers=0 must be at least 1"),
+        ({"norm": "batchnorm"}, "norm='batchnorm' must be one of layernorm, rmsnorm"),
+        ({"hidden_dim": -1}, "hidden_dim=-1"),
+        ({"emb_dim": 30}, "emb_dim=30 must be a multiple of n_heads=4"),
+    ],
+    ids=str,
+)
+def test_an_impossible_model_is_refused(choices, words):
+    with pytest.raises(ConfigError, match=words):
+        config(**choices)
+
+
+def test_an_unknown_setting_is_answered_with_the_nearest_name():
+    with pytest.raises(ConfigError, match="unknown model setting 'n_head': did you mean 'n_heads'"):
+        config_from({"n_head": 4})
+
+
+def test_an_unknown_preset_is_answered_with_the_nearest_name():
+    with pytest.raises(ConfigError, match="unknown preset 'macbok': did you mean 'macbook'"):
+        find_preset("macbok")
