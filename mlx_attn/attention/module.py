@@ -27,7 +27,7 @@ class Attention(nn.Module):
     """One causal self-attention layer of any variant.
 
     The trained parts are attributes under the book's names: W_query, W_key, W_value, out_proj, and
-    S for the merged query and key, VO for the merged value and output. A variant has those it needs.
+    S for the merged query and key, VO for the merged value and output. A variant has what it needs.
     """
 
     W_query: nn.Linear
