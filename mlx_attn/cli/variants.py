@@ -8,7 +8,7 @@ import click
 
 from mlx_attn.cli.options import PREFIX, Named, Section, SectionedCommand, options_from
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.presets import PRESETS
+from mlx_attn.model.presets import PRESETS, find_preset
 from mlx_attn.training.settings import DEFAULT_PRESET, resolve
 
 _MAPS = frozenset({"score", "value", "output"})
@@ -25,7 +25,7 @@ def variants(preset: str, as_json: bool, **flags: Any) -> None:
 
     given = {key: value for key, value in flags.items() if value is not None}
     settings = resolve({"preset": preset, **given})
-    costs = variant_costs(settings.model, settings.text.vocab_size)
+    costs = variant_costs(settings.model, find_preset(preset).vocab_size)
     if as_json:
         record = [asdict(cost) for cost in costs]
         click.echo(json.dumps({"preset": preset, "variants": record}, indent=1))

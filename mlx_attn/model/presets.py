@@ -16,13 +16,15 @@ class Preset:
         summary: One line for people.
         model: Keys of `GPTConfig`.
         training: Keys of `TrainConfig`.
-        text: The keys data, tokenizer, vocab_size (of the tokenizer).
+        text: Keys of `TextConfig`.
+        vocab_size: Tokens that its tokenizer makes of its text.
     """
 
     summary: str
     model: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     text: Mapping[str, Any] = field(default_factory=dict)
+    vocab_size: int = 1024
 
 
 _NANOGPT_TRAINING = {
@@ -34,38 +36,31 @@ _NANOGPT_TRAINING = {
     "clip": 1.0,
 }
 _NANOGPT_MODEL = {**BLOCKS["book"], "bias": False, "tied_head": True, "start": "gpt2"}
+_MODERN = {**BLOCKS["modern"], "start": "zero"}
+_QUICK = {"optimizer": "muon", "lr": 4e-3, "schedule": "trapezoid"}
+# 1024 tokens hold every word of the tales, and 160 hold every tale.
+_STORIES = {"data": "tales", "tokenizer": "bpe", "vocab_size": 1024}
 _GPT2_SMALL = {"n_layers": 12, "n_heads": 12, "emb_dim": 768, **BLOCKS["book"]}
 
 PRESETS: dict[str, Preset] = {
     "nano": Preset(
         summary="seconds: to see that everything works",
-        model={"n_layers": 2, "n_heads": 4, "emb_dim": 64, "context_length": 64}
-        | BLOCKS["modern"]
-        | {"start": "zero"},
-        training={"steps": 150, "batch_size": 16, "lr": 3e-3, "warmup": 10, "eval_every": 75},
-        text={"data": "tales", "tokenizer": "bpe", "vocab_size": 512},
+        model={"n_layers": 2, "n_heads": 2, "emb_dim": 64, "context_length": 160} | _MODERN,
+        training={"steps": 100, "batch_size": 8, "warmup": 10, "eval_every": 50} | _QUICK,
+        text=_STORIES,
     ),
     "tiny": Preset(
         summary="the default: about a minute on a laptop's processor, readable stories",
-        model={"n_layers": 4, "n_heads": 4, "emb_dim": 128, "context_length": 192}
-        | BLOCKS["modern"]
-        | {"start": "zero"},
-        training={
-            "steps": 700,
-            "batch_size": 12,
-            "optimizer": "muon",
-            "lr": 4e-3,
-            "schedule": "trapezoid",
-            "warmup": 20,
-            "eval_every": 350,
-        },
-        text={"data": "tales", "tokenizer": "bpe", "vocab_size": 512},
+        model={"n_layers": 4, "n_heads": 4, "emb_dim": 128, "context_length": 160} | _MODERN,
+        training={"steps": 400, "batch_size": 12, "warmup": 20, "eval_every": 200} | _QUICK,
+        text=_STORIES,
     ),
     "macbook": Preset(
         summary="nanoGPT's laptop setting: 4 layers, 4 heads, width 128, context 64",
         model={"n_layers": 4, "n_heads": 4, "emb_dim": 128, "context_length": 64} | _NANOGPT_MODEL,
         training={"steps": 2000, "batch_size": 12, "eval_every": 250} | _NANOGPT_TRAINING,
-        text={"data": "tiny-shakespeare", "tokenizer": "char", "vocab_size": 65},
+        text={"data": "tiny-shakespeare", "tokenizer": "char"},
+        vocab_size=65,
     ),
     "shakespeare": Preset(
         summary="nanoGPT's character Shakespeare: 6 layers, 6 heads, width 384, context 256",
@@ -73,23 +68,16 @@ PRESETS: dict[str, Preset] = {
         | _NANOGPT_MODEL
         | {"drop_rate": 0.2},
         training={"steps": 5000, "batch_size": 64, "eval_every": 250} | _NANOGPT_TRAINING,
-        text={"data": "tiny-shakespeare", "tokenizer": "char", "vocab_size": 65},
+        text={"data": "tiny-shakespeare", "tokenizer": "char"},
+        vocab_size=65,
     ),
     "small": Preset(
-        summary="head_dim 64, which a Mac's GPU has fused kernels for: 6 layers, width 384",
-        model={"n_layers": 6, "n_heads": 6, "emb_dim": 384, "context_length": 256}
-        | BLOCKS["modern"]
-        | {"start": "zero"},
-        training={
-            "steps": 3000,
-            "batch_size": 32,
-            "optimizer": "muon",
-            "lr": 2e-3,
-            "schedule": "trapezoid",
-            "warmup": 50,
-            "eval_every": 500,
-        },
-        text={"data": "tales", "tokenizer": "bpe", "vocab_size": 1024},
+        summary="heads of 64, which a Mac's GPU has fused kernels for: 6 layers, width 384",
+        model={"n_layers": 6, "n_heads": 6, "emb_dim": 384, "context_length": 256} | _MODERN,
+        training={"steps": 3000, "batch_size": 32, "warmup": 50, "eval_every": 500}
+        | _QUICK
+        | {"lr": 2e-3},
+        text=_STORIES,
     ),
     "book": Preset(
         summary="the book's chapter 5 exactly: 162 million parameters, 90 steps on one short story",
@@ -101,19 +89,22 @@ PRESETS: dict[str, Preset] = {
             "lr": 4e-4,
             "schedule": "constant",
             "warmup": 0,
+            "beta2": 0.999,
             "weight_decay": 0.1,
             "decay": "all",
             "clip": 0.0,
             "eval_every": 5,
         },
-        text={"data": "the-verdict", "tokenizer": "gpt2", "vocab_size": 50257},
+        text={"data": "the-verdict", "tokenizer": "gpt2"},
+        vocab_size=50257,
     ),
     "gpt2": Preset(
         summary="GPT-2 small: 124 million parameters, context 1024; for a large machine",
         model=_GPT2_SMALL | {"context_length": 1024, "qkv_bias": True, "tied_head": True},
         training={"steps": 600_000, "batch_size": 8, "lr": 6e-4, "min_lr": 6e-5, "warmup": 2000}
         | {"beta2": 0.95, "weight_decay": 0.1, "clip": 1.0, "eval_every": 1000, "accumulate": 60},
-        text={"data": "tinystories", "tokenizer": "gpt2", "vocab_size": 50257},
+        text={"data": "tinystories", "tokenizer": "gpt2"},
+        vocab_size=50257,
     ),
 }
 

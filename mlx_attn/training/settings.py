@@ -27,7 +27,7 @@ class TextConfig:
     )
     tokenizer: str = field(default="bpe", metadata={"help": "char, byte, bpe, unigram or gpt2"})
     vocab_size: int = field(
-        default=512, metadata={"help": "most tokens that bpe and unigram may use"}
+        default=1024, metadata={"help": "most tokens that bpe and unigram may use"}
     )
 
 

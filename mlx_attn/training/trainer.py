@@ -33,6 +33,7 @@ class Trainer:
     Attributes:
         model: Trained in place.
         progress: Where the training stands.
+        step: Trains on windows that start at given places; `launch_step` chooses them.
         run: Where weights and checkpoints are kept; None keeps nothing on disk.
         steps: Bound in steps; 0 where there is none.
         tokens_per_step: Tokens that a step trains on.
@@ -54,7 +55,7 @@ class Trainer:
         self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
         mx.eval(self.model.parameters(), self.optimizer.state)
         tokens = mx.asarray(corpus.train.tokens)
-        self._step = TrainStep(self.model, self.optimizer, tokens, self.config)
+        self.step = TrainStep(self.model, self.optimizer, tokens, self.config)
         self.steps = _bound_in_steps(self.config, self.order)
         self.tokens_per_step = self.config.batch_size * self.config.accumulate * T
 
@@ -74,8 +75,8 @@ class Trainer:
         seed, parts = self.config.seed, self.config.accumulate
         first = self.progress.step * parts
         starts = [self.order.starts(seed, first + i) for i in range(parts)]
-        result = self._step(mx.concatenate(starts))
-        mx.async_eval(*result, *self._step.state)
+        result = self.step(mx.concatenate(starts))
+        mx.async_eval(*result, *self.step.state)
         self.progress.step += 1
         return result
 
