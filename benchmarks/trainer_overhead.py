@@ -11,11 +11,15 @@ import json
 import statistics
 import time
 
-import mlx_attn  # noqa: F401 - loads the BLAS before MLX
+# Before MLX, because it loads the BLAS.
+import mlx_attn  # noqa: F401
+
+# isort: split
 import mlx.core as mx
 
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.loop import train
+from mlx_attn.training.reports import Stepped
 from mlx_attn.training.settings import resolve
 from mlx_attn.training.trainer import Trainer
 
@@ -35,7 +39,7 @@ def through_the_loop(trainer: Trainer, steps: int) -> float:
     trainer.steps = trainer.progress.step + steps
     began = time.perf_counter()
     for report in train(trainer):
-        if report.event == "step" and report.step >= trainer.steps:
+        if isinstance(report, Stepped) and report.step >= trainer.steps:
             break
     return time.perf_counter() - began
 
