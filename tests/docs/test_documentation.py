@@ -1,0 +1,69 @@
+"""The documentation says what the program does. Run as a script, it rewrites the README's table."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mlx_attn.attention import VARIANTS
+from mlx_attn.cli.group import COMMANDS
+from mlx_attn.model import PRESETS
+from mlx_attn.training.settings import known_keys
+
+ROOT = Path(__file__).parent.parent.parent
+README = ROOT / "README.md"
+PAGES = [README, *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+MARKS = re.compile(r"(<!-- variants:.*?-->\n)(.*?)(<!-- /variants -->)", re.DOTALL)
+
+
+def variants_table() -> str:
+    """The table of variants in Markdown."""
+    rows = ["| variant | formula | |", "|---|---|---|"]
+    rows += [f"| `{v.name}` | `{v.formula}` | {v.summary} |" for v in VARIANTS.values()]
+    return "\n".join(rows) + "\n"
+
+
+def test_the_readme_s_table_is_the_table_of_variants():
+    found = MARKS.search(README.read_text(encoding="utf-8"))
+    assert found
+    assert found[2] == variants_table(), f"run: python {Path(__file__).relative_to(ROOT)}"
+
+
+def test_the_readme_s_two_commands_stand_on_its_first_screen():
+    first_screen = README.read_text(encoding="utf-8").splitlines()[:24]
+    assert "pip install -e . && python train.py" in first_screen
+    assert "pip install -e '.[dev]' && pytest" in first_screen
+
+
+def test_the_readme_s_python_runs():
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_in_the_guide(command):
+    assert f"`{command}`" in (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_is_in_the_guide(preset):
+    assert f"`{preset}`" in (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_has_a_help_text():
+    for key, config in known_keys().items():
+        assert config.__dataclass_fields__[key].metadata.get("help"), key
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+if __name__ == "__main__":
+    text = README.read_text(encoding="utf-8")
+    README.write_text(MARKS.sub(lambda m: m[1] + variants_table() + m[3], text), encoding="utf-8")
