@@ -12,7 +12,7 @@ from mlx_attn.training.settings import known_keys
 
 ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
-PAGES = [README, *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 MARKS = re.compile(r"(<!-- variants:.*?-->\n)(.*?)(<!-- /variants -->)", re.DOTALL)
 
 
