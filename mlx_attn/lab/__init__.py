@@ -1,0 +1,1 @@
+"""What is asked of trained models: conversions, comparisons, probes."""

@@ -1,0 +1,55 @@
+"""What a model is to read while it is probed: a prompt, or windows of its validation text."""
+
+import numpy as np
+from jaxtyping import Integer
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.runs import Run
+from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.text.tokenizers import Tokenizer
+from mlx_attn.training.evaluation import evaluation_windows
+from mlx_attn.training.settings import settings_from
+
+Tokens = Integer[np.ndarray, "B T"]
+
+
+def prompt_tokens(text: str, tokenizer: Tokenizer, context_length: int) -> Tokens:
+    """The last tokens of a text that fit into the context, as one sequence.
+
+    Raises:
+        ConfigError: The text has a character that the tokenizer lacks, or fewer than two tokens.
+    """
+    tokens = tokenizer.encode(text)[-context_length:]
+    if len(tokens) < 2:
+        raise ConfigError(
+            f"the prompt is {len(tokens)} token{'s' * (len(tokens) != 1)} long, and a token alone "
+            "looks at itself: give a prompt of at least two"
+        )
+    return tokens[None].astype(np.int64)
+
+
+def validation_windows(run: Run, count: int) -> Tokens:
+    """Windows of the run's validation text, evenly spread over it.
+
+    Raises:
+        RunError: The text is not what the run was trained on, or cannot be read.
+        ConfigError: count is below 1.
+    """
+    if count < 1:
+        raise ConfigError(f"windows={count} must be at least 1")
+    text = settings_from(run.settings, {}).text
+    corpus = prepare(text.data, text.tokenizer, text.vocab_size)
+    if corpus.digest != run.settings.get("digest"):
+        raise RunError(
+            f"{run.path} was trained on another text than {text.data} holds now: give a prompt"
+        )
+    return spread_windows(corpus, run.settings["model"]["context_length"], count)
+
+
+def spread_windows(corpus: Corpus, context_length: int, count: int) -> Tokens:
+    """At most `count` of the windows that validation scores, evenly spread."""
+    split = corpus.val
+    windows = evaluation_windows(len(split.tokens), context_length, split.document_starts)
+    chosen = np.unique(np.linspace(0, len(windows) - 1, count).astype(int))
+    starts = np.array([windows[i].start for i in chosen])
+    return split.tokens[starts[:, None] + np.arange(context_length)].astype(np.int64)

@@ -1,0 +1,135 @@
+"""S_h and V_h O_h, read off every form of attention."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.attention import VARIANTS, Attention, AttentionConfig
+from mlx_attn.attention.circuits import (
+    HeadProducts,
+    raw_scores,
+    score_matrices,
+    score_products,
+    value_output_matrices,
+    value_output_products,
+    why_not_one_matrix,
+)
+from mlx_attn.errors import RunError
+from mlx_attn.trees import named_arrays
+
+FORMS = {
+    **{name: variant.maps for name, variant in VARIANTS.items()},
+    "grouped": {"n_kv_heads": 2},
+    "shrunk": {"score": "shrunk", "value": "shrunk"},
+    "from_key": {"value": "from_key"},
+    "narrow values": {"value_dim": 2},
+    "alibi": {"position": "alibi"},
+    "gain": {"output": "none", "residual_gain": True},
+}
+
+
+def layer(**choices: Any) -> Attention:
+    """A layer whose weights, biases included, are all random."""
+    mx.random.seed(3)
+    sizes: dict[str, Any] = {"d_in": 8, "d_out": 8, "context_length": 6, "n_heads": 4}
+    attention = Attention(AttentionConfig(**(sizes | choices)))
+    attention.apply(randomised)
+    attention.eval()
+    return attention
+
+
+def randomised(weight: mx.array) -> mx.array:
+    """Random numbers in the place of others; integers, which are places, stay."""
+    return mx.random.normal(weight.shape) if mx.issubdtype(weight.dtype, mx.floating) else weight
+
+
+def numbers(array: mx.array) -> np.ndarray:
+    return np.array(array).astype(np.float64)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scores_are_x_S_x_transposed(form):
+    attention = layer(**FORMS[form])
+    x = mx.random.normal((1, 6, 8))
+    expected = attention.config.scale * numbers(x) @ score_matrices(attention) @ numbers(x[0]).T
+    np.testing.assert_allclose(numbers(raw_scores(attention, x))[0], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_output_is_the_sum_of_what_heads_look_at_times_value_and_output(form):
+    attention = layer(**FORMS[form])
+    x = mx.random.normal((1, 6, 8))
+    looked_at = numbers(attention.weights(x))[0] @ numbers(x)[0]
+    expected = (looked_at @ value_output_matrices(attention)).sum(0)
+    constant = numbers(attention(mx.zeros_like(x)))[0]
+    np.testing.assert_allclose(numbers(attention(x))[0] - constant, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["standard", "merged-both", "collaborative"])
+def test_biases_are_no_part_of_the_matrices(form):
+    choices = VARIANTS[form].maps
+    attention = layer(**choices, qkv_bias=True)
+    unbiased = layer(**choices, out_bias=False)
+    shared = named_arrays(unbiased).keys()
+    weights = named_arrays(attention).items()
+    unbiased.load_weights([(name, array) for name, array in weights if name in shared])
+    for matrices in (score_matrices, value_output_matrices):
+        np.testing.assert_allclose(matrices(attention), matrices(unbiased), atol=1e-5)
+
+
+@pytest.mark.parametrize("products", [score_products, value_output_products])
+def test_factors_have_the_singular_values_of_their_product(products):
+    found = products(layer())
+    whole = np.linalg.svd(found.matrices(), compute_uv=False)
+    np.testing.assert_allclose(found.singular_values(), whole[:, :2], atol=1e-12)
+    np.testing.assert_allclose(whole[:, 2:], 0, atol=1e-12)
+
+
+def test_a_wide_factor_is_multiplied_out():
+    left, right = np.random.default_rng(0).normal(size=(2, 1, 3, 5))
+    assert HeadProducts(left, right).singular_values().shape == (1, 3)
+
+
+def test_the_book_s_class_may_have_another_width_at_the_end():
+    assert value_output_matrices(layer(d_out=12)).shape == (4, 8, 12)
+
+
+@pytest.mark.parametrize(
+    ("choices", "reason"),
+    [
+        ({}, ""),
+        ({"position": "alibi"}, ""),
+        ({"position": "rope"}, "the one of distance 0"),
+        ({"qk_norm": True}, "the matrix before that"),
+    ],
+)
+def test_it_is_said_when_scores_are_more_than_one_matrix(choices, reason):
+    said = why_not_one_matrix(layer(**choices).config)
+    assert reason in said
+    assert bool(said) == bool(reason)
+
+
+def test_with_rope_a_token_s_score_of_itself_is_that_of_distance_0():
+    attention = layer(position="rope")
+    x = mx.random.normal((1, 6, 8))
+    whole = attention.config.scale * numbers(x) @ score_matrices(attention) @ numbers(x[0]).T
+    own = np.diagonal(numbers(raw_scores(attention, x))[0], 0, 1, 2)
+    np.testing.assert_allclose(own, np.diagonal(whole, 0, 1, 2), atol=1e-4)
+
+
+def test_dropout_does_not_reach_the_matrices():
+    attention = layer(drop_rate=0.5)
+    attention.train()
+    attention.weights(mx.zeros((1, 2, 8)))
+    np.testing.assert_array_equal(
+        value_output_matrices(attention), value_output_matrices(attention)
+    )
+
+
+def test_weights_that_are_not_finite_are_refused():
+    attention = layer()
+    attention.W_query.weight = attention.W_query.weight * mx.nan
+    with pytest.raises(RunError, match="not finite"):
+        score_matrices(attention)
