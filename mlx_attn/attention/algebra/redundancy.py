@@ -43,7 +43,7 @@ def shrink(W: Float[np.ndarray, "D C"]) -> Shrunk:
     others = np.setdiff1d(np.arange(W.shape[1]), kept)
     basis = W[:, kept]
     _require_invertible(np.linalg.cond(basis), "shrunk", "convert --to separate at a lower --rank")
-    places = np.argsort(np.concatenate([kept, others]))
+    places = np.argsort(np.concatenate([kept, others])).astype(np.int32)
     return Shrunk(basis, np.linalg.solve(basis, W[:, others]), places)
 
 
