@@ -11,22 +11,39 @@ Files are replaced in one step; a directory is never overwritten without being t
 """
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import unwritable, write_text
+from mlx_attn.keys import keys_of, typed
 from mlx_attn.model import GPT
-from mlx_attn.model.config import config_from
+from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.weights import load_arrays, load_weights, save_arrays
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 from mlx_attn.trees import named_arrays
 
 RUNS = Path("runs")
 """Where runs land unless told otherwise."""
+
+CONFIG = "config.json"
+FILES = (
+    CONFIG,
+    "metrics.jsonl",
+    "samples.txt",
+    "tokenizer.*",
+    "model.safetensors",
+    "checkpoint",
+    "track",
+    "report.html",
+)
+"""A run's own files: what overwriting it removes."""
+
+SAMPLE_HEADING = re.compile(r"^--- step (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +74,11 @@ class Run:
         Raises:
             RunError: The weights are missing, damaged, or of another configuration.
         """
-        model = GPT(config_from(self.settings["model"]))
         arrays, _ = load_arrays(self.weights)
+        try:
+            model = GPT(config_from(typed(self.settings["model"], keys_of(GPTConfig))))
+        except ConfigError as error:
+            raise RunError(f"{self.path / CONFIG}: {error}") from error
         load_weights(self.weights, model, arrays)
         model.eval()
         return model
@@ -72,8 +92,28 @@ class Run:
         return load_tokenizer(self.path)
 
     def save_model(self, model: GPT) -> None:
-        """Write these weights as the best."""
+        """Write these weights as the best.
+
+        Raises:
+            RunError: The file cannot be written.
+        """
         save_arrays(self.weights, named_arrays(model), {})
+
+    def add_report(self, record: Mapping[str, Any]) -> None:
+        """Add a report to metrics.jsonl.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        self.append("metrics.jsonl", json.dumps(record, allow_nan=False) + "\n")
+
+    def add_sample(self, step: int, text: str) -> None:
+        """Add what the model wrote after a step to samples.txt.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        self.append("samples.txt", f"--- step {step}\n{text}\n\n")
 
     def append(self, file: str, text: str) -> None:
         """Add text to the end of a file of the run, such as metrics.jsonl.
@@ -88,16 +128,39 @@ class Run:
             raise unwritable(self.path / file, error) from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The reports written so far; a last line cut short by a crash is left out."""
+        """The reports written so far; a last line cut short by a crash is left out.
+
+        Raises:
+            RunError: The file cannot be read, or a line in it is damaged.
+        """
         path = self.path / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-        return [json.loads(line) for line in lines]
+        lines = _read_text(path).split("\n")[:-1] if path.exists() else []
+        return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
     def forget_after(self, step: int) -> None:
-        """Drop reports of later steps, which a resumed training will make again."""
-        kept = [json.dumps(report) for report in self.metrics() if report.get("step", 0) <= step]
-        kept = [line for line in kept if '"event": "end"' not in line]
-        write_text(self.path / "metrics.jsonl", "".join(f"{line}\n" for line in kept))
+        """Drop reports and samples of later steps, which a resumed training will make again.
+
+        The report of its end, which is of no step, goes too.
+
+        Raises:
+            RunError: A file cannot be read or written.
+        """
+        reports = [r for r in self.metrics() if "step" in r and r["step"] <= step]
+        lines = (json.dumps(report) + "\n" for report in reports)
+        write_text(self.path / "metrics.jsonl", "".join(lines))
+        samples = self.path / "samples.txt"
+        if samples.exists():
+            write_text(samples, _samples_until(step, _read_text(samples)))
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Run":
+        """The run with other settings in its config.json.
+
+        Raises:
+            RunError: The file cannot be written.
+        """
+        text = json.dumps(settings, indent=1, sort_keys=True, allow_nan=False)
+        write_text(self.path / CONFIG, text + "\n")
+        return Run(self.path, settings)
 
 
 def create_run(path: Path, settings: Mapping[str, Any], overwrite: bool = False) -> Run:
@@ -106,15 +169,26 @@ def create_run(path: Path, settings: Mapping[str, Any], overwrite: bool = False)
     Raises:
         RunError: The directory exists and is not to be overwritten, or cannot be written.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        if not overwrite:
-            raise RunError(
-                f"{path} exists: --resume {path} goes on with it, --overwrite replaces it, "
-                "--out names another directory"
-            )
+    check_free(path, overwrite)
+    if overwrite and path.exists():
         _clear(path)
-    write_text(path / "config.json", json.dumps(settings, indent=1, sort_keys=True) + "\n")
-    return Run(path, settings)
+    _claim(path)
+    return Run(path, settings).with_settings(settings)
+
+
+def check_free(path: Path, overwrite: bool = False) -> None:
+    """Refuse a place where a new run must not go.
+
+    Raises:
+        RunError: Something is there, and it is no run or not to be overwritten.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not overwrite:
+        raise _taken(path)
+    if not (path / CONFIG).is_file():
+        raise RunError(f"{path} is not a run directory, so --overwrite leaves it alone")
+    open_run(path)
 
 
 def open_run(path: Path) -> Run:
@@ -123,15 +197,13 @@ def open_run(path: Path) -> Run:
     Raises:
         RunError: There is none, or its config.json is damaged.
     """
-    file = path / "config.json"
+    file = path / CONFIG
     if not file.is_file():
         near = ", ".join(str(run) for run in find_runs(path.parent)[:3])
         raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{file}: cannot be read ({error})") from error
-    if not isinstance(settings, dict) or not {"model", "training", "text"} <= settings.keys():
+    settings = _parsed(_read_text(file), str(file))
+    tables = (settings.get(key) for key in ("model", "training", "text"))
+    if not all(isinstance(table, dict) for table in tables):
         raise RunError(f"{file}: not the settings of a run")
     return Run(path, settings)
 
@@ -150,11 +222,52 @@ def free_name(directory: Path, name: str) -> Path:
     return path
 
 
-def _clear(path: Path) -> None:
-    """Empty what must be a run directory; anything else is not ours to delete."""
-    if not (path / "config.json").is_file():
-        raise RunError(f"{path} is not a run directory, so --overwrite leaves it alone")
+def _claim(path: Path) -> None:
+    """Make the directory ours, so that two trainings that start together cannot share one."""
     try:
-        shutil.rmtree(path)
+        path.mkdir(parents=True, exist_ok=True)
+        (path / CONFIG).open("x").close()
+    except FileExistsError as error:
+        raise _taken(path) from error
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def _taken(path: Path) -> RunError:
+    return RunError(
+        f"{path} exists: --resume {path} goes on with it, --overwrite replaces it, "
+        "--out names another directory"
+    )
+
+
+def _clear(path: Path) -> None:
+    """Remove a run's own files; whatever else lies in the directory is not ours to delete."""
+    try:
+        for pattern in FILES:
+            for file in path.glob(pattern):
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from error
+
+
+def _parsed(text: str, place: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise RunError(f"{place}: damaged ({error})") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{place}: damaged (not a JSON object)")
+    return content
+
+
+def _samples_until(step: int, samples: str) -> str:
+    """The samples up to a step; each is headed by its own."""
+    later = (m.start() for m in SAMPLE_HEADING.finditer(samples) if int(m[1]) > step)
+    return samples[: next(later, None)]

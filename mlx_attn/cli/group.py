@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from mlx_attn import __version__
+from mlx_attn.cli.interruption import INTERRUPTED
 from mlx_attn.errors import ConfigError, RunError, nearest
 
 COMMANDS: dict[str, str] = {
@@ -16,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "sample": "Continue a prompt with a trained model.",
     "repl": "Talk to a trained model.",
     "variants": "Show what each variant computes and costs.",
+    "convert": "Write a trained model in another form of attention, and measure the error.",
     "data": "Show, fetch and generate the texts to train on.",
     "info": "Show the machine, the versions and what is fast here.",
 }
@@ -64,13 +66,38 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except ConfigError as error:
-            raise _WrongSetting(_one_line(error)) from error
+            raise _WrongSetting(str(error)) from error
         except RunError as error:
-            raise click.ClickException(_one_line(error)) from error
+            raise click.ClickException(str(error)) from error
+        except BrokenPipeError:
+            from mlx_attn.show.terminal import discard_unread
+
+            # The reader of a pipe, such as `head`, is gone: nothing to say and nobody to hear it.
+            discard_unread()
+            ctx.exit(0)
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the command line and exit; an error is one line, an interruption exits with 130."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            click.echo(_line_about(error), err=True)
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        sys.exit(code if isinstance(code, int) else 0)
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _line_about(error: click.ClickException) -> str:
+    """An error in one line; after wrong usage, where to read more."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    more = f" (see '{context.command_path} --help')" if context else ""
+    return f"Error: {' '.join(error.format_message().split())}{more}"
 
 
 @click.group(cls=LazyGroup, context_settings=CONTEXT, no_args_is_help=True)
@@ -88,9 +115,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: What follows the program's name; None reads it from the process.
     """
-    try:
-        group.main(arguments, prog_name="mlx-attn", standalone_mode=True)
-    except BrokenPipeError:
-        # The reader of a pipe, such as `head`, is gone: nothing to say and nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    group.main(arguments, prog_name="mlx-attn")

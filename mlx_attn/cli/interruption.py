@@ -2,10 +2,13 @@
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 Asked = Callable[[], bool]
+
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted."""
 
 
 @contextmanager
@@ -14,14 +17,19 @@ def orderly(announce: Callable[[], None]) -> Iterator[Asked]:
 
     Args:
         announce: Called once, at the first signal.
+
+    Raises:
+        KeyboardInterrupt: At the second signal.
     """
     signals: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        if signals:
-            raise KeyboardInterrupt
         signals.append(number)
-        announce()
+        if len(signals) > 1:
+            raise KeyboardInterrupt
+        # A stream cannot be written to while it is being written to, as to a pipe that is full.
+        with suppress(RuntimeError):
+            announce()
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -3,13 +3,13 @@
 No file is ever executed or unpickled.
 """
 
+import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
 from mlx_attn.errors import RunError
 from mlx_attn.files import replacing
@@ -41,19 +41,16 @@ def save_arrays(path: Path, arrays: Mapping[str, mx.array], facts: Mapping[str, 
         RunError: The file cannot be written.
     """
     mx.eval(list(arrays.values()))
-    metadata = {"format": "mlx", **facts, "checksum": _checksum(arrays)}
-    with replacing(path) as temporary:
-        target = temporary.with_suffix(".safetensors")
-        try:
-            mx.save_safetensors(str(target), dict(arrays), metadata)
-        except (RuntimeError, OSError) as error:
-            target.unlink(missing_ok=True)
-            raise RunError(f"{path}: cannot be written ({error}); is the disk full?") from error
-        target.replace(temporary)
+    metadata = {"format": "mlx", **facts}
+    metadata["checksum"] = _checksum(arrays, metadata)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        mx.save_safetensors(file, dict(arrays), metadata)
 
 
 def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
     """Read a file of `save_arrays`, checking that nothing of it is lost or changed.
+
+    Files from elsewhere, which have no checksum, are read too.
 
     Raises:
         RunError: The file is missing or damaged.
@@ -65,15 +62,18 @@ def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
         arrays, facts = loaded
         mx.eval(list(arrays.values()))
     except (RuntimeError, ValueError) as error:
-        raise RunError(f"{path}: damaged or truncated ({error}); use another checkpoint") from error
-    if facts.get("checksum", "") not in ("", _checksum(arrays)):
+        raise RunError(f"{path}: damaged or truncated; use another checkpoint") from error
+    checksum = facts.pop("checksum", None)
+    if checksum is not None and checksum != _checksum(arrays, facts):
         raise RunError(f"{path}: damaged: its checksum does not match; use another checkpoint")
     return arrays, facts
 
 
-def _checksum(arrays: Mapping[str, mx.array]) -> str:
-    checksum = 0
+def _checksum(arrays: Mapping[str, mx.array], facts: Mapping[str, str]) -> str:
+    """CRC-32 of all that the file holds: facts, names, types, shapes and numbers."""
+    checksum = zlib.crc32(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(arrays):
-        content = np.array(arrays[name]).tobytes()
-        checksum = zlib.crc32(content, zlib.crc32(name.encode(), checksum))
+        array: Any = arrays[name]
+        checksum = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), checksum)
+        checksum = zlib.crc32(memoryview(array).tobytes(), checksum)
     return f"{checksum:08x}"

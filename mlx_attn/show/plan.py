@@ -1,43 +1,54 @@
 """The first thing a training shows: what is about to be trained, in one small table."""
 
-from rich.console import Console
-from rich.table import Table
+from typing import Any
 
 from mlx_attn.attention.variants import VARIANTS
-from mlx_attn.model import GPTConfig, model_cost
+from mlx_attn.model import GPTConfig, ModelCost, model_cost
 from mlx_attn.show.quantities import count, memory
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.training.settings import Settings
+from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.memory import FLOAT_BYTES
+from mlx_attn.training.trainer import Trainer
 
-FLOAT_BYTES = 4
 
-
-def plan_rows(settings: Settings, config: GPTConfig, corpus: Corpus) -> list[tuple[str, str]]:
+def plan_rows(trainer: Trainer, corpus: Corpus) -> list[tuple[str, str]]:
     """What the plan says, line by line."""
+    config, variant = trainer.model.config, trainer.settings.variant
     cost = model_cost(config)
-    training = settings.training
-    tokens = training.batch_size * training.accumulate * config.context_length
     rows = [
-        ("variant", settings.variant),
+        ("variant", variant),
         ("model", _shape(config)),
         ("parameters", f"{cost.parameters:,} ({count(cost.attention_parameters)} in attention)"),
         ("text", _text(corpus)),
-        ("training", f"{_budget(settings)}, {count(tokens)} tokens a step, {training.optimizer}"),
-        ("weights, gradient, optimizer", memory(4 * FLOAT_BYTES * cost.parameters)),
+        ("training", _recipe(trainer)),
+        ("memory", f"{memory(_state_bytes(cost))} for weights, gradient and optimizer"),
     ]
-    if settings.variant in VARIANTS:
-        rows.insert(1, ("formula", VARIANTS[settings.variant].formula))
+    if variant in VARIANTS:
+        rows.insert(1, ("formula", VARIANTS[variant].formula))
     return rows
 
 
-def print_plan(rows: list[tuple[str, str]], console: Console) -> None:
-    """Print the plan."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in rows:
-        table.add_row(name, text)
-    console.print(table)
+def plan_facts(trainer: Trainer, corpus: Corpus) -> dict[str, Any]:
+    """The plan for a program."""
+    cost = model_cost(trainer.model.config)
+    return {
+        "event": "plan",
+        "variant": trainer.settings.variant,
+        "params": cost.parameters,
+        "attention_params": cost.attention_parameters,
+        "step": trainer.progress.step,
+        "steps": trainer.steps,
+        "tokens_per_step": trainer.tokens_per_step,
+        "training_tokens": len(corpus.train.tokens),
+        "validation_tokens": len(corpus.val.tokens),
+        "vocab_size": corpus.tokenizer.vocab_size,
+        "memory": _state_bytes(cost),
+    }
+
+
+def _state_bytes(cost: ModelCost) -> int:
+    """Bytes of weights, gradient and AdamW's two moments."""
+    return 4 * FLOAT_BYTES * cost.parameters
 
 
 def _shape(config: GPTConfig) -> str:
@@ -59,8 +70,14 @@ def _text(corpus: Corpus) -> str:
     )
 
 
-def _budget(settings: Settings) -> str:
-    training = settings.training
+def _recipe(trainer: Trainer) -> str:
+    tokens = f"{count(trainer.tokens_per_step)} tokens a step"
+    done = trainer.progress.step
+    so_far = f"; {done} steps are done" if done else ""
+    return f"{_budget(trainer.config)}, {tokens}, {trainer.config.optimizer}{so_far}"
+
+
+def _budget(training: TrainConfig) -> str:
     bounds = {
         f"{training.steps} steps": training.steps,
         f"{training.epochs:g} epochs": training.epochs,

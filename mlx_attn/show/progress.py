@@ -1,20 +1,27 @@
 """How a training is shown: a live line on a terminal, plain lines in a pipe, JSON for programs.
 
-A display is a context manager that takes reports. Progress goes to stderr; with JSON the reports
-themselves go to stdout, one object a line.
+A display is a context manager that takes reports. Progress and messages go to stderr; the result,
+which is all that `conclude` shows, and the reports as JSON go to stdout.
 """
 
 import json
-import sys
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import rich.progress
 from rich.console import Console
+from rich.table import Column
 from rich.text import Text
 
 from mlx_attn.show.quantities import count, duration, memory
+from mlx_attn.show.repl.screen import printable
+from mlx_attn.show.terminal import is_live
 from mlx_attn.training.reports import Ended, Evaluated, Report, Started, Stepped, as_record
+
+BAR = 20
+"""Columns of the bar."""
+
+WIDE_ENOUGH_FOR_A_BAR = 70
 
 
 class Display(AbstractContextManager["Display"], Protocol):
@@ -28,9 +35,16 @@ class Display(AbstractContextManager["Display"], Protocol):
         """Show one line that stays."""
         ...
 
+    def conclude(self, report: Ended, sample: str) -> None:
+        """Show the result of a training and what the model writes now."""
+        ...
+
 
 class Quiet:
-    """Shows nothing but messages."""
+    """Shows no progress; the result is the run's directory, for a script."""
+
+    def __init__(self, console: Console):
+        self.console = console
 
     def __enter__(self) -> "Quiet":
         return self
@@ -42,8 +56,23 @@ class Quiet:
         """Nothing."""
 
     def message(self, text: str) -> None:
-        """One line on stderr."""
-        print(text, file=sys.stderr, flush=True)
+        """A line on stderr, above the bar where there is one."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    def conclude(self, report: Ended, sample: str) -> None:
+        """Where the run is."""
+        print(report.run)
+
+
+class Json(Quiet):
+    """One JSON object a report on stdout; the last of them is the result."""
+
+    def __call__(self, report: Report) -> None:
+        """One object, flushed."""
+        print(json.dumps(as_record(report), allow_nan=False), flush=True)
+
+    def conclude(self, report: Ended, sample: str) -> None:
+        """Nothing more."""
 
 
 class Plain(Quiet):
@@ -51,32 +80,34 @@ class Plain(Quiet):
 
     def __call__(self, report: Report) -> None:
         """One line on stderr."""
-        line = evaluation_line(report) if isinstance(report, Evaluated) else None
         if isinstance(report, Stepped):
-            line = step_line(report)
-        if line:
-            self.message(line)
+            self.message(step_line(report))
+        elif isinstance(report, Evaluated):
+            self.message(evaluation_line(report))
+
+    def conclude(self, report: Ended, sample: str) -> None:
+        """The loss, a sample, and what to do next."""
+        for line in closing_lines(report):
+            print(line)
+        if sample:
+            print(f"it writes: {printable(sample.strip())}")
+        if report.run:
+            print(f"talk to it:  mlx-attn repl {report.run}")
 
 
-class Json(Quiet):
-    """One JSON object a report on stdout."""
-
-    def __call__(self, report: Report) -> None:
-        """One object, flushed."""
-        print(json.dumps(as_record(report)), flush=True)
-
-
-class Live:
+class Live(Plain):
     """A bar with the latest figures, and a line that stays for every validation."""
 
     def __init__(self, console: Console):
-        self._console = console
+        super().__init__(console)
+        text = rich.progress.TextColumn(
+            "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
+        )
+        self._has_bar = console.width >= WIDE_ENOUGH_FOR_A_BAR
+        columns = [rich.progress.BarColumn(bar_width=BAR)] if self._has_bar else []
+        # Results on stdout are not the bar's to redirect: stdout may be a file.
         self._bar = rich.progress.Progress(
-            rich.progress.BarColumn(bar_width=None),
-            rich.progress.TextColumn("{task.description}"),
-            console=console,
-            transient=True,
-            expand=True,
+            *columns, text, console=console, transient=True, redirect_stdout=False
         )
         self._task = self._bar.add_task("starting", total=None)
         self._val_loss = ""
@@ -93,37 +124,40 @@ class Live:
         if isinstance(report, Started):
             self._bar.update(self._task, total=report.steps or None, completed=report.step)
         elif isinstance(report, Stepped):
-            total, done = _share(report)
-            line = step_line(report, self._val_loss, short=self._console.width < 100)
-            self._bar.update(self._task, total=total, completed=done, description=line)
+            total = report.seconds + report.seconds_left
+            room = self.console.width - (BAR + 2 if self._has_bar else 1)
+            line = step_line(report, self._val_loss, room)
+            self._bar.update(self._task, total=total, completed=report.seconds, description=line)
         elif isinstance(report, Evaluated):
             self._val_loss = f"{report.val_loss:.3f}"
             self.message(evaluation_line(report))
-
-    def message(self, text: str) -> None:
-        """A line above the bar."""
-        self._console.print(Text(text), soft_wrap=True)
 
 
 def display_for(json_lines: bool, quiet: bool, console: Console) -> Display:
     """The display that fits the flags and the terminal."""
     if json_lines:
-        return Json()
+        return Json(console)
     if quiet:
-        return Quiet()
-    return Live(console) if console.is_terminal else Plain()
+        return Quiet(console)
+    return Live(console) if is_live(console) else Plain(console)
 
 
-def step_line(report: Stepped, val_loss: str = "", short: bool = False) -> str:
-    """Where the training stands, in one line."""
-    steps = f"/{report.steps}" if report.steps else ""
-    parts = [f"step {report.step}{steps}", f"loss {report.loss:.3f}"]
-    if val_loss:
-        parts.append(f"val {val_loss}")
-    parts.append(f"{count(report.tok_s)} tok/s")
-    if not short:
-        parts.append(memory(report.peak_memory))
-    return "  ".join([*parts, f"{duration(report.seconds_left)} left"])
+def step_line(report: Stepped, val_loss: str = "", width: int = 200) -> str:
+    """Where the training stands, in one line that leaves out what does not fit."""
+    parts = {
+        "step": f"step {report.step}" + (f"/{report.steps}" if report.steps else ""),
+        "loss": f"loss {report.loss:.3f}",
+        "val": f"val {val_loss}" if val_loss else "",
+        "speed": f"{count(report.tok_s)} tok/s",
+        "memory": memory(report.peak_memory),
+        "left": f"{duration(report.seconds_left)} left",
+    }
+    for least in ("", "memory", "speed", "val", "left"):
+        parts.pop(least, None)
+        line = "  ".join(part for part in parts.values() if part)
+        if len(line) <= width:
+            break
+    return line
 
 
 def evaluation_line(report: Evaluated) -> str:
@@ -149,9 +183,3 @@ def closing_lines(report: Ended) -> list[str]:
         shares = ", ".join(f"{name} {share:.3f}" for name, share in report.abilities.items())
         lines.append(f"{report.above_floor:.3f} bits per byte above the floor: {shares}")
     return lines
-
-
-def _share(report: Stepped) -> tuple[float, float]:
-    """Total and done for the bar: in steps, or in seconds where time is the bound."""
-    total = report.seconds + report.seconds_left
-    return total, report.seconds

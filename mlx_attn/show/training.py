@@ -1,75 +1,85 @@
-"""A training from first table to last line, for whoever sits in front of it."""
+"""A training from its first report to its last line, for whoever sits in front of it."""
 
-import json
 from collections.abc import Callable
 
-from rich.console import Console
-
 from mlx_attn.sampling import SamplerConfig, stream
-from mlx_attn.show.plan import plan_rows, print_plan
-from mlx_attn.show.progress import Display, closing_lines
-from mlx_attn.text.corpus import Corpus
+from mlx_attn.show.progress import Display
+from mlx_attn.show.terminal import discard_unread
 from mlx_attn.text.tokenizers import Tokenizer
-from mlx_attn.training.loop import train
+from mlx_attn.training.loop import INTERRUPTED, train
 from mlx_attn.training.reports import Ended, Evaluated, Report, as_record
 from mlx_attn.training.trainer import Trainer
 
 SAMPLE_TOKENS = 120
 
 
-def show_plan(trainer: Trainer, corpus: Corpus, console: Console) -> None:
-    """What is about to be trained."""
-    print_plan(plan_rows(trainer.settings, trainer.model.config, corpus), console)
+def follow(
+    trainer: Trainer, tokenizer: Tokenizer, display: Display, asked: Callable[[], bool]
+) -> str:
+    """Train, show and store every report, conclude, and return why the training ended.
 
-
-def follow(trainer: Trainer, display: Display, asked: Callable[[], bool], silent: bool) -> str:
-    """Train, show and store every report; return why the training ended.
-
-    Reports go to metrics.jsonl and, at every validation, a sample to samples.txt.
+    Reports go to metrics.jsonl and, at every validation, a sample to samples.txt. When nobody reads
+    the reports any more, as after `| head`, the training ends as if interrupted.
     """
-    writes, reason, closing = _Writer(trainer), "", []
+    keep, first_step = _Keeper(trainer, tokenizer), trainer.progress.step
+    reader_is_gone: list[bool] = []
     with display:
-        for report in train(trainer, asked):
-            display(report)
-            writes(report)
-            if isinstance(report, Ended):
-                reason, closing = report.reason, closing_lines(report)
-    if not silent:
-        for line in [*closing, *_what_next(trainer, reason, writes.sample)]:
-            display.message(line)
-    return reason
+        for report in train(trainer, lambda: asked() or bool(reader_is_gone)):
+            keep(report)
+            try:
+                display(report)
+            except BrokenPipeError:
+                reader_is_gone.append(True)
+                discard_unread()
+    return _concluded(trainer, display, first_step, keep)
 
 
-class _Writer:
-    """Stores reports and samples in the run directory."""
+def _concluded(trainer: Trainer, display: Display, first_step: int, keep: "_Keeper") -> str:
+    ended = keep.ended
+    if not ended or ended.reason == INTERRUPTED:
+        display.message(what_is_saved(trainer))
+        return INTERRUPTED
+    if ended.steps == first_step:
+        display.message(f"nothing left to do at step {ended.steps}: give more --steps or --minutes")
+    display.conclude(ended, keep.sample)
+    return ended.reason
 
-    def __init__(self, trainer: Trainer):
-        self.trainer, self.run, self.sample = trainer, trainer.run, ""
-        self._tokenizer = self.run.load_tokenizer() if self.run else None
+
+def what_is_saved(trainer: Trainer) -> str:
+    """How to go on with a training that was interrupted."""
+    if not trainer.run or trainer.saved_step is None:
+        return "stopped; nothing was saved"
+    return (
+        f"saved at step {trainer.saved_step}; go on with:  "
+        f"mlx-attn train --resume {trainer.run.path}"
+    )
+
+
+class _Keeper:
+    """Stores reports and samples in the run directory; those made anew are forgotten first."""
+
+    def __init__(self, trainer: Trainer, tokenizer: Tokenizer):
+        self.trainer, self.tokenizer, self.sample = trainer, tokenizer, ""
+        self.ended: Ended | None = None
+        if trainer.run:
+            trainer.run.forget_after(trainer.progress.step)
 
     def __call__(self, report: Report) -> None:
-        if not self.run or not self._tokenizer:
+        run = self.trainer.run
+        self.ended = report if isinstance(report, Ended) else None
+        if not run:
             return
-        self.run.append("metrics.jsonl", json.dumps(as_record(report)) + "\n")
+        run.add_report(as_record(report))
         if isinstance(report, Evaluated):
-            self.sample = write_sample(self.trainer, self._tokenizer)
-            self.run.append("samples.txt", f"--- step {report.step}\n{self.sample}\n\n")
+            self.sample = write_sample(self.trainer, self.tokenizer)
+            run.add_sample(report.step, self.sample)
 
 
 def write_sample(trainer: Trainer, tokenizer: Tokenizer) -> str:
-    """What the model writes after a newline, now."""
+    """What the model writes now, from nothing."""
     model = trainer.model
     model.eval()
-    pieces = stream(model, tokenizer, "\n", SamplerConfig(temp=0.8, seed=0), SAMPLE_TOKENS)
+    pieces = stream(model, tokenizer, "", SamplerConfig(temp=0.8, seed=0), SAMPLE_TOKENS)
     text = "".join(piece.text for piece in pieces)
     model.train()
     return text
-
-
-def _what_next(trainer: Trainer, reason: str, sample: str) -> list[str]:
-    if not trainer.run:
-        return []
-    path = trainer.run.path
-    if reason == "interrupted":
-        return [f"saved; go on with:  mlx-attn train --resume {path}"]
-    return [f"it writes: {sample.strip()}", f"talk to it:  mlx-attn repl {path}"]

@@ -28,7 +28,9 @@ class Progress:
     Attributes:
         step: Steps done.
         seconds: Training time so far, validation included.
-        training_seconds: The same without validation.
+        timed_steps: Steps whose time is known: all but the first after each start.
+        training_seconds: What these took, validation excluded.
+        evaluated_step: Step of the latest validation.
         best_loss: Lowest validation loss so far, in nats per token.
         best_bits_per_byte: The same per byte of text.
         best_above_floor: The same above the text's entropy, where that is known.
@@ -39,7 +41,9 @@ class Progress:
 
     step: int = 0
     seconds: float = 0.0
+    timed_steps: int = 0
     training_seconds: float = 0.0
+    evaluated_step: int = 0
     best_loss: float = float("inf")
     best_bits_per_byte: float = float("inf")
     best_above_floor: float | None = None
@@ -48,7 +52,8 @@ class Progress:
     peak_memory: int = 0
 
     def record(self, result: Evaluation, best: bool) -> None:
-        """Take note of a validation."""
+        """Take note of a validation of this step."""
+        self.evaluated_step = self.step
         self.waited = 0 if best else self.waited + 1
         if best:
             self.best_loss, self.best_bits_per_byte = result.loss, result.bits_per_byte
@@ -64,41 +69,56 @@ def save_checkpoint(
     Raises:
         RunError: The file cannot be written.
     """
-    arrays = {f"model.{name}": array for name, array in named_arrays(model).items()}
-    for name, array in named_arrays(list(optimizer.state)).items():
-        arrays[f"optimizer.{name}"] = array
-    state: Any = mx.random.state
-    arrays["random"] = state[0]
+    random: Any = mx.random.state
+    arrays = {
+        **_prefixed("model.", named_arrays(model)),
+        **_prefixed("optimizer.", named_arrays(list(optimizer.state))),
+        "random": random[0],
+    }
     save_arrays(path, arrays, {"progress": json.dumps(asdict(progress))})
 
 
 def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Progress:
     """Restore model, optimizer and random state in place; return where the training stood.
 
-    Must be called before the step is compiled: compiled functions hold on to the state they saw.
+    Must be called before the first step: the compiled step holds on to these very containers.
 
     Raises:
         RunError: The file is missing, damaged, or of another configuration.
     """
+    if not path.exists():
+        raise RunError(f"{path}: no such file: nothing was saved there to go on from")
     arrays, facts = load_arrays(path)
+    progress = _progress(path, facts)
+    _restore_optimizer(path, optimizer, _under("optimizer.", arrays))
     load_weights(path, model, _under("model.", arrays))
-    states = named_arrays(list(optimizer.state))
-    saved = _under("optimizer.", arrays)
-    if saved.keys() != states.keys():
-        raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
-    for state, restored in zip(optimizer.state, _as_list(saved), strict=True):
-        state.update(restored)
     high, low = (int(half) for half in np.array(arrays["random"]))
     mx.random.seed((high << 32) | low)
-    known = {field.name for field in fields(Progress)}
+    return progress
+
+
+def _restore_optimizer(
+    path: Path, optimizer: GroupedOptimizer, saved: Mapping[str, mx.array]
+) -> None:
+    expected = named_arrays(list(optimizer.state))
+    if {n: a.shape for n, a in saved.items()} != {n: a.shape for n, a in expected.items()}:
+        raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
+    restored: Any = tree_unflatten(list(saved.items()))
+    for state, values in zip(optimizer.state, restored, strict=True):
+        state.update(values)
+
+
+def _progress(path: Path, facts: Mapping[str, str]) -> Progress:
+    if "progress" not in facts:
+        raise RunError(f"{path}: weights alone, no checkpoint: there is nothing to resume from")
     record = json.loads(facts["progress"])
+    known = {field.name for field in fields(Progress)}
     return Progress(**{key: value for key, value in record.items() if key in known})
+
+
+def _prefixed(prefix: str, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    return {prefix + name: array for name, array in arrays.items()}
 
 
 def _under(prefix: str, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-
-
-def _as_list(arrays: Mapping[str, mx.array]) -> list[dict]:
-    tree: Any = tree_unflatten(list(arrays.items()))
-    return tree

@@ -1,6 +1,7 @@
 """How a model is trained: every number, with its meaning as `help`."""
 
 from dataclasses import asdict, dataclass, field
+from sys import float_info
 from typing import Any
 
 from mlx_attn.errors import ConfigError
@@ -59,15 +60,7 @@ class TrainConfig:
             raise ConfigError("nothing bounds the training: give steps, epochs or minutes")
 
     def _check_choices(self):
-        tables = {
-            "optimizer": OPTIMIZERS,
-            "schedule": SCHEDULES,
-            "windows": WINDOWS,
-            "decay": DECAYS,
-            "dtype": DTYPES,
-            "compile": COMPILE,
-        }
-        for key, table in tables.items():
+        for key, table in _CHOICES.items():
             if getattr(self, key) not in table:
                 raise ConfigError(f"{key}='{getattr(self, key)}' must be one of {', '.join(table)}")
 
@@ -75,36 +68,37 @@ class TrainConfig:
         for key, (low, high) in _BOUNDS.items():
             number = getattr(self, key)
             if not low <= number <= high:
-                limit = f"at least {low}" if number < low or high == _LARGE else f"below {high}"
+                limit = f"at most {high}" if number > high else f"at least {low}"
                 raise ConfigError(f"{key}={number} must be {limit}")
+        for key in ("beta1", "beta2"):
+            if getattr(self, key) == 1:
+                raise ConfigError(f"{key}=1 never moves a weight: use less than 1, such as 0.9")
         if self.lr == 0:
             raise ConfigError("lr=0 trains nothing: use a positive learning rate")
+        if self.schedule != "constant" and self.min_lr > self.lr:
+            raise ConfigError(
+                f"min_lr={self.min_lr} must be at most lr={self.lr}: the schedule goes down"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """All keys with their values, for a file."""
         return asdict(self)
 
 
-_LARGE = 2**62
+_CHOICES = {
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "windows": WINDOWS,
+    "decay": DECAYS,
+    "dtype": DTYPES,
+    "compile": COMPILE,
+}
+
 _BOUNDS: dict[str, tuple[float, float]] = {
-    "steps": (0, _LARGE),
-    "epochs": (0, _LARGE),
-    "minutes": (0, _LARGE),
-    "batch_size": (1, _LARGE),
-    "accumulate": (1, _LARGE),
-    "lr": (0, _LARGE),
-    "min_lr": (0, _LARGE),
-    "muon_lr": (0, _LARGE),
-    "merged_lr": (0, _LARGE),
-    "warmup": (0, _LARGE),
-    "cooldown": (0, 1),
-    "weight_decay": (0, _LARGE),
-    "beta1": (0, 1),
-    "beta2": (0, 1),
-    "clip": (0, _LARGE),
+    **dict.fromkeys(("steps", "warmup", "eval_every", "save_every", "patience"), (0, 2**62)),
+    **dict.fromkeys(("batch_size", "accumulate", "log_every"), (1, 2**62)),
+    **dict.fromkeys(("epochs", "minutes", "weight_decay", "clip"), (0, float_info.max)),
+    **dict.fromkeys(("lr", "min_lr", "muon_lr", "merged_lr"), (0, float_info.max)),
+    **dict.fromkeys(("cooldown", "beta1", "beta2"), (0, 1)),
     "seed": (0, 2**32 - 1),
-    "eval_every": (0, _LARGE),
-    "save_every": (0, _LARGE),
-    "log_every": (1, _LARGE),
-    "patience": (0, _LARGE),
 }

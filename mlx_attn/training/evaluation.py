@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Integer
 
+from mlx_attn.errors import ConfigError
 from mlx_attn.model import GPT
 from mlx_attn.text.corpus import Split
 from mlx_attn.training.batches import last_start
@@ -50,13 +51,22 @@ class Evaluator:
 
     Args:
         split: Tokens, and what is known of them.
-        context_length: Length T of a window.
+        context_length: Longest window; a shorter text makes one window.
+
+    Raises:
+        ConfigError: There is no token to score.
     """
 
     def __init__(self, split: Split, context_length: int):
+        n_tokens = len(split.tokens)
+        if n_tokens < 2:
+            raise ConfigError(
+                f"the validation text has {n_tokens} tokens, and at least 2 are needed to score "
+                "one: use a longer text"
+            )
         self.split = split
-        self.context_length = context_length
-        self.windows = evaluation_windows(len(split.tokens), context_length, split.document_starts)
+        self.context_length = min(context_length, n_tokens - 1)
+        self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
         self._tokens = mx.asarray(split.tokens)
 
     def __call__(self, model: GPT) -> Evaluation:
@@ -89,12 +99,11 @@ class Evaluator:
         per_bit_and_byte = math.log(2) * self.split.n_bytes
         floor, abilities = self.split.floor_nats, {}
         if self.split.token_abilities is not None and self.split.ability_floor_nats:
-            of_token = np.bincount(self.split.token_abilities, losses)
             floors = self.split.ability_floor_nats
+            paid = np.bincount(self.split.token_abilities, losses, minlength=len(floors))
             abilities = {
-                name: (float(of_token[i]) - nats_floor) / per_bit_and_byte
-                for i, (name, nats_floor) in enumerate(floors.items())
-                if i < len(of_token)
+                name: (float(nats_paid) - nats_floor) / per_bit_and_byte
+                for (name, nats_floor), nats_paid in zip(floors.items(), paid, strict=True)
             }
         return Evaluation(
             loss=nats / tokens,

@@ -65,8 +65,8 @@ class Evaluated:
     event: ClassVar[str] = "eval"
     step: int
     tokens: int
-    val_loss: float | None
-    bits_per_byte: float | None
+    val_loss: float
+    bits_per_byte: float
     above_floor: float | None
     best: bool
     seconds: float
@@ -80,10 +80,10 @@ class Ended:
         variant: Name of the attention variant.
         steps: Steps done.
         tokens: Tokens trained on.
-        val_loss: Nats per token of the best validation.
+        val_loss: Nats per token of the best validation; None where there was none.
         bits_per_byte: The same per byte of text.
         params: Trained numbers.
-        tok_s: Tokens per second of training, validation excluded.
+        tok_s: Tokens per second of training, without validations and the first step.
         peak_memory: Bytes.
         seconds: Training time, validation included.
         run: The run directory.

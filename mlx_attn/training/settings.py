@@ -4,18 +4,24 @@ All settings share one flat namespace, so a file, a flag and an environment vari
 key. Later layers win; a key nobody knows is refused with the nearest name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from mlx_attn.attention.variants import VARIANTS, find_variant
 from mlx_attn.errors import ConfigError, nearest
+from mlx_attn.keys import keys_of, typed
 from mlx_attn.model.config import BLOCKS, GPTConfig, config_from
 from mlx_attn.model.presets import find_preset
 from mlx_attn.training.config import TrainConfig
 
 DEFAULT_PRESET = "tiny"
 _BUDGETS = ("steps", "epochs", "minutes")
+
+RESUMABLE = frozenset(
+    {*_BUDGETS, "eval_every", "save_every", "log_every", "patience", "compile", "data"}
+)
+"""What may change when a training goes on: how long, what it reports, and where its text lies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +68,28 @@ class Settings:
 
 
 def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
-    """The settings that a config.json holds, with some of the training's changed.
+    """The settings that a config.json holds, for going on with some of them changed.
+
+    Args:
+        record: The content of config.json.
+        changes: Settings that are wanted now; what is not in `RESUMABLE` must be as it was.
 
     Raises:
-        ConfigError: A value cannot work.
+        ConfigError: A value cannot work, or cannot change.
     """
-    model = {key: value for key, value in record["model"].items() if key != "vocab_size"}
-    training = TrainConfig(**_join((record["training"], changes)))
-    return Settings(record["preset"], model, training, TextConfig(**record["text"]))
+    changes = expanded(changes)
+    _check_resumable(record, changes)
+    training, text = keys_of(TrainConfig), keys_of(TextConfig)
+    try:
+        model = typed(record["model"], keys_of(GPTConfig))
+        recipe = _join((typed(record["training"], training), _only(changes, training)))
+        where = typed(record["text"], text) | _only(changes, text)
+    except ConfigError as error:
+        raise ConfigError(f"config.json: {error}") from error
+    model.pop("vocab_size", None)
+    return Settings(
+        str(record.get("preset", "")), model, TrainConfig(**recipe), TextConfig(**where)
+    )
 
 
 def resolve(*layers: Mapping[str, Any]) -> Settings:
@@ -81,18 +101,35 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
     Raises:
         ConfigError: A key or a value cannot work.
     """
-    layers = tuple(_expanded(layer) for layer in layers)
-    preset = str(_join(layers).pop("preset", DEFAULT_PRESET))
+    layers = tuple(expanded(layer) for layer in layers)
+    preset = str(_join(layers).get("preset", DEFAULT_PRESET))
     chosen = find_preset(preset)
     merged = _join(({**chosen.text, **chosen.training, **chosen.model}, *layers))
-    merged.pop("preset", None)
-    of_text, of_training = _keys(TextConfig), _keys(TrainConfig)
+    text = keys_of(TextConfig)
+    model = {k: v for k, v in _only(merged, keys_of(GPTConfig)).items() if k not in text}
     return Settings(
         preset,
-        {k: v for k, v in merged.items() if k in _keys(GPTConfig) - of_text},
-        TrainConfig(**{k: v for k, v in merged.items() if k in of_training}),
-        TextConfig(**{k: v for k, v in merged.items() if k in of_text}),
+        model,
+        TrainConfig(**_only(merged, keys_of(TrainConfig))),
+        TextConfig(**_only(merged, text)),
     )
+
+
+def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """A checked layer with `variant` and `block` replaced by the keys they stand for.
+
+    A key that the layer itself names wins over what these two say of it.
+
+    Raises:
+        ConfigError: A key is unknown, or a value is of another type or names nothing.
+    """
+    plain = typed(layer, keys_of(*_CONFIGS) | dict.fromkeys(_SEVERAL, str))
+    short: dict[str, Any] = {}
+    if "block" in plain:
+        short |= _block(plain.pop("block"))
+    if "variant" in plain:
+        short |= find_variant(plain.pop("variant")).maps
+    return {**short, **plain}
 
 
 def variant_name(model: Mapping[str, Any]) -> str:
@@ -105,24 +142,17 @@ def variant_name(model: Mapping[str, Any]) -> str:
 
 def known_keys() -> dict[str, type]:
     """Every setting's name and the configuration that it belongs to."""
-    return {
-        f.name: config for config in (GPTConfig, TrainConfig, TextConfig) for f in fields(config)
-    }
+    return {f.name: config for config in _CONFIGS for f in fields(config)}
 
 
-def _expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """A layer with `variant` and `block` replaced by the keys they stand for."""
-    known = [*known_keys(), "preset", "variant", "block"]
-    for key in layer:
-        if key not in known:
-            raise ConfigError(f"unknown setting '{key}'{nearest(key, known)}")
-    plain = dict(layer)
-    short: dict[str, Any] = {}
-    if "block" in plain:
-        short |= _block(plain.pop("block"))
-    if "variant" in plain:
-        short |= find_variant(plain.pop("variant")).maps
-    return {**short, **plain}
+def _check_resumable(record: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    recorded = {**record, **record["model"], **record["training"], **record["text"]}
+    for key, value in changes.items():
+        if key not in RESUMABLE and recorded.get(key) != value:
+            raise ConfigError(
+                f"{key}={value!r} cannot change when a training goes on: it is "
+                f"{recorded.get(key)!r}; what can: {', '.join(sorted(RESUMABLE))}"
+            )
 
 
 def _block(name: str) -> Mapping[str, Any]:
@@ -141,5 +171,9 @@ def _join(layers: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
     return merged
 
 
-def _keys(config: type) -> set[str]:
-    return {f.name for f in fields(config)}
+def _only(settings: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    return {key: settings[key] for key in known if key in settings}
+
+
+_CONFIGS = (GPTConfig, TrainConfig, TextConfig)
+_SEVERAL = ("preset", "variant", "block")

@@ -17,10 +17,12 @@ from mlx_attn.training.batches import EpochWindows, RandomWindows, WindowOrder
 from mlx_attn.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.evaluation import Evaluation, Evaluator
+from mlx_attn.training.memory import check_memory
 from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.training.schedule import learning_rate_factor
 from mlx_attn.training.settings import Settings
 from mlx_attn.training.step import TrainStep
+from mlx_attn.trees import named_arrays
 
 
 class Trainer:
@@ -35,6 +37,7 @@ class Trainer:
         progress: Where the training stands.
         step: Trains on windows that start at given places; `launch_step` chooses them.
         run: Where weights and checkpoints are kept; None keeps nothing on disk.
+        saved_step: The step of the latest checkpoint; None where there is none.
         steps: Bound in steps; 0 where there is none.
         tokens_per_step: Tokens that a step trains on.
 
@@ -45,19 +48,20 @@ class Trainer:
     def __init__(self, settings: Settings, corpus: Corpus):
         self.settings, self.config = settings, settings.training
         self.run: Run | None = None
+        self.saved_step: int | None = None
         self.progress = Progress()
-        mx.random.seed(self.config.seed)
         model_config = settings.model_config(corpus.tokenizer.vocab_size)
         T = model_config.context_length
         self.order = _window_order(corpus, T, self.config)
         self.evaluator = Evaluator(corpus.val, T)
+        self.steps = _bound_in_steps(self.config, self.order)
+        self.tokens_per_step = self.order.batch_size * self.config.accumulate * T
+        check_memory(model_config, self.order.batch_size)
+        mx.random.seed(self.config.seed)
         self.model = GPT(model_config)
         self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
-        mx.eval(self.model.parameters(), self.optimizer.state)
         tokens = mx.asarray(corpus.train.tokens)
         self.step = TrainStep(self.model, self.optimizer, tokens, self.config)
-        self.steps = _bound_in_steps(self.config, self.order)
-        self.tokens_per_step = self.config.batch_size * self.config.accumulate * T
 
     def resume(self, run: Run) -> None:
         """Go on from a run's checkpoint; to be called before the first step.
@@ -67,7 +71,7 @@ class Trainer:
         """
         self.run = run
         self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer)
-        run.forget_after(self.progress.step)
+        self.saved_step = self.progress.step
 
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start one step: its loss and gradient norm, on their way to being computed."""
@@ -81,8 +85,14 @@ class Trainer:
         return result
 
     def evaluate(self) -> tuple[Evaluation, bool]:
-        """Validate; keep the weights if they are the best so far, and say whether they are."""
+        """Validate; keep the weights if they are the best so far, and say whether they are.
+
+        Raises:
+            RunError: The loss is not finite, or the weights cannot be written.
+        """
         result = self.evaluator(self.model)
+        if not math.isfinite(result.loss):
+            raise self.divergence(f"validation loss {result.loss}", self.progress.step)
         best = result.loss < self.progress.best_loss
         self.progress.record(result, best)
         if best and self.run:
@@ -90,26 +100,38 @@ class Trainer:
         return result, best
 
     def save(self) -> None:
-        """Write a checkpoint; where nothing was validated yet, the weights too."""
+        """Write a checkpoint if there is none of this step; before any validation, weights too.
+
+        Raises:
+            RunError: A file cannot be written.
+        """
+        if self.saved_step == self.progress.step:
+            return
         if self.run:
+            if not all(mx.isfinite(array).all() for array in named_arrays(self.model).values()):
+                raise self.divergence("a weight is not finite", self.progress.step)
             if not self.run.weights.exists():
                 self.run.save_model(self.model)
             save_checkpoint(self.run.checkpoint, self.model, self.optimizer, self.progress)
+        self.saved_step = self.progress.step
 
     @property
     def learning_rate(self) -> float:
         """AdamW's learning rate at the latest step."""
-        return self.config.lr * self._factor(max(0, self.progress.step - 1))
+        return self._learning_rate(self.progress.step)
 
-    def divergence(self, loss: float, norm: float) -> RunError:
-        """What to say when the loss is not finite."""
+    def divergence(self, what: str, step: int) -> RunError:
+        """What to say when a loss is not finite."""
         kept = "no checkpoint was saved yet"
-        if self.run and self.run.checkpoint.exists():
-            kept = f"the last good checkpoint is {self.run.checkpoint}"
+        if self.run and self.saved_step is not None:
+            kept = f"the last good checkpoint, of step {self.saved_step}, is {self.run.checkpoint}"
         return RunError(
-            f"loss {loss} and gradient norm {norm} at step {self.progress.step}, learning rate "
-            f"{self.learning_rate:.3g}: try a smaller --lr, or --clip 1; {kept}"
+            f"{what} at step {step}, learning rate {self._learning_rate(step):.3g}: "
+            f"try a smaller --lr, or --clip 1; {kept}"
         )
+
+    def _learning_rate(self, step: int) -> float:
+        return self.config.lr * self._factor(max(0, step - 1))
 
     def _factor(self, step: int) -> float:
         return learning_rate_factor(self.config, step, self.steps, self.progress.seconds)

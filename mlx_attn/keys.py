@@ -1,0 +1,48 @@
+"""Configuration classes as sets of keys: which there are, and what each may hold.
+
+Settings reach the classes from files, flags and the environment; here they are held to the classes'
+own fields, so that a wrong key or a wrong type is one line and not a surprise later.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from mlx_attn.errors import ConfigError, nearest
+
+_WORDS: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+}
+
+
+def keys_of(*configs: type) -> dict[str, type]:
+    """The keys of dataclasses whose fields all have defaults, with the types of these."""
+    return {field.name: type(field.default) for config in configs for field in fields(config)}
+
+
+def typed(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:
+    """The settings, whole numbers made floats where a float is meant.
+
+    Args:
+        settings: Keys and values, from anywhere.
+        known: The keys there are, and their types.
+
+    Raises:
+        ConfigError: A key is unknown (the nearest is named), or a value is of another type.
+    """
+    return {key: _typed(key, value, known) for key, value in settings.items()}
+
+
+def _typed(key: str, value: Any, known: Mapping[str, type]) -> Any:
+    if key not in known:
+        raise ConfigError(f"unknown setting '{key}'{nearest(key, known)}")
+    kind = known[key]
+    if kind is float and type(value) is int and abs(value) < 2**63:
+        value = float(value)
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        raise ConfigError(f"{key}={value!r} must be {_WORDS[kind]}")
+    return value

@@ -1,0 +1,67 @@
+"""Refusing what cannot fit into this machine's memory, before anything is allocated where possible.
+
+A process that asks for too much is killed without a word; a lower bound of what a training needs
+finds the settings with a zero too many.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.model.config import GPTConfig
+
+FLOAT_BYTES = 4
+
+
+def least_memory(model: GPTConfig, batch_size: int) -> int:
+    """Bytes that a training cannot do without: n_weights * 12 + logits * 8.
+
+    Weights of the feed-forward layers and the embedding, each with its gradient and one optimizer
+    state; logits of one batch with their gradient.
+    """
+    feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
+    weights = feed_forward + model.vocab_size * model.emb_dim
+    logits = batch_size * model.context_length * model.vocab_size
+    return FLOAT_BYTES * (3 * weights + 2 * logits)
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_memory(model: GPTConfig, batch_size: int) -> None:
+    """Refuse what cannot fit.
+
+    Raises:
+        ConfigError: The training needs more memory than there is.
+    """
+    needed, there = least_memory(model, batch_size), machine_memory()
+    if needed > there:
+        raise ConfigError(
+            f"this training needs more than {needed / 1e9:,.0f} GB and the machine has "
+            f"{there / 1e9:,.0f} GB: use fewer or narrower layers, a shorter context, or a smaller "
+            "batch_size with accumulate"
+        )
+
+
+@contextmanager
+def within_memory() -> Iterator[None]:
+    """Turn MLX's complaint about memory into one line that says what to do.
+
+    Raises:
+        RunError: An allocation failed.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, RunError) or not any(word in str(error) for word in _COMPLAINTS):
+            raise
+        raise RunError(
+            f"out of memory ({error}): use a smaller batch_size with accumulate, a shorter "
+            "context_length or a smaller model"
+        ) from error
+
+
+_COMPLAINTS = ("malloc", "allocate", "Insufficient Memory")
