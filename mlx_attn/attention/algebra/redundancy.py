@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 
 from mlx_attn.errors import ConfigError
 
-LARGEST_CONDITION = 1e4
-"""Of an inverted matrix: float32 keeps seven digits, and such a matrix may cost four of them."""
+LARGEST_CONDITION = 1e5
+"""Of an inverted matrix: float32 keeps seven digits, and such a matrix may cost five of them."""
 
 
 class Shrunk(NamedTuple):

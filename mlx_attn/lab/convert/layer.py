@@ -21,12 +21,12 @@ class Layer:
     Attributes:
         attention: The layer, its weights in float64.
         weights: These weights by name, such as "W_query.weight".
-        inputs: Some x that it meets, where a conversion asks for them.
+        read: What its heads read of some text, softmax_h x, where that is known; lazily.
     """
 
     attention: Attention
     weights: Weights
-    inputs: Float[mx.array, "B T C"] | None = None
+    read: Float[mx.array, "B H T C"] | None = None
 
     @property
     def config(self) -> AttentionConfig:
@@ -34,8 +34,8 @@ class Layer:
         return self.attention.config
 
 
-def read_layer(attention: Attention, inputs: mx.array | None = None) -> Layer:
-    """A copy of a layer in float64.
+def read_layer(attention: Attention, x: Float[mx.array, "B T C"] | None = None) -> Layer:
+    """A copy of a layer in float64, and what its heads read of x.
 
     Raises:
         RunError: Its weights are not finite: the training diverged.
@@ -45,7 +45,7 @@ def read_layer(attention: Attention, inputs: mx.array | None = None) -> Layer:
         if not np.isfinite(array).all():
             raise RunError(f"{name} holds numbers that are not finite: train the model again")
     exact = build_attention(attention.config, weights)
-    return Layer(exact, weights, None if inputs is None else inputs.astype(mx.float64))
+    return Layer(exact, weights, None if x is None else attention.weights(x) @ x[:, None])
 
 
 def completed(weights: Weights, config: AttentionConfig) -> Weights:

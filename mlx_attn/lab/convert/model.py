@@ -46,9 +46,9 @@ def convert(
     if fold_norm:
         model = fold_norms(model)
     target = find_conversion(to).target(model.config, rank)
-    read = [] if tokens is None else [x for _, x in attention_inputs(model, tokens)]
+    inputs = [] if tokens is None else [x for _, x in attention_inputs(model, tokens)]
     arrays = {n: a for n, a in named_arrays(model).items() if ".att." not in n}
-    for i, (block, x) in enumerate(zip_longest(model.trf_blocks, read)):
+    for i, (block, x) in enumerate(zip_longest(model.trf_blocks, inputs)):
         weights = _rewrite(read_layer(block.att, x), model.config, target)
         arrays |= {f"trf_blocks.{i}.att.{name}": weight for name, weight in weights.items()}
     return build_model(target, arrays, model.tok_emb.weight.dtype)

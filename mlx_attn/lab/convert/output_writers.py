@@ -6,8 +6,8 @@ Each says where it is exact; elsewhere it writes the nearest weights there are.
 from collections.abc import Callable
 from dataclasses import replace
 
-import mlx.core as mx
 import numpy as np
+from jaxtyping import Float
 
 from mlx_attn.attention import AttentionConfig
 from mlx_attn.attention.algebra import (
@@ -99,24 +99,26 @@ def _own_coordinates(
 
     What it read, z_h = softmax_h x, must give these coordinates of what all heads wrote together.
     """
-    if layer.inputs is None:
+    if layer.read is None:
         raise ConfigError(
             f"{target.n_heads} heads without out_proj are fitted to what the layer computes: "
             "give some tokens of the training text"
         )
-    with mx.stream(mx.cpu):
-        read = as_numpy(layer.attention.weights(layer.inputs) @ layer.inputs[:, None])
-    read = read.swapaxes(0, 1).reshape(target.n_heads, -1, target.d_in)
+    read = as_numpy(layer.read).swapaxes(0, 1).reshape(target.n_heads, -1, target.d_in)
     wrote = sum(z @ VO.T for z, VO in zip(read, factors.products, strict=True))
     wrote = (wrote + factors.whole_constant).reshape(-1, target.n_heads, target.value_dim)
     ones = np.ones((read.shape[1], int(target.qkv_bias)))
-    fits = [
-        np.linalg.lstsq(np.hstack([read[h], ones]), wrote[:, h], rcond=None)[0].T
-        for h in range(target.n_heads)
-    ]
-    fitted = np.concatenate(fits)
+    fits = [_least_squares(np.hstack([read[h], ones]), wrote[:, h]) for h in range(target.n_heads)]
+    fitted = np.concatenate([fit.T for fit in fits])
     bias = fitted[:, target.d_in :].sum(axis=1)
     return fitted[:, : target.d_in], bias
+
+
+def _least_squares(
+    given: Float[np.ndarray, "N columns"], wanted: Float[np.ndarray, "N D"]
+) -> Float[np.ndarray, "columns D"]:
+    """By the normal equations: many more rows than columns, and no need of their last digits."""
+    return np.linalg.lstsq(given.T @ given, given.T @ wanted, rcond=1e-12)[0]
 
 
 def _linear_value(weights: Weights, target: AttentionConfig, layer: Layer) -> Weights:

@@ -52,17 +52,21 @@ class Conversion:
         Raises:
             ConfigError: The conversion does not apply, with the reason.
         """
+        target = self.changed(config, rank)
+        if target == config:
+            raise ConfigError(f"the model is in the form that --to {self.name} gives already")
+        return target
+
+    def changed(self, config: GPTConfig, rank: int = 0) -> GPTConfig:
+        """As `target`, and the configuration itself where it is in that form already."""
         if rank and not self.ranked:
             names = ", ".join(name for name, row in CONVERSIONS.items() if row.ranked)
             raise ConfigError(f"--to {self.name} has no rank: leave --rank out, or use {names}")
         for refusal in self.refusals:
             _refuse(refusal, config, self.name)
         target = replace(config, **self.changes(config, rank))
-        if target == config:
-            raise ConfigError(f"the model is in the form that --to {self.name} gives already")
-        if changes_scores(config, target):
-            for refusal in _OF_SCORES:
-                _refuse(refusal, config, self.name)
+        for refusal in _OF_SCORES if changes_scores(config, target) else ():
+            _refuse(refusal, config, self.name)
         return target
 
 

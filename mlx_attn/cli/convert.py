@@ -1,0 +1,188 @@
+"""`mlx-attn convert`: a trained model in another form of attention, with the error made."""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from mlx_attn.cli.interruption import INTERRUPTED
+from mlx_attn.cli.sample import run_argument
+
+if TYPE_CHECKING:
+    from mlx_attn.runs import Run
+    from mlx_attn.text.corpus import Corpus
+
+
+class Ranks(click.ParamType):
+    """Ranks as people write them: 8, or 1,2,4, or 1..128, or 8..128:8, or several with commas."""
+
+    name = "ranks"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """The ranks in the order given."""
+        if isinstance(value, tuple):
+            return value
+        ranks: list[int] = []
+        for part in value.split(","):
+            found = re.fullmatch(r"(\d+)(?:\.\.(\d+)(?::([1-9]\d*))?)?", part.strip())
+            if not found:
+                self.fail(f"'{part}' is no rank: write 8, or 1,2,4, or 1..128", param, ctx)
+            first, last, step = found.groups()
+            ranks += range(int(first), int(last or first) + 1, int(step or 1))
+        if not ranks or min(ranks) < 1:
+            self.fail(f"'{value}' has no rank of at least 1", param, ctx)
+        return tuple(ranks)
+
+
+class Form(click.ParamType):
+    """A conversion by name; the library checks it and suggests the nearest."""
+
+    name = "form"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The names that begin like that."""
+        from mlx_attn.lab.convert import CONVERSIONS
+
+        return [CompletionItem(name) for name in CONVERSIONS if name.startswith(incomplete)]
+
+
+@click.command()
+@run_argument
+@click.option("--to", type=Form(), help="The form to convert to; --list shows them.")
+@click.option("--rank", "ranks", type=Ranks(), help="One rank, or several for a curve: 1..128.")
+@click.option("--fold-norm", is_flag=True, help="Fold the norm's gain and shift into the maps.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where the result goes.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")
+@click.option("--list", "as_list", is_flag=True, help="Show the conversions and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    run: str | None,
+    to: str | None,
+    ranks: tuple[int, ...] | None,
+    fold_norm: bool,
+    out: Path | None,
+    overwrite: bool,
+    as_list: bool,
+    as_json: bool,
+) -> None:
+    r"""Write a trained model in another form of attention, and say what it changed.
+
+    RUN is a directory or a name in runs/; without it, the latest there. The result is a new run
+    that trains on, samples and converts further. With several ranks nothing is converted for good:
+    the loss at each rank is measured, printed and drawn.
+
+    \b
+      mlx-attn convert runs/tiny-standard --to merged
+      mlx-attn convert runs/tiny-merged --to separate --rank 16
+      mlx-attn convert runs/tiny-standard --to separate --rank 1..32
+    """
+    try:
+        if as_list:
+            _show_list(as_json)
+        elif ranks and len(ranks) > 1:
+            if fold_norm or overwrite:
+                raise click.UsageError("--fold-norm and --overwrite belong to a single conversion")
+            _measure_ranks(run, to or "separate", ranks, out, as_json)
+        elif to is None:
+            raise click.UsageError("say what to convert to: --to FORM (--list shows the forms)")
+        else:
+            _convert(run, to, ranks, fold_norm, out, overwrite, as_json)
+    except KeyboardInterrupt:
+        ctx.exit(INTERRUPTED)
+
+
+def _convert(
+    name: str | None,
+    to: str,
+    ranks: tuple[int, ...] | None,
+    fold_norm: bool,
+    out: Path | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    from mlx_attn.lab.convert.runs import convert_run
+    from mlx_attn.lab.convert.table import find_conversion
+    from mlx_attn.runs import free_name
+    from mlx_attn.show.conversion import outcome_table
+    from mlx_attn.show.terminal import stdout_console
+
+    to = find_conversion(to).name
+    run = _open(name)
+    out = out or free_name(run.path.parent, f"{run.name}-{to}")
+    rank = ranks[0] if ranks else 0
+    options: dict[str, Any] = {"rank": rank, "fold_norm": fold_norm, "overwrite": overwrite}
+    new, outcome = convert_run(run, to, out, _corpus(run), **options)
+    if as_json:
+        facts = {"run": str(new.path), "from": str(run.path), "to": to, "rank": rank}
+        click.echo(json.dumps(facts | outcome.record()))
+        return
+    click.echo(str(new.path))
+    stdout_console().print(outcome_table(outcome))
+
+
+def _measure_ranks(
+    name: str | None, to: str, ranks: tuple[int, ...], out: Path | None, as_json: bool
+) -> None:
+    from mlx_attn.lab.convert.runs import measure_ranks
+    from mlx_attn.show.conversion import rank_table
+    from mlx_attn.show.probe.figures import style
+    from mlx_attn.show.rank_figure import save_rank_curve
+    from mlx_attn.show.terminal import stdout_console
+
+    style()  # says now, and not after minutes, that matplotlib is missing
+    run = _open(name)
+    curve = measure_ranks(run, to, ranks, _corpus(run), _say_progress(len(ranks)))
+    files = save_rank_curve(curve, out or run.path)
+    if as_json:
+        facts = {"run": str(run.path), "figures": [str(file) for file in files]}
+        click.echo(json.dumps(facts | curve.record()))
+        return
+    stdout_console().print(rank_table(curve))
+    click.echo("\n".join(str(file) for file in files))
+
+
+def _show_list(as_json: bool) -> None:
+    from mlx_attn.lab.convert import CONVERSIONS
+    from mlx_attn.show.conversion import conversions_table
+    from mlx_attn.show.terminal import stdout_console
+
+    if as_json:
+        keys = ("name", "identity", "exact", "ranked")
+        rows = [{key: getattr(row, key) for key in keys} for row in CONVERSIONS.values()]
+        click.echo(json.dumps({"conversions": rows}))
+    else:
+        stdout_console().print(conversions_table())
+
+
+def _open(name: str | None) -> "Run":
+    from mlx_attn.sampling import open_voice
+
+    return open_voice(name).run
+
+
+def _corpus(run: "Run") -> "Corpus":
+    """The text that a run was trained on, fetched or generated again where it is missing."""
+    from mlx_attn.show.downloads import download_lines
+    from mlx_attn.text.corpus import prepare
+
+    text = run.settings["text"]
+    progress = download_lines(lambda line: click.echo(line, err=True))
+    return prepare(text["data"], text["tokenizer"], text["vocab_size"], progress=progress)
+
+
+def _say_progress(total: int) -> Any:
+    """Says on stderr which rank is done."""
+
+    def say(rank: int, done: int) -> None:
+        click.echo(f"rank {rank}: {done} of {total}", err=True)
+
+    return say

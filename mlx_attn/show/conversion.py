@@ -1,0 +1,68 @@
+"""A conversion, and a model at several ranks, as tables for a terminal."""
+
+from rich.table import Table
+from rich.text import Text
+
+from mlx_attn.lab.convert.measure import Figures, Outcome
+from mlx_attn.lab.convert.ranks import RankCurve
+from mlx_attn.lab.convert.table import CONVERSIONS
+
+
+def outcome_table(outcome: Outcome) -> Table:
+    """What a conversion changed, before beside after."""
+    before, after = outcome.before, outcome.after
+    title = f"attention: {before.variant} -> {after.variant}"
+    table = Table(title=title, title_justify="left", title_style="", box=None, padding=(0, 2, 0, 0))
+    for heading in ("", "before", "after", "change"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    table.add_row(
+        "validation loss",
+        f"{before.val_loss:.6f}",
+        f"{after.val_loss:.6f}",
+        f"{outcome.loss_change:+.1e} nats",
+    )
+    _add_counts(table, "parameters", before.params, after.params)
+    _add_counts(
+        table,
+        "cache bytes per token",
+        before.cache_bytes_per_token,
+        after.cache_bytes_per_token,
+    )
+    table.add_row("largest logit difference", "", "", f"{outcome.logit_difference:.1e}")
+    table.add_row("relative error of S", "", "", f"{outcome.score_error:.1e}")
+    table.add_row("relative error of VO", "", "", f"{outcome.output_error:.1e}")
+    return table
+
+
+def rank_table(curve: RankCurve) -> Table:
+    """A row per rank; the last row is the model itself."""
+    original = curve.original
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("rank", "val loss", "change", "parameters", "cache bytes/token", "error"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for point in curve.points:
+        change = f"{point.figures.val_loss - original.val_loss:+.4f}"
+        table.add_row(str(point.rank), *_cells(point.figures, change), f"{point.error:.1e}")
+    table.add_row("model", *_cells(original, ""), "")
+    return table
+
+
+def conversions_table() -> Table:
+    """Every conversion, with its identity and when it is exact."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("--to", no_wrap=True)
+    table.add_column("why both compute the same", ratio=3)
+    table.add_column("exact", ratio=2)
+    for row in CONVERSIONS.values():
+        rank = f"; --rank: {row.ranked}" if row.ranked else ""
+        table.add_row(Text(row.name, "bold"), Text(row.identity), Text(row.exact + rank))
+    return table
+
+
+def _add_counts(table: Table, name: str, before: int, after: int) -> None:
+    table.add_row(name, f"{before:,}", f"{after:,}", f"{after - before:+,}")
+
+
+def _cells(figures: Figures, change: str) -> tuple[str, ...]:
+    counts = (f"{figures.params:,}", f"{figures.cache_bytes_per_token:,}")
+    return (f"{figures.val_loss:.4f}", change, *counts)
