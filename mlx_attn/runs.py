@@ -6,6 +6,7 @@
     tokenizer.*         the tokenizer
     model.safetensors   the weights with the lowest validation loss
     checkpoint/         the last state: weights, optimizer, random state, step
+    track/              weights at tracked steps, of a run that started from another
 
 Files are replaced in one step; a directory is never overwritten without being told to.
 """
@@ -68,18 +69,22 @@ class Run:
         """The file with the best weights."""
         return self.path / "model.safetensors"
 
-    def load_model(self) -> GPT:
+    def load_model(self, weights: Path | None = None) -> GPT:
         """The model with its best weights, ready for evaluation.
+
+        Args:
+            weights: Another file of weights, such as a snapshot's.
 
         Raises:
             RunError: The weights are missing, damaged, or of another configuration.
         """
-        arrays, _ = load_arrays(self.weights)
+        weights = weights or self.weights
+        arrays, _ = load_arrays(weights)
         try:
             model = GPT(config_from(typed(self.settings["model"], keys_of(GPTConfig))))
         except ConfigError as error:
             raise RunError(f"{self.path / CONFIG}: {error}") from error
-        load_weights(self.weights, model, arrays)
+        load_weights(weights, model, arrays)
         model.eval()
         return model
 

@@ -50,6 +50,7 @@ class TrainConfig:
     eval_every: int = _key(250, "steps between validations (0: only at the end)")
     save_every: int = _key(0, "steps between checkpoints (0: at every validation)")
     log_every: int = _key(10, "steps between reports of the training loss")
+    track: int = _key(0, "steps between records of every head's matrices (0: none)")
     patience: int = _key(0, "stop after this many validations without a better one (0: never)")
     compile: str = _key("auto", "mx.compile the step: auto (on a GPU), on or off")
 
@@ -95,7 +96,8 @@ _CHOICES = {
 }
 
 _BOUNDS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("steps", "warmup", "eval_every", "save_every", "patience"), (0, 2**62)),
+    **dict.fromkeys(("steps", "warmup", "eval_every", "save_every"), (0, 2**62)),
+    **dict.fromkeys(("track", "patience"), (0, 2**62)),
     **dict.fromkeys(("batch_size", "accumulate", "log_every"), (1, 2**62)),
     **dict.fromkeys(("epochs", "minutes", "weight_decay", "clip"), (0, float_info.max)),
     **dict.fromkeys(("lr", "min_lr", "muon_lr", "merged_lr"), (0, float_info.max)),

@@ -89,6 +89,13 @@ class Evaluator:
                 losses[place + window.first : place + window.last] = row[window.first : window.last]
         return losses
 
+    def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
+        """At most `count` of the windows as tokens, evenly spread over the split."""
+        spread = np.linspace(0, len(self.windows) - 1, count).astype(int)
+        starts = np.array([self.windows[i].start for i in np.unique(spread)])
+        places = starts[:, None] + np.arange(self.context_length)
+        return self.split.tokens[places].astype(np.int64)
+
     def _batches(self) -> Iterator[list[Window]]:
         size = max(1, EVALUATION_TOKENS // self.context_length)
         for i in range(0, len(self.windows), size):

@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_attn.training.reports import Ended, Evaluated, Started, Stepped
+from mlx_attn.training.reports import Ended, Evaluated, Started, Stepped, Tracked
 from mlx_attn.training.trainer import Trainer
 from mlx_attn.trees import count_parameters
 
@@ -94,6 +94,14 @@ class Log:
             best=best,
             seconds=progress.seconds,
         )
+
+    def tracked(self) -> Tracked:
+        """The report of the heads' matrices, measured now that the loss is known to be finite."""
+        self._read()
+        self.progress.training_seconds += self._lap()
+        tracked = self.trainer.track()
+        self.pause()
+        return tracked
 
     def ended(self, reason: str) -> Ended:
         """The report that closes a training."""

@@ -40,6 +40,8 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
 def _reports(trainer: Trainer, log: Log, should_stop: Callable[[], bool]) -> Iterator[Report]:
     config, progress, reason = trainer.config, trainer.progress, ""
     yield log.started()
+    if config.track and not progress.step:
+        yield log.tracked()
     while not reason:
         reason = _reason_to_end(trainer, should_stop)
         evaluates = _evaluates(trainer, reason)
@@ -53,6 +55,8 @@ def _reports(trainer: Trainer, log: Log, should_stop: Callable[[], bool]) -> Ite
         if not reason:
             log.pause()
             log.launched(trainer.launch_step())
+            if _due(progress.step, config.track):
+                yield log.tracked()
     yield log.ended(reason)
 
 

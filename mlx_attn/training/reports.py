@@ -73,6 +73,24 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tracked:
+    """The matrices of every head; see `mlx_attn.training.tracking`. Lists are [layer][head].
+
+    Attributes:
+        step: Steps done.
+        scores: Effective rank, norm and symmetry of S_h.
+        value_outputs: The same of V_h O_h.
+        drift: How far the heads are from where they started; None where that is not known.
+    """
+
+    event: ClassVar[str] = "track"
+    step: int
+    scores: Mapping[str, list[list[float]]]
+    value_outputs: Mapping[str, list[list[float]]]
+    drift: Mapping[str, list[list[float]]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The training is over.
 
@@ -108,7 +126,7 @@ class Ended:
     abilities: Mapping[str, float] = field(default_factory=dict)
 
 
-Report = Started | Stepped | Evaluated | Ended
+Report = Started | Stepped | Evaluated | Tracked | Ended
 
 
 def as_record(report: Report) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.memory import check_memory
 from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.training.reports import Tracked
 from mlx_attn.training.schedule import learning_rate_factor
 from mlx_attn.training.settings import Settings
 from mlx_attn.training.step import TrainStep
+from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, snapshots
 from mlx_attn.trees import named_arrays
 
 
@@ -35,6 +37,7 @@ class Trainer:
     Attributes:
         model: Trained in place.
         progress: Where the training stands.
+        tracker: Measures the matrices of the heads.
         step: Trains on windows that start at given places; `launch_step` chooses them.
         run: Where weights and checkpoints are kept; None keeps nothing on disk.
         saved_step: The step of the latest checkpoint; None where there is none.
@@ -59,9 +62,20 @@ class Trainer:
         check_memory(model_config, self.order.batch_size)
         mx.random.seed(self.config.seed)
         self.model = GPT(model_config)
+        self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))
         self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
         tokens = mx.asarray(corpus.train.tokens)
         self.step = TrainStep(self.model, self.optimizer, tokens, self.config)
+
+    def start_from(self, source: GPT) -> None:
+        """Start with the weights of a model of the same form, and track the drift from it.
+
+        To be called before the first step. The random numbers of the training start afresh, so that
+        what was drawn to make the source is nothing to it.
+        """
+        self.model.load_weights(list(named_arrays(source).items()))
+        self.tracker.start = source
+        mx.random.seed(self.config.seed)
 
     def resume(self, run: Run) -> None:
         """Go on from a run's checkpoint; to be called before the first step.
@@ -70,6 +84,8 @@ class Trainer:
             RunError: The checkpoint is missing, damaged, or of another configuration.
         """
         self.run = run
+        if self.config.track and 0 in snapshots(run):
+            self.tracker.start = run.load_model(snapshots(run)[0])
         self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer)
         self.saved_step = self.progress.step
 
@@ -98,6 +114,16 @@ class Trainer:
         if best and self.run:
             self.run.save_model(self.model)
         return result, best
+
+    def track(self) -> Tracked:
+        """Measure the heads; where there is a start to compare with, keep the weights as well.
+
+        Raises:
+            RunError: The weights cannot be written.
+        """
+        if self.run and self.tracker.start:
+            save_snapshot(self.run, self.model, self.progress.step)
+        return self.tracker(self.progress.step)
 
     def save(self) -> None:
         """Write a checkpoint if there is none of this step; before any validation, weights too.

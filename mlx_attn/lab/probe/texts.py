@@ -5,9 +5,9 @@ from jaxtyping import Integer
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.runs import Run
-from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.text.corpus import prepare
 from mlx_attn.text.tokenizers import Tokenizer
-from mlx_attn.training.evaluation import evaluation_windows
+from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.training.settings import settings_from
 
 Tokens = Integer[np.ndarray, "B T"]
@@ -43,13 +43,4 @@ def validation_windows(run: Run, count: int) -> Tokens:
         raise RunError(
             f"{run.path} was trained on another text than {text.data} holds now: give a prompt"
         )
-    return spread_windows(corpus, run.settings["model"]["context_length"], count)
-
-
-def spread_windows(corpus: Corpus, context_length: int, count: int) -> Tokens:
-    """At most `count` of the windows that validation scores, evenly spread."""
-    split = corpus.val
-    windows = evaluation_windows(len(split.tokens), context_length, split.document_starts)
-    chosen = np.unique(np.linspace(0, len(windows) - 1, count).astype(int))
-    starts = np.array([windows[i].start for i in chosen])
-    return split.tokens[starts[:, None] + np.arange(context_length)].astype(np.int64)
+    return Evaluator(corpus.val, run.settings["model"]["context_length"]).texts(count)

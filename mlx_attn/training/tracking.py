@@ -1,0 +1,141 @@
+"""How every head's matrices change while a model trains, and how far they drift from a start.
+
+Two models that start as the same function, one with W_query and W_key apart and one with S merged,
+learn differently. What can be compared as they do: the spectra of S_h and V_h O_h, and the drift of
+one from the other, in the matrices and in what these do to fixed windows of text.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+from jaxtyping import Float64, Integer
+
+from mlx_attn.attention import Attention
+from mlx_attn.attention.circuits import (
+    HeadProducts,
+    raw_scores,
+    score_matrices,
+    score_products,
+    value_output_products,
+)
+from mlx_attn.attention.spectra import spectrum
+from mlx_attn.model import GPT
+from mlx_attn.model.inspection import attention_inputs
+from mlx_attn.model.weights import save_arrays
+from mlx_attn.runs import Run
+from mlx_attn.training.reports import Tracked
+from mlx_attn.trees import named_arrays
+
+TRACKED_TEXTS = 4
+TRACKED_TOKENS = 64
+"""How many windows of text the drift is measured on, and their length at most."""
+
+PerHead = list[list[float]]
+"""A number for every layer and head, as it is written to metrics.jsonl."""
+
+
+class Tracker:
+    """Measures a model in training.
+
+    Args:
+        model: Measured as it is when called.
+        tokens: Fixed windows of text, for the drift; of each the beginning is used.
+
+    Attributes:
+        start: The model that it started from, in any form; without one there is no drift.
+    """
+
+    def __init__(self, model: GPT, tokens: Integer[np.ndarray, "B T"]):
+        self.model, self.tokens = model, mx.array(tokens[:, :TRACKED_TOKENS])
+        self.start: GPT | None = None
+
+    def __call__(self, step: int) -> Tracked:
+        """The numbers of every head after this step; the model's training mode is left as it was.
+
+        Raises:
+            RunError: Weights are not finite.
+        """
+        training = self.model.training
+        self.model.eval()
+        tracked = Tracked(
+            step=step,
+            scores=spectra(score_products, self.model),
+            value_outputs=spectra(value_output_products, self.model),
+            drift=drift(self.model, self.start, self.tokens) if self.start else None,
+        )
+        self.model.train(training)
+        return tracked
+
+
+def spectra(products_of: Callable[[Attention], HeadProducts], model: GPT) -> dict[str, PerHead]:
+    """Effective rank, norm and symmetry of one kind of matrix; see `mlx_attn.attention.spectra`."""
+    layers = [spectrum(products_of(block.att)) for block in model.trf_blocks]
+    keys = ("effective_rank", "norm", "symmetry")
+    return {key: [getattr(layer, key).tolist() for layer in layers] for key in keys}
+
+
+def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str, PerHead]:
+    """How far every head of one model is from the same head of another; both in evaluation mode.
+
+    - matrices: |S_h - S'_h|_F / |S'_h|_F, where S_h is W_query_h W_key_h^T in separate form.
+    - scores: |s - s'|_F / |s'|_F with s = scale * x S_h x^T over all pairs of tokens of the windows
+      that attend to each other, less the mean of every row, which the softmax does not see. Every
+      model has its own x.
+    - maps: sum_j |A_ij - A'_ij| / 2 of the attention weights, averaged over i: the share of its
+      attention that a token gives to others than in the other model.
+
+    Args:
+        model: One model.
+        start: Another with as many layers and heads; what is divided by is its.
+        tokens: Windows that both read.
+    """
+    rows: dict[str, PerHead] = {"matrices": [], "scores": [], "maps": []}
+    pairs = zip(attention_inputs(model, tokens), attention_inputs(start, tokens), strict=True)
+    for (one, x), (other, y) in pairs:
+        rows["matrices"].append(_relative(score_matrices(one), score_matrices(other)))
+        rows["scores"].append(_relative(_seen_scores(one, x), _seen_scores(other, y)))
+        rows["maps"].append(_moved(one.weights(x), other.weights(y)))
+    return rows
+
+
+def save_snapshot(run: Run, model: GPT, step: int) -> None:
+    """Keep the weights of this step, for a comparison with another run.
+
+    Raises:
+        RunError: They cannot be written.
+    """
+    save_arrays(_folder(run) / f"{step}.safetensors", named_arrays(model), {})
+
+
+def snapshots(run: Run) -> dict[int, Path]:
+    """The weights that a run kept, by step in order."""
+    files = {int(file.stem): file for file in _folder(run).glob("*.safetensors")}
+    return dict(sorted(files.items()))
+
+
+def _folder(run: Run) -> Path:
+    return run.path / "track"
+
+
+def _seen_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H seen"]:
+    """The scores of tokens that attend to each other, less the mean of every row."""
+    scores = np.array(raw_scores(attention, x).astype(mx.float32)).astype(np.float64)
+    T = scores.shape[-1]
+    causal = np.tril(np.ones((T, T)))
+    mean = (scores * causal).sum(-1, keepdims=True) / causal.sum(-1, keepdims=True)
+    return ((scores - mean) * causal).swapaxes(0, 1).reshape(scores.shape[1], -1)
+
+
+def _relative(one: np.ndarray, other: np.ndarray) -> list[float]:
+    """|one - other| / |other| for every head."""
+    one, other = one.reshape(len(one), -1), other.reshape(len(other), -1)
+    size = np.maximum(np.linalg.norm(other, axis=1), 1e-30)
+    return (np.linalg.norm(one - other, axis=1) / size).tolist()
+
+
+def _moved(one: mx.array, other: mx.array) -> list[float]:
+    """Half the sum of differences in a row, averaged over rows and windows, for every head."""
+    gap = np.abs(np.array(one.astype(mx.float32)) - np.array(other.astype(mx.float32)))
+    return (gap.sum(-1) / 2).mean(axis=(0, 2), dtype=np.float64).tolist()

@@ -1,0 +1,202 @@
+"""Every head's matrices through training, and the drift from a common start."""
+
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.attention import VARIANTS
+from mlx_attn.attention.algebra import merge_query_key
+from mlx_attn.attention.circuits import score_matrices
+from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.model.inspection import attention_inputs
+from mlx_attn.runs import Run, create_run, open_run
+from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.training.loop import train
+from mlx_attn.training.reports import Ended, Stepped, Tracked, as_record
+from mlx_attn.training.settings import resolve
+from mlx_attn.training.tracking import drift, snapshots
+from mlx_attn.training.trainer import Trainer
+from mlx_attn.trees import named_arrays
+
+SIZES: dict[str, Any] = {"n_layers": 2, "n_heads": 2, "emb_dim": 8, "context_length": 8}
+TOKENS = np.arange(12).reshape(2, 6)
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Corpus:
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat, and the dog sat on the cat. " * 20)
+    return prepare(str(text), "char", directory=tmp_path / "data")
+
+
+def trainer(corpus: Corpus, **settings: Any) -> Trainer:
+    recipe = {"steps": 6, "batch_size": 2, "eval_every": 0, "log_every": 2, "warmup": 0}
+    return Trainer(resolve({"preset": "nano", **SIZES, **recipe, **settings}), corpus)
+
+
+def tracked(training: Trainer) -> list[Tracked]:
+    return [report for report in train(training) if isinstance(report, Tracked)]
+
+
+def gpt(**choices: Any) -> GPT:
+    model = GPT(GPTConfig(**{**SIZES, "vocab_size": 20, "start": "book", **choices}))
+    model.eval()
+    return model
+
+
+def merged_twin(model: GPT) -> GPT:
+    """The same function with S in the place of W_query and W_key."""
+    twin = GPT(replace(model.config, score="merged"))
+    arrays = {n: a for n, a in named_arrays(model).items() if n in named_arrays(twin)}
+    for i, block in enumerate(model.trf_blocks):
+        query, key = block.att.W_query.weight, block.att.W_key.weight
+        arrays[f"trf_blocks.{i}.att.S.weight"] = merge_query_key(query, key, 2)
+    twin.load_weights(list(arrays.items()))
+    twin.eval()
+    return twin
+
+
+def test_a_record_is_made_at_the_start_and_every_k_steps(corpus):
+    assert [report.step for report in tracked(trainer(corpus, track=2))] == [0, 2, 4, 6]
+
+
+def test_without_being_asked_nothing_is_tracked(corpus):
+    assert tracked(trainer(corpus)) == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_has_its_numbers_per_layer_and_head(corpus, variant):
+    record = as_record(tracked(trainer(corpus, track=6, variant=variant))[-1])
+    assert record["event"] == "track"
+    for matrices in ("scores", "value_outputs"):
+        assert record[matrices].keys() == {"effective_rank", "norm", "symmetry"}
+        for numbers in record[matrices].values():
+            assert np.shape(numbers) == (2, 2)
+            assert np.isfinite(numbers).all()
+
+
+def test_tracking_does_not_change_what_is_learned(corpus):
+    runs = []
+    for track in (0, 1):
+        training = trainer(corpus, track=track, drop_rate=0.2)
+        losses = [report.loss for report in train(training) if isinstance(report, Stepped)]
+        runs.append((losses, named_arrays(training.model)))
+    assert runs[0][0] == runs[1][0]
+    assert all(mx.array_equal(array, runs[1][1][name]) for name, array in runs[0][1].items())
+
+
+def test_measuring_is_not_counted_as_training(corpus, monkeypatch):
+    now = [0.0]
+    measured = Trainer.track
+
+    def slowly(training: Trainer) -> Tracked:
+        now[0] += 1e6
+        return measured(training)
+
+    def tick() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    monkeypatch.setattr(Trainer, "track", slowly)
+    monkeypatch.setattr("time.perf_counter", tick)
+    ended = [r for r in train(trainer(corpus, track=1)) if isinstance(r, Ended)]
+    assert ended[0].tok_s > 1
+
+
+def test_a_merged_model_does_not_drift_from_its_separate_twin_at_first():
+    model = gpt()
+    for numbers in drift(merged_twin(model), model, mx.array(TOKENS)).values():
+        np.testing.assert_allclose(numbers, 0, atol=1e-5)
+
+
+def test_drift_is_the_relative_difference_of_matrices_and_scores_and_the_attention_moved():
+    one, other = gpt(), gpt()
+    found = drift(one, other, mx.array(TOKENS))
+    pairs = zip(
+        attention_inputs(one, mx.array(TOKENS)),
+        attention_inputs(other, mx.array(TOKENS)),
+        strict=True,
+    )
+    for layer, ((a, x), (b, y)) in enumerate(pairs):
+        for head in range(2):
+            S, S_other = score_matrices(a)[head], score_matrices(b)[head]
+            expected = np.linalg.norm(S - S_other) / np.linalg.norm(S_other)
+            assert found["matrices"][layer][head] == pytest.approx(expected)
+            scores = [seen(m, n) for m, n in ((S, x), (S_other, y))]
+            expected = np.linalg.norm(scores[0] - scores[1]) / np.linalg.norm(scores[1])
+            assert found["scores"][layer][head] == pytest.approx(expected, rel=1e-4)
+            maps = [np.array(m.weights(n))[:, head] for m, n in ((a, x), (b, y))]
+            moved = np.abs(maps[0] - maps[1]).sum(-1).mean() / 2
+            assert found["maps"][layer][head] == pytest.approx(moved, rel=1e-4)
+
+
+def seen(S: np.ndarray, x: mx.array) -> np.ndarray:
+    """x S x^T of tokens that attend to each other, less the mean of every row, written out."""
+    found = []
+    for text in np.array(x).astype(np.float64):
+        scores = text @ S @ text.T
+        for i in range(len(scores)):
+            found.extend(scores[i, : i + 1] - scores[i, : i + 1].mean())
+    return np.array(found)
+
+
+def test_what_the_softmax_does_not_see_is_no_drift():
+    model = gpt(qkv_bias=True)
+    for block in model.trf_blocks:
+        block.att.W_query.bias = mx.random.normal((8,))
+    other = gpt(qkv_bias=True)
+    other.load_weights(list(named_arrays(model).items()))
+    for block in other.trf_blocks:
+        block.att.W_key.bias = block.att.W_key.bias + mx.random.normal((8,))
+    found = drift(other, model, mx.array(TOKENS))
+    np.testing.assert_allclose([found["scores"], found["maps"]], 0, atol=1e-4)
+
+
+def test_a_training_that_starts_from_a_model_tracks_its_drift_and_keeps_its_weights(
+    corpus, tmp_path
+):
+    training = started(corpus, tmp_path / "run")
+    records = tracked(training)
+    assert all(np.max(numbers) < 1e-6 for numbers in (records[0].drift or {}).values())
+    assert all(np.min(numbers) > 1e-4 for numbers in (records[-1].drift or {}).values())
+    run = Run(tmp_path / "run", training.settings.record(training.model.config))
+    assert list(snapshots(run)) == [0, 3, 6]
+    last = run.load_model(snapshots(run)[6])
+    assert all(
+        mx.array_equal(array, named_arrays(last)[name])
+        for name, array in named_arrays(training.model).items()
+    )
+
+
+def test_a_resumed_training_goes_on_tracking_from_the_same_start(corpus, tmp_path):
+    whole = tracked(started(corpus, tmp_path / "whole"))
+    first = started(corpus, tmp_path / "halves")
+    list(train(first, lambda: first.progress.step == 4))
+    second = trainer(corpus, track=3, score="merged", seed=0)
+    second.resume(open_run(tmp_path / "halves"))
+    assert tracked(second) == whole[2:]
+
+
+def started(corpus: Corpus, path) -> Trainer:
+    """A merged training that starts from a separate model, with a run directory."""
+    training = trainer(corpus, track=3, score="merged", seed=0)
+    mx.random.seed(5)
+    vocab_size = training.model.config.vocab_size
+    source = gpt(**{**training.model.config.as_dict(), "score": "separate", "start": "book"})
+    assert source.config.vocab_size == vocab_size
+    training.start_from(merged_twin(source))
+    training.run = create_run(path, training.settings.record(training.model.config))
+    return training
+
+
+def test_two_trainings_from_one_start_draw_the_same_random_numbers(corpus):
+    source = gpt(**trainer(corpus).model.config.as_dict())
+    states = []
+    for score, start in (("separate", source), ("merged", merged_twin(source))):
+        training = trainer(corpus, score=score)
+        training.start_from(start)
+        states.append(mx.random.uniform(shape=(3,)).tolist())
+    assert states[0] == states[1]
