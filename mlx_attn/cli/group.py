@@ -1,5 +1,6 @@
 """The `mlx-attn` group: finds commands by name, and turns expected failures into one line."""
 
+import errno
 import importlib
 import os
 import sys
@@ -25,6 +26,10 @@ COMMANDS: dict[str, str] = {
 
 ALIASES = {"chat": "repl"}
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What writing to a standard stream fails with where that is a file on a full disk."""
 
 
 class _WrongSetting(click.ClickException):
@@ -75,6 +80,10 @@ class LazyGroup(click.Group):
             # The reader of a pipe, such as `head`, is gone: nothing to say and nobody to hear it.
             discard_unread()
             ctx.exit(0)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise click.ClickException(f"the output cannot be written: {error}") from error
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line and exit; an error is one line, an interruption exits with 130."""
@@ -97,7 +106,7 @@ def _line_about(error: click.ClickException) -> str:
     """An error in one line; after wrong usage, where to read more."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     more = f" (see '{context.command_path} --help')" if context else ""
-    return f"Error: {' '.join(error.format_message().split())}{more}"
+    return f"Error: {' '.join(error.format_message().split()).rstrip('.')}{more}"
 
 
 @click.group(cls=LazyGroup, context_settings=CONTEXT, no_args_is_help=True)

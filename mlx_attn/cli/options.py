@@ -4,6 +4,7 @@ Every option is None unless given, by flag or by an environment variable MLX_ATT
 layers below it show through.
 """
 
+import os
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
@@ -35,6 +36,11 @@ class Section(click.Option):
     def __init__(self, *args: Any, section: str = "Options", **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.section = section
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """The flag, and the environment variable where that may be what was wrong."""
+        given = isinstance(self.envvar, str) and self.envvar in os.environ
+        return super().get_error_hint(ctx) + (f" (or {self.envvar})" if given else "")
 
 
 class SectionedCommand(click.Command):

@@ -1,6 +1,7 @@
 """Consoles and streams: rich where somebody looks at a terminal, plain everywhere else."""
 
 import os
+import stat
 import sys
 from collections.abc import Sequence
 
@@ -48,9 +49,10 @@ def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
 
 
 def discard_unread() -> None:
-    """Send to nowhere what is written to a standard stream whose reader is gone."""
+    """Send to nowhere what is still written to standard streams that are pipes.
+
+    To be called once the reader of one is gone: which one, the system does not say.
+    """
     for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
+        if stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,53 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mlx_attn.runs import create_run
+from mlx_attn.text.corpus import Corpus, Split
+from mlx_attn.text.tokenizers import train_tokenizer
+from mlx_attn.training.settings import resolve
+from mlx_attn.training.trainer import Trainer
+
+SENTENCES = ("the cat sat on the mat. ", "a dog ran to the door. ", "one two three four five. ")
+TEXT = "".join(SENTENCES[i * i % 3] + SENTENCES[i % 3] for i in range(40))
+
+TINY: dict[str, Any] = {
+    "context_length": 12,
+    "emb_dim": 16,
+    "n_heads": 2,
+    "n_layers": 1,
+    "batch_size": 4,
+    "steps": 12,
+    "warmup": 2,
+    "eval_every": 0,
+    "optimizer": "adamw",
+    "schedule": "cosine",
+    "start": "gpt2",
+    "tokenizer": "char",
+}
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Corpus:
+    """Two thousand characters to train on and two hundred to validate."""
+    tokenizer = train_tokenizer("char", TEXT, 0)
+    cut = len(TEXT) * 9 // 10
+    train, val = (
+        Split(tokens=tokenizer.encode(part), n_bytes=len(part)) for part in (TEXT[:cut], TEXT[cut:])
+    )
+    return Corpus("sentences", "a digest", tokenizer, train, val)
+
+
+@pytest.fixture
+def trainer(corpus) -> Callable[..., Trainer]:
+    """Makes a trainer of a model of 5,000 weights; keywords are settings."""
+
+    def make(run=None, **settings) -> Trainer:
+        trainer = Trainer(resolve(TINY, settings), corpus)
+        if run is not None:
+            record = trainer.settings.record(trainer.model.config)
+            trainer.run = create_run(run, record)
+        return trainer
+
+    return make

@@ -1,0 +1,95 @@
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.training.batches import EpochWindows, RandomWindows, WindowOrder
+
+ORDERS = [RandomWindows(1000, 16, 4), EpochWindows(1000, 16, 4)]
+
+
+def starts(order: WindowOrder, seed: int, step: int) -> list[int]:
+    return np.array(order.starts(seed, step)).tolist()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_batch_is_a_pure_function_of_seed_and_step(order):
+    later = starts(order, 3, 7)
+    mx.random.seed(99)
+    for step in range(5):
+        starts(order, 3, step)
+    assert starts(order, 3, 7) == later
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_another_seed_and_another_step_give_another_batch(order):
+    batches = [starts(order, seed, step) for seed in range(4) for step in range(4)]
+    assert len({tuple(batch) for batch in batches}) == len(batches)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_batches_leave_the_random_state_of_the_model_alone(order):
+    mx.random.seed(5)
+    before = np.array(mx.random.state[0])
+    starts(order, 0, 0)
+    assert np.array_equal(np.array(mx.random.state[0]), before)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(2, 400), st.integers(1, 20), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_every_window_and_its_targets_lie_inside_the_text(n_tokens, T, batch_size, seed):
+    if n_tokens <= T:
+        return
+    for order in (RandomWindows(n_tokens, T, batch_size), EpochWindows(n_tokens, T, batch_size)):
+        batch = starts(order, seed, 1)
+        assert len(batch) == order.batch_size
+        assert 0 <= min(batch)
+        assert max(batch) + T + 1 <= n_tokens
+
+
+def test_random_windows_reach_the_first_and_the_last_place():
+    drawn = {start for step in range(200) for start in starts(RandomWindows(12, 8, 4), 0, step)}
+    assert drawn == {0, 1, 2, 3}
+
+
+def test_random_windows_start_only_at_given_places_that_leave_room():
+    order = RandomWindows(100, 10, 4, np.array([0, 30, 70, 95]))
+    assert {start for step in range(50) for start in starts(order, 0, step)} == {0, 30, 70}
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(2, 300), st.integers(1, 12), st.integers(1, 9), st.integers(0, 3))
+def test_an_epoch_sees_every_window_at_most_once_and_drops_less_than_a_batch(
+    n_tokens, T, batch_size, epoch
+):
+    if n_tokens <= T:
+        return
+    order = EpochWindows(n_tokens, T, batch_size)
+    first = epoch * order.steps_per_epoch
+    seen = [s for step in range(order.steps_per_epoch) for s in starts(order, 0, first + step)]
+    assert len(set(seen)) == len(seen)
+    assert set(seen) <= set(range(0, n_tokens - T, T))
+    assert order.n_windows - len(seen) < order.batch_size
+
+
+def test_epochs_have_different_orders():
+    order = EpochWindows(1000, 16, 4)
+    epochs = [starts(order, 0, order.steps_per_epoch * epoch) for epoch in range(3)]
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_the_book_s_epoch_on_the_verdict_has_nine_batches():
+    # 4,629 GPT-2 tokens, context 256, batches of 2: chapter 5 trains 9 batches an epoch.
+    assert EpochWindows(4629, 256, 2).steps_per_epoch == 9
+
+
+def test_a_text_of_fewer_windows_than_a_batch_makes_a_smaller_batch():
+    assert EpochWindows(30, 8, 12).batch_size == 3
+
+
+@pytest.mark.parametrize("order", [RandomWindows, EpochWindows])
+def test_a_text_that_is_too_short_is_refused_with_the_numbers(order):
+    with pytest.raises(ConfigError, match="16 tokens to train on, too few for context_length=16"):
+        order(16, 16, 1)

@@ -1,0 +1,126 @@
+import math
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.text.corpus import Split
+from mlx_attn.training.evaluation import Evaluator, evaluation_windows
+
+
+class Uniform(GPT):
+    """A model that finds every token equally likely."""
+
+    def __init__(self, vocab_size: int = 10):
+        sizes = {"context_length": 8, "emb_dim": 4, "n_heads": 1, "n_layers": 1}
+        super().__init__(GPTConfig(vocab_size=vocab_size, drop_rate=0.5, **sizes))
+
+    def __call__(self, tokens, caches=None):
+        return mx.zeros((*tokens.shape, self.config.vocab_size))
+
+
+def scored(n_tokens: int, T: int, document_starts=None) -> list[int]:
+    """The tokens that the windows score, in order."""
+    windows = evaluation_windows(n_tokens, T, document_starts)
+    assert all(0 <= w.start and w.start + T < n_tokens for w in windows)
+    assert all(0 <= w.first < w.last <= T for w in windows)
+    return [w.start + 1 + i for w in windows for i in range(w.first, w.last)]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(2, 300), st.integers(1, 40))
+def test_every_token_but_the_first_is_scored_exactly_once(n_tokens, T):
+    if n_tokens > T:
+        assert scored(n_tokens, T) == list(range(1, n_tokens))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(1, 40))
+def test_documents_change_the_windows_but_not_what_is_scored(lengths, T):
+    starts = np.cumsum([0, *lengths[:-1]])
+    n_tokens = sum(lengths) + 1
+    if n_tokens > T:
+        assert scored(n_tokens, T, starts) == list(range(1, n_tokens))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(1, 12), min_size=2, max_size=20))
+def test_a_document_that_fits_is_read_from_its_beginning(lengths):
+    starts, T = np.cumsum([0, *lengths[:-1]]), 12
+    n_tokens = sum(lengths) + 1
+    if n_tokens <= T:
+        return
+    for window in evaluation_windows(n_tokens, T, starts):
+        for target in range(window.start + 1 + window.first, window.start + 1 + window.last):
+            document = starts[np.searchsorted(starts, target - 1, side="right") - 1]
+            assert window.start <= document
+
+
+def test_a_uniform_model_needs_the_logarithm_of_the_vocabulary():
+    result = Evaluator(Split(np.arange(100, dtype=np.uint16) % 10, 200), 8)(Uniform())
+    assert result.tokens == 99
+    assert result.loss == pytest.approx(math.log(10), rel=1e-6)
+    assert result.bits_per_byte == pytest.approx(99 * math.log2(10) / 200, rel=1e-6)
+
+
+def test_without_a_known_floor_nothing_is_said_of_it():
+    result = Evaluator(Split(np.zeros(20, np.uint16), 20), 8)(Uniform())
+    assert result.above_floor is None
+    assert result.abilities == {}
+
+
+def test_the_abilities_add_up_to_what_is_above_the_floor():
+    tokens = np.arange(50, dtype=np.uint16) % 10
+    split = Split(
+        tokens,
+        n_bytes=60,
+        document_starts=np.arange(0, 50, 5),
+        token_abilities=(np.arange(50) % 2).astype(np.uint8),
+        floor_nats=30.0,
+        ability_floor_nats={"free": 30.0, "copy": 0.0, "counting": 0.0},
+    )
+    result = Evaluator(split, 8)(Uniform())
+    nats = 49 * math.log(10)
+    assert result.above_floor == pytest.approx((nats - 30) / math.log(2) / 60, rel=1e-6)
+    assert sum(result.abilities.values()) == pytest.approx(result.above_floor)
+    assert result.abilities["counting"] == 0
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_evaluated_without_dropout_and_left_as_it_was(training):
+    seen = []
+
+    class Watched(Uniform):
+        def __call__(self, tokens, caches=None):
+            seen.append(self.training)
+            return super().__call__(tokens)
+
+    model = Watched()
+    model.train(training)
+    Evaluator(Split(np.zeros(20, np.uint16), 20), 8)(model)
+    assert set(seen) == {False}
+    assert model.training is training
+
+
+def test_a_text_shorter_than_the_context_is_one_window():
+    assert Evaluator(Split(np.zeros(5, np.uint16), 5), 8)(Uniform()).tokens == 4
+
+
+def test_a_single_token_cannot_be_scored():
+    with pytest.raises(ConfigError, match="validation text has 1 tokens"):
+        Evaluator(Split(np.zeros(1, np.uint16), 1), 8)
+
+
+def test_the_losses_are_those_of_the_whole_text_read_at_once(trainer, corpus):
+    model = trainer(position="none", context_length=40).model
+    split = Split(corpus.val.tokens[:41], 41)
+    losses = Evaluator(split, 40).token_losses(model)
+    logits = model(mx.array(split.tokens[None, :-1]))
+    log_p = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))[0]
+    expected = -log_p[np.arange(40), split.tokens[1:]]
+    assert np.allclose(losses[1:], expected, atol=1e-5)
+    assert losses[0] == 0

@@ -1,0 +1,135 @@
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+
+from mlx_attn.attention import find_variant
+from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.trees import named_arrays
+
+HEADS = 4
+
+
+def tiny(variant: str = "standard", **changes) -> GPT:
+    sizes = {"vocab_size": 11, "context_length": 6, "emb_dim": 8, "n_heads": HEADS, "n_layers": 2}
+    return GPT(GPTConfig(**{**sizes, **find_variant(variant).maps, **changes}))
+
+
+def recipe(**changes) -> TrainConfig:
+    return TrainConfig(**{"steps": 10, "lr": 0.01, **changes})
+
+
+def grouped(model: nn.Module, **changes) -> GroupedOptimizer:
+    optimizer = GroupedOptimizer(model, recipe(**changes), HEADS)
+    optimizer.schedule(1.0)
+    return optimizer
+
+
+def members(model: GPT, **changes) -> dict[str, set[str]]:
+    """The parameters of each group: those whose optimizer holds a state for them."""
+    optimizer = grouped(model, **changes)
+    return {
+        group.name: {
+            n for n, a in named_arrays(model).items() if group is claimant(optimizer, n, a)
+        }
+        for group in optimizer.groups
+    }
+
+
+def claimant(optimizer: GroupedOptimizer, name: str, array: mx.array):
+    return next(group for group in optimizer.groups if group.claims(name, array))
+
+
+def moved(model: GPT, gradient: float, **changes) -> dict[str, np.ndarray]:
+    """How far one step with this gradient everywhere moves each parameter."""
+    before = {n: np.array(a) for n, a in named_arrays(model).items()}
+    gradients = nn.utils.tree_map(
+        lambda p: mx.full(p.shape, gradient), model.trainable_parameters()
+    )
+    grouped(model, **changes).update(model, gradients)
+    return {n: np.array(a) - before[n] for n, a in named_arrays(model).items()}
+
+
+def test_adamw_is_the_paper_s_with_bias_correction():
+    """Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, in NumPy and float64."""
+    lr, beta1, beta2, decay = 0.01, 0.9, 0.99, 0.1
+    layer = nn.Linear(3, 2, bias=False)
+    weight = np.array(layer.weight).astype(np.float64)
+    m = v = np.zeros_like(weight)
+    optimizer = grouped(layer, lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay)
+    generator = np.random.default_rng(0)
+    for t in range(1, 6):
+        g = generator.normal(size=weight.shape)
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        step = m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + 1e-8)
+        weight = weight - lr * (step + decay * weight)
+        optimizer.update(layer, {"weight": mx.array(g.astype(np.float32))})
+    assert np.allclose(np.array(layer.weight), weight, atol=1e-6)
+
+
+def test_the_first_step_moves_every_weight_by_the_learning_rate():
+    for name, change in moved(tiny(), 3.0, lr=0.01).items():
+        assert np.allclose(change, -0.01, atol=1e-6), name
+
+
+def test_matrices_decay_and_norms_and_biases_do_not():
+    model = tiny(bias=True, qkv_bias=True)
+    arrays = named_arrays(model)
+    for name, change in moved(model, 0.0, weight_decay=0.5).items():
+        decays = bool(np.abs(change).max() > 0)
+        assert decays == (arrays[name].ndim >= 2 and bool(mx.abs(arrays[name]).max() > 0)), name
+
+
+def test_everything_decays_where_the_book_is_followed():
+    changes = moved(tiny(), 0.0, weight_decay=0.5, decay="all")
+    assert np.allclose(changes["trf_blocks.0.norm1.weight"], -0.01 * 0.5)
+
+
+def test_s_learns_at_the_rate_divided_by_the_number_of_heads():
+    changes = moved(tiny("merged"), 3.0, lr=0.01)
+    assert np.allclose(changes["trf_blocks.1.att.S.weight"], -0.01 / HEADS, atol=1e-6)
+    assert np.allclose(changes["trf_blocks.1.att.W_value.weight"], -0.01, atol=1e-6)
+
+
+def test_the_rate_of_s_can_be_chosen():
+    changes = moved(tiny("merged"), 3.0, lr=0.01, merged_lr=0.5)
+    assert np.allclose(changes["trf_blocks.0.att.S.weight"], -0.005, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["standard", "merged"])
+def test_muon_moves_the_blocks_matrices_and_nothing_else(variant):
+    groups = members(tiny(variant, bias=True), optimizer="muon")
+    hidden = groups.pop("hidden")
+    assert hidden
+    assert all(n.startswith("trf_blocks.") and n.endswith("weight") for n in hidden)
+    assert not any("norm" in name or "emb" in name or "head" in name for name in hidden)
+    others = set[str]().union(*groups.values())
+    assert {"tok_emb.weight", "out_head.weight", "pos_emb.weight"} <= others
+
+
+def test_muon_s_step_has_orthogonal_rows_and_no_decay():
+    model = tiny()
+    name = "trf_blocks.0.att.W_query.weight"
+    before, after = np.array(named_arrays(model)[name]), moved(model, 0.0, optimizer="muon")[name]
+    assert np.abs(before).max() > 0
+    assert np.abs(after).max() == 0
+
+
+def test_every_parameter_belongs_to_exactly_one_group():
+    model = tiny("merged", bias=True, qkv_bias=True)
+    groups = members(model, optimizer="muon")
+    names = [name for group in groups.values() for name in group]
+    assert sorted(names) == sorted(named_arrays(model))
+
+
+def test_groups_without_members_are_left_out():
+    assert [group.name for group in grouped(tiny()).groups] == ["matrices", "rest"]
+
+
+def test_the_schedule_scales_every_group_s_peak():
+    optimizer = grouped(tiny("merged"), optimizer="muon", muon_lr=0.2, lr=0.04)
+    optimizer.schedule(0.5)
+    rates = {group.name: float(group.optimizer.learning_rate) for group in optimizer.groups}
+    assert rates == pytest.approx({"hidden": 0.1, "matrices": 0.02, "rest": 0.02})

@@ -1,0 +1,117 @@
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+
+from mlx_attn.training.step import window_losses
+from mlx_attn.trees import named_arrays
+
+STEPS = 6
+
+
+def losses(trainer, steps: int = STEPS) -> list[float]:
+    return [float(trainer.launch_step()[0]) for _ in range(steps)]
+
+
+def weights(trainer) -> dict[str, np.ndarray]:
+    return {name: np.array(array) for name, array in named_arrays(trainer.model).items()}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_loss_falls(trainer, optimizer):
+    first, *_, last = losses(trainer(optimizer=optimizer, steps=60, lr=0.01), 60)
+    assert last < 0.8 * first
+
+
+def test_the_first_loss_is_that_of_the_windows_under_the_starting_weights(trainer, corpus):
+    made = trainer()
+    starts = made.order.starts(0, 0)
+    windows = mx.array(corpus.train.tokens)[starts[:, None] + mx.arange(13)]
+    logits = made.model(windows[:, :-1])
+    expected = nn.losses.cross_entropy(logits, windows[:, 1:].astype(mx.int32), reduction="mean")
+    assert losses(made, 1)[0] == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_micro_batches_make_the_step_of_one_batch_of_their_size(trainer):
+    whole, parts = trainer(batch_size=8), trainer(batch_size=2, accumulate=4)
+    starts = mx.array([3, 14, 15, 92, 65, 35, 89, 79])
+    for made in (whole, parts):
+        made.optimizer.schedule(1.0)
+    (loss, norm), (part_loss, part_norm) = whole.step(starts), parts.step(starts)
+    assert float(loss) == pytest.approx(float(part_loss), abs=1e-5)
+    assert float(norm) == pytest.approx(float(part_norm), abs=1e-5)
+    for name, weight in weights(whole).items():
+        assert np.allclose(weight, weights(parts)[name], atol=1e-5), name
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_compiled_or_not_the_losses_are_the_same(trainer, accumulate):
+    settings = {"accumulate": accumulate, "variant": "merged", "optimizer": "muon"}
+    compiled, eager = (trainer(compile=mode, **settings) for mode in ("on", "off"))
+    assert losses(compiled) == pytest.approx(losses(eager), abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_dropout_masks_differ_from_step_to_step(trainer, mode):
+    made = trainer(drop_rate=0.5, compile=mode)
+    made.optimizer.schedule(0.0)
+    starts = mx.array([1, 2, 3, 4])
+    drawn = {float(made.step(starts)[0]) for _ in range(3)}
+    assert len(drawn) == 3
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_the_same_seed_gives_the_same_bits(trainer, mode):
+    runs = [losses(trainer(drop_rate=0.2, compile=mode, seed=3)) for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+def test_another_seed_gives_other_weights_and_batches(trainer):
+    assert losses(trainer(seed=1), 1) != losses(trainer(seed=2), 1)
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_bfloat16_computes_over_float32_weights_and_states(trainer, mode):
+    made = trainer(dtype="bfloat16", compile=mode)
+    computed = losses(made)
+    mx.eval(made.step.state)
+    arrays = [
+        *named_arrays(made.model).values(),
+        *named_arrays(list(made.optimizer.state)).values(),
+    ]
+    kinds = {array.dtype for array in arrays if mx.issubdtype(array.dtype, mx.floating)}
+    assert kinds == {mx.float32}
+    exact = losses(trainer())
+    assert computed == pytest.approx(exact, abs=0.05)
+    assert computed != exact
+
+
+def test_small_updates_are_not_lost_in_bfloat16(trainer):
+    made = trainer(dtype="bfloat16", lr=1e-6)
+    before = weights(made)
+    losses(made, 1)
+    name = "trf_blocks.0.norm1.weight"
+    assert np.abs(weights(made)[name] - before[name]).max() > 0
+
+
+def test_the_norm_is_reported_before_clipping(trainer):
+    free, clipped = trainer(clip=0.0), trainer(clip=1e-3)
+    norms = [float(made.launch_step()[1]) for made in (free, clipped)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+    assert norms[0] > 1e-3
+
+
+def test_the_gradient_is_clipped_to_the_global_norm(trainer, monkeypatch):
+    made, seen = trainer(clip=1e-3), []
+    monkeypatch.setattr(made.optimizer, "update", lambda model, gradients: seen.append(gradients))
+    made.launch_step()
+    squares = [float(mx.square(g).sum()) for g in named_arrays(seen[0]).values()]
+    assert sum(squares) ** 0.5 == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_losses_are_float32_nats_of_each_token(trainer):
+    model = trainer().model
+    model.set_dtype(mx.bfloat16)
+    windows = mx.array([[1, 2, 3, 4]])
+    rows = window_losses(model, windows)
+    assert (rows.shape, rows.dtype) == ((1, 3), mx.float32)
