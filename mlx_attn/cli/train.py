@@ -12,7 +12,7 @@ from mlx_attn.cli.interruption import INTERRUPTED, orderly
 from mlx_attn.cli.settings_file import read_settings
 from mlx_attn.cli.train_options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.training.settings import RESUMABLE, Settings, resolve, settings_from
+from mlx_attn.training.settings import RESUMABLE, Settings, layer_from, resolve, settings_from
 
 if TYPE_CHECKING:
     from mlx_attn.runs import Run
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 def train(
     resume: Path | None,
+    init_from: Path | None,
     config: Path | None,
     out: Path | None,
     name: str | None,
@@ -45,17 +46,22 @@ def train(
     display = display_for(as_json, quiet, stderr_console())
     environment, flags = _layers(options)
     if resume:
-        if out or name or config or overwrite:
-            raise ConfigError("--resume goes on in place: leave out --out, --name, --config")
+        if out or name or config or overwrite or init_from:
+            raise ConfigError(
+                "--resume goes on in place: leave out --out, --name, --config and --init-from"
+            )
         path = resume
         corpus, trainer = _resumed(resume, environment, flags, display)
     else:
-        settings = resolve(read_settings(config) if config else {}, environment, flags)
+        start, below = _start(init_from, flags)
+        settings = resolve(below, read_settings(config) if config else {}, environment, flags)
         path = _directory(settings, out, name, overwrite)
         corpus, trainer = _prepared(settings, display)
+        if start:
+            _take_over(start, corpus, trainer)
     _show_plan(trainer, corpus, dry_run, as_json, quiet)
     if not dry_run:
-        trainer.run = _recorded(trainer, corpus, path, overwrite)
+        trainer.run = _recorded(trainer, corpus, path, overwrite, init_from)
         _train(trainer, corpus, display)
 
 
@@ -75,7 +81,9 @@ def _resumed(
     path: Path, environment: dict[str, Any], flags: dict[str, Any], display: "Display"
 ) -> "tuple[Corpus, Trainer]":
     """A trainer where an earlier one stopped; the environment's other settings are for new runs."""
-    run = _run_to_resume(path)
+    run = _find_run(path)
+    if not run.checkpoint.exists():
+        raise RunError(f"{path} has no checkpoint: there is nothing to go on from")
     changes = {key: value for key, value in environment.items() if key in RESUMABLE} | flags
     settings = settings_from(run.settings, changes)
     if settings.text.data == "-" and sys.stdin.isatty():
@@ -89,14 +97,32 @@ def _resumed(
     return corpus, trainer
 
 
-def _run_to_resume(path: Path) -> "Run":
+def _find_run(path: Path) -> "Run":
     """The run in a directory, or of that name in runs/."""
     from mlx_attn.runs import RUNS, open_run
 
-    run = open_run(path if path.is_dir() or not (RUNS / path).is_dir() else RUNS / path)
-    if not run.checkpoint.exists():
-        raise RunError(f"{path} has no checkpoint: there is nothing to go on from")
-    return run
+    return open_run(path if path.is_dir() or not (RUNS / path).is_dir() else RUNS / path)
+
+
+def _start(init_from: Path | None, flags: dict[str, Any]) -> "tuple[Run | None, dict[str, Any]]":
+    """The run to start from, if any, and its settings, which the new run's others go on top of."""
+    if not init_from:
+        return None, {}
+    if "preset" in flags:
+        raise ConfigError("--init-from takes all settings from its run: leave out --preset")
+    run = _find_run(init_from)
+    return run, layer_from(run.settings)
+
+
+def _take_over(start: "Run", corpus: "Corpus", trainer: "Trainer") -> None:
+    """Give the trainer the weights of another run, in the form that it trains."""
+    from mlx_attn.lab.starting import starting_point
+
+    if vocabulary(start.load_tokenizer()) != vocabulary(corpus.tokenizer):
+        raise RunError(
+            f"{start.path} has another vocabulary than {corpus.name} gets: train on its own text"
+        )
+    trainer.start_from(starting_point(start.load_model(), trainer.model.config))
 
 
 def _prepared(settings: Settings, display: "Display") -> "tuple[Corpus, Trainer]":
@@ -143,12 +169,15 @@ def _show_plan(
         print_rows(plan_rows(trainer, corpus), stderr_console())
 
 
-def _recorded(trainer: "Trainer", corpus: "Corpus", path: Path, overwrite: bool) -> "Run":
+def _recorded(
+    trainer: "Trainer", corpus: "Corpus", path: Path, overwrite: bool, init_from: Path | None
+) -> "Run":
     """The run directory with its settings, and for a new one the tokenizer."""
     from mlx_attn.runs import create_run
     from mlx_attn.show.machine import versions
 
     facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
+    facts |= {"init_from": str(init_from)} if init_from else {}
     record = trainer.settings.record(trainer.model.config, **facts)
     if trainer.run:
         return trainer.run.with_settings({**trainer.run.settings, **record})
@@ -198,5 +227,6 @@ Examples:
   mlx-attn train --preset macbook --no-out-proj --n-heads 1
   mlx-attn train --data notes/                   your own text
   mlx-attn train --resume runs/tiny-merged --steps 2000
+  mlx-attn train --init-from runs/tiny-standard --variant merged --track 50
 """,
 )

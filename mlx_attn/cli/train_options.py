@@ -82,6 +82,7 @@ TRAIN_OPTIONS: list[click.Option] = [
     _run_option("--name", text="the run's name in runs/"),
     _run_option("--overwrite", is_flag=True, text="replace the run that is there"),
     _run_option("--resume", type=_DIRECTORY, text="go on with the run in that directory"),
+    _run_option("--init-from", type=_DIRECTORY, text="start with that run's weights and settings"),
     _run_option("--config", type=_DIRECTORY, text="settings in a TOML file"),
     _run_option("--dry-run", "-n", is_flag=True, text="show the plan and stop"),
     _run_option("--json", "as_json", is_flag=True, text="one JSON object a line on stdout"),

@@ -6,7 +6,7 @@ which is all that `conclude` shows, and the reports as JSON go to stdout.
 
 import json
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import rich.progress
 from rich.console import Console
@@ -24,6 +24,7 @@ BAR = 20
 WIDE_ENOUGH_FOR_A_BAR = 70
 
 
+@runtime_checkable
 class Display(AbstractContextManager["Display"], Protocol):
     """Takes reports while the context lasts."""
 

@@ -12,7 +12,7 @@ from mlx_attn.attention.variants import VARIANTS, find_variant
 from mlx_attn.errors import ConfigError, nearest
 from mlx_attn.keys import keys_of, typed
 from mlx_attn.model.config import BLOCKS, GPTConfig, config_from
-from mlx_attn.model.presets import find_preset
+from mlx_attn.model.presets import PRESETS, find_preset
 from mlx_attn.training.config import TrainConfig
 
 DEFAULT_PRESET = "tiny"
@@ -92,6 +92,13 @@ def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Sett
     )
 
 
+def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a config.json holds, as a layer for `resolve`."""
+    model = {key: value for key, value in record["model"].items() if key != "vocab_size"}
+    preset = {"preset": record["preset"]} if record.get("preset") in PRESETS else {}
+    return {**preset, **model, **record["training"], **record["text"]}
+
+
 def resolve(*layers: Mapping[str, Any]) -> Settings:
     """Join layers of flat settings, later ones winning, over the preset that they name.
 
@@ -104,7 +111,8 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
     layers = tuple(expanded(layer) for layer in layers)
     preset = str(_join(layers).get("preset", DEFAULT_PRESET))
     chosen = find_preset(preset)
-    merged = _join(({**chosen.text, **chosen.training, **chosen.model}, *layers))
+    lowest = expanded({**chosen.text, **chosen.training, **chosen.model})
+    merged = _join((lowest, *layers))
     text = keys_of(TextConfig)
     model = {k: v for k, v in _only(merged, keys_of(GPTConfig)).items() if k not in text}
     return Settings(

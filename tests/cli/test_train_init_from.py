@@ -1,0 +1,82 @@
+"""`mlx-attn train --init-from` and `--track`, from the command line."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mlx_attn.cli import group
+
+TEXT = "the cat sat on the mat, and the dog sat on the cat. " * 20
+SIZES = ["--n-layers=1", "--n-heads=2", "--head-dim=4", "--emb-dim=8", "--context-length=8"]
+RECIPE = ["--data=text.txt", "--tokenizer=char", "--batch-size=2", "--steps=4", "--eval-every=2"]
+
+
+def train(*arguments: str) -> Result:
+    return CliRunner().invoke(group.group, ["train", *arguments])
+
+
+def reports(*arguments: str) -> list[dict[str, Any]]:
+    result = train(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    """A directory with a trained run, runs/base."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "text.txt").write_text(TEXT)
+    made = train(*SIZES, *RECIPE, "--preset", "nano", "--name", "base", "--quiet")
+    assert made.exit_code == 0, made.stderr
+    return tmp_path
+
+
+def test_a_run_goes_on_from_another_in_merged_form_and_tracks_the_drift(base):
+    records = reports("--init-from", "base", "--variant", "merged", "--track", "2", "--name", "m")
+    tracked = [record for record in records if record["event"] == "track"]
+    assert [record["step"] for record in tracked] == [0, 2, 4]
+    assert tracked[0]["drift"]["matrices"] == [[0, 0]]
+    assert min(tracked[-1]["drift"]["matrices"][0]) > 0
+    stored = (base / "runs" / "m" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in stored] == records
+    assert len(list((base / "runs" / "m" / "track").iterdir())) == 3
+
+
+def test_the_settings_are_those_of_the_run_but_for_what_is_given(base):
+    train("--init-from", "runs/base", "--steps", "1", "--name", "next", "--quiet")
+    old, new = (
+        json.loads((base / "runs" / n / "config.json").read_text()) for n in ("base", "next")
+    )
+    assert new.pop("init_from") == "runs/base"
+    assert (old["training"].pop("steps"), new["training"].pop("steps")) == (4, 1)
+    assert new == old
+
+
+def test_it_starts_as_good_as_the_run_it_starts_from(base):
+    best = json.loads((base / "runs/base/metrics.jsonl").read_text().splitlines()[-1])["val_loss"]
+    records = reports("--init-from", "base", "--steps", "1", "--lr", "1e-12", "--muon-lr", "0")
+    assert records[-1]["val_loss"] == pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--variant", "no-query"], "no start for score='no_query'"),
+        (["--preset", "tiny"], "leave out --preset"),
+        (["--resume", "runs/base"], "leave out --out, --name, --config and --init-from"),
+    ],
+)
+def test_what_cannot_be_is_one_line(base, arguments, message):
+    result = train("--init-from", "base", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_another_vocabulary_is_refused(base):
+    (base / "other.txt").write_text(TEXT.upper())
+    result = train("--init-from", "base", "--data", "other.txt")
+    assert result.exit_code == 1
+    assert "another vocabulary" in result.stderr
