@@ -2,6 +2,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
+from mlx.utils import tree_map
 
 from mlx_attn.attention import find_variant
 from mlx_attn.model import GPT, GPTConfig
@@ -45,7 +46,7 @@ def claimant(optimizer: GroupedOptimizer, name: str, array: mx.array):
 def moved(model: GPT, gradient: float, **changes) -> dict[str, np.ndarray]:
     """How far one step with this gradient everywhere moves each parameter."""
     before = {n: np.array(a) for n, a in named_arrays(model).items()}
-    gradients = nn.utils.tree_map(
+    gradients = tree_map(
         lambda p: mx.full(p.shape, gradient), model.trainable_parameters()
     )
     grouped(model, **changes).update(model, gradients)
