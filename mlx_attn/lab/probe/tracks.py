@@ -1,0 +1,113 @@
+"""What a tracked training left behind: the matrices of every head, step by step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from jaxtyping import Float64, Int64, Integer
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.runs import Run
+from mlx_attn.training.tracking import TRACKED_TOKENS, drift, snapshots
+
+Curves = Mapping[str, Float64[np.ndarray, "N L H"]]
+"""By name, a number for every tracked step, layer and head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """The curves of one run.
+
+    Attributes:
+        name: Of the run.
+        steps: When they were taken.
+        scores: Effective rank, norm and symmetry of S_h.
+        value_outputs: The same of V_h O_h.
+        drift: How far the heads are from where they started; empty where that is not known.
+    """
+
+    name: str
+    steps: Int64[np.ndarray, " N"]
+    scores: Curves
+    value_outputs: Curves
+    drift: Curves
+
+
+@dataclass(frozen=True, slots=True)
+class PairDrift:
+    """How far one run is from another at the steps that both kept.
+
+    Attributes:
+        steps: When it was taken.
+        drift: See `mlx_attn.training.tracking.drift`; relative to the other run.
+    """
+
+    steps: Int64[np.ndarray, " N"]
+    drift: Curves
+
+
+def read_track(run: Run) -> Track:
+    """The curves that `train --track` wrote.
+
+    Raises:
+        RunError: There are none, or they are damaged.
+    """
+    records = [record for record in run.metrics() if record.get("event") == "track"]
+    if not records:
+        raise RunError(f"{run.path} was not tracked: train with --track 50, for example")
+    try:
+        drifts = [record["drift"] or {} for record in records]
+        return Track(
+            run.name,
+            np.array([record["step"] for record in records], np.int64),
+            _curves([record["scores"] for record in records]),
+            _curves([record["value_outputs"] for record in records]),
+            _curves(drifts),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{run.path / 'metrics.jsonl'}: damaged track records ({error})") from error
+
+
+def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> PairDrift:
+    """The drift of one run from another that started from the same point, while both learned.
+
+    Args:
+        run: One run, such as the merged one.
+        other: The other, such as the separate one.
+        tokens: Windows that both read; of each the beginning is used.
+
+    Raises:
+        RunError: They kept no weights of the same steps, or a file is damaged.
+        ConfigError: They differ in layers, heads or width.
+    """
+    _check_pair(run, other)
+    kept, others = snapshots(run), snapshots(other)
+    steps = [step for step in kept if step in others]
+    if not steps:
+        raise RunError(
+            f"{run.path} and {other.path} kept no weights of the same steps: start both with "
+            "--init-from the same run, and train both with --track 50, for example"
+        )
+    windows = mx.array(tokens[:, :TRACKED_TOKENS])
+    drifts = [
+        drift(run.load_model(kept[step]), other.load_model(others[step]), windows) for step in steps
+    ]
+    return PairDrift(np.array(steps, np.int64), _curves(drifts))
+
+
+def _check_pair(run: Run, other: Run) -> None:
+    for key in ("n_layers", "n_heads", "emb_dim", "vocab_size"):
+        one, two = (r.settings["model"].get(key) for r in (run, other))
+        if one != two:
+            raise ConfigError(
+                f"{run.path} has {key}={one} and {other.path} has {two}: only runs of the same "
+                "sizes can be compared head by head"
+            )
+
+
+def _curves(records: Sequence[Mapping[str, Any]]) -> Curves:
+    """From one record per step to one array per name; names that some record lacks are left out."""
+    shared = [name for name in records[0] if all(name in record for record in records)]
+    return {name: np.array([r[name] for r in records], np.float64) for name in shared}

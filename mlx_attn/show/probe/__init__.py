@@ -1,0 +1,1 @@
+"""How a probe is shown: a table in the terminal, figures, one page that needs no network."""
