@@ -23,6 +23,16 @@ def load_weights(path: Path, model: GPT, arrays: Mapping[str, mx.array]) -> None
     Raises:
         RunError: They have not: the file belongs to another configuration.
     """
+    check_weights(path, model, arrays)
+    model.load_weights(list(arrays.items()))
+
+
+def check_weights(path: Path, model: GPT, arrays: Mapping[str, mx.array]) -> None:
+    """Compare arrays with a model's parameters by name and shape.
+
+    Raises:
+        RunError: They differ; names the first difference.
+    """
     expected = {name: array.shape for name, array in named_arrays(model).items()}
     given = {name: array.shape for name, array in arrays.items()}
     for name in sorted(expected.keys() | given.keys()):
@@ -31,7 +41,6 @@ def load_weights(path: Path, model: GPT, arrays: Mapping[str, mx.array]) -> None
                 f"{path}: belongs to a model of another configuration: {name} is "
                 f"{given.get(name, 'missing')}, config.json asks for {expected.get(name, 'none')}"
             )
-    model.load_weights(list(arrays.items()))
 
 
 def save_arrays(path: Path, arrays: Mapping[str, mx.array], facts: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from mlx.utils import tree_unflatten
 
 from mlx_attn.errors import RunError
 from mlx_attn.model import GPT
-from mlx_attn.model.weights import load_arrays, load_weights, save_arrays
+from mlx_attn.model.weights import check_weights, load_arrays, load_weights, save_arrays
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.trees import named_arrays
@@ -90,8 +90,10 @@ def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Prog
         raise RunError(f"{path}: no such file: nothing was saved there to go on from")
     arrays, facts = load_arrays(path)
     progress = _progress(path, facts)
-    _restore_optimizer(path, optimizer, _under("optimizer.", arrays))
-    load_weights(path, model, _under("model.", arrays))
+    weights, states = _under("model.", arrays), _under("optimizer.", arrays)
+    check_weights(path, model, weights)
+    _restore_optimizer(path, optimizer, states)
+    load_weights(path, model, weights)
     high, low = (int(half) for half in np.array(arrays["random"]))
     mx.random.seed((high << 32) | low)
     return progress

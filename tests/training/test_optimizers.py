@@ -46,9 +46,7 @@ def claimant(optimizer: GroupedOptimizer, name: str, array: mx.array):
 def moved(model: GPT, gradient: float, **changes) -> dict[str, np.ndarray]:
     """How far one step with this gradient everywhere moves each parameter."""
     before = {n: np.array(a) for n, a in named_arrays(model).items()}
-    gradients = tree_map(
-        lambda p: mx.full(p.shape, gradient), model.trainable_parameters()
-    )
+    gradients = tree_map(lambda p: mx.full(p.shape, gradient), model.trainable_parameters())
     grouped(model, **changes).update(model, gradients)
     return {n: np.array(a) - before[n] for n, a in named_arrays(model).items()}
 

@@ -1,19 +1,7 @@
-"""A run directory: everything one training leaves behind, readable by every other command.
-
-    config.json         settings, versions, digest of the text
-    metrics.jsonl       one report a line
-    samples.txt         what the model wrote at each validation
-    tokenizer.*         the tokenizer
-    model.safetensors   the weights with the lowest validation loss
-    checkpoint/         the last state: weights, optimizer, random state, step
-    track/              weights at tracked steps, of a run that started from another
-
-Files are replaced in one step; a directory is never overwritten without being told to.
-"""
+"""One run directory: its settings, weights, reports and samples."""
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +15,6 @@ from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.weights import load_arrays, load_weights, save_arrays
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 from mlx_attn.trees import named_arrays
-
-RUNS = Path("runs")
-"""Where runs land unless told otherwise."""
 
 CONFIG = "config.json"
 FILES = (
@@ -139,8 +124,10 @@ class Run:
             RunError: The file cannot be read, or a line in it is damaged.
         """
         path = self.path / "metrics.jsonl"
-        lines = _read_text(path).split("\n")[:-1] if path.exists() else []
-        return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+        lines = read_text(path).split("\n")[:-1] if path.exists() else []
+        return [
+            parsed_object(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)
+        ]
 
     def forget_after(self, step: int) -> None:
         """Drop reports and samples of later steps, which a resumed training will make again.
@@ -155,7 +142,7 @@ class Run:
         write_text(self.path / "metrics.jsonl", "".join(lines))
         samples = self.path / "samples.txt"
         if samples.exists():
-            write_text(samples, _samples_until(step, _read_text(samples)))
+            write_text(samples, _samples_until(step, read_text(samples)))
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Run":
         """The run with other settings in its config.json.
@@ -168,101 +155,28 @@ class Run:
         return Run(self.path, settings)
 
 
-def create_run(path: Path, settings: Mapping[str, Any], overwrite: bool = False) -> Run:
-    """Make a run directory and write its config.json.
+def read_text(path: Path) -> str:
+    """The text of a file of a run.
 
     Raises:
-        RunError: The directory exists and is not to be overwritten, or cannot be written.
+        RunError: It cannot be read.
     """
-    check_free(path, overwrite)
-    if overwrite and path.exists():
-        _clear(path)
-    _claim(path)
-    return Run(path, settings).with_settings(settings)
-
-
-def check_free(path: Path, overwrite: bool = False) -> None:
-    """Refuse a place where a new run must not go.
-
-    Raises:
-        RunError: Something is there, and it is no run or not to be overwritten.
-    """
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    if not overwrite:
-        raise _taken(path)
-    if not (path / CONFIG).is_file():
-        raise RunError(f"{path} is not a run directory, so --overwrite leaves it alone")
-    open_run(path)
-
-
-def open_run(path: Path) -> Run:
-    """The run in a directory.
-
-    Raises:
-        RunError: There is none, or its config.json is damaged.
-    """
-    file = path / CONFIG
-    if not file.is_file():
-        near = ", ".join(str(run) for run in find_runs(path.parent)[:3])
-        raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
-    settings = _parsed(_read_text(file), str(file))
-    tables = (settings.get(key) for key in ("model", "training", "text"))
-    if not all(isinstance(table, dict) for table in tables):
-        raise RunError(f"{file}: not the settings of a run")
-    return Run(path, settings)
-
-
-def find_runs(directory: Path = RUNS) -> list[Path]:
-    """The run directories in a directory, the latest first."""
-    found = directory.glob("*/config.json") if directory.is_dir() else []
-    return [file.parent for file in sorted(found, key=lambda f: f.stat().st_mtime, reverse=True)]
-
-
-def free_name(directory: Path, name: str) -> Path:
-    """A path that does not exist yet: name, name-2, name-3, ..."""
-    path, number = directory / name, 2
-    while path.exists():
-        path, number = directory / f"{name}-{number}", number + 1
-    return path
-
-
-def _claim(path: Path) -> None:
-    """Make the directory ours, so that two trainings that start together cannot share one."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        (path / CONFIG).open("x").close()
-    except FileExistsError as error:
-        raise _taken(path) from error
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def _taken(path: Path) -> RunError:
-    return RunError(
-        f"{path} exists: --resume {path} goes on with it, --overwrite replaces it, "
-        "--out names another directory"
-    )
-
-
-def _clear(path: Path) -> None:
-    """Remove a run's own files; whatever else lies in the directory is not ours to delete."""
-    try:
-        for pattern in FILES:
-            for file in path.glob(pattern):
-                shutil.rmtree(file) if file.is_dir() else file.unlink()
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{path}: cannot be read ({error})") from error
 
 
-def _parsed(text: str, place: str) -> dict[str, Any]:
+def parsed_object(text: str, place: str) -> dict[str, Any]:
+    """The JSON object that a text holds.
+
+    Args:
+        text: The text.
+        place: Where it is from, for the error.
+
+    Raises:
+        RunError: It is damaged.
+    """
     try:
         content = json.loads(text)
     except ValueError as error:

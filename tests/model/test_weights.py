@@ -1,0 +1,152 @@
+"""Parameter paths are a file format: what is pinned here must stay readable."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlx_attn.attention import find_variant
+from mlx_attn.errors import RunError
+from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.model.weights import load_arrays, load_weights, save_arrays
+from mlx_attn.trees import named_arrays
+
+EVERYWHERE = {
+    "tok_emb.weight": (7, 8),
+    "pos_emb.weight": (4, 8),
+    "trf_blocks.0.att.W_value.weight": (8, 8),
+    "trf_blocks.0.att.out_proj.weight": (8, 8),
+    "trf_blocks.0.att.out_proj.bias": (8,),
+    "trf_blocks.0.ff.layers.0.weight": (32, 8),
+    "trf_blocks.0.ff.layers.0.bias": (32,),
+    "trf_blocks.0.ff.layers.2.weight": (8, 32),
+    "trf_blocks.0.ff.layers.2.bias": (8,),
+    "trf_blocks.0.norm1.weight": (8,),
+    "trf_blocks.0.norm1.bias": (8,),
+    "trf_blocks.0.norm2.weight": (8,),
+    "trf_blocks.0.norm2.bias": (8,),
+    "final_norm.weight": (8,),
+    "final_norm.bias": (8,),
+    "out_head.weight": (7, 8),
+}
+OWN = {
+    "standard": {
+        "trf_blocks.0.att.W_query.weight": (8, 8),
+        "trf_blocks.0.att.W_key.weight": (8, 8),
+    },
+    "merged": {"trf_blocks.0.att.S.weight": (16, 8)},
+}
+ARRAYS = {
+    "a.weight": mx.arange(6, dtype=mx.float32).reshape(2, 3),
+    "b": mx.array([1.5, -2.0], dtype=mx.bfloat16),
+    "step": mx.array(7, dtype=mx.uint64),
+}
+
+
+def tiny(variant: str = "standard") -> GPT:
+    maps: dict[str, Any] = find_variant(variant).maps
+    config = GPTConfig(vocab_size=7, context_length=4, emb_dim=8, n_heads=2, n_layers=1, **maps)
+    return GPT(config)
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "model.safetensors"
+    save_arrays(path, ARRAYS, {"note": "seven"})
+    return path
+
+
+@pytest.mark.parametrize("variant", OWN)
+def test_the_parameter_paths_and_shapes_of_a_model(variant):
+    found = {name: array.shape for name, array in named_arrays(tiny(variant)).items()}
+    assert found == EVERYWHERE | OWN[variant]
+
+
+def test_arrays_of_every_type_and_the_facts_come_back(file):
+    arrays, facts = load_arrays(file)
+    assert facts == {"format": "mlx", "note": "seven"}
+    assert arrays.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert arrays[name].dtype == array.dtype
+        assert mx.array_equal(arrays[name], array), name
+
+
+def test_any_reader_of_safetensors_can_read_it(file):
+    """The format: a length, a JSON header, the numbers (huggingface/safetensors)."""
+    content = file.read_bytes()
+    header = content[8 : 8 + int.from_bytes(content[:8], "little")]
+    assert b'"format":"mlx"' in header
+    assert b'"dtype":"BF16"' in header
+
+
+def test_a_file_from_elsewhere_has_no_checksum_and_is_read(tmp_path):
+    path = tmp_path / "foreign.safetensors"
+    mx.save_safetensors(str(path), ARRAYS)
+    assert load_arrays(path)[0].keys() == ARRAYS.keys()
+
+
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_no_flipped_bit_goes_unnoticed(file, data):
+    content = bytearray(file.read_bytes())
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    content[bit // 8] ^= 1 << bit % 8
+    damaged = file.with_name("damaged.safetensors")
+    damaged.write_bytes(content)
+    try:
+        arrays, _ = load_arrays(damaged)
+    except RunError:
+        return
+    # A flip in the checksum's own name makes a file without one, as others write them.
+    assert arrays.keys() == ARRAYS.keys()
+    assert all(mx.array_equal(arrays[name], array) for name, array in ARRAYS.items())
+
+
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(share=st.floats(0, 0.999))
+def test_a_truncated_file_is_refused(file, share):
+    content = file.read_bytes()
+    cut = file.with_name("cut.safetensors")
+    cut.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(RunError, match="damaged or truncated"):
+        load_arrays(cut)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(RunError, match=r"none\.safetensors: no such file"):
+        load_arrays(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EACCES])
+def test_a_failed_write_leaves_the_old_file_and_no_other(file, monkeypatch, error):
+    def full(*arguments):
+        raise OSError(error, "refused")
+
+    monkeypatch.setattr(mx, "save_safetensors", full)
+    with pytest.raises(RunError, match=r"model\.safetensors: cannot be written \(refused\)"):
+        save_arrays(file, {"a": mx.zeros(3)}, {})
+    assert load_arrays(file)[0].keys() == ARRAYS.keys()
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_weights_of_another_configuration_are_refused_with_both_shapes(tmp_path):
+    weights = named_arrays(tiny("merged"))
+    with pytest.raises(RunError) as error:
+        load_weights(tmp_path / "m", tiny("standard"), weights)
+    message = "att.S.weight is (16, 8), config.json asks for none"
+    assert message in str(error.value)
+
+
+def test_loaded_weights_give_the_same_logits(tmp_path):
+    one, two, tokens = tiny(), tiny(), mx.array([[1, 2, 3]])
+    save_arrays(tmp_path / "m.safetensors", named_arrays(one), {})
+    load_weights(tmp_path / "m.safetensors", two, load_arrays(tmp_path / "m.safetensors")[0])
+    assert mx.array_equal(one(tokens), two(tokens))

@@ -1,0 +1,92 @@
+"""Both ways of computing an exponential give MLX's own numbers and gradients."""
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_attn import exponentials
+from mlx_attn.exponentials import cross_entropy, softmax
+
+WAYS = [True, False]
+
+
+@pytest.fixture(params=WAYS, ids=["powers", "own"], autouse=True)
+def way(request, monkeypatch):
+    monkeypatch.setattr(exponentials, "powers_are_faster", lambda: request.param)
+
+
+def same(one, two, tolerance: float = 1e-6):
+    assert np.allclose(np.array(one), np.array(two), rtol=tolerance, atol=tolerance)
+
+
+def logits(*shape, scale: float = 3.0) -> mx.array:
+    return scale * mx.random.normal(shape, key=mx.random.key(1))
+
+
+def test_softmax_is_mlx_s():
+    x = logits(2, 3, 17)
+    same(softmax(x), mx.softmax(x, axis=-1))
+
+
+def test_the_gradient_of_softmax_is_mlx_s():
+    x, weight = logits(2, 3, 17), logits(2, 3, 17)
+    same(
+        mx.grad(lambda x: (softmax(x) * weight).sum())(x),
+        mx.grad(lambda x: (mx.softmax(x, axis=-1) * weight).sum())(x),
+    )
+
+
+def test_cross_entropy_is_mlx_s():
+    x, targets = logits(4, 5, 11), mx.arange(20).reshape(4, 5) % 11
+    same(cross_entropy(x, targets), nn.losses.cross_entropy(x, targets))
+
+
+def test_the_gradient_of_cross_entropy_is_mlx_s():
+    x, targets, weight = logits(4, 5, 11), mx.arange(20).reshape(4, 5) % 11, logits(4, 5)
+    same(
+        mx.grad(lambda x: (cross_entropy(x, targets) * weight).sum())(x),
+        mx.grad(lambda x: (nn.losses.cross_entropy(x, targets) * weight).sum())(x),
+    )
+
+
+@pytest.mark.parametrize("size", [1e4, -1e4, 1e30])
+def test_extreme_logits_overflow_nowhere(size):
+    x = mx.array([[0.0, size, size / 2]])
+    same(softmax(x), mx.softmax(x, axis=-1))
+    loss, gradient = mx.value_and_grad(lambda x: cross_entropy(x, mx.array([1])).sum())(x)
+    assert np.isfinite(float(loss))
+    assert np.isfinite(np.array(gradient)).all()
+
+
+def test_masked_scores_get_no_weight_and_no_gradient():
+    x = mx.array([[1.0, -mx.inf, 2.0], [0.0, -mx.inf, -mx.inf]])
+    weights = np.array(softmax(x))
+    assert (weights[:, 1] == 0).all()
+    assert weights[1].tolist() == [1, 0, 0]
+    gradient = np.array(mx.grad(lambda x: (softmax(x) * logits(2, 3)).sum())(x))
+    assert np.isfinite(gradient).all()
+    assert (gradient[:, 1] == 0).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=30))
+def test_the_weights_are_a_distribution(numbers):
+    weights = np.array(softmax(mx.array([numbers])))
+    assert weights.min() >= 0
+    assert weights.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_both_work_inside_compiled_code():
+    x, targets = logits(2, 5, 11), mx.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
+    step = mx.compile(mx.value_and_grad(lambda x: cross_entropy(softmax(x), targets).sum()))
+    loss, gradient = step(x)
+    expected = mx.value_and_grad(lambda x: cross_entropy(softmax(x), targets).sum())(x)
+    same(loss, expected[0], 1e-5)
+    same(gradient, expected[1], 1e-5)
+
+
+def test_the_loss_of_a_uniform_guess_is_the_logarithm_of_the_choices():
+    assert float(cross_entropy(mx.zeros((1, 8)), mx.array([3]))[0]) == pytest.approx(np.log(8))

@@ -1,0 +1,188 @@
+import json
+
+import pytest
+
+from mlx_attn.errors import RunError
+from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.runs import create_run, find_runs, free_name, open_run
+from mlx_attn.text.tokenizers import train_tokenizer
+
+CONFIG = GPTConfig(vocab_size=5, context_length=4, emb_dim=4, n_heads=2, n_layers=1)
+SETTINGS = {"model": CONFIG.as_dict(), "training": {}, "text": {}}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return create_run(tmp_path / "run", SETTINGS)
+
+
+def refused(call, *arguments) -> str:
+    with pytest.raises(RunError) as error:
+        call(*arguments)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_run_is_opened_with_the_settings_it_was_made_with(run):
+    assert open_run(run.path) == run
+    assert run.settings == SETTINGS
+
+
+def test_settings_are_strict_json(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        create_run(tmp_path / "run", {**SETTINGS, "speed": float("nan")})
+
+
+def test_an_existing_run_is_not_overwritten_unasked(run):
+    message = refused(create_run, run.path, {**SETTINGS, "new": 1})
+    assert f"{run.path} exists: --resume {run.path} goes on with it, --overwrite" in message
+    assert open_run(run.path).settings == SETTINGS
+
+
+def test_overwriting_removes_the_run_s_own_files_and_no_others(run):
+    run.add_report({"event": "start", "step": 0})
+    run.checkpoint.parent.mkdir()
+    run.checkpoint.write_text("old")
+    (run.path / "notes.md").write_text("mine")
+    create_run(run.path, {**SETTINGS, "new": 1}, overwrite=True)
+    assert {path.name for path in run.path.iterdir()} == {"config.json", "notes.md"}
+    assert open_run(run.path).settings["new"] == 1
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_empty_directory_may_be_used(tmp_path, overwrite):
+    create_run(tmp_path, SETTINGS, overwrite)
+
+
+@pytest.mark.parametrize("content", [None, "{}", "[1]", "{"])
+def test_what_is_no_run_is_never_overwritten(tmp_path, content):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    refused(create_run, tmp_path, SETTINGS, True)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_a_file_in_place_of_the_directory_is_left_alone(tmp_path):
+    path = tmp_path / "run"
+    path.write_text("a file")
+    assert "exists" in refused(create_run, path, SETTINGS)
+    assert "not a run directory" in refused(create_run, path, SETTINGS, True)
+    assert path.read_text() == "a file"
+
+
+def test_a_directory_below_a_file_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    message = refused(create_run, tmp_path / "file" / "run", SETTINGS)
+    assert "cannot be written (Not a directory)" in message
+
+
+def test_of_two_trainings_that_start_together_one_gets_the_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("mlx_attn.runs.places.check_free", lambda path, overwrite: None)
+    create_run(tmp_path / "run", SETTINGS)
+    assert "exists" in refused(create_run, tmp_path / "run", {**SETTINGS, "second": 1})
+    assert open_run(tmp_path / "run").settings == SETTINGS
+
+
+def test_a_directory_that_is_no_run_tells_which_there_are(run):
+    other = run.path.parent / "other"
+    assert f"{other} is not a run directory (there are: {run.path})" in refused(open_run, other)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe", b"{}", b'{"model": 3}'])
+def test_a_damaged_config_is_refused_by_name(run, content):
+    (run.path / "config.json").write_bytes(content)
+    assert "config.json: " in refused(open_run, run.path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("n_heads", "two"), ("heads", 2), ("n_heads", 3), ("n_heads", None)]
+)
+def test_a_model_that_cannot_be_built_is_refused_by_file(run, key, value):
+    run.save_model(GPT(CONFIG))
+    settings = {**SETTINGS, "model": {**SETTINGS["model"], "head_dim": 0, key: value}}
+    changed = run.with_settings(settings)
+    assert f"{run.path / 'config.json'}: " in refused(changed.load_model)
+
+
+def test_a_run_gives_its_model_and_tokenizer_back(run):
+    model = GPT(CONFIG)
+    run.save_model(model)
+    tokenizer = train_tokenizer("char", "abcde", 0)
+    tokenizer.save(run.path)
+    loaded = run.load_model()
+    assert (loaded.config, loaded.training) == (CONFIG, False)
+    assert run.load_tokenizer().encode("ace").tolist() == tokenizer.encode("ace").tolist()
+
+
+def test_without_weights_there_is_no_model(run):
+    assert "model.safetensors: no such file" in refused(run.load_model)
+
+
+def test_reports_are_appended_and_read_back(run):
+    reports = [{"event": "start", "step": 0}, {"event": "step", "step": 10, "loss": 1.5}]
+    for report in reports:
+        run.add_report(report)
+    assert run.metrics() == reports
+
+
+def test_before_the_first_report_there_are_none(run):
+    assert run.metrics() == []
+
+
+def test_a_last_line_cut_short_by_a_crash_is_left_out(run):
+    run.add_report({"event": "start", "step": 0})
+    run.append("metrics.jsonl", '{"event": "st')
+    assert run.metrics() == [{"event": "start", "step": 0}]
+
+
+@pytest.mark.parametrize("line", ["{broken", "3", "\x00"])
+def test_a_damaged_line_is_named(run, line):
+    run.add_report({"event": "start"})
+    run.append("metrics.jsonl", f"{line}\n")
+    assert "metrics.jsonl, line 2: damaged" in refused(run.metrics)
+
+
+def test_what_is_made_again_is_forgotten(run):
+    for step in (10, 20, 30):
+        run.add_report({"event": "step", "step": step})
+        run.add_sample(step, f"text of {step}")
+    run.add_report({"event": "end", "steps": 30})
+    run.append("metrics.jsonl", '{"cut')
+    run.forget_after(20)
+    assert [report["step"] for report in run.metrics()] == [10, 20]
+    assert (run.path / "samples.txt").read_text() == (
+        "--- step 10\ntext of 10\n\n--- step 20\ntext of 20\n\n"
+    )
+
+
+def test_a_report_that_cannot_be_written_is_one_line(run):
+    (run.path / "metrics.jsonl").mkdir()
+    assert "metrics.jsonl: cannot be written (Is a directory)" in refused(run.add_report, {})
+
+
+def test_runs_are_found_with_the_latest_first(tmp_path):
+    for name in ("one", "two", "three"):
+        create_run(tmp_path / name, SETTINGS)
+    (tmp_path / "none").mkdir()
+    paths = {path: time for time, path in enumerate(find_runs(tmp_path))}
+    times = [(path / "config.json").stat().st_mtime_ns for path in paths]
+    assert len(times) == 3
+    assert times == sorted(times, reverse=True)
+
+
+def test_where_nothing_is_there_is_no_run(tmp_path):
+    assert find_runs(tmp_path / "runs") == []
+
+
+def test_a_free_name_gets_a_number(tmp_path):
+    names = [free_name(tmp_path, "tiny").name]
+    for _ in range(2):
+        (tmp_path / names[-1]).mkdir()
+        names.append(free_name(tmp_path, "tiny").name)
+    assert names == ["tiny", "tiny-2", "tiny-3"]
+
+
+def test_config_json_is_for_people_too(run):
+    text = (run.path / "config.json").read_text()
+    assert text == json.dumps(SETTINGS, indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,219 @@
+import itertools
+import json
+import math
+from collections.abc import Iterable
+
+import mlx.core as mx
+import pytest
+
+from mlx_attn.errors import RunError
+from mlx_attn.training.loop import train
+from mlx_attn.training.reports import Ended, Evaluated, Report, Started, Stepped, as_record
+
+
+def stepped(reports: Iterable[Report]) -> list[Stepped]:
+    return [report for report in reports if isinstance(report, Stepped)]
+
+
+def evaluated(reports: Iterable[Report]) -> list[Evaluated]:
+    return [report for report in reports if isinstance(report, Evaluated)]
+
+
+def end_of(reports: Iterable[Report]) -> Ended:
+    *_, end = reports
+    assert isinstance(end, Ended)
+    return end
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves by one second whenever somebody looks at it."""
+    seconds = itertools.count()
+    monkeypatch.setattr("mlx_attn.training.log.time.perf_counter", lambda: float(next(seconds)))
+
+
+def test_a_training_reports_its_start_its_steps_its_validations_and_its_end(trainer):
+    reports = list(train(trainer(steps=12, log_every=5, eval_every=4)))
+    assert isinstance(reports[0], Started)
+    assert [report.step for report in stepped(reports)] == [4, 5, 8, 10, 12]
+    assert [report.step for report in evaluated(reports)] == [4, 8, 12]
+    assert end_of(reports).reason == "done"
+
+
+def test_every_report_is_a_json_object_with_its_event(trainer):
+    records = [as_record(report) for report in train(trainer(steps=2))]
+    assert [record["event"] for record in records] == ["start", "step", "eval", "end"]
+    json.dumps(records, allow_nan=False)
+
+
+def test_the_end_has_the_keys_that_other_programs_read(trainer):
+    end = end_of(train(trainer(steps=2)))
+    keys = "variant steps tokens val_loss bits_per_byte params tok_s peak_memory seconds run"
+    assert {"event", *keys.split()} <= as_record(end).keys()
+
+
+def test_the_reported_loss_is_the_mean_since_the_last_report(trainer):
+    every = [report.loss for report in stepped(train(trainer(steps=6, log_every=1)))]
+    thirds = [report.loss for report in stepped(train(trainer(steps=6, log_every=3)))]
+    assert thirds == pytest.approx([sum(every[:3]) / 3, sum(every[3:]) / 3])
+
+
+def test_without_validations_on_the_way_there_is_one_at_the_end(trainer):
+    assert [report.step for report in evaluated(train(trainer(steps=3, eval_every=0)))] == [3]
+
+
+def test_the_end_tells_the_best_validation(trainer):
+    reports = list(train(trainer(steps=12, eval_every=2, lr=0.1)))
+    losses = [report.val_loss for report in evaluated(reports)]
+    assert end_of(reports).val_loss == min(losses)
+    best_so_far = [loss == min(losses[: i + 1]) for i, loss in enumerate(losses)]
+    assert [report.best for report in evaluated(reports)] == best_so_far
+
+
+def test_epochs_bound_the_steps(trainer):
+    made = trainer(epochs=2.0, windows="epochs", batch_size=8)
+    assert made.steps == 2 * made.order.steps_per_epoch
+    assert end_of(train(made)).steps == made.steps
+
+
+def test_the_nearer_of_two_bounds_ends_it(trainer):
+    assert trainer(steps=5, epochs=100.0).steps == 5
+
+
+def test_minutes_end_it_by_the_clock(trainer, clock):
+    reports = list(train(trainer(minutes=0.5, steps=0)))
+    last = stepped(reports)[-1]
+    assert (end_of(reports).reason, end_of(reports).steps) == ("time", last.step)
+    assert 30 <= last.seconds <= 33
+    assert [report.step for report in evaluated(reports)] == [last.step]
+
+
+def test_the_learning_rate_follows_the_clock(trainer, clock):
+    reports = train(trainer(minutes=1.0, steps=0, warmup=0, log_every=5))
+    rates = [report.lr for report in stepped(reports)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > 2 * rates[-1]
+
+
+def test_validations_saving_and_the_first_step_are_not_training_time(trainer, clock):
+    made = trainer(steps=10, eval_every=1)
+    end = end_of(train(made))
+    assert made.progress.timed_steps == 9
+    assert made.progress.training_seconds < end.seconds / 2
+    assert end.tok_s == pytest.approx(9 * made.tokens_per_step / made.progress.training_seconds)
+
+
+def test_a_single_step_has_a_speed_too(trainer):
+    assert 0 < end_of(train(trainer(steps=1))).tok_s < math.inf
+
+
+def test_patience_ends_it_after_so_many_validations_without_a_better_one(trainer, monkeypatch):
+    made = trainer(steps=50, eval_every=1, patience=3)
+    found = iter([3.0, 2.0, 2.5, 2.0, 2.1, 1.0])
+    evaluator = made.evaluator
+    monkeypatch.setattr(made, "evaluator", lambda model: _with_loss(evaluator(model), next(found)))
+    end = end_of(train(made))
+    assert (end.reason, end.steps, end.val_loss) == ("patience", 5, 2.0)
+
+
+def _with_loss(result, loss: float):
+    return type(result)(loss=loss, bits_per_byte=loss, tokens=result.tokens)
+
+
+def test_a_stop_on_request_saves_and_says_so(trainer, tmp_path):
+    made = trainer(run=tmp_path / "run", steps=50)
+    end = end_of(train(made, lambda: made.progress.step == 3))
+    assert (end.reason, end.steps) == ("interrupted", 3)
+    assert made.run.checkpoint.exists()
+    assert made.run.load_model().config == made.model.config
+
+
+def test_a_stop_on_request_does_not_wait_for_a_validation(trainer):
+    made = trainer(steps=50, eval_every=3)
+    assert evaluated(train(made, lambda: made.progress.step == 3)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"eval_every": 4}, [4, 8, 10]),
+        ({"eval_every": 4, "save_every": 3}, [3, 6, 9, 10]),
+        ({"eval_every": 0}, [10]),
+        ({"eval_every": 5}, [5, 10]),
+    ],
+)
+def test_checkpoints_are_written_when_due_and_at_the_end(
+    trainer, tmp_path, monkeypatch, settings, expected
+):
+    saved = []
+    monkeypatch.setattr(
+        "mlx_attn.training.trainer.save_checkpoint",
+        lambda path, model, optimizer, progress: saved.append(progress.step),
+    )
+    list(train(trainer(run=tmp_path / "run", steps=10, **settings)))
+    assert saved == expected
+
+
+def test_the_best_weights_are_kept_and_not_the_last(trainer, tmp_path):
+    made = trainer(run=tmp_path / "run", steps=40, eval_every=10, lr=0.05, schedule="constant")
+    end = end_of(train(made))
+    kept = made.evaluator(made.run.load_model())
+    assert kept.loss == pytest.approx(end.val_loss, abs=1e-6)
+
+
+def test_a_training_without_a_run_writes_nothing(trainer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    list(train(trainer(steps=2)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def diverges(made) -> str:
+    with pytest.raises(RunError) as error:
+        list(train(made))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_loss_that_is_no_number_ends_it_with_step_rate_and_checkpoint(trainer, tmp_path):
+    made = trainer(run=tmp_path / "run", steps=9, save_every=2, log_every=3)
+    end_of(train(made, lambda: made.progress.step == 4))
+    made.model.tok_emb.weight = mx.full(made.model.tok_emb.weight.shape, math.nan)
+    message = diverges(made)
+    assert "loss nan" in message
+    assert f"at step 5, learning rate {made._learning_rate(5):.3g}" in message
+    assert f"the last good checkpoint, of step 4, is {made.run.checkpoint}" in message
+
+
+def test_an_absurd_learning_rate_is_found_out(trainer, tmp_path):
+    made = trainer(run=tmp_path / "run", steps=9, warmup=0, lr=1e30, schedule="constant")
+    message = diverges(made)
+    assert "at step 2, learning rate 1e+30" in message
+    assert "no checkpoint was saved yet" in message
+    assert not made.run.checkpoint.exists()
+
+
+def test_weights_that_are_not_finite_are_never_saved(trainer, tmp_path):
+    made = trainer(run=tmp_path / "run")
+    made.model.tok_emb.weight = mx.full(made.model.tok_emb.weight.shape, math.inf)
+    with pytest.raises(RunError, match="a weight is not finite at step 0"):
+        made.save()
+    assert not made.run.checkpoint.exists()
+
+
+def test_memory_that_runs_out_is_one_line(trainer, monkeypatch):
+    def full(starts):
+        raise RuntimeError("[metal::malloc] Attempting to allocate 99 bytes")
+
+    made = trainer()
+    monkeypatch.setattr(made, "step", full)
+    assert "out of memory" in diverges(made)
+
+
+def test_other_failures_are_not_explained_away(trainer, monkeypatch):
+    def broken(starts):
+        raise RuntimeError("a bug")
+
+    made = trainer()
+    monkeypatch.setattr(made, "step", broken)
+    with pytest.raises(RuntimeError, match=r"^a bug$"):
+        list(train(made))

@@ -1,0 +1,94 @@
+"""A training that was interrupted goes on as if it had never stopped, bit for bit."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from mlx_attn.runs import open_run
+from mlx_attn.training.loop import train
+from mlx_attn.training.reports import Evaluated, Stepped
+from mlx_attn.trees import named_arrays
+
+STOP, STEPS = 4, 9
+NOISY = {"drop_rate": 0.2, "windows": "random", "steps": STEPS, "log_every": 1, "eval_every": 3}
+
+
+def finish(trainer, stop_at: int | None = None) -> list:
+    """The reports of a training, which somebody stops after a step."""
+    return list(train(trainer, lambda: trainer.progress.step == stop_at))
+
+
+def losses(reports) -> list[tuple[int, float]]:
+    return [(r.step, r.loss) for r in reports if isinstance(r, Stepped)]
+
+
+def validations(reports) -> list[tuple[int, float]]:
+    return [(r.step, r.val_loss) for r in reports if isinstance(r, Evaluated)]
+
+
+def state(trainer) -> dict[str, np.ndarray]:
+    states = named_arrays([trainer.model.parameters(), *trainer.optimizer.state])
+    return {name: np.array(array) for name, array in states.items()}
+
+
+def interrupted_and_resumed(trainer, path, stop_at: int, **settings) -> tuple:
+    first = finish(trainer(run=path, **settings), stop_at)
+    second = trainer(**settings)
+    second.resume(open_run(path))
+    return second, first, finish(second)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "accumulate", "compile"),
+    list(itertools.product(["adamw", "muon"], [1, 2], ["off", "on"])),
+)
+def test_weights_optimizer_and_later_losses_are_the_same_bits(
+    trainer, tmp_path, optimizer, accumulate, compile
+):
+    settings = {"optimizer": optimizer, "accumulate": accumulate, "compile": compile, **NOISY}
+    straight = trainer(**settings)
+    expected = finish(straight)
+    resumed, first, second = interrupted_and_resumed(trainer, tmp_path / "run", STOP, **settings)
+    assert losses(first) + losses(second) == losses(expected)
+    assert validations(first) + validations(second) == validations(expected)
+    for name, array in state(straight).items():
+        assert np.array_equal(array, state(resumed)[name]), name
+
+
+def test_epochs_go_on_where_they_were(trainer, tmp_path):
+    settings = {**NOISY, "windows": "epochs", "steps": 60, "batch_size": 8}
+    expected = losses(finish(trainer(**settings)))
+    _, first, second = interrupted_and_resumed(trainer, tmp_path / "run", 31, **settings)
+    assert losses(first) + losses(second) == expected
+
+
+@pytest.mark.parametrize("stop_at", [0, 3, STEPS])
+def test_it_may_stop_before_the_first_step_at_a_validation_or_at_the_end(
+    trainer, tmp_path, stop_at
+):
+    expected = finish(trainer(**NOISY))
+    resumed, first, second = interrupted_and_resumed(trainer, tmp_path / "run", stop_at, **NOISY)
+    assert losses(first) + losses(second) == losses(expected)
+    assert validations(first) + validations(second) == validations(expected)
+    assert resumed.progress.best_loss == min(loss for _, loss in validations(expected))
+
+
+def test_the_clock_and_the_best_loss_go_on(trainer, tmp_path):
+    resumed, first, second = interrupted_and_resumed(trainer, tmp_path / "run", STOP, **NOISY)
+    assert first[-1].seconds <= second[1].seconds < second[-1].seconds
+    assert resumed.progress.timed_steps == STEPS - 2  # each start has one step that is not timed
+
+
+def test_a_finished_training_has_nothing_left_to_do(trainer, tmp_path):
+    finish(trainer(run=tmp_path / "run", **NOISY))
+    again = trainer(**NOISY)
+    again.resume(open_run(tmp_path / "run"))
+    assert [report.event for report in finish(again)] == ["start", "end"]
+
+
+def test_a_finished_training_can_be_made_longer(trainer, tmp_path):
+    finish(trainer(run=tmp_path / "run", **NOISY))
+    longer = trainer(**{**NOISY, "steps": STEPS + 3})
+    longer.resume(open_run(tmp_path / "run"))
+    assert [step for step, _ in losses(finish(longer))] == [STEPS + 1, STEPS + 2, STEPS + 3]
