@@ -22,29 +22,29 @@ from mlx_attn.errors import RunError
 
 @dataclass(frozen=True, slots=True)
 class HeadProducts:
-    """The matrices left_h right_h^T of all heads, kept as their factors.
+    """The matrices left_h right_h of all heads, kept as their factors.
 
     Attributes:
         left: W_query_h or W_value_h, S_h itself where it is one matrix.
-        right: W_key_h or O_h^T.
+        right: W_key_h^T or O_h, the identity where it is one matrix.
     """
 
     left: Float64[np.ndarray, "H C D"]
-    right: Float64[np.ndarray, "H d_out D"]
+    right: Float64[np.ndarray, "H D d_out"]
 
     def matrices(self) -> Float64[np.ndarray, "H C d_out"]:
         """The products, multiplied out."""
-        return self.left @ self.right.swapaxes(1, 2)
+        return self.left @ self.right
 
     def singular_values(self) -> Float64[np.ndarray, "H rank"]:
         """Of every product, the largest first; no more than the factors allow to be other than 0.
 
-        With left = Q_1 R_1 and right = Q_2 R_2, the values are those of the small R_1 R_2^T.
+        With left = Q_1 R_1 and right^T = Q_2 R_2, the values are those of the small R_1 R_2^T.
         """
         if self.left.shape[2] >= self.left.shape[1]:
             return np.linalg.svd(self.matrices(), compute_uv=False)
         R_left = np.linalg.qr(self.left, mode="r")
-        R_right = np.linalg.qr(self.right, mode="r")
+        R_right = np.linalg.qr(np.swapaxes(self.right, 1, 2), mode="r")
         return np.linalg.svd(R_left @ np.swapaxes(R_right, 1, 2), compute_uv=False)
 
 
@@ -56,7 +56,9 @@ def score_products(attention: Attention) -> HeadProducts:
     """
     with mx.stream(mx.cpu):  # Apple's newest GPUs would round the matrices to TF32
         q, k = attention.score(attention, _basis(attention.config.d_in)[None])
-        return HeadProducts(*(_per_head(y, attention.config.n_heads) for y in (q, k)))
+        query, key = (_per_head(y, attention.config.n_heads) for y in (q, k))
+    # Contiguous, because NumPy multiplies stacks of transposed views a thousand times slower.
+    return HeadProducts(query, np.ascontiguousarray(key.swapaxes(1, 2)))
 
 
 def value_output_products(attention: Attention) -> HeadProducts:
@@ -74,7 +76,7 @@ def value_output_products(attention: Attention) -> HeadProducts:
         basis = _basis(value.shape[2])
         alone = [_only(basis, h, config.n_heads) for h in range(config.n_heads)]
         rows = [_per_head(attention.output(attention, heads)[:, None], 1)[0] for heads in alone]
-    return HeadProducts(value, np.stack(rows).swapaxes(1, 2))
+    return HeadProducts(value, np.stack(rows))
 
 
 def score_matrices(attention: Attention) -> Float64[np.ndarray, "H C C"]:

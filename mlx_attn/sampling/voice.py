@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlx_attn.errors import RunError, nearest
 from mlx_attn.model import GPT
-from mlx_attn.runs import RUNS, Run, find_runs, open_run
+from mlx_attn.runs import RUNS, Run, find_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.streaming import Piece, stream
 from mlx_attn.text.tokenizers import Tokenizer
@@ -46,21 +45,5 @@ def open_voice(name: str | None = None, runs: Path = RUNS) -> Voice:
     Raises:
         RunError: There is no such run, or it is damaged.
     """
-    run = open_run(_directory(name, runs) if name else _latest(runs))
+    run = find_run(name, runs)
     return Voice(run, run.load_model(), run.load_tokenizer())
-
-
-def _directory(name: str, runs: Path) -> Path:
-    for path in (Path(name).expanduser(), runs / name):
-        if path.is_dir():
-            return path
-    names = [run.name for run in find_runs(runs)]
-    hint = nearest(name, names) if names else ": train one with 'mlx-attn train'"
-    raise RunError(f"there is no run '{name}', here or in {runs}{hint}")
-
-
-def _latest(runs: Path) -> Path:
-    found = find_runs(runs)
-    if not found:
-        raise RunError(f"there is no run in {runs}: train one with 'mlx-attn train', or name one")
-    return found[0]

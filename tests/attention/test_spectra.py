@@ -64,6 +64,6 @@ def test_alignment_ignores_sign_and_size_and_is_0_for_orthogonal_matrices():
 
 
 def test_the_zero_matrix_has_no_rank_and_no_direction():
-    found = spectrum(HeadProducts(np.zeros((1, 3, 2)), np.ones((1, 3, 2))))
+    found = spectrum(HeadProducts(np.zeros((1, 3, 2)), np.ones((1, 2, 3))))
     assert found.effective_rank == found.stable_rank == found.symmetry == found.norm == 0
     np.testing.assert_array_equal(alignment(np.zeros((2, 3, 3))), np.zeros((2, 2)))

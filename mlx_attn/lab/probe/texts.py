@@ -6,6 +6,7 @@ from jaxtyping import Integer
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.runs import Run
 from mlx_attn.text.corpus import prepare
+from mlx_attn.text.downloads import Progress
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.training.settings import settings_from
@@ -28,8 +29,13 @@ def prompt_tokens(text: str, tokenizer: Tokenizer, context_length: int) -> Token
     return tokens[None].astype(np.int64)
 
 
-def validation_windows(run: Run, count: int) -> Tokens:
-    """Windows of the run's validation text, evenly spread over it.
+def validation_windows(run: Run, count: int, progress: Progress | None = None) -> Tokens:
+    """At most `count` windows of the run's validation text, evenly spread over it.
+
+    Args:
+        run: A trained run.
+        count: How many windows.
+        progress: Called with the bytes done and in all while a text is downloaded.
 
     Raises:
         RunError: The text is not what the run was trained on, or cannot be read.
@@ -38,7 +44,9 @@ def validation_windows(run: Run, count: int) -> Tokens:
     if count < 1:
         raise ConfigError(f"windows={count} must be at least 1")
     text = settings_from(run.settings, {}).text
-    corpus = prepare(text.data, text.tokenizer, text.vocab_size)
+    if text.data == "-":
+        raise RunError(f"{run.path} read its text from standard input: give a prompt")
+    corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
     if corpus.digest != run.settings.get("digest"):
         raise RunError(
             f"{run.path} was trained on another text than {text.data} holds now: give a prompt"

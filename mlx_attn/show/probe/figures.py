@@ -25,6 +25,7 @@ _STYLE = {
     "svg.hashsalt": "mlx_attn",
     "text.parse_math": False,
     "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "sans-serif"],
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -126,7 +127,7 @@ def draw_singular_values(found: Probe, kind: str) -> "Figure":
 def draw_alignment(found: Probe, kind: str) -> "Figure":
     """How alike the heads of a layer are, a panel per layer; kind is "S" or "VO"."""
     alignment = _matrices(found, kind).alignment
-    figure, axes = panels(len(alignment), 4, (2.2, 2.2))
+    figure, axes = panels(len(alignment), 4, (2.2, 2.2), sharex=True, sharey=True)
     for layer, axis in enumerate(axes):
         axis.imshow(alignment[layer], cmap="Oranges", vmin=0, vmax=1)
         places = range(len(alignment[layer]))

@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from mlx_attn.attention.circuits import why_not_one_matrix
 from mlx_attn.lab.probe import Probe
@@ -137,12 +139,10 @@ def caveat(found: Probe) -> str:
     return f"Scores are not one matrix here: {reason}." if reason else ""
 
 
-def heads_table(found: Probe) -> Table:
+def heads_table(found: Probe) -> Group:
     """A row per head, as wide as a terminal."""
     columns = [column for column in COLUMNS if column.short]
-    table = Table(
-        title=why_multi_headed(found), title_justify="left", box=None, padding=(0, 1, 0, 0)
-    )
+    table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in ("layer", "head", *(column.short for column in columns)):
         table.add_column(heading, justify="right", no_wrap=True)
     values = [column.values(found) for column in columns]
@@ -150,7 +150,7 @@ def heads_table(found: Probe) -> Table:
         numbers = [number(value[layer, head]) for value in values]
         table.add_row(str(layer), str(head), *numbers)
     table.add_row("uniform", "", *_uniform(found, columns), style="dim")
-    return table
+    return Group(Text(why_multi_headed(found)), table)
 
 
 def legend(found: Probe) -> list[str]:

@@ -11,15 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from mlx_attn.attention import VARIANTS
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.lab.probe import Probe
+from mlx_attn.runs import Run
 from mlx_attn.show.probe.figures import draw_alignment, draw_singular_values, figure_for_page
 from mlx_attn.show.probe.numbers import COLUMNS, Column, caveat, number, why_multi_headed
 from mlx_attn.text.tokenizers import Tokenizer
+from mlx_attn.training.settings import variant_name
 
 MAP_BYTES = 4_000_000
 """Room for maps in a page; texts that do not fit are left out, all but the first."""
+
+FULL = 160
+"""The byte of weight 1: fine enough for a percent, and 12 layers of 12 heads fit into 5 MB."""
 
 _VISIBLE = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
 
@@ -31,6 +37,16 @@ class PageFacts:
     name: str
     facts: str
     averaged_over: str
+
+
+def page_facts(run: Run, found: Probe, prompted: bool) -> PageFacts:
+    """What a page says of a run."""
+    variant = variant_name(run.settings["model"])
+    formula = f": {VARIANTS[variant].formula}" if variant in VARIANTS else ""
+    texts, T = found.tokens.shape
+    read = "a prompt" if prompted else f"{texts} window{'s' * (texts != 1)} of validation text"
+    length = f" of {T} tokens" + (" each" if texts > 1 else "")
+    return PageFacts(run.name, f"{variant}{formula}", f"While the model reads {read}{length}.")
 
 
 def write_page(path: Path, found: Probe, tokenizer: Tokenizer, facts: PageFacts) -> None:
@@ -81,12 +97,12 @@ def label(piece: bytes) -> str:
 def pack_maps(maps: np.ndarray) -> str:
     """Maps [L, H, T, T] of one text as base64, in about a byte for each pair of tokens or less.
 
-    Only the lower triangles, each weight w as the byte 255 sqrt(w), so that small weights keep two
-    digits; compressed with zlib. Since a row adds up to 1, the mean square of its n bytes is
-    255^2 / n, and most are small.
+    Only the lower triangles, each weight w as the byte `FULL` sqrt(w), so that small weights keep
+    two digits; compressed with zlib. Since a row adds up to 1, the mean square of its n bytes is
+    FULL^2 / n, so most of them are small.
     """
     T = maps.shape[-1]
-    levels = np.rint(255 * np.sqrt(np.clip(maps, 0, 1))).astype(np.uint8)
+    levels = np.rint(FULL * np.sqrt(np.clip(maps, 0, 1))).astype(np.uint8)
     rows, columns = np.tril_indices(T)
     return base64.b64encode(zlib.compress(levels[..., rows, columns].tobytes(), 9)).decode()
 
@@ -103,6 +119,7 @@ def _data(found: Probe, tokenizer: Tokenizer) -> dict[str, Any]:
         texts.append({"tokens": labels, "maps": maps})
     config = found.config
     return {
+        "full": FULL,
         "layers": config.n_layers,
         "heads": config.n_heads,
         "summaries": _summaries(found),

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from mlx_attn.lab.probe import PairDrift, Track
 from mlx_attn.lab.probe.tracks import Curves
@@ -29,7 +31,7 @@ NAMES = {
 """What the curves are called where people read them."""
 
 
-def track_table(track: Track) -> Table:
+def track_table(track: Track) -> Group:
     """A row per step, averaged over all heads."""
     groups = (("S", track.scores), ("VO", track.value_outputs), ("", track.drift))
     columns = [
@@ -40,7 +42,7 @@ def track_table(track: Track) -> Table:
     return _table(f"{track.name}: means over heads", track.steps, columns)
 
 
-def pair_table(pair: PairDrift, title: str) -> Table:
+def pair_table(pair: PairDrift, title: str) -> Group:
     """A row per step, averaged over all heads."""
     return _table(title, pair.steps, [(NAMES[key], curve) for key, curve in pair.drift.items()])
 
@@ -121,15 +123,15 @@ def _draw_heads(
         axis.plot(steps, line, color=colour, linewidth=1, alpha=0.9, label=label)
 
 
-def _table(title: str, steps: np.ndarray, columns: Sequence[tuple[str, np.ndarray]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+def _table(title: str, steps: np.ndarray, columns: Sequence[tuple[str, np.ndarray]]) -> Group:
+    table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in ("step", *(heading.replace(" ", "\n") for heading, _ in columns)):
         table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
     shown = np.unique(np.linspace(0, len(steps) - 1, ROWS).astype(int))
     means = [curve.mean(axis=(1, 2)) for _, curve in columns]
     for i in shown:
         table.add_row(str(steps[i]), *(number(mean[i]) for mean in means))
-    return table
+    return Group(Text(title), table)
 
 
 def _lists(curves: Curves) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 "use strict";
-// A text's maps are bytes b with weight = (b / 255)^2: the lower triangles of all maps, layer by
+// A text's maps are bytes b with weight = (b / full)^2: the lower triangles of all maps, layer by
 // layer and head by head, row by row, compressed with zlib and written in base64.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
@@ -9,7 +9,7 @@ const make = (tag, attributes = {}, ...children) => {
   element.append(...children);
   return element;
 };
-const { layers, heads } = data;
+const { layers, heads, full } = data;
 const state = { text: 0, token: 0, held: 0, layer: 0, head: 0 };
 let bytes = new Uint8Array();
 let tokens = [];
@@ -24,7 +24,7 @@ const rowStart = (layer, head, i) => {
   return ((layer * heads + head) * T * (T + 1)) / 2 + (i * (i + 1)) / 2;
 };
 const level = (layer, head, i, j) => (j > i ? 0 : bytes[rowStart(layer, head, i) + j]);
-const weight = (layer, head, i, j) => (level(layer, head, i, j) / 255) ** 2;
+const weight = (layer, head, i, j) => (level(layer, head, i, j) / full) ** 2;
 const percent = (w) => (w > 0 && w < 0.005 ? "<1" : Math.round(100 * w)) + " %";
 const quoted = (i) => `${i} “${tokens[i]}”`;
 const lookedAt = (layer, head, i, count) =>
@@ -41,7 +41,7 @@ function paint(canvas, layer, head) {
   const [r, g, b] = style.getPropertyValue("--accent-rgb").trim().split(/\s+/).map(Number);
   for (let i = 0; i < T; i++)
     for (let j = 0; j <= i; j++)
-      image.data.set([r, g, b, level(layer, head, i, j)], 4 * (i * T + j));
+      image.data.set([r, g, b, (255 * level(layer, head, i, j)) / full], 4 * (i * T + j));
   context.putImageData(image, 0, 0);
 }
 
@@ -57,7 +57,7 @@ function showToken() {
   root.setProperty("--row", token / tokens.length);
   root.setProperty("--height", 1 / tokens.length);
   [...byId("tokens").children].forEach((button, j) => {
-    button.style.setProperty("--weight", level(layer, head, token, j) / 255);
+    button.style.setProperty("--weight", level(layer, head, token, j) / full);
     button.classList.toggle("later", j > token);
     button.classList.toggle("from", j === token);
     button.setAttribute("aria-pressed", j === state.held);

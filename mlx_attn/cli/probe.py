@@ -1,0 +1,183 @@
+"""`mlx-attn probe`: what the heads of a trained model look at, and what their matrices are like."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlx_attn.cli.interruption import INTERRUPTED
+from mlx_attn.cli.sample import run_argument
+from mlx_attn.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from mlx_attn.lab.probe import PairDrift
+    from mlx_attn.runs import Run
+
+_PATH = click.Path(path_type=Path)
+
+
+_EXAMPLES = """\b
+Examples:
+  mlx-attn probe --html probe.html
+  mlx-attn probe runs/tiny-merged --prompt "Anna saw Hugo, and Hugo saw"
+  mlx-attn probe runs/merged --track --against runs/separate --figures figures/
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@run_argument
+@click.option("--prompt", "-p", metavar="TEXT", help="Text to read; - reads stdin.")
+@click.option(
+    "--windows",
+    default=4,
+    show_default=True,
+    help="Without a prompt, windows of the validation text to average over.",
+)
+@click.option("--html", type=_PATH, metavar="FILE", help="Write a page to look around in.")
+@click.option("--figures", type=_PATH, metavar="DIR", help="Write figures as SVG and PNG.")
+@click.option("--track", is_flag=True, help="Show what train --track recorded instead.")
+@click.option("--against", metavar="RUN", help="With --track, a run to compare with.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def command(ctx: click.Context, run: str | None, **options: Any) -> None:
+    """Show what each head looks at, and what its matrices are like.
+
+    RUN is a directory or a name in runs/; without it, the latest there. The page of --html is one
+    file that needs no network: point at a token and see where every head looks.
+    """
+    try:
+        if options["track"]:
+            _show_track(_open(run), **options)
+        elif options["against"]:
+            raise click.UsageError("--against compares tracked trainings: add --track")
+        else:
+            _show_probe(_open(run), **options)
+    except KeyboardInterrupt:
+        ctx.exit(INTERRUPTED)
+
+
+def _show_probe(
+    run: "Run",
+    prompt: str | None,
+    windows: int,
+    html: Path | None,
+    figures: Path | None,
+    as_json: bool,
+    **_: Any,
+) -> None:
+    from mlx_attn.lab.probe import probe
+    from mlx_attn.show.probe.numbers import heads_table, legend, record
+    from mlx_attn.show.terminal import stdout_console
+
+    tokens = _tokens(run, prompt, windows)
+    found = probe(run.load_model(), tokens)
+    files = _write(run, found, prompt is not None, html, figures)
+    if as_json:
+        click.echo(json.dumps({"run": str(run.path), **record(found), "files": files}))
+        return
+    stdout_console().print(heads_table(found))
+    for line in legend(found):
+        click.echo(line)
+    _name(files)
+
+
+def _tokens(run: "Run", prompt: str | None, windows: int) -> "np.ndarray":
+    from mlx_attn.lab.probe import prompt_tokens, validation_windows
+    from mlx_attn.show.downloads import download_lines
+
+    if prompt is None:
+        return validation_windows(run, windows, download_lines(_say))
+    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+    tokenizer, context_length = run.load_tokenizer(), run.settings["model"]["context_length"]
+    tokens = prompt_tokens(text, tokenizer, context_length)
+    given = len(tokenizer.encode(text))
+    if tokens.shape[1] < given:
+        _say(f"the model reads the last {tokens.shape[1]} of {given} tokens: its context is full")
+    return tokens
+
+
+def _write(
+    run: "Run", found: Any, prompted: bool, html: Path | None, figures: Path | None
+) -> list[str]:
+    """Write what was asked for; returns the paths."""
+    files: list[Path] = []
+    if html:
+        from mlx_attn.show.probe.page import page_facts, write_page
+
+        write_page(html, found, run.load_tokenizer(), page_facts(run, found, prompted))
+        files.append(html)
+    if figures:
+        from mlx_attn.show.probe.figures import save_figures
+
+        files += save_figures(found, figures)
+    return [str(file) for file in files]
+
+
+def _show_track(
+    run: "Run",
+    against: str | None,
+    prompt: str | None,
+    html: Path | None,
+    figures: Path | None,
+    as_json: bool,
+    **_: Any,
+) -> None:
+    from mlx_attn.lab.probe import read_track
+    from mlx_attn.show.probe.tracks import (
+        pair_record,
+        pair_table,
+        save_tracks,
+        track_record,
+        track_table,
+    )
+    from mlx_attn.show.terminal import stdout_console
+
+    if html:
+        raise ConfigError("--track shows curves, which --figures draws: leave out --html")
+    other = _open(against) if against else None
+    tracks = [read_track(one) for one in (run, other) if one]
+    pair = _pair(run, other, prompt) if other else None
+    files = [str(f) for f in save_tracks(tracks, pair, figures)] if figures else []
+    if as_json:
+        drift = pair_record(pair) if pair else None
+        records = [track_record(track) for track in tracks]
+        click.echo(json.dumps({"tracks": records, "drift": drift, "files": files}))
+        return
+    console = stdout_console()
+    for track in tracks:
+        console.print(track_table(track))
+    if pair:
+        console.print(pair_table(pair, f"{run.name} against {tracks[1].name}: means over heads"))
+    _name(files)
+
+
+def _pair(run: "Run", other: "Run", prompt: str | None) -> "PairDrift | None":
+    """The drift between two runs; None, with the reason on stderr, where they kept no weights."""
+    from mlx_attn.errors import RunError
+    from mlx_attn.lab.probe import pair_drift
+    from mlx_attn.training.tracking import TRACKED_TEXTS
+
+    try:
+        return pair_drift(run, other, _tokens(run, prompt, TRACKED_TEXTS))
+    except RunError as error:
+        _say(str(error))
+        return None
+
+
+def _open(name: str | None) -> "Run":
+    from mlx_attn.runs import find_run
+
+    return find_run(name)
+
+
+def _name(files: list[str]) -> None:
+    for file in files:
+        _say(f"wrote {file}")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
