@@ -55,9 +55,9 @@ def fetch(name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> None:
     """Prepare a text (a name, a file, a folder or -) and show its figures and its beginning."""
-    from mlx_attn.show.corpora import corpus_facts, facts_table
+    from mlx_attn.show.corpora import corpus_facts, facts_rows
     from mlx_attn.show.downloads import download_lines
-    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.show.terminal import print_rows, stdout_console
     from mlx_attn.text.corpus import prepare
 
     say = download_lines(lambda line: click.echo(line, err=True))
@@ -66,11 +66,18 @@ def show(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts))
     else:
-        stdout_console().print(facts_table(facts))
+        print_rows(facts_rows(facts), stdout_console())
 
 
 @command.command()
-@click.option("--stories", "-n", default=3, show_default=True, help="How many stories.")
+@click.option(
+    "--stories",
+    "-n",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="How many stories.",
+)
 @click.option("--seed", default=0, show_default=True, help="The same seed, the same stories.")
 @click.option("--spans", is_flag=True, help="Colour each word by what it takes to predict it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a story, with its spans.")

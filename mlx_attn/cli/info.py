@@ -9,16 +9,12 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, for a bug report.")
 def command(as_json: bool) -> None:
     """Show the machine, the versions and what is fast here."""
-    from rich.table import Table
-
+    from mlx_attn.show.corpora import facts_rows
     from mlx_attn.show.machine import machine_facts
-    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.show.terminal import print_rows, stdout_console
 
     facts = machine_facts()
     if as_json:
         click.echo(json.dumps(facts))
-        return
-    table = Table.grid(padding=(0, 2))
-    for name, value in facts.items():
-        table.add_row(name.replace("_", " "), "-" if value is None else str(value))
-    stdout_console().print(table)
+    else:
+        print_rows(facts_rows(facts), stdout_console())

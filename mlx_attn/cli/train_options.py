@@ -71,19 +71,21 @@ def _run_option(*names: str, text: str, **attributes: Any) -> Section:
     return Section([*names], section="The run", help=text, **attributes)
 
 
-_DIRECTORY = click.Path(path_type=Path)
+_PATH = click.Path(path_type=Path)
 
 TRAIN_OPTIONS: list[click.Option] = [
     _named("--variant", tuple(VARIANTS), "attention by name; `mlx-attn variants` lists them"),
     _named("--preset", tuple(PRESETS), f"settings that belong together: {', '.join(PRESETS)}"),
     _named("--block", tuple(BLOCKS), f"norm, activation and biases: {' or '.join(BLOCKS)}"),
     *(_shorthand(name) for name in SHORTHANDS),
-    _run_option("--out", "-o", type=_DIRECTORY, text="the run's directory (default: in runs/)"),
-    _run_option("--name", text="the run's name in runs/"),
+    _run_option(
+        "--out", "-o", type=_PATH, metavar="DIR", text="the run's directory (default: in runs/)"
+    ),
+    _run_option("--name", metavar="NAME", text="the run's name in runs/"),
     _run_option("--overwrite", is_flag=True, text="replace the run that is there"),
-    _run_option("--resume", type=_DIRECTORY, text="go on with the run in that directory"),
-    _run_option("--init-from", type=_DIRECTORY, text="start with that run's weights and settings"),
-    _run_option("--config", type=_DIRECTORY, text="settings in a TOML file"),
+    _run_option("--resume", metavar="RUN", text="go on with that run: a directory or a name"),
+    _run_option("--init-from", metavar="RUN", text="start with that run's weights and settings"),
+    _run_option("--config", type=_PATH, metavar="FILE", text="settings in a TOML file"),
     _run_option("--dry-run", "-n", is_flag=True, text="show the plan and stop"),
     _run_option("--json", "as_json", is_flag=True, text="one JSON object a line on stdout"),
     _run_option("--quiet", "-q", is_flag=True, text="no progress"),

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlx_attn.show.quantities import memory
+from mlx_attn.show.repl.screen import printable
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import CORPORA, data_directory
 from mlx_attn.text.tales import Tale
@@ -75,13 +76,15 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def facts_table(facts: dict[str, Any]) -> Table:
-    """Names and values for a terminal."""
-    table = Table.grid(padding=(0, 2))
-    for name, value in facts.items():
-        shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-        table.add_row(name.replace("_", " "), Text("-" if value is None else shown))
-    return table
+def facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and values for people."""
+    return [(name.replace("_", " "), _shown(value)) for name, value in facts.items()]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
 
 
 def tale_facts(tale: Tale) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_attn import __version__, blas
+from mlx_attn.training.memory import machine_memory
 
 
 def versions() -> dict[str, str]:
@@ -29,7 +30,7 @@ def machine_facts() -> dict[str, Any]:
     return versions() | {
         "metal": mx.metal.is_available(),
         "chip": device.get("device_name", platform.machine()),
-        "memory_bytes": device.get("memory_size"),
+        "memory_bytes": machine_memory(),
         "blas": found.library or ("Accelerate" if sys.platform == "darwin" else "MLX's own"),
         "blas_note": found.note,
     }

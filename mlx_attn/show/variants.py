@@ -38,7 +38,7 @@ def variants_table(costs: list[VariantCost], preset: str) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     standard = costs[0].cost
     for row in costs:
-        label = Text.assemble((row.name, "bold"), "\n", (row.formula, "dim"))
+        label = Text.assemble((row.name, "bold"), "\n", (row.reason or row.formula, "dim"))
         table.add_row(label, *_cells(row, standard))
     return table
 
@@ -54,7 +54,7 @@ def _row(name: str, model: Mapping[str, Any]) -> VariantCost:
 
 def _cells(row: VariantCost, standard: ModelCost | None) -> list[str]:
     if row.cost is None:
-        return ["not at", "these", "sizes"]
+        return ["-", "-", "-"]
     keys = ("parameters", "multiply_adds", "cache_floats")
     return [_factor(getattr(row.cost, key), standard and getattr(standard, key)) for key in keys]
 

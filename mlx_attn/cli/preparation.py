@@ -1,0 +1,122 @@
+"""What `mlx-attn train` does before the first step: a trainer and the directory of its run.
+
+A trainer is new, goes on where an earlier one stopped, or starts from another run's weights.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.training.settings import Settings, layer_from, settings_from
+
+if TYPE_CHECKING:
+    from mlx_attn.runs import Run
+    from mlx_attn.show.progress import Display
+    from mlx_attn.text.corpus import Corpus
+    from mlx_attn.text.tokenizers import Tokenizer
+    from mlx_attn.training.trainer import Trainer
+
+
+def new_trainer(settings: Settings, display: "Display") -> "tuple[Corpus, Trainer]":
+    """The text that the settings name, and a trainer on it."""
+    from mlx_attn.show.downloads import download_lines
+    from mlx_attn.text.corpus import prepare
+    from mlx_attn.training.trainer import Trainer
+
+    text = settings.text
+    if text.data == "-" and sys.stdin.isatty():
+        display.message("reading the text from the terminal; Ctrl-D ends it")
+    progress = download_lines(display.message)
+    corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
+    return corpus, Trainer(settings, corpus)
+
+
+def resumed_trainer(
+    name: str, changes: dict[str, Any], display: "Display"
+) -> "tuple[Corpus, Trainer]":
+    """A trainer where that of a run stopped, with some settings changed."""
+    from mlx_attn.runs import find_run
+
+    run = find_run(name)
+    if not run.checkpoint.exists():
+        raise RunError(f"{run.path} has no checkpoint: there is nothing to go on from")
+    settings = settings_from(run.settings, changes)
+    if settings.text.data == "-" and sys.stdin.isatty():
+        raise RunError(
+            f"{run.path} read its text from standard input: pipe the same text in again, or name a "
+            "file that holds it with --data"
+        )
+    corpus, trainer = new_trainer(settings, display)
+    _check_same_text(run, corpus)
+    trainer.resume(run)
+    return corpus, trainer
+
+
+def starting_run(name: str, flags: dict[str, Any]) -> "tuple[Run, dict[str, Any]]":
+    """The run to start from, and its settings, which the new run's others go on top of."""
+    from mlx_attn.runs import find_run
+
+    if "preset" in flags:
+        raise ConfigError("--init-from takes all settings from its run: leave out --preset")
+    run = find_run(name)
+    return run, layer_from(run.settings)
+
+
+def take_over(start: "Run", corpus: "Corpus", trainer: "Trainer") -> None:
+    """Give the trainer the weights of another run, in the form that it trains."""
+    from mlx_attn.lab.starting import starting_point
+
+    if _vocabulary(start.load_tokenizer()) != _vocabulary(corpus.tokenizer):
+        raise RunError(
+            f"{start.path} has another vocabulary than {corpus.name} gets: train on its own text"
+        )
+    trainer.start_from(starting_point(start.load_model(), trainer.model.config))
+
+
+def new_directory(settings: Settings, out: Path | None, name: str | None, overwrite: bool) -> Path:
+    """Where a new run goes: as told, or a free name in runs/."""
+    from mlx_attn.runs import RUNS, check_free, free_name
+
+    if out and name:
+        raise ConfigError("--out and --name both say where the run goes: use one")
+    if not (out or name):
+        return free_name(RUNS, f"{settings.preset}-{settings.variant}")
+    path = out or RUNS / str(name)
+    check_free(path, overwrite)
+    return path
+
+
+def record_run(
+    trainer: "Trainer", corpus: "Corpus", path: Path, overwrite: bool, init_from: str | None
+) -> "Run":
+    """The run directory with its settings; a new one gets the tokenizer too."""
+    from mlx_attn.runs import create_run
+    from mlx_attn.show.machine import versions
+
+    facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
+    facts |= {"init_from": init_from} if init_from else {}
+    record = trainer.settings.record(trainer.model.config, **facts)
+    if trainer.run:
+        return trainer.run.with_settings({**trainer.run.settings, **record})
+    run = create_run(path, record, overwrite)
+    corpus.tokenizer.save(run.path)
+    return run
+
+
+def _check_same_text(run: "Run", corpus: "Corpus") -> None:
+    if corpus.digest != run.settings.get("digest"):
+        raise RunError(
+            f"{run.path} was trained on another text than {corpus.name} holds now: name the old "
+            "one with --data, or train a new run"
+        )
+    if _vocabulary(run.load_tokenizer()) != _vocabulary(corpus.tokenizer):
+        raise RunError(
+            f"{run.path} has another vocabulary than {corpus.name} gets now, perhaps from another "
+            "version of sentencepiece: train a new run"
+        )
+
+
+def _vocabulary(tokenizer: "Tokenizer") -> list[bytes]:
+    """The bytes of every token."""
+    return [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
