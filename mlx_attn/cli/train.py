@@ -55,8 +55,7 @@ def train(
     if resume:
         if out or name or config or overwrite or init_from:
             raise ConfigError(
-                "--resume goes on in place: leave out --out, --name, --overwrite, --config and "
-                "--init-from"
+                "--resume goes on in place: leave out --out, --name, --config and --init-from"
             )
         # What the environment says of other settings is for new runs.
         changes = {k: v for k, v in environment.items() if k in RESUMABLE} | flags
