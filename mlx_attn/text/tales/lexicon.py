@@ -69,21 +69,26 @@ PLACES = Lexicon(
         *_places("on", "hill beach island"),
     )
 )
+BELONGINGS = Lexicon(
+    _singular("hat scarf umbrella apron coat cloak ribbon shawl cap belt purse fan"), _AGREEING
+)
+HUES = Lexicon(
+    _singular("red blue green yellow orange purple white pink gray brown black violet"), _AGREEING
+)
 TREASURES = Lexicon(
     _singular(
-        "kite drum boat bell lantern map key button whistle ball umbrella spoon scarf cup hat"
-        " mirror clock flute ribbon book"
+        "kite drum boat bell lantern map key button whistle ball spoon cup mirror clock flute book"
     ),
     _AGREEING,
 )
 THINGS = Lexicon(
-    (*TREASURES.words, *_plural("mittens boots marbles skates beads")),
+    (*TREASURES.words, *_plural("marbles skates beads shells")),
     _AGREEING,
 )
 QUALITIES = Lexicon(
     _singular(
-        "red blue green yellow orange purple white pink silver golden old tiny shiny striped odd"
-        " big pretty plain spotted ugly"
+        "silver golden old tiny shiny striped odd big pretty plain spotted ugly wooden lucky round"
+        " painted"
     ),
     _AGREEING,
 )
@@ -94,10 +99,14 @@ ANIMALS = Lexicon(
     _AGREEING,
 )
 MOODS = Lexicon(
-    _singular(
-        "clever gentle shy wise hungry eager lonely cheerful brave patient young quiet sleepy kind"
-        " curious proud"
-    ),
+    _singular("hungry eager lonely sleepy grumpy funny lazy noisy thin fat anxious lost"),
+    _AGREEING,
+)
+TRAITS = Lexicon(
+    _plain("clever gentle shy wise brave patient young quiet kind curious proud merry")
+)
+TEXTURES = Lexicon(
+    _singular("mossy crooked tall dusty wide muddy ancient huge leaning narrow low broken"),
     _AGREEING,
 )
 LANDMARKS = Lexicon(
@@ -111,7 +120,7 @@ HOURS = Lexicon(_singular("morning afternoon evening day"), _AGREEING)
 NEAR = Lexicon(_plain("behind beside near under"))
 FEELINGS = Lexicon(_plain("happy glad proud merry tired warm hungry sleepy"))
 FOODS = Lexicon(_plain("apples plums pears buns cookies eggs cherries carrots peaches nuts"))
-SKILLS = Lexicon(_plain("swim whistle dance juggle skate sing climb paint knit dive"))
+SKILLS = Lexicon(_plain("swim juggle skate climb knit dive fish ride sew row"))
 NUMBERS = Lexicon(
     _numbers("one two three four five six seven", "first second third fourth fifth sixth seventh"),
     {"was": AGREEMENT, "ordinal": COUNTING, "counted": COUNTING},

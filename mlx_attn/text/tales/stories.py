@@ -7,9 +7,11 @@ and the last one speaks of them again. `grammar` explains the notation.
 from mlx_attn.text.tales.grammar import Grammar
 from mlx_attn.text.tales.lexicon import (
     ANIMALS,
+    BELONGINGS,
     FEELINGS,
     FOODS,
     HOURS,
+    HUES,
     LANDMARKS,
     MOODS,
     NEAR,
@@ -18,7 +20,9 @@ from mlx_attn.text.tales.lexicon import (
     PLACES,
     QUALITIES,
     SKILLS,
+    TEXTURES,
     THINGS,
+    TRAITS,
     TREASURES,
     WEATHERS,
 )
@@ -46,16 +50,17 @@ def _difference(total: str, taken: str) -> Variable:
 VARIABLES = {
     "weather": Variable(WEATHERS),
     "hour": Variable(HOURS),
-    "hero": Variable(PEOPLE),
-    "trait": Variable(MOODS),
-    "friend": unlike(PEOPLE, "hero"),
-    "friend_trait": unlike(MOODS, "trait"),
     "place": Variable(PLACES),
-    "hue": Variable(QUALITIES),
-    "carried": Variable(TREASURES),
-    "quality": unlike(QUALITIES, "hue"),
-    "thing": unlike(THINGS, "carried"),
-    "treasure": unlike(TREASURES, "carried"),
+    "trait": Variable(TRAITS),
+    "hero": Variable(PEOPLE),
+    "friend_trait": unlike(TRAITS, "trait"),
+    "friend": unlike(PEOPLE, "hero"),
+    "hue": Variable(HUES),
+    "carried": Variable(BELONGINGS),
+    "hue2": unlike(HUES, "hue"),
+    "quality": Variable(QUALITIES),
+    "thing": Variable(THINGS),
+    "treasure": Variable(TREASURES),
     "quality2": unlike(QUALITIES, "quality"),
     "treasure2": unlike(TREASURES, "thing", "treasure"),
     "quality3": unlike(QUALITIES, "quality", "quality2"),
@@ -63,10 +68,10 @@ VARIABLES = {
     "mood": Variable(MOODS),
     "animal": Variable(ANIMALS),
     "near": Variable(NEAR),
-    "shade": Variable(QUALITIES),
+    "texture": Variable(TEXTURES),
     "landmark": Variable(LANDMARKS),
     "near2": Variable(NEAR),
-    "shade2": unlike(QUALITIES, "shade"),
+    "texture2": unlike(TEXTURES, "texture"),
     "landmark2": unlike(LANDMARKS, "landmark"),
     "food": Variable(FOODS),
     "skill": Variable(SKILLS),
@@ -92,7 +97,6 @@ _WORDS = {
     "manner": """shyly | eagerly | slowly | kindly | sweetly | gently | calmly | bravely
         | brightly | warmly | proudly | patiently | gladly | wisely""",
     "soon": "Soon | Then | Next | Later | Just then | After a while",
-    "fine": "lovely | splendid | strange | funny",
     "bag": "basket | bag | bowl | cart | box",
     "tasty": "sweet | ripe | fresh | warm | small",
     "hope": "want to | must | hope to | wish I could | long to | have to",
@@ -107,59 +111,56 @@ _WORDS = {
 
 _SENTENCES = {
     "beginning": """
-        3 * One {new weather} {new hour}, {new trait} {new hero} was <doing> {new place.at}
+        2 * One {new weather} {new hour}, {new trait} {new hero} was <doing> {new place.at}
             with {a new hue} {new carried}.
-        | 2 * On {a new weather} {new hour}, {new trait} {new hero} <walked> to the {new place}
+        | On {a new weather} {new hour}, {new trait} {new hero} <walked> to the {new place}
             with {a new hue} {new carried}.
-        | It was {a new weather} {new hour}, and {new trait} {new hero} was <doing>
-            {new place.at} with {a new hue} {new carried}.
     """,
-    "meeting": "<soon> {new friend_trait} {new friend} <walked> by.",
+    "meeting": "<soon> {a new mood} {new animal} <walked> by.",
     "question": """
         "Who has the {hue} {carried} now?" it <asked>. "{friend} has," <said> {hero}.
         | "Who had the {hue} {carried} first?" it <asked>. "{hero} had," <said> {friend}.
     """,
     "home": """
-        Then {trait} {hero} <walked> home with {hero.his} {hue} {carried}, {new feeling}
-            and {new feeling2}.
+        Then {hero} <walked> home with {hero.his} {hue} {carried}, {new feeling} and {new feeling2}.
         | So ended that {weather} {hour} {place.at}, and {hero} kept {hero.his} {hue} {carried}.
-        | That night {trait} {hero} dreamed of {friend}, the {place} and {hero.his} {hue} {carried}.
+        | That night {hero} dreamed of the {animal}, the {place} and {hero.his} {hue} {carried}.
         | Look for {hero} and {hero.his} {hue} {carried} {place.at}, on {a weather} {hour}.
     """,
 }
 
 _PLOTS = {
     "lost": """
-        Oh no! {hero.His} {new quality} {new thing} {thing.was} gone.
+        Oh no! {hero} had lost {hero.his} {new quality} {new thing}.
         "[wish: I <hope> find my {quality} {thing}]," {hero.he} <said> <manner>.
-        {hero.He} <searched> {new near} {a new shade} {new landmark}, but <saw> only
+        {hero} <searched> {new near} {a new texture} {new landmark}, but <saw> only
         {a new quality2} {new treasure2}.
-        <meeting> "Did you say, '{wish}'?" <asked> {friend}.
-        They <searched> {new near2} {a new shade2} {new landmark2},
+        <meeting> "Did you say, '{wish}'?" <asked> the {animal}.
+        {hero} and the {animal} <searched> {new near2} {a new texture2} {new landmark2},
         and there {thing.was} the {quality} {thing}! <home>
     """,
     "share": """
         There were {new total} <tasty> {new food} in {hero.his} <bag>.
-        <meeting> "[plea: I am <starved>, and I love {food}]," {friend.he} <said> <manner>.
-        {hero} gave {friend.him} {new given}, so {new left} {left.was} left.
-        <soon> {a new mood} {new animal} <walked> by, and {hero.he} gave it {new given2},
+        <meeting> "[plea: I am <starved>, and I love {food}]," <said> the {animal} <manner>.
+        {hero} gave the {animal} {new given}, so {new left} {left.was} left.
+        Then {new friend_trait} {new friend} <walked> by, and {hero} gave {friend.him} {new given2},
         so {new left2} {left2.was} left.
-        "I said, '{plea},' and you gave me {given}," <said> {friend} <manner>. <home>
+        "I said, '{plea},' and you gave me {given}," <said> the {animal}. <home>
     """,
     "promise": """
         Suddenly {a new mood} {new animal} <said>,
-        "Help! I am stuck {new near} {a new shade} {new landmark}!"
-        {hero} <pulled> until it was free.
-        "[promise: I will bring you {a new quality} {new treasure}]," it <said> <manner>.
+        "Help! I am stuck {new near} {a new texture} {new landmark}!"
+        {hero} <pulled> until the {animal} was free.
+        "[promise: I will bring you {a new quality} {new treasure}]," <said> the {animal} <manner>.
         <later> the {animal} came back. "I said, '{promise},' and here it is."
-        <meeting> "What a <fine> {treasure}!" {friend.he} <said> <manner>. <home>
+        "What {a quality} {treasure}!" <said> {hero} <manner>. <home>
     """,
     "swap": """
         Beside {hero.him} sat {new friend_trait} {new friend} with {a new quality} {new treasure}.
         "[praise: I <like> your {hue} {carried}]," <said> {friend} <manner>.
-        "And I <like> your {quality} {treasure}," <said> {hero} <manner>.
+        "And I <like> your {quality} {treasure}," <said> {hero}.
         They traded, and met {a new mood} {new animal}. <question>
-        "I said, '{praise},' and now it is mine," <said> {friend} <manner>.
+        "I said, '{praise},' and now it is mine," <said> {friend}.
         That {hour} {friend} left the {place} with the {hue} {carried},
         and {hero} with the {quality} {treasure}.
     """,
@@ -167,35 +168,35 @@ _PLOTS = {
         Grandmother had <told> {hero.him}, "Bring me [list: {a new quality} {new treasure},
         {a new quality2} {new treasure2} and {a new quality3} {new treasure3}]."
         <meeting> "I need {list}," <said> {hero} <manner>.
-        They <saw> the {quality2} {treasure2} {new near} {a new shade} {new landmark},
-        and the {quality3} {treasure3} too.
+        {hero} and the {animal} <saw> the {quality2} {treasure2} {new near}
+        {a new texture} {new landmark}, and the {quality3} {treasure3} too.
         "Look, Grandmother," <said> {hero}, "{list}." <home>
     """,
     "hide": """
         Now {new friend_trait} {new friend} <walked> by. "Count to {new count}.
         [dare: You will <never> find me],"
-        {friend.he} <said>, and hid {new near} {a new shade} {new landmark}.
-        "{count.counted}!" <said> {hero} <manner>.
-        {hero.He} <searched> {new near2} {a new shade2} {new landmark2}, but <saw> only
+        <said> {friend}, and hid {new near} {a new texture} {new landmark}.
+        "{count.counted}!" <said> {hero}.
+        {hero} <searched> {new near2} {a new texture2} {new landmark2}, but <saw> only
         {a new mood} {new animal}.
-        "Look {near} the {shade} {landmark}," it <said> <manner>. There was {friend}!
+        "Look {near} the {texture} {landmark}," <said> the {animal}. There was {friend}!
         "You said, '{dare},' but here you are," <said> {hero}. <home>
     """,
     "skill": """
-        More than anything, {hero.he} wanted to {new skill}.
-        "[wish: I <long> to {skill} like {a new mood} {new animal}]," {hero.he} <said> <manner>.
-        <meeting> "Try {new count} times," {friend.he} <said> <manner>.
-        {hero} tried {new near} {a new shade} {new landmark}. "{count.counted}!"
+        More than anything, {hero} wanted to {new skill}.
+        <meeting> "[wish: I <long> to {skill}]," {hero} told the {animal} <manner>.
+        "Try {new count} times," <said> the {animal}.
+        {hero} tried {new near} {a new texture} {new landmark}.
+        "{count.counted}!" counted the {animal}.
         On the {count.ordinal} try, {hero} could {skill}!
-        "You said, '{wish},' and now you can," <said> {friend}. <home>
+        "You said, '{wish},' and now you can," <said> the {animal}. <home>
     """,
     "secret": """
-        Next to {a new shade} {new landmark} stood {a new shade2} door.
-        "Say [password: {new quality} {new treasure}, {new quality2} {new treasure2}],"
-        <said> {a new mood} {new animal}, and it <walked> off.
-        <meeting> "What did the {animal} say?" {friend.he} <asked>.
-        "It said, '{password},'" <said> {hero} <manner>.
-        The door opened, and inside was {a new quality3} {new treasure3}! <home>
+        Next to {a new texture} {new landmark} stood {a new quality3} door.
+        <meeting> "Say [password: {new quality} {new treasure}, {new quality2} {new treasure2}],"
+        <said> the {animal} <manner>.
+        "Did you say, '{password}'?" <asked> {hero}. "Yes, {password}," <said> the {animal}.
+        The {quality3} door opened, and inside was {a new hue2} {new treasure3}! <home>
     """,
 }
 

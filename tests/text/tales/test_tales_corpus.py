@@ -11,7 +11,7 @@ import pytest
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.tales import ABILITIES, parse, tales, tell
 
-DIGEST = "ab6a12b3e6627db37063d10d03d9fcc11791e18b38edb2ac518dc07ebf595e21"
+DIGEST = "999665c137dbbd7525bfcf445ca7ecf55e2006d475bde81c8543ccc1929fd9c5"
 
 
 @pytest.fixture(scope="module")
