@@ -125,13 +125,18 @@ def _draw_heads(
 
 def _table(title: str, steps: np.ndarray, columns: Sequence[tuple[str, np.ndarray]]) -> Group:
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("step", *(heading.replace(" ", "\n") for heading, _ in columns)):
+    for heading in ("step", *(_stacked(heading) for heading, _ in columns)):
         table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
     shown = np.unique(np.linspace(0, len(steps) - 1, ROWS).astype(int))
     means = [curve.mean(axis=(1, 2)) for _, curve in columns]
     for i in shown:
         table.add_row(str(steps[i]), *(number(mean[i]) for mean in means))
     return Group(Text(title), table)
+
+
+def _stacked(heading: str) -> str:
+    """A heading over a narrow column."""
+    return heading.replace("effective", "eff.").replace(" ", "\n")
 
 
 def _lists(curves: Curves) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""`mlx-attn probe` from the command line."""
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mlx_attn.cli import group
+
+TEXT = "the cat sat on the mat, and the dog sat on the cat. " * 20
+SIZES = ["--n-layers=1", "--n-heads=2", "--head-dim=4", "--emb-dim=8", "--context-length=8"]
+RECIPE = ["--data=text.txt", "--tokenizer=char", "--batch-size=2", "--steps=2", "--eval-every=0"]
+
+
+def run(*arguments: str, **settings) -> Result:
+    return CliRunner().invoke(group.group, [*arguments], **settings)
+
+
+def probe(*arguments: str, **settings) -> Result:
+    return run("probe", *arguments, **settings)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A directory with a trained run, runs/base."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "text.txt").write_text(TEXT)
+    made = run("train", *SIZES, *RECIPE, "--preset=nano", "--name=base", "--track=1", "--quiet")
+    assert made.exit_code == 0, made.stderr
+    return tmp_path
+
+
+@pytest.fixture
+def pair(place):
+    """The same with runs/separate and runs/merged, which started from it."""
+    for name, variant in (("separate", "standard"), ("merged", "merged")):
+        options = [f"--name={name}", f"--variant={variant}", "--init-from=base", "--track=1"]
+        assert run("train", *options, "--quiet").exit_code == 0
+    return place
+
+
+def test_a_table_of_heads_goes_to_stdout(place):
+    result = probe("base")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "1 layer of 2 heads: 2 attention maps per layer, 2 in all" in result.stdout
+    assert "entropy in nats" in result.stdout
+
+
+def test_the_latest_run_is_probed_where_none_is_named(place):
+    assert json.loads(probe("--json").stdout)["run"] == "runs/base"
+
+
+def test_json_is_one_object_with_every_head(place):
+    record = json.loads(probe("base", "--windows=3", "--json").stdout)
+    assert (record["texts"], record["tokens"], len(record["heads"])) == (3, 8, 2)
+
+
+def test_a_prompt_is_read_in_the_place_of_the_validation_text(place):
+    (place / "text.txt").unlink()
+    record = json.loads(probe("base", "--prompt", "the cat", "--json").stdout)
+    assert (record["texts"], record["tokens"]) == (1, 7)
+
+
+def test_a_prompt_comes_from_stdin(place):
+    result = probe("base", "-p", "-", "--json", input="the\n")
+    assert json.loads(result.stdout)["tokens"] == 3
+
+
+def test_a_prompt_beyond_the_context_keeps_its_end_and_says_so(place):
+    result = probe("base", "-p", "the cat sat", "--json")
+    assert json.loads(result.stdout)["tokens"] == 8
+    assert result.stderr == "the model reads the last 8 of 11 tokens: its context is full\n"
+
+
+def test_the_page_and_the_figures_are_written_where_they_are_asked_for(place):
+    result = probe("base", "--html", "out/page.html", "--figures", "out")
+    assert result.exit_code == 0
+    written = sorted(path.name for path in (place / "out").iterdir())
+    assert len(written) == 1 + 2 * 5
+    assert "standard: q = x W_query" in (place / "out" / "page.html").read_text()
+    assert "wrote out/page.html" in result.stderr
+
+
+def test_a_tracked_training_is_shown_step_by_step(place):
+    result = probe("base", "--track")
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()[-3:]] == ["0", "1", "2"]
+
+
+def test_two_trainings_from_one_start_are_compared(pair):
+    record = json.loads(probe("merged", "--track", "--against", "separate", "--json").stdout)
+    assert [track["run"] for track in record["tracks"]] == ["merged", "separate"]
+    assert record["drift"]["steps"] == [0, 1, 2]
+    assert max(record["drift"]["matrices"][0][0]) < 1e-6
+    assert min(record["drift"]["matrices"][2][0]) > 0
+    shown = probe("merged", "--track", "--against", "separate").stdout
+    assert "merged against separate" in shown
+
+
+def test_where_no_weights_were_kept_the_curves_are_shown_all_the_same(pair):
+    result = probe("merged", "--track", "--against", "base")
+    assert result.exit_code == 0
+    assert "base: means over heads" in result.stdout
+    assert "kept no weights of the same steps" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nobody"], 1, "there is no run 'nobody'"),
+        (["base", "-p", "t"], 2, "the prompt is 1 token long"),
+        (["base", "-p", "QQ"], 2, "'Q'"),
+        (["base", "--windows", "0"], 2, "windows=0 must be at least 1"),
+        (["base", "--against", "base"], 2, "add --track"),
+        (["base", "--track", "--html", "x.html"], 2, "leave out --html"),
+    ],
+)
+def test_what_cannot_be_is_one_line(place, arguments, code, message):
+    result = probe(*arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_text_that_changed_is_refused(place):
+    (place / "text.txt").write_text(TEXT.replace("cat", "fox"))
+    result = probe("base")
+    assert result.exit_code == 1
+    assert "was trained on another text than text.txt holds now: give a prompt" in result.stderr
