@@ -32,11 +32,10 @@ def draw_rank_curve(curve: RankCurve) -> "Figure":
     axis.axhline(original.val_loss, color=COLOURS[0], linewidth=1, linestyle="--")
     axis.annotate(
         f"the model as trained: {original.val_loss:.4f}",
-        (1, original.val_loss),
+        (0, original.val_loss),
         xycoords=("axes fraction", "data"),
-        xytext=(0, 4),
+        xytext=(6, 4),
         textcoords="offset points",
-        ha="right",
         color=COLOURS[0],
     )
     if max(ranks) >= WIDE * min(ranks):

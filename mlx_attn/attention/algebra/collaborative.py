@@ -7,9 +7,13 @@ from jaxtyping import Float
 
 from mlx_attn.attention.algebra.low_rank import balanced_factors, relative_error
 
-SWEEPS = 1000
-SETTLED = 1e-7
+SWEEPS = 100
+SETTLED = 1e-5
 """A sweep that lowers the relative error by less than this share of it is the last."""
+ROUNDING = 1e-13
+"""An error that is no error."""
+RIDGE = 1e-12
+"""Keeps the normal equations solvable where two shared dimensions are the same."""
 
 
 class SharedMaps(NamedTuple):
@@ -29,25 +33,26 @@ def fit_shared_maps(S: Float[np.ndarray, "H rows C"], width: int) -> SharedMaps:
 
     This is the canonical polyadic decomposition of the tensor S. It starts from every head's best
     factors of rank width / H, each mixed in by its own head alone, which is exact where the rank of
-    S_h is no more; alternating least squares then solves for one of the three at a time, which
-    never raises the error. What is found need not be the global optimum.
+    S_h is no more; alternating least squares then solves for one of the three at a time, and goes
+    further in the direction of each sweep where that is better still. The error never grows; what
+    is found need not be the global optimum.
 
     Args:
         S: A matrix per head.
         width: Shared width R, a multiple of the number of heads.
     """
-    maps = _separate_blocks(S, width)
+    maps, pace = _separate_blocks(S, width), 1.0
     error = relative_error(S, maps.product())
     for _ in range(SWEEPS):
-        if error < 1e-13:
+        if error < ROUNDING:
             break
-        better = _sweep(S, maps)
-        previous, error = error, relative_error(S, better.product())
-        if not error < previous:
-            break
-        maps = better
+        swept = _sweep(S, maps)
+        ahead = _extrapolated(maps, swept, pace)
+        found = {relative_error(S, new.product()): new for new in (ahead, swept)}
+        previous, error = error, min(found)
         if previous - error < SETTLED * previous:
             break
+        maps, pace = found[error], pace * (1.5 if found[error] is ahead else 0.5)
     return _balanced(maps)
 
 
@@ -73,12 +78,19 @@ def _sweep(S: Float[np.ndarray, "H rows C"], maps: SharedMaps) -> SharedMaps:
     return _balanced(SharedMaps(query, key, mixing))
 
 
+def _extrapolated(start: SharedMaps, end: SharedMaps, pace: float) -> SharedMaps:
+    """As much further than `end` as the pace says, in the direction from `start`."""
+    return SharedMaps(*(b + pace * (b - a) for a, b in zip(start, end, strict=True)))
+
+
 def _solve(
     right: Float[np.ndarray, "rows R"],
     gram: Float[np.ndarray, "R R"],
     other_gram: Float[np.ndarray, "R R"],
 ) -> Float[np.ndarray, "rows R"]:
-    return right @ np.linalg.pinv(gram * other_gram, rcond=1e-12, hermitian=True)
+    normal = gram * other_gram
+    ridge = RIDGE * np.trace(normal) / len(normal)
+    return np.linalg.solve(normal + ridge * np.eye(len(normal)), right.T).T
 
 
 def _balanced(maps: SharedMaps) -> SharedMaps:
