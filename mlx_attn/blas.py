@@ -2,19 +2,25 @@
 
 The Linux wheel of MLX links the reference BLAS, whose matrix product is some forty times slower
 than OpenBLAS. A symbol that is already loaded globally wins, so loading OpenBLAS first replaces it
-and changes no other code. On macOS MLX uses Accelerate and Metal: nothing is done there.
+and changes no other code. The system's library is taken where there is one, and the one in the
+wheel `scipy-openblas32` where there is none. On macOS MLX uses Accelerate and Metal: nothing is
+done there.
 """
 
 import ctypes
 import os
 import sys
+import warnings
 from dataclasses import dataclass
+
+from mlx_attn.blas_wheel import forwarding_library
 
 SWITCH = "MLX_ATTN_BLAS"
 """Environment variable: "off" leaves MLX's own BLAS in place; a path loads that library."""
 
 _CANDIDATES = ("libopenblas.so.0", "libopenblasp.so.0", "libmkl_rt.so.2")
 _HINT = "install OpenBLAS for matrix products that are many times faster: apt install libopenblas0"
+_TOO_LATE = "mlx was imported before mlx_attn, so its slow BLAS is in use: import mlx_attn first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +53,19 @@ def _choose() -> Blas:
     if wish.lower() in {"off", "0", "none"}:
         return Blas(None, f"turned off by {SWITCH}={wish}")
     if "mlx.core" in sys.modules:
-        return Blas(None, "mlx was imported before mlx_attn: import mlx_attn first")
+        warnings.warn(_TOO_LATE, stacklevel=4)
+        return Blas(None, _TOO_LATE)
     for name in (wish,) if wish else _CANDIDATES:
         if _load(name):
             return Blas(name, "loaded before mlx")
-    return Blas(None, f"{wish} cannot be loaded" if wish else _HINT)
+    return Blas(None, f"{wish} cannot be loaded") if wish else _from_wheel()
+
+
+def _from_wheel() -> Blas:
+    library = forwarding_library()
+    if library and _load(str(library)):
+        return Blas("scipy-openblas32", "loaded before mlx")
+    return Blas(None, _HINT)
 
 
 def _load(name: str) -> bool:
