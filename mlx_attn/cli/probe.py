@@ -96,7 +96,7 @@ def _tokens(run: "Run", prompt: str | None, windows: int) -> "np.ndarray":
     tokens = prompt_tokens(text, tokenizer, context_length)
     given = len(tokenizer.encode(text))
     if tokens.shape[1] < given:
-        _say(f"the model reads the last {tokens.shape[1]} of {given} tokens: its context is full")
+        _say(f"the model reads the last {tokens.shape[1]} of {given} tokens: more do not fit")
     return tokens
 
 

@@ -70,7 +70,7 @@ def test_a_prompt_comes_from_stdin(place):
 def test_a_prompt_beyond_the_context_keeps_its_end_and_says_so(place):
     result = probe("base", "-p", "the cat sat", "--json")
     assert json.loads(result.stdout)["tokens"] == 8
-    assert result.stderr == "the model reads the last 8 of 11 tokens: its context is full\n"
+    assert result.stderr == "the model reads the last 8 of 11 tokens: more do not fit\n"
 
 
 def test_the_page_and_the_figures_are_written_where_they_are_asked_for(place):

@@ -18,6 +18,7 @@ from mlx_attn.lab.probe.heads import (
     uniform_map,
     uniform_statistics,
 )
+from mlx_attn.lab.probe.texts import LONGEST
 from mlx_attn.model import GPT, GPTConfig
 from mlx_attn.text.tokenizers import train_tokenizer
 
@@ -114,6 +115,10 @@ def test_statistics_are_averaged_over_texts():
 def test_a_long_prompt_keeps_its_end():
     tokenizer = train_tokenizer("char", "abcd")
     np.testing.assert_array_equal(prompt_tokens("aabcd", tokenizer, 3), [[1, 2, 3]])
+
+
+def test_a_prompt_is_never_longer_than_can_be_looked_at():
+    assert prompt_tokens("a" * 999, train_tokenizer("char", "abcd"), 999).shape == (1, LONGEST)
 
 
 @pytest.mark.parametrize("text", ["", "a"])

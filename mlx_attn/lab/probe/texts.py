@@ -11,16 +11,19 @@ from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.training.settings import settings_from
 
+LONGEST = 256
+"""Tokens of a text at most: a map has their square, and more than this is no longer looked at."""
+
 Tokens = Integer[np.ndarray, "B T"]
 
 
 def prompt_tokens(text: str, tokenizer: Tokenizer, context_length: int) -> Tokens:
-    """The last tokens of a text that fit into the context, as one sequence.
+    """The last tokens of a text that fit into the context and into `LONGEST`, as one sequence.
 
     Raises:
         ConfigError: The text has a character that the tokenizer lacks, or fewer than two tokens.
     """
-    tokens = tokenizer.encode(text)[-context_length:]
+    tokens = tokenizer.encode(text)[-min(context_length, LONGEST) :]
     if len(tokens) < 2:
         raise ConfigError(
             f"the prompt is {len(tokens)} token{'s' * (len(tokens) != 1)} long, and a token alone "
@@ -30,7 +33,7 @@ def prompt_tokens(text: str, tokenizer: Tokenizer, context_length: int) -> Token
 
 
 def validation_windows(run: Run, count: int, progress: Progress | None = None) -> Tokens:
-    """At most `count` windows of the run's validation text, evenly spread over it.
+    """At most `count` windows of the run's validation text, evenly spread, of `LONGEST` at most.
 
     Args:
         run: A trained run.
@@ -51,4 +54,4 @@ def validation_windows(run: Run, count: int, progress: Progress | None = None) -
         raise RunError(
             f"{run.path} was trained on another text than {text.data} holds now: give a prompt"
         )
-    return Evaluator(corpus.val, run.settings["model"]["context_length"]).texts(count)
+    return Evaluator(corpus.val, run.settings["model"]["context_length"]).texts(count)[:, :LONGEST]
