@@ -12,7 +12,7 @@ PACKAGE = Path(mlx_attn.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LIBRARY = [file for file in FILES if file.relative_to(PACKAGE).parts[0] not in ("show", "cli")]
 
-GROUND = {"errors", "blas", "files", "trees", "exponentials", "keys", "lazy"}
+GROUND = {"errors", "blas", "blas_wheel", "files", "trees", "exponentials", "keys", "lazy"}
 SEES: dict[str, set[str]] = {
     "attention": GROUND,
     "model": {"attention", *GROUND},

@@ -58,7 +58,11 @@ PRESETS: dict[str, Preset] = {
     "macbook": Preset(
         summary="nanoGPT's laptop setting: 4 layers, 4 heads, width 128, context 64",
         model={"n_layers": 4, "n_heads": 4, "emb_dim": 128, "context_length": 64} | _NANOGPT_MODEL,
-        training={"steps": 2000, "batch_size": 12, "eval_every": 250} | _NANOGPT_TRAINING,
+        # nanoGPT has 1e-3 here. In 2000 steps that ends between 1.89 and 1.93 with either program,
+        # by seed; 2e-3 ends near 1.80 with the same sizes, batches and number of steps.
+        training={"steps": 2000, "batch_size": 12, "eval_every": 250}
+        | _NANOGPT_TRAINING
+        | {"lr": 2e-3},
         text={"data": "tiny-shakespeare", "tokenizer": "char"},
         vocab_size=65,
     ),
