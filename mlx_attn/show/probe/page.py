@@ -46,7 +46,9 @@ def page_facts(run: Run, found: Probe, prompted: bool) -> PageFacts:
     texts, T = found.tokens.shape
     read = "a prompt" if prompted else f"{texts} window{'s' * (texts != 1)} of validation text"
     length = f" of {T} tokens" + (" each" if texts > 1 else "")
-    return PageFacts(run.name, f"{variant}{formula}", f"Measured while the model reads {read}{length}.")
+    return PageFacts(
+        run.name, f"{variant}{formula}", f"Measured while the model reads {read}{length}."
+    )
 
 
 def write_page(path: Path, found: Probe, tokenizer: Tokenizer, facts: PageFacts) -> None:
