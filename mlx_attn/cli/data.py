@@ -91,14 +91,15 @@ def tales(stories: int, seed: int, spans: bool, as_json: bool, out: Path | None)
 
     generator = random.Random(seed)
     told = [tell(generator) for _ in range(stories)]
+    text = "".join(tale.text for tale in told)
     if out:
         if out.exists():
             raise ConfigError(f"{out} exists: choose another name")
-        write_text(out, "".join(tale.text for tale in told))
+        write_text(out, text)
     elif as_json:
         for tale in told:
             click.echo(json.dumps(tale_facts(tale)))
     elif spans:
         stdout_console().print(coloured(told), soft_wrap=True)
     else:
-        click.echo("\n".join(tale.text for tale in told), nl=False)
+        click.echo(text, nl=False)

@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
 }
 """Every command and its one line of help; the module of the same name holds the command."""
 
+NAME = "mlx-attn"
 ALIASES = {"chat": "repl"}
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -110,8 +111,8 @@ def _line_about(error: click.ClickException) -> str:
     return f"Error: {' '.join(error.format_message().split()).rstrip('.')}{more}"
 
 
-@click.group(cls=LazyGroup, context_settings=CONTEXT, no_args_is_help=True)
-@click.version_option(__version__, "-V", "--version", message="mlx-attn %(version)s")
+@click.group(NAME, cls=LazyGroup, context_settings=CONTEXT, no_args_is_help=True)
+@click.version_option(__version__, "-V", "--version", message=f"{NAME} %(version)s")
 @click.pass_context
 def group(ctx: click.Context) -> None:
     """An attention laboratory: train a tiny GPT while one part of its attention is changed."""
@@ -125,4 +126,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: What follows the program's name; None reads it from the process.
     """
-    group.main(arguments, prog_name="mlx-attn")
+    group.main(arguments, prog_name=NAME)

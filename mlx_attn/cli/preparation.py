@@ -25,7 +25,7 @@ def new_trainer(settings: Settings, display: "Display") -> "tuple[Corpus, Traine
     from mlx_attn.training.trainer import Trainer
 
     text = settings.text
-    if text.data == "-" and sys.stdin.isatty():
+    if text.data == "-" and _at_terminal():
         display.message("reading the text from the terminal; Ctrl-D ends it")
     progress = download_lines(display.message)
     corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
@@ -42,7 +42,7 @@ def resumed_trainer(
     if not run.checkpoint.exists():
         raise RunError(f"{run.path} has no checkpoint: there is nothing to go on from")
     settings = settings_from(run.settings, changes)
-    if settings.text.data == "-" and sys.stdin.isatty():
+    if settings.text.data == "-" and _at_terminal():
         raise RunError(
             f"{run.path} read its text from standard input: pipe the same text in again, or name a "
             "file that holds it with --data"
@@ -102,6 +102,11 @@ def record_run(
     run = create_run(path, record, overwrite)
     corpus.tokenizer.save(run.path)
     return run
+
+
+def _at_terminal() -> bool:
+    """Whether somebody types what standard input gives."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _check_same_text(run: "Run", corpus: "Corpus") -> None:

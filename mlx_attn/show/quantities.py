@@ -3,7 +3,7 @@
 _UNITS = ("", "k", "M", "G", "T")
 
 
-def count(number: float) -> str:
+def count(number: int | float) -> str:
     """A count in three digits: 943, 9.43k, 94.3k, 943k, 9.43M."""
     unit = 0
     while abs(number) >= 999.5 and unit < len(_UNITS) - 1:
@@ -12,7 +12,7 @@ def count(number: float) -> str:
     return f"{number:.{decimals}f}{_UNITS[unit]}"
 
 
-def memory(n_bytes: float) -> str:
+def memory(n_bytes: int | float) -> str:
     """Bytes in decimal units: 20 kB, 12 MB, 1.2 GB."""
     for size, unit, decimals in ((1e9, "GB", 1), (1e6, "MB", 0)):
         if n_bytes >= size:
@@ -20,7 +20,7 @@ def memory(n_bytes: float) -> str:
     return f"{n_bytes / 1e3:.0f} kB"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: int | float) -> str:
     """Minutes and seconds, or hours: 0:07, 1:42, 2:03:10; a dash where it is not known."""
     if not 0 <= seconds < 1e7:
         return "-"

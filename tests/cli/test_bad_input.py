@@ -1,0 +1,247 @@
+"""What cannot work is one line on stderr and an exit code, and nothing is overwritten."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from mlx_attn.model.weights import load_arrays, save_arrays
+
+
+def refused(result: Result, code: int) -> str:
+    """The line that a refusal prints."""
+    assert result.exit_code == code, result.stdout + result.stderr
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "message"),
+    [
+        (b"", 1, "the text is empty"),
+        (b"a", 1, "1 characters are too few"),
+        (b"a" * 500, 1, "every character is 'a'"),
+        (b"\x00\x01\x02" * 100, 1, "not a text, byte 0 is NUL"),
+        (b"\xff\xfe caf\xe9 " * 100, 1, "not UTF-8, byte 0 is 0xff"),
+        (b"the cat sat on it", 1, "17 characters are too few"),
+        (b"the cat sat on a mat", 2, "18 tokens to train on, too few for context_length=32"),
+    ],
+)
+def test_texts_that_are_none(train, workshop, content, code, message):
+    (workshop / "bad.txt").write_bytes(content)
+    assert message in refused(train("--data", "bad.txt", "--context-length", "32"), code)
+    assert not (workshop / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--n-heads", "3"], "emb_dim=16 must be a multiple of n_heads=3"),
+        (["--n-heads", "0"], "n_heads=0 must be at least 1"),
+        (["--context-length", "0"], "context_length=0 must be at least 1"),
+        (["--n-layers", "0"], "n_layers=0 must be at least 1"),
+        (["--emb-dim", "-16"], "emb_dim=-16 must be at least 1"),
+        (["--drop-rate", "1.5"], "drop_rate=1.5 must be in [0, 1)"),
+        (["--drop-rate", "nan"], "drop_rate=nan must be a finite number"),
+        (["--scale", "inf"], "scale=inf must be a finite number"),
+        (["--batch-size", "0"], "batch_size=0 must be at least 1"),
+        (["--batch-size", "99999999999"], "use fewer or narrower layers"),
+        (["--n-layers", "99999999999"], "use fewer or narrower layers"),
+        (["--steps", "-1"], "steps=-1 must be at least 0"),
+        (["--steps", "0"], "nothing bounds the training"),
+        (["--minutes", "nan"], "minutes=nan must be a finite number"),
+        (["--lr", "-1"], "lr=-1.0 must be at least 0"),
+        (["--lr", "inf"], "lr=inf must be a finite number"),
+        (
+            ["--seed", "99999999999999999999"],
+            "seed=99999999999999999999 must be at most 4294967295",
+        ),
+        (["--variant", "mergd"], "unknown variant 'mergd': did you mean 'merged'?"),
+        (["--preset", "nanno"], "unknown preset 'nanno': did you mean 'nano'?"),
+        (["--block", "modrn"], "unknown block 'modrn': did you mean 'modern'?"),
+        (["--score", "x"], "score='x' must be one of separate, merged"),
+        (["--optimizer", "sgd"], "optimizer='sgd' must be one of adamw, muon"),
+        (["--tokenizer", "word"], "unknown tokenizer 'word': choose from char, byte"),
+        (["--tokenizer", "bpe", "--vocab-size", "7"], "a vocabulary of 7 is not possible"),
+        (["--out", "a", "--name", "b"], "--out and --name both say where the run goes"),
+    ],
+)
+def test_settings_that_cannot_work(train, workshop, flags, message):
+    assert message in refused(train(*flags), 2)
+    assert not (workshop / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--steps", "many"], "'--steps': 'many' is not a valid integer"),
+        (["--stepz", "3"], "No such option '--stepz'"),
+        (["stray"], "Got unexpected extra argument (stray)"),
+    ],
+)
+def test_wrong_usage_says_where_to_read_more(train, flags, message):
+    line = refused(train(*flags), 2)
+    assert message in line
+    assert line.endswith(" train --help')\n")
+
+
+def test_a_flag_without_its_value(train):
+    assert "Option '--lr' requires an argument" in refused(train("--lr"), 2)
+
+
+def test_a_wrong_value_in_the_environment_is_named(train):
+    line = refused(train(env={"MLX_ATTN_LR": "fast"}), 2)
+    assert "'--lr' (or MLX_ATTN_LR): 'fast' is not a valid float" in line
+
+
+def test_a_misspelt_variable_is_named(train):
+    line = refused(train(env={"MLX_ATTN_BATCHSIZE": "3"}), 2)
+    assert (
+        "unknown environment variable MLX_ATTN_BATCHSIZE: did you mean MLX_ATTN_BATCH_SIZE" in line
+    )
+
+
+def test_a_text_that_is_not_there_is_named(train):
+    line = refused(train("--data", "the-verdct"), 1)
+    assert "the-verdct: no such file, folder or corpus; did you mean the-verdict?" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "message"),
+    [
+        (b"steps = ", 1, "bad.toml: cannot be read as TOML"),
+        (b"\xff", 1, "bad.toml: cannot be read as TOML"),
+        (b"stepz = 3", 2, "bad.toml: unknown setting 'stepz': did you mean 'steps'?"),
+        (b"[modle]\nn_heads = 2", 2, "bad.toml: unknown table [modle]: did you mean 'model'?"),
+        (b"steps = '3'", 2, "bad.toml: steps='3' must be a whole number"),
+        (b"lr = nan", 2, "bad.toml: lr=nan must be a finite number"),
+        (b"variant = 'merrged'", 2, "bad.toml: unknown variant 'merrged': did you mean 'merged'?"),
+    ],
+)
+def test_bad_settings_files(train, workshop, content, code, message):
+    (workshop / "bad.toml").write_bytes(content)
+    assert message in refused(train("--config", "bad.toml"), code)
+
+
+def test_a_settings_file_that_is_not_there(train):
+    assert "none.toml: cannot be read" in refused(train("--config", "none.toml"), 1)
+
+
+def test_a_file_in_place_of_the_run_directory(train, workshop):
+    (workshop / "mine").write_text("a file")
+    for flags in (["--out", "mine"], ["--out", "mine", "--overwrite"]):
+        refused(train(*flags), 1)
+    assert (workshop / "mine").read_text() == "a file"
+
+
+def test_a_directory_that_is_no_run_is_not_overwritten(train, workshop):
+    (workshop / "thesis").mkdir()
+    (workshop / "thesis" / "chapter.txt").write_text("years of work")
+    line = refused(train("--out", "thesis", "--overwrite"), 1)
+    assert "thesis is not a run directory, so --overwrite leaves it alone" in line
+    assert (workshop / "thesis" / "chapter.txt").exists()
+
+
+def test_a_run_directory_that_cannot_be_made(train):
+    line = train("--out", "story.txt/run").stderr.splitlines()[-1]
+    assert line.startswith("Error: story.txt/run: cannot be written (Not a directory)")
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_old_checkpoint(train, workshop, monkeypatch):
+    train("--quiet")
+    checkpoint = workshop / "runs" / "tiny-standard" / "checkpoint" / "last.safetensors"
+    before = checkpoint.read_bytes()
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("mlx.core.save_safetensors", full)
+    result = train("--resume", "tiny-standard", "--steps", "9", "--quiet")
+    line = refused(result, 1)
+    assert "cannot be written (No space left on device); free some space" in line
+    assert checkpoint.read_bytes() == before
+
+
+def test_a_diverging_training_is_one_line(train):
+    result = train("--lr", "1e30", "--warmup", "0", "--quiet", "--optimizer", "adamw")
+    line = refused(result, 1)
+    assert "learning rate" in line
+    assert "try a smaller --lr" in line
+
+
+@pytest.fixture
+def run(train, workshop) -> Path:
+    """A finished run."""
+    assert train("--quiet").exit_code == 0
+    return workshop / "runs" / "tiny-standard"
+
+
+def resumed(train) -> Result:
+    return train("--resume", "tiny-standard", "--steps", "9", "--quiet")
+
+
+@pytest.mark.parametrize("where", ["nothing", "story.txt", "."])
+def test_what_is_no_run_cannot_be_resumed(train, where):
+    line = refused(train("--resume", where), 1)
+    assert "not a run directory" in line or "there is no run" in line
+
+
+def test_a_run_without_a_checkpoint_cannot_be_resumed(train, run):
+    (run / "checkpoint" / "last.safetensors").unlink()
+    assert "has no checkpoint: there is nothing to go on from" in refused(resumed(train), 1)
+
+
+def test_a_corrupted_checkpoint(train, run):
+    file = run / "checkpoint" / "last.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert f"{file.relative_to(run.parent.parent)}: damaged" in refused(resumed(train), 1)
+
+
+def test_a_truncated_checkpoint(train, run):
+    file = run / "checkpoint" / "last.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    assert "damaged or truncated" in refused(resumed(train), 1)
+
+
+def test_a_checkpoint_of_another_configuration(train, run):
+    file = run / "checkpoint" / "last.safetensors"
+    arrays, facts = load_arrays(file)
+    arrays["model.tok_emb.weight"] = arrays["model.tok_emb.weight"][:-1]
+    save_arrays(file, arrays, facts)
+    assert "belongs to a model of another configuration: tok_emb.weight" in refused(
+        resumed(train), 1
+    )
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"model": {}}'])
+def test_a_damaged_config(train, run, content):
+    (run / "config.json").write_text(content)
+    assert "config.json: " in refused(resumed(train), 1)
+
+
+def test_a_config_with_a_wrong_value(train, run):
+    settings = json.loads((run / "config.json").read_text())
+    settings["training"]["lr"] = "fast"
+    (run / "config.json").write_text(json.dumps(settings))
+    assert "config.json: lr='fast' must be a finite number" in refused(resumed(train), 2)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--out", "x"], ["--name", "x"], ["--overwrite"], ["--config", "x.toml"]]
+)
+def test_a_resumed_run_stays_where_it_is(train, run, flags):
+    line = refused(train("--resume", "tiny-standard", *flags), 2)
+    assert "--resume goes on in place" in line
+
+
+def test_a_run_of_stdin_asks_for_its_text_at_a_terminal(train, workshop, monkeypatch):
+    train("--data", "-", "--quiet", input=(workshop / "story.txt").read_text())
+    monkeypatch.setattr("mlx_attn.cli.preparation._at_terminal", lambda: True)
+    line = refused(resumed(train), 1)
+    assert "pipe the same text in again, or name a file that holds it with --data" in line

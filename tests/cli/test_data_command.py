@@ -1,0 +1,84 @@
+import json
+
+import pytest
+
+
+def test_the_known_corpora_are_listed(run_command, workshop):
+    lines = run_command("data").stdout.splitlines()
+    assert lines[0].split() == ["name", "size", "here", "licence"]
+    assert lines[1].split()[0] == "tales"
+    assert run_command("data").stdout == run_command("data", "list").stdout
+
+
+def test_what_was_downloaded_is_there(run_command, workshop):
+    (workshop / "data").mkdir()
+    (workshop / "data" / "the-verdict.txt").write_text("here")
+    facts = {
+        fact["name"]: fact for fact in json.loads(run_command("data", "list", "--json").stdout)
+    }
+    assert facts["the-verdict"]["present"]
+    assert not facts["tiny-shakespeare"]["present"]
+
+
+def test_a_text_is_prepared_and_described(run_command, workshop):
+    text = (workshop / "story.txt").read_text()
+    result = run_command("data", "show", "story.txt", "--tokenizer", "char", "--json")
+    facts = json.loads(result.stdout)
+    assert facts["name"] == "story.txt"
+    assert facts["vocabulary"] == len(set(text))
+    assert facts["training_bytes"] + facts["validation_bytes"] == len(text)
+    assert text.startswith(facts["begins"])
+
+
+def test_for_people_a_text_is_described_in_lines(run_command, workshop):
+    lines = run_command("data", "show", "story.txt", "--tokenizer", "byte").stdout.splitlines()
+    assert lines[0].split() == ["name", "story.txt"]
+    assert lines[2].split() == ["vocabulary", "256"]
+
+
+def test_a_text_cannot_steer_the_terminal(run_command, workshop):
+    (workshop / "bell.txt").write_text("\x1b[2J\x07 and so on " * 9)
+    shown = run_command("data", "show", "bell.txt", "--tokenizer", "byte").stdout
+    assert not {"\x1b", "\x07"} & set(shown)
+
+
+def test_stories_are_told(run_command):
+    assert run_command("data", "tales", "-n", "5").stdout.count("\n") == 5
+
+
+def test_the_same_seed_tells_the_same_stories(run_command):
+    told = [run_command("data", "tales", "--seed", seed).stdout for seed in ("3", "3", "4")]
+    assert told[0] == told[1] != told[2]
+
+
+def test_stories_for_a_program_have_spans_that_make_up_the_text(run_command):
+    for line in run_command("data", "tales", "-n", "4", "--json").stdout.splitlines():
+        tale = json.loads(line)
+        assert "".join(tale["text"][s["start"] : s["end"]] for s in tale["spans"]) == tale["text"]
+
+
+def test_stories_are_written_to_a_new_file_only(run_command, workshop):
+    assert run_command("data", "tales", "-o", "told.txt").exit_code == 0
+    told = (workshop / "told.txt").read_text()
+    assert told == run_command("data", "tales").stdout
+    assert "told.txt exists" in run_command("data", "tales", "-o", "told.txt", "-n", "9").stderr
+    assert (workshop / "told.txt").read_text() == told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["fetch", "the-verdct"], 2, "unknown corpus 'the-verdct': did you mean 'the-verdict'?"),
+        (["show", "nothing.txt"], 1, "nothing.txt: no such file, folder or corpus"),
+        (["show", "story.txt", "--tokenizer", "x"], 2, "unknown tokenizer 'x': choose from"),
+        (["tales", "-n", "0"], 2, "0 is not in the range x>=1"),
+        (["tales", "-o", "story.txt/new"], 1, "story.txt/new: cannot be written"),
+        (["nope"], 2, "No such command 'nope'"),
+    ],
+)
+def test_what_cannot_work_is_one_line(run_command, workshop, arguments, code, message):
+    result = run_command("data", *arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""

@@ -1,0 +1,181 @@
+import importlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from mlx_attn import __version__
+from mlx_attn.cli.group import COMMANDS
+from mlx_attn.cli.options import PREFIX
+from mlx_attn.cli.train_options import TRAIN_OPTIONS
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.settings import TextConfig, known_keys
+
+ROOT = Path(__file__).parent.parent.parent
+HEAVY = ("mlx.core", "numpy", "rich", "sentencepiece", "jaxtyping", "prompt_toolkit")
+SLOWEST_HELP = 1.0
+"""Seconds on a busy machine; on an idle one it is a fifth of that."""
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_lists_every_command_with_its_line(run_command, flag):
+    result = run_command(flag)
+    assert result.exit_code == 0
+    for name, line in COMMANDS.items():
+        assert f"{name}  " in result.stdout
+        assert line.split(",")[0][:40] in " ".join(result.stdout.split())
+
+
+def test_without_a_command_there_is_help_and_exit_code_two(run_command):
+    result = run_command()
+    assert (result.exit_code, "Commands:" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_the_version_is_the_package_s(run_command, flag):
+    assert run_command(flag).stdout == f"mlx-attn {__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(run_command, name):
+    result = run_command(name, "-h")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage:")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_module_of_a_command_holds_it(name):
+    command = importlib.import_module(f"mlx_attn.cli.{name}").command
+    assert isinstance(command, click.Command)
+    assert command.help
+
+
+def test_an_unknown_command_gets_the_nearest_name(run_command):
+    result = run_command("trian")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "Error: unknown command 'trian': did you mean 'train'? (see 'mlx-attn --help')\n",
+    )
+
+
+def test_an_unknown_flag_is_one_line(run_command):
+    result = run_command("--nope")
+    assert result.exit_code == 2
+    assert result.stderr == "Error: No such option '--nope' (see 'mlx-attn --help')\n"
+
+
+def in_a_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["variants"], ["data"], ["info"], ["sample"]])
+def test_help_imports_nothing_heavy(command):
+    code = (
+        "import sys\nfrom mlx_attn.cli.group import group\n"
+        f"group.main({[*command, '--help']!r}, standalone_mode=False)\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    assert in_a_process("-c", code).stderr == "[]\n"
+
+
+def test_help_is_quick():
+    def seconds() -> float:
+        start = time.perf_counter()
+        in_a_process("-m", "mlx_attn", "--help")
+        return time.perf_counter() - start
+
+    assert statistics.median(seconds() for _ in range(5)) < SLOWEST_HELP
+
+
+def test_train_py_is_the_train_command():
+    assert in_a_process("train.py", "--help").stdout.startswith("Usage: mlx-attn train [OPTIONS]")
+
+
+def test_python_m_mlx_attn_is_mlx_attn():
+    assert in_a_process("-m", "mlx_attn", "-V").stdout == f"mlx-attn {__version__}\n"
+
+
+def test_the_installed_script_is_the_same_function():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["mlx-attn"].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_every_setting_is_a_flag_with_its_help_and_its_variable():
+    options = {option.name: option for option in TRAIN_OPTIONS}
+    for key, config in known_keys().items():
+        option = options[key]
+        assert option.help == config.__dataclass_fields__[key].metadata["help"]
+        assert option.envvar == PREFIX + key.upper()
+        assert option.default is None
+
+
+def test_no_setting_has_two_homes_but_the_vocabulary():
+    keys = [set(config.__dataclass_fields__) for config in (GPTConfig, TrainConfig, TextConfig)]
+    assert sum(map(len, keys)) - len(keys[0] | keys[1] | keys[2]) == 1
+    assert keys[0] & keys[2] == {"vocab_size"}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("mlx-attn tra", {"train"}),
+        (
+            "mlx-attn train --variant merged-",
+            {"merged-no-out-proj", "merged-output", "merged-both"},
+        ),
+        ("mlx-attn train --preset n", {"nano"}),
+        ("mlx-attn train --optimizer m", {"muon"}),
+    ],
+)
+def test_the_shell_completes_names(line, expected):
+    words = line.split()
+    done = subprocess.run(
+        [sys.executable, "-c", "from mlx_attn.cli import main; main()"],
+        env={
+            **os.environ,
+            "_MLX_ATTN_COMPLETE": "bash_complete",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == expected
+
+
+def test_no_color_is_honoured_even_where_a_terminal_is_forced():
+    spans = ["-m", "mlx_attn", "data", "tales", "--spans"]
+    assert "\x1b[34m" in in_a_process(*spans, FORCE_COLOR="1").stdout
+    plain = in_a_process(*spans, FORCE_COLOR="1", NO_COLOR="1").stdout
+    assert not re.search(r"\x1b\[\d*;?3\dm", plain)
+
+
+def test_a_pipe_has_no_escape_codes():
+    assert "\x1b" not in in_a_process("-m", "mlx_attn", "data", "tales", "--spans").stdout
+
+
+def test_json_of_the_reporting_commands_can_be_read(workshop, run_command):
+    for arguments in (["info"], ["variants"], ["data", "list"], ["data", "show", "story.txt"]):
+        flags = ["--tokenizer", "char"] if "show" in arguments else []
+        result = run_command(*arguments, *flags, "--json")
+        assert result.exit_code == 0, result.stderr
+        assert json.loads(result.stdout)
+        assert result.stderr == ""

@@ -1,0 +1,70 @@
+import json
+
+import pytest
+
+from mlx_attn import __version__
+from mlx_attn.attention import VARIANTS
+from mlx_attn.model import GPT, PRESETS, GPTConfig
+from mlx_attn.trees import count_parameters
+
+
+def variants(run_command, *arguments) -> dict:
+    return json.loads(run_command("variants", "--json", *arguments).stdout)
+
+
+def test_info_names_versions_device_and_blas(run_command):
+    facts = json.loads(run_command("info", "--json").stdout)
+    assert facts["mlx_attn"] == __version__
+    assert facts["device"] in ("cpu", "gpu")
+    assert facts["memory_bytes"] > 0
+    assert {"mlx", "numpy", "python", "platform", "metal", "chip", "blas"} <= facts.keys()
+
+
+def test_info_is_lines_for_people(run_command):
+    shown = dict(line.split("  ", 1) for line in run_command("info").stdout.splitlines())
+    assert shown["mlx attn"].strip() == __version__
+
+
+def test_every_variant_is_shown_with_its_formula(run_command):
+    shown = " ".join(run_command("variants").stdout.split())
+    assert all(name in shown for name in VARIANTS)
+
+
+def test_parameters_are_those_of_the_model_that_would_be_trained(run_command):
+    rows = variants(run_command, "--preset", "macbook")["variants"]
+    preset = PRESETS["macbook"]
+    for row in rows:
+        maps = VARIANTS[row["name"]].maps
+        config = GPTConfig(**{"vocab_size": preset.vocab_size, **preset.model, **maps})
+        assert row["cost"]["parameters"] == count_parameters(GPT(config)), row["name"]
+
+
+def test_any_size_can_be_changed(run_command):
+    small, large = (
+        variants(run_command, "--n-layers", layers)["variants"][0]["cost"] for layers in ("1", "3")
+    )
+    assert small["attention_parameters"] * 3 == large["attention_parameters"]
+
+
+def test_a_variant_that_the_sizes_do_not_allow_tells_why(run_command):
+    rows = {row["name"]: row for row in variants(run_command, "--head-dim", "16")["variants"]}
+    assert rows["standard"]["cost"]
+    assert rows["no-query"]["cost"] is None
+    assert "score=no_query gives each head a slice of x" in rows["no-query"]["reason"]
+    shown = " ".join(run_command("variants", "--head-dim", "16").stdout.split())
+    assert "score=no_query gives each" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--preset", "nanno"], "unknown preset 'nanno': did you mean 'nano'?"),
+        (["--scale", "nan"], "scale=nan must be a finite number"),
+        (["--n-layers", "two"], "'two' is not a valid integer"),
+    ],
+)
+def test_what_cannot_work_is_one_line(run_command, flags, message):
+    result = run_command("variants", *flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1

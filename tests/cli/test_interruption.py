@@ -1,0 +1,166 @@
+"""Signals and pipes, as a shell sends them, to real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_attn.cli.interruption import orderly
+from mlx_attn.runs import open_run
+
+Process = subprocess.Popen[str]
+Start = Callable[..., Process]
+
+PATIENCE = 60
+ENDLESS = ["--steps=1000000", "--eval-every=0", "--log-every=1", "--preset=nano"]
+STUCK = """
+import sys, threading
+from mlx_attn.cli import main
+from mlx_attn.training.trainer import Trainer
+
+def launch_step(trainer):
+    print("stuck", file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+Trainer.launch_step = launch_step
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def python(workshop) -> Iterator[Start]:
+    """Starts Python with these arguments; whatever still runs at the end is killed."""
+    started: list[Process] = []
+
+    def start(*arguments: str, **streams: Any) -> Process:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+        process = subprocess.Popen([sys.executable, *arguments], cwd=workshop, text=True, **pipes)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(process: Process, beginning: str) -> None:
+    """Read stderr up to the first line that begins like that."""
+    assert process.stderr
+    for line in process.stderr:
+        if line.startswith(beginning):
+            return
+    raise AssertionError(f"no line begins with '{beginning}'")
+
+
+def ended(process: Process) -> tuple[int, str, list[str]]:
+    out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out, err.splitlines()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_tells_how_to_go_on_and_exits_with_130(python, tiny_flags, workshop, number):
+    process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS)
+    wait_for(process, "step 3/")
+    process.send_signal(number)
+    code, out, messages = ended(process)
+    assert (code, out) == (130, "")
+    assert "finishing this step; Ctrl-C again quits at once" in messages
+    command = messages[-1].partition("go on with:  mlx-attn ")[2]
+    assert command == "train --resume runs/nano-standard"
+    step = open_run(workshop / "runs" / "nano-standard").metrics()[-1]["steps"]
+    assert messages[-1].startswith(f"saved at step {step};")
+    code, _, _ = ended(python("-m", "mlx_attn", *command.split(), f"--steps={step + 1}"))
+    assert code == 0
+    history = open_run(workshop / "runs" / "nano-standard").metrics()
+    assert [r["step"] for r in history if r["event"] == "step"] == list(range(1, step + 2))
+
+
+def test_with_json_the_messages_are_on_stderr_and_the_end_is_an_event(python, tiny_flags):
+    process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS, "--json")
+    assert process.stdout
+    while '"step"' not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    code, out, messages = ended(process)
+    assert code == 130
+    assert '"reason": "interrupted"' in out.splitlines()[-1]
+    assert messages[-1].startswith("saved at step")
+
+
+def test_a_second_signal_quits_at_once(python, tiny_flags):
+    process = python("-c", STUCK, "train", *tiny_flags)
+    wait_for(process, "stuck")
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "finishing this step")
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (130, "", ["stopped; nothing was saved"])
+
+
+def test_ctrl_c_before_the_training_exits_with_130_too(train, monkeypatch):
+    def pressed(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mlx_attn.text.corpus.prepare", pressed)
+    result = train()
+    assert (result.exit_code, result.stderr.strip()) == (130, "")
+
+
+def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, tiny_flags, workshop):
+    process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS, "--json")
+    assert process.stdout
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(PATIENCE) == 130
+    assert (workshop / "runs" / "nano-standard" / "checkpoint" / "last.safetensors").exists()
+    assert "Traceback" not in process.stderr.read()
+
+
+def test_a_command_whose_reader_is_gone_ends_in_silence(python):
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = python("-m", "mlx_attn", "variants", stdout=writing)
+    os.close(writing)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+def test_a_full_disk_behind_stdout_is_one_line(python):
+    with Path("/dev/full").open("w") as full:
+        process = python("-m", "mlx_attn", "variants", stdout=full)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err.count("\n")) == (1, 1)
+    assert err.startswith("Error: the output cannot be written: ")
+
+
+def test_the_first_signal_asks_and_the_second_interrupts():
+    said = []
+    with orderly(lambda: said.append("asked")) as asked:
+        assert not asked()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert said == ["asked"]
+
+
+def test_the_old_handlers_come_back():
+    before = signal.getsignal(signal.SIGINT)
+    with orderly(lambda: None):
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_stream_that_is_being_written_to_does_not_break_the_handler():
+    def reentrant():
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+    with orderly(reentrant) as asked:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked()

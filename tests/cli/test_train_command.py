@@ -1,0 +1,224 @@
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from mlx_attn.attention import VARIANTS
+from mlx_attn.runs import open_run
+
+
+def events(result) -> list[dict]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def settings(path: str = "runs/tiny-standard") -> dict:
+    return json.loads(Path(path, "config.json").read_text())
+
+
+def test_a_training_leaves_a_run_that_can_be_sampled(train, run_command, workshop):
+    assert train().exit_code == 0
+    run = workshop / "runs" / "tiny-standard"
+    assert {path.name for path in run.iterdir()} == {
+        "config.json",
+        "metrics.jsonl",
+        "samples.txt",
+        "tokenizer.json",
+        "model.safetensors",
+        "checkpoint",
+    }
+    sample = run_command("sample", "tiny-standard", "--prompt", "the ", "--max-tokens", "9")
+    assert len(sample.stdout) == 9 + 1
+
+
+def test_results_are_on_stdout_and_progress_is_on_stderr(train):
+    result = train()
+    first, second, third = result.stdout.splitlines()
+    assert first.startswith("best val loss")
+    assert second.startswith("it writes: ")
+    assert third == "talk to it:  mlx-attn repl runs/tiny-standard"
+    assert result.stderr.startswith("variant")
+    assert "step 6/6  loss" in result.stderr
+    assert "val loss" in result.stderr
+
+
+def test_a_pipe_sees_neither_escape_codes_nor_carriage_returns(train):
+    result = train()
+    assert not {"\x1b", "\r"} & set(result.stdout + result.stderr)
+
+
+def test_json_is_one_event_a_line_and_the_end_is_the_result(train):
+    result = train("--json")
+    assert [event["event"] for event in events(result)] == (
+        ["start", "step", "step", "eval", "step", "step", "eval", "end"]
+    )
+    end = events(result)[-1]
+    keys = "variant steps tokens val_loss bits_per_byte params tok_s peak_memory seconds run"
+    assert all(end[key] is not None for key in keys.split())
+    assert (end["steps"], end["tokens"], end["run"]) == (6, 6 * 4 * 16, "runs/tiny-standard")
+    assert result.stderr == ""
+
+
+def test_quiet_prints_the_run_and_nothing_else(train):
+    result = train("--quiet")
+    assert (result.stdout, result.stderr) == ("runs/tiny-standard\n", "")
+
+
+def test_runs_get_names_of_their_own(train):
+    names = [train("-q").stdout.strip() for _ in range(3)]
+    assert names == ["runs/tiny-standard", "runs/tiny-standard-2", "runs/tiny-standard-3"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "path"), [(["--name", "mine"], "runs/mine"), (["-o", "deep/er/mine"], "deep/er/mine")]
+)
+def test_a_run_goes_where_it_is_told(train, flags, path):
+    assert train("-q", *flags).stdout == f"{path}\n"
+
+
+def test_a_run_is_replaced_only_when_told(train):
+    train("--out", "mine")
+    refused = train("--out", "mine", "--seed", "5")
+    assert (refused.exit_code, settings("mine")["training"]["seed"]) == (1, 0)
+    assert "mine exists: --resume mine goes on with it, --overwrite" in refused.stderr
+    assert train("--out", "mine", "--seed", "5", "--overwrite").exit_code == 0
+    assert settings("mine")["training"]["seed"] == 5
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(train, workshop):
+    result = train("--dry-run")
+    assert result.stdout.startswith("variant     standard\n")
+    assert result.stderr == ""
+    assert not (workshop / "runs").exists()
+
+
+def test_a_dry_run_for_a_program(train):
+    (plan,) = events(train("--dry-run", "--json"))
+    assert (plan["event"], plan["steps"], plan["params"]) == ("plan", 6, plan["params"])
+
+
+def test_a_dry_run_of_a_large_model_allocates_nothing_of_its_size(train):
+    mx.reset_peak_memory()
+    (plan,) = events(train("--dry-run", "--json", "--emb-dim", "1024", "--n-layers", "8"))
+    assert plan["params"] > 1e8
+    assert mx.get_peak_memory() < plan["params"] / 10
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_trains(train, variant):
+    result = train("--variant", variant, "--steps", "2", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert events(result)[-1]["variant"] == variant
+
+
+@pytest.mark.parametrize(
+    ("flags", "variant"),
+    [
+        (["--no-out-proj"], "no-out-proj"),
+        (["--variant", "merged", "--no-out-proj"], "merged-no-out-proj"),
+        (["--merge-qk"], "merged"),
+        (["--no-query"], "no-query"),
+        (["--no-value", "--no-out-proj"], "no-value-no-out-proj"),
+    ],
+)
+def test_shorthands_change_one_map_of_the_variant(train, flags, variant):
+    assert events(train("--dry-run", "--json", *flags))[0]["variant"] == variant
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_preset(train, workshop):
+    (workshop / "mine.toml").write_text(
+        'preset = "nano"\nseed = 1\nclip = 0.5\n[training]\nlr = 0.1\n[model]\nqkv_bias = true\n'
+    )
+    environment = {"MLX_ATTN_SEED": "2", "MLX_ATTN_LR": "0.2"}
+    train("--config", "mine.toml", "--lr", "0.3", "--out", "mine", env=environment)
+    training = settings("mine")["training"]
+    assert (training["lr"], training["seed"], training["clip"]) == (0.3, 2, 0.5)
+    assert training["optimizer"] == "muon"
+    assert settings("mine")["model"]["qkv_bias"] is True
+
+
+def test_a_flag_that_names_a_variant_beats_a_map_in_the_environment(train):
+    result = train("--variant", "merged", "--dry-run", "--json", env={"MLX_ATTN_SCORE": "no_key"})
+    assert events(result)[0]["variant"] == "merged"
+
+
+def test_a_budget_by_flag_beats_one_in_the_environment(run_command, workshop):
+    text = ["--data=story.txt", "--tokenizer=char", "--context-length=16"]
+    result = run_command("train", *text, "--minutes=1", "-n", env={"MLX_ATTN_STEPS": "50"})
+    assert "training    1 minutes," in result.stdout
+
+
+def test_minutes_bound_a_training(train):
+    end = events(train("--json", "--steps", "0", "--minutes", "0.002"))[-1]
+    assert (end["reason"], end["seconds"] >= 0.12) == ("time", True)
+
+
+def test_a_folder_of_notes_is_a_text(train, workshop):
+    for name in ("one.md", "two.md", "three.txt"):
+        (workshop / "notes" / name).parent.mkdir(exist_ok=True)
+        (workshop / "notes" / name).write_text((workshop / "story.txt").read_text())
+    train("--data", "notes")
+    assert settings()["corpus"] == "notes"
+
+
+def test_a_text_may_come_from_stdin_and_be_piped_in_again(train, workshop):
+    story = (workshop / "story.txt").read_text()
+    assert train("--data", "-", input=story).exit_code == 0
+    again = train("--resume", "tiny-standard", "--steps", "8", input=story)
+    assert "8 steps" in again.stdout
+
+
+def test_a_text_from_stdin_may_be_named_as_a_file_later(train, workshop):
+    train("--data", "-", input=(workshop / "story.txt").read_text())
+    flags = ["--resume", "tiny-standard", "--steps", "8", "--data", "story.txt"]
+    assert "8 steps" in train(*flags).stdout
+    assert settings()["text"]["data"] == "story.txt"
+
+
+def test_another_text_is_refused(train):
+    train("--data", "-", input="quite another story. " * 100)
+    result = train("--resume", "tiny-standard", "--steps", "8", "--data", "story.txt")
+    assert result.exit_code == 1
+    assert "runs/tiny-standard was trained on another text than story.txt holds" in result.stderr
+
+
+def test_a_run_goes_on_by_path_or_by_name(train):
+    train("--steps", "3")
+    assert "4 steps" in train("--resume", "runs/tiny-standard", "--steps", "4").stdout
+    assert "5 steps" in train("--resume", "tiny-standard", "--steps", "5").stdout
+    assert settings()["training"]["steps"] == 5
+
+
+def test_a_resumed_run_has_one_history(train):
+    train("--steps", "4")
+    train("--resume", "tiny-standard", "--steps", "6")
+    history = open_run(Path("runs/tiny-standard")).metrics()
+    assert [r["step"] for r in history if r["event"] == "step"] == [2, 3, 4, 6]
+    assert [r["event"] for r in history].count("end") == 1
+
+
+def test_a_dry_run_of_a_resumption_changes_nothing(train, workshop):
+    train()
+    files = [path for path in (workshop / "runs").rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    result = train("--resume", "tiny-standard", "--steps", "9", "--dry-run")
+    assert "9 steps, 64 tokens a step, muon; 6 steps are done" in result.stdout
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_the_environment_of_new_runs_does_not_hinder_an_old_one(train):
+    train()
+    result = train("--resume", "tiny-standard", "--steps", "8", env={"MLX_ATTN_SEED": "7"})
+    assert result.exit_code == 0
+    assert settings()["training"]["seed"] == 0
+
+
+def test_a_setting_that_cannot_change_is_refused(train):
+    train()
+    result = train("--resume", "tiny-standard", "--lr", "1")
+    assert (result.exit_code, "lr=1.0 cannot change" in result.stderr) == (2, True)
+
+
+def test_nothing_left_to_do_is_said(train):
+    train()
+    assert "nothing left to do at step 6" in train("--resume", "tiny-standard").stderr
