@@ -69,7 +69,7 @@ def test_the_floor_is_what_parsing_gives(corpus):
 
 
 def test_training_and_validation_share_no_stories():
-    training = set(tales(2_000_000, seed=0, split="train").text.splitlines())
+    training = set(tales(1_000_000, seed=0, split="train").text.splitlines())
     validation = tales(200_000, seed=0, split="val").text.splitlines()
     assert not training.intersection(validation)
     assert len(set(validation)) == len(validation)

@@ -80,7 +80,7 @@ def test_a_told_text_has_its_enumerated_log_probability(every_text):
 
 
 def test_texts_are_told_as_often_as_their_probability_says(every_text):
-    told, draw = 20_000, random.Random(1).random
+    told, draw = 8_000, random.Random(1).random
     counts = Counter("".join(said.text for said in SMALL.tell(draw)) for _ in range(told))
     chi_squared = sum(
         (counts[text] - told * float(p)) ** 2 / (told * float(p)) for text, p in every_text
@@ -92,7 +92,7 @@ def test_texts_are_told_as_often_as_their_probability_says(every_text):
 def test_the_mean_of_minus_log_p_is_the_entropy(every_text):
     entropy = -sum(float(p) * math.log(p) for _, p in every_text)
     spread = math.sqrt(sum(float(p) * (math.log(p) + entropy) ** 2 for _, p in every_text))
-    told, draw = 20_000, random.Random(2).random
+    told, draw = 8_000, random.Random(2).random
     nats = -sum(said.log_probability for _ in range(told) for said in SMALL.tell(draw))
     assert nats / told == pytest.approx(entropy, abs=4 * spread / math.sqrt(told))
 
