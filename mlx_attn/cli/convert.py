@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from mlx_attn.cli.interruption import INTERRUPTED
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:
@@ -62,9 +61,7 @@ class Form(click.ParamType):
 @click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")
 @click.option("--list", "as_list", is_flag=True, help="Show the conversions and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.pass_context
 def command(
-    ctx: click.Context,
     run: str | None,
     to: str | None,
     ranks: tuple[int, ...] | None,
@@ -85,19 +82,16 @@ def command(
       mlx-attn convert runs/tiny-merged --to separate --rank 16
       mlx-attn convert runs/tiny-standard --to separate --rank 1..32
     """
-    try:
-        if as_list:
-            _show_list(as_json)
-        elif ranks and len(ranks) > 1:
-            if fold_norm or overwrite:
-                raise click.UsageError("--fold-norm and --overwrite belong to a single conversion")
-            _measure_ranks(run, to or "separate", ranks, out, as_json)
-        elif to is None:
-            raise click.UsageError("say what to convert to: --to FORM (--list shows the forms)")
-        else:
-            _convert(run, to, ranks, fold_norm, out, overwrite, as_json)
-    except KeyboardInterrupt:
-        ctx.exit(INTERRUPTED)
+    if as_list:
+        _show_list(as_json)
+    elif ranks and len(ranks) > 1:
+        if fold_norm or overwrite:
+            raise click.UsageError("--fold-norm and --overwrite belong to a single conversion")
+        _measure_ranks(run, to or "separate", ranks, out, as_json)
+    elif to is None:
+        raise click.UsageError("say what to convert to: --to FORM (--list shows the forms)")
+    else:
+        _convert(run, to, ranks, fold_norm, out, overwrite, as_json)
 
 
 def _convert(
