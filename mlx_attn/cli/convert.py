@@ -52,7 +52,15 @@ class Form(click.ParamType):
         return [CompletionItem(name) for name in CONVERSIONS if name.startswith(incomplete)]
 
 
-@click.command()
+_EXAMPLES = """\b
+Examples:
+  mlx-attn convert tiny-standard --to merged
+  mlx-attn convert tiny-merged --to separate --rank 16
+  mlx-attn convert tiny-standard --to separate --rank 1..32
+"""
+
+
+@click.command(epilog=_EXAMPLES)
 @run_argument
 @click.option("--to", type=Form(), help="The form to convert to; --list shows them.")
 @click.option("--rank", "ranks", type=Ranks(), help="One rank, or several for a curve: 1..128.")
@@ -71,16 +79,11 @@ def command(
     as_list: bool,
     as_json: bool,
 ) -> None:
-    r"""Write a trained model in another form of attention, and say what it changed.
+    """Write a trained model in another form of attention, and say what it changed.
 
     RUN is a directory or a name in runs/; without it, the latest there. The result is a new run
     that trains on, samples and converts further. With several ranks nothing is converted for good:
     the loss at each rank is measured, printed and drawn.
-
-    \b
-      mlx-attn convert runs/tiny-standard --to merged
-      mlx-attn convert runs/tiny-merged --to separate --rank 16
-      mlx-attn convert runs/tiny-standard --to separate --rank 1..32
     """
     if as_list:
         _show_list(as_json)
