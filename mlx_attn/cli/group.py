@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -126,4 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: What follows the program's name; None reads it from the process.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that cannot show a character shows a question mark instead.
+        sys.stdout.reconfigure(errors="replace")
     group.main(arguments, prog_name=NAME)

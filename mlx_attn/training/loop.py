@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import mlx.core as mx
 
+from mlx_attn.training.complaints import advised
 from mlx_attn.training.log import Log
-from mlx_attn.training.memory import within_memory
 from mlx_attn.training.reports import Report
 from mlx_attn.training.trainer import Trainer
 
@@ -33,7 +33,7 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
     """
     trainer.model.train()
     mx.reset_peak_memory()
-    with within_memory():
+    with advised():
         yield from _reports(trainer, Log(trainer), should_stop)
 
 

@@ -1,14 +1,12 @@
-"""Refusing what cannot fit into this machine's memory, before anything is allocated where possible.
+"""Refusing what cannot fit into this machine's memory, before anything is allocated.
 
 A process that asks for too much is killed without a word; a lower bound of what a training needs
 finds the settings with a zero too many.
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 
 FLOAT_BYTES = 4
@@ -44,24 +42,3 @@ def check_memory(model: GPTConfig, batch_size: int) -> None:
             f"{there / 1e9:,.0f} GB: use fewer or narrower layers, a shorter context, or a smaller "
             "batch_size with accumulate"
         )
-
-
-@contextmanager
-def within_memory() -> Iterator[None]:
-    """Turn MLX's complaint about memory into one line that says what to do.
-
-    Raises:
-        RunError: An allocation failed.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, RunError) or not any(word in str(error) for word in _COMPLAINTS):
-            raise
-        raise RunError(
-            f"out of memory ({error}): use a smaller batch_size with accumulate, a shorter "
-            "context_length or a smaller model"
-        ) from error
-
-
-_COMPLAINTS = ("malloc", "allocate", "Insufficient Memory")

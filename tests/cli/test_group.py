@@ -168,6 +168,13 @@ def test_no_color_is_honoured_even_where_a_terminal_is_forced():
     assert not re.search(r"\x1b\[\d*;?3\dm", plain)
 
 
+def test_what_a_terminal_cannot_show_is_a_question_mark(tmp_path):
+    (tmp_path / "cafe.txt").write_text("caf\u00e9 au lait " * 20)
+    show = ["-m", "mlx_attn", "data", "show", str(tmp_path / "cafe.txt"), "--tokenizer", "byte"]
+    variables = {"PYTHONIOENCODING": "ascii", "MLX_ATTN_DATA_DIR": str(tmp_path)}
+    assert "caf? au lait" in in_a_process(*show, **variables).stdout
+
+
 def test_a_pipe_has_no_escape_codes():
     assert "\x1b" not in in_a_process("-m", "mlx_attn", "data", "tales", "--spans").stdout
 

@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
+from mlx_attn.text.corpus import Split
 from mlx_attn.training.batches import EpochWindows, RandomWindows, WindowOrder
+from mlx_attn.training.trainer import document_places
 
 ORDERS = [RandomWindows(1000, 16, 4), EpochWindows(1000, 16, 4)]
 
@@ -55,6 +57,13 @@ def test_every_window_and_its_targets_lie_inside_the_text(n_tokens, T, batch_siz
 def test_random_windows_reach_the_first_and_the_last_place():
     drawn = {start for step in range(200) for start in starts(RandomWindows(12, 8, 4), 0, step)}
     assert drawn == {0, 1, 2, 3}
+
+
+def test_windows_start_with_stories_that_fit_into_them():
+    stories = Split(np.zeros(30, np.uint16), 30, document_starts=np.array([0, 8, 19]))
+    assert document_places(stories, 11) is stories.document_starts
+    assert document_places(stories, 10) is None
+    assert document_places(Split(np.zeros(30, np.uint16), 30), 10) is None
 
 
 def test_random_windows_start_only_at_given_places_that_leave_room():

@@ -200,13 +200,23 @@ def test_weights_that_are_not_finite_are_never_saved(trainer, tmp_path):
     assert not made.run.checkpoint.exists()
 
 
-def test_memory_that_runs_out_is_one_line(trainer, monkeypatch):
-    def full(starts):
-        raise RuntimeError("[metal::malloc] Attempting to allocate 99 bytes")
+@pytest.mark.parametrize(
+    ("complaint", "advice"),
+    [
+        ("[metal::malloc] Attempting to allocate 99 bytes", "use a smaller batch_size"),
+        ("Could not load C++ shared library /tmp/a.so: file too short", "delete the folder"),
+        ("[Compile::eval_cpu] Failed to compile function", "or use --compile off"),
+    ],
+)
+def test_failures_of_mlx_that_are_known_come_with_advice(trainer, monkeypatch, complaint, advice):
+    def failing(starts):
+        raise RuntimeError(complaint)
 
     made = trainer()
-    monkeypatch.setattr(made, "step", full)
-    assert "out of memory" in diverges(made)
+    monkeypatch.setattr(made, "step", failing)
+    message = diverges(made)
+    assert advice in message
+    assert complaint in message
 
 
 def test_other_failures_are_not_explained_away(trainer, monkeypatch):
