@@ -11,9 +11,14 @@ INTERRUPTED = 130
 """Exit code of a command that was interrupted."""
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
 def orderly(announce: Callable[[], None]) -> Iterator[Asked]:
-    """Catch SIGINT and SIGTERM; gives a function that says whether one came.
+    """Catch Ctrl-C, SIGTERM and a closed terminal; gives a function that says whether one came.
+
+    What the shell has us ignore stays ignored, such as the closed terminal under `nohup`.
 
     Args:
         announce: Called once, at the first signal.
@@ -27,11 +32,13 @@ def orderly(announce: Callable[[], None]) -> Iterator[Asked]:
         signals.append(number)
         if len(signals) > 1:
             raise KeyboardInterrupt
-        # A stream cannot be written to while it is being written to, as to a pipe that is full.
-        with suppress(RuntimeError):
+        # A stream cannot be written to while it is being written to, as to a pipe that is full;
+        # nor can a terminal that is closed.
+        with suppress(RuntimeError, OSError):
             announce()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heard}
     try:
         yield lambda: bool(signals)
     finally:

@@ -18,19 +18,25 @@ def follow(
 ) -> str:
     """Train, show and store every report, conclude, and return why the training ended.
 
-    Reports go to metrics.jsonl and, at every validation, a sample to samples.txt. When nobody reads
-    the reports any more, as after `| head`, the training ends as if interrupted.
+    Reports go to metrics.jsonl and, at every validation, a sample to samples.txt. When reports can
+    no longer be shown, as after `| head`, the training ends as if interrupted.
+
+    Raises:
+        OSError: They could not be shown for another reason, such as a full disk; all is saved.
     """
     keep, first_step = _Keeper(trainer, tokenizer), trainer.progress.step
-    reader_is_gone: list[bool] = []
+    failures: list[OSError] = []
     with display:
-        for report in train(trainer, lambda: asked() or bool(reader_is_gone)):
+        for report in train(trainer, lambda: asked() or bool(failures)):
             keep(report)
             try:
                 display(report)
-            except BrokenPipeError:
-                reader_is_gone.append(True)
-                discard_unread()
+            except OSError as error:
+                failures.append(error)
+                if isinstance(error, BrokenPipeError):
+                    discard_unread()
+    if failures and not isinstance(failures[0], BrokenPipeError):
+        raise failures[0]
     return _concluded(trainer, display, first_step, keep)
 
 

@@ -63,7 +63,7 @@ def ended(process: Process) -> tuple[int, str, list[str]]:
     return process.returncode, out, err.splitlines()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_tells_how_to_go_on_and_exits_with_130(python, tiny_flags, workshop, number):
     process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS)
     wait_for(process, "step 3/")
@@ -133,6 +133,17 @@ def test_a_command_whose_reader_is_gone_ends_in_silence(python):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+def test_a_training_whose_reports_fill_the_disk_is_saved(python, tiny_flags, workshop):
+    with Path("/dev/full").open("w") as full:
+        flags = [*tiny_flags, *ENDLESS, "--json"]
+        process = python("-m", "mlx_attn", "train", *flags, stdout=full)
+    code, _, messages = ended(process)
+    assert (code, len(messages)) == (1, 1)
+    assert messages[0].startswith("Error: the output cannot be written: ")
+    assert (workshop / "runs" / "nano-standard" / "checkpoint" / "last.safetensors").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
 def test_a_full_disk_behind_stdout_is_one_line(python):
     with Path("/dev/full").open("w") as full:
         process = python("-m", "mlx_attn", "variants", stdout=full)
@@ -150,6 +161,17 @@ def test_the_first_signal_asks_and_the_second_interrupts():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert said == ["asked"]
+
+
+def test_what_the_shell_has_us_ignore_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with orderly(lambda: None) as asked:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not asked()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_old_handlers_come_back():
