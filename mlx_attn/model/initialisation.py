@@ -3,8 +3,8 @@
 - `book`: PyTorch's defaults, as in the book: Linear weights and biases within 1/sqrt(fan in),
   embeddings N(0, 1).
 - `gpt2`: N(0, 0.02), maps that end a branch 0.02 / sqrt(2 n_layers), biases 0 (nanoGPT).
-- `zero`: N(0, 1/fan in), maps that end a branch and an untied head 0: every block starts as the
-  identity and the loss at ln(vocab_size) (modded-nanogpt).
+- `zero`: N(0, 1/fan in), embeddings N(0, 1), maps that end a branch and an untied head 0: every
+  block starts as the identity and the loss at ln(vocab_size) (modded-nanogpt).
 
 All variants draw through `Attention.start`, so merged matrices start from the factors they replace.
 """
@@ -48,7 +48,9 @@ def initialise(model: nn.Module, config: GPTConfig) -> None:
 
 
 def _embedding_std(config: GPTConfig) -> float:
-    return 1.0 if config.start == "book" else GPT2_STD
+    """1, but small where GPT-2's was, and where a tied head reads logits with the embedding."""
+    small = config.start == "gpt2" or (config.start == "zero" and config.tied_head)
+    return GPT2_STD if small else 1.0
 
 
 def _start_linear(name: str, module: nn.Linear, config: GPTConfig, draw: Draw) -> None:

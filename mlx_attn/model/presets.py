@@ -37,7 +37,10 @@ _NANOGPT_TRAINING = {
 }
 _NANOGPT_MODEL = {**BLOCKS["book"], "bias": False, "tied_head": True, "start": "gpt2"}
 _MODERN = {**BLOCKS["modern"], "start": "zero"}
-_QUICK = {"optimizer": "muon", "lr": 4e-3, "schedule": "trapezoid"}
+# Found by trying: two layers see more text in the same time than four, and ALiBi learns to recall
+# names far sooner than learned positions, and merges exactly where RoPE does not.
+_STORYTELLER = {**_MODERN, "position": "alibi"}
+_QUICK = {"optimizer": "muon", "muon_lr": 0.01, "lr": 6e-3, "schedule": "trapezoid"}
 # 1024 tokens hold every word of the tales, and 160 hold every tale.
 _STORIES = {"data": "tales", "tokenizer": "bpe", "vocab_size": 1024}
 _GPT2_SMALL = {"n_layers": 12, "n_heads": 12, "emb_dim": 768, **BLOCKS["book"]}
@@ -45,20 +48,20 @@ _GPT2_SMALL = {"n_layers": 12, "n_heads": 12, "emb_dim": 768, **BLOCKS["book"]}
 PRESETS: dict[str, Preset] = {
     "nano": Preset(
         summary="seconds: to see that everything works",
-        model={"n_layers": 2, "n_heads": 2, "emb_dim": 64, "context_length": 160} | _MODERN,
+        model={"n_layers": 2, "n_heads": 2, "emb_dim": 64, "context_length": 160} | _STORYTELLER,
         training={"steps": 100, "batch_size": 8, "warmup": 10, "eval_every": 50} | _QUICK,
         text=_STORIES,
     ),
     "tiny": Preset(
         summary="the default: about a minute on a laptop's processor, readable stories",
-        model={"n_layers": 4, "n_heads": 4, "emb_dim": 128, "context_length": 160} | _MODERN,
-        training={"steps": 400, "batch_size": 12, "warmup": 20, "eval_every": 200} | _QUICK,
+        model={"n_layers": 2, "n_heads": 4, "emb_dim": 128, "context_length": 160} | _STORYTELLER,
+        training={"steps": 500, "batch_size": 12, "warmup": 20, "eval_every": 250} | _QUICK,
         text=_STORIES,
     ),
     "macbook": Preset(
         summary="nanoGPT's laptop setting: 4 layers, 4 heads, width 128, context 64",
         model={"n_layers": 4, "n_heads": 4, "emb_dim": 128, "context_length": 64} | _NANOGPT_MODEL,
-        # nanoGPT has 1e-3 here. In 2000 steps that ends between 1.89 and 1.93 with either program,
+        # nanoGPT has 1e-3 here. In 2000 steps that ends between 1.90 and 1.92 with either program,
         # by seed; 2e-3 ends near 1.80 with the same sizes, batches and number of steps.
         training={"steps": 2000, "batch_size": 12, "eval_every": 250}
         | _NANOGPT_TRAINING

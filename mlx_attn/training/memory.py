@@ -1,4 +1,4 @@
-"""Refusing what cannot fit into this machine's memory, before anything is allocated.
+"""What a training may ask of this machine's memory, settled before anything is allocated.
 
 A process that asks for too much is killed without a word; a lower bound of what a training needs
 finds the settings with a zero too many.
@@ -6,10 +6,15 @@ finds the settings with a zero too many.
 
 import os
 
+import mlx.core as mx
+
+from mlx_attn.attention.metal import on_gpu
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 
 FLOAT_BYTES = 4
+BUFFERS = 2**30
+"""Bytes of freed buffers that MLX may keep for the next step on a processor."""
 
 
 def least_memory(model: GPTConfig, batch_size: int) -> int:
@@ -42,3 +47,13 @@ def check_memory(model: GPTConfig, batch_size: int) -> None:
             f"{there / 1e9:,.0f} GB: use fewer or narrower layers, a shorter context, or a smaller "
             "batch_size with accumulate"
         )
+
+
+def keep_buffers() -> None:
+    """Let MLX keep freed buffers from step to step on a processor.
+
+    It keeps 32 MB by default and asks the system for the rest of every step's memory again; on a
+    GPU it keeps all it can.
+    """
+    if not on_gpu():
+        mx.set_cache_limit(BUFFERS)

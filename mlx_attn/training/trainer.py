@@ -17,7 +17,7 @@ from mlx_attn.training.batches import EpochWindows, RandomWindows, WindowOrder
 from mlx_attn.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.evaluation import Evaluation, Evaluator
-from mlx_attn.training.memory import check_memory
+from mlx_attn.training.memory import check_memory, keep_buffers
 from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.training.reports import Tracked
 from mlx_attn.training.schedule import learning_rate_factor
@@ -60,6 +60,7 @@ class Trainer:
         self.steps = _bound_in_steps(self.config, self.order)
         self.tokens_per_step = self.order.batch_size * self.config.accumulate * T
         check_memory(model_config, self.order.batch_size)
+        keep_buffers()
         mx.random.seed(self.config.seed)
         self.model = GPT(model_config)
         self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))
