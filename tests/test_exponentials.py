@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn import exponentials
-from mlx_attn.exponentials import cross_entropy, softmax
+from mlx_attn.exponentials import cross_entropy, gelu, softmax
 
 WAYS = [True, False]
 
@@ -50,6 +50,24 @@ def test_the_gradient_of_cross_entropy_is_mlx_s():
         mx.grad(lambda x: (cross_entropy(x, targets) * weight).sum())(x),
         mx.grad(lambda x: (nn.losses.cross_entropy(x, targets) * weight).sum())(x),
     )
+
+
+def test_gelu_is_mlx_s():
+    x = logits(3, 40, scale=4.0)
+    same(gelu(x), nn.gelu_approx(x))
+
+
+def test_the_gradient_of_gelu_is_mlx_s():
+    x, weight = logits(3, 40, scale=4.0), logits(3, 40)
+    same(
+        mx.grad(lambda x: (gelu(x) * weight).sum())(x),
+        mx.grad(lambda x: (nn.gelu_approx(x) * weight).sum())(x),
+        tolerance=3e-6,
+    )
+
+
+def test_gelu_is_x_or_nothing_far_from_zero():
+    same(gelu(mx.array([30.0, -30.0, 1e6, -1e6])), mx.array([30.0, 0.0, 1e6, 0.0]))
 
 
 @pytest.mark.parametrize("size", [1e4, -1e4, 1e30])

@@ -5,6 +5,7 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention import Attention, AttentionCache
+from mlx_attn.exponentials import gelu
 from mlx_attn.model.config import GPTConfig
 
 
@@ -16,7 +17,15 @@ class SquaredReLU(nn.Module):
         return mx.square(nn.relu(x))
 
 
-ACTIVATION_LAYERS = {"gelu": lambda: nn.GELU(approx="tanh"), "relu2": SquaredReLU}
+class GELU(nn.Module):
+    """x times the normal distribution function of x, in the tanh form (arXiv:1606.08415)."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """The activation of each element."""
+        return gelu(x)
+
+
+ACTIVATION_LAYERS = {"gelu": GELU, "relu2": SquaredReLU}
 
 
 def norm_layer(config: GPTConfig) -> nn.Module:

@@ -63,7 +63,7 @@ GPT2_MERGES = Download(
 
 
 def data_directory() -> Path:
-    """Where corpora are kept: `MLX_ATTN_DATA_DIR`, else `data/` in a clone, else the user's cache."""
+    """Where corpora are: `MLX_ATTN_DATA_DIR`, else `data/` in a clone, else the user's cache."""
     if chosen := os.environ.get("MLX_ATTN_DATA_DIR"):
         return Path(chosen).expanduser()
     readme = Path("data", "README.md")
