@@ -13,6 +13,14 @@ VALUE_CHOICES = ("linear", "identity", "key", "shrunk", "from_key")
 OUTPUT_CHOICES = ("linear", "none", "merged")
 POSITIONS = ("learned", "alibi", "rope", "none")
 MERGED_STARTS = ("product", "matched")
+CHOICES = {
+    "score": SCORE_CHOICES,
+    "value": VALUE_CHOICES,
+    "output": OUTPUT_CHOICES,
+    "position": POSITIONS,
+    "merged_start": MERGED_STARTS,
+}
+"""The keys that are one of a few words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +97,7 @@ class AttentionConfig:
             object.__setattr__(self, key, value)
 
     def _check_choices(self):
-        tables = {
-            "score": SCORE_CHOICES,
-            "value": VALUE_CHOICES,
-            "output": OUTPUT_CHOICES,
-            "position": POSITIONS,
-            "merged_start": MERGED_STARTS,
-        }
-        for key, table in tables.items():
+        for key, table in CHOICES.items():
             value = getattr(self, key)
             _require(value in table, f"{key}='{value}' must be one of {', '.join(table)}")
         _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")

@@ -131,7 +131,7 @@ def _measure_ranks(
 ) -> None:
     from mlx_attn.lab.convert.runs import measure_ranks
     from mlx_attn.show.conversion import rank_table
-    from mlx_attn.show.probe.figures import style
+    from mlx_attn.show.figures import style
     from mlx_attn.show.rank_figure import save_rank_curve
     from mlx_attn.show.terminal import stdout_console
 

@@ -5,20 +5,12 @@ from typing import Any
 
 import click
 
-from mlx_attn.attention.config import OUTPUT_CHOICES, POSITIONS, SCORE_CHOICES, VALUE_CHOICES
+from mlx_attn.attention import config as attention
 from mlx_attn.attention.variants import VARIANTS
 from mlx_attn.cli.options import PREFIX, Named, Section, SectionedCommand, options_from
-from mlx_attn.model.config import ACTIVATIONS, BLOCKS, NORMS, STARTS, GPTConfig
+from mlx_attn.model import config as model
 from mlx_attn.model.presets import PRESETS
-from mlx_attn.training.config import (
-    COMPILE,
-    DECAYS,
-    DTYPES,
-    OPTIMIZERS,
-    SCHEDULES,
-    WINDOWS,
-    TrainConfig,
-)
+from mlx_attn.training import config as training
 from mlx_attn.training.settings import TextConfig
 
 __all__ = ["SHORTHANDS", "TRAIN_OPTIONS", "SectionedCommand"]
@@ -31,21 +23,7 @@ SHORTHANDS: dict[str, dict[str, Any]] = {
 }
 """Flags that change one map, whatever the variant says of the others."""
 
-_NAMES = {
-    "score": SCORE_CHOICES,
-    "value": VALUE_CHOICES,
-    "output": OUTPUT_CHOICES,
-    "position": POSITIONS,
-    "norm": NORMS,
-    "activation": ACTIVATIONS,
-    "start": STARTS,
-    "optimizer": OPTIMIZERS,
-    "schedule": SCHEDULES,
-    "windows": WINDOWS,
-    "decay": DECAYS,
-    "dtype": DTYPES,
-    "compile": COMPILE,
-}
+_NAMES = {**attention.CHOICES, **model.CHOICES, **training.CHOICES}
 _TYPES: dict[str, click.ParamType] = {key: Named(names) for key, names in _NAMES.items()}
 
 
@@ -76,7 +54,9 @@ _PATH = click.Path(path_type=Path)
 TRAIN_OPTIONS: list[click.Option] = [
     _named("--variant", tuple(VARIANTS), "attention by name; `mlx-attn variants` lists them"),
     _named("--preset", tuple(PRESETS), f"settings that belong together: {', '.join(PRESETS)}"),
-    _named("--block", tuple(BLOCKS), f"norm, activation and biases: {' or '.join(BLOCKS)}"),
+    _named(
+        "--block", tuple(model.BLOCKS), f"norm, activation and biases: {' or '.join(model.BLOCKS)}"
+    ),
     *(_shorthand(name) for name in SHORTHANDS),
     _run_option(
         "--out", "-o", type=_PATH, metavar="DIR", text="the run's directory (default: in runs/)"
@@ -90,6 +70,6 @@ TRAIN_OPTIONS: list[click.Option] = [
     _run_option("--json", "as_json", is_flag=True, text="one JSON object a line on stdout"),
     _run_option("--quiet", "-q", is_flag=True, text="no progress"),
     *options_from(TextConfig, "Text", _TYPES, frozenset()),
-    *options_from(GPTConfig, "Model", _TYPES, frozenset({"vocab_size"})),
-    *options_from(TrainConfig, "Training", _TYPES, frozenset()),
+    *options_from(model.GPTConfig, "Model", _TYPES, frozenset({"vocab_size"})),
+    *options_from(training.TrainConfig, "Training", _TYPES, frozenset()),
 ]

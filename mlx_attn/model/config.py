@@ -7,9 +7,12 @@ from typing import Any
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError, nearest
 
-NORMS = ("layernorm", "rmsnorm")
-ACTIVATIONS = ("gelu", "relu2")
-STARTS = ("book", "gpt2", "zero")
+CHOICES = {
+    "norm": ("layernorm", "rmsnorm"),
+    "activation": ("gelu", "relu2"),
+    "start": ("book", "gpt2", "zero"),
+}
+"""The keys that are one of a few words, besides those of attention."""
 
 BLOCKS: dict[str, dict[str, Any]] = {
     "book": {"norm": "layernorm", "activation": "gelu", "bias": True},
@@ -55,9 +58,11 @@ class GPTConfig:
     start: str = _key("gpt2", "initialisation: book, gpt2 or zero")
 
     def __post_init__(self):
-        _one_of("norm", self.norm, NORMS)
-        _one_of("activation", self.activation, ACTIVATIONS)
-        _one_of("start", self.start, STARTS)
+        for key, choices in CHOICES.items():
+            if getattr(self, key) not in choices:
+                raise ConfigError(
+                    f"{key}='{getattr(self, key)}' must be one of {', '.join(choices)}"
+                )
         for key in ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key}={getattr(self, key)} must be at least 1")
@@ -112,8 +117,3 @@ def config_from(settings: Mapping[str, Any]) -> GPTConfig:
         if key not in known:
             raise ConfigError(f"unknown model setting '{key}'{nearest(key, known)}")
     return GPTConfig(**settings)
-
-
-def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{key}='{value}' must be one of {', '.join(choices)}")

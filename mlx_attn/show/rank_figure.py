@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from mlx_attn.lab.convert.ranks import RankCurve
 from mlx_attn.lab.convert.table import find_conversion
-from mlx_attn.show.probe.figures import COLOURS, panels, save_figure
+from mlx_attn.show.figures import COLOURS, panels, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

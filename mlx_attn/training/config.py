@@ -6,12 +6,15 @@ from typing import Any
 
 from mlx_attn.errors import ConfigError
 
-OPTIMIZERS = ("adamw", "muon")
-SCHEDULES = ("cosine", "trapezoid", "constant")
-WINDOWS = ("random", "epochs")
-DECAYS = ("matrices", "all")
-DTYPES = ("float32", "bfloat16")
-COMPILE = ("auto", "on", "off")
+CHOICES = {
+    "optimizer": ("adamw", "muon"),
+    "schedule": ("cosine", "trapezoid", "constant"),
+    "windows": ("random", "epochs"),
+    "decay": ("matrices", "all"),
+    "dtype": ("float32", "bfloat16"),
+    "compile": ("auto", "on", "off"),
+}
+"""The settings that are one of a few words."""
 
 
 def _key(default: Any, text: str) -> Any:
@@ -61,7 +64,7 @@ class TrainConfig:
             raise ConfigError("nothing bounds the training: give steps, epochs or minutes")
 
     def _check_choices(self):
-        for key, table in _CHOICES.items():
+        for key, table in CHOICES.items():
             if getattr(self, key) not in table:
                 raise ConfigError(f"{key}='{getattr(self, key)}' must be one of {', '.join(table)}")
 
@@ -85,15 +88,6 @@ class TrainConfig:
         """All keys with their values, for a file."""
         return asdict(self)
 
-
-_CHOICES = {
-    "optimizer": OPTIMIZERS,
-    "schedule": SCHEDULES,
-    "windows": WINDOWS,
-    "decay": DECAYS,
-    "dtype": DTYPES,
-    "compile": COMPILE,
-}
 
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("steps", "warmup", "eval_every", "save_every"), (0, 2**62)),

@@ -12,7 +12,7 @@ from mlx_attn.attention import VARIANTS
 from mlx_attn.attention.config import POSITIONS
 from mlx_attn.errors import ConfigError
 from mlx_attn.model import GPT, PRESETS, GPTConfig, find_preset, model_cost
-from mlx_attn.model.config import BLOCKS, STARTS, config_from
+from mlx_attn.model.config import BLOCKS, CHOICES, config_from
 from mlx_attn.trees import count_parameters, named_arrays
 
 TOKENS = mx.array(np.random.default_rng(0).integers(0, 50, (2, 16)))
@@ -105,7 +105,7 @@ def test_the_book_s_start_has_the_book_s_first_loss():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("start", CHOICES["start"])
 def test_every_start_begins_near_the_uniform_loss(variant, start):
     mx.random.seed(0)
     model = GPT(config(start=start, **VARIANTS[variant].maps))

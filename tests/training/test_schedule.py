@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.training.config import SCHEDULES, TrainConfig
+from mlx_attn.training.config import CHOICES, TrainConfig
 from mlx_attn.training.schedule import learning_rate_factor
 
 
@@ -14,13 +14,13 @@ def factor(config: TrainConfig, step: int, seconds: float = 0.0) -> float:
     return learning_rate_factor(config, step, config.steps, seconds)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", CHOICES["schedule"])
 def test_the_warm_up_climbs_in_equal_steps_and_never_starts_at_zero(schedule):
     config = recipe(schedule=schedule)
     assert [factor(config, step) for step in (0, 4, 9)] == pytest.approx([1 / 11, 5 / 11, 10 / 11])
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", CHOICES["schedule"])
 def test_after_the_warm_up_the_peak_is_reached(schedule):
     assert factor(recipe(schedule=schedule), 10) == 1
 
@@ -60,7 +60,7 @@ def test_with_two_budgets_the_one_that_is_nearer_to_its_end_decides():
 
 @settings(deadline=None, max_examples=100)
 @given(
-    st.sampled_from(SCHEDULES),
+    st.sampled_from(CHOICES["schedule"]),
     st.integers(0, 300),
     st.integers(0, 300),
     st.integers(0, 400),

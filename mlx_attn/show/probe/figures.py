@@ -1,96 +1,15 @@
 """Figures of a probe: maps, singular values, alignment between heads; as SVG, PNG or in a page."""
 
-import io
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlx_attn.errors import RunError
-from mlx_attn.files import write_bytes
 from mlx_attn.lab.probe import Probe
+from mlx_attn.show.figures import COLOURS, Draw, panels, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
-"""Told apart by most eyes, on light and on dark grounds (after Okabe and Ito)."""
-
-_INK = "#010203"
-"""Stands for the page's own colour of text, in figures that are made for a page."""
-_STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "mlx_attn",
-    "text.parse_math": False,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "sans-serif"],
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 9,
-    "legend.frameon": False,
-}
-_INK_STYLE = {f"{part}.color": _INK for part in ("text", "xtick", "ytick")} | {
-    f"axes.{part}color": _INK for part in ("edge", "label")
-}
-
-Draw = Callable[[], "Figure"]
-
-
-def style(**changes: Any) -> Any:
-    """A context in which every figure of the project looks alike.
-
-    Raises:
-        RunError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise RunError("figures need matplotlib: pip install 'mlx-attn[lab]'") from error
-    settings: Any = {**_STYLE, **changes}
-    return mpl.rc_context(settings)
-
-
-def save_figure(draw: Draw, path: Path) -> list[Path]:
-    """Write a figure as SVG and as PNG; returns the two paths.
-
-    Args:
-        draw: Makes the figure.
-        path: Where, without the ending.
-
-    Raises:
-        RunError: matplotlib is not installed, or the files cannot be written.
-    """
-    paths = [path.with_name(f"{path.name}.{kind}") for kind in ("svg", "png")]
-    with style():
-        figure = draw()
-        for target in paths:
-            write_bytes(target, _bytes(figure, target.suffix[1:], facecolor="white"))
-    return paths
-
-
-def figure_for_page(draw: Draw) -> str:
-    """A figure as SVG that takes the colour of the text around it."""
-    with style(**_INK_STYLE):
-        svg = _bytes(draw(), "svg", transparent=True).decode()
-    return svg[svg.index("<svg") :].replace(_INK, "currentColor")
-
-
-def panels(
-    count: int, columns: int, size: tuple[float, float], **sharing: Any
-) -> "tuple[Figure, list[Any]]":
-    """A figure with so many axes, in rows of so many columns; size is that of one, in inches."""
-    from matplotlib.figure import Figure
-
-    columns = min(columns, count)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
-    for unused in axes[count:]:
-        unused.axis("off")
-    return figure, axes[:count]
 
 
 def draw_maps(found: Probe, text: int = 0) -> "Figure":
@@ -157,13 +76,3 @@ def save_figures(found: Probe, directory: Path) -> list[Path]:
 
 def _matrices(found: Probe, kind: str) -> Any:
     return {"S": found.scores, "VO": found.value_outputs}[kind]
-
-
-def _bytes(figure: "Figure", kind: str, **looks: Any) -> bytes:
-    buffer = io.BytesIO()
-    dated = {"Date": None} if kind == "svg" else {}
-    with warnings.catch_warnings():
-        # A glyph that a font lacks is no reason to go without the figure.
-        warnings.filterwarnings("ignore", "Glyph .* missing")
-        figure.savefig(buffer, format=kind, dpi=160, metadata=dated, **looks)
-    return buffer.getvalue()

@@ -16,7 +16,8 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.lab.probe import Probe
 from mlx_attn.runs import Run
-from mlx_attn.show.probe.figures import draw_alignment, draw_singular_values, figure_for_page
+from mlx_attn.show.figures import figure_for_page
+from mlx_attn.show.probe.figures import draw_alignment, draw_singular_values
 from mlx_attn.show.probe.numbers import COLUMNS, Column, caveat, number, why_multi_headed
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.settings import variant_name

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mlx_attn.lab.probe import PairDrift, Track
 from mlx_attn.lab.probe.tracks import Curves
-from mlx_attn.show.probe.figures import COLOURS, Draw, panels, save_figure
+from mlx_attn.show.figures import COLOURS, Draw, panels, save_figure
 from mlx_attn.show.probe.numbers import number
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from mlx_attn.errors import RunError
-from mlx_attn.show.probe.figures import draw_singular_values, figure_for_page, save_figures
+from mlx_attn.show.figures import figure_for_page
+from mlx_attn.show.probe.figures import draw_singular_values, save_figures
 
 NAMES = ["alignment-s", "alignment-vo", "maps", "singular-values-s", "singular-values-vo"]
 
