@@ -144,10 +144,33 @@ def _shrunk_value(weights: Weights, target: AttentionConfig, layer: Layer) -> We
 
 def _value_from_key(weights: Weights, target: AttentionConfig, layer: Layer) -> Weights:
     """Exact up to rounding times the condition number: W_value = M W_key."""
+    if target.score == "separate" and target.position != "rope" and not target.qk_norm:
+        weights = {**weights, **_with_level_keys(weights, target)}
     keys = read_scores(Layer(build_attention(replace(target, value="linear"), weights), weights))
     matrix = values_from_keys(keys.key.reshape(-1, target.d_in), weights["W_value.weight"])
     bias = weights["W_value.bias"] - matrix @ keys.key_bias.reshape(-1)
     return {**weights, "W_value.weight": matrix, "W_value.bias": bias}
+
+
+def _with_level_keys(weights: Weights, target: AttentionConfig) -> Weights:
+    """Exact: each head's key in an orthonormal basis, and its query in the one that goes with it.
+
+    W_key_h = Q_h R_h gives S_h = (W_query_h R_h^T) Q_h^T. Values are made from such keys with far
+    less rounding; the key's bias, which cancels in the softmax, goes.
+    """
+    H, KV, D = target.n_heads, target.n_kv_heads, target.head_dim
+    key = weights["W_key.weight"].reshape(KV, D, -1).swapaxes(1, 2)
+    level, triangle = np.linalg.qr(key)
+    triangle = np.repeat(triangle, H // KV, axis=0)
+    query = triangle @ weights["W_query.weight"].reshape(H, D, -1)
+    leveled = {
+        "W_query.weight": query.reshape(H * D, -1),
+        "W_key.weight": level.swapaxes(1, 2).reshape(KV * D, -1),
+    }
+    if target.qkv_bias:
+        bias = np.einsum("hkl,hl->hk", triangle, weights["W_query.bias"].reshape(H, D))
+        leveled |= {"W_query.bias": bias.reshape(-1), "W_key.bias": np.zeros(KV * D)}
+    return leveled
 
 
 _OUTPUTS: dict[str, Callable[[OutputFactors, AttentionConfig, Layer], Weights]] = {

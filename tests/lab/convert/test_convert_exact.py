@@ -36,7 +36,7 @@ def name_of(kind: dict) -> str:
 def test_several_heads(trained, exact_difference, windows, kind, to):
     model = trained(**kind)
     converted = convert(model, to)
-    limit = 1e-4 if to == "slim" else 1e-5  # what float32 loses, a condition number multiplies
+    limit = 1e-5
     assert logit_difference(model, converted, windows) < limit
     assert exact_difference(model, convert(of_type(model, mx.float64), to)) < 1e-12
 

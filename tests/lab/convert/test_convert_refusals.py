@@ -91,13 +91,29 @@ def test_a_query_bias_where_there_would_be_no_query_map():
         convert(biased, "no-query")
 
 
-@pytest.mark.parametrize("to", ["slim", "shrunk"])
-def test_a_matrix_that_cannot_be_inverted(to):
+def test_a_head_whose_key_has_two_equal_rows_cannot_be_shrunk():
     flat = model()
     weight = flat.trf_blocks[0].att.W_key.weight
     flat.trf_blocks[0].att.W_key.weight = mx.concatenate([weight[1:2], weight[1:]])
     with pytest.raises(ConfigError, match=r"condition number is \d"):
-        convert(flat, to)
+        convert(flat, "shrunk")
+
+
+def test_heads_with_equal_keys_do_not_hold_all_of_x():
+    flat = model()
+    weight, D = flat.trf_blocks[0].att.W_key.weight, flat.config.head_dim
+    rest = weight[2 * D :]
+    flat.trf_blocks[0].att.W_key.weight = mx.concatenate([weight[:D], weight[:D], rest])
+    with pytest.raises(ConfigError, match=r"condition number is \d"):
+        convert(flat, "slim")
+
+
+def test_a_head_whose_key_has_two_equal_rows_is_given_another_basis():
+    flat = model()
+    weight = flat.trf_blocks[0].att.W_key.weight
+    flat.trf_blocks[0].att.W_key.weight = mx.concatenate([weight[1:2], weight[1:]])
+    tokens = mx.arange(8)[None]
+    assert logit_difference(flat, convert(flat, "slim"), tokens) < 1e-5
 
 
 def test_weights_that_are_not_finite():
