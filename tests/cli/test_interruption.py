@@ -32,6 +32,15 @@ main(sys.argv[1:])
 """
 
 
+FOREGROUND = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""A shell's background job ignores signals, and so would what the tests start from one."""
+
+
 @pytest.fixture
 def python(workshop) -> Iterator[Start]:
     """Starts Python with these arguments; whatever still runs at the end is killed."""
@@ -39,7 +48,8 @@ def python(workshop) -> Iterator[Start]:
 
     def start(*arguments: str, **streams: Any) -> Process:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
-        process = subprocess.Popen([sys.executable, *arguments], cwd=workshop, text=True, **pipes)
+        command = [sys.executable, "-c", FOREGROUND, *arguments]
+        process = subprocess.Popen(command, cwd=workshop, text=True, **pipes)
         started.append(process)
         return process
 
