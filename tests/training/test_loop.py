@@ -204,7 +204,7 @@ def test_weights_that_are_not_finite_are_never_saved(trainer, tmp_path):
     ("complaint", "advice"),
     [
         ("[metal::malloc] Attempting to allocate 99 bytes", "use a smaller batch_size"),
-        ("Could not load C++ shared library /tmp/a.so: file too short", "delete the folder"),
+        ("Could not load C++ shared library folder/a.so: file too short", "delete the folder"),
         ("[Compile::eval_cpu] Failed to compile function", "or use --compile off"),
     ],
 )

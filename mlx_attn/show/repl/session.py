@@ -57,7 +57,7 @@ class Session:
         settings: How answers are made.
         rival: A second run that answers too.
         transcript: What was said.
-        written: The files that this session has written, which it may write again.
+        written: The files written so far, which may be written again.
         over: Whether the conversation is at its end.
     """
 
