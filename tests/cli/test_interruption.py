@@ -41,6 +41,14 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """A shell's background job ignores signals, and so would what the tests start from one."""
 
 
+@pytest.fixture(autouse=True)
+def foreground() -> Iterator[None]:
+    """The tests' own process minds Ctrl-C, though it be a background job."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def python(workshop) -> Iterator[Start]:
     """Starts Python with these arguments; whatever still runs at the end is killed."""
