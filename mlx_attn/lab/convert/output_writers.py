@@ -155,8 +155,9 @@ def _value_from_key(weights: Weights, target: AttentionConfig, layer: Layer) -> 
 def _with_level_keys(weights: Weights, target: AttentionConfig) -> Weights:
     """Exact: each head's key in an orthonormal basis, and its query in the one that goes with it.
 
-    W_key_h = Q_h R_h gives S_h = (W_query_h R_h^T) Q_h^T. Values are made from such keys with far
-    less rounding; the key's bias, which cancels in the softmax, goes.
+    W_key_h = Q_h R_h gives S_h = (W_query_h R_h^T) Q_h^T. A head whose key is singular, or nearly,
+    then no longer stands in the way, and values made from keys lose somewhat less to rounding. The
+    key's bias, which cancels in the softmax, goes.
     """
     H, KV, D = target.n_heads, target.n_kv_heads, target.head_dim
     key = weights["W_key.weight"].reshape(KV, D, -1).swapaxes(1, 2)
