@@ -3,8 +3,8 @@
 Everything here is plain data: written as JSON and read back without a loss.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mlx_attn.lab.statistics import Verdict
@@ -136,6 +136,7 @@ class Tuning:
         best: The factor with the lowest mean.
         interior: Whether factors on both sides of it were tried.
         seeds: The seeds that the means are over.
+        knob: What the factor multiplies: "lr", all learning rates, or "merged_lr", that of S alone.
     """
 
     arm: str
@@ -143,6 +144,7 @@ class Tuning:
     best: float
     interior: bool
     seeds: tuple[int, ...]
+    knob: str = "lr"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,43 +210,48 @@ class Comparison:
 def comparison_from(record: Mapping[str, Any]) -> Comparison:
     """The comparison that `Comparison.as_dict` made, also after a trip through JSON."""
     noise = record["noise"]
-    return Comparison(
-        **{
-            **record,
-            "noise": None if noise is None else Noise(**noise | {"verdict": _verdict(noise)}),
-            "tunings": tuple(_tuning(tuning) for tuning in record["tunings"]),
-            "budgets": tuple(_budget(budget) for budget in record["budgets"]),
-        }
-    )
+    parts: dict[str, Any] = {
+        "noise": None if noise is None else _noise(noise),
+        "tunings": tuple(_tuning(tuning) for tuning in record["tunings"]),
+        "budgets": tuple(_budget(budget) for budget in record["budgets"]),
+    }
+    return Comparison(**{**record, **parts})
 
 
 def training_from(record: Mapping[str, Any]) -> Training:
     """The training whose fields these are."""
-    curve = tuple(Point(**point) for point in record["curve"])
-    ranks = tuple(Ranks(**ranks) for ranks in record["ranks"])
-    return Training(**{**record, "curve": curve, "ranks": ranks})
+    parts: dict[str, Any] = {
+        "curve": tuple(Point(**point) for point in record["curve"]),
+        "ranks": tuple(Ranks(**ranks) for ranks in record["ranks"]),
+    }
+    return Training(**{**record, **parts})
 
 
-def _verdict(holder: Mapping[str, Any]) -> Verdict:
-    return _verdict_from(holder["verdict"])
+def _noise(record: Mapping[str, Any]) -> Noise:
+    verdict: Any = _verdict(record["verdict"])
+    return Noise(**{**record, "verdict": verdict})
 
 
-def _verdict_from(record: Mapping[str, Any]) -> Verdict:
-    lists = {f.name: record[f.name] for f in fields(Verdict)}
-    return Verdict(**{k: tuple(v) if isinstance(v, list) else v for k, v in lists.items()})
+def _verdict(record: Mapping[str, Any]) -> Verdict:
+    return Verdict(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()})
 
 
 def _tuning(record: Mapping[str, Any]) -> Tuning:
-    losses = {float(scale): loss for scale, loss in record["losses"].items()}
-    return Tuning(**{**record, "losses": losses, "seeds": tuple(record["seeds"])})
+    parts: dict[str, Any] = {
+        "losses": {float(scale): loss for scale, loss in record["losses"].items()},
+        "seeds": tuple(record["seeds"]),
+    }
+    return Tuning(**{**record, **parts})
 
 
 def _budget(record: Mapping[str, Any]) -> BudgetResult:
-    arms = tuple(_arm(arm) for arm in record["arms"])
-    verdicts = {name: _verdict_from(verdict) for name, verdict in record["verdicts"].items()}
-    return BudgetResult(**{**record, "arms": arms, "verdicts": verdicts})
+    parts: dict[str, Any] = {
+        "arms": tuple(_arm(arm) for arm in record["arms"]),
+        "verdicts": {name: _verdict(verdict) for name, verdict in record["verdicts"].items()},
+    }
+    return BudgetResult(**{**record, **parts})
 
 
 def _arm(record: Mapping[str, Any]) -> ArmResult:
-    trainings: Sequence[Mapping[str, Any]] = record["trainings"]
-    return ArmResult(**{**record, "trainings": tuple(training_from(t) for t in trainings)})
+    parts: dict[str, Any] = {"trainings": tuple(training_from(t) for t in record["trainings"])}
+    return ArmResult(**{**record, **parts})
