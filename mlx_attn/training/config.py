@@ -55,6 +55,7 @@ class TrainConfig:
     log_every: int = _key(10, "steps between reports of the training loss")
     track: int = _key(0, "steps between records of every head's matrices (0: none)")
     patience: int = _key(0, "stop after this many validations without a better one (0: never)")
+    token_memory: int = _key(256, "MB of tokens to keep in memory; a longer text stays on disk")
     compile: str = _key("auto", "mx.compile the step: auto (on a GPU), on or off")
 
     def __post_init__(self):
@@ -91,7 +92,7 @@ class TrainConfig:
 
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("steps", "warmup", "eval_every", "save_every"), (0, 2**62)),
-    **dict.fromkeys(("track", "patience"), (0, 2**62)),
+    **dict.fromkeys(("track", "patience", "token_memory"), (0, 2**62)),
     **dict.fromkeys(("batch_size", "accumulate", "log_every"), (1, 2**62)),
     **dict.fromkeys(("epochs", "minutes", "weight_decay", "clip"), (0, float_info.max)),
     **dict.fromkeys(("lr", "min_lr", "muon_lr", "merged_lr"), (0, float_info.max)),

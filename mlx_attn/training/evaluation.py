@@ -13,6 +13,7 @@ from mlx_attn.model import GPT
 from mlx_attn.text.corpus import Split
 from mlx_attn.training.batches import last_start
 from mlx_attn.training.step import window_losses
+from mlx_attn.training.tokens import read_windows
 
 EVALUATION_TOKENS = 4096
 """Tokens per forward pass of an evaluation, about."""
@@ -67,7 +68,6 @@ class Evaluator:
         self.split = split
         self.context_length = min(context_length, n_tokens - 1)
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
-        self._tokens = mx.asarray(split.tokens)
 
     def __call__(self, model: GPT) -> Evaluation:
         """The model's loss over the whole split; the model's training mode is left as it was."""
@@ -81,9 +81,9 @@ class Evaluator:
         """Nats of each token of the split given those before it; 0 for the first one."""
         losses = np.zeros(len(self.split.tokens))
         for windows in self._batches():
-            starts = mx.array([window.start for window in windows])
-            places = starts[:, None] + mx.arange(self.context_length + 1)
-            batch = np.array(window_losses(model, self._tokens[places]))
+            starts = np.array([window.start for window in windows])
+            tokens = read_windows(self.split.tokens, starts, self.context_length + 1)
+            batch = np.array(window_losses(model, mx.array(tokens)))
             for window, row in zip(windows, batch, strict=True):
                 place = window.start + 1
                 losses[place + window.first : place + window.last] = row[window.first : window.last]
@@ -93,8 +93,7 @@ class Evaluator:
         """At most `count` of the windows as tokens, evenly spread over the split."""
         spread = np.linspace(0, len(self.windows) - 1, count).astype(int)
         starts = np.array([self.windows[i].start for i in np.unique(spread)])
-        places = starts[:, None] + np.arange(self.context_length)
-        return self.split.tokens[places].astype(np.int64)
+        return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
 
     def _batches(self) -> Iterator[list[Window]]:
         size = max(1, EVALUATION_TOKENS // self.context_length)

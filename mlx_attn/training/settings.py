@@ -19,7 +19,8 @@ DEFAULT_PRESET = "tiny"
 _BUDGETS = ("steps", "epochs", "minutes")
 
 RESUMABLE = frozenset(
-    {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "patience", "compile", "data"}
+    {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "patience", "compile"}
+    | {"data", "token_memory"}
 )
 """What may change when a training goes on: how long, what it reports, and where its text lies."""
 

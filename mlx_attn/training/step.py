@@ -1,8 +1,8 @@
 """One training step: gather, forward, backward, clip, update.
 
 The batch is gathered from the resident corpus inside the step, so the host sends a few start
-positions and nothing else. Compiled, the step is one call; model, optimizer and random state are
-its inputs and outputs.
+positions and nothing else; a corpus too long for that sends windows instead (`training.tokens`).
+Compiled, the step is one call; model, optimizer and random state are its inputs and outputs.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from mlx_attn.exponentials import cross_entropy
 from mlx_attn.model import GPT
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.training.tokens import Starts, TokenSource
 
-Starts = Integer[mx.array, " B"]
 Scalar = Float[mx.array, ""]
 
 
@@ -29,7 +29,7 @@ class TrainStep:
     Args:
         model: Trained in place.
         optimizer: Moves its weights.
-        tokens: The training corpus, on the device.
+        tokens: The training text, by windows.
         config: The recipe.
     """
 
@@ -37,11 +37,10 @@ class TrainStep:
         self,
         model: GPT,
         optimizer: GroupedOptimizer,
-        tokens: Integer[mx.array, " N"],
+        tokens: TokenSource,
         config: TrainConfig,
     ):
         self.model, self.optimizer, self.tokens, self.config = model, optimizer, tokens, config
-        self._offsets = mx.arange(model.config.context_length + 1)
         self._dtype = getattr(mx, config.dtype)
         self._gradients = nn.value_and_grad(model, self._loss)
         self._single = self._compiled(self._step)
@@ -55,10 +54,10 @@ class TrainStep:
             The mean loss in nats per token, and the gradient's global norm before clipping.
         """
         if self.config.accumulate == 1:
-            return self._single(starts)
+            return self._single(self.tokens.fetch(starts))
         total, loss = None, mx.array(0.0)
         for part in starts.split(self.config.accumulate):
-            part_loss, total = self._micro(total, part)
+            part_loss, total = self._micro(total, self.tokens.fetch(part))
             loss = loss + part_loss / self.config.accumulate
             # Without this the graphs of all micro-batches would be alive at once.
             mx.eval(loss, total, mx.random.state)
@@ -69,12 +68,12 @@ class TrainStep:
         """All that a step changes, for `mx.eval`."""
         return [self.model.state, self.optimizer.state, mx.random.state]
 
-    def _step(self, starts: Starts) -> tuple[Scalar, Scalar]:
-        loss, gradients = self._gradients(self._windows(starts))
+    def _step(self, fetched: mx.array) -> tuple[Scalar, Scalar]:
+        loss, gradients = self._gradients(self.tokens.windows(fetched))
         return loss, self._update(gradients)
 
-    def _accumulate(self, total: dict | None, starts: Starts) -> tuple[Scalar, dict]:
-        loss, gradients = self._gradients(self._windows(starts))
+    def _accumulate(self, total: dict | None, fetched: mx.array) -> tuple[Scalar, dict]:
+        loss, gradients = self._gradients(self.tokens.windows(fetched))
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)
 
@@ -83,9 +82,6 @@ class TrainStep:
         gradients, norm = optim.clip_grad_norm(gradients, limit)
         self.optimizer.update(self.model, gradients)
         return norm
-
-    def _windows(self, starts: Starts) -> Integer[mx.array, "B T1"]:
-        return self.tokens[starts[:, None] + self._offsets]
 
     def _loss(self, windows: Integer[mx.array, "B T1"]) -> Scalar:
         """Mean loss, computed in the compute type over float32 master weights."""

@@ -23,6 +23,7 @@ from mlx_attn.training.reports import Tracked
 from mlx_attn.training.schedule import learning_rate_factor
 from mlx_attn.training.settings import Settings
 from mlx_attn.training.step import TrainStep
+from mlx_attn.training.tokens import token_source
 from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, snapshots
 from mlx_attn.trees import named_arrays
 
@@ -65,7 +66,7 @@ class Trainer:
         self.model = GPT(model_config)
         self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))
         self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
-        tokens = mx.asarray(corpus.train.tokens)
+        tokens = token_source(corpus.train.tokens, T, self.config.token_memory)
         self.step = TrainStep(self.model, self.optimizer, tokens, self.config)
 
     def start_from(self, source: GPT) -> None:

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from jaxtyping import Integer
 
 from mlx_attn.attention.algebra import relative_error
@@ -13,6 +14,7 @@ from mlx_attn.model import GPT, model_cost
 from mlx_attn.text.corpus import Split
 from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.training.settings import variant_name
+from mlx_attn.training.tokens import read_windows
 
 LOGIT_TOKENS = 4096
 """Tokens of the validation text whose logits are compared, at most."""
@@ -126,7 +128,7 @@ def some_windows(split: Split, context_length: int, n_tokens: int) -> Integer[mx
     available = len(split.tokens) // context_length
     count = max(1, min(available, n_tokens // context_length))
     starts = mx.linspace(0, len(split.tokens) - context_length, count).astype(mx.int32)
-    return mx.asarray(split.tokens)[starts[:, None] + mx.arange(context_length)]
+    return mx.array(read_windows(split.tokens, np.array(starts, np.int64), context_length))
 
 
 def _score_error(before: Layer, after: Layer) -> float:
