@@ -41,7 +41,7 @@ def test_however_a_step_is_taken_its_loss_is_the_same(corpus, settings):
     first, second = trainer(corpus, batch_size=8), trainer(corpus, **{"batch_size": 8} | settings)
     starts = mx.array([65 * i for i in (0, 5, 7, 8, 11, 12, 70, 3)])
     losses = [float(made.step(starts)[0]) for made in (first, second)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
 def test_windows_of_a_task_start_with_its_documents(corpus):
