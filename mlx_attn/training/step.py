@@ -6,20 +6,19 @@ Compiled, the step is one call; model, optimizer and random state are its inputs
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 from mlx.utils import tree_map
 
 from mlx_attn.attention.metal import on_gpu
+from mlx_attn.exponentials import cross_entropy
 from mlx_attn.model import GPT
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.objective import Objective
 from mlx_attn.training.optimizers import GroupedOptimizer
-from mlx_attn.training.tokens import Starts
+from mlx_attn.training.tokens import Starts, TokenSource
 
 Scalar = Float[mx.array, ""]
 
@@ -30,7 +29,7 @@ class TrainStep:
     Args:
         model: Trained in place.
         optimizer: Moves its weights.
-        objective: The training text, by windows, and what counts in it.
+        tokens: The training text, by windows.
         config: The recipe.
     """
 
@@ -38,11 +37,10 @@ class TrainStep:
         self,
         model: GPT,
         optimizer: GroupedOptimizer,
-        objective: Objective,
+        tokens: TokenSource,
         config: TrainConfig,
     ):
-        self.model, self.optimizer, self.config = model, optimizer, config
-        self.objective = objective
+        self.model, self.optimizer, self.tokens, self.config = model, optimizer, tokens, config
         self._dtype = getattr(mx, config.dtype)
         self._gradients = nn.value_and_grad(model, self._loss)
         self._single = self._compiled(self._step)
@@ -56,10 +54,10 @@ class TrainStep:
             The mean loss in nats per token, and the gradient's global norm before clipping.
         """
         if self.config.accumulate == 1:
-            return self._single(self.objective.fetch(starts))
+            return self._single(self.tokens.fetch(starts))
         total, loss = None, mx.array(0.0)
         for part in starts.split(self.config.accumulate):
-            part_loss, total = self._micro(total, self.objective.fetch(part))
+            part_loss, total = self._micro(total, self.tokens.fetch(part))
             loss = loss + part_loss / self.config.accumulate
             # Without this the graphs of all micro-batches would be alive at once.
             mx.eval(loss, total, mx.random.state)
@@ -70,12 +68,12 @@ class TrainStep:
         """All that a step changes, for `mx.eval`."""
         return [self.model.state, self.optimizer.state, mx.random.state]
 
-    def _step(self, fetched: Any) -> tuple[Scalar, Scalar]:
-        loss, gradients = self._gradients(self.objective.gather(fetched))
+    def _step(self, fetched: mx.array) -> tuple[Scalar, Scalar]:
+        loss, gradients = self._gradients(self.tokens.windows(fetched))
         return loss, self._update(gradients)
 
-    def _accumulate(self, total: dict | None, fetched: Any) -> tuple[Scalar, dict]:
-        loss, gradients = self._gradients(self.objective.gather(fetched))
+    def _accumulate(self, total: dict | None, fetched: mx.array) -> tuple[Scalar, dict]:
+        loss, gradients = self._gradients(self.tokens.windows(fetched))
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)
 
@@ -85,13 +83,13 @@ class TrainStep:
         self.optimizer.update(self.model, gradients)
         return norm
 
-    def _loss(self, batch: Any) -> Scalar:
+    def _loss(self, windows: Integer[mx.array, "B T1"]) -> Scalar:
         """Mean loss, computed in the compute type over float32 master weights."""
         if self._dtype == mx.float32:
-            return self.objective.loss(self.model, batch)
+            return window_losses(self.model, windows).mean()
         masters = self.model.trainable_parameters()
         self.model.update(tree_map(lambda p: p.astype(self._dtype), masters))
-        loss = self.objective.loss(self.model, batch)
+        loss = window_losses(self.model, windows).mean()
         self.model.update(masters)
         return loss
 
@@ -100,3 +98,9 @@ class TrainStep:
         if not wanted:
             return function
         return mx.compile(function, inputs=self.state, outputs=self.state)
+
+
+def window_losses(model: GPT, windows: Integer[mx.array, "B T1"]) -> Float[mx.array, "B T"]:
+    """Cross-entropy in nats of each token of the windows given those before it, in float32."""
+    logits = model(windows[:, :-1]).astype(mx.float32)
+    return cross_entropy(logits, windows[:, 1:])
