@@ -166,21 +166,34 @@ def evaluation_line(report: Evaluated) -> str:
     floor = "" if report.above_floor is None else f" ({report.above_floor:.3f} above the floor)"
     best = "  best so far" if report.best else ""
     return (
-        f"step {report.step}  val loss {report.val_loss:.4f} nats per token  "
-        f"{report.bits_per_byte:.4f} bits per byte{floor}{best}"
+        f"step {report.step}  val loss {report.val_loss:.4f} nats per token"
+        f"{_bits('  ', report)}{floor}{_accuracy('  ', report)}{best}"
     )
+
+
+def _bits(before: str, report: Evaluated | Ended) -> str:
+    """The loss per byte, of a text."""
+    bits = report.bits_per_byte
+    return "" if bits is None else f"{before}{bits:.4f} bits per byte"
+
+
+def _accuracy(before: str, report: Evaluated | Ended) -> str:
+    """The share of right answers, of a task."""
+    accuracy = report.accuracy
+    return "" if accuracy is None else f"{before}{accuracy:.1%} of answers right"
 
 
 def closing_lines(report: Ended) -> list[str]:
     """What to know when the training is over."""
-    if report.val_loss is None or report.bits_per_byte is None:
+    if report.val_loss is None:
         return [f"{report.steps} steps, no validation yet"]
     lines = [
-        f"best val loss {report.val_loss:.4f} nats per token, {report.bits_per_byte:.4f} bits per "
-        f"byte; {report.steps} steps, {count(report.tokens)} tokens, "
+        f"best val loss {report.val_loss:.4f} nats per token{_bits(', ', report)}"
+        f"{_accuracy(', ', report)}; {report.steps} steps, {count(report.tokens)} tokens, "
         f"{duration(report.seconds)}, {count(report.tok_s)} tok/s, {memory(report.peak_memory)}"
     ]
     if report.above_floor is not None:
         shares = ", ".join(f"{name} {share:.3f}" for name, share in report.abilities.items())
-        lines.append(f"{report.above_floor:.3f} bits per byte above the floor: {shares}")
+        unit = "nats per token" if report.bits_per_byte is None else "bits per byte"
+        lines.append(f"{report.above_floor:.3f} {unit} above the floor: {shares}")
     return lines

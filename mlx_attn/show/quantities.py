@@ -27,3 +27,8 @@ def duration(seconds: int | float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def plural(number: int, noun: str) -> str:
+    """A number of things: 1 seed, 5 seeds."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

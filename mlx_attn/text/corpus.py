@@ -22,12 +22,18 @@ from mlx_attn.text.documents import byte_offsets, token_abilities
 from mlx_attn.text.downloads import Progress, data_directory
 from mlx_attn.text.sources import Passage, Source, read_source
 from mlx_attn.text.tokenizers import TRAINED, Tokenizer, load_tokenizer, train_tokenizer
+from mlx_attn.text.tokenizers.symbols import SymbolTokenizer
 
 if TYPE_CHECKING:
     from mlx_attn.text.tales import TalesText
 
 _FORMAT = 1
-_DTYPES = {"tokens": np.uint16, "document_starts": np.int64, "token_abilities": np.uint8}
+_DTYPES = {
+    "tokens": np.uint16,
+    "document_starts": np.int64,
+    "token_abilities": np.uint8,
+    "scored": np.uint8,
+}
 
 
 @dataclass(frozen=True)
@@ -37,12 +43,14 @@ class Split:
     Attributes:
         tokens: Token ids.
         n_bytes: UTF-8 bytes that the tokens stand for; what bits per byte divides by.
-        document_starts: Tales only: the index of the newline token before each document, so that a
-            window that starts there predicts the document's first token.
-        token_abilities: Tales only: index into `tales.ABILITIES`, of the span that holds the
-            token's first byte that is not a space.
-        floor_nats: Tales only: -log p of all documents, in nats; no model does better on average.
-        ability_floor_nats: Tales only: the floor, ability by ability.
+        document_starts: Tales and tasks: the index of the newline token before each document, so
+            that a window that starts there predicts the document's first token.
+        token_abilities: Tales and tasks: index into their `ABILITIES`; for the tales, of the span
+            that holds the token's first byte that is not a space.
+        floor_nats: Tales and tasks: -log p of all scored tokens, in nats; no model does better on
+            average.
+        ability_floor_nats: Tales and tasks: the floor, ability by ability.
+        scored: Tasks only: 1 for the tokens that count, else 0; in a text all but the first count.
     """
 
     tokens: UInt16[np.ndarray, " N"]
@@ -51,6 +59,17 @@ class Split:
     token_abilities: UInt8[np.ndarray, " N"] | None = None
     floor_nats: float | None = None
     ability_floor_nats: Mapping[str, float] | None = None
+    scored: UInt8[np.ndarray, " N"] | None = None
+
+    @property
+    def n_scored(self) -> int:
+        """Tokens that count for the loss."""
+        return len(self.tokens) - 1 if self.scored is None else int(self.scored.sum())
+
+    @property
+    def floor(self) -> float | None:
+        """The least loss in nats per scored token, where it is known."""
+        return None if self.floor_nats is None else self.floor_nats / self.n_scored
 
 
 @dataclass(frozen=True)
@@ -78,7 +97,7 @@ def prepare(
     Args:
         source: What `sources.read_source` reads.
         tokenizer: One of `tokenizers.KINDS`. `char` takes its vocabulary from the whole text, the
-            trained ones from the training split.
+            trained ones from the training split. A task has its own, whatever is said here.
         vocab_size: For the trained tokenizers, the most tokens they may use.
         directory: The data directory; `downloads.data_directory()` by default.
         n_bytes: For the tales, bytes of training text.
@@ -91,6 +110,7 @@ def prepare(
     """
     directory = directory or data_directory()
     text = read_source(source, directory, n_bytes, val_bytes, progress)
+    tokenizer = tokenizer if text.symbols is None else SymbolTokenizer.kind
     settings = (_FORMAT, text.digest, tokenizer, vocab_size if tokenizer in TRAINED else None)
     folder = directory / "prepared" / _digest(repr(settings))
     if corpus := _open(folder, text):
@@ -127,6 +147,8 @@ def _map(path: Path, dtype: type[np.generic], length: int) -> np.ndarray:
 
 
 def _train(kind: str, source: Source, vocab_size: int, directory: Path) -> Tokenizer:
+    if source.symbols is not None:
+        return SymbolTokenizer(source.symbols)
     text = source.train.text + (source.val.text if kind == "char" else "")
     return train_tokenizer(kind, text, vocab_size, directory)
 
@@ -154,6 +176,8 @@ def _tokenize(
     passage: Passage, tokenizer: Tokenizer
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays of a split, and the facts that go beside them."""
+    if documents := passage.documents:
+        return documents.arrays(), documents.facts()
     tokens = tokenizer.encode(passage.text)
     arrays = {"tokens": tokens}
     facts: dict[str, Any] = {"n_bytes": len(passage.text.encode())}

@@ -1,13 +1,14 @@
-"""Reads any text: the generated tales, a named corpus, a file, a folder, standard input.
+"""Reads any text: tales, a probing task, a named corpus, a file, a folder, standard input.
 
 A text is split once, in the order it is written: the first nine tenths of its characters are for
-training, the rest for validation (as nanoGPT does). The tales are two independent draws instead.
+training, the rest for validation (as nanoGPT does). The tales and the tasks are two independent
+draws instead.
 """
 
 import difflib
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -15,22 +16,27 @@ from typing import TYPE_CHECKING, Literal
 
 from mlx_attn.errors import RunError
 from mlx_attn.text.downloads import CORPORA, Progress, fetch
+from mlx_attn.text.tasks import TASKS
 
 if TYPE_CHECKING:
     from mlx_attn.text.tales import TalesText
+    from mlx_attn.text.tasks import Documents
 
 TRAINING_SHARE = 0.9
 SHORTEST = 20  # characters: two of them for validation
+TRAINING_DOCUMENTS = 20_000  # of a task
+VALIDATION_DOCUMENTS = 500
 _SUFFIXES = {".txt", ".md"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class Passage:
-    """One split's text; for the tales also what the generator knows of it."""
+    """One split: a text, for the tales also what the generator knows of it; or documents alone."""
 
-    text: str
+    text: str = ""
     tales: "TalesText | None" = None
+    documents: "Documents | None" = None
 
 
 @dataclass(frozen=True)
@@ -42,11 +48,13 @@ class Source:
         digest: BLAKE2b of the content, in hexadecimal. For the tales, of all that determines them,
             so that they are written only when `train` or `val` is asked for.
         passages: Makes the training and the validation passage.
+        symbols: The vocabulary of a task, which needs no other tokenizer; None for a text.
     """
 
     name: str
     digest: str
     passages: Callable[[], tuple[Passage, Passage]]
+    symbols: Sequence[str] | None = None
 
     @cached_property
     def _both(self) -> tuple[Passage, Passage]:
@@ -73,8 +81,9 @@ def read_source(
     """Reads the text that `source` names.
 
     Args:
-        source: `tales`, a name in `CORPORA`, a file, a folder of .txt and .md files, or `-` for
-            standard input. A name wins over a file of that name; write `./tales` for the file.
+        source: `tales`, a name in `TASKS` or `CORPORA`, a file, a folder of .txt and .md files, or
+            `-` for standard input. A name wins over a file of that name; write `./tales` for the
+            file.
         directory: The data directory, for downloads.
         n_bytes: For the tales, bytes of training text.
         val_bytes: For the tales, bytes of validation text.
@@ -85,6 +94,8 @@ def read_source(
     """
     if source == "tales":
         return _tales(n_bytes, val_bytes)
+    if source in TASKS:
+        return _task(source)
     if source == "-":
         return _text_source("standard input", _decode(sys.stdin.buffer.read(), "standard input"))
     if source in CORPORA:
@@ -106,6 +117,18 @@ def _tales(n_bytes: int, val_bytes: int) -> Source:
 
     digest = _digest(f"{_generator_digest()} {n_bytes} {val_bytes}".encode())
     return Source("tales", digest, lambda: (tell(n_bytes, "train"), tell(val_bytes, "val")))
+
+
+def _task(name: str) -> Source:
+    """A task's documents. They are drawn for their digest, which takes less than a second."""
+    from mlx_attn.text.tasks import draw
+
+    train = draw(name, TRAINING_DOCUMENTS, split="train")
+    val = draw(name, VALIDATION_DOCUMENTS, split="val")
+    content = [array.tobytes() for split in (train, val) for array in split.arrays().values()]
+    digest = _digest(b"".join([*content, val.nats.tobytes(), repr(val.symbols).encode()]))
+    passages = Passage(documents=train), Passage(documents=val)
+    return Source(name, digest, lambda: passages, val.symbols)
 
 
 @cache
@@ -146,7 +169,7 @@ def _read_file(path: Path) -> str:
 
 
 def _missing(source: str) -> RunError:
-    names = ["tales", *CORPORA]
+    names = ["tales", *CORPORA, *TASKS]
     near = difflib.get_close_matches(source.lower(), names, n=1)
     hint = f"did you mean {near[0]}?" if near else f"a corpus is one of {', '.join(names)}"
     return RunError(f"{source}: no such file, folder or corpus; {hint}")

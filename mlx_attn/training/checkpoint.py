@@ -32,9 +32,10 @@ class Progress:
         training_seconds: What these took, validation excluded.
         evaluated_step: Step of the latest validation.
         best_loss: Lowest validation loss so far, in nats per token.
-        best_bits_per_byte: The same per byte of text.
-        best_above_floor: The same above the text's entropy, where that is known.
+        best_bits_per_byte: The same per byte of text; None for a task.
+        best_above_floor: `Evaluation.above_floor` of that validation.
         best_abilities: What each ability contributed to it.
+        best_accuracy: Share of a task's answers that were right.
         waited: Validations since the best one.
         peak_memory: Bytes.
     """
@@ -45,9 +46,10 @@ class Progress:
     training_seconds: float = 0.0
     evaluated_step: int = 0
     best_loss: float = float("inf")
-    best_bits_per_byte: float = float("inf")
+    best_bits_per_byte: float | None = None
     best_above_floor: float | None = None
     best_abilities: Mapping[str, float] | None = None
+    best_accuracy: float | None = None
     waited: int = 0
     peak_memory: int = 0
 
@@ -59,6 +61,7 @@ class Progress:
             self.best_loss, self.best_bits_per_byte = result.loss, result.bits_per_byte
             self.best_above_floor = result.above_floor
             self.best_abilities = dict(result.abilities)
+            self.best_accuracy = result.accuracy
 
 
 def save_checkpoint(

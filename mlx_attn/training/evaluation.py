@@ -1,7 +1,11 @@
-"""Validation over the whole split: every token once, on the same windows for every variant."""
+"""Validation over the whole split: every token once, on the same windows for every variant.
+
+Of a text every token is scored; of a task those that its mask says, and whether the likeliest token
+is the right one counts too.
+"""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -11,12 +15,16 @@ from jaxtyping import Float, Integer
 from mlx_attn.errors import ConfigError
 from mlx_attn.model import GPT
 from mlx_attn.text.corpus import Split
+from mlx_attn.text.tasks import ABILITIES
 from mlx_attn.training.batches import last_start
-from mlx_attn.training.step import window_losses
+from mlx_attn.training.objective import window_answers, window_losses
 from mlx_attn.training.tokens import read_windows
 
 EVALUATION_TOKENS = 4096
 """Tokens per forward pass of an evaluation, about."""
+
+Measure = Callable[[GPT, Integer[mx.array, "B T1"]], Float[mx.array, "*measures B T"]]
+"""Numbers for every target of some windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +41,22 @@ class Evaluation:
     """The result of a validation.
 
     Attributes:
-        loss: Nats per token.
-        bits_per_byte: The same loss per byte of text: comparable between tokenizers.
+        loss: Nats per scored token.
+        bits_per_byte: The same loss per byte of text: comparable between tokenizers. None for a
+            task, whose symbols have no meaningful bytes.
         tokens: Tokens scored.
-        above_floor: Bits per byte above the exact entropy of the text, where that is known.
+        above_floor: Bits per byte above the exact entropy of the text, where that is known; for a
+            task, nats per scored token above its floor.
         abilities: What each ability contributes to `above_floor`, where the text is tagged.
+        accuracy: Share of a task's answers whose likeliest prediction is right; None for a text.
     """
 
     loss: float
-    bits_per_byte: float
+    bits_per_byte: float | None
     tokens: int
     above_floor: float | None = None
     abilities: Mapping[str, float] = field(default_factory=dict)
+    accuracy: float | None = None
 
 
 class Evaluator:
@@ -68,26 +80,29 @@ class Evaluator:
         self.split = split
         self.context_length = min(context_length, n_tokens - 1)
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
+        self._measure, self._summary = _TEXT if split.scored is None else _TASK
 
     def __call__(self, model: GPT) -> Evaluation:
         """The model's loss over the whole split; the model's training mode is left as it was."""
         training = model.training
         model.eval()
-        losses = self.token_losses(model)
+        measured = self._over_tokens(model, self._measure)
         model.train(training)
-        return self._summary(losses)
+        return self._summary(self.split, measured)
 
     def token_losses(self, model: GPT) -> Float[np.ndarray, " N"]:
         """Nats of each token of the split given those before it; 0 for the first one."""
-        losses = np.zeros(len(self.split.tokens))
+        return self._over_tokens(model, window_losses)
+
+    def _over_tokens(self, model: GPT, measure: Measure) -> Float[np.ndarray, "*measures N"]:
+        """What `measure` says of each token of the split; 0 for the first one."""
+        rows: list[np.ndarray] = []
         for windows in self._batches():
             starts = np.array([window.start for window in windows])
             tokens = read_windows(self.split.tokens, starts, self.context_length + 1)
-            batch = np.array(window_losses(model, mx.array(tokens)))
-            for window, row in zip(windows, batch, strict=True):
-                place = window.start + 1
-                losses[place + window.first : place + window.last] = row[window.first : window.last]
-        return losses
+            batch = np.array(measure(model, mx.array(tokens)), np.float64)
+            rows += [batch[..., i, w.first : w.last] for i, w in enumerate(windows)]
+        return np.insert(np.concatenate(rows, axis=-1), 0, 0, axis=-1)
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """At most `count` of the windows as tokens, evenly spread over the split."""
@@ -100,24 +115,52 @@ class Evaluator:
         for i in range(0, len(self.windows), size):
             yield self.windows[i : i + size]
 
-    def _summary(self, losses: Float[np.ndarray, " N"]) -> Evaluation:
-        tokens, nats = len(losses) - 1, float(losses.sum())
-        per_bit_and_byte = math.log(2) * self.split.n_bytes
-        floor, abilities = self.split.floor_nats, {}
-        if self.split.token_abilities is not None and self.split.ability_floor_nats:
-            floors = self.split.ability_floor_nats
-            paid = np.bincount(self.split.token_abilities, losses, minlength=len(floors))
-            abilities = {
-                name: (float(nats_paid) - nats_floor) / per_bit_and_byte
-                for (name, nats_floor), nats_paid in zip(floors.items(), paid, strict=True)
-            }
-        return Evaluation(
-            loss=nats / tokens,
-            bits_per_byte=nats / per_bit_and_byte,
-            tokens=tokens,
-            above_floor=None if floor is None else (nats - floor) / per_bit_and_byte,
-            abilities=abilities,
-        )
+
+def _text_evaluation(split: Split, losses: Float[np.ndarray, " N"]) -> Evaluation:
+    """In bits per byte, which do not depend on the tokenizer."""
+    tokens, nats = len(losses) - 1, float(losses.sum())
+    per_bit_and_byte = math.log(2) * split.n_bytes
+    return Evaluation(
+        loss=nats / tokens,
+        bits_per_byte=nats / per_bit_and_byte,
+        tokens=tokens,
+        above_floor=_above_floor(split, nats, per_bit_and_byte),
+        abilities=_by_ability(split, losses, per_bit_and_byte),
+    )
+
+
+def _task_evaluation(split: Split, measured: Float[np.ndarray, "2 N"]) -> Evaluation:
+    """In nats per scored token, and how many answers are right."""
+    losses, right = measured * np.asarray(split.scored)
+    tokens, nats = split.n_scored, float(losses.sum())
+    answers = np.asarray(split.token_abilities) == ABILITIES.index("answer")
+    return Evaluation(
+        loss=nats / tokens,
+        bits_per_byte=None,
+        tokens=tokens,
+        above_floor=_above_floor(split, nats, tokens),
+        abilities=_by_ability(split, losses, tokens),
+        accuracy=float(right[answers].mean()),
+    )
+
+
+def _above_floor(split: Split, nats: float, unit: float) -> float | None:
+    return None if split.floor_nats is None else (nats - split.floor_nats) / unit
+
+
+def _by_ability(split: Split, losses: Float[np.ndarray, " N"], unit: float) -> Mapping[str, float]:
+    if split.token_abilities is None or not split.ability_floor_nats:
+        return {}
+    floors = split.ability_floor_nats
+    paid = np.bincount(split.token_abilities, losses, minlength=len(floors))
+    return {
+        name: (float(nats_paid) - nats_floor) / unit
+        for (name, nats_floor), nats_paid in zip(floors.items(), paid, strict=True)
+    }
+
+
+_TEXT = window_losses, _text_evaluation
+_TASK = window_answers, _task_evaluation
 
 
 def evaluation_windows(

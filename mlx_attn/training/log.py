@@ -93,6 +93,7 @@ class Log:
             above_floor=result.above_floor,
             best=best,
             seconds=progress.seconds,
+            accuracy=result.accuracy,
         )
 
     def tracked(self) -> Tracked:
@@ -121,6 +122,7 @@ class Log:
             reason=reason,
             above_floor=progress.best_above_floor,
             abilities=progress.best_abilities or {},
+            accuracy=progress.best_accuracy,
         )
 
     def save(self) -> None:

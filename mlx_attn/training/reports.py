@@ -56,8 +56,10 @@ class Evaluated:
         step: Steps done.
         tokens: Tokens trained on so far.
         val_loss: Nats per token.
-        bits_per_byte: The same per byte of text.
-        above_floor: Bits per byte above the text's exact entropy, where that is known.
+        bits_per_byte: The same per byte of text; None for a task.
+        above_floor: Bits per byte above the text's exact entropy, where that is known; for a task,
+            nats per scored token above its floor.
+        accuracy: Share of a task's answers that are right; None for a text.
         best: Whether this is the lowest loss so far.
         seconds: Training time so far.
     """
@@ -66,10 +68,11 @@ class Evaluated:
     step: int
     tokens: int
     val_loss: float
-    bits_per_byte: float
+    bits_per_byte: float | None
     above_floor: float | None
     best: bool
     seconds: float
+    accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +102,17 @@ class Ended:
         steps: Steps done.
         tokens: Tokens trained on.
         val_loss: Nats per token of the best validation; None where there was none.
-        bits_per_byte: The same per byte of text.
+        bits_per_byte: The same per byte of text; None for a task.
         params: Trained numbers.
         tok_s: Tokens per second of training, without validations and the first step.
         peak_memory: Bytes.
         seconds: Training time, validation included.
         run: The run directory.
         reason: "done", "time", "patience" or "interrupted".
-        above_floor: Bits per byte above the text's exact entropy, where that is known.
+        above_floor: Bits per byte above the text's exact entropy, where that is known; for a task,
+            nats per scored token above its floor.
         abilities: What each ability contributes to `above_floor`.
+        accuracy: Share of a task's answers that are right, at the best validation.
     """
 
     event: ClassVar[str] = "end"
@@ -124,6 +129,7 @@ class Ended:
     reason: str
     above_floor: float | None = None
     abilities: Mapping[str, float] = field(default_factory=dict)
+    accuracy: float | None = None
 
 
 Report = Started | Stepped | Evaluated | Tracked | Ended

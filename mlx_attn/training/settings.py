@@ -13,6 +13,7 @@ from mlx_attn.errors import ConfigError, nearest
 from mlx_attn.keys import keys_of, typed
 from mlx_attn.model.config import BLOCKS, GPTConfig, config_from
 from mlx_attn.model.presets import PRESETS, find_preset
+from mlx_attn.text.tasks import TASKS
 from mlx_attn.training.config import TrainConfig
 
 DEFAULT_PRESET = "tiny"
@@ -30,7 +31,8 @@ class TextConfig:
     """What a model is trained on."""
 
     data: str = field(
-        default="tales", metadata={"help": "tales, a corpus by name, a file, a folder, or -"}
+        default="tales",
+        metadata={"help": "tales, a task or a corpus by name, a file, a folder, or -"},
     )
     tokenizer: str = field(default="bpe", metadata={"help": "char, byte, bpe, unigram or gpt2"})
     vocab_size: int = field(
@@ -103,6 +105,8 @@ def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
 def resolve(*layers: Mapping[str, Any]) -> Settings:
     """Join layers of flat settings, later ones winning, over the preset that they name.
 
+    Where the text is a probing task and no preset is named, the task's own settings take its place.
+
     Besides the keys of `GPTConfig`, `TrainConfig` and `TextConfig` there are three that stand for
     several: preset, variant and block.
 
@@ -110,9 +114,7 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
         ConfigError: A key or a value cannot work.
     """
     layers = tuple(expanded(layer) for layer in layers)
-    preset = str(_join(layers).get("preset", DEFAULT_PRESET))
-    chosen = find_preset(preset)
-    lowest = expanded({**chosen.text, **chosen.training, **chosen.model})
+    preset, lowest = _lowest(_join(layers))
     merged = _join((lowest, *layers))
     text = keys_of(TextConfig)
     model = {k: v for k, v in _only(merged, keys_of(GPTConfig)).items() if k not in text}
@@ -122,6 +124,17 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
         TrainConfig(**_only(merged, keys_of(TrainConfig))),
         TextConfig(**_only(merged, text)),
     )
+
+
+def _lowest(wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and the settings of what all layers lie upon."""
+    task = TASKS.get(wanted.get("data", ""))
+    if task and "preset" not in wanted:
+        return task.name, expanded(task.settings)
+    preset = str(wanted.get("preset", DEFAULT_PRESET))
+    chosen = find_preset(preset)
+    fit = task.fit if task else {}
+    return preset, expanded({**chosen.text, **chosen.training, **chosen.model, **fit})
 
 
 def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,19 +6,20 @@ Compiled, the step is one call; model, optimizer and random state are its inputs
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 from mlx.utils import tree_map
 
 from mlx_attn.attention.metal import on_gpu
-from mlx_attn.exponentials import cross_entropy
 from mlx_attn.model import GPT
 from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.objective import Objective
 from mlx_attn.training.optimizers import GroupedOptimizer
-from mlx_attn.training.tokens import Starts, TokenSource
+from mlx_attn.training.tokens import Starts
 
 Scalar = Float[mx.array, ""]
 
@@ -29,7 +30,7 @@ class TrainStep:
     Args:
         model: Trained in place.
         optimizer: Moves its weights.
-        tokens: The training text, by windows.
+        objective: The training text, by windows, and what counts in it.
         config: The recipe.
     """
 
@@ -37,10 +38,11 @@ class TrainStep:
         self,
         model: GPT,
         optimizer: GroupedOptimizer,
-        tokens: TokenSource,
+        objective: Objective,
         config: TrainConfig,
     ):
-        self.model, self.optimizer, self.tokens, self.config = model, optimizer, tokens, config
+        self.model, self.optimizer, self.config = model, optimizer, config
+        self.objective = objective
         self._dtype = getattr(mx, config.dtype)
         self._gradients = nn.value_and_grad(model, self._loss)
         self._single = self._compiled(self._step)
@@ -54,10 +56,10 @@ class TrainStep:
             The mean loss in nats per token, and the gradient's global norm before clipping.
         """
         if self.config.accumulate == 1:
-            return self._single(self.tokens.fetch(starts))
+            return self._single(self.objective.fetch(starts))
         total, loss = None, mx.array(0.0)
         for part in starts.split(self.config.accumulate):
-            part_loss, total = self._micro(total, self.tokens.fetch(part))
+            part_loss, total = self._micro(total, self.objective.fetch(part))
             loss = loss + part_loss / self.config.accumulate
             # Without this the graphs of all micro-batches would be alive at once.
             mx.eval(loss, total, mx.random.state)
@@ -68,12 +70,12 @@ class TrainStep:
         """All that a step changes, for `mx.eval`."""
         return [self.model.state, self.optimizer.state, mx.random.state]
 
-    def _step(self, fetched: mx.array) -> tuple[Scalar, Scalar]:
-        loss, gradients = self._gradients(self.tokens.windows(fetched))
+    def _step(self, fetched: Any) -> tuple[Scalar, Scalar]:
+        loss, gradients = self._gradients(self.objective.gather(fetched))
         return loss, self._update(gradients)
 
-    def _accumulate(self, total: dict | None, fetched: mx.array) -> tuple[Scalar, dict]:
-        loss, gradients = self._gradients(self.tokens.windows(fetched))
+    def _accumulate(self, total: dict | None, fetched: Any) -> tuple[Scalar, dict]:
+        loss, gradients = self._gradients(self.objective.gather(fetched))
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)
 
@@ -83,13 +85,13 @@ class TrainStep:
         self.optimizer.update(self.model, gradients)
         return norm
 
-    def _loss(self, windows: Integer[mx.array, "B T1"]) -> Scalar:
+    def _loss(self, batch: Any) -> Scalar:
         """Mean loss, computed in the compute type over float32 master weights."""
         if self._dtype == mx.float32:
-            return window_losses(self.model, windows).mean()
+            return self.objective.loss(self.model, batch)
         masters = self.model.trainable_parameters()
         self.model.update(tree_map(lambda p: p.astype(self._dtype), masters))
-        loss = window_losses(self.model, windows).mean()
+        loss = self.objective.loss(self.model, batch)
         self.model.update(masters)
         return loss
 
@@ -98,9 +100,3 @@ class TrainStep:
         if not wanted:
             return function
         return mx.compile(function, inputs=self.state, outputs=self.state)
-
-
-def window_losses(model: GPT, windows: Integer[mx.array, "B T1"]) -> Float[mx.array, "B T"]:
-    """Cross-entropy in nats of each token of the windows given those before it, in float32."""
-    logits = model(windows[:, :-1]).astype(mx.float32)
-    return cross_entropy(logits, windows[:, 1:])

@@ -9,7 +9,7 @@ import math
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model import GPT
 from mlx_attn.runs import Run
 from mlx_attn.text.corpus import Corpus, Split
@@ -18,12 +18,12 @@ from mlx_attn.training.checkpoint import Progress, load_checkpoint, save_checkpo
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.memory import check_memory, keep_buffers
+from mlx_attn.training.objective import objective_for
 from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.training.reports import Tracked
 from mlx_attn.training.schedule import learning_rate_factor
 from mlx_attn.training.settings import Settings
 from mlx_attn.training.step import TrainStep
-from mlx_attn.training.tokens import token_source
 from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, snapshots
 from mlx_attn.trees import named_arrays
 
@@ -66,8 +66,8 @@ class Trainer:
         self.model = GPT(model_config)
         self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))
         self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
-        tokens = token_source(corpus.train.tokens, T, self.config.token_memory)
-        self.step = TrainStep(self.model, self.optimizer, tokens, self.config)
+        objective = objective_for(corpus.train, T, self.config.token_memory)
+        self.step = TrainStep(self.model, self.optimizer, objective, self.config)
 
     def start_from(self, source: GPT) -> None:
         """Start with the weights of a model of the same form, and track the drift from it.
@@ -178,11 +178,22 @@ def document_places(split: Split, context_length: int) -> np.ndarray | None:
 
     A window that starts with its document shows all that the rest of it refers to. Where documents
     are longer than a window, starting only there would never show their later parts.
+
+    Raises:
+        ConfigError: Documents of a task do not fit, so that what they ask could not be known.
     """
     starts = split.document_starts
-    if starts is None or np.diff(starts, append=len(split.tokens)).max() > context_length:
+    if starts is None:
         return None
-    return starts
+    longest = int(np.diff(starts, append=len(split.tokens) - 1).max())
+    if longest <= context_length:
+        return starts
+    if split.scored is not None:
+        raise ConfigError(
+            f"context_length={context_length} is too short for a task whose documents take "
+            f"{longest} tokens: use --context-length {longest}"
+        )
+    return None
 
 
 def _bound_in_steps(config: TrainConfig, order: WindowOrder) -> int:

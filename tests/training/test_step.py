@@ -3,7 +3,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from mlx_attn.training.step import window_losses
+from mlx_attn.training.objective import window_losses
 from mlx_attn.trees import named_arrays
 
 STEPS = 6

@@ -27,16 +27,19 @@ class Figures:
     Attributes:
         variant: The name of its attention's three choices.
         val_loss: Nats per token over the whole validation text.
-        bits_per_byte: The same per byte of text.
-        above_floor: Bits per byte above the text's exact entropy, where that is known.
+        bits_per_byte: The same per byte of text; None for a task.
+        above_floor: Bits per byte above the text's exact entropy, where that is known; for a task,
+            nats per scored token above its floor.
+        accuracy: Share of a task's answers that are right; None for a text.
         params: Trained numbers.
         cache_bytes_per_token: Bytes remembered for each token when decoding.
     """
 
     variant: str
     val_loss: float
-    bits_per_byte: float
+    bits_per_byte: float | None
     above_floor: float | None
+    accuracy: float | None
     params: int
     cache_bytes_per_token: int
 
@@ -83,6 +86,7 @@ def figures(model: GPT, evaluator: Evaluator) -> Figures:
         val_loss=evaluation.loss,
         bits_per_byte=evaluation.bits_per_byte,
         above_floor=evaluation.above_floor,
+        accuracy=evaluation.accuracy,
         params=cost.parameters,
         cache_bytes_per_token=cost.cache_floats * model.tok_emb.weight.itemsize,
     )

@@ -115,6 +115,6 @@ def _save_start(run: Run, model: GPT, corpus: Corpus, outcome: Outcome) -> None:
     trainer.model.load_weights(list(named_arrays(model).items()))
     progress, now = trainer.progress, outcome.after
     progress.best_loss, progress.best_bits_per_byte = now.val_loss, now.bits_per_byte
-    progress.best_above_floor = now.above_floor
+    progress.best_above_floor, progress.best_accuracy = now.above_floor, now.accuracy
     trainer.run = run
     trainer.save()

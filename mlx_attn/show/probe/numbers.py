@@ -12,6 +12,7 @@ from rich.text import Text
 
 from mlx_attn.attention.circuits import why_not_one_matrix
 from mlx_attn.lab.probe import Probe
+from mlx_attn.show.quantities import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +127,9 @@ def why_multi_headed(found: Probe) -> str:
     """How many maps there are, in a sentence."""
     L, H = found.config.n_layers, found.config.n_heads
     if H == 1:
-        return f"{_count(L, 'layer')} of one head: one attention map per layer, {L} in all."
+        return f"{plural(L, 'layer')} of one head: one attention map per layer, {L} in all."
     return (
-        f"{_count(L, 'layer')} of {H} heads: {H} attention maps per layer, {L * H} in all. "
+        f"{plural(L, 'layer')} of {H} heads: {H} attention maps per layer, {L * H} in all. "
         "Each head looks at the text in its own way, hence multi-headed."
     )
 
@@ -191,7 +192,3 @@ def _json(value: Any) -> float | None:
 
 def _uniform(found: Probe, columns: list[Column]) -> list[str]:
     return [number(found.uniform[c.uniform]) if c.uniform else "" for c in columns]
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'s' * (n != 1)}"

@@ -5,20 +5,20 @@ import hashlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mlx_attn.attention import VARIANTS
-from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.lab.probe import Probe
 from mlx_attn.runs import Run
 from mlx_attn.show.figures import figure_for_page
+from mlx_attn.show.pages import markup, render, template
 from mlx_attn.show.probe.figures import draw_alignment, draw_singular_values
 from mlx_attn.show.probe.numbers import COLUMNS, Column, caveat, number, why_multi_headed
+from mlx_attn.show.quantities import plural
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.settings import variant_name
 
@@ -45,7 +45,7 @@ def page_facts(run: Run, found: Probe, prompted: bool) -> PageFacts:
     variant = variant_name(run.settings["model"])
     formula = f": {VARIANTS[variant].formula}" if variant in VARIANTS else ""
     texts, T = found.tokens.shape
-    read = "a prompt" if prompted else f"{texts} window{'s' * (texts != 1)} of validation text"
+    read = "a prompt" if prompted else f"{plural(texts, 'window')} of validation text"
     length = f" of {T} tokens" + (" each" if texts > 1 else "")
     return PageFacts(
         run.name, f"{variant}{formula}", f"Measured while the model reads {read}{length}."
@@ -67,24 +67,18 @@ def render_page(found: Probe, tokenizer: Tokenizer, facts: PageFacts) -> str:
     Raises:
         RunError: jinja2 or matplotlib is not installed.
     """
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError as error:
-        raise RunError("the page needs jinja2: pip install 'mlx-attn[lab]'") from error
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template, style, script = (_template(f"probe.{kind}") for kind in ("html", "css", "js"))
+    script = template("probe.js")
     data = _data(found, tokenizer)
-    return environment.from_string(template).render(
+    return render(
+        "probe",
         name=facts.name,
         facts=facts.facts,
         averaged_over=facts.averaged_over,
         why_multi_headed=why_multi_headed(found),
         caveat=caveat(found),
-        style=Markup(style),
-        script=Markup(script),
+        script=markup(script),
         script_hash=_hash(script),
-        figures=[{**figure, "svg": Markup(figure["svg"])} for figure in _figures(found)],
+        figures=[{**figure, "svg": markup(figure["svg"])} for figure in _figures(found)],
         texts=len(data["texts"]),
         data=data,
         **_table(found),
@@ -204,10 +198,6 @@ def _figures(found: Probe) -> Sequence[dict[str, str]]:
         for kind, text in letters.items()
     ]
     return [*spectra, *alignments]
-
-
-def _template(name: str) -> str:
-    return (files("mlx_attn.show") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:

@@ -6,8 +6,9 @@
     unigram   SentencePiece unigram language model, falling back on bytes
     gpt2      the byte-level BPE of GPT-2, with its published merges
 
-Every kind is lossless: `decode(encode(text)) == text`. Only `char` can refuse a text. The bytes of
-the tokens, concatenated, are the text's UTF-8, so that a stream of tokens is shown with
+Every kind is lossless: `decode(encode(text)) == text`. Only `char` can refuse a text. A probing
+task has its own, `symbols`, which cannot be chosen and reads nothing but the task's words. The
+bytes of the tokens, concatenated, are the text's UTF-8, so that a stream of tokens is shown with
 `codecs.getincrementaldecoder("utf-8")("replace")` and never splits a character.
 """
 
@@ -24,6 +25,7 @@ from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.tokenizers.gpt2 import GPT2Tokenizer
 from mlx_attn.text.tokenizers.plain import ByteTokenizer, CharacterTokenizer
 from mlx_attn.text.tokenizers.subwords import SubwordTokenizer
+from mlx_attn.text.tokenizers.symbols import SymbolTokenizer
 
 
 @runtime_checkable
@@ -78,6 +80,7 @@ _LOADERS: dict[str, Callable[[dict[str, Any], Path], Tokenizer]] = {
     "bpe": SubwordTokenizer.load,
     "unigram": SubwordTokenizer.load,
     "gpt2": GPT2Tokenizer.load,
+    "symbols": SymbolTokenizer.load,
 }
 
 KINDS = tuple(_TRAINERS)

@@ -9,7 +9,7 @@ from mlx.utils import tree_map
 from mlx_attn.lab.convert import convert
 from mlx_attn.model import GPT, model_cost
 from mlx_attn.sampling import SamplerConfig, stream
-from mlx_attn.training.step import window_losses
+from mlx_attn.training.objective import window_losses
 from mlx_attn.trees import named_arrays
 
 SPEAKING = ["merged", "merged-both", "shrunk", "collaborative", "slim"]

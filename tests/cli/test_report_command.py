@@ -1,0 +1,73 @@
+"""`mlx-attn report` from the command line."""
+
+import json
+
+import pytest
+
+from mlx_attn.lab.compare.result import Comparison
+
+ALONE = Comparison(
+    name="alone",
+    question="Is it needed?",
+    command="mlx-attn compare standard",
+    control="standard",
+    settings={"steps": 4},
+    delta=0.02,
+    confidence=0.95,
+    text={"name": "tales", "floor": None},
+    versions={"mlx": "0.32.4"},
+    noise=None,
+    tunings=(),
+    budgets=(),
+    seconds=1.5,
+)
+
+
+@pytest.fixture
+def place(workshop):
+    """A comparison in the directory alone/."""
+    (workshop / "alone").mkdir()
+    (workshop / "alone" / "comparison.json").write_text(json.dumps(ALONE.as_dict()))
+    return workshop
+
+
+def test_a_page_and_markdown_are_written_beside_the_comparison(place, run_command):
+    result = run_command("report", "alone")
+    assert result.exit_code == 0
+    assert result.stderr == "wrote alone/report.html\nwrote alone/report.md\n"
+    assert "<h1>alone</h1>" in (place / "alone" / "report.html").read_text()
+
+
+def test_markdown_goes_to_stdout_and_nothing_is_written(place, run_command):
+    result = run_command("report", "alone", "--markdown")
+    assert result.stdout.startswith("# alone\n\nIs it needed?\n")
+    assert [path.name for path in (place / "alone").iterdir()] == ["comparison.json"]
+
+
+def test_json_is_the_comparison(place, run_command):
+    found = json.loads(run_command("report", "alone", "--json").stdout)
+    assert found == json.loads(json.dumps(ALONE.as_dict()))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "alone holds no comparison: there is no comparison.json in it"),
+        ("{", "damaged"),
+        ("[]", "not a JSON object"),
+        ("{}", "is not a whole comparison"),
+        ('{"format": 9}', "has format 9, this version reads 1"),
+        (json.dumps(ALONE.as_dict() | {"budgets": [{"arms": 3}]}), "is not a whole comparison"),
+    ],
+)
+def test_what_is_no_comparison_is_one_line(place, run_command, content, message):
+    file = place / "alone" / "comparison.json"
+    file.unlink() if content is None else file.write_text(content)
+    result = run_command("report", "alone")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_two_formats_for_stdout_are_too_many(place, run_command):
+    assert run_command("report", "alone", "--json", "--markdown").exit_code == 2

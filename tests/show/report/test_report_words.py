@@ -1,0 +1,51 @@
+"""How numbers and verdicts are put into words."""
+
+import math
+
+import pytest
+
+from mlx_attn.show.report import summary_lines
+from mlx_attn.show.report.words import between, number, places, probability, shown, signed
+
+
+def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
+    lines = summary_lines(comparison(budgets=["steps"]))
+    assert lines[0] == (
+        "merged is equivalent to standard within 0.02 nats per token: +0.005, 95 % interval "
+        "+0.002 to +0.008, 5 seeds."
+    )
+    assert lines[1].startswith("no-out-proj is worse than standard: +0.038 nats per token, 95 %")
+
+
+def test_an_undecided_arm_is_told_how_many_seeds_would_decide(comparison):
+    lines = summary_lines(comparison(budgets=["seconds"]))
+    assert lines[2].startswith("no-value against standard is undecided: ")
+    assert lines[2].endswith(", 5 seeds; about 23 seeds would decide.")
+
+
+def test_other_budgets_follow_in_short(comparison):
+    found = summary_lines(comparison(budgets=["steps", "seconds"]))[1]
+    assert found.startswith("With equal steps, no-out-proj is worse than standard: +0.038")
+    assert found.endswith(" With equal training time worse (+0.067).")
+
+
+@pytest.mark.parametrize(
+    ("delta", "decimals"), [(0.02, 3), (0.5, 3), (0.004, 4), (0.0001, 5), (0.0, 3), (2.0, 3)]
+)
+def test_decimals_show_a_tenth_of_delta(delta, decimals):
+    assert places(delta) == decimals
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-0.0001, "+0.000"), (0.0126, "+0.013"), (-0.5, "-0.500"), (None, "-")]
+)
+def test_a_difference_has_its_sign_and_zero_has_no_minus(value, text):
+    assert signed(value, 3) == text
+
+
+def test_what_is_no_number_is_a_dash():
+    assert number(math.nan, 2) == between((math.nan, 1.0), 2) == probability(math.nan) == "-"
+
+
+def test_what_cannot_be_seen_is_shown_as_its_code():
+    assert shown("a\u202eb\x00\n龍") == "a\\u202eb\\x00\n龍"
