@@ -40,9 +40,9 @@ def signed(value: float | None, decimals: int) -> str:
     return text if text == MISSING or text.startswith("-") else f"+{text}"
 
 
-def between(interval: tuple[float, float], decimals: int) -> str:
+def between(interval: tuple[float, float] | None, decimals: int) -> str:
     """An interval from one end to the other; a dash where there is none."""
-    low, high = interval
+    low, high = interval or (math.nan, math.nan)
     if not (math.isfinite(low) and math.isfinite(high)):
         return MISSING
     return f"{signed(low, decimals)} to {signed(high, decimals)}"

@@ -47,5 +47,9 @@ def test_what_is_no_number_is_a_dash():
     assert number(math.nan, 2) == between((math.nan, 1.0), 2) == probability(math.nan) == "-"
 
 
+def test_the_interval_that_one_seed_does_not_have_is_a_dash():
+    assert between(None, 3) == "-"
+
+
 def test_what_cannot_be_seen_is_shown_as_its_code():
     assert shown("a\u202eb\x00\n龍") == "a\\u202eb\\x00\n龍"
