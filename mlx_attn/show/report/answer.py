@@ -1,12 +1,13 @@
 """The answer, which comes first, and the noise that it has to be seen against."""
 
+from collections.abc import Iterator
+
 from mlx_attn.lab.compare.result import BudgetResult, Comparison
 from mlx_attn.show.report.content import Answer, Note, Section, Table
 from mlx_attn.show.report.words import (
     MISSING,
     budget_name,
     finding,
-    in_short,
     noise_sentences,
     places,
     signed,
@@ -39,10 +40,7 @@ def answer(comparison: Comparison, arm: str) -> Answer:
     word = first.verdicts[arm].word
     where = f"With {budget_name(first)}, " if len(comparison.budgets) > 1 else ""
     sentence = f"{where}{finding(arm, first.verdicts[arm], comparison)}"
-    short = [in_short(b, b.verdicts[arm], comparison.delta) for b in others]
-    refused = [f"cannot be had with {budget_name(b)}" for b in _refusing(comparison, arm)]
-    rest = "; ".join([*short, *refused])
-    return Answer(word, (sentence, *([f"{rest[0].upper()}{rest[1:]}."] if rest else ())))
+    return Answer(word, (sentence, *_elsewhere(comparison, arm, others)))
 
 
 def glance_table(comparison: Comparison) -> Table:
@@ -72,8 +70,18 @@ def noise_section(comparison: Comparison) -> Section:
     return Section("Noise", (text,))
 
 
-def _refusing(comparison: Comparison, arm: str) -> list[BudgetResult]:
-    return [budget for budget in comparison.budgets if arm in budget.refused]
+def _elsewhere(comparison: Comparison, arm: str, others: list[BudgetResult]) -> Iterator[str]:
+    """What other budgets say of an arm: a sentence for each verdict."""
+    said: dict[str, list[str]] = {}
+    for budget in others:
+        verdict = budget.verdicts[arm]
+        difference = signed(verdict.mean, places(comparison.delta))
+        said.setdefault(verdict.word, []).append(f"with {budget_name(budget)} ({difference})")
+    for budget in comparison.budgets:
+        if arm in budget.refused:
+            said.setdefault("not to be had", []).append(f"with {budget_name(budget)}")
+    for word, where in said.items():
+        yield f"{word.capitalize()} {' and '.join(where)}."
 
 
 def _cell(budget: BudgetResult, arm: str, delta: float) -> str:

@@ -79,19 +79,19 @@ def differences_table(budget: BudgetResult, comparison: Comparison) -> Table:
     """A row per verdict."""
     decimals = places(comparison.delta)
     interval = f"{100 * comparison.confidence:g} % interval"
-    names = ("arm", "difference", interval, "bootstrap", "Holm p", "p of equivalence")
+    names = ("arm", "difference", interval, "verdict", "Holm p", "equivalence p")
     return Table(
         caption=f"Loss less that of {comparison.control}, in nats per token, paired by seed",
-        headings=(*names, "verdict", "could find", "seeds needed"),
+        headings=(*names, "bootstrap interval", "could find", "seeds needed"),
         rows=tuple(
             (
                 arm,
                 signed(verdict.mean, decimals),
                 between(verdict.interval, decimals),
-                between(verdict.bootstrap, decimals),
+                verdict.word,
                 probability(verdict.p_holm),
                 probability(verdict.p_equivalence),
-                verdict.word,
+                between(verdict.bootstrap, decimals),
                 number(verdict.resolves, decimals),
                 MISSING if verdict.seeds_needed is None else str(verdict.seeds_needed),
             )
@@ -174,7 +174,6 @@ def _course(caption: str, label: str, lines: dict[str, Series | None], decimals:
                 strict=True,
             )
         ),
-        folded=True,
     )
 
 

@@ -16,13 +16,13 @@ class Table:
         caption: What the rows are.
         headings: Of the columns.
         rows: As many cells each as there are headings.
-        folded: Whether a page shows it on demand only.
+        wordy: Whether its cells are words, which may wrap, rather than numbers.
     """
 
     caption: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    folded: bool = False
+    wordy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

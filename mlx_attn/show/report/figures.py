@@ -15,7 +15,7 @@ from mlx_attn.show.report.words import values
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTH = 4.6
+WIDTH = 4.2
 """Inches; a phone shows it at about its size."""
 
 EARLY = 0.1

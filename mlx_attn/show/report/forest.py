@@ -20,7 +20,7 @@ LOOKS = {
 }
 """Colour and marker of each verdict."""
 
-_WIDTH = 4.6
+_WIDTH = 4.2
 _ROW = 0.5
 _NAME = 20
 """Characters of a name on one line."""

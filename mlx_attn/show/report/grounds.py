@@ -76,7 +76,9 @@ def settings_section(comparison: Comparison) -> Section:
     blocks: list[Block] = [_pairs("What all arms share", comparison.settings)]
     if rows:
         headings = ("arm", "settings of its own")
-        blocks.insert(0, Table(caption="What sets the arms apart", headings=headings, rows=rows))
+        blocks.insert(
+            0, Table(caption="What sets the arms apart", headings=headings, rows=rows, wordy=True)
+        )
     return Section("Settings", (*blocks, _pairs("The validation text", comparison.text)))
 
 
@@ -96,7 +98,7 @@ def _tried(losses: Mapping[float, float | None], factor: float) -> str:
 
 def _pairs(caption: str, values: Mapping[str, Any]) -> Table:
     rows = tuple((name, _text(value)) for name, value in values.items())
-    return Table(caption=caption, headings=("name", "value"), rows=rows)
+    return Table(caption=caption, headings=("name", "value"), rows=rows, wordy=True)
 
 
 def _flat(settings: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from mlx_attn.lab.compare.result import ArmResult, Point, Ranks, Training
 
-MOST = 120
+MOST = 60
 """Most points of a drawn curve."""
 
 Place = Callable[[Point], float]

@@ -93,11 +93,6 @@ def finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
     return f"{_claim(arm, verdict, comparison)}: {numbers}{_more(verdict)}."
 
 
-def in_short(budget: BudgetResult, verdict: Verdict, delta: float) -> str:
-    """The verdict under another budget, in a few words."""
-    return f"with {budget_name(budget)} {verdict.word} ({signed(verdict.mean, places(delta))})"
-
-
 def noise_sentences(noise: Noise, comparison: Comparison) -> str:
     """What the A/A run says of this machine and of what is being measured."""
     decimals = places(comparison.delta)

@@ -1,16 +1,9 @@
 """The page in a browser: what people see when they point, click, type and share a link.
 
-A page of the test's own holds the probe's page in a frame, acts on it as a person would, and writes
-down what it finds; Chromium prints that.
+`browse` (tests/show/conftest.py) acts on it as a person would.
 """
 
-import json
-import re
-import shutil
-import subprocess
 from collections.abc import Callable
-from html import unescape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,40 +12,7 @@ import pytest
 from mlx_attn.show.probe.page import FULL, PageFacts, render_page
 from mlx_attn.text.tokenizers import ByteTokenizer
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
-BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None) or (MAC.exists() and str(MAC))
-OPTIONS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --hide-scrollbars "
-    "--disable-background-networking --disable-component-update --disable-sync "
-    "--allow-file-access-from-files --virtual-time-budget=20000 --dump-dom"
-)
-
-pytestmark = pytest.mark.skipif(not BROWSER, reason="needs Chromium: apt install chromium")
-
 WORDS = [b"<b>bold</b>", b" the", b" cat", b"\n", b"&amp;", "\u202e龍".encode(), b'"quote"']
-HARNESS = """<!doctype html><body><iframe width={width} height=900></iframe><pre></pre><script>
-const frame = document.querySelector("iframe");
-const errors = [];
-const settled = () => new Promise((done) => setTimeout(done, 300));
-async function act() {{
-  const page = frame.contentDocument, view = frame.contentWindow;
-  view.addEventListener("error", (event) => errors.push(event.message));
-  await settled();
-  const $ = (selector) => page.querySelector(selector);
-  const all = (selector) => [...page.querySelectorAll(selector)];
-  const press = (element, key) =>
-    element.dispatchEvent(new view.KeyboardEvent("keydown", {{ key, bubbles: true }}));
-  const point = (element) =>
-    element.dispatchEvent(new view.PointerEvent("pointerover", {{ bubbles: true }}));
-  const leave = (element) => element.dispatchEvent(new view.PointerEvent("pointerleave"));
-  const from = () => all("#tokens button").findIndex((b) => b.classList.contains("from"));
-  const found = await (async () => {{ {script} }})();
-  document.querySelector("pre").textContent = JSON.stringify({{ found, errors }});
-}}
-frame.onload = act;
-frame.src = "page.html" + {fragment};
-</script>"""
 
 
 class WordTokenizer(ByteTokenizer):
@@ -63,7 +23,7 @@ class WordTokenizer(ByteTokenizer):
 
 
 @pytest.fixture
-def look(found, tmp_path, monkeypatch) -> Callable[..., Any]:
+def look(found, browse, monkeypatch) -> Callable[..., Any]:
     """What a script finds in the page of a probe."""
 
     def run(
@@ -77,17 +37,7 @@ def look(found, tmp_path, monkeypatch) -> Callable[..., Any]:
             monkeypatch.setattr("mlx_attn.show.probe.page._figures", lambda found: [])
         facts = PageFacts("a <i>run</i>", "standard", "While the model reads.")
         page = render_page(probed or found(), WordTokenizer(), facts)
-        (tmp_path / "page.html").write_text(page, encoding="utf-8")
-        harness = HARNESS.format(script=script, fragment=json.dumps(fragment), width=width)
-        (tmp_path / "harness.html").write_text(harness, encoding="utf-8")
-        command = [str(BROWSER), *OPTIONS.split(), f"--user-data-dir={tmp_path / 'profile'}"]
-        address = (tmp_path / "harness.html").as_uri()
-        shown = subprocess.run([*command, address], capture_output=True, text=True, timeout=60)
-        said = re.search(r"<pre>(.+?)</pre>", shown.stdout, re.DOTALL)
-        assert said, shown.stderr
-        result = json.loads(unescape(said[1]))
-        assert result["errors"] == []
-        return result["found"]
+        return browse(page, script, fragment, width)
 
     return run
 
@@ -210,23 +160,16 @@ def test_a_script_from_elsewhere_does_not_run(look):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_can_be_read_in_light_and_in_dark(look, theme):
+def test_text_can_be_read_in_light_and_in_dark(look, luminance, theme):
     colours = look(
         """const of = (s, key) => view.getComputedStyle($(s))[key];
         return [of("body", "color"), of(".hint", "color"), of("body", "backgroundColor")];""",
         f"#theme={theme}",
     )
-    ink, quiet, ground = (luminance(colour) for colour in colours)
+    ink, quiet, ground = map(luminance, colours)
     assert (ground > 0.5) == (theme == "light")
     for colour in (ink, quiet):
         assert (max(colour, ground) + 0.05) / (min(colour, ground) + 0.05) > 4.5
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of "rgb(r, g, b)" (WCAG 2)."""
-    values = [int(value) / 255 for value in re.findall(r"\d+", colour)[:3]]
-    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 @pytest.mark.parametrize("width", [400, 1280])

@@ -26,7 +26,7 @@ def test_an_undecided_arm_is_told_how_many_seeds_would_decide(comparison):
 def test_other_budgets_follow_in_short(comparison):
     found = summary_lines(comparison(budgets=["steps", "seconds"]))[1]
     assert found.startswith("With equal steps, no-out-proj is worse than standard: +0.038")
-    assert found.endswith(" With equal training time worse (+0.067).")
+    assert found.endswith(" Worse with equal training time (+0.067).")
 
 
 @pytest.mark.parametrize(
