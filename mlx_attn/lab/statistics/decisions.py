@@ -68,15 +68,16 @@ def decide(samples: Mapping[str, Sample], delta: float, confidence: float) -> di
     alone = {arm: difference_p(found) for arm, found in samples.items()}
     different = holm(alone)
     equivalent = holm({arm: equivalence_p(found, delta) for arm, found in samples.items()})
-
-    def word(arm: str) -> str:
-        if equivalent[arm] <= 1 - confidence:
-            return "equivalent"
-        if different[arm] <= 1 - confidence:
-            return "worse" if samples[arm].mean > 0 else "better"
-        return "undecided"
-
-    return {a: Decision(word(a), alone[a], different[a], equivalent[a]) for a in samples}
+    level = 1 - confidence
+    return {
+        arm: Decision(
+            word=_word(found.mean, different[arm] <= level, equivalent[arm] <= level),
+            p_value=alone[arm],
+            p_holm=different[arm],
+            p_equivalence=equivalent[arm],
+        )
+        for arm, found in samples.items()
+    }
 
 
 def difference_p(found: Sample) -> float:
@@ -101,6 +102,14 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     raised = [p_values[name] * (len(names) - place) for place, name in enumerate(names)]
     adjusted = dict(zip(names, np.minimum(np.maximum.accumulate(raised), 1).tolist(), strict=True))
     return {name: adjusted[name] for name in p_values}
+
+
+def _word(mean_difference: float, different: bool, equivalent: bool) -> str:
+    if equivalent:
+        return "equivalent"
+    if different:
+        return "worse" if mean_difference > 0 else "better"
+    return "undecided"
 
 
 def _beyond(found: Sample, distance: float) -> float:
