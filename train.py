@@ -4,4 +4,5 @@ import sys
 
 from mlx_attn.cli import main
 
-main(["train", *sys.argv[1:]])
+if __name__ == "__main__":  # not in the processes that tokenize a long text
+    main(["train", *sys.argv[1:]])

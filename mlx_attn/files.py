@@ -6,6 +6,7 @@ the target: a reader sees the old file or the new one, never a mixture.
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -47,6 +48,30 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Makes `folder` as needed and holds it: another process that asks for it waits its turn.
+
+    A folder that is empty in the end is removed.
+
+    Raises:
+        RunError: The folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    try:
+        with contextlib.suppress(OSError):  # some disks of a network have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # which frees it
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -56,12 +56,15 @@ def fetch(name: str) -> None:
 def show(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> None:
     """Prepare a text (a name, a file, a folder or -) and show its figures and its beginning."""
     from mlx_attn.show.corpora import corpus_facts, facts_rows
-    from mlx_attn.show.downloads import download_lines
+    from mlx_attn.show.downloads import download_lines, tokenizing_lines
     from mlx_attn.show.terminal import print_rows, stdout_console
     from mlx_attn.text.corpus import prepare
 
-    say = download_lines(lambda line: click.echo(line, err=True))
-    corpus = prepare(source, tokenizer, vocab_size, progress=say)
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    lines = {"progress": download_lines(say), "tokenizing": tokenizing_lines(say)}
+    corpus = prepare(source, tokenizer, vocab_size, **lines)
     facts = corpus_facts(corpus)
     if as_json:
         click.echo(json.dumps(facts))

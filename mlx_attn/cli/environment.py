@@ -12,7 +12,7 @@ from mlx_attn.cli.group import COMMANDS
 from mlx_attn.cli.options import PREFIX
 from mlx_attn.errors import ConfigError
 
-OTHERS = {blas.SWITCH, "MLX_ATTN_DATA_DIR"}
+OTHERS = {blas.SWITCH, "MLX_ATTN_DATA_DIR", "MLX_ATTN_WORKERS"}
 """Variables that are no option of a command."""
 
 

@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 
 def new_trainer(settings: Settings, display: "Display") -> "tuple[Corpus, Trainer]":
     """The text that the settings name, and a trainer on it."""
-    from mlx_attn.show.downloads import download_lines
+    from mlx_attn.show.downloads import download_lines, tokenizing_lines
     from mlx_attn.text.corpus import prepare
     from mlx_attn.training.trainer import Trainer
 
     text = settings.text
     if text.data == "-" and _at_terminal():
         display.message("reading the text from the terminal; Ctrl-D ends it")
-    progress = download_lines(display.message)
-    corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
+    corpus = prepare(
+        text.data,
+        text.tokenizer,
+        text.vocab_size,
+        progress=download_lines(display.message),
+        tokenizing=tokenizing_lines(display.message),
+    )
     return corpus, Trainer(settings, corpus)
 
 

@@ -1,12 +1,25 @@
-"""A download's progress as a few lines."""
+"""What a text goes through before it is trained on, as a few lines: a download, tokenizing."""
 
 from collections.abc import Callable
 
 from mlx_attn.show.quantities import memory
 
+LONG = 20_000_000
+"""Bytes of text from which tokenizing takes long enough to speak of."""
+
 
 def download_lines(say: Callable[[str], None]) -> Callable[[int, int | None], None]:
     """A callback for bytes done and in all, which says a line at every tenth of the way."""
+    return _lines("downloading", say)
+
+
+def tokenizing_lines(say: Callable[[str], None]) -> Callable[[int, int], None]:
+    """A callback for bytes done and in all of a text, which is silent when that is short."""
+    lines = _lines("tokenizing", say)
+    return lambda done, total: lines(done, total) if total >= LONG else None
+
+
+def _lines(doing: str, say: Callable[[str], None]) -> Callable[[int, int | None], None]:
     said = -1
 
     def progress(done: int, total: int | None) -> None:
@@ -15,6 +28,6 @@ def download_lines(say: Callable[[str], None]) -> Callable[[int, int | None], No
         if tenth > said:
             said = tenth
             of = f" of {memory(total)}" if total else ""
-            say(f"downloading: {memory(done)}{of}")
+            say(f"{doing}: {memory(done)}{of}")
 
     return progress

@@ -1,9 +1,8 @@
 """The prepared corpus: a text as token ids on disk, ready to be mapped into memory.
 
 A corpus is prepared once for each content, tokenizer and vocabulary size, in a folder of the data
-directory named by the digest of these. `tokens` are raw uint16 without a header, so that they are
-adopted without a copy; `corpus.json` is written last and says how long each array must be. Whatever
-is missing or of another length is made again.
+directory named by the digest of these (`text.preparation`). Whatever is missing there or of another
+length than it must have is made again.
 """
 
 import hashlib
@@ -11,29 +10,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt16
 
 from mlx_attn.errors import RunError
-from mlx_attn.files import replacing, write_text
-from mlx_attn.text.documents import byte_offsets, token_abilities
+from mlx_attn.files import alone_in
 from mlx_attn.text.downloads import Progress, data_directory
-from mlx_attn.text.sources import Passage, Source, read_source
-from mlx_attn.text.tokenizers import TRAINED, Tokenizer, load_tokenizer, train_tokenizer
+from mlx_attn.text.preparation import DTYPES, build
+from mlx_attn.text.sources import Source, read_source
+from mlx_attn.text.tokenizers import TRAINED, Tokenizer, load_tokenizer
 from mlx_attn.text.tokenizers.symbols import SymbolTokenizer
 
-if TYPE_CHECKING:
-    from mlx_attn.text.tales import TalesText
-
 _FORMAT = 1
-_DTYPES = {
-    "tokens": np.uint16,
-    "document_starts": np.int64,
-    "token_abilities": np.uint8,
-    "scored": np.uint8,
-}
 
 
 @dataclass(frozen=True)
@@ -91,6 +81,7 @@ def prepare(
     n_bytes: int = 6_000_000,
     val_bytes: int = 200_000,
     progress: Progress | None = None,
+    tokenizing: Progress | None = None,
 ) -> Corpus:
     """The corpus that `source` names, from the data directory when it was prepared before.
 
@@ -103,10 +94,12 @@ def prepare(
         n_bytes: For the tales, bytes of training text.
         val_bytes: For the tales, bytes of validation text.
         progress: Called with the bytes done and in all while a corpus is downloaded.
+        tokenizing: Called with the bytes done and in all while a text is tokenized.
 
     Raises:
         ConfigError: The tokenizer or its vocabulary size cannot work.
-        RunError: The text cannot be read, or the data directory cannot be written.
+        RunError: The text cannot be read, the data directory cannot be written, or a process that
+            tokenizes was ended; what was done is kept, and the next call goes on from there.
     """
     directory = directory or data_directory()
     text = read_source(source, directory, n_bytes, val_bytes, progress)
@@ -115,7 +108,10 @@ def prepare(
     folder = directory / "prepared" / _digest(repr(settings))
     if corpus := _open(folder, text):
         return corpus
-    _build(folder, text, _train(tokenizer, text, vocab_size, directory))
+    with alone_in(folder):
+        if corpus := _open(folder, text):  # another process was quicker
+            return corpus
+        build(folder, text, tokenizer, vocab_size, tokenizing)
     if corpus := _open(folder, text):
         return corpus
     raise RunError(f"{folder}: the prepared corpus does not read back; check the disk")
@@ -133,7 +129,7 @@ def _open(folder: Path, source: Source) -> Corpus | None:
 
 def _open_split(folder: Path, name: str, known: dict[str, Any]) -> Split:
     arrays = {
-        field: _map(folder / f"{name}.{field}.bin", _DTYPES[field], length)
+        field: _map(folder / f"{name}.{field}.bin", DTYPES[field], length)
         for field, length in known["lengths"].items()
     }
     return Split(**arrays, **known["facts"])
@@ -144,61 +140,6 @@ def _map(path: Path, dtype: type[np.generic], length: int) -> np.ndarray:
     if path.stat().st_size != expected:
         raise ValueError(f"{path}: {path.stat().st_size} bytes, not {expected}")
     return np.memmap(path, dtype, "r", shape=(length,))
-
-
-def _train(kind: str, source: Source, vocab_size: int, directory: Path) -> Tokenizer:
-    if source.symbols is not None:
-        return SymbolTokenizer(source.symbols)
-    text = source.train.text + (source.val.text if kind == "char" else "")
-    return train_tokenizer(kind, text, vocab_size, directory)
-
-
-def _build(folder: Path, source: Source, tokenizer: Tokenizer) -> None:
-    tokenizer.save(folder)
-    splits = {
-        name: _build_split(folder, name, passage, tokenizer)
-        for name, passage in (("train", source.train), ("val", source.val))
-    }
-    write_text(folder / "corpus.json", json.dumps(splits, indent=1) + "\n")
-
-
-def _build_split(
-    folder: Path, name: str, passage: Passage, tokenizer: Tokenizer
-) -> dict[str, dict[str, Any]]:
-    arrays, facts = _tokenize(passage, tokenizer)
-    for field, array in arrays.items():
-        with replacing(folder / f"{name}.{field}.bin") as temporary:
-            array.astype(_DTYPES[field], copy=False).tofile(temporary)
-    return {"lengths": {field: len(array) for field, array in arrays.items()}, "facts": facts}
-
-
-def _tokenize(
-    passage: Passage, tokenizer: Tokenizer
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays of a split, and the facts that go beside them."""
-    if documents := passage.documents:
-        return documents.arrays(), documents.facts()
-    tokens = tokenizer.encode(passage.text)
-    arrays = {"tokens": tokens}
-    facts: dict[str, Any] = {"n_bytes": len(passage.text.encode())}
-    if tales := passage.tales:
-        offsets = byte_offsets(tokenizer, tokens)
-        # The newline that opens the stream is like the one that ends it, and moves all by a byte.
-        abilities = np.roll(np.append(tales.abilities, tales.abilities[-1]), 1)
-        arrays["document_starts"] = np.searchsorted(offsets, tales.story_starts)
-        arrays["token_abilities"] = token_abilities(tokenizer, tokens, offsets, abilities)
-        facts |= _floors(tales)
-    return arrays, facts
-
-
-def _floors(tales: "TalesText") -> dict[str, Any]:
-    from mlx_attn.text.tales import ABILITIES
-
-    nats = (0.0 - tales.ability_log_probability).tolist()  # never -0.0
-    return {
-        "floor_nats": -tales.log_probability,
-        "ability_floor_nats": dict(zip(ABILITIES, nats, strict=True)),
-    }
 
 
 def _digest(text: str) -> str:

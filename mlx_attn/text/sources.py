@@ -8,14 +8,16 @@ draws instead.
 import difflib
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mlx_attn.errors import RunError
+from mlx_attn.text.chunks import between, chunked
 from mlx_attn.text.downloads import CORPORA, Progress, fetch
+from mlx_attn.text.reading import Blocks, path_blocks, pipe_blocks
 from mlx_attn.text.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -26,17 +28,62 @@ TRAINING_SHARE = 0.9
 SHORTEST = 20  # characters: two of them for validation
 TRAINING_DOCUMENTS = 20_000  # of a task
 VALIDATION_DOCUMENTS = 500
-_SUFFIXES = {".txt", ".md"}
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class Passage:
-    """One split: a text, for the tales also what the generator knows of it; or documents alone."""
+    """One split, made in memory: a text, for the tales also what is known of it; or documents."""
 
     text: str = ""
     tales: "TalesText | None" = None
     documents: "Documents | None" = None
+
+    @property
+    def n_characters(self) -> int:
+        """The length of the text."""
+        return len(self.text)
+
+    def chunks(self) -> Iterator[str]:
+        """The whole text."""
+        return iter([self.text])
+
+
+@dataclass(frozen=True)
+class LongPassage:
+    """One split of a text that is read when it is needed, chunk by chunk.
+
+    Attributes:
+        whole: Reads the chunks of the whole text.
+        start: The first character of the split.
+        stop: The character after its last one.
+    """
+
+    whole: Callable[[], Iterator[str]]
+    start: int
+    stop: int
+    tales: None = None
+    documents: None = None
+
+    def chunks(self) -> Iterator[str]:
+        """The chunks of the text, those at the ends of the split in part.
+
+        Raises:
+            RunError: The text cannot be read, or is another by now.
+        """
+        return between(self.whole(), self.start, self.stop)
+
+    @property
+    def n_characters(self) -> int:
+        """The length of the split."""
+        return self.stop - self.start
+
+    @property
+    def text(self) -> str:
+        """All of it, in memory."""
+        return "".join(self.chunks())
+
+
+AnyPassage = Passage | LongPassage
 
 
 @dataclass(frozen=True)
@@ -49,24 +96,26 @@ class Source:
             so that they are written only when `train` or `val` is asked for.
         passages: Makes the training and the validation passage.
         symbols: The vocabulary of a task, which needs no other tokenizer; None for a text.
+        n_bytes: UTF-8 bytes of a text that is read; 0 for one that is still to be made.
     """
 
     name: str
     digest: str
-    passages: Callable[[], tuple[Passage, Passage]]
+    passages: Callable[[], tuple[AnyPassage, AnyPassage]]
     symbols: Sequence[str] | None = None
+    n_bytes: int = 0
 
     @cached_property
-    def _both(self) -> tuple[Passage, Passage]:
+    def _both(self) -> tuple[AnyPassage, AnyPassage]:
         return self.passages()
 
     @property
-    def train(self) -> Passage:
+    def train(self) -> AnyPassage:
         """What to train on."""
         return self._both[0]
 
     @property
-    def val(self) -> Passage:
+    def val(self) -> AnyPassage:
         """What to validate on."""
         return self._both[1]
 
@@ -97,13 +146,13 @@ def read_source(
     if source in TASKS:
         return _task(source)
     if source == "-":
-        return _text_source("standard input", _decode(sys.stdin.buffer.read(), "standard input"))
+        return _text_source("standard input", pipe_blocks(sys.stdin.buffer.read, "standard input"))
     if source in CORPORA:
-        return _text_source(source, _read_file(fetch(CORPORA[source], directory, progress)))
+        return _text_source(source, path_blocks(fetch(CORPORA[source], directory, progress)))
     path = Path(source).expanduser()
-    if path.is_dir():
-        return _text_source(source, _read_folder(path))
-    return _text_source(source, _read_file(path))
+    if not path.exists():
+        raise _missing(source)
+    return _text_source(source, path_blocks(path))
 
 
 def _tales(n_bytes: int, val_bytes: int) -> Source:
@@ -138,34 +187,53 @@ def _generator_digest() -> str:
     return _digest(b"".join(module.read_bytes() for module in modules))
 
 
-def _text_source(name: str, text: str) -> Source:
-    if not text:
+def _text_source(name: str, blocks: Blocks) -> Source:
+    survey = _survey(name, blocks())
+    cut = int(TRAINING_SHARE * survey.n_characters)
+
+    def chunks() -> Iterator[str]:
+        return chunked(_unchanged(name, blocks(), survey.digest))
+
+    def passages() -> tuple[LongPassage, LongPassage]:
+        return LongPassage(chunks, 0, cut), LongPassage(chunks, cut, survey.n_characters)
+
+    return Source(name, survey.digest, passages, n_bytes=survey.n_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What is known of a text that was read once."""
+
+    digest: str
+    n_bytes: int
+    n_characters: int
+
+
+def _survey(name: str, blocks: Iterable[str]) -> _Survey:
+    content, n_bytes, n_characters, first, uniform = _blake2b(), 0, 0, "", True
+    for block in blocks:
+        data = block.encode()
+        content.update(data)
+        n_bytes, n_characters = n_bytes + len(data), n_characters + len(block)
+        first = first or block[0]
+        uniform = uniform and block.count(first) == len(block)
+    if not first:
         raise RunError(f"{name}: the text is empty; give one of at least {SHORTEST} characters")
-    if len(text) < SHORTEST:
-        raise RunError(f"{name}: {len(text)} characters are too few; give at least {SHORTEST}")
-    if text.count(text[0]) == len(text):
-        raise RunError(f"{name}: every character is {text[0]!r}, so there is nothing to learn")
-    cut = int(TRAINING_SHARE * len(text))
-    return Source(name, _digest(text.encode()), lambda: (Passage(text[:cut]), Passage(text[cut:])))
+    if n_characters < SHORTEST:
+        raise RunError(f"{name}: {n_characters} characters are too few; give at least {SHORTEST}")
+    if uniform:
+        raise RunError(f"{name}: every character is {first!r}, so there is nothing to learn")
+    return _Survey(content.hexdigest(), n_bytes, n_characters)
 
 
-def _read_folder(folder: Path) -> str:
-    """The texts of a folder and the folders in it, by path, with a blank line between them."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
-    paths = sorted(path for path in found if path.is_file())
-    texts = [text for path in paths if (text := _read_file(path))]
-    if not texts:
-        raise RunError(f"{folder}: the folder holds no .txt or .md file with text in it")
-    return "\n\n".join(texts)
-
-
-def _read_file(path: Path) -> str:
-    try:
-        return _decode(path.read_bytes(), str(path))
-    except FileNotFoundError as error:
-        raise _missing(str(path)) from error
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
+def _unchanged(name: str, blocks: Iterable[str], digest: str) -> Iterator[str]:
+    """The blocks, as long as they are together what they were."""
+    content = _blake2b()
+    for block in blocks:
+        content.update(block.encode())
+        yield block
+    if content.hexdigest() != digest:
+        raise RunError(f"{name}: the text changed while it was read; run this again")
 
 
 def _missing(source: str) -> RunError:
@@ -175,20 +243,9 @@ def _missing(source: str) -> RunError:
     return RunError(f"{source}: no such file, folder or corpus; {hint}")
 
 
-def _decode(data: bytes, name: str) -> str:
-    data = data.removeprefix(_BYTE_ORDER_MARK)
-    if (offset := data.find(0)) >= 0:
-        raise RunError(
-            f"{name}: not a text, byte {offset} is NUL; if it is UTF-16, convert it to UTF-8"
-        )
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise RunError(
-            f"{name}: not UTF-8, byte {error.start} is 0x{data[error.start]:02x} "
-            f"({error.reason}); convert it to UTF-8"
-        ) from error
-
-
 def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return _blake2b(content).hexdigest()
+
+
+def _blake2b(content: bytes = b"") -> "hashlib.blake2b":
+    return hashlib.blake2b(content, digest_size=16)

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.text import chunks, preparation
 from mlx_attn.text import corpus as corpus_module
 from mlx_attn.text.corpus import Corpus, Split, prepare
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.tales import ABILITIES
 from mlx_attn.text.tokenizers import KINDS
 from mlx_attn.text.tokenizers.gpt2 import GPT2Tokenizer
+from mlx_attn.text.tokenizers.plain import ByteTokenizer
 
 TEXT = "The café is open.\nThe other café is not open.\r\n\n" * 40
 MERGES = "t h\nĠ th\nĠth e\n"
@@ -83,8 +85,8 @@ def test_subwords_are_trained_on_the_training_text_alone(tmp_path, data):
 
 def test_the_second_time_nothing_is_made(file, data, monkeypatch):
     first = prepare(file, "bpe", 400, data)
-    monkeypatch.setattr(corpus_module, "_build", never)
-    monkeypatch.setattr(corpus_module, "train_tokenizer", never)
+    monkeypatch.setattr(corpus_module, "build", never)
+    monkeypatch.setattr(preparation, "train_tokenizer", never)
     again = prepare(file, "bpe", 400, data)
     assert again.digest == first.digest
     assert (again.train.tokens == first.train.tokens).all()
@@ -102,7 +104,7 @@ def test_the_second_time_the_tales_are_not_told(data, monkeypatch):
 def test_the_same_text_under_another_name_is_found(file, data, tmp_path, monkeypatch):
     prepare(file, "byte", directory=data)
     (tmp_path / "copy.txt").write_bytes(TEXT.encode())
-    monkeypatch.setattr(corpus_module, "_build", never)
+    monkeypatch.setattr(corpus_module, "build", never)
     assert prepare(str(tmp_path / "copy.txt"), "byte", directory=data).name.endswith("copy.txt")
 
 
@@ -118,6 +120,84 @@ def test_text_tokenizer_and_vocabulary_each_have_their_own_folder(file, data, tm
     ):
         prepare(source, kind, size, data)
     assert len(list((data / "prepared").iterdir())) == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_in_many_chunks_has_the_tokens_that_it_has_in_one(
+    kind, file, data, tmp_path, monkeypatch
+):
+    whole = prepare(file, kind, 400, data)
+    monkeypatch.setattr(chunks, "CHUNK", 100)
+    parts = prepare(file, kind, 400, tmp_path / "parts")
+    for split in ("train", "val"):
+        one, other = getattr(whole, split), getattr(parts, split)
+        assert one.tokens.tolist() == other.tokens.tolist()
+        assert one.n_bytes == other.n_bytes
+    assert parts.digest == whole.digest
+
+
+def test_an_interrupted_preparation_goes_on_where_it_was(file, data, monkeypatch):
+    monkeypatch.setattr(chunks, "CHUNK", 100)
+    encoded: list[str] = []
+
+    def encode(self: ByteTokenizer, text: str) -> np.ndarray:
+        if len(encoded) == 5:
+            raise KeyboardInterrupt
+        encoded.append(text)
+        return np.frombuffer(text.encode(), np.uint8).astype(np.uint16)
+
+    monkeypatch.setattr(ByteTokenizer, "encode", encode)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            prepare(file, "byte", directory=data)
+        done, encoded = encoded, []
+        assert len(done) == 5
+    monkeypatch.undo()
+    monkeypatch.setattr(chunks, "CHUNK", 100)
+    corpus = prepare(file, "byte", directory=data)
+    whole = [*corpus.train.tokens.tolist(), *corpus.val.tokens.tolist()]
+    assert whole == list(TEXT.encode())
+
+
+def test_of_a_text_that_was_written_on_only_the_end_is_tokenized(file, data, monkeypatch):
+    monkeypatch.setattr(chunks, "CHUNK", 100)
+    prepare(file, "byte", directory=data)
+    with Path(file).open("a", encoding="utf-8") as story:
+        story.write("And this café is new.")
+    encoded: list[str] = []
+    encode = ByteTokenizer.encode
+    monkeypatch.setattr(
+        ByteTokenizer, "encode", lambda self, text: encoded.append(text) or encode(self, text)
+    )
+    corpus = prepare(file, "byte", directory=data)
+    assert corpus.tokenizer.decode(corpus.val.tokens).endswith(
+        "not open.\r\n\nAnd this café is new."
+    )
+    assert len(encoded) <= 4  # the old end, the new end, and both sides of where the split is now
+
+
+def test_progress_is_told_in_bytes(file, data, monkeypatch):
+    monkeypatch.setattr(chunks, "CHUNK", 500)
+    told: list[tuple[int, int]] = []
+    prepare(file, "char", directory=data, tokenizing=lambda *bytes: told.append(bytes))
+    assert [total for _, total in told] == [len(TEXT.encode())] * len(told)
+    assert told[-1][0] == told[-1][1]
+    assert len(told) > 3
+
+
+def test_two_processes_that_prepare_the_same_text_do_it_once(file, data, monkeypatch):
+    prepare(file, "byte", directory=data)
+    opened = corpus_module._open
+    answers = iter([None])
+    monkeypatch.setattr(corpus_module, "_open", lambda *of: next(answers, opened(*of)))
+    monkeypatch.setattr(corpus_module, "build", never)
+    assert prepare(file, "byte", directory=data).train.n_bytes
+
+
+def test_settings_that_cannot_work_leave_no_folder(file, data):
+    with pytest.raises(ConfigError, match="a vocabulary of 5 is not possible"):
+        prepare(file, "bpe", 5, data)
+    assert list((data / "prepared").iterdir()) == []
 
 
 def prepared_files(data: Path) -> list[Path]:
@@ -146,9 +226,8 @@ def test_nothing_but_the_prepared_files_is_left(data):
     tell(data, "char")
     arrays = ("document_starts", "token_abilities", "tokens")
     expected = [f"{split}.{array}.bin" for split in ("train", "val") for array in arrays]
-    assert [path.name for path in prepared_files(data)] == sorted(
-        [*expected, "corpus.json", "tokenizer.json"]
-    )
+    records = ["train.chunks.jsonl", "val.chunks.jsonl", "corpus.json", "tokenizer.json"]
+    assert [path.name for path in prepared_files(data)] == sorted([*expected, *records])
 
 
 def test_a_text_from_a_file_has_no_floor(file, data):

@@ -2,7 +2,9 @@
 
 import hashlib
 import io
+import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -136,11 +138,11 @@ def test_a_folder_without_texts_is_refused(tmp_path):
 
 
 def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
-    def refuse(self: Path) -> bytes:
+    def refuse(self: Path, mode: str) -> bytes:
         raise PermissionError(13, "Permission denied", str(self))
 
     path = written(tmp_path / "file.txt", LINES)
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(RunError, match=r"file\.txt: cannot be read \(Permission denied\)"):
         read_source(path, tmp_path)
 
@@ -159,3 +161,31 @@ def test_a_missing_file_gets_the_nearest_name(tmp_path, monkeypatch, source, hin
     with pytest.raises(RunError, match=f"{source}: no such file, folder or corpus; ") as caught:
         read_source(source, tmp_path)
     assert hint in str(caught.value)
+
+
+def test_a_named_pipe_is_read_once_and_kept(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(LINES,))
+    writer.start()
+    assert whole(str(pipe), tmp_path) == LINES
+    writer.join()
+
+
+def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
+    path = tmp_path / "file.txt"
+    source = read_source(written(path, LINES), tmp_path)
+    path.write_text(LINES.replace("7", "8"))
+    with pytest.raises(RunError, match=r"file\.txt: the text changed while it was read"):
+        _ = source.train.text
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5])
+def test_blocks_may_end_within_a_character(tmp_path, monkeypatch, block):
+    monkeypatch.setattr("mlx_attn.text.reading._BLOCK", block)
+    text = "\ufefféa語\U0001f600" * 9
+    assert whole(written(tmp_path / "file.txt", text), tmp_path) == text[1:]
+    with pytest.raises(RunError, match="byte 4 is 0xf0"):
+        read_source(written(tmp_path / "bad.txt", "a語".encode() + b"\xf0\x9fz"), tmp_path)
+    with pytest.raises(RunError, match=r"byte 4 is 0xf0 \(unexpected end of data\)"):
+        read_source(written(tmp_path / "cut.txt", "a語".encode() + b"\xf0\x9f"), tmp_path)

@@ -35,7 +35,7 @@ from mlx_attn.text.tokenizers.words import encode_by_word
 
 SMALLEST_VOCABULARY = 320  # 256 bytes, the unknown token, and room for letters and pieces
 SAMPLE = 4_000_000  # characters of text that a vocabulary is trained on, at most
-_SAMPLE_CHUNKS = 64
+_PASSAGES = 64  # that the sample is made of
 _ALWAYS_BYTES = "\n\0\u2581"
 # A space belongs to the word that follows it. SentencePiece's trainer breaks on huge words.
 _WORDS = re.compile(rf"[{_ALWAYS_BYTES}]| ?[^ {_ALWAYS_BYTES}]{{1,1000}}| ")
@@ -90,7 +90,7 @@ class SubwordTokenizer(ByteTable):
     def train(cls, kind: str, text: str, vocab_size: int) -> "SubwordTokenizer":
         """A model of at most `vocab_size` tokens; fewer when `text` does not hold as many.
 
-        The trainer reads at most `SAMPLE` characters, in evenly spaced chunks, on one thread: the
+        The trainer reads at most `SAMPLE` characters, in evenly spread passages, on one thread: the
         same text gives the same model. When letters would fill more than half of the room beside
         the 256 bytes, the rarest are left to the bytes.
 
@@ -103,7 +103,7 @@ class SubwordTokenizer(ByteTable):
                 f"{SMALLEST_VOCABULARY} (256 bytes and some pieces) to {LARGEST_VOCABULARY}"
             )
         utf8(text)
-        words = _training_words(_sample(text), letters=(vocab_size - 257) // 2)
+        words = _training_words(sample([text], len(text)), letters=(vocab_size - 257) // 2)
         first = next(words, None)
         if first is None:
             raise ConfigError(f"the text holds no word to train the {kind} tokenizer on")
@@ -132,12 +132,22 @@ def _train_model(kind: str, words: Iterable[str], vocab_size: int) -> bytes:
     return model.getvalue()
 
 
-def _sample(text: str) -> str:
-    if len(text) <= SAMPLE:
-        return text
-    width = SAMPLE // _SAMPLE_CHUNKS
-    starts = (len(text) * chunk // _SAMPLE_CHUNKS for chunk in range(_SAMPLE_CHUNKS))
-    return "\n".join(text[start : start + width] for start in starts)
+def sample(pieces: Iterable[str], length: int) -> str:
+    """What a vocabulary is trained on: a text that is not long, or passages evenly spread over it.
+
+    Args:
+        pieces: The text, which is read once.
+        length: How many characters it has.
+    """
+    if length <= SAMPLE + _PASSAGES:  # a sample is its own sample
+        return "".join(pieces)
+    width, place, passages = SAMPLE // _PASSAGES, 0, [""] * _PASSAGES
+    for piece in pieces:
+        for number in range(_PASSAGES):
+            start = length * number // _PASSAGES - place
+            passages[number] += piece[max(0, start) : max(0, start + width)]
+        place += len(piece)
+    return "\n".join(passages)
 
 
 def _training_words(text: str, letters: int) -> Iterator[str]:

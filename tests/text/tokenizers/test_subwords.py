@@ -63,8 +63,17 @@ def test_bpe_word_by_word_is_sentencepiece_on_the_whole_line(tmp_path):
 
 def test_a_long_text_is_sampled_from_end_to_end(monkeypatch):
     monkeypatch.setattr(subwords, "SAMPLE", 6_400)
-    sample = subwords._sample("a" * 50_000 + "b" * 50_000)
+    sample = subwords.sample(["a" * 50_000, "b" * 20_000, "b" * 30_000], 100_000)
     assert sample.replace("\n", "") == "a" * 3_200 + "b" * 3_200
+
+
+def test_a_sample_does_not_depend_on_the_pieces_and_is_its_own_sample(monkeypatch):
+    monkeypatch.setattr(subwords, "SAMPLE", 640)
+    text = "".join(f"line {number}\n" for number in range(1_000))
+    sample = subwords.sample([text], len(text))
+    pieces = [text[i : i + 7] for i in range(0, len(text), 7)]
+    assert subwords.sample(pieces, len(text)) == sample
+    assert subwords.sample([sample], len(sample)) == sample
 
 
 @pytest.mark.parametrize("kind", TRAINED)
