@@ -144,11 +144,13 @@ def _task_evaluation(split: Split, measured: Float[np.ndarray, "2 N"]) -> Evalua
     )
 
 
-def _above_floor(split: Split, nats: float, unit: float) -> float | None:
+def _above_floor(split: Split, nats: float, unit: int | float) -> float | None:
     return None if split.floor_nats is None else (nats - split.floor_nats) / unit
 
 
-def _by_ability(split: Split, losses: Float[np.ndarray, " N"], unit: float) -> Mapping[str, float]:
+def _by_ability(
+    split: Split, losses: Float[np.ndarray, " N"], unit: int | float
+) -> Mapping[str, float]:
     if split.token_abilities is None or not split.ability_floor_nats:
         return {}
     floors = split.ability_floor_nats
