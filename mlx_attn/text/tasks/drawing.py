@@ -5,23 +5,32 @@ generator is `random()`, uniform numbers of 53 bits.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from mlx_attn.errors import ConfigError, nearest
 from mlx_attn.text.tasks.copying import repeated_strings
 from mlx_attn.text.tasks.documents import Documents
+from mlx_attn.text.tasks.markov import random_chains
+from mlx_attn.text.tasks.nearest import points_and_queries
+from mlx_attn.text.tasks.offsets import weighted_sums
+from mlx_attn.text.tasks.recall import key_value_pairs, permuted_key_value_pairs
 from mlx_attn.text.tasks.table import TASKS
 
 _STREAM = 0x7461736B  # keeps these random numbers apart from others drawn with the same seed
 _GENERATORS: dict[str, Callable[..., Documents]] = {
     "copy": repeated_strings,
+    "recall": key_value_pairs,
+    "permuted-recall": permuted_key_value_pairs,
+    "offsets": weighted_sums,
+    "markov": random_chains,
+    "nearest": points_and_queries,
 }
 
 
 def draw(
-    task: str, count: int, seed: int = 0, split: Literal["train", "val"] = "train", **sizes: int
+    task: str, count: int, seed: int = 0, split: Literal["train", "val"] = "train", **sizes: Any
 ) -> Documents:
     """Documents of a task.
 

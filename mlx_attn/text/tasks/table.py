@@ -39,7 +39,7 @@ class Task:
     name: str
     summary: str
     separates: str
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, Any]
     length: int
     recipe: Mapping[str, Any] = field(default_factory=lambda: _RECIPE)
 
@@ -61,6 +61,56 @@ _TASKS = (
         separates="one layer from two: looking up what followed the last time needs two",
         sizes={"vocabulary": 32, "length": 64},
         length=64,
+    ),
+    Task(
+        name="recall",
+        summary="pairs of a key and a value, then each key again: which value went with it?",
+        separates=(
+            "rank: factored scores lose keys as heads get narrower, merged scores of full rank "
+            "do not; nobody loses with one head"
+        ),
+        sizes={"keys": 64, "values": 64, "pairs": 8},
+        length=32,
+    ),
+    Task(
+        name="permuted-recall",
+        summary="as recall, but a query q asks for the value of the key after q",
+        separates=(
+            "asymmetry: with shared query and key a symbol is most similar to itself, which is the "
+            "wrong key; every other form finds the right one"
+        ),
+        sizes={"keys": 64, "values": 64, "pairs": 8},
+        length=32,
+    ),
+    Task(
+        name="offsets",
+        summary="digits, each followed by a sum of the digits at three distances before it",
+        separates=(
+            "the number of heads: one head mixes the three places into one average, three heads "
+            "read them apart"
+        ),
+        sizes={"modulus": 3, "sums": 24, "offsets": (1, 5, 11)},
+        length=48,
+    ),
+    Task(
+        name="markov",
+        summary="a Markov chain of three states with transition probabilities of its own",
+        separates=(
+            "little at the end, more on the way: all forms pass from uniform (1.0986) over "
+            "single-state frequencies to the Bayes optimum, one after a longer plateau than another"
+        ),
+        sizes={"states": 3, "length": 100},
+        length=100,
+    ),
+    Task(
+        name="nearest",
+        summary="points of a sphere, then queries: which of the points is nearest?",
+        separates=(
+            "one head of full rank from many narrow ones: heads narrower than the sphere's space "
+            "misjudge distances"
+        ),
+        sizes={"symbols": 64, "points": 8, "queries": 8, "dimension": 16},
+        length=24,
     ),
 )
 
