@@ -28,6 +28,10 @@ class Attention(nn.Module):
 
     The trained parts are attributes under the book's names: W_query, W_key, W_value, out_proj, and
     S for the merged query and key, VO for the merged value and output. A variant has what it needs.
+
+    Attributes:
+        fused: Whether a fused kernel may serve. None may under `mx.vmap`: a kernel that saves
+            numbers for its gradient has more outputs than what MLX maps in its place.
     """
 
     W_query: nn.Linear
@@ -41,7 +45,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: AttentionConfig):
         super().__init__()
-        self.config = config
+        self.config, self.fused = config, True
         self.score = SCORES[config.score]
         self.value = value_of(config)
         self.output = OUTPUTS[config.output]

@@ -11,13 +11,13 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_unflatten
 
 from mlx_attn.errors import RunError
 from mlx_attn.model import GPT
 from mlx_attn.model.weights import check_weights, load_arrays, load_weights, save_arrays
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.training.state import MODEL, OPTIMIZER, gathered, restore, under
 from mlx_attn.trees import named_arrays
 
 
@@ -72,13 +72,9 @@ def save_checkpoint(
     Raises:
         RunError: The file cannot be written.
     """
+    facts = {"progress": json.dumps(asdict(progress))}
     random: Any = mx.random.state
-    arrays = {
-        **_prefixed("model.", named_arrays(model)),
-        **_prefixed("optimizer.", named_arrays(list(optimizer.state))),
-        "random": random[0],
-    }
-    save_arrays(path, arrays, {"progress": json.dumps(asdict(progress))})
+    save_arrays(path, {**gathered(model, optimizer), "random": random[0]}, facts)
 
 
 def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Progress:
@@ -93,7 +89,7 @@ def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Prog
         raise RunError(f"{path}: no such file: nothing was saved there to go on from")
     arrays, facts = load_arrays(path)
     progress = _progress(path, facts)
-    weights, states = _under("model.", arrays), _under("optimizer.", arrays)
+    weights, states = under(MODEL, arrays), under(OPTIMIZER, arrays)
     check_weights(path, model, weights)
     _restore_optimizer(path, optimizer, states)
     load_weights(path, model, weights)
@@ -108,9 +104,7 @@ def _restore_optimizer(
     expected = named_arrays(list(optimizer.state))
     if {n: a.shape for n, a in saved.items()} != {n: a.shape for n, a in expected.items()}:
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
-    restored: Any = tree_unflatten(list(saved.items()))
-    for state, values in zip(optimizer.state, restored, strict=True):
-        state.update(values)
+    restore(optimizer, saved)
 
 
 def _progress(path: Path, facts: Mapping[str, str]) -> Progress:
@@ -119,11 +113,3 @@ def _progress(path: Path, facts: Mapping[str, str]) -> Progress:
     record = json.loads(facts["progress"])
     known = {field.name for field in fields(Progress)}
     return Progress(**{key: value for key, value in record.items() if key in known})
-
-
-def _prefixed(prefix: str, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    return {prefix + name: array for name, array in arrays.items()}
-
-
-def _under(prefix: str, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}

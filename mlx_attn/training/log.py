@@ -2,42 +2,83 @@
 
 import math
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 
+from mlx_attn.training.checkpoint import Progress
 from mlx_attn.training.reports import Ended, Evaluated, Started, Stepped, Tracked
 from mlx_attn.training.trainer import Trainer
 from mlx_attn.trees import count_parameters
 
 
+@runtime_checkable
+class Number(Protocol):
+    """A number on its way to being computed, such as an array of one."""
+
+    def item(self) -> Any:
+        """The number; waits for it."""
+        ...
+
+
+class Stopwatch:
+    """Measures time in laps, each of which is training or a pause, for all that train together.
+
+    Pauses are validating, saving, showing, and the first step, which compiles. Only training counts
+    for tokens per second.
+    """
+
+    def __init__(self, timed: Sequence[Progress]):
+        self.timed = timed
+        self._last = time.perf_counter()
+
+    def train(self) -> None:
+        """The time since the last lap was training."""
+        seconds = self._lap()
+        for progress in self.timed:
+            progress.training_seconds += seconds
+
+    def pause(self) -> None:
+        """The time since the last lap was not training."""
+        self._lap()
+
+    def _lap(self) -> float:
+        now = time.perf_counter()
+        seconds, self._last = now - self._last, now
+        for progress in self.timed:
+            progress.seconds += seconds
+        return seconds
+
+
 class Log:
     """What the loop knows of a training besides the training itself.
 
-    Time is measured in laps, each of which is training or a pause: validating, saving, showing, and
-    the first step, which compiles. Only training counts for tokens per second.
+    Args:
+        trainer: Of which training.
+        stopwatch: Measures its time; trainings that take their steps together share one.
     """
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: Trainer, stopwatch: Stopwatch | None = None):
         self.trainer, self.progress = trainer, trainer.progress
+        self._stopwatch = stopwatch or Stopwatch([trainer.progress])
         self._losses: list[float] = []
-        self._unread: tuple[int, mx.array, mx.array] | None = None
+        self._unread: tuple[int, Number, Number] | None = None
         self._norm = 0.0
         self._warm = False
         self._reported = self._timed()
-        self._last = time.perf_counter()
 
     @property
     def unreported(self) -> bool:
         """Whether there was a step since the last report of one."""
         return bool(self._losses) or self._unread is not None
 
-    def launched(self, result: tuple[mx.array, mx.array]) -> None:
+    def launched(self, result: tuple[Number, Number]) -> None:
         """Take note of a new step, and read the one before it."""
         self._read()
         self._unread = (self.progress.step, *result)
         if self._warm:
-            self.progress.training_seconds += self._lap()
+            self._stopwatch.train()
             self.progress.timed_steps += 1
         else:
             self._read()
@@ -60,7 +101,7 @@ class Log:
         """The report of the steps since the last such report."""
         self._read()
         trainer, progress = self.trainer, self.progress
-        progress.training_seconds += self._lap()
+        self._stopwatch.train()
         progress.peak_memory = max(progress.peak_memory, mx.get_peak_memory())
         losses, self._losses = self._losses, []
         return Stepped(
@@ -99,7 +140,7 @@ class Log:
     def tracked(self) -> Tracked:
         """The report of the heads' matrices, measured now that the loss is known to be finite."""
         self._read()
-        self.progress.training_seconds += self._lap()
+        self._stopwatch.train()
         tracked = self.trainer.track()
         self.pause()
         return tracked
@@ -132,7 +173,7 @@ class Log:
 
     def pause(self) -> None:
         """Count the time since the last lap, but not as training."""
-        self._lap()
+        self._stopwatch.pause()
 
     def _read(self) -> None:
         """Wait for the launched step and keep its loss."""
@@ -140,16 +181,10 @@ class Log:
             return
         step, *result = self._unread
         self._unread = None
-        loss, self._norm = (_number(array) for array in result)
+        loss, self._norm = (float(number.item()) for number in result)
         if not (math.isfinite(loss) and math.isfinite(self._norm)):
             raise self.trainer.divergence(f"loss {loss}, gradient norm {self._norm}", step)
         self._losses.append(loss)
-
-    def _lap(self) -> float:
-        now = time.perf_counter()
-        seconds, self._last = now - self._last, now
-        self.progress.seconds += seconds
-        return seconds
 
     def _timed(self) -> tuple[int, float]:
         return self.progress.timed_steps, self.progress.training_seconds
@@ -175,8 +210,3 @@ class Log:
 
     def _run(self) -> str:
         return str(self.trainer.run.path) if self.trainer.run else ""
-
-
-def _number(array: mx.array) -> float:
-    number: Any = array.item()
-    return float(number)

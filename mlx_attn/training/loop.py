@@ -33,11 +33,23 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
     """
     trainer.model.train()
     mx.reset_peak_memory()
+    log = Log(trainer)
     with advised():
-        yield from _reports(trainer, Log(trainer), should_stop)
+        for report in course(trainer, log, should_stop):
+            if report is None:
+                log.launched(trainer.launch_step())
+            else:
+                yield report
 
 
-def _reports(trainer: Trainer, log: Log, should_stop: Callable[[], bool]) -> Iterator[Report]:
+def course(trainer: Trainer, log: Log, should_stop: Callable[[], bool]) -> Iterator[Report | None]:
+    """What happens in a training, in order; None where its next step is to be launched.
+
+    Args:
+        trainer: What is trained.
+        log: Is to be told of every step that was launched.
+        should_stop: Asked before every step.
+    """
     config, progress, reason = trainer.config, trainer.progress, ""
     yield log.started()
     if config.track and not progress.step:
@@ -54,7 +66,7 @@ def _reports(trainer: Trainer, log: Log, should_stop: Callable[[], bool]) -> Ite
             log.save()
         if not reason:
             log.pause()
-            log.launched(trainer.launch_step())
+            yield None
             if _due(progress.step, config.track):
                 yield log.tracked()
     yield log.ended(reason)

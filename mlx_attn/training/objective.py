@@ -4,19 +4,25 @@ An objective is chosen once, by the text. The host fetches for it, the training 
 batch on the device, and the batch becomes one loss.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
 
 from mlx_attn.exponentials import cross_entropy
-from mlx_attn.model import GPT
 from mlx_attn.text.corpus import Split
 from mlx_attn.training.tokens import Starts, TokenSource, token_source
 
-Scalar = Float[mx.array, ""]
-Windows = Integer[mx.array, "B T1"]
-Scored = Integer[mx.array, "B T"]
+Numbers = Float[mx.array, "*N"]
+"""One number; of several replicas, along a first axis N, one of each."""
+
+Windows = Integer[mx.array, "*N B T1"]
+Scored = Integer[mx.array, "*N B T"]
+Model = Callable[[mx.array], mx.array]
+"""From tokens to logits: a GPT, or several."""
+
+_WINDOW_AXES = (-2, -1)
 
 
 @runtime_checkable
@@ -31,7 +37,7 @@ class Objective(Protocol):
         """The batch, inside of the step."""
         ...
 
-    def loss(self, model: GPT, batch: Any) -> Scalar:
+    def loss(self, model: Model, batch: Any) -> Numbers:
         """The mean loss in nats per scored token."""
         ...
 
@@ -42,9 +48,9 @@ class EveryToken:
     def __init__(self, tokens: TokenSource):
         self.fetch, self.gather = tokens.fetch, tokens.windows
 
-    def loss(self, model: GPT, batch: Windows) -> Scalar:
+    def loss(self, model: Model, batch: Windows) -> Numbers:
         """Mean nats per token."""
-        return window_losses(model, batch).mean()
+        return window_losses(model, batch).mean(_WINDOW_AXES)
 
 
 class ScoredTokens:
@@ -65,12 +71,13 @@ class ScoredTokens:
     def gather(self, fetched: tuple[mx.array, ...]) -> tuple[Windows, Scored]:
         """The windows, and which of their targets are scored."""
         windows, scored = (s.windows(f) for s, f in zip(self._sources, fetched, strict=True))
-        return windows, scored[:, 1:]
+        return windows, scored[..., 1:]
 
-    def loss(self, model: GPT, batch: tuple[Windows, Scored]) -> Scalar:
+    def loss(self, model: Model, batch: tuple[Windows, Scored]) -> Numbers:
         """Mean nats per scored token; 0 where there is none."""
         windows, scored = batch
-        return (window_losses(model, windows) * scored).sum() / mx.maximum(scored.sum(), 1)
+        total = (window_losses(model, windows) * scored).sum(_WINDOW_AXES)
+        return total / mx.maximum(scored.sum(_WINDOW_AXES), 1)
 
 
 def objective_for(split: Split, context_length: int, token_memory: int) -> Objective:
@@ -81,14 +88,14 @@ def objective_for(split: Split, context_length: int, token_memory: int) -> Objec
     return ScoredTokens(tokens, token_source(split.scored, context_length, token_memory))
 
 
-def window_losses(model: GPT, windows: Windows) -> Float[mx.array, "B T"]:
+def window_losses(model: Model, windows: Windows) -> Float[mx.array, "*N B T"]:
     """Cross-entropy in nats of each token of the windows given those before it, in float32."""
-    logits = model(windows[:, :-1]).astype(mx.float32)
-    return cross_entropy(logits, windows[:, 1:])
+    logits = model(windows[..., :-1]).astype(mx.float32)
+    return cross_entropy(logits, windows[..., 1:])
 
 
-def window_answers(model: GPT, windows: Windows) -> Float[mx.array, "2 B T"]:
+def window_answers(model: Model, windows: Windows) -> Float[mx.array, "2 B T"]:
     """The losses of `window_losses`, and 1 where the likeliest token is the right one, else 0."""
-    logits = model(windows[:, :-1]).astype(mx.float32)
-    right = logits.argmax(axis=-1) == windows[:, 1:]
-    return mx.stack([cross_entropy(logits, windows[:, 1:]), right.astype(mx.float32)])
+    logits = model(windows[..., :-1]).astype(mx.float32)
+    right = logits.argmax(axis=-1) == windows[..., 1:]
+    return mx.stack([cross_entropy(logits, windows[..., 1:]), right.astype(mx.float32)])

@@ -51,8 +51,12 @@ class GroupedOptimizer:
 
     def schedule(self, factor: float) -> None:
         """Set every group's learning rate to its peak times the factor."""
-        for group in self.groups:
-            group.optimizer.learning_rate = mx.array(group.peak * factor)
+        for group, rate in zip(self.groups, self.rates(factor), strict=True):
+            group.optimizer.learning_rate = mx.array(rate)
+
+    def rates(self, factor: float) -> list[float]:
+        """Every group's learning rate: its peak times the factor."""
+        return [group.peak * factor for group in self.groups]
 
     def update(self, model: nn.Module, gradients: dict) -> None:
         """Move the model's weights by one step, in place."""

@@ -11,17 +11,14 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
-from jaxtyping import Float
 from mlx.utils import tree_map
 
 from mlx_attn.attention.metal import on_gpu
 from mlx_attn.model import GPT
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.objective import Objective
+from mlx_attn.training.objective import Numbers, Objective
 from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.training.tokens import Starts
-
-Scalar = Float[mx.array, ""]
 
 
 class TrainStep:
@@ -44,12 +41,12 @@ class TrainStep:
         self.model, self.optimizer, self.config = model, optimizer, config
         self.objective = objective
         self._dtype = getattr(mx, config.dtype)
-        self._gradients = nn.value_and_grad(model, self._loss)
+        self._value_and_grad = nn.value_and_grad(model, self._loss)
         self._single = self._compiled(self._step)
         self._micro = self._compiled(self._accumulate)
         self._apply = self._compiled(self._update)
 
-    def __call__(self, starts: Starts) -> tuple[Scalar, Scalar]:
+    def __call__(self, starts: Starts) -> tuple[Numbers, Numbers]:
         """Train on the windows that start there; lazily, `state` is to be evaluated with these.
 
         Returns:
@@ -58,11 +55,11 @@ class TrainStep:
         if self.config.accumulate == 1:
             return self._single(self.objective.fetch(starts))
         total, loss = None, mx.array(0.0)
-        for part in starts.split(self.config.accumulate):
+        for part in starts.split(self.config.accumulate, axis=-1):
             part_loss, total = self._micro(total, self.objective.fetch(part))
             loss = loss + part_loss / self.config.accumulate
             # Without this the graphs of all micro-batches would be alive at once.
-            mx.eval(loss, total, mx.random.state)
+            mx.eval(loss, total, self.state)
         return loss, self._apply(total)
 
     @property
@@ -70,22 +67,25 @@ class TrainStep:
         """All that a step changes, for `mx.eval`."""
         return [self.model.state, self.optimizer.state, mx.random.state]
 
-    def _step(self, fetched: Any) -> tuple[Scalar, Scalar]:
+    def _step(self, fetched: Any) -> tuple[Numbers, Numbers]:
         loss, gradients = self._gradients(self.objective.gather(fetched))
         return loss, self._update(gradients)
 
-    def _accumulate(self, total: dict | None, fetched: Any) -> tuple[Scalar, dict]:
+    def _accumulate(self, total: dict | None, fetched: Any) -> tuple[Numbers, dict]:
         loss, gradients = self._gradients(self.objective.gather(fetched))
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)
 
-    def _update(self, gradients: dict) -> Scalar:
+    def _update(self, gradients: dict) -> Numbers:
         limit = self.config.clip or float("inf")
         gradients, norm = optim.clip_grad_norm(gradients, limit)
         self.optimizer.update(self.model, gradients)
         return norm
 
-    def _loss(self, batch: Any) -> Scalar:
+    def _gradients(self, batch: Any) -> tuple[Numbers, dict]:
+        return self._value_and_grad(batch)
+
+    def _loss(self, batch: Any) -> Numbers:
         """Mean loss, computed in the compute type over float32 master weights."""
         if self._dtype == mx.float32:
             return self.objective.loss(self.model, batch)

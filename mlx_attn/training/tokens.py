@@ -12,7 +12,9 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Integer
 
-Starts = Integer[mx.array, " B"]
+Starts = Integer[mx.array, "*N B"]
+"""Where windows start; those of several replicas are along a first axis N."""
+
 MEGABYTE = 1_000_000
 
 
@@ -24,7 +26,7 @@ class TokenSource(Protocol):
         """What the host does before a step; the result is the step's input."""
         ...
 
-    def windows(self, fetched: mx.array) -> Integer[mx.array, "B T1"]:
+    def windows(self, fetched: mx.array) -> Integer[mx.array, "*N B T1"]:
         """The T + 1 tokens from each start, inside of the step."""
         ...
 
@@ -45,9 +47,9 @@ class ResidentTokens:
         """The starts."""
         return starts
 
-    def windows(self, fetched: Starts) -> Integer[mx.array, "B T1"]:
+    def windows(self, fetched: Starts) -> Integer[mx.array, "*N B T1"]:
         """The T + 1 tokens from each start."""
-        return self._tokens[fetched[:, None] + self._offsets]
+        return self._tokens[fetched[..., None] + self._offsets]
 
 
 class StreamedTokens:
@@ -61,11 +63,11 @@ class StreamedTokens:
     def __init__(self, tokens: Integer[np.ndarray, " N"], context_length: int):
         self._tokens, self._length = tokens, context_length + 1
 
-    def fetch(self, starts: Starts) -> Integer[mx.array, "B T1"]:
+    def fetch(self, starts: Starts) -> Integer[mx.array, "*N B T1"]:
         """The T + 1 tokens from each start."""
         return mx.array(read_windows(self._tokens, np.array(starts, np.int64), self._length))
 
-    def windows(self, fetched: Integer[mx.array, "B T1"]) -> Integer[mx.array, "B T1"]:
+    def windows(self, fetched: Integer[mx.array, "*N B T1"]) -> Integer[mx.array, "*N B T1"]:
         """The windows, which were fetched."""
         return fetched
 
@@ -85,14 +87,14 @@ def token_source(
 
 
 def read_windows(
-    tokens: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " B"], length: int
-) -> Integer[np.ndarray, "B length"]:
+    tokens: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, "*N B"], length: int
+) -> Integer[np.ndarray, "*N B length"]:
     """The `length` tokens from each start.
 
     A map that stays open keeps every page that was ever read in this process's resident memory,
     until that is the whole file; this one is closed at once.
     """
-    return np.asarray(reopened(tokens)[starts[:, None] + np.arange(length)])
+    return np.asarray(reopened(tokens)[starts[..., None] + np.arange(length)])
 
 
 def reopened(tokens: Integer[np.ndarray, " N"]) -> Integer[np.ndarray, " N"]:

@@ -8,6 +8,7 @@ import math
 
 import mlx.core as mx
 import numpy as np
+from jaxtyping import Integer
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model import GPT
@@ -26,6 +27,10 @@ from mlx_attn.training.settings import Settings
 from mlx_attn.training.step import TrainStep
 from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, snapshots
 from mlx_attn.trees import named_arrays
+
+
+class Diverged(RunError):
+    """A loss, a gradient or a weight is not finite."""
 
 
 class Trainer:
@@ -93,14 +98,22 @@ class Trainer:
 
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start one step: its loss and gradient norm, on their way to being computed."""
-        self.optimizer.schedule(self._factor(self.progress.step))
-        seed, parts = self.config.seed, self.config.accumulate
-        first = self.progress.step * parts
-        starts = [self.order.starts(seed, first + i) for i in range(parts)]
-        result = self.step(mx.concatenate(starts))
+        self.optimizer.schedule(self.factor)
+        result = self.step(self.starts())
         mx.async_eval(*result, *self.step.state)
         self.progress.step += 1
         return result
+
+    def starts(self) -> Integer[mx.array, " B"]:
+        """Where the windows of the next step start, those of one micro-batch after another."""
+        seed, parts = self.config.seed, self.config.accumulate
+        first = self.progress.step * parts
+        return mx.concatenate([self.order.starts(seed, first + i) for i in range(parts)])
+
+    @property
+    def factor(self) -> float:
+        """What the peak learning rates are multiplied by at the next step."""
+        return self._factor(self.progress.step)
 
     def evaluate(self) -> tuple[Evaluation, bool]:
         """Validate; keep the weights if they are the best so far, and say whether they are.
@@ -148,12 +161,12 @@ class Trainer:
         """AdamW's learning rate at the latest step."""
         return self._learning_rate(self.progress.step)
 
-    def divergence(self, what: str, step: int) -> RunError:
+    def divergence(self, what: str, step: int) -> Diverged:
         """What to say when a loss is not finite."""
         kept = "no checkpoint was saved yet"
         if self.run and self.saved_step is not None:
             kept = f"the last good checkpoint, of step {self.saved_step}, is {self.run.checkpoint}"
-        return RunError(
+        return Diverged(
             f"{what} at step {step}, learning rate {self._learning_rate(step):.3g}: "
             f"try a smaller --lr, or --clip 1; {kept}"
         )

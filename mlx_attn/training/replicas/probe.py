@@ -1,0 +1,49 @@
+"""Whether replicas are faster together than one after another on this machine: a short trial."""
+
+import time
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from mlx_attn.text.corpus import Corpus
+from mlx_attn.training.replicas.launch import Launch, Together, in_turn
+from mlx_attn.training.replicas.replica import replicas_of
+from mlx_attn.training.settings import Settings
+
+ROUNDS = 5
+WORTH_IT = 1.1
+"""A smaller gain than this is not worth results that differ in the last digits."""
+
+
+def speedup(settings: Sequence[Settings], corpus: Corpus, rounds: int = ROUNDS) -> float:
+    """Time of a step of each in turn, divided by that of a step together; the best of each kind.
+
+    Trains throw-away models for a few steps. The state of MLX's random numbers is not kept, so this
+    is to be called before the models of a training are made.
+
+    Args:
+        settings: Of the replicas, as for `replicas_of`.
+        corpus: What they train on.
+        rounds: Steps of each kind that are timed, alternating, after one that is not.
+    """
+    kinds: list[Launch] = [in_turn, Together()]
+    groups = [replicas_of(settings, corpus) for _ in kinds]
+    pairs = list(zip(kinds, groups, strict=True))
+    times = [[_seconds(launch, group) for launch, group in pairs] for _ in range(rounds + 1)]
+    apart, together = (min(column) for column in zip(*times[1:], strict=True))
+    return apart / together
+
+
+def pays_off(settings: Sequence[Settings], corpus: Corpus) -> bool:
+    """Whether training these together is faster by a tenth or more; see `speedup`."""
+    return len(settings) > 1 and speedup(settings, corpus) >= WORTH_IT
+
+
+def _seconds(launch: Launch, group: Sequence) -> float:
+    """The time of one step of all."""
+    start = time.perf_counter()
+    for result in launch(group):
+        for number in result:
+            number.item()
+    mx.synchronize()
+    return time.perf_counter() - start
