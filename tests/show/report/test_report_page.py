@@ -51,7 +51,7 @@ def test_the_page_asks_for_nothing_outside_itself(comparison):
 
 
 def test_every_reference_within_the_page_leads_somewhere(comparison):
-    text = page(comparison(arms=["standard", "merged"]))
+    text = page(comparison(arms=["standard", "merged"], budgets=["steps", "seconds"]))
     names = re.findall(r'\bid="([^"]+)"', text)
     used = set(re.findall(r'(?:href="#|url\(#|aria-labelledby=")([^")]+)', text))
     assert used <= set(names)
