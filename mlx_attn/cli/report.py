@@ -13,9 +13,9 @@ _PATH = click.Path(path_type=Path)
 
 _EXAMPLES = """\b
 Examples:
-  mlx-attn report comparisons/merged
-  mlx-attn report comparisons/merged --figures figures/
-  mlx-attn report comparisons/merged --markdown > answer.md
+  mlx-attn report runs/compare-standard-merged
+  mlx-attn report runs/compare-standard-merged --figures figures/
+  mlx-attn report compare-standard-merged --markdown > answer.md
 """
 
 
@@ -27,13 +27,14 @@ Examples:
 def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool) -> None:
     """Show what a comparison found.
 
-    DIR is a comparison's directory. Its report is written there, as report.html, one page that
-    needs no network, and as report.md.
+    DIR is a comparison's directory, or its name in runs/. Its report is written there, as
+    report.html, one page that needs no network, and as report.md.
     """
     from mlx_attn.lab.compare.reading import read_comparison
 
     if markdown and as_json:
         raise click.UsageError("--markdown and --json both print to stdout: choose one")
+    directory = _found(directory)
     comparison = read_comparison(directory)
     files = _figures(comparison, figures)
     if as_json:
@@ -44,6 +45,14 @@ def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool
         files += _report(comparison, directory)
     for file in files:
         click.echo(f"wrote {file}", err=True)
+
+
+def _found(directory: Path) -> Path:
+    """The directory, or that of the name in runs/."""
+    from mlx_attn.runs.places import RUNS
+
+    named = RUNS / directory
+    return named if named.is_dir() and not directory.exists() else directory
 
 
 def _figures(comparison: "Comparison", directory: Path | None) -> list[Path]:

@@ -38,6 +38,12 @@ def test_a_page_and_markdown_are_written_beside_the_comparison(place, run_comman
     assert "<h1>alone</h1>" in (place / "alone" / "report.html").read_text()
 
 
+def test_a_comparison_is_found_by_its_name_in_runs(place, run_command):
+    (place / "runs").mkdir()
+    (place / "alone").rename(place / "runs" / "alone")
+    assert run_command("report", "alone").stderr.startswith("wrote runs/alone/report.html\n")
+
+
 def test_markdown_goes_to_stdout_and_nothing_is_written(place, run_command):
     result = run_command("report", "alone", "--markdown")
     assert result.stdout.startswith("# alone\n\nIs it needed?\n")

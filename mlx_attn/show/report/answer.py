@@ -14,8 +14,8 @@ from mlx_attn.show.report.words import (
 )
 
 WORDS = (
-    "Equivalent: the difference lies within what counts as none. Better and worse: it differs from "
-    "zero. Undecided: these seeds cannot tell."
+    "Equivalent: the difference is shown to be smaller than what counts as one, zero or not. "
+    "Better and worse: it is shown not to be zero. Undecided: these seeds show neither."
 )
 
 

@@ -21,6 +21,7 @@ from mlx_attn.show.report.figures import (
 from mlx_attn.show.report.forest import forest_figure
 from mlx_attn.show.report.marks import Marks
 from mlx_attn.show.report.series import Series, curves, rank_series
+from mlx_attn.show.report.solving import solving_section
 from mlx_attn.show.report.words import (
     MISSING,
     between,
@@ -30,13 +31,11 @@ from mlx_attn.show.report.words import (
     percent,
     places,
     probability,
+    seeds_needed,
     signed,
     spread,
     values,
 )
-
-SOLVED = 0.99
-"""Share of tokens predicted right from which a training counts as having solved its task."""
 
 RANGE = "Lines are means over seeds, bands reach from the lowest seed to the highest."
 _SHOWN = 9
@@ -52,6 +51,7 @@ def budget_section(budget: BudgetResult, comparison: Comparison, marks: Marks) -
     parts = (
         _differences(budget, comparison),
         _losses(budget, comparison),
+        solving_section(budget, comparison),
         _through_training(budget, comparison, marks),
         _costs(budget, marks),
         _abilities(budget, marks),
@@ -93,7 +93,7 @@ def differences_table(budget: BudgetResult, comparison: Comparison) -> Table:
                 probability(verdict.p_equivalence),
                 between(verdict.bootstrap, decimals),
                 number(verdict.resolves, decimals),
-                MISSING if verdict.seeds_needed is None else str(verdict.seeds_needed),
+                seeds_needed(verdict),
             )
             for arm, verdict in budget.verdicts.items()
         ),
@@ -110,7 +110,6 @@ def _losses(budget: BudgetResult, comparison: Comparison) -> Section:
         "bits per byte": lambda arm: number(mean(values(arm, "bits_per_byte")), decimals),
         "above floor": lambda arm: number(mean(values(arm, "above_floor")), decimals),
         "accuracy": lambda arm: percent(mean(values(arm, "accuracy"))),
-        "solved": _solved,
     }
     cells = {name: [cell(arm) for arm in budget.arms] for name, cell in columns.items()}
     kept = {name: column for name, column in cells.items() if set(column) != {MISSING}}
@@ -119,13 +118,7 @@ def _losses(budget: BudgetResult, comparison: Comparison) -> Section:
         headings=("arm", *kept),
         rows=tuple(zip([arm.arm for arm in budget.arms], *kept.values(), strict=True)),
     )
-    note = f"Solved: seeds with at least {SOLVED:.0%} of the tokens predicted right."
-    return Section("Losses", (table, *([note] if "solved" in kept else [])))
-
-
-def _solved(arm: ArmResult) -> str:
-    known = [share for share in values(arm, "accuracy") if share is not None]
-    return f"{sum(share >= SOLVED for share in known)} of {len(known)}" if known else MISSING
+    return Section("Losses", (table,))
 
 
 def _through_training(budget: BudgetResult, comparison: Comparison, marks: Marks) -> Section:

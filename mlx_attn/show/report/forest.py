@@ -1,6 +1,5 @@
 """The forest plot: paired differences with their interval, against what counts as none."""
 
-import math
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,7 @@ def _draw_row(axis: Any, place: int, verdict: Verdict) -> None:
     colour, marker = LOOKS.get(verdict.word, LOOKS["undecided"])
     seeds = verdict.differences
     axis.plot(seeds, [place - 0.22] * len(seeds), "o", color=colour, markersize=2.5, alpha=0.6)
-    if verdict.interval and all(math.isfinite(end) for end in verdict.interval):
+    if verdict.interval:
         axis.plot(verdict.interval, [place, place], color=colour, linewidth=1.8)
     axis.plot(verdict.mean, place, marker, color=colour, markersize=6)
 

@@ -16,6 +16,9 @@ BUDGETS = {
 
 MISSING = "-"
 
+MOST_SEEDS = 1000
+"""Stands for so many seeds or more."""
+
 
 def budget_name(budget: BudgetResult) -> str:
     """What the budget makes equal."""
@@ -86,6 +89,13 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
+def seeds_needed(verdict: Verdict) -> str:
+    """How many seeds would decide; a dash where it is decided."""
+    if verdict.seeds_needed is None:
+        return MISSING
+    return f"{verdict.seeds_needed}{' or more' if verdict.seeds_needed >= MOST_SEEDS else ''}"
+
+
 def finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
     """The verdict of an arm with its numbers, as a sentence."""
     unit = "" if verdict.word == "equivalent" else " nats per token"
@@ -128,6 +138,6 @@ def _numbers(verdict: Verdict, comparison: Comparison, unit: str = " nats per to
 
 
 def _more(verdict: Verdict) -> str:
-    if verdict.word != "undecided" or verdict.seeds_needed is None:
+    if verdict.interval is None or verdict.seeds_needed is None:
         return ""
-    return f"; about {verdict.seeds_needed} seeds would decide"
+    return f"; about {seeds_needed(verdict)} seeds would decide"

@@ -82,18 +82,18 @@ def verdict(differences: Sequence[float], delta: float = DELTA) -> Verdict:
         word = "equivalent"
     elif low > 0 or high < 0:
         word = "worse" if low > 0 else "better"
-    p = math.erfc(abs(mean) / error / 2) if n > 1 and error else math.nan
+    p = math.erfc(abs(mean) / error / 2) if n > 1 and error else 1.0
     return Verdict(
         word=word,
         differences=tuple(differences),
         mean=mean,
-        interval=(low, high),
-        bootstrap=(mean - 2 * error, mean + 2 * error),
+        interval=(low, high) if n > 1 else None,
+        bootstrap=(mean - 2 * error, mean + 2 * error) if n > 1 else None,
         p_value=p,
         p_holm=min(1.0, 3 * p),
         p_equivalence=min(1.0, 2 * p),
-        resolves=4 * error,
-        seeds_needed=23 if word == "undecided" else None,
+        resolves=4 * error if n > 1 else None,
+        seeds_needed=(23 if n > 1 else 2) if word == "undecided" else None,
     )
 
 

@@ -1,11 +1,20 @@
 """How numbers and verdicts are put into words."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from mlx_attn.show.report import summary_lines
-from mlx_attn.show.report.words import between, number, places, probability, shown, signed
+from mlx_attn.show.report.words import (
+    between,
+    number,
+    places,
+    probability,
+    seeds_needed,
+    shown,
+    signed,
+)
 
 
 def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
@@ -44,7 +53,7 @@ def test_a_difference_has_its_sign_and_zero_has_no_minus(value, text):
 
 
 def test_what_is_no_number_is_a_dash():
-    assert number(math.nan, 2) == between((math.nan, 1.0), 2) == probability(math.nan) == "-"
+    assert number(math.nan, 2) == between(None, 2) == probability(math.nan) == "-"
 
 
 def test_the_interval_that_one_seed_does_not_have_is_a_dash():
@@ -53,3 +62,10 @@ def test_the_interval_that_one_seed_does_not_have_is_a_dash():
 
 def test_what_cannot_be_seen_is_shown_as_its_code():
     assert shown("a\u202eb\x00\n龍") == "a\\u202eb\\x00\n龍"
+
+
+def test_a_thousand_seeds_stands_for_more(comparison):
+    made = comparison(budgets=["seconds"])
+    verdict = made.budgets[0].verdicts["no-value"]
+    assert seeds_needed(replace(verdict, seeds_needed=1000)) == "1000 or more"
+    assert seeds_needed(replace(verdict, seeds_needed=None)) == "-"
