@@ -50,6 +50,7 @@ class TrainConfig:
     windows: str = _key("random", "random: windows anywhere; epochs: each window once, shuffled")
     dtype: str = _key("float32", "compute type; weights and optimizer stay float32")
     seed: int = _key(0, "seed of weights, batches and dropout")
+    init_seed: int = _key(-1, "seed of weights and dropout alone (-1: seed)")
     eval_every: int = _key(250, "steps between validations (0: only at the end)")
     save_every: int = _key(0, "steps between checkpoints (0: at every validation)")
     log_every: int = _key(10, "steps between reports of the training loss")
@@ -85,6 +86,11 @@ class TrainConfig:
                 f"min_lr={self.min_lr} must be at most lr={self.lr}: the schedule goes down"
             )
 
+    @property
+    def random_seed(self) -> int:
+        """What MLX's random numbers are seeded with: weights and dropout."""
+        return self.seed if self.init_seed < 0 else self.init_seed
+
     def as_dict(self) -> dict[str, Any]:
         """All keys with their values, for a file."""
         return asdict(self)
@@ -98,4 +104,5 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("lr", "min_lr", "muon_lr", "merged_lr"), (0, float_info.max)),
     **dict.fromkeys(("cooldown", "beta1", "beta2"), (0, 1)),
     "seed": (0, 2**32 - 1),
+    "init_seed": (-1, 2**32 - 1),
 }

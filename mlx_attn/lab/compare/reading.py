@@ -1,13 +1,26 @@
-"""The file that a comparison is kept in, read back."""
+"""The file that a comparison is kept in, written and read back."""
 
+import json
 from pathlib import Path
 
 from mlx_attn.errors import RunError
+from mlx_attn.files import write_text
 from mlx_attn.lab.compare.result import FORMAT, Comparison, comparison_from
 from mlx_attn.runs.run import parsed_object, read_text
 
 COMPARISON = "comparison.json"
 """The file's name, in the comparison's directory."""
+
+
+def save_comparison(comparison: Comparison, directory: Path) -> Path:
+    """Write a comparison into its directory; returns the file.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    content = json.dumps(comparison.as_dict(), indent=1, allow_nan=False)
+    write_text(directory / COMPARISON, content + "\n")
+    return directory / COMPARISON
 
 
 def read_comparison(directory: Path) -> Comparison:

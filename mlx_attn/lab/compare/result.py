@@ -20,7 +20,8 @@ class Point:
         step: Steps done.
         tokens: Tokens trained on.
         seconds: Training time so far; differs from machine to machine, unlike the rest.
-        val_loss: Nats per scored token over the whole validation text.
+        val_loss: Nats per scored token: of a text over the same few windows for every arm, at the
+            end and of tasks over all of them.
         accuracy: Share of scored tokens whose likeliest prediction is right; tasks only.
     """
 
@@ -233,7 +234,10 @@ def _noise(record: Mapping[str, Any]) -> Noise:
 
 
 def _verdict(record: Mapping[str, Any]) -> Verdict:
-    return Verdict(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()})
+    parts: dict[str, Any] = {
+        key: tuple(value) for key, value in record.items() if isinstance(value, list)
+    }
+    return Verdict(**{**record, **parts})
 
 
 def _tuning(record: Mapping[str, Any]) -> Tuning:

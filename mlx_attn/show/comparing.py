@@ -1,0 +1,143 @@
+"""How a comparison in progress is shown: a live line on a terminal, plain lines in a pipe."""
+
+from typing import TYPE_CHECKING
+
+import rich.progress
+from rich.console import Console
+from rich.text import Text
+
+from mlx_attn.lab.compare.events import Began, Event, Finished, Planned, Tuned
+from mlx_attn.lab.compare.result import Tuning
+from mlx_attn.lab.compare.store import Diverged
+from mlx_attn.show.quantities import duration
+from mlx_attn.show.terminal import is_live
+
+if TYPE_CHECKING:
+    from mlx_attn.lab.compare.comparing import Comparing
+
+
+class Silent:
+    """Shows nothing but messages."""
+
+    def __init__(self, console: Console):
+        self.console = console
+
+    def __enter__(self) -> "Silent":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def __call__(self, event: Event) -> None:
+        """Nothing."""
+
+    def message(self, text: str) -> None:
+        """One line on stderr that stays."""
+        self.console.print(Text(text), soft_wrap=True)
+
+
+class Lines(Silent):
+    """One plain line an event."""
+
+    def __call__(self, event: Event) -> None:
+        """One line on stderr."""
+        if line := event_line(event):
+            self.message(line)
+
+
+class Bar(Silent):
+    """A bar for the stage, and lines that stay for what is settled."""
+
+    def __init__(self, console: Console):
+        super().__init__(console)
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(bar_width=20),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TextColumn("{task.fields[left]}"),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+        )
+        self._task = self._bar.add_task("starting", total=None, left="")
+
+    def __enter__(self) -> "Bar":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Move the bar, or leave a line."""
+        match event:
+            case Began():
+                self._bar.update(
+                    self._task,
+                    description=event.stage,
+                    total=event.trainings,
+                    completed=event.stored,
+                    left="",
+                )
+            case Finished():
+                left = f"{duration(event.seconds_left)} left"
+                self._bar.update(self._task, advance=1, left=left)
+            case Tuned() | Planned():
+                self.message(event_line(event))
+
+
+def display_for(console: Console, quiet: bool) -> Silent:
+    """The display that fits the flags and the terminal."""
+    if quiet:
+        return Silent(console)
+    return Bar(console) if is_live(console) else Lines(console)
+
+
+def event_line(event: Event) -> str:
+    """An event in one line; empty for what needs none."""
+    match event:
+        case Began():
+            stored = f", {event.stored} of them finished before" if event.stored else ""
+            return f"{event.stage}: {event.trainings} trainings{stored}"
+        case Finished():
+            return f"{_finished(event)}  ({event.left} left, {duration(event.seconds_left)})"
+        case Tuned():
+            return _tuned(event.tuning)
+        case Planned():
+            return f"{event.seeds} seeds, about {event.minutes:.0f} minutes in all"
+        case _:
+            return ""
+
+
+def plan_rows(comparing: "Comparing") -> list[tuple[str, str]]:
+    """What a comparison would do, before it does it."""
+    protocol = comparing.protocol
+    settings = protocol.settings(protocol.arms[0])
+    rates = len(protocol.scales) * protocol.tuning_seeds * len(protocol.arms)
+    seeds = str(protocol.seeds) if protocol.seeds else f"what {protocol.minutes:g} minutes allow"
+    tuning = "at least " if protocol.tunes else ""
+    return [
+        ("arms", ", ".join(arm.name for arm in protocol.arms)),
+        ("control", protocol.arms[0].name),
+        ("text", f"{comparing.corpus.name}, {comparing.vocab_size} tokens"),
+        ("training", f"{settings.preset}, {settings.training.steps} steps"),
+        ("tuning", f"{tuning}{rates if protocol.tunes else 0} trainings"),
+        ("seeds", seeds),
+        ("equal", ", ".join(protocol.budgets)),
+        ("counts as none", f"less than {protocol.delta:g} nats per token"),
+        ("at once", f"{comparing.crew.size} trainings"),
+    ]
+
+
+def _finished(event: Finished) -> str:
+    cell = event.cell
+    name = f"{cell.arm}, seed {cell.seed}, learning rates x {cell.lr_scale:g}"
+    if isinstance(event.outcome, Diverged):
+        return f"{name}: diverged"
+    return f"{name}: {event.outcome.val_loss:.4f} nats per token"
+
+
+def _tuned(tuning: Tuning) -> str:
+    what = "learning rates" if tuning.knob == "lr" else "learning rate of S, lr / n_heads"
+    edge = "" if tuning.interior else " (the last one tried: the best may lie beyond it)"
+    return f"{tuning.arm}: {what} x {tuning.best:g}{edge}"

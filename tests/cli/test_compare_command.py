@@ -1,0 +1,105 @@
+"""`mlx-attn compare`, run as a person runs it, on a text that trains in a moment."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mlx_attn.cli.interruption import INTERRUPTED
+
+SMALL = [
+    "--data=story.txt",
+    "--tokenizer=char",
+    "--context-length=16",
+    "--emb-dim=16",
+    "--n-heads=2",
+    "--n-layers=1",
+    "--batch-size=4",
+    "--steps=8",
+    "--warmup=2",
+    "--budgets=steps",
+    "--no-tune",
+    "--seeds=2",
+    "--no-noise",
+]
+
+
+@pytest.fixture
+def compare(workshop, run_command):
+    """Compares two variants; later flags win."""
+    return lambda *flags: run_command("compare", "--variants=standard,no-query", *SMALL, *flags)
+
+
+def test_it_shows_the_verdict_and_where_the_report_is(compare, workshop):
+    result = compare()
+    assert result.exit_code == 0, result.output
+    assert "no-query" in result.stdout
+    directory = workshop / "runs" / "compare-standard-no-query"
+    assert {"comparison.json", "report.html", "report.md"} <= {
+        file.name for file in directory.iterdir()
+    }
+
+
+def test_json_is_the_whole_result(compare):
+    found = json.loads(compare("--json").stdout)
+    assert found["control"] == "standard"
+    assert found["budgets"][0]["verdicts"]["no-query"]["word"]
+
+
+def test_the_same_command_trains_nothing_twice(compare, workshop):
+    first = json.loads(compare("--json").stdout)
+    folder = workshop / "runs" / "compare-standard-no-query" / "trainings"
+    times = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    second = json.loads(compare("--json").stdout)
+    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == times
+    assert second["budgets"] == first["budgets"]
+
+
+def test_the_plan_trains_nothing(compare, workshop):
+    result = compare("--dry-run", "--tune")
+    assert "standard, no-query" in result.stdout
+    assert not (workshop / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--variants=standard,no-quary"], "did you mean 'no-query'"),
+        (["--variants=standard"], "at least two arms"),
+        (["--budgets=watts"], "budget 'watts'"),
+        (["--arm=x: merged, n_head=1"], "did you mean 'n_heads'"),
+        (["--scales=1,a"], "numbers between commas"),
+        (["--n-heads=3"], "3"),
+    ],
+)
+def test_a_wrong_wish_is_one_line_before_anything_is_trained(compare, workshop, flags, complaint):
+    result = compare(*flags)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (workshop / "runs").exists()
+
+
+def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process_behind(workshop):
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from mlx_attn.cli import main; main(sys.argv[1:])"
+    )
+    flags = [*SMALL, "--seeds=40", "--jobs=1", "--variants=standard,no-query"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "compare", *flags],
+        cwd=workshop,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr
+    seen = next(line for line in process.stderr if "nats per token" in line)
+    process.send_signal(signal.SIGINT)
+    output, rest = process.communicate(timeout=60)
+    assert seen
+    assert process.returncode == INTERRUPTED
+    assert "the same command goes on" in rest
+    assert output == ""
