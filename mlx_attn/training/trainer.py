@@ -67,7 +67,7 @@ class Trainer:
         self.tokens_per_step = self.order.batch_size * self.config.accumulate * T
         check_memory(model_config, self.order.batch_size)
         keep_buffers()
-        mx.random.seed(self.config.seed)
+        mx.random.seed(self.config.random_seed)
         self.model = GPT(model_config)
         self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))
         self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
@@ -82,7 +82,7 @@ class Trainer:
         """
         self.model.load_weights(list(named_arrays(source).items()))
         self.tracker.start = source
-        mx.random.seed(self.config.seed)
+        mx.random.seed(self.config.random_seed)
 
     def resume(self, run: Run) -> None:
         """Go on from a run's checkpoint; to be called before the first step.
