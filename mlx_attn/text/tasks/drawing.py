@@ -14,7 +14,7 @@ from mlx_attn.text.tasks.copying import repeated_strings
 from mlx_attn.text.tasks.documents import Documents
 from mlx_attn.text.tasks.markov import random_chains
 from mlx_attn.text.tasks.nearest import points_and_queries
-from mlx_attn.text.tasks.offsets import weighted_sums
+from mlx_attn.text.tasks.offsets import spelled_numbers
 from mlx_attn.text.tasks.recall import key_value_pairs, permuted_key_value_pairs
 from mlx_attn.text.tasks.table import TASKS
 
@@ -23,7 +23,7 @@ _GENERATORS: dict[str, Callable[..., Documents]] = {
     "copy": repeated_strings,
     "recall": key_value_pairs,
     "permuted-recall": permuted_key_value_pairs,
-    "offsets": weighted_sums,
+    "offsets": spelled_numbers,
     "markov": random_chains,
     "nearest": points_and_queries,
 }

@@ -13,13 +13,14 @@ _RECIPE: dict[str, Any] = {
     "bias": False,
     "start": "zero",
     "position": "learned",
-    "optimizer": "adamw",
-    "lr": 3e-3,
+    "optimizer": "muon",
+    "muon_lr": 0.01,
+    "lr": 6e-3,
     "schedule": "trapezoid",
-    "warmup": 50,
+    "warmup": 20,
     "batch_size": 32,
     "steps": 1000,
-    "eval_every": 250,
+    "eval_every": 200,
 }
 
 
@@ -79,17 +80,17 @@ _TASKS = (
             "asymmetry: with shared query and key a symbol is most similar to itself, which is the "
             "wrong key; every other form finds the right one"
         ),
-        sizes={"keys": 64, "values": 64, "pairs": 8},
+        sizes={"keys": 32, "values": 32, "pairs": 8},
         length=32,
     ),
     Task(
         name="offsets",
-        summary="digits, each followed by a sum of the digits at three distances before it",
+        summary="digits, each followed by the number that the digits 1, 5 and 11 places back spell",
         separates=(
             "the number of heads: one head mixes the three places into one average, three heads "
             "read them apart"
         ),
-        sizes={"modulus": 3, "sums": 24, "offsets": (1, 5, 11)},
+        sizes={"base": 4, "numbers": 24, "offsets": (1, 5, 11)},
         length=48,
     ),
     Task(
