@@ -10,9 +10,10 @@ import click
 from mlx_attn import blas
 from mlx_attn.cli.group import COMMANDS
 from mlx_attn.cli.options import PREFIX
+from mlx_attn.cli.ranks import TIMEOUT
 from mlx_attn.errors import ConfigError
 
-OTHERS = {blas.SWITCH, "MLX_ATTN_DATA_DIR", "MLX_ATTN_WORKERS"}
+OTHERS = {blas.SWITCH, "MLX_ATTN_DATA_DIR", "MLX_ATTN_WORKERS", TIMEOUT}
 """Variables that are no option of a command."""
 
 

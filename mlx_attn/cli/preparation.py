@@ -4,6 +4,7 @@ A trainer is new, goes on where an earlier one stopped, or starts from another r
 """
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,22 @@ if TYPE_CHECKING:
     from mlx_attn.show.progress import Display
     from mlx_attn.text.corpus import Corpus
     from mlx_attn.text.tokenizers import Tokenizer
+    from mlx_attn.training.ranks import Ranks
     from mlx_attn.training.trainer import Trainer
 
 
-def new_trainer(settings: Settings, display: "Display") -> "tuple[Corpus, Trainer]":
-    """The text that the settings name, and a trainer on it."""
+def new_trainer(
+    settings: Settings | None, display: "Display", ranks: "Ranks"
+) -> "tuple[Corpus, Trainer]":
+    """The text that the settings name, and a trainer on it; None are rank 0's settings."""
     from mlx_attn.show.downloads import download_lines, tokenizing_lines
     from mlx_attn.text.corpus import prepare
     from mlx_attn.training.trainer import Trainer
 
+    settings = settings_of_first(settings, ranks)
     text = settings.text
+    if text.data == "-" and ranks.size > 1:
+        raise ConfigError("several ranks cannot read one standard input: name a file with --data")
     if text.data == "-" and _at_terminal():
         display.message("reading the text from the terminal; Ctrl-D ends it")
     corpus = prepare(
@@ -34,11 +41,17 @@ def new_trainer(settings: Settings, display: "Display") -> "tuple[Corpus, Traine
         progress=download_lines(display.message),
         tokenizing=tokenizing_lines(display.message),
     )
-    return corpus, Trainer(settings, corpus)
+    return corpus, Trainer(settings, corpus, ranks)
+
+
+def settings_of_first(settings: Settings | None, ranks: "Ranks") -> Settings:
+    """Rank 0's settings, on every rank; rank 0 must give them."""
+    record = ranks.first(asdict(settings) if settings else None)
+    return settings or settings_from(record, {})
 
 
 def resumed_trainer(
-    name: str, changes: dict[str, Any], display: "Display"
+    name: str, changes: dict[str, Any], display: "Display", ranks: "Ranks"
 ) -> "tuple[Corpus, Trainer]":
     """A trainer where that of a run stopped, with some settings changed."""
     from mlx_attn.runs import find_run
@@ -52,7 +65,7 @@ def resumed_trainer(
             f"{run.path} read its text from standard input: pipe the same text in again, or name a "
             "file that holds it with --data"
         )
-    corpus, trainer = new_trainer(settings, display)
+    corpus, trainer = new_trainer(settings, display, ranks)
     _check_same_text(run, corpus)
     trainer.resume(run)
     return corpus, trainer

@@ -17,6 +17,7 @@ from mlx_attn.cli.preparation import (
     starting_run,
     take_over,
 )
+from mlx_attn.cli.ranks import connected, named
 from mlx_attn.cli.settings_file import read_settings
 from mlx_attn.cli.train_options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.errors import ConfigError
@@ -25,32 +26,49 @@ from mlx_attn.training.settings import RESUMABLE, resolve
 if TYPE_CHECKING:
     from mlx_attn.show.progress import Display
     from mlx_attn.text.corpus import Corpus
+    from mlx_attn.training.ranks import Ranks
     from mlx_attn.training.trainer import Trainer
 
 
-def train(
+def train(dry_run: bool, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Train a tiny GPT with any attention.
+
+    Without options: the preset `tiny` on stories that are made on the spot, with no network. A flag
+    beats an environment variable (MLX_ATTN_STEPS for --steps), which beats the file of --config,
+    which beats the preset. Ctrl-C finishes the step, saves, and says how to go on. Under mlx.launch
+    all processes train one model: each takes its part of every batch.
+    """
+    from mlx_attn.show.progress import Silent, display_for
+    from mlx_attn.show.terminal import stderr_console
+
+    check_environment()
+    ranks = connected()
+    with named(ranks):
+        if ranks.rank:
+            display = Silent(stderr_console())
+            corpus, trainer = new_trainer(None, display, ranks)
+        else:
+            display = display_for(as_json, quiet, stderr_console())
+            corpus, trainer = _prepared(ranks, display, dry_run, **options)
+            _show_plan(trainer, corpus, dry_run, as_json, quiet)
+        if not dry_run:
+            _train(trainer, corpus, display)
+
+
+def _prepared(
+    ranks: "Ranks",
+    display: "Display",
+    dry_run: bool,
+    *,
     resume: str | None,
     init_from: str | None,
     config: Path | None,
     out: Path | None,
     name: str | None,
     overwrite: bool,
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
     **options: Any,
-) -> None:
-    """Train a tiny GPT with any attention.
-
-    Without options: the preset `tiny` on stories that are made on the spot, with no network. A flag
-    beats an environment variable (MLX_ATTN_STEPS for --steps), which beats the file of --config,
-    which beats the preset. Ctrl-C finishes the step, saves, and says how to go on.
-    """
-    from mlx_attn.show.progress import display_for
-    from mlx_attn.show.terminal import stderr_console
-
-    check_environment()
-    display = display_for(as_json, quiet, stderr_console())
+) -> "tuple[Corpus, Trainer]":
+    """The text and the trainer that the options ask for; where it will train, its run as well."""
     environment, flags = _layers(options)
     if resume:
         if out or name or config or overwrite or init_from:
@@ -60,18 +78,17 @@ def train(
         # What the environment says of other settings is for new runs.
         changes = {k: v for k, v in environment.items() if k in RESUMABLE} | flags
         path = Path(resume)
-        corpus, trainer = resumed_trainer(resume, changes, display)
+        corpus, trainer = resumed_trainer(resume, changes, display, ranks)
     else:
         start, below = starting_run(init_from, flags) if init_from else (None, {})
         settings = resolve(below, read_settings(config) if config else {}, environment, flags)
         path = new_directory(settings, out, name, overwrite)
-        corpus, trainer = new_trainer(settings, display)
+        corpus, trainer = new_trainer(settings, display, ranks)
         if start:
             take_over(start, corpus, trainer)
-    _show_plan(trainer, corpus, dry_run, as_json, quiet)
     if not dry_run:
         trainer.run = record_run(trainer, corpus, path, overwrite, init_from)
-        _train(trainer, corpus, display)
+    return corpus, trainer
 
 
 def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -110,6 +127,9 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
     try:
         with orderly(lambda: display.message(announce)) as asked:
             reason = follow(trainer, corpus.tokenizer, display, asked)
+            # mlx.launch ends all ranks when the first one ends before its time: not before rank 0
+            # has saved and said all.
+            trainer.ranks.barrier()
     except KeyboardInterrupt:
         display.message(what_is_saved(trainer))
         reason = ASKED
@@ -130,5 +150,6 @@ Examples:
   mlx-attn train --data notes/                   your own text
   mlx-attn train --resume runs/tiny-merged --steps 2000
   mlx-attn train --init-from runs/tiny-standard --variant merged --track 50
+  mlx.launch -n 2 $(which python) -m mlx_attn train     two processes
 """,
 )

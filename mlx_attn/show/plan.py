@@ -72,6 +72,8 @@ def _text(corpus: Corpus) -> str:
 
 def _recipe(trainer: Trainer) -> str:
     tokens = f"{count(trainer.tokens_per_step)} tokens a step"
+    if trainer.ranks.size > 1:
+        tokens += f" shared by {trainer.ranks.size} ranks"
     done = trainer.progress.step
     so_far = f"; {done} steps are done" if done else ""
     return f"{_budget(trainer.config)}, {tokens}, {trainer.config.optimizer}{so_far}"

@@ -65,6 +65,16 @@ class Quiet:
         print(report.run)
 
 
+class Silent(Quiet):
+    """Shows nothing at all: for every rank but the first."""
+
+    def message(self, text: str) -> None:
+        """Nothing."""
+
+    def conclude(self, report: Ended, sample: str) -> None:
+        """Nothing."""
+
+
 class Json(Quiet):
     """One JSON object a report on stdout; the last of them is the result."""
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from mlx_attn.errors import RunError
 from mlx_attn.model import GPT
-from mlx_attn.model.weights import check_weights, load_arrays, load_weights, save_arrays
+from mlx_attn.model.weights import check_weights, load_arrays, save_arrays
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.optimizers import GroupedOptimizer
-from mlx_attn.training.state import MODEL, OPTIMIZER, gathered, restore, under
+from mlx_attn.training.state import MODEL, OPTIMIZER, gathered, put_back, under
 from mlx_attn.trees import named_arrays
 
 
@@ -73,8 +73,7 @@ def save_checkpoint(
         RunError: The file cannot be written.
     """
     facts = {"progress": json.dumps(asdict(progress))}
-    random: Any = mx.random.state
-    save_arrays(path, {**gathered(model, optimizer), "random": random[0]}, facts)
+    save_arrays(path, training_state(model, optimizer), facts)
 
 
 def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Progress:
@@ -89,22 +88,31 @@ def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Prog
         raise RunError(f"{path}: no such file: nothing was saved there to go on from")
     arrays, facts = load_arrays(path)
     progress = _progress(path, facts)
-    weights, states = under(MODEL, arrays), under(OPTIMIZER, arrays)
-    check_weights(path, model, weights)
-    _restore_optimizer(path, optimizer, states)
-    load_weights(path, model, weights)
-    high, low = (int(half) for half in np.array(arrays["random"]))
-    mx.random.seed((high << 32) | low)
+    check_weights(path, model, under(MODEL, arrays))
+    _check_optimizer(path, optimizer, under(OPTIMIZER, arrays))
+    restore_state(arrays, model, optimizer)
     return progress
 
 
-def _restore_optimizer(
+def training_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
+    """Weights, optimizer states and the random state, by name."""
+    random: Any = mx.random.state
+    return {**gathered(model, optimizer), "random": random[0]}
+
+
+def restore_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOptimizer) -> None:
+    """Put a `training_state` back in place."""
+    put_back(arrays, model, optimizer)
+    high, low = (int(half) for half in np.array(arrays["random"]))
+    mx.random.seed((high << 32) | low)
+
+
+def _check_optimizer(
     path: Path, optimizer: GroupedOptimizer, saved: Mapping[str, mx.array]
 ) -> None:
     expected = named_arrays(list(optimizer.state))
     if {n: a.shape for n, a in saved.items()} != {n: a.shape for n, a in expected.items()}:
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
-    restore(optimizer, saved)
 
 
 def _progress(path: Path, facts: Mapping[str, str]) -> Progress:

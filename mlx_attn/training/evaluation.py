@@ -6,7 +6,7 @@ is the right one counts too.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import mlx.core as mx
 import numpy as np
@@ -18,6 +18,7 @@ from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
 from mlx_attn.training.batches import last_start
 from mlx_attn.training.objective import window_answers, window_losses
+from mlx_attn.training.ranks import ALONE, Ranks
 from mlx_attn.training.tokens import read_windows
 
 EVALUATION_TOKENS = 4096
@@ -65,19 +66,20 @@ class Evaluator:
     Args:
         split: Tokens, and what is known of them.
         context_length: Longest window; a shorter text makes one window.
+        ranks: The processes that share the windows; the result is the same on all of them.
 
     Raises:
         ConfigError: There is no token to score.
     """
 
-    def __init__(self, split: Split, context_length: int):
+    def __init__(self, split: Split, context_length: int, ranks: Ranks = ALONE):
         n_tokens = len(split.tokens)
         if n_tokens < 2:
             raise ConfigError(
                 f"the validation text has {n_tokens} tokens, and at least 2 are needed to score "
                 "one: use a longer text"
             )
-        self.split = split
+        self.split, self.ranks = split, ranks
         self.context_length = min(context_length, n_tokens - 1)
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
         self._measure, self._summary = _TEXT if split.scored is None else _TASK
@@ -96,13 +98,21 @@ class Evaluator:
 
     def _over_tokens(self, model: GPT, measure: Measure) -> Float[np.ndarray, "*measures N"]:
         """What `measure` says of each token of the split; 0 for the first one."""
-        rows: list[np.ndarray] = []
-        for windows in self._batches():
-            starts = np.array([window.start for window in windows])
-            tokens = read_windows(self.split.tokens, starts, self.context_length + 1)
-            batch = np.array(measure(model, mx.array(tokens)), np.float64)
-            rows += [batch[..., i, w.first : w.last] for i, w in enumerate(windows)]
-        return np.insert(np.concatenate(rows, axis=-1), 0, 0, axis=-1)
+        batches = self.ranks.share(list(self._batches()))
+        measured = [self._measured(model, measure, windows) for windows in batches]
+        measures = self.ranks.first(list(measured[0].shape[:-2]) if measured else None)
+        numbers = np.zeros((*measures, len(self.split.tokens)), np.float32)
+        for windows, batch in zip(batches, measured, strict=True):
+            for i, (start, first, last) in enumerate(map(astuple, windows)):
+                numbers[..., start + 1 + first : start + 1 + last] = batch[..., i, first:last]
+        return np.array(self.ranks.sum(mx.array(numbers)), np.float64)
+
+    def _measured(
+        self, model: GPT, measure: Measure, windows: list[Window]
+    ) -> Float[np.ndarray, "*measures B T"]:
+        starts = np.array([window.start for window in windows])
+        tokens = read_windows(self.split.tokens, starts, self.context_length + 1)
+        return np.array(measure(model, mx.array(tokens)))
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """At most `count` of the windows as tokens, evenly spread over the split."""

@@ -181,7 +181,8 @@ class Log:
             return
         step, *result = self._unread
         self._unread = None
-        loss, self._norm = (float(number.item()) for number in result)
+        with self.trainer.ranks.waiting():
+            loss, self._norm = (float(number.item()) for number in result)
         if not (math.isfinite(loss) and math.isfinite(self._norm)):
             raise self.trainer.divergence(f"loss {loss}, gradient norm {self._norm}", step)
         self._losses.append(loss)

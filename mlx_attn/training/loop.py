@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from mlx_attn.training.complaints import advised
 from mlx_attn.training.log import Log
+from mlx_attn.training.ranks import LostRank
 from mlx_attn.training.reports import Report
 from mlx_attn.training.trainer import Trainer
 
@@ -26,20 +27,28 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
     Args:
         trainer: What is trained; its run directory is kept up to date.
         should_stop: Asked before every step; when it says so, the state is saved and the training
-            ends.
+            ends, on all ranks after the same step.
 
     Raises:
-        RunError: The loss is not finite, or the disk cannot be written.
+        ConfigError: The ranks train on different texts.
+        RunError: The loss is not finite, the disk cannot be written, or a rank is lost.
     """
+    trainer.join()
     trainer.model.train()
     mx.reset_peak_memory()
-    log = Log(trainer)
-    with advised():
-        for report in course(trainer, log, should_stop):
-            if report is None:
-                log.launched(trainer.launch_step())
-            else:
-                yield report
+    try:
+        with advised():
+            yield from _reports(trainer, Log(trainer), should_stop)
+    except LostRank as lost:
+        raise LostRank(f"{lost}: {trainer.kept()}; --resume takes any number of ranks") from lost
+
+
+def _reports(trainer: Trainer, log: Log, should_stop: Callable[[], bool]) -> Iterator[Report]:
+    for report in course(trainer, log, should_stop):
+        if report is None:
+            log.launched(trainer.launch_step())
+        else:
+            yield report
 
 
 def course(trainer: Trainer, log: Log, should_stop: Callable[[], bool]) -> Iterator[Report | None]:
@@ -55,13 +64,13 @@ def course(trainer: Trainer, log: Log, should_stop: Callable[[], bool]) -> Itera
     if config.track and not progress.step:
         yield log.tracked()
     while not reason:
-        reason = _reason_to_end(trainer, should_stop)
+        reason = _agreed_reason(trainer, should_stop)
         evaluates = _evaluates(trainer, reason)
         if log.unreported and (reason or evaluates or _due(progress.step, config.log_every)):
             yield log.stepped()
         if evaluates:
             yield log.evaluated()
-            reason = reason or _reason_to_end(trainer, should_stop)
+            reason = reason or _agreed_reason(trainer, should_stop)
         if reason or _due(progress.step, config.save_every or config.eval_every):
             log.save()
         if not reason:
@@ -70,6 +79,18 @@ def course(trainer: Trainer, log: Log, should_stop: Callable[[], bool]) -> Itera
             if _due(progress.step, config.track):
                 yield log.tracked()
     yield log.ended(reason)
+
+
+def _agreed_reason(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
+    """Why all ranks end now: anyone may be interrupted, for the rest rank 0's word and clock count.
+
+    Whoever gets an answer knows that all ranks finished the step before: nothing is ever saved of a
+    step that a lost rank had no part in.
+    """
+    word = _reason_to_end(trainer, should_stop), trainer.progress.seconds
+    answers = trainer.ranks.gather(word)
+    reason, trainer.progress.seconds = answers[0]
+    return INTERRUPTED if any(answer[0] == INTERRUPTED for answer in answers) else reason
 
 
 def _reason_to_end(trainer: Trainer, should_stop: Callable[[], bool]) -> str:

@@ -1,4 +1,4 @@
-"""One training step: gather, forward, backward, clip, update.
+"""One training step: gather, forward, backward, average over the ranks, clip, update.
 
 The batch is gathered from the resident corpus inside the step, so the host sends a few start
 positions and nothing else; a corpus too long for that sends windows instead (`training.tokens`).
@@ -18,6 +18,7 @@ from mlx_attn.model import GPT
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.objective import Numbers, Objective
 from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.training.ranks import ALONE, Ranks
 from mlx_attn.training.tokens import Starts
 
 
@@ -29,6 +30,7 @@ class TrainStep:
         optimizer: Moves its weights.
         objective: The training text, by windows, and what counts in it.
         config: The recipe.
+        ranks: The processes that average their gradients in every step.
     """
 
     def __init__(
@@ -37,20 +39,22 @@ class TrainStep:
         optimizer: GroupedOptimizer,
         objective: Objective,
         config: TrainConfig,
+        ranks: Ranks = ALONE,
     ):
         self.model, self.optimizer, self.config = model, optimizer, config
-        self.objective = objective
+        self.objective, self.ranks = objective, ranks
         self._dtype = getattr(mx, config.dtype)
         self._value_and_grad = nn.value_and_grad(model, self._loss)
         self._single = self._compiled(self._step)
         self._micro = self._compiled(self._accumulate)
-        self._apply = self._compiled(self._update)
+        self._apply = self._compiled(self._finish)
 
     def __call__(self, starts: Starts) -> tuple[Numbers, Numbers]:
         """Train on the windows that start there; lazily, `state` is to be evaluated with these.
 
         Returns:
-            The mean loss in nats per token, and the gradient's global norm before clipping.
+            The mean loss in nats per token, and the gradient's global norm before clipping; both of
+            all ranks' windows.
         """
         if self.config.accumulate == 1:
             return self._single(self.objective.fetch(starts))
@@ -60,7 +64,7 @@ class TrainStep:
             loss = loss + part_loss / self.config.accumulate
             # Without this the graphs of all micro-batches would be alive at once.
             mx.eval(loss, total, self.state)
-        return loss, self._apply(total)
+        return self._apply(loss, total)
 
     @property
     def state(self) -> list:
@@ -68,13 +72,16 @@ class TrainStep:
         return [self.model.state, self.optimizer.state, mx.random.state]
 
     def _step(self, fetched: Any) -> tuple[Numbers, Numbers]:
-        loss, gradients = self._gradients(self.objective.gather(fetched))
-        return loss, self._update(gradients)
+        return self._finish(*self._gradients(self.objective.gather(fetched)))
 
     def _accumulate(self, total: dict | None, fetched: Any) -> tuple[Numbers, dict]:
         loss, gradients = self._gradients(self.objective.gather(fetched))
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)
+
+    def _finish(self, loss: Numbers, gradients: dict) -> tuple[Numbers, Numbers]:
+        loss, gradients = self.ranks.average([loss, gradients])
+        return loss, self._update(gradients)
 
     def _update(self, gradients: dict) -> Numbers:
         limit = self.config.clip or float("inf")

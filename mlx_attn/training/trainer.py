@@ -5,6 +5,7 @@ A `Trainer` does single things when asked: take a step, evaluate, save, resume. 
 """
 
 import math
+from dataclasses import asdict
 
 import mlx.core as mx
 import numpy as np
@@ -15,12 +16,19 @@ from mlx_attn.model import GPT
 from mlx_attn.runs import Run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.batches import EpochWindows, RandomWindows, WindowOrder
-from mlx_attn.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from mlx_attn.training.checkpoint import (
+    Progress,
+    load_checkpoint,
+    restore_state,
+    save_checkpoint,
+    training_state,
+)
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.memory import check_memory, keep_buffers
 from mlx_attn.training.objective import objective_for
 from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.training.ranks import ALONE, Ranks
 from mlx_attn.training.reports import Tracked
 from mlx_attn.training.schedule import learning_rate_factor
 from mlx_attn.training.settings import Settings
@@ -39,6 +47,7 @@ class Trainer:
     Args:
         settings: The recipe.
         corpus: The text.
+        ranks: The processes that train together, of which rank 0 gets a `run`.
 
     Attributes:
         model: Trained in place.
@@ -48,31 +57,33 @@ class Trainer:
         run: Where weights and checkpoints are kept; None keeps nothing on disk.
         saved_step: The step of the latest checkpoint; None where there is none.
         steps: Bound in steps; 0 where there is none.
-        tokens_per_step: Tokens that a step trains on.
+        tokens_per_step: Tokens that a step trains on, on all ranks.
 
     Raises:
         ConfigError: The text is too short, or settings cannot work together.
     """
 
-    def __init__(self, settings: Settings, corpus: Corpus):
-        self.settings, self.config = settings, settings.training
+    def __init__(self, settings: Settings, corpus: Corpus, ranks: Ranks = ALONE):
+        self.settings, self.config, self.ranks = settings, settings.training, ranks
         self.run: Run | None = None
         self.saved_step: int | None = None
         self.progress = Progress()
         model_config = settings.model_config(corpus.tokenizer.vocab_size)
         T = model_config.context_length
+        self.text = [corpus.digest, len(corpus.train.tokens), len(corpus.val.tokens)]
         self.order = _window_order(corpus, T, self.config)
-        self.evaluator = Evaluator(corpus.val, T)
+        self.evaluator = Evaluator(corpus.val, T, ranks)
         self.steps = _bound_in_steps(self.config, self.order)
         self.tokens_per_step = self.order.batch_size * self.config.accumulate * T
-        check_memory(model_config, self.order.batch_size)
+        ranks.check_divides(self.order.batch_size)
+        check_memory(model_config, self.order.batch_size // ranks.size)
         keep_buffers()
         mx.random.seed(self.config.random_seed)
         self.model = GPT(model_config)
         self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))
         self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
         objective = objective_for(corpus.train, T, self.config.token_memory)
-        self.step = TrainStep(self.model, self.optimizer, objective, self.config)
+        self.step = TrainStep(self.model, self.optimizer, objective, self.config, ranks)
 
     def start_from(self, source: GPT) -> None:
         """Start with the weights of a model of the same form, and track the drift from it.
@@ -96,19 +107,34 @@ class Trainer:
         self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer)
         self.saved_step = self.progress.step
 
+    def join(self) -> None:
+        """Begin where rank 0 begins; to be called on every rank before the first step.
+
+        Raises:
+            ConfigError: The ranks train on different texts.
+        """
+        self.ranks.check_same("text", self.text)
+        self.progress = Progress(**self.ranks.first(asdict(self.progress)))
+        state = self.ranks.broadcast(training_state(self.model, self.optimizer))
+        if self.ranks.rank:
+            restore_state(state, self.model, self.optimizer)
+
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start one step: its loss and gradient norm, on their way to being computed."""
         self.optimizer.schedule(self.factor)
+        self.ranks.vary_randomness(self.config.seed, self.progress.step)
         result = self.step(self.starts())
-        mx.async_eval(*result, *self.step.state)
+        with self.ranks.waiting():
+            mx.async_eval(*result, *self.step.state)
         self.progress.step += 1
         return result
 
     def starts(self) -> Integer[mx.array, " B"]:
-        """Where the windows of the next step start, those of one micro-batch after another."""
+        """Where this rank's windows of the next step start, one micro-batch's after another's."""
         seed, parts = self.config.seed, self.config.accumulate
         first = self.progress.step * parts
-        return mx.concatenate([self.order.starts(seed, first + i) for i in range(parts)])
+        batches = [self.order.starts(seed, first + i) for i in range(parts)]
+        return mx.concatenate([self.ranks.part(batch) for batch in batches])
 
     @property
     def factor(self) -> float:
@@ -163,13 +189,17 @@ class Trainer:
 
     def divergence(self, what: str, step: int) -> Diverged:
         """What to say when a loss is not finite."""
-        kept = "no checkpoint was saved yet"
-        if self.run and self.saved_step is not None:
-            kept = f"the last good checkpoint, of step {self.saved_step}, is {self.run.checkpoint}"
         return Diverged(
             f"{what} at step {step}, learning rate {self._learning_rate(step):.3g}: "
-            f"try a smaller --lr, or --clip 1; {kept}"
+            f"try a smaller --lr, or --clip 1; {self.kept()}"
         )
+
+    def kept(self) -> str:
+        """What there is to go on from."""
+        if self.saved_step is None:
+            return "no checkpoint was saved yet"
+        place = self.run.checkpoint if self.run else "kept by rank 0"
+        return f"the last good checkpoint, of step {self.saved_step}, is {place}"
 
     def _learning_rate(self, step: int) -> float:
         return self.config.lr * self._factor(max(0, step - 1))

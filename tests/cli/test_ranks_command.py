@@ -1,0 +1,136 @@
+"""Several processes that train one model, as their user starts and ends them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mlx_attn.runs import open_run
+
+Process = subprocess.Popen[str]
+PATIENCE = 60
+RUN = Path("runs") / "nano-standard"
+ENDLESS = ["--steps=1000000", "--eval-every=0", "--save-every=1", "--log-every=1", "--preset=nano"]
+FOREGROUND = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""A shell's background job ignores signals, and so would what the tests start from one."""
+
+
+@pytest.fixture
+def two(workshop, ring) -> Iterator[Callable[..., list[Process]]]:
+    """Starts a training of two ranks; whatever still runs at the end is killed."""
+    started: list[Process] = []
+
+    def start(*arguments: str, **environment: str) -> list[Process]:
+        command = [sys.executable, "-c", FOREGROUND, "-m", "mlx_attn", "train", *arguments]
+        places = {**os.environ, "MLX_HOSTFILE": str(ring(2)), **environment}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        for rank in "01":
+            own = {**places, "MLX_RANK": rank}
+            started.append(subprocess.Popen(command, cwd=workshop, env=own, **pipes))
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(process: Process, beginning: str) -> None:
+    """Read stderr up to the first line that begins like that."""
+    assert process.stderr
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if line.startswith(beginning):
+            return
+    raise AssertionError(f"no line begins with '{beginning}': {seen}")
+
+
+def ended(process: Process) -> tuple[int, list[str]]:
+    _, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, err.splitlines()
+
+
+def without_steps(lines: list[str]) -> list[str]:
+    return [line for line in lines if not line.startswith("step ")]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_killed_rank_ends_the_other_with_one_line_and_a_checkpoint(two, tiny_flags, train, lost):
+    ranks = two(*tiny_flags, *ENDLESS)
+    wait_for(ranks[0], "step 5/")
+    ranks[lost].kill()
+    code, messages = ended(ranks[1 - lost])
+    (message,) = without_steps(messages)
+    assert code == 1
+    assert message.startswith(f"Error: {'rank 1: ' * (1 - lost)}another of the 2 ranks ended")
+    assert "the last good checkpoint, of step " in message
+    assert train("--resume", str(RUN), "--steps=5", "--json").exit_code == 0
+    assert open_run(RUN).metrics()[-1]["steps"] >= 5
+
+
+def test_a_silent_rank_ends_the_other_after_the_time_that_is_allowed(two, tiny_flags):
+    ranks = two(*tiny_flags, *ENDLESS, MLX_ATTN_RANK_TIMEOUT="2")
+    wait_for(ranks[0], "step 2/")
+    ranks[1].send_signal(signal.SIGSTOP)
+    code, messages = ended(ranks[0])
+    assert (code, len(without_steps(messages))) == (1, 1)
+    assert messages[-1].startswith("Error: nothing was heard of another of the 2 ranks for 2 s")
+
+
+def test_ctrl_c_on_any_rank_saves_and_ends_both_in_order(two, tiny_flags, workshop):
+    ranks = two(*tiny_flags, *ENDLESS)
+    wait_for(ranks[0], "step 3/")
+    ranks[1].send_signal(signal.SIGINT)
+    (code, messages), (other_code, silence) = (ended(process) for process in ranks)
+    assert (code, other_code, silence) == (130, 130, [])
+    step = open_run(workshop / RUN).metrics()[-1]["steps"]
+    assert without_steps(messages) == [
+        f"saved at step {step}; go on with:  mlx-attn train --resume {RUN}"
+    ]
+
+
+def test_only_rank_0_has_a_say_and_speaks(two, tiny_flags, workshop):
+    ranks = two(*tiny_flags, "--json", "--out=one")
+    outputs = [process.communicate(timeout=PATIENCE) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0]
+    assert outputs[1] == ("", "")
+    assert [path.parent.name for path in workshop.rglob("config.json")] == ["one"]
+    last = json.loads(outputs[0][0].splitlines()[-1])
+    assert (last["event"], last["run"]) == ("end", "one")
+
+
+def test_mlx_launch_trains_with_two_ranks(workshop, tiny_flags, ring):
+    (host,), _ = json.loads(ring(2).read_text())
+    launcher = [Path(sys.executable).parent / "mlx.launch", "-n", "2", "-p", host.split(":")[1]]
+    command = [*launcher, sys.executable, "-m", "mlx_attn", "train", *tiny_flags, "--json"]
+    streams = {"stdin": subprocess.PIPE, "capture_output": True, "text": True}
+    result = subprocess.run(command, cwd=workshop, timeout=PATIENCE, **streams)
+    events = [json.loads(line)["event"] for line in result.stdout.splitlines()]
+    assert (events[0], events[-1], events.count("end")) == ("start", "end", 1)
+
+
+def test_a_timeout_that_is_no_number_is_refused(train, monkeypatch):
+    monkeypatch.setenv("MLX_ATTN_RANK_TIMEOUT", "soon")
+    result = train()
+    assert result.exit_code == 2
+    assert "MLX_ATTN_RANK_TIMEOUT=soon must be a positive number of seconds" in result.stderr
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(two, tiny_flags):
+    ranks = two(*tiny_flags, "--batch-size=5")
+    code, messages = ended(ranks[0])
+    assert code == 2
+    assert messages == [
+        "Error: batch_size=5 cannot be shared equally by 2 ranks: use a multiple of 2, such as 4"
+    ]

@@ -1,0 +1,122 @@
+"""What each of two processes runs for the tests of ranks: all exchanges and trainings, one by one.
+
+Arguments: a folder with the text, where rank 0 keeps its runs, and where every rank leaves what
+came of it as a JSON file named by its rank.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+# Before MLX, because it loads the BLAS.
+import mlx_attn  # noqa: F401
+
+# isort: split
+import mlx.core as mx
+import numpy as np
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.runs import create_run, open_run
+from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.training.loop import train
+from mlx_attn.training.ranks import ALONE, Ranks, connect
+from mlx_attn.training.reports import Ended, Evaluated, Stepped
+from mlx_attn.training.settings import resolve
+from mlx_attn.training.trainer import Trainer
+from mlx_attn.trees import named_arrays
+
+RECIPE: dict[str, Any] = {
+    "preset": "nano",
+    "context_length": 16,
+    "emb_dim": 16,
+    "n_heads": 2,
+    "n_layers": 2,
+    "batch_size": 8,
+    "steps": 50,
+    "eval_every": 25,
+    "log_every": 1,
+    "lr": 3e-3,
+    "tokenizer": "char",
+}
+NOISY = {"drop_rate": 0.3, "steps": 8, "eval_every": 3}
+
+
+def corpus_of(folder: Path, name: str = "text.txt") -> Corpus:
+    return prepare(str(folder / name), "char", directory=folder / "data")
+
+
+def trainer_of(corpus: Corpus, ranks: Ranks, run: Path | None = None, **changes: Any) -> Trainer:
+    """A trainer, with a run directory on rank 0 alone."""
+    trainer = Trainer(resolve(RECIPE, changes), corpus, ranks)
+    if run and not ranks.rank:
+        trainer.run = create_run(run, trainer.settings.record(trainer.model.config))
+    return trainer
+
+
+def outcome(trainer: Trainer, stop_at: int | None = None) -> dict[str, Any]:
+    """What a training reports, and the weights that it ends with."""
+    reports = list(train(trainer, lambda: trainer.progress.step == stop_at))
+    weights = {name: np.array(a) for name, a in named_arrays(trainer.model).items()}
+    return {
+        "losses": [r.loss for r in reports if isinstance(r, Stepped)],
+        "val_losses": [r.val_loss for r in reports if isinstance(r, Evaluated)],
+        "end": [(r.steps, r.reason) for r in reports if isinstance(r, Ended)],
+        "weights": [float(np.abs(w.astype(np.float64)).sum()) for w in weights.values()],
+    }
+
+
+def exchanges(ranks: Ranks) -> dict[str, Any]:
+    """What comes of every method of `Ranks`."""
+    ranks.vary_randomness(seed=1, step=2)
+    return {
+        "rank": [ranks.rank, ranks.size],
+        "gather": ranks.gather({"said": "é" * (1 + 99 * ranks.rank)}),
+        "first": ranks.first(ranks.rank + 7),
+        "share": list(ranks.share(range(5))),
+        "part": ranks.part(mx.arange(4)).tolist(),
+        "sum": ranks.sum(mx.array([1, 10 * ranks.rank])).tolist(),
+        "broadcast": ranks.broadcast({"a": mx.array(ranks.rank + 3)})["a"].item(),
+        "average": ranks.average({"x": [mx.array(float(ranks.rank))]})["x"][0].item(),
+        "drawn": mx.random.uniform().item(),
+    }
+
+
+def refusal(trainer: Trainer) -> str:
+    try:
+        next(train(trainer))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def main(folder: Path, ranks: Ranks) -> dict[str, Any]:
+    corpus = corpus_of(folder)
+    results: dict[str, Any] = {"exchanges": exchanges(ranks)}
+    for name, changes in {
+        "compiled": {"compile": "on", "optimizer": "adamw"},
+        "muon": {"compile": "off", "optimizer": "muon"},
+        "parts": {"compile": "off", "optimizer": "adamw", "accumulate": 2, "batch_size": 4},
+    }.items():
+        results[name] = outcome(trainer_of(corpus, ranks, folder / name, **changes))
+    results["straight"] = outcome(trainer_of(corpus, ranks, **NOISY))
+    asked_by_one = 4 if ranks.rank == 1 else None
+    results["stopped"] = outcome(trainer_of(corpus, ranks, folder / "noisy", **NOISY), asked_by_one)
+    resumed = trainer_of(corpus, ranks, **NOISY)
+    if not ranks.rank:
+        resumed.resume(open_run(folder / "noisy"))
+    results["resumed"] = outcome(resumed)
+    results["minutes"] = outcome(
+        trainer_of(corpus, ranks, steps=0, minutes=[0.005, 5.0][ranks.rank])
+    )
+    text = "other.txt" if ranks.rank else "text.txt"
+    results["refusal"] = refusal(trainer_of(corpus_of(folder, text), ranks))
+    return results
+
+
+if __name__ == "__main__":
+    here = Path(sys.argv[1])
+    joined = connect(60.0, lambda message: sys.exit(message))
+    assert joined is not ALONE
+    (here / f"{joined.rank}.json").write_text(json.dumps(main(here, joined)))
+    joined.barrier()

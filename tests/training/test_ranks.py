@@ -1,0 +1,153 @@
+"""Two processes that train together do what one does alone with the whole batch."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.runs import open_run
+from mlx_attn.training.loop import train
+from mlx_attn.training.ranks import ALONE, Ranks, connect
+from mlx_attn.training.reports import Ended
+
+SCRIPT = Path(__file__).parent / "pair.py"
+TEXT = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
+PATIENCE = 120
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "text.txt").write_text(TEXT * 12)
+    (folder / "other.txt").write_text(TEXT[::-1] * 12)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pair(folder, ring) -> list[dict[str, Any]]:
+    """What came of all trainings and exchanges on rank 0 and rank 1."""
+    ranks, hosts = [], str(ring(2))
+    for rank in range(2):
+        places = {"MLX_HOSTFILE": hosts, "MLX_RANK": str(rank)}
+        environment = {**os.environ, **places, "OPENBLAS_NUM_THREADS": "1"}
+        command = [sys.executable, str(SCRIPT), str(folder)]
+        ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    try:
+        ends = [process.communicate(timeout=PATIENCE)[1] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [0, 0], ends
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The script, for the same trainings in one process."""
+    found = importlib.util.spec_from_file_location("pair", SCRIPT)
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("compiled", {"optimizer": "adamw"}),
+        ("muon", {"optimizer": "muon"}),
+        ("parts", {"optimizer": "adamw", "accumulate": 2, "batch_size": 4}),
+    ],
+)
+def test_two_ranks_have_the_losses_of_one_with_the_joined_batch(
+    pair, script, folder, name, changes
+):
+    alone = script.outcome(script.trainer_of(script.corpus_of(folder), ALONE, **changes))
+    for ours in (rank[name] for rank in pair):
+        assert len(ours["losses"]) == 50
+        assert ours["losses"] == pytest.approx(alone["losses"], abs=1e-5)
+        assert ours["val_losses"] == pytest.approx(alone["val_losses"], abs=1e-5)
+
+
+def test_all_ranks_end_with_the_same_bits(pair):
+    for name in ("compiled", "muon", "parts", "straight", "resumed"):
+        assert pair[0][name] == pair[1][name], name
+
+
+def test_exchanges(pair):
+    said = [{"said": "é"}, {"said": "é" * 100}]
+    expected = {"gather": said, "first": 7, "sum": [2, 10], "broadcast": 3, "average": 0.5}
+    for rank, ours in enumerate(place["exchanges"] for place in pair):
+        assert ours["rank"] == [rank, 2]
+        assert {key: ours[key] for key in expected} == expected
+    assert [place["exchanges"]["share"] for place in pair] == [[0, 2, 4], [1, 3]]
+    assert [place["exchanges"]["part"] for place in pair] == [[0, 1], [2, 3]]
+
+
+def test_every_rank_draws_its_own_dropout(pair):
+    assert pair[0]["exchanges"]["drawn"] != pair[1]["exchanges"]["drawn"]
+
+
+def test_one_interrupted_rank_ends_all_after_the_same_step(pair):
+    for ours in (rank["stopped"] for rank in pair):
+        assert ours["end"] == [[4, "interrupted"]]
+
+
+def test_two_resumed_ranks_go_on_bit_for_bit_with_rank_0_s_checkpoint_alone(pair):
+    for ours in pair:
+        losses = ours["stopped"]["losses"] + ours["resumed"]["losses"]
+        assert losses == ours["straight"]["losses"]
+        assert ours["resumed"]["weights"] == ours["straight"]["weights"]
+
+
+def test_one_rank_can_go_on_with_what_two_saved(pair, script, folder):
+    trainer = script.trainer_of(script.corpus_of(folder), ALONE, **script.NOISY)
+    trainer.resume(open_run(folder / "noisy"))
+    *_, ended = train(trainer)
+    assert isinstance(ended, Ended)
+    assert ended.steps == script.NOISY["steps"]
+
+
+def test_rank_0_s_clock_decides_for_all(pair):
+    assert pair[0]["minutes"]["end"] == pair[1]["minutes"]["end"]
+    assert pair[0]["minutes"]["end"][0][1] == "time"
+
+
+def test_ranks_with_different_texts_are_refused(pair):
+    for ours in pair:
+        assert ours["refusal"].startswith("rank 1 has another text than rank 0")
+
+
+def test_a_batch_that_cannot_be_shared_is_refused_with_the_numbers():
+    three = Ranks()
+    three.size = 3
+    with pytest.raises(ConfigError, match=r"batch_size=8 .* by 3 ranks: .* such as 6"):
+        three.check_divides(8)
+
+
+def test_a_single_process_is_connected_to_nobody(monkeypatch):
+    monkeypatch.delenv("MLX_RANK", raising=False)
+    assert connect(1.0, lambda message: None) is ALONE
+
+
+def test_a_rank_that_cannot_know_of_the_others_is_refused(monkeypatch):
+    monkeypatch.setenv("MLX_RANK", "1")
+    monkeypatch.delenv("MLX_HOSTFILE", raising=False)
+    with pytest.raises(RunError, match="this is rank 1, and nothing says where the others are"):
+        connect(1.0, lambda message: None)
+
+
+def test_a_damaged_file_of_hosts_is_an_error_in_words(monkeypatch, tmp_path):
+    (tmp_path / "hosts.json").write_text("not JSON")
+    monkeypatch.setenv("MLX_RANK", "0")
+    monkeypatch.setenv("MLX_HOSTFILE", str(tmp_path / "hosts.json"))
+    with pytest.raises(RunError, match="the ranks cannot be connected"):
+        connect(1.0, lambda message: None)
