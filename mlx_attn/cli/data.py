@@ -14,7 +14,7 @@ from mlx_attn.errors import ConfigError, nearest
 def command(ctx: click.Context) -> None:
     """Show, fetch and generate the texts to train on.
 
-    Without a subcommand: the corpora that are known by name.
+    Without a subcommand: the corpora and the tasks that are known by name.
     """
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_corpora)
@@ -23,15 +23,15 @@ def command(ctx: click.Context) -> None:
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def list_corpora(as_json: bool = False) -> None:
-    """Show the corpora that are known by name."""
-    from mlx_attn.show.corpora import corpora_facts, corpora_table
+    """Show the corpora and the probing tasks that are known by name."""
+    from mlx_attn.show.corpora import corpora_facts, corpora_table, tasks_facts, tasks_table
     from mlx_attn.show.terminal import stdout_console
 
-    facts = corpora_facts()
+    facts, tasks = corpora_facts(), tasks_facts()
     if as_json:
-        click.echo(json.dumps(facts, indent=1))
+        click.echo(json.dumps([*facts, *tasks], indent=1))
     else:
-        stdout_console().print(corpora_table(facts))
+        stdout_console().print(corpora_table(facts), "", tasks_table(tasks), sep="\n")
 
 
 @command.command()

@@ -1,4 +1,4 @@
-"""Texts as tables: which are known, what one is made of, what makes a story predictable."""
+"""Texts and tasks as tables: which are known, what one is made of, what makes it predictable."""
 
 import math
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from mlx_attn.show.repl.screen import printable
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import CORPORA, data_directory
 from mlx_attn.text.tales import Tale
+from mlx_attn.text.tasks import TASKS
 
 STYLES = {
     "free": "bold red",
@@ -45,6 +46,25 @@ def corpora_facts() -> list[dict[str, Any]]:
     ]
 
 
+def tasks_facts() -> list[dict[str, Any]]:
+    """The probing tasks: what each asks, and what it is predicted to tell apart."""
+    return [
+        {"name": task.name, "asks": task.summary, "separates": task.separates, "sizes": task.sizes}
+        for task in TASKS.values()
+    ]
+
+
+def tasks_table(facts: Sequence[dict[str, Any]]) -> Table:
+    """The probing tasks for a terminal."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("task", no_wrap=True)
+    for heading in ("what it asks", "what it is predicted to separate"):
+        table.add_column(heading, overflow="fold", ratio=1)
+    for fact in facts:
+        table.add_row(fact["name"], fact["asks"], fact["separates"])
+    return table
+
+
 def corpora_table(facts: Sequence[dict[str, Any]]) -> Table:
     """The known corpora for a terminal."""
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -60,7 +80,7 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
     """What a prepared text is made of."""
     train, val = corpus.train, corpus.val
     bits = None
-    if val.floor_nats is not None:
+    if val.floor_nats is not None and val.scored is None:
         bits = val.floor_nats / math.log(2) / val.n_bytes
     return {
         "name": corpus.name,
@@ -71,6 +91,8 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
         "validation_bytes": val.n_bytes,
         "validation_tokens": len(val.tokens),
         "bytes_per_token": round(train.n_bytes / len(train.tokens), 3),
+        "scored_tokens": val.n_scored,
+        "floor_nats_per_token": val.floor,
         "floor_bits_per_byte": bits,
         "begins": corpus.tokenizer.decode(train.tokens[:60]).strip(),
     }

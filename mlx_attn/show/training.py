@@ -6,6 +6,7 @@ from mlx_attn.sampling import SamplerConfig, stream
 from mlx_attn.show.progress import Display
 from mlx_attn.show.terminal import discard_unread
 from mlx_attn.text.tokenizers import Tokenizer
+from mlx_attn.training.answers import answered
 from mlx_attn.training.loop import INTERRUPTED, train
 from mlx_attn.training.reports import Ended, Evaluated, Report, as_record
 from mlx_attn.training.trainer import Trainer
@@ -82,10 +83,13 @@ class _Keeper:
 
 
 def write_sample(trainer: Trainer, tokenizer: Tokenizer) -> str:
-    """What the model writes now, from nothing."""
-    model = trainer.model
+    """What the model writes now: a text from nothing, or its answers to a task."""
+    model, split = trainer.model, trainer.evaluator.split
     model.eval()
-    pieces = stream(model, tokenizer, "", SamplerConfig(temp=0.8, seed=0), SAMPLE_TOKENS)
-    text = "".join(piece.text for piece in pieces)
+    if split.scored is None:
+        pieces = stream(model, tokenizer, "", SamplerConfig(temp=0.8, seed=0), SAMPLE_TOKENS)
+        text = "".join(piece.text for piece in pieces)
+    else:
+        text = answered(model, split, tokenizer)
     model.train()
     return text

@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.text.corpus import Corpus, Split, prepare
+from mlx_attn.text.tasks import TASKS, Documents, draw
+from mlx_attn.text.tokenizers.symbols import SymbolTokenizer
+from mlx_attn.training.answers import answered
 from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.training.objective import objective_for, window_losses
 from mlx_attn.training.settings import resolve
 from mlx_attn.training.trainer import Trainer
+from tests.text.tasks.solvers import SOLVERS
 
 SMALL = {"emb_dim": 16, "n_heads": 2, "n_layers": 1, "batch_size": 4, "steps": 3, "warmup": 1}
 
@@ -72,3 +77,75 @@ def test_validation_counts_scored_tokens_in_nats_and_answers_as_right_or_wrong(c
     assert list(result.abilities) == ["context", "answer"]
     assert result.accuracy is not None
     assert 0 <= result.accuracy < 0.1
+
+
+class Solver(GPT):
+    """A model that predicts what the exact solver of a task does."""
+
+    def __init__(self, task: str, symbols):
+        super().__init__(GPTConfig(vocab_size=len(symbols) + 1, emb_dim=4, n_heads=1, n_layers=1))
+        self.solve, self.symbols = SOLVERS[task], list(symbols)
+
+    def __call__(self, tokens, caches=None):
+        logits = np.full((*tokens.shape, self.config.vocab_size), -50.0, np.float32)
+        for row, predicted in zip(np.array(tokens), logits, strict=True):
+            text = [self.symbols[token - 1] for token in row[1:] if token]
+            for t in range(1, len(text) + 1):
+                for symbol, p in self.solve(text[:t], self.symbols).items():
+                    predicted[t, self.symbols.index(symbol) + 1] = math.log(p)
+        return mx.array(logits)
+
+
+def split_of(documents: Documents) -> Split:
+    arrays = documents.arrays()
+    marks = {name: arrays[name].astype(np.uint8) for name in ("token_abilities", "scored")}
+    tokens = arrays["tokens"].astype(np.uint16)
+    starts = arrays["document_starts"]
+    return Split(tokens, **marks, document_starts=starts, **documents.facts())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_exact_solver_is_found_to_be_at_the_floor(task):
+    documents = draw(task, 12, split="val")
+    split = split_of(documents)
+    result = Evaluator(split, TASKS[task].length + 1)(Solver(task, documents.symbols))
+    assert result.tokens == split.n_scored
+    assert result.above_floor == pytest.approx(0, abs=1e-4)
+    assert result.loss == pytest.approx(split.floor, abs=1e-4)
+    assert result.accuracy == 1 or task == "markov"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_model_that_knows_nothing_is_above_the_floor(task):
+    split = split_of(draw(task, 200, split="val"))
+    settings = resolve({"data": task}, SMALL)
+    vocab_size = int(split.tokens.max()) + 1
+    result = Evaluator(split, TASKS[task].length + 1)(GPT(settings.model_config(vocab_size)))
+    assert result.above_floor is not None
+    assert result.above_floor > 0.1
+
+
+def test_a_task_brings_its_recipe_and_anything_said_wins_over_it():
+    settings = resolve({"data": "recall"}, {"steps": 7})
+    assert settings.preset == "recall"
+    assert settings.training.steps == 7
+    assert settings.text.tokenizer == "symbols"
+    assert settings.training.optimizer == TASKS["recall"].recipe["optimizer"]
+    assert settings.model["context_length"] == 33
+
+
+def test_a_named_preset_keeps_its_own_recipe_but_holds_a_document():
+    settings = resolve({"data": "markov", "preset": "macbook"})
+    assert settings.model["context_length"] == 101
+    assert settings.model["n_layers"] == 4
+    assert settings.training.steps == 2000
+
+
+def test_answers_are_shown_in_the_document_beside_the_right_ones():
+    documents = draw("recall", 2)
+    split, tokenizer = split_of(documents), SymbolTokenizer(documents.symbols)
+    right = answered(Solver("recall", documents.symbols), split, tokenizer)
+    assert right == tokenizer.decode(split.tokens[:33]).strip()
+    wrong = answered(GPT(resolve({"data": "recall"}, SMALL).model_config(129)), split, tokenizer)
+    assert wrong.startswith(right[:40])
+    assert wrong.count("[v") > 4

@@ -80,7 +80,7 @@ _TASKS = (
             "asymmetry: with shared query and key a symbol is most similar to itself, which is the "
             "wrong key; every other form finds the right one"
         ),
-        sizes={"keys": 32, "values": 32, "pairs": 8},
+        sizes={"keys": 16, "values": 16, "pairs": 8},
         length=32,
     ),
     Task(

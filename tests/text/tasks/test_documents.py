@@ -1,0 +1,115 @@
+"""Every task: documents of one length, drawn from a seed, with a floor that its solver reaches."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.text.tasks import TASKS, draw
+from mlx_attn.text.tokenizers.symbols import SymbolTokenizer
+from tests.text.tasks.solvers import SOLVERS
+
+tasks = pytest.mark.parametrize("task", TASKS)
+
+
+@tasks
+def test_the_exact_solver_pays_the_floor_for_every_symbol(task):
+    documents = draw(task, 20, split="val")
+    for places, scored, nats in zip(
+        documents.places, documents.scored, documents.nats, strict=True
+    ):
+        text = [documents.symbols[int(place)] for place in places]
+        for t in np.flatnonzero(scored):
+            paid = -math.log(SOLVERS[task](text[:t], documents.symbols)[text[t]])
+            assert paid == pytest.approx(nats[t], abs=1e-12)
+
+
+@tasks
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 2**31), count=st.integers(1, 30))
+def test_documents_have_one_length_and_are_scored_after_their_first_symbol(task, seed, count):
+    documents = draw(task, count, seed)
+    assert documents.places.shape == (count, TASKS[task].length)
+    assert 0 <= documents.places.min() <= documents.places.max() < len(documents.symbols)
+    assert documents.scored.any(axis=1).all()
+    assert not documents.scored[:, 0].any()
+    assert not (documents.answers & ~documents.scored).any()
+    assert not documents.nats[~documents.scored].any()
+    assert (documents.nats >= 0).all()
+
+
+@tasks
+def test_the_same_seed_draws_the_same_documents_and_a_split_or_seed_of_its_own_others(task):
+    first, again = draw(task, 9, 3), draw(task, 9, 3)
+    assert np.array_equal(first.places, again.places)
+    for other in (draw(task, 9, 4), draw(task, 9, 3, "val")):
+        assert not (other.places == first.places).all(axis=1).any()
+
+
+@tasks
+def test_every_symbol_is_used_and_has_its_own_name(task):
+    documents = draw(task, 3000)
+    assert len(set(documents.symbols)) == len(documents.symbols)
+    assert len(np.unique(documents.places)) == len(documents.symbols)
+
+
+@tasks
+def test_the_stream_is_the_documents_each_after_a_newline(task):
+    documents = draw(task, 4)
+    arrays, length = documents.arrays(), TASKS[task].length
+    assert {len(array) for name, array in arrays.items() if name != "document_starts"} == {
+        4 * (length + 1) + 1
+    }
+    for i, start in enumerate(arrays["document_starts"]):
+        stream = {name: array[start + 1 : start + 1 + length] for name, array in arrays.items()}
+        assert arrays["tokens"][start] == 0
+        assert np.array_equal(stream["tokens"] - 1, documents.places[i])
+        assert np.array_equal(stream["scored"], documents.scored[i])
+        assert np.array_equal(stream["token_abilities"], documents.answers[i])
+
+
+@tasks
+def test_the_text_has_as_many_bytes_as_is_said(task):
+    documents = draw(task, 5)
+    text = SymbolTokenizer(documents.symbols).decode(documents.arrays()["tokens"])
+    assert len(text.encode()) == documents.facts()["n_bytes"]
+
+
+@tasks
+def test_the_floors_of_the_abilities_add_up(task):
+    documents = draw(task, 5)
+    facts = documents.facts()
+    assert sum(facts["ability_floor_nats"].values()) == pytest.approx(facts["floor_nats"])
+    assert documents.floor == pytest.approx(facts["floor_nats"] / documents.scored.sum())
+
+
+@tasks
+def test_a_task_says_what_it_separates_and_how_to_solve_it(task):
+    row = TASKS[task]
+    assert row.name == task
+    assert row.summary
+    assert row.separates
+    assert row.settings["context_length"] == row.length + 1
+    assert row.settings["steps"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("recal", 1), "unknown task 'recal': did you mean 'recall'?"),
+        (("recall", 0), "count=0 must be at least 1"),
+        (("recall", 1, -1), "seed=-1 at least 0"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(arguments, message):
+    with pytest.raises(ConfigError) as caught:
+        draw(*arguments)
+    assert message in str(caught.value)
+
+
+def test_an_unknown_size_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match="recall has no size 'key'; it has"):
+        draw("recall", 1, key=3)
