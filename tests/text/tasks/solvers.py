@@ -39,7 +39,7 @@ def solve_permuted_recall(seen: Sequence[str], symbols: Sequence[str]) -> dict[s
 
 def solve_offsets(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
     """The digits at the offsets, spelled."""
-    offsets = TASKS["offsets"].sizes["offsets"]
+    offsets: Sequence[int] = TASKS["offsets"].sizes["offsets"]
     if len(seen) % 2 == 0 or len(seen) < max(offsets):
         return {}
     return {"=" + "".join(seen[len(seen) - offset] for offset in offsets): 1.0}
