@@ -5,8 +5,9 @@ is the right one counts too.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -24,17 +25,16 @@ from mlx_attn.training.tokens import read_windows
 EVALUATION_TOKENS = 4096
 """Tokens per forward pass of an evaluation, about."""
 
+SPAN = 256
+"""Forward passes whose losses are in memory, until they are added up."""
+
 Measure = Callable[[GPT, Integer[mx.array, "B T1"]], Float[mx.array, "*measures B T"]]
 """Numbers for every target of some windows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """T + 1 tokens from `start`, of which the targets `first` to `last` are scored."""
-
-    start: int
-    first: int
-    last: int
+_WINDOW = [("start", np.int64), ("first", np.int64), ("last", np.int64)]
+Windows = np.recarray
+"""Each T + 1 tokens from its `start`, of which the targets `first` to `last` are scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,105 +81,139 @@ class Evaluator:
             )
         self.split, self.ranks = split, ranks
         self.context_length = min(context_length, n_tokens - 1)
+        self._batch_size = max(1, EVALUATION_TOKENS // self.context_length)
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
-        self._measure, self._summary = _TEXT if split.scored is None else _TASK
+        self._measure, self._sums, self._summary = _TEXT if split.scored is None else _TASK
 
     def __call__(self, model: GPT) -> Evaluation:
         """The model's loss over the whole split; the model's training mode is left as it was."""
         training = model.training
         model.eval()
-        measured = self._over_tokens(model, self._measure)
+        spans = self._spans(model, self._measure)
+        sums = np.sum([self._sums(self.split, span, measured) for span, measured in spans], axis=0)
         model.train(training)
-        return self._summary(self.split, measured)
+        return self._summary(self.split, sums)
 
     def token_losses(self, model: GPT) -> Float[np.ndarray, " N"]:
         """Nats of each token of the split given those before it; 0 for the first one."""
-        return self._over_tokens(model, window_losses)
+        losses = np.zeros(len(self.split.tokens))
+        for span, measured in self._spans(model, window_losses):
+            losses[span] = measured
+        return losses
 
-    def _over_tokens(self, model: GPT, measure: Measure) -> Float[np.ndarray, "*measures N"]:
-        """What `measure` says of each token of the split; 0 for the first one."""
-        batches = self.ranks.share(list(self._batches()))
-        measured = [self._measured(model, measure, windows) for windows in batches]
+    def _spans(
+        self, model: GPT, measure: Measure
+    ) -> Iterator[tuple[slice, Float[np.ndarray, "*measures N"]]]:
+        """What `measure` says of the tokens but the first, span after span."""
+        place = 1
+        for windows in _parts(self.windows, self._batch_size * SPAN):
+            span = slice(place, int(windows[-1].start + windows[-1].last + 1))
+            yield span, self._over_span(model, measure, windows, span)
+            place = span.stop
+
+    def _over_span(
+        self, model: GPT, measure: Measure, windows: Windows, span: slice
+    ) -> Float[np.ndarray, "*measures N"]:
+        """What `measure` says of a span's tokens, from all ranks."""
+        batches = self.ranks.share(list(_parts(windows, self._batch_size)))
+        measured = [self._measured(model, measure, batch) for batch in batches]
         measures = self.ranks.first(list(measured[0].shape[:-2]) if measured else None)
-        numbers = np.zeros((*measures, len(self.split.tokens)), np.float32)
-        for windows, batch in zip(batches, measured, strict=True):
-            for i, (start, first, last) in enumerate(map(astuple, windows)):
-                numbers[..., start + 1 + first : start + 1 + last] = batch[..., i, first:last]
+        numbers = np.zeros((*measures, span.stop - span.start), np.float32)
+        for batch, rows in zip(batches, measured, strict=True):
+            for i, (start, first, last) in enumerate(batch.tolist()):
+                place = start + 1 - span.start
+                numbers[..., place + first : place + last] = rows[..., i, first:last]
         return np.array(self.ranks.sum(mx.array(numbers)), np.float64)
 
     def _measured(
-        self, model: GPT, measure: Measure, windows: list[Window]
+        self, model: GPT, measure: Measure, windows: Windows
     ) -> Float[np.ndarray, "*measures B T"]:
-        starts = np.array([window.start for window in windows])
-        tokens = read_windows(self.split.tokens, starts, self.context_length + 1)
+        tokens = read_windows(self.split.tokens, windows.start, self.context_length + 1)
         return np.array(measure(model, mx.array(tokens)))
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """At most `count` of the windows as tokens, evenly spread over the split."""
         spread = np.linspace(0, len(self.windows) - 1, count).astype(int)
-        starts = np.array([self.windows[i].start for i in np.unique(spread)])
+        starts = self.windows.start[np.unique(spread)]
         return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
 
-    def _batches(self) -> Iterator[list[Window]]:
-        size = max(1, EVALUATION_TOKENS // self.context_length)
-        for i in range(0, len(self.windows), size):
-            yield self.windows[i : i + size]
+
+def _parts(windows: Windows, size: int) -> Iterator[Any]:
+    return (windows[i : i + size] for i in range(0, len(windows), size))
 
 
-def _text_evaluation(split: Split, losses: Float[np.ndarray, " N"]) -> Evaluation:
+def _text_sums(
+    split: Split, span: slice, losses: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, " sums"]:
+    """Nats of a span, and by ability where there are any."""
+    return np.array([losses.sum(), *_by_ability(split, span, losses)])
+
+
+def _text_evaluation(split: Split, sums: Float[np.ndarray, " sums"]) -> Evaluation:
     """In bits per byte, which do not depend on the tokenizer."""
-    tokens, nats = len(losses) - 1, float(losses.sum())
-    per_bit_and_byte = math.log(2) * split.n_bytes
+    nats, *paid = sums.tolist()
+    tokens, per_bit_and_byte = len(split.tokens) - 1, math.log(2) * split.n_bytes
     return Evaluation(
         loss=nats / tokens,
         bits_per_byte=nats / per_bit_and_byte,
         tokens=tokens,
-        above_floor=_above_floor(split, nats, per_bit_and_byte),
-        abilities=_by_ability(split, losses, per_bit_and_byte),
+        **_above_floor(split, nats, paid, per_bit_and_byte),
     )
 
 
-def _task_evaluation(split: Split, measured: Float[np.ndarray, "2 N"]) -> Evaluation:
+def _task_sums(
+    split: Split, span: slice, measured: Float[np.ndarray, "2 N"]
+) -> Float[np.ndarray, " sums"]:
+    """Right answers and all answers of a span, nats of its scored tokens, and by ability."""
+    losses, right = measured * np.asarray(split.scored)[span]
+    answers = np.asarray(split.token_abilities)[span] == ABILITIES.index("answer")
+    counts = right[answers].sum(), answers.sum()
+    return np.array([*counts, losses.sum(), *_by_ability(split, span, losses)])
+
+
+def _task_evaluation(split: Split, sums: Float[np.ndarray, " sums"]) -> Evaluation:
     """In nats per scored token, and how many answers are right."""
-    losses, right = measured * np.asarray(split.scored)
-    tokens, nats = split.n_scored, float(losses.sum())
-    answers = np.asarray(split.token_abilities) == ABILITIES.index("answer")
+    right, answers, nats, *paid = sums.tolist()
+    tokens = split.n_scored
     return Evaluation(
         loss=nats / tokens,
         bits_per_byte=None,
         tokens=tokens,
-        above_floor=_above_floor(split, nats, tokens),
-        abilities=_by_ability(split, losses, tokens),
-        accuracy=float(right[answers].mean()),
+        accuracy=right / answers,
+        **_above_floor(split, nats, paid, tokens),
     )
 
 
-def _above_floor(split: Split, nats: float, unit: int | float) -> float | None:
-    return None if split.floor_nats is None else (nats - split.floor_nats) / unit
+_TEXT = window_losses, _text_sums, _text_evaluation
+_TASK = window_answers, _task_sums, _task_evaluation
 
 
 def _by_ability(
-    split: Split, losses: Float[np.ndarray, " N"], unit: int | float
-) -> Mapping[str, float]:
+    split: Split, span: slice, losses: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, " abilities"]:
+    """Nats by ability; empty where abilities are not known."""
     if split.token_abilities is None or not split.ability_floor_nats:
-        return {}
-    floors = split.ability_floor_nats
-    paid = np.bincount(split.token_abilities, losses, minlength=len(floors))
+        return np.empty(0)
+    count = len(split.ability_floor_nats)
+    return np.bincount(split.token_abilities[span], losses, minlength=count)
+
+
+def _above_floor(
+    split: Split, nats: float, paid: Sequence[float], unit: int | float
+) -> dict[str, Any]:
+    """What was paid above the floor, in all and by ability."""
+    abilities = zip((split.ability_floor_nats or {}).items(), paid, strict=False)
     return {
-        name: (float(nats_paid) - nats_floor) / unit
-        for (name, nats_floor), nats_paid in zip(floors.items(), paid, strict=True)
+        "above_floor": None if split.floor_nats is None else (nats - split.floor_nats) / unit,
+        "abilities": {name: (nats - floor) / unit for (name, floor), nats in abilities},
     }
-
-
-_TEXT = window_losses, _text_evaluation
-_TASK = window_answers, _task_evaluation
 
 
 def evaluation_windows(
     n_tokens: int,
     context_length: int,
     document_starts: Integer[np.ndarray, " documents"] | None = None,
-) -> list[Window]:
+) -> Windows:
     """Windows that together score every token but the first exactly once.
 
     Side by side in a plain text. Where documents are known, a window ends with the last document
@@ -188,14 +222,21 @@ def evaluation_windows(
     Raises:
         ConfigError: The text is shorter than one window.
     """
-    last, T, end = last_start(n_tokens, context_length), context_length, n_tokens - 1
-    windows, place = [], 0
-    while place < end:
-        stop = min(place + T, end)
+    last = last_start(n_tokens, context_length)
+    stops = np.fromiter(_stops(n_tokens - 1, context_length, document_starts), np.int64)
+    places = np.insert(stops[:-1], 0, 0)
+    starts = np.minimum(places, last)
+    return np.rec.fromarrays([starts, places - starts, stops - starts], dtype=_WINDOW)
+
+
+def _stops(
+    end: int, T: int, document_starts: Integer[np.ndarray, " documents"] | None
+) -> Iterator[int]:
+    """Where the windows end, of which each begins where the one before it ends."""
+    stop = 0
+    while stop < end:
+        place, stop = stop, min(stop + T, end)
         if document_starts is not None and stop < end:
             i = int(np.searchsorted(document_starts, stop, side="right")) - 1
             stop = int(document_starts[i]) if i >= 0 and document_starts[i] > place else stop
-        start = min(place, last)
-        windows.append(Window(start, place - start, stop - start))
-        place = stop
-    return windows
+        yield stop

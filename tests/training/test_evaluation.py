@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import mlx.core as mx
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from mlx_attn.errors import ConfigError
 from mlx_attn.model import GPT, GPTConfig
 from mlx_attn.text.corpus import Split
+from mlx_attn.training import evaluation
 from mlx_attn.training.evaluation import Evaluator, evaluation_windows
 
 
@@ -123,3 +125,24 @@ def test_the_losses_are_those_of_the_whole_text_read_at_once(trainer, corpus):
     expected = -log_p[np.arange(40), split.tokens[1:]]
     assert np.allclose(losses[1:], expected, atol=1e-5)
     assert losses[0] == 0
+
+
+def test_losses_are_added_up_over_spans_of_the_text(trainer, corpus, monkeypatch):
+    model = trainer().model
+    split = dataclasses.replace(
+        corpus.val,
+        token_abilities=np.arange(len(corpus.val.tokens)).astype(np.uint8) % 2,
+        floor_nats=1.0,
+        ability_floor_nats={"free": 1.0, "copy": 0.0},
+    )
+    whole = Evaluator(split, 12)(model)
+    losses = Evaluator(split, 12).token_losses(model)
+    monkeypatch.setattr(evaluation, "EVALUATION_TOKENS", 24)
+    monkeypatch.setattr(evaluation, "SPAN", 1)
+    parts = Evaluator(split, 12)
+    assert len(list(parts._spans(model, evaluation.window_losses))) > 4
+    result = parts(model)
+    assert result.loss == pytest.approx(whole.loss, rel=1e-6)
+    assert result.above_floor == pytest.approx(whole.above_floor, rel=1e-6)
+    assert result.abilities == pytest.approx(dict(whole.abilities), rel=1e-6)
+    assert parts.token_losses(model) == pytest.approx(losses, rel=1e-4)
