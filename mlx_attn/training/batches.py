@@ -63,10 +63,18 @@ class RandomWindows:
         """Uniformly drawn starts."""
         key = mx.array([seed ^ BATCH_STREAM, step], dtype=mx.uint32)
         choices = self.last + 1 if self.places is None else self.places.size
-        # Keys are 32 random bits each. `randint` draws floats, which reach only every sixth start
+        # Keys are twice 32 random bits. `randint` draws floats, which reach only every sixth start
         # of a corpus of 100 million tokens.
-        drawn = mx.random.split(key, self.batch_size)[:, 0] % choices
+        drawn = _below(choices, mx.random.split(key, self.batch_size))
         return drawn if self.places is None else self.places[drawn]
+
+
+def _below(choices: int, bits: Integer[mx.array, "B 2"]) -> Integer[mx.array, " B"]:
+    """Random numbers from 0 to `choices` - 1, made of 32 random bits where these suffice."""
+    if choices < 2**32:
+        return bits[:, 0] % choices
+    high, low = bits.astype(mx.uint64).moveaxis(1, 0)
+    return ((high << 32 | low) % mx.array(choices, mx.uint64)).astype(mx.int64)
 
 
 class EpochWindows:
@@ -91,14 +99,14 @@ class EpochWindows:
         epoch, place = divmod(step, self.steps_per_epoch)
         order = epoch_order(seed, epoch, self.n_windows)
         windows = order[place * self.batch_size :][: self.batch_size]
-        return mx.array(windows * self.context_length)
+        return mx.array(windows.astype(np.int64) * self.context_length)
 
 
 @lru_cache(maxsize=4)
 def epoch_order(seed: int, epoch: int, n_windows: int) -> Integer[np.ndarray, " windows"]:
     """The order of an epoch's windows."""
     generator = np.random.Generator(np.random.Philox(key=[seed ^ BATCH_STREAM, epoch]))
-    return generator.permutation(n_windows)
+    return generator.permutation(np.arange(n_windows, dtype=np.uint32))  # half of int64's memory
 
 
 def last_start(n_tokens: int, context_length: int) -> int:

@@ -105,3 +105,17 @@ def test_a_text_of_fewer_windows_than_a_batch_makes_a_smaller_batch():
 def test_a_text_that_is_too_short_is_refused_with_the_numbers(order):
     with pytest.raises(ConfigError, match="16 tokens to train on, too few for context_length=16"):
         order(16, 16, 1)
+
+
+def test_every_part_of_a_text_of_more_than_32_bits_is_reached():
+    order = RandomWindows(3 * 2**32, 16, 300)
+    starts = np.array(order.starts(0, 0))
+    assert starts.min() >= 0
+    assert starts.max() <= order.last
+    thirds = np.bincount(starts // 2**32, minlength=3)
+    assert (thirds > 60).all()
+
+
+def test_32_bits_suffice_for_a_text_of_as_many_places():
+    few, many = (RandomWindows(2**32 + 15 + extra, 16, 4).starts(0, 0) for extra in (0, 1))
+    assert (few.dtype, many.dtype) == (mx.uint32, mx.int64)
