@@ -8,6 +8,7 @@ import pytest
 from mlx_attn.attention import VARIANTS
 from mlx_attn.cli.group import COMMANDS
 from mlx_attn.model import PRESETS
+from mlx_attn.text.tasks import TASKS
 from mlx_attn.training.settings import known_keys
 
 ROOT = Path(__file__).parent.parent.parent
@@ -50,6 +51,11 @@ def test_every_command_is_in_the_guide(command):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_is_in_the_guide(preset):
     assert f"`{preset}`" in (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_is_in_its_page(task):
+    assert f"| `{task}` |" in (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
 
 
 def test_every_setting_has_a_help_text():

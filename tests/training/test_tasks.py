@@ -10,6 +10,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.model import GPT, GPTConfig
 from mlx_attn.text.corpus import Corpus, Split, prepare
 from mlx_attn.text.tasks import TASKS, Documents, draw
+from mlx_attn.text.tasks.table import RECIPE
 from mlx_attn.text.tokenizers.symbols import SymbolTokenizer
 from mlx_attn.training.answers import answered
 from mlx_attn.training.evaluation import Evaluator
@@ -130,7 +131,7 @@ def test_a_task_brings_its_recipe_and_anything_said_wins_over_it():
     assert settings.preset == "recall"
     assert settings.training.steps == 7
     assert settings.text.tokenizer == "symbols"
-    assert settings.training.optimizer == TASKS["recall"].recipe["optimizer"]
+    assert settings.training.optimizer == RECIPE["optimizer"]
     assert settings.model["context_length"] == 33
 
 
