@@ -129,7 +129,7 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
 def _lowest(wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The name and the settings of what all layers lie upon."""
     task = TASKS.get(wanted.get("data", ""))
-    if task and "preset" not in wanted:
+    if task and wanted.get("preset", task.name) == task.name:
         return task.name, expanded(task.settings)
     preset = str(wanted.get("preset", DEFAULT_PRESET))
     chosen = find_preset(preset)

@@ -135,6 +135,12 @@ def test_a_task_brings_its_recipe_and_anything_said_wins_over_it():
     assert settings.model["context_length"] == 33
 
 
+def test_a_task_s_recipe_goes_by_its_name():
+    settings = resolve({"data": "recall", "n_heads": 2})
+    again = resolve({"preset": settings.preset, "data": "recall", **settings.model})
+    assert again == settings
+
+
 def test_a_named_preset_keeps_its_own_recipe_but_holds_a_document():
     settings = resolve({"data": "markov", "preset": "macbook"})
     assert settings.model["context_length"] == 101
