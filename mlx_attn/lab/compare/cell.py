@@ -122,7 +122,7 @@ class Glance:
             corpus.val, evaluator.context_length, trainer.config.token_memory
         )
         spread = np.linspace(0, len(evaluator.windows) - 1, GLANCE).astype(int)
-        self._starts = mx.array([evaluator.windows[i].start for i in np.unique(spread)])
+        self._starts = mx.array(evaluator.windows.start[np.unique(spread)])
 
     def __call__(self, report: Stepped) -> Point:
         """The loss now; the model goes on training."""
