@@ -121,7 +121,9 @@ class Trainer:
 
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start one step: its loss and gradient norm, on their way to being computed."""
-        self.optimizer.schedule(self.factor)
+        # A schedule by the clock goes by rank 0's.
+        factor = self.ranks.first(self.factor) if self.config.minutes else self.factor
+        self.optimizer.schedule(factor)
         self.ranks.vary_randomness(self.config.seed, self.progress.step)
         result = self.step(self.starts())
         with self.ranks.waiting():

@@ -107,7 +107,7 @@ def main(folder: Path, ranks: Ranks) -> dict[str, Any]:
         resumed.resume(open_run(folder / "noisy"))
     results["resumed"] = outcome(resumed)
     results["minutes"] = outcome(
-        trainer_of(corpus, ranks, steps=0, minutes=[0.005, 5.0][ranks.rank])
+        trainer_of(corpus, ranks, steps=0, minutes=[0.01, 5.0][ranks.rank], eval_every=5)
     )
     text = "other.txt" if ranks.rank else "text.txt"
     results["refusal"] = refusal(trainer_of(corpus_of(folder, text), ranks))

@@ -78,7 +78,7 @@ def test_two_ranks_have_the_losses_of_one_with_the_joined_batch(
 
 
 def test_all_ranks_end_with_the_same_bits(pair):
-    for name in ("compiled", "muon", "parts", "straight", "resumed"):
+    for name in ("compiled", "muon", "parts", "straight", "resumed", "minutes"):
         assert pair[0][name] == pair[1][name], name
 
 
