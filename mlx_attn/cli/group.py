@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "convert": "Write a trained model in another form of attention, and measure the error.",
     "probe": "Show what each head looks at, and what its matrices are like.",
     "compare": "Say which form of attention is better, with error bars.",
+    "claims": "Put what others say of attention to the test.",
     "report": "Show what a comparison found: a page, Markdown, figures.",
     "data": "Show, fetch and generate the texts to train on.",
     "info": "Show the machine, the versions and what is fast here.",

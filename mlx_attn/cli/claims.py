@@ -1,0 +1,153 @@
+"""`mlx-attn claims`: what others say of attention, put to the test here."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mlx_attn.cli.environment import check_environment
+from mlx_attn.cli.interruption import INTERRUPTED
+
+if TYPE_CHECKING:
+    from mlx_attn.lab.claims import Claim
+    from mlx_attn.lab.claims.claim import Conclusion
+    from mlx_attn.lab.claims.testing import Effort
+    from mlx_attn.lab.compare.crew import Crew
+    from mlx_attn.show.comparing import Silent
+
+_EXAMPLES = """\b
+Examples:
+  mlx-attn claims list
+  mlx-attn claims run query-not-needed-one-head
+  mlx-attn claims run --all --seeds 8
+"""
+
+
+@click.group(invoke_without_command=True, epilog=_EXAMPLES)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Put what others say of attention to the test.
+
+    A claim holds, does not hold, or is undecided: here, at the size of these trainings. Without a
+    subcommand: the claims there are.
+    """
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_claims)
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def list_claims(as_json: bool = False) -> None:
+    """Show the claims: what each says, who says it, and how it is tested."""
+    from mlx_attn.lab.claims import CLAIMS
+    from mlx_attn.show.claims import claims_table
+    from mlx_attn.show.terminal import stdout_console
+
+    if as_json:
+        keys = ("name", "statement", "source", "protocol")
+        rows = [{key: getattr(claim, key) for key in keys} for claim in CLAIMS.values()]
+        click.echo(json.dumps({"claims": rows}))
+    else:
+        stdout_console().print(claims_table(CLAIMS.values()))
+
+
+@command.command("run", epilog=_EXAMPLES)
+@click.argument("names", nargs=-1, metavar="NAME...")
+@click.option("--all", "every", is_flag=True, help="All claims.")
+@click.option("--seeds", type=int, default=5, show_default=True, metavar="N", help="Seeds.")
+@click.option("--steps", type=int, metavar="N", help="Steps of every training (default: 200).")
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    default=Path("runs/claims"),
+    show_default=True,
+    metavar="DIR",
+    help="Where trainings, findings and reports go.",
+)
+@click.option("--jobs", type=click.IntRange(0), default=0, metavar="N", help="Trainings at once.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a claim.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+def run(
+    names: tuple[str, ...],
+    every: bool,
+    seeds: int,
+    steps: int | None,
+    out: Path,
+    jobs: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Test claims, and say of each whether it holds.
+
+    Claims share their trainings: what one has trained another does not train again. The same
+    command goes on where it was interrupted.
+    """
+    from mlx_attn.lab.claims import CLAIMS, find_claim
+    from mlx_attn.lab.claims.testing import Effort
+    from mlx_attn.lab.compare.crew import Crew
+    from mlx_attn.lab.compare.store import Store
+    from mlx_attn.show.comparing import display_for
+    from mlx_attn.show.terminal import stderr_console
+
+    check_environment()
+    if bool(names) == every:
+        raise click.UsageError("name claims, or --all; `mlx-attn claims list` shows them")
+    claims = [find_claim(name) for name in names] or list(CLAIMS.values())
+    effort = Effort(seeds=seeds, settings={"steps": steps} if steps else {})
+    crew = Crew(Store(out / "trainings"), jobs)
+    with display_for(stderr_console(), quiet or as_json) as display:
+        try:
+            for tested in _tested(claims, crew, effort, display):
+                _keep(tested, out)
+                _show(tested, as_json)
+        except KeyboardInterrupt:
+            display.message("interrupted; finished trainings are kept: the same command goes on")
+            click.get_current_context().exit(INTERRUPTED)
+
+
+def _tested(
+    claims: "list[Claim]", crew: "Crew", effort: "Effort", display: "Silent"
+) -> "Iterator[Conclusion]":
+    """Every claim tested, with what happens on the way shown."""
+    from mlx_attn.lab.claims.claim import Conclusion
+    from mlx_attn.lab.claims.testing import put_to_the_test
+    from mlx_attn.show.machine import versions
+
+    for claim in claims:
+        command_line = ["mlx-attn", "claims", "run", claim.name, "--seeds", str(effort.seeds)]
+        for key, value in (effort.settings or {}).items():
+            command_line += [f"--{key}", str(value)]
+        display.message(f"{claim.name}: {claim.protocol}")
+        for event in put_to_the_test(claim, crew, effort, shlex.join(command_line), versions()):
+            if isinstance(event, Conclusion):
+                yield event
+            else:
+                display(event)
+
+
+def _keep(tested: "Conclusion", directory: Path) -> None:
+    """Write the finding, and of a contest the comparison and its report."""
+    from mlx_attn.files import write_text
+    from mlx_attn.lab.compare.reading import save_comparison
+    from mlx_attn.show.report import write_report
+
+    finding = tested.finding
+    content = json.dumps(finding.as_dict(), indent=1, allow_nan=False) + "\n"
+    write_text(directory / "findings" / f"{finding.claim}.json", content)
+    if tested.comparison:
+        save_comparison(tested.comparison, directory / finding.claim)
+        write_report(tested.comparison, directory / finding.claim)
+
+
+def _show(tested: "Conclusion", as_json: bool) -> None:
+    from mlx_attn.show.claims import finding_lines
+    from mlx_attn.show.terminal import stdout_console
+
+    if as_json:
+        click.echo(json.dumps(tested.finding.as_dict()))
+    else:
+        stdout_console().print(finding_lines(tested.finding))
