@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 from mlx_attn.blas_wheel import forwarding_library
 
@@ -25,13 +26,21 @@ _TOO_LATE = "mlx was imported before mlx_attn, so its slow BLAS is in use: impor
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """What `preload` did: the library in use, or why there is none and what to do."""
+    """What `preload` did: the library in use, or why there is none and what to do.
+
+    Attributes:
+        library: Its name; None where MLX's own is in use.
+        note: What was done, or what to do.
+        threads: Threads of a matrix product, where that can be changed; 1 elsewhere.
+    """
 
     library: str | None
     note: str
+    threads: int = 1
 
 
 _loaded: Blas | None = None
+_handle: ctypes.CDLL | None = None
 
 
 def preload() -> Blas:
@@ -46,6 +55,12 @@ def preload() -> Blas:
     return _loaded
 
 
+def use_threads(count: int) -> None:
+    """Give every matrix product from now on so many threads, where the library is OpenBLAS."""
+    if set_threads := _openblas("set_num_threads"):
+        set_threads(count)
+
+
 def _choose() -> Blas:
     wish = os.environ.get(SWITCH, "")
     if sys.platform != "linux":
@@ -57,20 +72,32 @@ def _choose() -> Blas:
         return Blas(None, _TOO_LATE)
     for name in (wish,) if wish else _CANDIDATES:
         if _load(name):
-            return Blas(name, "loaded before mlx")
+            return _in_use(name)
     return Blas(None, f"{wish} cannot be loaded") if wish else _from_wheel()
 
 
 def _from_wheel() -> Blas:
     library = forwarding_library()
     if library and _load(str(library)):
-        return Blas("scipy-openblas32", "loaded before mlx")
+        return _in_use("scipy-openblas32")
     return Blas(None, _HINT)
 
 
+def _in_use(name: str) -> Blas:
+    get_threads = _openblas("get_num_threads")
+    return Blas(name, "loaded before mlx", get_threads() if get_threads else 1)
+
+
+def _openblas(function: str) -> Any:
+    """A function of OpenBLAS, or of the one in the wheel; None where there is none."""
+    names = (f"openblas_{function}", f"scipy_openblas_{function}")
+    return next((getattr(_handle, name) for name in names if hasattr(_handle, name)), None)
+
+
 def _load(name: str) -> bool:
+    global _handle
     try:
-        ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        _handle = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
     except OSError:
         return False
     return True

@@ -13,6 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LIBRARY = [file for file in FILES if file.relative_to(PACKAGE).parts[0] not in ("show", "cli")]
 
 GROUND = {"errors", "blas", "blas_wheel", "files", "trees", "exponentials", "keys", "lazy"}
+GROUND |= {"streams"}
 SEES: dict[str, set[str]] = {
     "attention": GROUND,
     "model": {"attention", *GROUND},

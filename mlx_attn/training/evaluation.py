@@ -7,6 +7,7 @@ is the right one counts too.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -15,6 +16,7 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.model import GPT
+from mlx_attn.streams import cores, side_by_side
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
 from mlx_attn.training.batches import last_start
@@ -116,7 +118,7 @@ class Evaluator:
     ) -> Float[np.ndarray, "*measures N"]:
         """What `measure` says of a span's tokens, from all ranks."""
         batches = self.ranks.share(list(_parts(windows, self._batch_size)))
-        measured = [self._measured(model, measure, batch) for batch in batches]
+        measured = list(self._measured(model, measure, batches))
         measures = self.ranks.first(list(measured[0].shape[:-2]) if measured else None)
         numbers = np.zeros((*measures, span.stop - span.start), np.float32)
         for batch, rows in zip(batches, measured, strict=True):
@@ -126,10 +128,13 @@ class Evaluator:
         return np.array(self.ranks.sum(mx.array(numbers)), np.float64)
 
     def _measured(
-        self, model: GPT, measure: Measure, windows: Windows
-    ) -> Float[np.ndarray, "*measures B T"]:
-        tokens = read_windows(self.split.tokens, windows.start, self.context_length + 1)
-        return np.array(measure(model, mx.array(tokens)))
+        self, model: GPT, measure: Measure, batches: Sequence[Windows]
+    ) -> Iterator[Float[np.ndarray, "*measures B T"]]:
+        """What `measure` says of each batch, computed on all cores."""
+        length = self.context_length + 1
+        for several in _parts(batches, cores()):
+            read = [read_windows(self.split.tokens, batch.start, length) for batch in several]
+            yield from map(np.array, side_by_side(partial(measure, model), _on_device(read)))
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """At most `count` of the windows as tokens, evenly spread over the split."""
@@ -138,8 +143,12 @@ class Evaluator:
         return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
 
 
-def _parts(windows: Windows, size: int) -> Iterator[Any]:
-    return (windows[i : i + size] for i in range(0, len(windows), size))
+def _parts(of: Any, size: int) -> Iterator[Any]:
+    return (of[i : i + size] for i in range(0, len(of), size))
+
+
+def _on_device(arrays: Sequence[np.ndarray]) -> list[mx.array]:
+    return [mx.array(array) for array in arrays]
 
 
 def _text_sums(

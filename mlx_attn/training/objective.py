@@ -41,6 +41,10 @@ class Objective(Protocol):
         """The mean loss in nats per scored token."""
         ...
 
+    def weight(self, batch: Any) -> Numbers:
+        """How many tokens that is the mean of."""
+        ...
+
 
 class EveryToken:
     """The loss of a text: the mean over all tokens of all windows."""
@@ -55,6 +59,10 @@ class EveryToken:
         batch's would be off in the fifth digit.
         """
         return window_losses(model, batch).mean(-1).mean(-1)
+
+    def weight(self, batch: Windows) -> Numbers:
+        """All tokens but each window's first."""
+        return mx.array(float(batch.shape[-2] * (batch.shape[-1] - 1)))
 
 
 class ScoredTokens:
@@ -82,6 +90,10 @@ class ScoredTokens:
         windows, scored = batch
         total = (window_losses(model, windows) * scored).sum(_WINDOW_AXES)
         return total / mx.maximum(scored.sum(_WINDOW_AXES), 1)
+
+    def weight(self, batch: tuple[Windows, Scored]) -> Numbers:
+        """The scored ones."""
+        return batch[1].sum(_WINDOW_AXES).astype(mx.float32)
 
 
 def objective_for(split: Split, context_length: int, token_memory: int) -> Objective:

@@ -11,7 +11,9 @@ import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 
+from mlx_attn.training.adamw import AdamW
 from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.muon import Muon
 from mlx_attn.trees import named_arrays
 
 Claims = Callable[[str, mx.array], bool]
@@ -91,7 +93,7 @@ def everything(name: str, array: mx.array) -> bool:
 def _groups(config: TrainConfig, n_heads: int) -> list[Group]:
     def adamw(decay: float) -> optim.Optimizer:
         # MLX leaves the correction out by default, which makes the first steps 3 times too large.
-        return optim.AdamW(
+        return AdamW(
             config.lr, [config.beta1, config.beta2], weight_decay=decay, bias_correction=True
         )
 
@@ -103,6 +105,5 @@ def _groups(config: TrainConfig, n_heads: int) -> list[Group]:
         Group("rest", everything, adamw(decay if config.decay == "all" else 0.0), config.lr),
     ]
     if config.optimizer == "muon":
-        muon = optim.Muon(config.muon_lr, weight_decay=0.0)
-        groups.insert(0, Group("hidden", is_hidden_matrix, muon, config.muon_lr))
+        groups.insert(0, Group("hidden", is_hidden_matrix, Muon(config.muon_lr), config.muon_lr))
     return groups

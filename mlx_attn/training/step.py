@@ -15,11 +15,14 @@ from mlx.utils import tree_map
 
 from mlx_attn.attention.metal import on_gpu
 from mlx_attn.model import GPT
+from mlx_attn.streams import undivided
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.objective import Numbers, Objective
 from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.training.ranks import ALONE, Ranks
+from mlx_attn.training.shares import divided
 from mlx_attn.training.tokens import Starts
+from mlx_attn.trees import count_parameters
 
 
 class TrainStep:
@@ -44,7 +47,8 @@ class TrainStep:
         self.model, self.optimizer, self.config = model, optimizer, config
         self.objective, self.ranks = objective, ranks
         self._dtype = getattr(mx, config.dtype)
-        self._value_and_grad = nn.value_and_grad(model, self._loss)
+        whole = nn.value_and_grad(model, self._loss)
+        self._value_and_grad = divided(whole, objective.weight, count_parameters(model))
         self._single = self._compiled(self._step)
         self._micro = self._compiled(self._accumulate)
         self._apply = self._compiled(self._finish)
@@ -92,18 +96,18 @@ class TrainStep:
     def _gradients(self, batch: Any) -> tuple[Numbers, dict]:
         return self._value_and_grad(batch)
 
-    def _loss(self, batch: Any) -> Numbers:
-        """Mean loss, computed in the compute type over float32 master weights."""
+    def _loss(self, batch: Any, weight: float | Numbers = 1.0) -> Numbers:
+        """Mean loss by weight, computed in the compute type over float32 master weights."""
         if self._dtype == mx.float32:
-            return self.objective.loss(self.model, batch)
+            return self.objective.loss(self.model, batch) * weight
         masters = self.model.trainable_parameters()
         self.model.update(tree_map(lambda p: p.astype(self._dtype), masters))
         loss = self.objective.loss(self.model, batch)
         self.model.update(masters)
-        return loss
+        return loss * weight
 
     def _compiled(self, function: Callable) -> Callable:
         wanted = {"auto": on_gpu(), "on": True, "off": False}[self.config.compile]
         if not wanted:
             return function
-        return mx.compile(function, inputs=self.state, outputs=self.state)
+        return mx.compile(undivided(function), inputs=self.state, outputs=self.state)

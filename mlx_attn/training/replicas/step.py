@@ -15,6 +15,7 @@ import mlx.core as mx
 from jaxtyping import Integer
 from mlx.utils import tree_map
 
+from mlx_attn.streams import undivided
 from mlx_attn.training.objective import Numbers
 from mlx_attn.training.state import MODEL, gathered, nested, put_back, under
 from mlx_attn.training.step import TrainStep
@@ -77,7 +78,7 @@ class ReplicaStep(TrainStep):
             return norm, gathered(self.model, self.optimizer)
 
         with self._borrowed():
-            mapped: Any = mx.vmap(one)
+            mapped: Any = mx.vmap(undivided(one))
             norms, moved = mapped(self.stack, gradients)
         self.stack.update(moved)
         return norms

@@ -1,0 +1,55 @@
+"""Work divided among streams gives the same numbers, and is left whole where it must be."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn import blas, streams
+from mlx_attn.streams import cores, share_of_cores, side_by_side, undivided
+
+
+@pytest.fixture
+def three_cores(monkeypatch):
+    monkeypatch.setattr(streams, "cores", lambda: 3)
+
+
+@pytest.mark.parametrize(("pieces", "shares"), [(1, 1), (2, 2), (4, 2), (6, 3), (7, 1), (9, 3)])
+def test_shares_are_equal_and_at_most_one_per_core(three_cores, pieces, shares):
+    assert share_of_cores(pieces) == shares
+
+
+def test_there_are_as_many_streams_as_the_blas_has_threads(monkeypatch):
+    monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=5))
+    assert cores() == (5 if mx.default_device().type == mx.DeviceType.cpu else 1)
+
+
+def test_results_come_in_the_order_of_the_parts():
+    parts = list(mx.arange(12.0).reshape(3, 4))
+    results = side_by_side(lambda part: {"twice": 2 * part, "sum": part.sum()}, parts)
+    assert [float(result["sum"]) for result in results] == [6, 22, 38]
+    assert np.array(results[2]["twice"]).tolist() == [16, 18, 20, 22]
+
+
+def test_one_part_stays_on_the_stream_it_was_on(monkeypatch):
+    monkeypatch.setattr(blas, "use_threads", lambda count: pytest.fail("the threads are taken"))
+    assert float(side_by_side(mx.sum, [mx.ones(3)])[0]) == 3
+
+
+def test_parts_that_depend_on_each_other_s_streams_can_follow():
+    halves = side_by_side(lambda part: part @ part.T, mx.ones((4, 3)).split(2))
+    again = side_by_side(lambda part: part + halves[1], halves)
+    assert np.array(again[0]).tolist() == [[6, 6], [6, 6]]
+
+
+def test_undivided_work_has_one_core():
+    assert undivided(cores)() == 1
+    assert cores() == (blas.preload().threads if mx.default_device() == mx.cpu else 1)
+
+
+def test_undivided_ends_with_an_error():
+    def fail():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        undivided(fail)()
+    assert not streams._of_this_thread.undivided
