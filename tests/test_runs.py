@@ -4,7 +4,15 @@ import pytest
 
 from mlx_attn.errors import RunError
 from mlx_attn.model import GPT, GPTConfig
-from mlx_attn.runs import create_run, find_runs, free_name, open_run
+from mlx_attn.runs import (
+    create_run,
+    find_replicas,
+    find_runs,
+    free_name,
+    open_run,
+    run_names,
+    seed_place,
+)
 from mlx_attn.text.tokenizers import train_tokenizer
 
 CONFIG = GPTConfig(vocab_size=5, context_length=4, emb_dim=4, n_heads=2, n_layers=1)
@@ -186,3 +194,28 @@ def test_a_free_name_gets_a_number(tmp_path):
 def test_config_json_is_for_people_too(run):
     text = (run.path / "config.json").read_text()
     assert text == json.dumps(SETTINGS, indent=1, sort_keys=True) + "\n"
+
+
+def test_seeds_trained_at_once_are_found_in_order(tmp_path):
+    for seed in (10, 9, 11):
+        create_run(seed_place(tmp_path / "several", seed), SETTINGS)
+    create_run(tmp_path / "several" / "seed-9-merged", SETTINGS)
+    for name in ("several", str(tmp_path / "several")):
+        runs = find_replicas(name, tmp_path)
+        assert [run.name for run in runs] == ["seed-9", "seed-10", "seed-11"]
+
+
+def test_a_run_is_not_several(run, tmp_path):
+    assert find_replicas("run", tmp_path) == []
+    assert find_replicas("nothing", tmp_path) == []
+
+
+def test_runs_of_seeds_are_called_by_both_names(run, tmp_path):
+    create_run(seed_place(tmp_path / "several", 3), SETTINGS)
+    assert set(run_names(tmp_path)) == {"run", "several/seed-3"}
+
+
+def test_a_directory_of_seeds_is_no_run_and_tells_which_are(tmp_path):
+    create_run(seed_place(tmp_path / "several", 3), SETTINGS)
+    with pytest.raises(RunError, match=r"not a run directory \(there are: .*several/seed-3\)"):
+        open_run(tmp_path / "several")

@@ -4,7 +4,7 @@ A trainer is new, goes on where an earlier one stopped, or starts from another r
 """
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,24 +24,30 @@ def new_trainer(
     settings: Settings | None, display: "Display", ranks: "Ranks"
 ) -> "tuple[Corpus, Trainer]":
     """The text that the settings name, and a trainer on it; None are rank 0's settings."""
-    from mlx_attn.show.downloads import download_lines, tokenizing_lines
-    from mlx_attn.text.corpus import prepare
     from mlx_attn.training.trainer import Trainer
 
     settings = settings_of_first(settings, ranks)
-    text = settings.text
-    if text.data == "-" and ranks.size > 1:
+    if settings.text.data == "-" and ranks.size > 1:
         raise ConfigError("several ranks cannot read one standard input: name a file with --data")
+    corpus = prepared_text(settings, display)
+    return corpus, Trainer(settings, corpus, ranks)
+
+
+def prepared_text(settings: Settings, display: "Display") -> "Corpus":
+    """The text that the settings name."""
+    from mlx_attn.show.downloads import download_lines, tokenizing_lines
+    from mlx_attn.text.corpus import prepare
+
+    text = settings.text
     if text.data == "-" and _at_terminal():
         display.message("reading the text from the terminal; Ctrl-D ends it")
-    corpus = prepare(
+    return prepare(
         text.data,
         text.tokenizer,
         text.vocab_size,
         progress=download_lines(display.message),
         tokenizing=tokenizing_lines(display.message),
     )
-    return corpus, Trainer(settings, corpus, ranks)
 
 
 def settings_of_first(settings: Settings | None, ranks: "Ranks") -> Settings:
@@ -57,6 +63,15 @@ def resumed_trainer(
     from mlx_attn.runs import find_run
 
     run = find_run(name)
+    settings = resumed_settings(run, changes)
+    corpus, trainer = new_trainer(settings, display, ranks)
+    check_same_text(run, corpus)
+    trainer.resume(run)
+    return corpus, trainer
+
+
+def resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
+    """The settings of a run that is to go on, with some of them changed."""
     if not run.checkpoint.exists():
         raise RunError(f"{run.path} has no checkpoint: there is nothing to go on from")
     settings = settings_from(run.settings, changes)
@@ -65,10 +80,7 @@ def resumed_trainer(
             f"{run.path} read its text from standard input: pipe the same text in again, or name a "
             "file that holds it with --data"
         )
-    corpus, trainer = new_trainer(settings, display, ranks)
-    _check_same_text(run, corpus)
-    trainer.resume(run)
-    return corpus, trainer
+    return settings
 
 
 def starting_run(name: str, flags: dict[str, Any]) -> "tuple[Run, dict[str, Any]]":
@@ -92,34 +104,51 @@ def take_over(start: "Run", corpus: "Corpus", trainer: "Trainer") -> None:
     trainer.start_from(starting_point(start.load_model(), trainer.model.config))
 
 
-def new_directory(settings: Settings, out: Path | None, name: str | None, overwrite: bool) -> Path:
+def new_directory(settings: Settings, out: Path | None, name: str | None) -> Path:
     """Where a new run goes: as told, or a free name in runs/."""
-    from mlx_attn.runs import RUNS, check_free, free_name
+    from mlx_attn.runs import RUNS, free_name
 
     if out and name:
         raise ConfigError("--out and --name both say where the run goes: use one")
     if not (out or name):
         return free_name(RUNS, f"{settings.preset}-{settings.variant}")
-    path = out or RUNS / str(name)
-    check_free(path, overwrite)
-    return path
+    return out or RUNS / str(name)
 
 
-def record_run(
-    trainer: "Trainer", corpus: "Corpus", path: Path, overwrite: bool, init_from: str | None
-) -> "Run":
-    """The run directory with its settings; a new one gets the tokenizer too."""
-    from mlx_attn.runs import create_run
-    from mlx_attn.show.machine import versions
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run lands, and what it is begun from."""
 
-    facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
-    facts |= {"init_from": init_from} if init_from else {}
-    record = trainer.settings.record(trainer.model.config, **facts)
-    if trainer.run:
-        return trainer.run.with_settings({**trainer.run.settings, **record})
-    run = create_run(path, record, overwrite)
-    corpus.tokenizer.save(run.path)
-    return run
+    path: Path
+    overwrite: bool = False
+    init_from: str | None = None
+
+    def inside(self, path: Path) -> "Place":
+        """The place of one of several runs, in a directory that is no run itself."""
+        from mlx_attn.runs import check_no_run
+
+        check_no_run(self.path)
+        return replace(self, path=path)
+
+    def check(self) -> None:
+        """Refuse a place where the run must not go."""
+        from mlx_attn.runs import check_free
+
+        check_free(self.path, self.overwrite)
+
+    def record(self, trainer: "Trainer", corpus: "Corpus", **more: Any) -> "Run":
+        """The run directory with its settings and more facts; a new one gets the tokenizer too."""
+        from mlx_attn.runs import create_run
+        from mlx_attn.show.machine import versions
+
+        facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions(), **more}
+        facts |= {"init_from": self.init_from} if self.init_from else {}
+        record = trainer.settings.record(trainer.model.config, **facts)
+        if trainer.run:
+            return trainer.run.with_settings({**trainer.run.settings, **record})
+        run = create_run(self.path, record, self.overwrite)
+        corpus.tokenizer.save(run.path)
+        return run
 
 
 def _at_terminal() -> bool:
@@ -127,7 +156,8 @@ def _at_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def _check_same_text(run: "Run", corpus: "Corpus") -> None:
+def check_same_text(run: "Run", corpus: "Corpus") -> None:
+    """Refuse to go on with a run on another text."""
     if corpus.digest != run.settings.get("digest"):
         raise RunError(
             f"{run.path} was trained on another text than {corpus.name} holds now: name the old "

@@ -53,9 +53,9 @@ def run_argument(command: _Command) -> _Command:
 
 
 def _complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list[CompletionItem]:
-    from mlx_attn.runs import find_runs
+    from mlx_attn.runs import run_names
 
-    names = [run.name for run in find_runs() if run.name.startswith(start)]
+    names = [name for name in run_names() if name.startswith(start)]
     return [CompletionItem(name) for name in names] or [CompletionItem(start, type="dir")]
 
 

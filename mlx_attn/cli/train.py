@@ -1,6 +1,5 @@
 """`mlx-attn train`: from settings to a run directory."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,11 +7,12 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.cli.environment import check_environment
-from mlx_attn.cli.interruption import INTERRUPTED, orderly
+from mlx_attn.cli.interruption import Asked
+from mlx_attn.cli.manner import Manner, run_orderly
 from mlx_attn.cli.preparation import (
+    Place,
     new_directory,
     new_trainer,
-    record_run,
     resumed_trainer,
     starting_run,
     take_over,
@@ -20,17 +20,20 @@ from mlx_attn.cli.preparation import (
 from mlx_attn.cli.ranks import connected, named
 from mlx_attn.cli.settings_file import read_settings
 from mlx_attn.cli.train_options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
+from mlx_attn.cli.train_several import alone, begin_several, go_on_with_several
 from mlx_attn.errors import ConfigError
 from mlx_attn.training.settings import RESUMABLE, resolve
 
 if TYPE_CHECKING:
+    from mlx_attn.runs import Run
     from mlx_attn.show.progress import Display
     from mlx_attn.text.corpus import Corpus
     from mlx_attn.training.ranks import Ranks
+    from mlx_attn.training.settings import Settings
     from mlx_attn.training.trainer import Trainer
 
 
-def train(dry_run: bool, as_json: bool, quiet: bool, **options: Any) -> None:
+def train(dry_run: bool, as_json: bool, quiet: bool, together: str | None, **options: Any) -> None:
     """Train a tiny GPT with any attention.
 
     Without options: the preset `tiny` on stories that are made on the spot, with no network. A flag
@@ -38,7 +41,7 @@ def train(dry_run: bool, as_json: bool, quiet: bool, **options: Any) -> None:
     which beats the preset. Ctrl-C finishes the step, saves, and says how to go on. Under mlx.launch
     all processes train one model: each takes its part of every batch.
     """
-    from mlx_attn.show.progress import Silent, display_for
+    from mlx_attn.show.progress import Silent
     from mlx_attn.show.terminal import stderr_console
 
     check_environment()
@@ -47,18 +50,15 @@ def train(dry_run: bool, as_json: bool, quiet: bool, **options: Any) -> None:
         if ranks.rank:
             display = Silent(stderr_console())
             corpus, trainer = new_trainer(None, display, ranks)
+            if not dry_run:
+                _train(trainer, corpus, display)
         else:
-            display = display_for(as_json, quiet, stderr_console())
-            corpus, trainer = _prepared(ranks, display, dry_run, **options)
-            _show_plan(trainer, corpus, dry_run, as_json, quiet)
-        if not dry_run:
-            _train(trainer, corpus, display)
+            _lead(ranks, Manner(dry_run, as_json, quiet, together), **options)
 
 
-def _prepared(
+def _lead(
     ranks: "Ranks",
-    display: "Display",
-    dry_run: bool,
+    manner: Manner,
     *,
     resume: str | None,
     init_from: str | None,
@@ -66,29 +66,56 @@ def _prepared(
     out: Path | None,
     name: str | None,
     overwrite: bool,
+    replicas: int | None,
     **options: Any,
-) -> "tuple[Corpus, Trainer]":
-    """The text and the trainer that the options ask for; where it will train, its run as well."""
+) -> None:
+    """Do what the options ask for."""
     environment, flags = _layers(options)
     if resume:
         if out or name or config or overwrite or init_from:
             raise ConfigError(
                 "--resume goes on in place: leave out --out, --name, --config and --init-from"
             )
+        if replicas:
+            raise ConfigError("--resume goes on with the seeds there are: leave out --replicas")
         # What the environment says of other settings is for new runs.
         changes = {k: v for k, v in environment.items() if k in RESUMABLE} | flags
-        path = Path(resume)
-        corpus, trainer = resumed_trainer(resume, changes, display, ranks)
+        _go_on(resume, changes, ranks, manner)
     else:
         start, below = starting_run(init_from, flags) if init_from else (None, {})
         settings = resolve(below, read_settings(config) if config else {}, environment, flags)
-        path = new_directory(settings, out, name, overwrite)
-        corpus, trainer = new_trainer(settings, display, ranks)
-        if start:
-            take_over(start, corpus, trainer)
-    if not dry_run:
-        trainer.run = record_run(trainer, corpus, path, overwrite, init_from)
-    return corpus, trainer
+        place = Place(new_directory(settings, out, name), overwrite, init_from)
+        if replicas:
+            alone(ranks)
+            begin_several(settings, replicas, place, start, manner)
+        else:
+            _begin(settings, place, start, ranks, manner)
+
+
+def _begin(
+    settings: "Settings", place: Place, start: "Run | None", ranks: "Ranks", manner: Manner
+) -> None:
+    """A new training."""
+    place.check()
+    display = manner.display()
+    corpus, trainer = new_trainer(settings, display, ranks)
+    if start:
+        take_over(start, corpus, trainer)
+    _show_and_train(trainer, corpus, place, display, manner)
+
+
+def _go_on(resume: str, changes: dict[str, Any], ranks: "Ranks", manner: Manner) -> None:
+    """The training of a run, or of several that were begun at once."""
+    from mlx_attn.runs import find_replicas
+
+    runs = find_replicas(resume)
+    if runs:
+        alone(ranks)
+        go_on_with_several(runs, changes, manner)
+        return
+    display = manner.display()
+    corpus, trainer = resumed_trainer(resume, changes, display, ranks)
+    _show_and_train(trainer, corpus, Place(Path(resume)), display, manner)
 
 
 def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -103,38 +130,33 @@ def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return environment, flags
 
 
-def _show_plan(
-    trainer: "Trainer", corpus: "Corpus", dry_run: bool, as_json: bool, quiet: bool
+def _show_and_train(
+    trainer: "Trainer", corpus: "Corpus", place: Place, display: "Display", manner: Manner
 ) -> None:
-    """The plan: before a training a message, alone a result."""
+    """Show the plan, and train unless that is all that is wanted."""
     from mlx_attn.show.plan import plan_facts, plan_rows
-    from mlx_attn.show.terminal import print_rows, stderr_console, stdout_console
 
-    if dry_run and as_json:
-        click.echo(json.dumps(plan_facts(trainer, corpus)))
-    elif dry_run:
-        print_rows(plan_rows(trainer, corpus), stdout_console())
-    elif not (as_json or quiet):
-        print_rows(plan_rows(trainer, corpus), stderr_console())
+    if manner.together:
+        raise ConfigError("--together is for several seeds: give --replicas N with it")
+    if not manner.dry_run:
+        trainer.run = place.record(trainer, corpus)
+    manner.show_plan(plan_rows(trainer, corpus), plan_facts(trainer, corpus))
+    if not manner.dry_run:
+        _train(trainer, corpus, display)
 
 
 def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
     """Train to the end, or until interrupted."""
-    from mlx_attn.show.training import INTERRUPTED as ASKED
     from mlx_attn.show.training import follow, what_is_saved
 
-    announce = "finishing this step; Ctrl-C again quits at once"
-    try:
-        with orderly(lambda: display.message(announce)) as asked:
-            reason = follow(trainer, corpus.tokenizer, display, asked)
-            # mlx.launch ends all ranks when the first one ends before its time: not before rank 0
-            # has saved and said all.
-            trainer.ranks.barrier()
-    except KeyboardInterrupt:
-        display.message(what_is_saved(trainer))
-        reason = ASKED
-    if reason == ASKED:
-        click.get_current_context().exit(INTERRUPTED)
+    def to_the_end(asked: Asked) -> str:
+        reason = follow(trainer, corpus.tokenizer, display, asked)
+        # mlx.launch ends all ranks when the first one ends before its time: not before rank 0 has
+        # saved and said all.
+        trainer.ranks.barrier()
+        return reason
+
+    run_orderly(to_the_end, lambda: what_is_saved(trainer), display)
 
 
 command = SectionedCommand(
@@ -150,6 +172,7 @@ Examples:
   mlx-attn train --data notes/                   your own text
   mlx-attn train --resume runs/tiny-merged --steps 2000
   mlx-attn train --init-from runs/tiny-standard --variant merged --track 50
+  mlx-attn train --preset nano --replicas 4      four seeds, for a mean and a spread
   mlx.launch -n 2 $(which python) -m mlx_attn train     two processes
 """,
 )

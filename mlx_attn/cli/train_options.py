@@ -65,6 +65,17 @@ TRAIN_OPTIONS: list[click.Option] = [
     _run_option("--overwrite", is_flag=True, text="replace the run that is there"),
     _run_option("--resume", metavar="RUN", text="go on with that run: a directory or a name"),
     _run_option("--init-from", metavar="RUN", text="start with that run's weights and settings"),
+    _run_option(
+        "--replicas",
+        type=click.IntRange(min=2),
+        metavar="N",
+        text="train N seeds at once, from --seed on, each in a run of its own",
+    ),
+    _run_option(
+        "--together",
+        type=click.Choice(("auto", "on", "off")),
+        text="replicas as one mapped step (on), in turn (off), or what a short trial finds faster",
+    ),
     _run_option("--config", type=_PATH, metavar="FILE", text="settings in a TOML file"),
     _run_option("--dry-run", "-n", is_flag=True, text="show the plan and stop"),
     _run_option("--json", "as_json", is_flag=True, text="one JSON object a line on stdout"),

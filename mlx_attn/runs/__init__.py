@@ -8,6 +8,7 @@
     checkpoint/         the last state: weights, optimizer, random state, step
     track/              weights at tracked steps, of a run that started from another
 
+Seeds that were trained at once lie side by side in one directory: NAME/seed-0, NAME/seed-1, ...
 Files are replaced in one step; a directory is never overwritten without being told to. `run` is one
 such directory, `places` makes and finds them.
 """
@@ -15,11 +16,15 @@ such directory, `places` makes and finds them.
 from mlx_attn.runs.places import (
     RUNS,
     check_free,
+    check_no_run,
     create_run,
+    find_replicas,
     find_run,
     find_runs,
     free_name,
     open_run,
+    run_names,
+    seed_place,
 )
 from mlx_attn.runs.run import Run
 
@@ -27,9 +32,13 @@ __all__ = [
     "RUNS",
     "Run",
     "check_free",
+    "check_no_run",
     "create_run",
+    "find_replicas",
     "find_run",
     "find_runs",
     "free_name",
     "open_run",
+    "run_names",
+    "seed_place",
 ]

@@ -12,6 +12,9 @@ from mlx_attn.runs.run import CONFIG, FILES, Run, parsed_object, read_text
 RUNS = Path("runs")
 """Where runs land unless told otherwise."""
 
+SEED = "seed-"
+"""How the directories of seeds that were trained at once begin, inside of one that holds them."""
+
 
 def create_run(path: Path, settings: Mapping[str, Any], overwrite: bool = False) -> Run:
     """Make a run directory and write its config.json.
@@ -41,6 +44,16 @@ def check_free(path: Path, overwrite: bool = False) -> None:
     open_run(path)
 
 
+def check_no_run(path: Path) -> None:
+    """Refuse a run's own directory as one that is to hold other runs.
+
+    Raises:
+        RunError: It is a run.
+    """
+    if (path / CONFIG).exists():
+        raise RunError(f"{path} is a run: --name or --out names another directory for several")
+
+
 def open_run(path: Path) -> Run:
     """The run in a directory.
 
@@ -49,7 +62,7 @@ def open_run(path: Path) -> Run:
     """
     file = path / CONFIG
     if not file.is_file():
-        near = ", ".join(str(run) for run in find_runs(path.parent)[:3])
+        near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
         raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
     settings = parsed_object(read_text(file), str(file))
     tables = (settings.get(key) for key in ("model", "training", "text"))
@@ -78,15 +91,47 @@ def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
     for path in (Path(name).expanduser(), directory / name):
         if path.is_dir():
             return open_run(path)
-    names = [path.name for path in found]
+    names = run_names(directory)
     hint = nearest(name, names) if names else ": train one with 'mlx-attn train'"
     raise RunError(f"there is no run '{name}', here or in {directory}{hint}")
 
 
 def find_runs(directory: Path = RUNS) -> list[Path]:
-    """The run directories in a directory, the latest first."""
-    found = directory.glob("*/config.json") if directory.is_dir() else []
+    """The run directories in a directory, those of seeds included, the latest first."""
+    found = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{SEED}*/{CONFIG}")]
     return [file.parent for file in sorted(found, key=lambda f: f.stat().st_mtime, reverse=True)]
+
+
+def run_names(directory: Path = RUNS) -> list[str]:
+    """What the runs in a directory are called, the latest first."""
+    return [str(path.relative_to(directory)) for path in find_runs(directory)]
+
+
+def seed_place(path: Path, seed: int) -> Path:
+    """Where the run of one seed goes, of several that were trained at once."""
+    return path / f"{SEED}{seed}"
+
+
+def find_replicas(name: str, directory: Path = RUNS) -> list[Run]:
+    """The runs that were trained at once, in the order of their seeds; none where that is no such.
+
+    Args:
+        name: The directory that holds them, or its name in `directory`.
+        directory: Where runs land.
+
+    Raises:
+        RunError: A config.json is damaged.
+    """
+    for path in (Path(name).expanduser(), directory / name):
+        places = [file.parent for file in path.glob(f"{SEED}*/{CONFIG}")]
+        seeds = {int(seed): place for place in places if (seed := _seed_of(place)).isdigit()}
+        if seeds and not (path / CONFIG).exists():
+            return [open_run(place) for _, place in sorted(seeds.items())]
+    return []
+
+
+def _seed_of(place: Path) -> str:
+    return place.name.removeprefix(SEED)
 
 
 def free_name(directory: Path, name: str) -> Path:

@@ -1,5 +1,6 @@
 """The first thing a training shows: what is about to be trained, in one small table."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from mlx_attn.attention.variants import VARIANTS
@@ -44,6 +45,31 @@ def plan_facts(trainer: Trainer, corpus: Corpus) -> dict[str, Any]:
         "vocab_size": corpus.tokenizer.vocab_size,
         "memory": _state_bytes(cost),
     }
+
+
+def replica_rows(
+    replicas: Sequence[Trainer], corpus: Corpus, together: bool | None
+) -> list[tuple[str, str]]:
+    """The plan of several trainings of one form.
+
+    Args:
+        replicas: The trainings.
+        corpus: Their text.
+        together: Whether their steps are one computation; None where that is not decided.
+    """
+    seeds = ", ".join(str(replica.config.seed) for replica in replicas)
+    how = {True: "together, as one step", False: "in turn, step by step", None: "at once"}[together]
+    rows = [row for row in plan_rows(replicas[0], corpus) if row[0] != "memory"]
+    states = sum(_state_bytes(model_cost(replica.model.config)) for replica in replicas)
+    memory_row = ("memory", f"{memory(states)} for weights, gradients and optimizers")
+    return [*rows, ("seeds", f"{seeds}: {how}"), memory_row]
+
+
+def replica_facts(replicas: Sequence[Trainer], corpus: Corpus) -> dict[str, Any]:
+    """The plan of several trainings for a program."""
+    facts = plan_facts(replicas[0], corpus)
+    memory_bytes = len(replicas) * facts["memory"]
+    return {**facts, "memory": memory_bytes, "seeds": [r.config.seed for r in replicas]}
 
 
 def _state_bytes(cost: ModelCost) -> int:

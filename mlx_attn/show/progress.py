@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
+from mlx_attn.show.means import spread_text
 from mlx_attn.show.quantities import count, duration, memory
 from mlx_attn.show.repl.screen import printable
 from mlx_attn.show.terminal import is_live
@@ -157,7 +158,7 @@ def step_line(report: Stepped, val_loss: str = "", width: int = 200) -> str:
     """Where the training stands, in one line that leaves out what does not fit."""
     parts = {
         "step": f"step {report.step}" + (f"/{report.steps}" if report.steps else ""),
-        "loss": f"loss {report.loss:.3f}",
+        "loss": f"loss {report.loss:.3f}{spread_text(report, 3)}",
         "val": f"val {val_loss}" if val_loss else "",
         "speed": f"{count(report.tok_s)} tok/s",
         "memory": memory(report.peak_memory),
@@ -176,8 +177,8 @@ def evaluation_line(report: Evaluated) -> str:
     floor = "" if report.above_floor is None else f" ({report.above_floor:.3f} above the floor)"
     best = "  best so far" if report.best else ""
     return (
-        f"step {report.step}  val loss {report.val_loss:.4f} nats per token"
-        f"{_bits('  ', report)}{floor}{_accuracy('  ', report)}{best}"
+        f"step {report.step}  val loss {report.val_loss:.4f}{spread_text(report, 4)} nats per "
+        f"token{_bits('  ', report)}{floor}{_accuracy('  ', report)}{best}"
     )
 
 

@@ -1,6 +1,7 @@
 """A training from its first report to its last line, for whoever sits in front of it."""
 
 from collections.abc import Callable
+from functools import partial
 
 from mlx_attn.sampling import SamplerConfig, stream
 from mlx_attn.show.progress import Display
@@ -25,23 +26,17 @@ def follow(
     Raises:
         OSError: They could not be shown for another reason, such as a full disk; all is saved.
     """
-    keep, first_step = _Keeper(trainer, tokenizer), trainer.progress.step
-    failures: list[OSError] = []
+    keep, first_step = Keeper(trainer, tokenizer), trainer.progress.step
+    audience = Audience()
     with display:
-        for report in train(trainer, lambda: asked() or bool(failures)):
+        for report in train(trainer, lambda: asked() or audience.gone):
             keep(report)
-            try:
-                display(report)
-            except OSError as error:
-                failures.append(error)
-                if isinstance(error, BrokenPipeError):
-                    discard_unread()
-    if failures and not isinstance(failures[0], BrokenPipeError):
-        raise failures[0]
+            audience.show(partial(display, report))
+    audience.complain()
     return _concluded(trainer, display, first_step, keep)
 
 
-def _concluded(trainer: Trainer, display: Display, first_step: int, keep: "_Keeper") -> str:
+def _concluded(trainer: Trainer, display: Display, first_step: int, keep: "Keeper") -> str:
     ended = keep.ended
     if not ended or ended.reason == INTERRUPTED:
         display.message(what_is_saved(trainer))
@@ -62,7 +57,33 @@ def what_is_saved(trainer: Trainer) -> str:
     )
 
 
-class _Keeper:
+class Audience:
+    """Whoever is shown the reports, until these can no longer be shown."""
+
+    def __init__(self):
+        self._failures: list[OSError] = []
+
+    @property
+    def gone(self) -> bool:
+        """Whether something could not be shown."""
+        return bool(self._failures)
+
+    def show(self, show: Callable[[], None]) -> None:
+        """Show something, and note if that fails."""
+        try:
+            show()
+        except OSError as error:
+            self._failures.append(error)
+            if isinstance(error, BrokenPipeError):
+                discard_unread()
+
+    def complain(self) -> None:
+        """Raise the first failure, unless it is that nobody reads on, as after `| head`."""
+        if self.gone and not isinstance(self._failures[0], BrokenPipeError):
+            raise self._failures[0]
+
+
+class Keeper:
     """Stores reports and samples in the run directory; those made anew are forgotten first."""
 
     def __init__(self, trainer: Trainer, tokenizer: Tokenizer):
@@ -72,6 +93,7 @@ class _Keeper:
             trainer.run.forget_after(trainer.progress.step)
 
     def __call__(self, report: Report) -> None:
+        """Store one report."""
         run = self.trainer.run
         self.ended = report if isinstance(report, Ended) else None
         if not run:

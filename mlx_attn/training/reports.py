@@ -132,7 +132,21 @@ class Ended:
     accuracy: float | None = None
 
 
-Report = Started | Stepped | Evaluated | Tracked | Ended
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The loss of one of several trainings is not finite: it ends, and the others go on.
+
+    Attributes:
+        step: Steps done.
+        message: What happened and what to do, in one line.
+    """
+
+    event: ClassVar[str] = "failed"
+    step: int
+    message: str
+
+
+Report = Started | Stepped | Evaluated | Tracked | Ended | Failed
 
 
 def as_record(report: Report) -> dict[str, Any]:

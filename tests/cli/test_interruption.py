@@ -122,6 +122,21 @@ def test_a_second_signal_quits_at_once(python, tiny_flags):
     assert (code, out, messages[-1]) == (130, "", "stopped; nothing was saved")
 
 
+def test_ctrl_c_saves_every_replica_at_the_same_step(python, tiny_flags, workshop):
+    process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS, "--replicas=2")
+    wait_for(process, "step ")
+    process.send_signal(signal.SIGINT)
+    code, _, messages = ended(process)
+    runs = [open_run(workshop / "runs" / "nano-standard" / f"seed-{seed}") for seed in (0, 1)]
+    steps = {run.metrics()[-1]["steps"] for run in runs}
+    assert code == 130
+    assert messages[-1] == (
+        f"saved at step {steps.pop()}; go on with:  mlx-attn train --resume runs/nano-standard"
+    )
+    assert not steps
+    assert all(run.checkpoint.exists() for run in runs)
+
+
 def test_ctrl_c_before_the_training_exits_with_130_too(train, monkeypatch):
     def pressed(*arguments, **settings):
         raise KeyboardInterrupt

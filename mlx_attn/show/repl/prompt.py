@@ -16,7 +16,7 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
 
-from mlx_attn.runs import find_runs
+from mlx_attn.runs import run_names
 from mlx_attn.show.repl.commands import COMMANDS, is_command, is_open
 from mlx_attn.show.repl.settings import SETTINGS, plain_name
 
@@ -109,7 +109,7 @@ class CommandCompleter(Completer):
 _WORDS: dict[str, Callable[[], list[str]]] = {
     "": list,
     "setting": lambda: [setting.name for setting in SETTINGS.values()],
-    "run": lambda: [run.name for run in find_runs()],
+    "run": run_names,
 }
 """What a word of each kind may be."""
 

@@ -9,14 +9,13 @@ kernels, which are shared here; on a processor `pays_off` finds out what sharing
 """
 
 from mlx_attn.training.replicas.launch import Launch, Together, in_turn
-from mlx_attn.training.replicas.loop import Failed, train_replicas
-from mlx_attn.training.replicas.probe import pays_off, speedup
+from mlx_attn.training.replicas.loop import train_replicas
+from mlx_attn.training.replicas.probe import pays_off, speedup, step_times
 from mlx_attn.training.replicas.replica import VARIED, Replica, replicas_of, with_seeds
 from mlx_attn.training.replicas.step import ReplicaStep
 
 __all__ = [
     "VARIED",
-    "Failed",
     "Launch",
     "Replica",
     "ReplicaStep",
@@ -25,6 +24,7 @@ __all__ = [
     "pays_off",
     "replicas_of",
     "speedup",
+    "step_times",
     "train_replicas",
     "with_seeds",
 ]

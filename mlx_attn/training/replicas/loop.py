@@ -7,7 +7,6 @@ different steps, as by a process that was killed while it saved, catch up first.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import mlx.core as mx
 
@@ -16,25 +15,8 @@ from mlx_attn.training.log import Log, Number, Stopwatch
 from mlx_attn.training.loop import course, never
 from mlx_attn.training.replicas.launch import Launch
 from mlx_attn.training.replicas.replica import Replica
-from mlx_attn.training.reports import Report
+from mlx_attn.training.reports import Failed, Report
 from mlx_attn.training.trainer import Diverged
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """A replica's loss is not finite: it goes no further, and the others do.
-
-    Attributes:
-        step: Steps done.
-        message: What happened and what to do, in one line.
-    """
-
-    event: ClassVar[str] = "failed"
-    step: int
-    message: str
-
-
-ReplicaReport = Report | Failed
 
 
 @dataclass(slots=True)
@@ -51,7 +33,7 @@ class _Going:
     def step(self) -> int:
         return self.replica.progress.step
 
-    def advance(self) -> Iterator[ReplicaReport]:
+    def advance(self) -> Iterator[Report]:
         """What happens up to its next step, where it waits; it does not if there is none."""
         self.waits = False
         try:
@@ -68,7 +50,7 @@ class _Going:
 
 def train_replicas(
     replicas: Sequence[Replica], launch: Launch, should_stop: Callable[[], bool] = never
-) -> Iterator[tuple[Replica, ReplicaReport]]:
+) -> Iterator[tuple[Replica, Report]]:
     """Train every replica until a bound is reached, and yield what happens.
 
     Args:

@@ -13,7 +13,7 @@ from mlx_attn.training.settings import Settings
 from mlx_attn.training.state import gathered, put_back
 from mlx_attn.training.trainer import Trainer
 
-VARIED = frozenset({"seed", "lr", "min_lr", "muon_lr"})
+VARIED = frozenset({"seed", "init_seed", "lr", "min_lr", "muon_lr"})
 """The settings in which replicas may differ."""
 
 State = dict[str, mx.array]

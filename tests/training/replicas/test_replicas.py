@@ -1,6 +1,7 @@
 """Replicas are the trainings of their own that they stand for."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -11,7 +12,6 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.runs import open_run
 from mlx_attn.training.loop import train
 from mlx_attn.training.replicas import (
-    Failed,
     Replica,
     Together,
     in_turn,
@@ -21,7 +21,7 @@ from mlx_attn.training.replicas import (
     train_replicas,
     with_seeds,
 )
-from mlx_attn.training.reports import Ended, Evaluated, Stepped
+from mlx_attn.training.reports import Ended, Evaluated, Failed, Stepped
 from mlx_attn.training.settings import Settings
 from mlx_attn.trees import named_arrays
 
@@ -101,6 +101,16 @@ def test_losses_are_those_of_trainings_of_their_own(trainer, corpus, settings, f
 def test_so_they_are_with_micro_batches_compiled_or_by_epochs(trainer, corpus, settings, changes):
     chosen = settings(**changes, variant="merged", optimizer="muon")
     assert_close(losses(events(replicas_of(chosen, corpus))), losses_apart(trainer, chosen))
+
+
+def test_of_a_task_the_scored_tokens_count(trainer, corpus, settings):
+    scored = np.arange(len(corpus.train.tokens)) % 3 == 0
+    train_split = replace(corpus.train, scored=scored.astype(np.uint8))
+    task = replace(corpus, train=train_split)
+    chosen = settings()
+    together, apart = (losses(events(replicas_of(chosen, task), how)) for how in (None, in_turn))
+    assert_close(together, apart)
+    assert together != losses(events(replicas_of(chosen, corpus)))
 
 
 def test_learning_rates_may_differ(trainer, corpus):
@@ -227,7 +237,9 @@ def test_the_models_are_usable_between_steps(corpus, settings):
 
 def test_they_must_have_one_form(trainer, corpus):
     chosen = [trainer(n_layers=1).settings, trainer(n_layers=2).settings]
-    with pytest.raises(ConfigError, match="one form: n_layers is 1 and 2; what may differ: lr, "):
+    with pytest.raises(
+        ConfigError, match="one form: n_layers is 1 and 2; what may differ: init_seed"
+    ):
         replicas_of(chosen, corpus)
 
 
