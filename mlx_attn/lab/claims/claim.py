@@ -97,7 +97,8 @@ class Finding:
         answer: "holds", "does not hold" or "undecided": here, at this size.
         unit: Of the arms' values.
         arms: The arms of a contest, by budget; empty for an examination.
-        numbers: What an examination measured, and a contest's noise.
+        numbers: What an examination measured, or how noisy a contest was.
+        noise: The contest's control against itself; None for an examination.
         seeds: Seeds of the verdict; 0 for an examination.
         delta: Differences smaller than this count as none.
         settings: The contest's shared settings.
@@ -113,6 +114,7 @@ class Finding:
     unit: str
     arms: Mapping[str, tuple[ArmFinding, ...]]
     numbers: Mapping[str, float]
+    noise: Verdict | None
     seeds: int
     delta: float
     settings: Mapping[str, Any]

@@ -34,6 +34,7 @@ def finding_of(claim: Claim, contest: Contest, comparison: Comparison) -> Findin
         unit=measure.unit,
         arms=arms,
         numbers=_noise(comparison),
+        noise=comparison.noise.verdict if comparison.noise else None,
         seeds=len(comparison.budgets[0].arms[0].trainings),
         delta=contest.delta,
         settings=comparison.settings,
@@ -105,5 +106,4 @@ def _noise(comparison: Comparison) -> dict[str, Any]:
     return {
         "spread between seeds": noise.seed_spread,
         "same seed twice": noise.repeat_difference,
-        "A/A difference": noise.verdict.mean,
     }

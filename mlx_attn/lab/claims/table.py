@@ -154,6 +154,18 @@ _ROWS = (
         test=Contest(arms=("standard", "shared-query-key"), expects={"shared-query-key": NO_WORSE}),
     ),
     Claim(
+        name="recall-needs-asymmetry",
+        statement="one matrix for queries and keys fails where a query asks for another key",
+        source="the fast.ai replication of Reformer doubts that sharing is free; the task is ours",
+        protocol="recall of permuted keys, with and without a key matrix of its own",
+        test=Contest(
+            arms=("standard", "shared-query-key"),
+            expects={"shared-query-key": ("worse",)},
+            settings={"data": "permuted-recall"},
+            measure="accuracy",
+        ),
+    ),
+    Claim(
         name="collaboration-is-free",
         statement="heads can share query and key dimensions, four times fewer, at no cost",
         source=_CORDONNIER,

@@ -14,6 +14,7 @@ from mlx_attn.lab.compare.comparing import Comparing
 from mlx_attn.lab.compare.crew import Trains
 from mlx_attn.lab.compare.events import Concluded, Event
 from mlx_attn.lab.compare.protocol import Protocol
+from mlx_attn.text.tasks import TASKS
 
 SETTINGS: dict[str, Any] = {"preset": "nano", "n_heads": 4, "optimizer": "adamw", "steps": 200}
 """What all contests share: two layers of width 64 with four heads, on the tales."""
@@ -62,10 +63,16 @@ def put_to_the_test(
             yield event
 
 
+def shared_settings(test: Contest, effort: Effort) -> dict[str, Any]:
+    """What the arms of a contest share; a task keeps its own recipe."""
+    usual = {} if test.settings.get("data") in TASKS else SETTINGS
+    return {**usual, **test.settings, **(effort.settings or {})}
+
+
 def _protocol(claim: Claim, test: Contest, effort: Effort, command: str) -> Protocol:
     return Protocol(
         arms=arms_from(test.arms),
-        shared={**SETTINGS, **test.settings, **(effort.settings or {})},
+        shared=shared_settings(test, effort),
         seeds=effort.seeds,
         tuning_seeds=effort.tuning_seeds,
         scales=effort.scales,
@@ -89,6 +96,7 @@ def _examined(
         unit="",
         arms={},
         numbers=dict(numbers),
+        noise=None,
         seeds=0,
         delta=0.0,
         settings={},

@@ -8,7 +8,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.lab.claims import CLAIMS, Claim, Contest, Examination, find_claim
 from mlx_attn.lab.claims.claim import FAILS, HOLDS, UNDECIDED, ArmFinding, Conclusion
 from mlx_attn.lab.claims.judging import answer_of
-from mlx_attn.lab.claims.testing import SETTINGS, Effort, put_to_the_test
+from mlx_attn.lab.claims.testing import Effort, put_to_the_test, shared_settings
 from mlx_attn.lab.compare.arms import arms_from
 from mlx_attn.lab.compare.protocol import Protocol
 from mlx_attn.lab.compare.result import Ranks
@@ -48,7 +48,7 @@ def finding(crew, shared):
 @pytest.mark.parametrize("claim", CONTESTS, ids=name)
 def test_every_contest_can_be_had_and_speaks_of_its_own_arms(claim):
     arms = arms_from(claim.test.arms)
-    protocol = Protocol(arms=arms, shared={**SETTINGS, **claim.test.settings})
+    protocol = Protocol(arms=arms, shared=shared_settings(claim.test, Effort()))
     for arm in arms:
         protocol.settings(arm).model_config(1024)
     assert set(claim.test.expects) <= {arm.name for arm in arms[1:]}
