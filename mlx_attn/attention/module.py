@@ -8,6 +8,8 @@ A variant replaces some of the maps. It is chosen once, in the constructor; the 
 same six lines for all of them.
 """
 
+from collections.abc import Callable
+
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
@@ -42,6 +44,7 @@ class Attention(nn.Module):
     VO: nn.Linear
     mixing: mx.array
     residual_gain: mx.array
+    normalise: Callable[[mx.array], mx.array]
 
     def __init__(self, config: AttentionConfig):
         super().__init__()
@@ -50,6 +53,7 @@ class Attention(nn.Module):
         self.value = value_of(config)
         self.output = OUTPUTS[config.output]
         self.memory = memory_of(config)
+        self.normalise = unit_rms if config.qk_norm else unchanged
         self.rotation = rope if config.position == "rope" else unrotated
         self.dropout = nn.Dropout(config.drop_rate)
         for part in (self.score, self.value, self.output):
@@ -94,9 +98,7 @@ class Attention(nn.Module):
 
     def place(self, y: Float[mx.array, "B H T D"], offset: int) -> Float[mx.array, "B H T D"]:
         """Queries or keys, normalised and rotated as the configuration asks."""
-        if self.config.qk_norm:
-            y = mx.fast.rms_norm(y, None, 1e-6)
-        return self.rotation(y, offset)
+        return self.rotation(self.normalise(y), offset)
 
     def bias(self, T_q: int, T_k: int) -> mx.array | None:
         """The mask with ALiBi's bias in it; None where the causal mask is all there is."""
@@ -109,3 +111,13 @@ class Attention(nn.Module):
         """The mask as an array, for the explicit path."""
         bias = self.bias(T_q, T_k)
         return causal_mask(T_q, T_k) if bias is None else bias
+
+
+def unit_rms(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
+    """Queries or keys over their root mean square (QK-norm, without weights)."""
+    return mx.fast.rms_norm(y, None, 1e-6)
+
+
+def unchanged(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
+    """Queries or keys without QK-norm."""
+    return y

@@ -131,20 +131,22 @@ def _measure_ranks(
 ) -> None:
     from mlx_attn.lab.convert.runs import measure_ranks
     from mlx_attn.show.conversion import rank_table
-    from mlx_attn.show.figures import style
+    from mlx_attn.show.figures import MISSING, can_draw
     from mlx_attn.show.rank_figure import save_rank_curve
     from mlx_attn.show.terminal import stdout_console
 
-    style()  # says now, and not after minutes, that matplotlib is missing
+    if not can_draw():
+        click.echo(MISSING, err=True)
     run = _open(name)
     curve = measure_ranks(run, to, ranks, _corpus(run), _say_progress(len(ranks)))
-    files = save_rank_curve(curve, out or run.path)
+    files = save_rank_curve(curve, out or run.path) if can_draw() else []
     if as_json:
         facts = {"run": str(run.path), "figures": [str(file) for file in files]}
         click.echo(json.dumps(facts | curve.record()))
         return
     stdout_console().print(rank_table(curve))
-    click.echo("\n".join(str(file) for file in files))
+    for file in files:
+        click.echo(str(file))
 
 
 def _show_list(as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
+from mlx_attn.lab.convert.logits import LogitDifferences
 from mlx_attn.lab.convert.measure import Figures, Outcome
 from mlx_attn.lab.convert.ranks import RankCurve
 from mlx_attn.lab.convert.table import CONVERSIONS
@@ -28,7 +29,7 @@ def outcome_table(outcome: Outcome) -> Table:
         before.cache_bytes_per_token,
         after.cache_bytes_per_token,
     )
-    table.add_row("largest logit difference", "", "", f"{outcome.logit_difference:.1e}")
+    _add_logits(table, outcome.logits)
     table.add_row("relative error of S", "", "", f"{outcome.score_error:.1e}")
     table.add_row("relative error of VO", "", "", f"{outcome.output_error:.1e}")
     return table
@@ -61,6 +62,17 @@ def conversions_table() -> Table:
 
 def _add_counts(table: Table, name: str, before: int, after: int) -> None:
     table.add_row(name, f"{before:,}", f"{after:,}", f"{after - before:+,}")
+
+
+def _add_logits(table: Table, logits: LogitDifferences) -> None:
+    """Differences against what rounding alone is on logits of that size."""
+    table.add_row("largest logit difference", "", "", f"{logits.logit_difference:.1e}")
+    table.add_row("  in float64", "", "", f"{logits.exact_difference:.1e}")
+    table.add_row(
+        f"  rounding, logits to {logits.largest_logit:.1f}",
+        f"{logits.rounding:.1e}",
+        f"{logits.rounding_after:.1e}",
+    )
 
 
 def _cells(figures: Figures, change: str) -> tuple[str, ...]:

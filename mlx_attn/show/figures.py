@@ -6,6 +6,7 @@ matplotlib comes with the extra `lab` and is imported when a figure is drawn.
 import io
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,15 @@ _INK_STYLE = {f"{part}.color": _INK for part in ("text", "xtick", "ytick")} | {
     f"axes.{part}color": _INK for part in ("edge", "label")
 }
 
+MISSING = "figures need matplotlib: pip install 'mlx-attn[lab]'"
+"""What to say where nothing can be drawn."""
+
 Draw = Callable[[], "Figure"]
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
 
 
 def style(**changes: Any) -> Any:
@@ -48,7 +57,7 @@ def style(**changes: Any) -> Any:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise RunError("figures need matplotlib: pip install 'mlx-attn[lab]'") from error
+        raise RunError(MISSING) from error
     settings: Any = {**_STYLE, **changes}
     return mpl.rc_context(settings)
 

@@ -3,21 +3,13 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import mlx.core as mx
-import numpy as np
-from jaxtyping import Integer
-
 from mlx_attn.attention.algebra import relative_error
 from mlx_attn.lab.convert.layer import Layer, read_layer
+from mlx_attn.lab.convert.logits import LogitDifferences, compare_logits
 from mlx_attn.lab.convert.readers import read_output, read_scores
 from mlx_attn.model import GPT, model_cost
-from mlx_attn.text.corpus import Split
 from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.training.settings import variant_name
-from mlx_attn.training.tokens import read_windows
-
-LOGIT_TOKENS = 4096
-"""Tokens of the validation text whose logits are compared, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +43,14 @@ class Outcome:
     Attributes:
         before: The model that was converted.
         after: What it became.
-        logit_difference: The largest difference between two logits.
+        logits: How far apart the two are in what they compute, and how much of it is rounding.
         score_error: |S - S'| / |S| in the Frobenius norm, of the worst layer; its bias is in it.
         output_error: The same of VO.
     """
 
     before: Figures
     after: Figures
-    logit_difference: float
+    logits: LogitDifferences
     score_error: float
     output_error: float
 
@@ -75,7 +67,9 @@ class Outcome:
     def record(self) -> dict[str, Any]:
         """All of it as one JSON object."""
         derived = {"loss_change": self.loss_change, "weights_removed": self.weights_removed}
-        return asdict(self) | derived
+        flat = asdict(self)
+        logits = flat.pop("logits")
+        return flat | logits | derived
 
 
 def figures(model: GPT, evaluator: Evaluator) -> Figures:
@@ -101,21 +95,14 @@ def compare(before: GPT, after: GPT, evaluator: Evaluator, folded: GPT | None = 
         evaluator: For both.
         folded: The same model as `before` with its norms folded, where `after` has them folded.
     """
-    windows = some_windows(evaluator.split, before.config.context_length, LOGIT_TOKENS)
     score_error, output_error = weight_errors(folded or before, after)
     return Outcome(
         before=figures(before, evaluator),
         after=figures(after, evaluator),
-        logit_difference=logit_difference(before, after, windows),
+        logits=compare_logits(before, after, evaluator.split),
         score_error=score_error,
         output_error=output_error,
     )
-
-
-def logit_difference(before: GPT, after: GPT, tokens: Integer[mx.array, "B T"]) -> float:
-    """The largest difference between the logits of two models for the same tokens."""
-    largest: Any = mx.abs(before(tokens) - after(tokens)).max().item()
-    return float(largest)
 
 
 def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
@@ -125,14 +112,6 @@ def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
         for old, new in zip(before.trf_blocks, after.trf_blocks, strict=True)
     ]
     return max(_score_error(*pair) for pair in pairs), max(_output_error(*pair) for pair in pairs)
-
-
-def some_windows(split: Split, context_length: int, n_tokens: int) -> Integer[mx.array, "B T"]:
-    """Windows spread evenly over a text, of about so many tokens together."""
-    available = len(split.tokens) // context_length
-    count = max(1, min(available, n_tokens // context_length))
-    starts = mx.linspace(0, len(split.tokens) - context_length, count).astype(mx.int32)
-    return mx.array(read_windows(split.tokens, np.array(starts, np.int64), context_length))
 
 
 def _score_error(before: Layer, after: Layer) -> float:

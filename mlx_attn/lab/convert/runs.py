@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mlx_attn.errors import RunError
-from mlx_attn.lab.convert.measure import Outcome, compare, figures, some_windows
+from mlx_attn.lab.convert.measure import Outcome, compare, figures
 from mlx_attn.lab.convert.model import convert
 from mlx_attn.lab.convert.norms import fold_norms
 from mlx_attn.lab.convert.ranks import RankCurve, rank_points
 from mlx_attn.lab.convert.table import find_conversion
+from mlx_attn.lab.convert.windows import some_windows
 from mlx_attn.model import GPT
 from mlx_attn.runs import Run, check_free, create_run
 from mlx_attn.text.corpus import Corpus

@@ -3,16 +3,15 @@ from functools import cache
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 import pytest
 
+from mlx_attn.lab.convert.exact import exact_logits
 from mlx_attn.model import GPT
 from mlx_attn.runs import Run, create_run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.settings import Settings, resolve
 from mlx_attn.training.trainer import Trainer
-from mlx_attn.trees import named_arrays
 
 SIZES: dict[str, Any] = {
     "preset": "tiny",
@@ -75,31 +74,6 @@ def run(trained, settings_of, corpus, tmp_path) -> Run:
     return run
 
 
-class ExactNorm(nn.Module):
-    """LayerNorm in plain operations: MLX's fused one rounds to float32."""
-
-    def __init__(self, norm: nn.Module):
-        super().__init__()
-        self.weight, self.shift, self.eps = norm["weight"], norm["bias"], 1e-5
-
-    def __call__(self, x: mx.array) -> mx.array:
-        z = x - x.mean(-1, keepdims=True)
-        z = z / mx.sqrt((z * z).mean(-1, keepdims=True) + self.eps)
-        return z * self.weight + self.shift
-
-
-def in_float64(model: GPT) -> GPT:
-    """A copy of a model that computes everything in float64."""
-    copy = GPT(model.config)
-    copy.load_weights(list(named_arrays(model).items()))
-    for block in copy.trf_blocks:
-        block.norm1, block.norm2 = ExactNorm(block.norm1), ExactNorm(block.norm2)
-    copy.final_norm = ExactNorm(copy.final_norm)
-    copy.set_dtype(mx.float64)
-    copy.eval()
-    return copy
-
-
 @pytest.fixture(scope="session")
 def windows(corpus) -> mx.array:
     """Four windows of the validation text."""
@@ -111,8 +85,6 @@ def exact_difference(windows) -> Callable[[GPT, GPT], float]:
     """The largest difference between the logits of two models computed in float64."""
 
     def difference(before: GPT, after: GPT) -> float:
-        with mx.stream(mx.cpu):
-            pair = [in_float64(model)(windows) for model in (before, after)]
-            return np.abs(np.array(pair[0]) - np.array(pair[1])).max()
+        return np.abs(exact_logits(before, windows) - exact_logits(after, windows)).max()
 
     return difference

@@ -6,7 +6,8 @@ import pytest
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.lab.convert import convert, fold_norms
-from mlx_attn.lab.convert.measure import logit_difference, weight_errors
+from mlx_attn.lab.convert.logits import logit_difference
+from mlx_attn.lab.convert.measure import weight_errors
 from mlx_attn.model import GPT
 
 SEVERAL_HEADS = ("merged", "merged-output", "merged-both", "shrunk", "collaborative", "slim")

@@ -5,7 +5,7 @@ import pytest
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.lab.convert import CONVERSIONS, convert
-from mlx_attn.lab.convert.measure import logit_difference
+from mlx_attn.lab.convert.logits import logit_difference
 from mlx_attn.model import GPT, GPTConfig
 
 SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 1}

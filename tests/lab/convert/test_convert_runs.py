@@ -25,7 +25,7 @@ def test_the_new_run_holds_the_converted_model(run, corpus, tmp_path):
 
 def test_the_outcome_says_what_changed(run, corpus, tmp_path):
     _, outcome = convert_run(run, "merged-both", tmp_path / "new", corpus)
-    assert outcome.logit_difference < 1e-5
+    assert outcome.logits.logit_difference < 1e-5
     assert abs(outcome.loss_change) < 1e-6
     assert outcome.score_error < 1e-6
     assert outcome.after.cache_bytes_per_token == outcome.before.cache_bytes_per_token / 2
@@ -35,7 +35,7 @@ def test_the_outcome_says_what_changed(run, corpus, tmp_path):
 
 def test_folded_norms_are_compared_with_the_model_as_it_was(run, corpus, tmp_path):
     _, outcome = convert_run(run, "merged", tmp_path / "new", corpus, fold_norm=True)
-    assert outcome.logit_difference < 1e-5
+    assert outcome.logits.logit_difference < 1e-5
     assert outcome.score_error < 1e-6
 
 
