@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "compare": "Say which form of attention is better, with error bars.",
     "claims": "Put what others say of attention to the test.",
     "report": "Show what a comparison found: a page, Markdown, figures.",
+    "bench": "Measure speed, memory, and where the time goes.",
     "data": "Show, fetch and generate the texts to train on.",
     "info": "Show the machine, the versions and what is fast here.",
 }

@@ -1,0 +1,153 @@
+"""The entrance: several models, each doing several kinds of work, measured in turns."""
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_attn.attention.variants import find_variant
+from mlx_attn.errors import ConfigError
+from mlx_attn.lab.bench.parts import PARTS, shares
+from mlx_attn.lab.bench.products import floors
+from mlx_attn.lab.bench.timing import Spread, Timing, in_turns
+from mlx_attn.lab.bench.work import WORKS, Work
+from mlx_attn.model import GPTConfig
+from mlx_attn.model.config import config_from
+from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.memory import keep_buffers, least_memory, machine_memory
+
+SHARE_OF_PARTS = 0.4
+"""How much of the time goes into where the time goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One kind of work of one model.
+
+    Attributes:
+        work: train, forward or decode.
+        name: The variant.
+        tok_s: Tokens per second.
+        seconds: Seconds for doing the work once.
+        over_floor: Its time divided by that of its matrix products alone.
+        over_first: Its time divided by that of the first one measured beside it.
+        multiply_adds: Those of its matrix products, per token.
+        peak_memory: The most bytes that its arrays had at a time, weights included.
+        operations: Operations in the graph of one step, as written: compiling joins some.
+        shares: The share of each part in the time.
+    """
+
+    work: str
+    name: str
+    tok_s: Spread
+    seconds: Spread
+    over_floor: Spread
+    over_first: Spread
+    multiply_adds: int
+    peak_memory: int
+    operations: int
+    shares: Mapping[str, float]
+
+
+def variant_configs(
+    model: Mapping[str, Any], vocab_size: int, variants: Sequence[str]
+) -> tuple[dict[str, GPTConfig], dict[str, str]]:
+    """The configurations of variants at the sizes of a model, and why others cannot be."""
+    configs: dict[str, GPTConfig] = {}
+    refused: dict[str, str] = {}
+    for name in variants:
+        variant = find_variant(name)
+        settings = {**model, **variant.maps, "vocab_size": vocab_size}
+        try:
+            configs[variant.name] = config_from(settings)
+        except ConfigError as error:
+            refused[variant.name] = str(error)
+    return configs, refused
+
+
+def bench(
+    configs: Mapping[str, GPTConfig],
+    training: TrainConfig,
+    works: Sequence[str],
+    seconds: float,
+) -> Iterator[Measurement]:
+    """Measure models beside each other; each kind of work is yielded when it has been measured.
+
+    Args:
+        configs: The models by name; times are compared with the first one's.
+        training: The recipe of a training step; its batch size is a forward pass's too.
+        works: Keys of `WORKS`.
+        seconds: About how long all of it may take.
+
+    Raises:
+        ConfigError: The models do not fit into memory together.
+    """
+    _check_memory(configs, training)
+    keep_buffers()
+    for kind in works:
+        yield from _side_by_side(kind, configs, training, seconds / len(works))
+
+
+def _side_by_side(
+    kind: str, configs: Mapping[str, GPTConfig], training: TrainConfig, seconds: float
+) -> Iterator[Measurement]:
+    works, peaks = {}, {}
+    for name, config in configs.items():
+        works[name], peaks[name] = prepared(kind, config, training)
+    subjects = {(name, "whole work"): work.run for name, work in works.items()}
+    for name, work in works.items():
+        ways = floors(work.config, work.reading, work.backward, work.steps)
+        subjects |= {(name, way): subject for way, subject in ways.items()}
+    timings = in_turns(subjects, seconds * (1 - SHARE_OF_PARTS))
+    first = timings[next(iter(configs)), "whole work"]
+    each = seconds * SHARE_OF_PARTS / len(configs)
+    for name, config in configs.items():
+        work, whole = works.pop(name), timings[name, "whole work"]
+        found = shares(work, PARTS[kind](config, training), each)
+        yield Measurement(
+            kind,
+            name,
+            *_speeds(work, whole, _floor(timings, name), first),
+            multiply_adds=work.multiply_adds,
+            peak_memory=peaks[name],
+            operations=work.operations().total(),
+            shares=found,
+        )
+
+
+def _floor(timings: Mapping[tuple[str, str], Timing], name: str) -> Timing:
+    """The faster way to compute the matrix products of one model."""
+    ways = (t for (of, way), t in timings.items() if of == name and way != "whole work")
+    return min(ways, key=lambda timing: timing.spread.median)
+
+
+def prepared(kind: str, config: GPTConfig, training: TrainConfig) -> tuple[Work, int]:
+    """A work that has been done twice, and the most bytes of arrays that the second time took."""
+    # What is no longer used would be freed some time later and be missing from the difference.
+    gc.collect()
+    before = mx.get_active_memory()
+    work = WORKS[kind](config, training)
+    work.run()
+    mx.reset_peak_memory()
+    work.run()
+    return work, mx.get_peak_memory() - before
+
+
+def _speeds(work: Work, whole: Timing, floor: Timing, first: Timing) -> tuple[Spread, ...]:
+    return (
+        whole.spread.inverse(float(work.tokens)),
+        whole.spread,
+        whole.over(floor),
+        whole.over(first),
+    )
+
+
+def _check_memory(configs: Mapping[str, GPTConfig], training: TrainConfig) -> None:
+    needed = sum(least_memory(config, training.batch_size) for config in configs.values())
+    if needed > machine_memory():
+        raise ConfigError(
+            f"{len(configs)} models side by side need more than {needed / 1e9:,.0f} GB and the "
+            f"machine has {machine_memory() / 1e9:,.0f} GB: name fewer variants or smaller sizes"
+        )

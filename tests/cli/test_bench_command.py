@@ -1,0 +1,41 @@
+import json
+
+import pytest
+
+SMALL = ("--preset=nano", "--context-length=16", "--emb-dim=16", "--vocab-size=40", "--seconds=0")
+
+
+def test_the_record_has_machine_settings_and_measurements(run_command):
+    result = run_command("bench", *SMALL, "--variants=standard,merged", "--part=forward", "--json")
+    record = json.loads(result.stdout)
+    assert record["preset"] == "nano"
+    assert record["settings"]["emb_dim"] == 16
+    assert record["machine"]["mlx"]
+    assert [row["name"] for row in record["measurements"]] == ["standard", "merged"]
+
+
+def test_people_see_a_line_for_every_variant(run_command):
+    result = run_command("bench", *SMALL, "--variants=standard,no-query", "--part=forward")
+    assert result.exit_code == 0
+    assert {"standard", "no-query"} <= {line.split(" ")[0] for line in result.stdout.splitlines()}
+    assert "x floor" in result.stdout
+
+
+def test_what_these_sizes_do_not_allow_is_said_and_left_out(run_command):
+    wide = ("--value-dim=4", "--variants=standard,key-as-value", "--part=forward", "--json")
+    result = run_command("bench", *SMALL, *wide)
+    assert "key-as-value is left out" in result.stderr
+    assert list(json.loads(result.stdout)["refused"]) == ["key-as-value"]
+
+
+def test_an_unknown_variant_is_wrong_usage(run_command):
+    result = run_command("bench", "--variants=standart")
+    assert result.exit_code == 2
+    assert "did you mean 'standard'" in result.stderr
+
+
+def test_the_figure_is_written_beside_its_name(run_command, tmp_path):
+    pytest.importorskip("matplotlib")
+    variants = ("--variants=standard", "--part=forward", f"--figure={tmp_path / 'speed'}")
+    run_command("bench", *SMALL, *variants)
+    assert {file.name for file in tmp_path.iterdir()} == {"speed.svg", "speed.png"}
