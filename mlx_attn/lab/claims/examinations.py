@@ -12,7 +12,8 @@ import numpy as np
 from mlx_attn.attention import attention_cost
 from mlx_attn.lab.compare.cell import corpus_of
 from mlx_attn.lab.convert import convert
-from mlx_attn.lab.convert.measure import logit_difference, some_windows
+from mlx_attn.lab.convert.logits import logit_difference
+from mlx_attn.lab.convert.windows import some_windows
 from mlx_attn.model import GPT, model_cost
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.sampling import SamplerConfig, stream
