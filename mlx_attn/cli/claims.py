@@ -10,13 +10,15 @@ import click
 
 from mlx_attn.cli.environment import check_environment
 from mlx_attn.cli.interruption import INTERRUPTED
+from mlx_attn.cli.ranks import connected, named
 
 if TYPE_CHECKING:
     from mlx_attn.lab.claims import Claim
     from mlx_attn.lab.claims.claim import Conclusion
     from mlx_attn.lab.claims.testing import Effort
-    from mlx_attn.lab.compare.crew import Crew
+    from mlx_attn.lab.compare.crew import Trains
     from mlx_attn.show.comparing import Silent
+    from mlx_attn.training.ranks import Ranks
 
 _EXAMPLES = """\b
 Examples:
@@ -69,6 +71,13 @@ def list_claims(as_json: bool = False) -> None:
     help="Where trainings, findings and reports go.",
 )
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N", help="Trainings at once.")
+@click.option(
+    "--together",
+    type=click.Choice(("auto", "on", "off")),
+    default="auto",
+    show_default=True,
+    help="Trainings that differ in seed and rate as one mapped step, as in `compare`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a claim.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 def run(
@@ -78,39 +87,59 @@ def run(
     steps: int | None,
     out: Path,
     jobs: int,
+    together: str,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Test claims, and say of each whether it holds.
 
     Claims share their trainings: what one has trained another does not train again. The same
-    command goes on where it was interrupted.
+    command goes on where it was interrupted. Under mlx.launch the trainings are shared between all
+    processes.
     """
     from mlx_attn.lab.claims import CLAIMS, find_claim
-    from mlx_attn.lab.claims.testing import Effort
-    from mlx_attn.lab.compare.crew import Crew
-    from mlx_attn.lab.compare.store import Store
-    from mlx_attn.show.comparing import display_for
-    from mlx_attn.show.terminal import stderr_console
+    from mlx_attn.lab.claims.testing import Effort, example_of
+    from mlx_attn.lab.compare.crews import crew_for
 
     check_environment()
     if bool(names) == every:
         raise click.UsageError("name claims, or --all; `mlx-attn claims list` shows them")
     claims = [find_claim(name) for name in names] or list(CLAIMS.values())
     effort = Effort(seeds=seeds, settings={"steps": steps} if steps else {})
-    crew = Crew(Store(out / "trainings"), jobs)
-    with display_for(stderr_console(), quiet or as_json) as display:
+    ranks = connected()
+    with named(ranks):
+        crew = crew_for(out, jobs, together, lambda: example_of(claims, effort), ranks)
+        _test(claims, crew, effort, out, as_json, quiet, ranks)
+
+
+def _test(
+    claims: "list[Claim]",
+    crew: "Trains",
+    effort: "Effort",
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+    ranks: "Ranks",
+) -> None:
+    """Test the claims, and on rank 0 show and keep what came of it."""
+    from mlx_attn.show.comparing import display_for
+    from mlx_attn.show.terminal import stderr_console
+
+    with display_for(stderr_console(), quiet or as_json, ranks.rank) as display:
         try:
             for tested in _tested(claims, crew, effort, display):
-                _keep(tested, out)
-                _show(tested, as_json)
+                if not ranks.rank:
+                    _keep(tested, out)
+                    _show(tested, as_json)
         except KeyboardInterrupt:
             display.message("interrupted; finished trainings are kept: the same command goes on")
             click.get_current_context().exit(INTERRUPTED)
+    # mlx.launch ends all ranks when the first one ends: not before the last finding is kept.
+    ranks.barrier()
 
 
 def _tested(
-    claims: "list[Claim]", crew: "Crew", effort: "Effort", display: "Silent"
+    claims: "list[Claim]", crew: "Trains", effort: "Effort", display: "Silent"
 ) -> "Iterator[Conclusion]":
     """Every claim tested, with what happens on the way shown."""
     from mlx_attn.lab.claims.claim import Conclusion

@@ -36,6 +36,13 @@ class Silent:
         self.console.print(Text(text), soft_wrap=True)
 
 
+class Mute(Silent):
+    """Shows nothing at all: rank 0 does."""
+
+    def message(self, text: str) -> None:
+        """Nothing."""
+
+
 class Lines(Silent):
     """One plain line an event."""
 
@@ -86,8 +93,10 @@ class Bar(Silent):
                 self.message(event_line(event))
 
 
-def display_for(console: Console, quiet: bool) -> Silent:
-    """The display that fits the flags and the terminal."""
+def display_for(console: Console, quiet: bool, rank: int = 0) -> Silent:
+    """The display that fits the flags and the terminal; of several ranks, only the first shows."""
+    if rank:
+        return Mute(console)
     if quiet:
         return Silent(console)
     return Bar(console) if is_live(console) else Lines(console)
@@ -125,7 +134,7 @@ def plan_rows(comparing: "Comparing") -> list[tuple[str, str]]:
         ("seeds", seeds),
         ("equal", ", ".join(protocol.budgets)),
         ("counts as none", f"less than {protocol.delta:g} nats per token"),
-        ("at once", f"{comparing.crew.size} trainings"),
+        ("at once", f"{comparing.crew.size} processes, trainings {comparing.crew.way}"),
     ]
 
 

@@ -192,7 +192,7 @@ class JoinedRanks(Ranks):
     def _silence(self) -> str:
         return (
             f"nothing was heard of another of the {self.size} ranks for {self._patience:g} s: end "
-            "them all, and go on with --resume from what rank 0 saved"
+            "them all, and go on from what was saved"
         )
 
 

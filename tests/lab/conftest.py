@@ -69,10 +69,15 @@ class FormulaCrew:
     noise: float = 0.0
     fails_after: float = math.inf
     size: int = 2
+    way: str = "by a formula"
     done: list[Cell] = field(default_factory=list)
 
+    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+        wanted = {cell.digest: cell for cell in cells}
+        return [cell for cell in wanted.values() if cell not in self.store]
+
     def __call__(self, cells: Iterable[Cell]) -> Generator[tuple[Cell, Outcome], None, None]:
-        for cell in {cell.digest: cell for cell in cells if cell not in self.store}.values():
+        for cell in self.missing(cells):
             if len(self.done) >= self.fails_after:
                 raise KeyboardInterrupt
             self.store[cell] = self._outcome(cell)

@@ -3,7 +3,7 @@
 All contests share one store of trainings, so an arm that several claims speak of is trained once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from mlx_attn.lab.compare.crew import Trains
 from mlx_attn.lab.compare.events import Concluded, Event
 from mlx_attn.lab.compare.protocol import Protocol
 from mlx_attn.text.tasks import TASKS
+from mlx_attn.training.settings import Settings
 
 SETTINGS: dict[str, Any] = {"preset": "nano", "n_heads": 4, "optimizer": "adamw", "steps": 200}
 """What all contests share: two layers of width 64 with four heads, on the tales."""
@@ -67,6 +68,15 @@ def shared_settings(test: Contest, effort: Effort) -> dict[str, Any]:
     """What the arms of a contest share; a task keeps its own recipe."""
     usual = {} if test.settings.get("data") in TASKS else SETTINGS
     return {**usual, **test.settings, **(effort.settings or {})}
+
+
+def example_of(claims: Sequence[Claim], effort: Effort) -> Settings | None:
+    """Settings of the first training that testing needs; None where nothing is trained."""
+    for claim in claims:
+        if isinstance(claim.test, Contest):
+            protocol = _protocol(claim, claim.test, effort, "")
+            return protocol.settings(protocol.arms[0])
+    return None
 
 
 def _protocol(claim: Claim, test: Contest, effort: Effort, command: str) -> Protocol:

@@ -33,7 +33,8 @@ class Comparing:
     """
 
     def __init__(self, protocol: Protocol, crew: Trains, versions: Mapping[str, Any]):
-        self.crew, self.store, self.versions = crew, crew.store, versions
+        self.crew, self.store = crew, crew.store
+        self.versions = {**versions, "trained": crew.way}
         # Prepared here, once, before several processes want it at the same time.
         self.corpus = corpus_of(protocol.settings(protocol.arms[0]))
         self.protocol = replace(protocol, text=self.corpus.digest)
@@ -61,7 +62,7 @@ class Comparing:
     def _train(self, stage: str, cells: Iterable[Cell]) -> Generator[Event, None, None]:
         """Do the trainings that the store lacks."""
         wanted = {cell.digest: cell for cell in cells}
-        missing = [cell for cell in wanted.values() if cell not in self.store]
+        missing = self.crew.missing(wanted.values())
         yield Began(stage, len(wanted), len(wanted) - len(missing))
         taken: list[float] = []
         for left, (cell, outcome) in zip(

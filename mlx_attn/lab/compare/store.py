@@ -70,7 +70,24 @@ class Store:
             else {"training": asdict(outcome)}
         )
         record = {"arm": cell.arm, "settings": dict(cell.settings), **result}
-        write_text(self._path(cell), json.dumps(record, indent=1, sort_keys=True) + "\n")
+        self.keep(cell, json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+    def text(self, cell: Cell) -> str:
+        """The record of a finished training, as another store may keep it.
+
+        Raises:
+            RunError: Its file is missing or damaged.
+        """
+        self[cell]  # refuses a damaged one
+        return self._path(cell).read_text(encoding="utf-8")
+
+    def keep(self, cell: Cell, text: str) -> None:
+        """Keep what another store gave.
+
+        Raises:
+            RunError: The file cannot be written.
+        """
+        write_text(self._path(cell), text)
 
     def _path(self, cell: Cell) -> Path:
         return self.folder / f"{cell.digest}.json"

@@ -1,35 +1,48 @@
-"""A process that does one training and keeps the result: `python -m mlx_attn.lab.compare.worker`.
+"""A process that does trainings and keeps the results: `python -m mlx_attn.lab.compare.worker`.
 
-Reads the training as JSON from standard input and writes nothing but the store's file. It ends by
+Reads the trainings as JSON from standard input and writes nothing but the store's files. It ends by
 itself when the process that started it is gone.
 """
 
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from mlx_attn.lab.compare.cell import Cell, train_cell
-from mlx_attn.lab.compare.store import Diverged, Store
+from mlx_attn.lab.compare.cell import Cell
+from mlx_attn.lab.compare.recording import train_cell
+from mlx_attn.lab.compare.replicated import train_cells
+from mlx_attn.lab.compare.store import Diverged, Outcome, Store
 from mlx_attn.training import trainer
 
 
 def work(order: str) -> None:
-    """Do the training that a JSON object describes.
+    """Do the trainings that a JSON object describes; several are done together.
 
     Args:
-        order: Has `folder`, the store's, `parent`, a process id, and the fields of a `Cell`.
+        order: Has `folder`, the store's, `parent`, a process id, and `cells`, the fields of each.
     """
     fields = json.loads(order)
-    store, parent = Store(Path(fields.pop("folder"))), fields.pop("parent")
-    cell = Cell(**fields)
+    store, parent = Store(Path(fields["folder"])), fields["parent"]
+    cells = [Cell(**cell) for cell in fields["cells"]]
+    train = train_cells if len(cells) > 1 else train_alone
+    for cell, outcome in train(cells, lambda: os.getppid() != parent):
+        store[cell] = outcome
+
+
+def train_alone(
+    cells: Sequence[Cell], should_stop: Callable[[], bool]
+) -> Iterator[tuple[Cell, Outcome]]:
+    """Do a training by itself."""
+    (cell,) = cells
     try:
-        training = train_cell(cell, lambda: os.getppid() != parent)
+        training = train_cell(cell, should_stop)
     except trainer.Diverged as error:
-        store[cell] = Diverged(str(error))
-        return
-    if training:
-        store[cell] = training
+        yield cell, Diverged(str(error))
+    else:
+        if training:
+            yield cell, training
 
 
 if __name__ == "__main__":

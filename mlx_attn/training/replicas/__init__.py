@@ -10,8 +10,8 @@ kernels, which are shared here; on a processor `pays_off` finds out what sharing
 
 from mlx_attn.training.replicas.launch import Launch, Together, in_turn
 from mlx_attn.training.replicas.loop import train_replicas
-from mlx_attn.training.replicas.probe import pays_off, speedup, step_times
-from mlx_attn.training.replicas.replica import VARIED, Replica, replicas_of, with_seeds
+from mlx_attn.training.replicas.probe import pays_off, speedup, step_seconds, step_times
+from mlx_attn.training.replicas.replica import VARIED, Replica, check_alike, replicas_of, with_seeds
 from mlx_attn.training.replicas.step import ReplicaStep
 
 __all__ = [
@@ -20,10 +20,12 @@ __all__ = [
     "Replica",
     "ReplicaStep",
     "Together",
+    "check_alike",
     "in_turn",
     "pays_off",
     "replicas_of",
     "speedup",
+    "step_seconds",
     "step_times",
     "train_replicas",
     "with_seeds",

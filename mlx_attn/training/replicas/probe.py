@@ -7,7 +7,7 @@ import mlx.core as mx
 
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.replicas.launch import Launch, Together, in_turn
-from mlx_attn.training.replicas.replica import replicas_of
+from mlx_attn.training.replicas.replica import Replica, replicas_of
 from mlx_attn.training.settings import Settings
 
 ROUNDS = 5
@@ -30,9 +30,14 @@ def step_times(
     """
     kinds: list[Launch] = [in_turn, Together()]
     pairs = [(launch, replicas_of(settings, corpus)) for launch in kinds]
-    times = [[_seconds(launch, group) for launch, group in pairs] for _ in range(rounds + 1)]
-    apart, together = (min(column) for column in zip(*times[1:], strict=True))
+    apart, together = _best_times(pairs, rounds)
     return apart, together
+
+
+def step_seconds(settings: Settings, corpus: Corpus, rounds: int = ROUNDS) -> float:
+    """Seconds of one step of one training alone; see `step_times`."""
+    (best,) = _best_times([(in_turn, replicas_of([settings], corpus))], rounds)
+    return best
 
 
 def speedup(settings: Sequence[Settings], corpus: Corpus, rounds: int = ROUNDS) -> float:
@@ -46,7 +51,13 @@ def pays_off(settings: Sequence[Settings], corpus: Corpus) -> bool:
     return len(settings) > 1 and speedup(settings, corpus) >= WORTH_IT
 
 
-def _seconds(launch: Launch, group: Sequence) -> float:
+def _best_times(pairs: Sequence[tuple[Launch, Sequence[Replica]]], rounds: int) -> list[float]:
+    """Of every kind the time of its fastest step, but for the first, which compiles."""
+    times = [[_seconds(launch, group) for launch, group in pairs] for _ in range(rounds + 1)]
+    return [min(column) for column in zip(*times[1:], strict=True)]
+
+
+def _seconds(launch: Launch, group: Sequence[Replica]) -> float:
     """The time of one step of all."""
     start = time.perf_counter()
     for result in launch(group):

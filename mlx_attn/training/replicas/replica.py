@@ -71,7 +71,7 @@ def replicas_of(settings: Sequence[Settings], corpus: Corpus) -> list[Replica]:
     Raises:
         ConfigError: They differ in more; or they have dropout, or a budget of minutes.
     """
-    _check_alike(settings)
+    check_alike(settings)
     replicas = [Replica(each, corpus) for each in settings]
     for replica in replicas[1:]:
         # One copy of the text serves all.
@@ -90,7 +90,8 @@ def with_seeds(settings: Settings, count: int) -> list[Settings]:
     return [replace(settings, training=recipe) for recipe in recipes]
 
 
-def _check_alike(settings: Sequence[Settings]) -> None:
+def check_alike(settings: Sequence[Settings]) -> None:
+    """Refuse what cannot be trained as replicas; see `replicas_of`."""
     first, *others = (_facts(each) for each in settings)
     for other in others:
         for key, value in first.items():

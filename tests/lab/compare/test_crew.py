@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from mlx_attn.errors import RunError
-from mlx_attn.lab.compare.cell import train_cell
 from mlx_attn.lab.compare.comparing import Comparing
 from mlx_attn.lab.compare.crew import Crew
+from mlx_attn.lab.compare.recording import train_cell
 from mlx_attn.lab.compare.result import Training
 from mlx_attn.lab.compare.store import Diverged, Store
 from mlx_attn.lab.compare.tuning import Choice, trained
