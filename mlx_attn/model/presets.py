@@ -69,6 +69,20 @@ PRESETS: dict[str, Preset] = {
         text={"data": "tiny-shakespeare", "tokenizer": "char"},
         vocab_size=65,
     ),
+    "speedrun": Preset(
+        summary="below nanoGPT's loss at its laptop setting in a fraction of its time and tokens",
+        model={"n_layers": 3, "n_heads": 4, "emb_dim": 128, "context_length": 64}
+        | _MODERN
+        | {"position": "rope"},
+        # Found by trying, with seeds of their own: RoPE is worth 0.08 nats here over ALiBi, batches
+        # of 8 learn more of the same tokens than 12, and a fourth layer costs more time than it
+        # saves.
+        training={"steps": 440, "batch_size": 8, "warmup": 20, "eval_every": 0}
+        | {"optimizer": "muon", "muon_lr": 0.03, "lr": 4e-2}
+        | {"schedule": "trapezoid", "cooldown": 1.0},
+        text={"data": "tiny-shakespeare", "tokenizer": "char"},
+        vocab_size=65,
+    ),
     "shakespeare": Preset(
         summary="nanoGPT's character Shakespeare: 6 layers, 6 heads, width 384, context 256",
         model={"n_layers": 6, "n_heads": 6, "emb_dim": 384, "context_length": 256}

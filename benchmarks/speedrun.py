@@ -1,0 +1,115 @@
+"""The preset `speedrun` against nanoGPT's laptop recipe: time and tokens to the same loss.
+
+    python benchmarks/speedrun.py [--seeds 0 1 2 3 4] [--threads 2] [--torch-python PYTHON]
+
+Trains the preset once for every seed, with a share of the reference's 2000 steps after each, so
+that what else the machine does falls on both alike. Times are of training alone, without preparing
+the text and without validation. The reference (`nanogpt_reference.py`) needs PyTorch, in this
+interpreter or in the one of --torch-python; --full-reference also trains it from start to end and
+validates it. Prints one JSON object.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+REFERENCE = Path(__file__).with_name("nanogpt_reference.py")
+REFERENCE_STEPS, REFERENCE_TOKENS, TARGET = 2000, 1_536_000, 1.898
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--torch-python", default=sys.executable)
+    parser.add_argument("--full-reference", action="store_true")
+    given = parser.parse_args()
+    # Before the BLAS is loaded, with the first import of mlx_attn.
+    os.environ["OPENBLAS_NUM_THREADS"] = str(given.threads)
+    corpus = _corpus()
+    with tempfile.TemporaryDirectory() as folder:
+        _save(corpus, Path(folder))
+        command = [given.torch_python, str(REFERENCE), "--data-dir", folder]
+        command += ["--threads", str(given.threads)]
+        reference(command, 1)  # Fails now if it must fail.
+        share = REFERENCE_STEPS // len(given.seeds)
+        ours, theirs = [], []
+        for seed in given.seeds:
+            ours.append(trained(corpus, seed))
+            theirs.append(reference(command, share))
+        full = reference(command, REFERENCE_STEPS) if given.full_reference else {}
+    print(json.dumps(compared(ours, theirs, full), indent=1))  # noqa: T201
+
+
+def trained(corpus: Any, seed: int) -> dict[str, float]:
+    """Train the preset with a seed."""
+    import mlx.core as mx
+
+    from mlx_attn.training.settings import resolve
+    from mlx_attn.training.trainer import Trainer
+    from mlx_attn.trees import count_parameters
+
+    trainer = Trainer(resolve({"preset": "speedrun", "seed": seed}), corpus)
+    began = time.perf_counter()
+    for _ in range(trainer.steps):
+        loss, _ = trainer.launch_step()
+    mx.eval(loss, trainer.step.state)
+    seconds = time.perf_counter() - began
+    return {
+        "seed": seed,
+        "seconds": seconds,
+        "tokens": trainer.steps * trainer.tokens_per_step,
+        "val_loss": trainer.evaluate()[0].loss,
+        "params": count_parameters(trainer.model),
+    }
+
+
+def reference(command: list[str], steps: int) -> dict[str, float]:
+    """Train the reference for so many steps."""
+    try:
+        done = subprocess.run([*command, "--steps", str(steps)], capture_output=True, text=True)
+    except OSError as error:
+        sys.exit(f"error: --torch-python {command[0]}: {error.strerror}")
+    if done.returncode:
+        sys.exit(done.stderr.strip().splitlines()[-1])
+    return json.loads(done.stdout)
+
+
+def compared(ours: list[dict], theirs: list[dict], full: dict) -> dict[str, Any]:
+    """The ratios."""
+    per_step = sum(run["seconds"] for run in theirs) / sum(run["steps"] for run in theirs)
+    seconds = statistics.median(run["seconds"] for run in ours)
+    return {
+        "speedrun": ours,
+        "all reach 1.898": all(run["val_loss"] <= TARGET for run in ours),
+        "seconds": seconds,
+        "reference seconds": per_step * REFERENCE_STEPS,
+        "time / reference": seconds / (per_step * REFERENCE_STEPS),
+        "tokens / reference": ours[0]["tokens"] / REFERENCE_TOKENS,
+        "reference from start to end": full,
+    }
+
+
+def _corpus() -> Any:
+    from mlx_attn.text.corpus import prepare
+
+    return prepare("tiny-shakespeare", "char", 65)
+
+
+def _save(corpus: Any, folder: Path) -> None:
+    import numpy as np
+
+    for part in ("train", "val"):
+        np.save(folder / f"{part}.npy", np.asarray(getattr(corpus, part).tokens))
+
+
+if __name__ == "__main__":
+    main()
