@@ -9,6 +9,8 @@ the settings that https://github.com/karpathy/nanoGPT gives for a laptop; the co
 CORPUS is a folder with train.npy and val.npy, of token ids. Prints one JSON object.
 """
 
+# PyTorch is no dependency: only this file imports it.
+# pyright: reportMissingImports=false
 import argparse
 import json
 import math
