@@ -105,12 +105,15 @@ class Attention(nn.Module):
         if self.config.position != "alibi":
             return None
         slopes = mx.array(alibi_slopes(self.config.n_heads))
-        return alibi_bias(slopes, T_q, T_k) + causal_mask(T_q, T_k)
+        bias = alibi_bias(slopes, T_q, T_k)
+        return bias + causal_mask(T_q, T_k) if T_q > 1 else bias
 
     def mask(self, T_q: int, T_k: int) -> mx.array:
-        """The mask as an array, for the explicit path."""
+        """The mask as an array, for the explicit path; a single query sees all."""
         bias = self.bias(T_q, T_k)
-        return causal_mask(T_q, T_k) if bias is None else bias
+        if bias is not None:
+            return bias
+        return causal_mask(T_q, T_k) if T_q > 1 else mx.array(0.0)
 
 
 def unit_rms(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
