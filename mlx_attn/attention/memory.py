@@ -109,7 +109,7 @@ def attend(layers: Any, q: mx.array, k: mx.array, v: mx.array) -> Float[mx.array
     """The weighted sum by the fused path where it applies, and by the explicit path elsewhere."""
     T_q, T_k, scale = q.shape[2], k.shape[2], layers.config.scale
     refused = layers.training and metal.refuses_gradient(q.shape[3], T_q)
-    unfused = layers.drops or refused or not layers.fused
-    if unfused or k.shape[1] != v.shape[1] or powers_are_faster():
+    unfused = layers.drops or refused or not layers.fused or (T_q > 1 and powers_are_faster())
+    if unfused or k.shape[1] != v.shape[1]:
         return explicit_attention(q, k, v, layers.mask(T_q, T_k), scale, layers.dropout)
     return fused_attention(q, k, v, scale, layers.bias(T_q, T_k))

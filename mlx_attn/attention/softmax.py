@@ -31,10 +31,8 @@ def fused_attention(
         scale: Factor of the scores.
         bias: Added to the scores, the causal mask already in it; None is the causal mask alone.
     """
-    if bias is None:
-        mask = "causal" if q.shape[2] > 1 else None
-    else:
-        mask = bias.astype(q.dtype)
+    causal = "causal" if q.shape[2] > 1 else None
+    mask = causal if bias is None else bias.astype(q.dtype)
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
 
 

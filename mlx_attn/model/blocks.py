@@ -7,6 +7,7 @@ from jaxtyping import Float
 from mlx_attn.attention import Attention, AttentionCache
 from mlx_attn.exponentials import gelu
 from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.norms import LayerNorm, RMSNorm
 
 
 class SquaredReLU(nn.Module):
@@ -31,8 +32,8 @@ ACTIVATION_LAYERS = {"gelu": GELU, "relu2": SquaredReLU}
 def norm_layer(config: GPTConfig) -> nn.Module:
     """The configuration's normalisation of the residual stream."""
     if config.norm == "rmsnorm":
-        return nn.RMSNorm(config.emb_dim, eps=1e-6)
-    return nn.LayerNorm(config.emb_dim, eps=1e-5, bias=config.bias)
+        return RMSNorm(config.emb_dim, eps=1e-6)
+    return LayerNorm(config.emb_dim, eps=1e-5, bias=config.bias)
 
 
 class FeedForward(nn.Module):

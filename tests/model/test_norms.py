@@ -1,0 +1,49 @@
+"""Norms of a few tokens are compiled, and are MLX's own numbers."""
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from mlx_attn import exponentials
+from mlx_attn.lab.bench.operations import operations
+from mlx_attn.model.norms import LayerNorm, RMSNorm
+
+PAIRS = [(LayerNorm, nn.LayerNorm), (RMSNorm, nn.RMSNorm)]
+
+
+def started(norm: nn.Module) -> nn.Module:
+    """A norm with weights of its own, in evaluation mode."""
+    weights = {name: mx.random.normal(a.shape, key=mx.random.key(3)) for name, a in norm.items()}
+    norm.update(weights)
+    norm.eval()
+    return norm
+
+
+@pytest.mark.parametrize(("ours", "own"), PAIRS)
+@pytest.mark.parametrize("tokens", [1, 300])
+def test_a_norm_is_mlx_s(ours, own, tokens):
+    x = 3 * mx.random.normal((1, tokens, 24), key=mx.random.key(1)) + 1
+    one, two = started(ours(24, 1e-5)), started(own(24, 1e-5))
+    assert mx.allclose(one(x), two(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
+def test_widths_do_not_get_into_each_other_s_way(norm):
+    for width in (8, 32):
+        layer, x = (
+            started(norm(width, 1e-9)),
+            mx.ones((1, 1, width)) * mx.array([1.0, -1.0] * (width // 2)),
+        )
+        layer.weight = mx.ones(width)
+        assert mx.allclose(layer(x) - layer.get("bias", 0), x)
+
+
+@pytest.mark.skipif(not exponentials.powers_are_faster(), reason="only this back end needs it")
+@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
+def test_a_single_token_takes_fewer_operations(norm, monkeypatch):
+    layer, x = started(norm(16, 1e-5)), mx.ones((1, 1, 16))
+    mx.eval(x, layer.parameters())
+    monkeypatch.setattr(exponentials, "_has_compiler", lambda: True)
+    compiled = operations(layer(x)).total()
+    monkeypatch.setattr(exponentials, "_has_compiler", lambda: False)
+    assert compiled < operations(layer(x)).total()
