@@ -1,7 +1,7 @@
 """`mlx-attn bench`: how fast every variant is, and how near to its matrix products alone."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +15,19 @@ from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.settings import DEFAULT_PRESET, resolve
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from mlx_attn.lab.bench.measure import Measurement
+    from mlx_attn.lab.bench.peers import Comparison
 
 WORKS = ("train", "forward", "decode")
+AXES = ("context", "width", "layers", "batch")
 _MAPS = frozenset({"score", "value", "output"})
 _RECIPE = {"batch_size", "optimizer", "dtype", "compile"}
 _WHAT = "What to measure"
 
 
-def bench(
-    preset: str, variants: str, part: tuple[str, ...], seconds: float, **options: Any
-) -> None:
+def bench(preset: str, as_json: bool, figure: Path | None, **options: Any) -> None:
     """Measure speed, memory, and where the time goes.
 
     Training steps, forward passes and decoding of every variant, in turns in one process, on random
@@ -33,24 +35,63 @@ def bench(
     over rounds; compare ratios, and speeds of one run only. docs/performance.md says how to read
     them.
     """
-    from mlx_attn.lab.bench import measure
-    from mlx_attn.show.bench import record, save_bench_figure
+    from mlx_attn.show.bench import peers_table, record, save_bench_figure
     from mlx_attn.show.machine import machine_facts
 
-    as_json, figure = options.pop("as_json"), options.pop("figure")
+    what = {key: options.pop(key) for key in ("variants", "part", "scaling", "seconds", "peers")}
     given = {key: value for key, value in options.items() if value is not None}
     settings = resolve({"preset": preset, **given})
-    vocab_size = find_preset(preset).vocab_size
-    configs, refused = measure.variant_configs(settings.model, vocab_size, _names(variants))
-    for name, reason in refused.items():
-        click.echo(f"{name} is left out: {reason}", err=True)
-    works = part or WORKS
-    measured = _shown(measure.bench(configs, settings.training, works, seconds), as_json)
+    vocab_size = given.get("vocab_size", find_preset(preset).vocab_size)
+    model = {**settings.model, "vocab_size": vocab_size}
+    measured = _shown(_measured(model, settings.training, **what), as_json)
+    compared = list(_compared(model, settings.training, **what))
     if as_json:
         facts = {"machine": machine_facts(), "preset": preset, "settings": given}
-        click.echo(json.dumps({**facts, "measurements": record(measured), "refused": refused}))
+        found = {"measurements": record(measured), "peers": record(compared)}
+        click.echo(json.dumps(facts | found))
+    elif compared:
+        _print(peers_table(compared))
     for file in save_bench_figure(measured, figure) if figure else ():
         click.echo(f"wrote {file}", err=True)
+
+
+def _measured(
+    model: Mapping[str, Any],
+    training: TrainConfig,
+    variants: str,
+    part: Sequence[str],
+    scaling: str | None,
+    seconds: float,
+    **_: Any,
+) -> Iterator["Measurement"]:
+    from mlx_attn.lab.bench.measure import bench, variant_setups
+    from mlx_attn.lab.bench.scaling import scaled
+
+    if scaling:
+        return bench(scaled(model, training, scaling), part or WORKS[:1], seconds)
+    setups, refused = variant_setups(model, training, _names(variants))
+    for name, reason in refused.items():
+        click.echo(f"{name} is left out: {reason}", err=True)
+    return bench(setups, part or WORKS, seconds)
+
+
+def _compared(
+    model: Mapping[str, Any],
+    training: TrainConfig,
+    part: Sequence[str],
+    seconds: float,
+    peers: bool,
+    **_: Any,
+) -> Iterator["Comparison"]:
+    """What is measured beside each peer; what is not installed is said."""
+    from mlx_attn.lab.bench.peers import PEERS, beside_peers
+    from mlx_attn.model.config import config_from
+
+    wanted = [peer for peer in PEERS if peers and peer.work in (part or WORKS)]
+    for peer in wanted:
+        if not peer.installed:
+            click.echo(f"{peer.name} is left out: {peer.package} is not installed", err=True)
+    return beside_peers(config_from(model), training, wanted, seconds / 3)
 
 
 def _names(variants: str) -> list[str]:
@@ -62,15 +103,20 @@ def _names(variants: str) -> list[str]:
 def _shown(found: Iterable["Measurement"], as_json: bool) -> list["Measurement"]:
     """Everything measured; each kind of work is shown as soon as it is known."""
     from mlx_attn.show.bench import speed_tables
-    from mlx_attn.show.terminal import stdout_console
 
-    console, measured = stdout_console(), []
+    measured = []
     for _, group in groupby(found, key=lambda row: row.work):
         rows = list(group)
         measured += rows
         for table in () if as_json else speed_tables(rows):
-            console.print(table, "")
+            _print(table)
     return measured
+
+
+def _print(table: "Table") -> None:
+    from mlx_attn.show.terminal import stdout_console
+
+    stdout_console().print(table, "")
 
 
 _EXAMPLES = """\b
@@ -117,6 +163,18 @@ command = SectionedCommand(
             show_default=True,
             metavar="X",
             help="about how long to measure; at least a few rounds are made",
+        ),
+        Section(
+            ["--scaling"],
+            section=_WHAT,
+            type=click.Choice(AXES),
+            help="instead of variants, the training step at half to four times this size",
+        ),
+        Section(
+            ["--peers"],
+            section=_WHAT,
+            is_flag=True,
+            help="also other programs that are installed: MLX's TransformerEncoder, mlx-lm",
         ),
         Section(["--json", "as_json"], section=_WHAT, is_flag=True, help="as one JSON object"),
         Section(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from mlx_attn.lab.bench.measure import Measurement
+from mlx_attn.lab.bench.peers import Comparison
 from mlx_attn.lab.bench.timing import Spread
 from mlx_attn.show.figures import COLOURS, panels, save_figure
 from mlx_attn.show.quantities import count, memory
@@ -46,13 +47,28 @@ def _table(title: str, headings: Iterable[str]) -> Table:
     return table
 
 
-def record(measured: Sequence[Measurement]) -> list[dict[str, Any]]:
+def peers_table(compared: Sequence[Comparison]) -> Table:
+    """Ours beside each peer, on a model that computes the same as the peer's."""
+    headings = ("ours, tokens/s", "theirs", "ours / theirs", "+-")
+    table = _table("beside others, at the same sizes", headings)
+    for row in compared:
+        table.add_row(
+            f"{row.peer}: {row.work}",
+            count(row.ours.median),
+            count(row.theirs.median),
+            f"{row.faster.median:.2f}",
+            f"{_width(row.faster):.0%}",
+        )
+    return table
+
+
+def record(measured: Sequence[Measurement | Comparison]) -> list[dict[str, Any]]:
     """All that was measured, as JSON can hold it."""
     return [asdict(row) for row in measured]
 
 
 def _cells(row: Measurement, first: Measurement) -> list[str]:
-    more_work = row.multiply_adds / first.multiply_adds
+    more_work = row.multiply_adds * row.tokens / (first.multiply_adds * first.tokens)
     return [
         count(row.tok_s.median),
         f"{_width(row.tok_s):.0%}",

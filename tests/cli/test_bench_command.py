@@ -25,7 +25,7 @@ def test_what_these_sizes_do_not_allow_is_said_and_left_out(run_command):
     wide = ("--value-dim=4", "--variants=standard,key-as-value", "--part=forward", "--json")
     result = run_command("bench", *SMALL, *wide)
     assert "key-as-value is left out" in result.stderr
-    assert list(json.loads(result.stdout)["refused"]) == ["key-as-value"]
+    assert [row["name"] for row in json.loads(result.stdout)["measurements"]] == ["standard"]
 
 
 def test_an_unknown_variant_is_wrong_usage(run_command):
@@ -39,3 +39,17 @@ def test_the_figure_is_written_beside_its_name(run_command, tmp_path):
     variants = ("--variants=standard", "--part=forward", f"--figure={tmp_path / 'speed'}")
     run_command("bench", *SMALL, *variants)
     assert {file.name for file in tmp_path.iterdir()} == {"speed.svg", "speed.png"}
+
+
+def test_one_size_is_scaled(run_command):
+    result = run_command("bench", *SMALL, "--scaling=layers", "--part=forward", "--json")
+    names = [row["name"] for row in json.loads(result.stdout)["measurements"]]
+    assert names == ["layers 1", "layers 2", "layers 4", "layers 8"]
+
+
+def test_peers_stand_beside_the_same_work(run_command):
+    flags = ("--variants=standard", "--part=train", "--peers")
+    result = run_command("bench", *SMALL, *flags, "--json")
+    peers = json.loads(result.stdout)["peers"]
+    assert [row["peer"] for row in peers] == ["mlx.nn.TransformerEncoder"]
+    assert peers[0]["faster"]["median"] > 0

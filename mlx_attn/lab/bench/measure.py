@@ -33,6 +33,7 @@ class Measurement:
         seconds: Seconds for doing the work once.
         over_floor: Its time divided by that of its matrix products alone.
         over_first: Its time divided by that of the first one measured beside it.
+        tokens: Tokens that it reads or writes at once.
         multiply_adds: Those of its matrix products, per token.
         peak_memory: The most bytes that its arrays had at a time, weights included.
         operations: Operations in the graph of one step, as written: compiling joins some.
@@ -45,71 +46,70 @@ class Measurement:
     seconds: Spread
     over_floor: Spread
     over_first: Spread
+    tokens: int
     multiply_adds: int
     peak_memory: int
     operations: int
     shares: Mapping[str, float]
 
 
-def variant_configs(
-    model: Mapping[str, Any], vocab_size: int, variants: Sequence[str]
-) -> tuple[dict[str, GPTConfig], dict[str, str]]:
-    """The configurations of variants at the sizes of a model, and why others cannot be."""
-    configs: dict[str, GPTConfig] = {}
+Setup = tuple[GPTConfig, TrainConfig]
+"""A model, and how it is trained: its batch size is that of a forward pass too."""
+
+
+def variant_setups(
+    model: Mapping[str, Any], training: TrainConfig, variants: Sequence[str]
+) -> tuple[dict[str, Setup], dict[str, str]]:
+    """Variants at the sizes of a model, and why others cannot be."""
+    setups: dict[str, Setup] = {}
     refused: dict[str, str] = {}
     for name in variants:
         variant = find_variant(name)
-        settings = {**model, **variant.maps, "vocab_size": vocab_size}
         try:
-            configs[variant.name] = config_from(settings)
+            setups[variant.name] = config_from({**model, **variant.maps}), training
         except ConfigError as error:
             refused[variant.name] = str(error)
-    return configs, refused
+    return setups, refused
 
 
 def bench(
-    configs: Mapping[str, GPTConfig],
-    training: TrainConfig,
-    works: Sequence[str],
-    seconds: float,
+    setups: Mapping[str, Setup], works: Sequence[str], seconds: float
 ) -> Iterator[Measurement]:
     """Measure models beside each other; each kind of work is yielded when it has been measured.
 
     Args:
-        configs: The models by name; times are compared with the first one's.
-        training: The recipe of a training step; its batch size is a forward pass's too.
+        setups: The models by name; times are compared with the first one's.
         works: Keys of `WORKS`.
         seconds: About how long all of it may take.
 
     Raises:
         ConfigError: The models do not fit into memory together.
     """
-    _check_memory(configs, training)
+    _check_memory(setups)
     keep_buffers()
     for kind in works:
-        yield from _side_by_side(kind, configs, training, seconds / len(works))
+        yield from _side_by_side(kind, setups, seconds / len(works))
 
 
-def _side_by_side(
-    kind: str, configs: Mapping[str, GPTConfig], training: TrainConfig, seconds: float
-) -> Iterator[Measurement]:
+def _side_by_side(kind: str, setups: Mapping[str, Setup], seconds: float) -> Iterator[Measurement]:
     works, peaks = {}, {}
-    for name, config in configs.items():
-        works[name], peaks[name] = prepared(kind, config, training)
+    for name, setup in setups.items():
+        works[name], peaks[name] = prepared(kind, *setup)
     subjects = {(name, "whole work"): work.run for name, work in works.items()}
     for name, work in works.items():
         ways = floors(work.config, work.reading, work.backward, work.steps)
         subjects |= {(name, way): subject for way, subject in ways.items()}
     timings = in_turns(subjects, seconds * (1 - SHARE_OF_PARTS))
-    first = timings[next(iter(configs)), "whole work"]
-    each = seconds * SHARE_OF_PARTS / len(configs)
-    for name, config in configs.items():
+    first = timings[next(iter(setups)), "whole work"]
+    each = seconds * SHARE_OF_PARTS / len(setups)
+    for name, setup in setups.items():
         work, whole = works.pop(name), timings[name, "whole work"]
-        found = shares(work, PARTS[kind](config, training), each)
+        found = shares(work, PARTS[kind](*setup), each)
         yield Measurement(
             kind,
             name,
             *_speeds(work, whole, _floor(timings, name), first),
+            tokens=work.tokens,
             multiply_adds=work.multiply_adds,
             peak_memory=peaks[name],
             operations=work.operations().total(),
@@ -144,10 +144,10 @@ def _speeds(work: Work, whole: Timing, floor: Timing, first: Timing) -> tuple[Sp
     )
 
 
-def _check_memory(configs: Mapping[str, GPTConfig], training: TrainConfig) -> None:
-    needed = sum(least_memory(config, training.batch_size) for config in configs.values())
+def _check_memory(setups: Mapping[str, Setup]) -> None:
+    needed = sum(least_memory(config, training.batch_size) for config, training in setups.values())
     if needed > machine_memory():
         raise ConfigError(
-            f"{len(configs)} models side by side need more than {needed / 1e9:,.0f} GB and the "
+            f"{len(setups)} models side by side need more than {needed / 1e9:,.0f} GB and the "
             f"machine has {machine_memory() / 1e9:,.0f} GB: name fewer variants or smaller sizes"
         )

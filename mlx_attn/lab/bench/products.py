@@ -108,21 +108,20 @@ def floors(
 
 
 def _floor(products: Counter[Product], backward: bool, steps: int, shares: int) -> Subject:
-    operands = [[_operands(product) for _ in range(shares)] for product in products]
-    mx.eval(operands)
+    operands = {product: [_operands(product) for _ in range(shares)] for product in products}
+    mx.eval(list(operands.values()))
+    every = [operands[product] for product in products.elements()]
     compute = _with_gradients if backward else _product
-    counted = list(zip(operands, products.values(), strict=True))
 
     def run() -> None:
         if shares == 1:
             blas.use_threads(blas.preload().threads)
-        for _ in range(steps):
-            for parts, n in counted:
-                for _ in range(n):
-                    # Started one by one, so that no result is kept for longer than it takes.
-                    last = side_by_side(compute, parts)
-                    mx.async_eval(last)
-        mx.eval(last)
+        begun: list[list[mx.array]] = []
+        for parts in every * steps:
+            # Begun one by one, so that no result is kept for longer than it takes.
+            begun = side_by_side(compute, parts)
+            mx.async_eval(begun)
+        mx.eval(begun)
 
     return run
 

@@ -122,8 +122,7 @@ def forward_pass(config: GPTConfig, training: TrainConfig) -> Work:
 def decoding(config: GPTConfig, training: TrainConfig) -> Work:
     """One text, token by token, with the cache: the likeliest token each time."""
     model = still_model(config)
-    length, new = decoded_lengths(config)
-    prompt = [i % config.vocab_size for i in range(length)]
+    (length, new), prompt = decoded_lengths(config), decoding_prompt(config)
 
     def run() -> None:
         blas.use_threads(blas.preload().threads)
@@ -144,6 +143,11 @@ def decoded_lengths(config: GPTConfig) -> tuple[int, int]:
     """Tokens of the prompt, and new tokens."""
     prompt = min(PROMPT, config.context_length // 2)
     return prompt, min(NEW_TOKENS, config.context_length - prompt)
+
+
+def decoding_prompt(config: GPTConfig) -> list[int]:
+    """The tokens that decoding starts from."""
+    return [i % config.vocab_size for i in range(decoded_lengths(config)[0])]
 
 
 def still_model(config: GPTConfig) -> GPT:

@@ -3,19 +3,19 @@
 import pytest
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.lab.bench.measure import Measurement, bench, variant_configs
+from mlx_attn.lab.bench.measure import Measurement, bench, variant_setups
 from mlx_attn.lab.bench.work import WORKS
 from mlx_attn.training.config import TrainConfig
 
-SIZES = {"context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 1}
+SIZES = {"vocab_size": 40, "context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 1}
 RECIPE = TrainConfig(steps=1, batch_size=2)
 
 
 @pytest.fixture(scope="module")
 def measured() -> list[Measurement]:
     """Two variants, all kinds of work, the fewest rounds."""
-    configs, _ = variant_configs(SIZES, 40, ["standard", "merged"])
-    return list(bench(configs, RECIPE, list(WORKS), seconds=0.0))
+    setups, _ = variant_setups(SIZES, RECIPE, ["standard", "merged"])
+    return list(bench(setups, list(WORKS), seconds=0.0))
 
 
 def test_every_kind_of_work_of_every_variant_is_measured(measured):
@@ -51,12 +51,14 @@ def test_training_has_more_operations_than_a_forward_pass(measured):
 
 
 def test_sizes_that_a_variant_refuses_leave_it_out():
-    configs, refused = variant_configs({**SIZES, "value_dim": 4}, 40, ["standard", "key-as-value"])
-    assert list(configs) == ["standard"]
+    setups, refused = variant_setups(
+        {**SIZES, "value_dim": 4}, RECIPE, ["standard", "key-as-value"]
+    )
+    assert list(setups) == ["standard"]
     assert "value_dim=4" in refused["key-as-value"]
 
 
 def test_more_than_the_machine_holds_is_refused():
-    configs, _ = variant_configs({**SIZES, "vocab_size": 40, "emb_dim": 2**20}, 40, ["standard"])
+    setups, _ = variant_setups({**SIZES, "emb_dim": 2**20}, RECIPE, ["standard"])
     with pytest.raises(ConfigError, match="fewer variants"):
-        next(bench(configs, RECIPE, ["train"], 0.0))
+        next(bench(setups, ["train"], 0.0))

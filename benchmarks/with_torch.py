@@ -1,0 +1,102 @@
+"""`mlx-attn bench --peers` with PyTorch among the peers, on the GPU where PyTorch has one.
+
+    pip install torch
+    python benchmarks/with_torch.py --preset tiny --part train
+
+The model is the book's, in PyTorch: pre-norm blocks, fused attention, GELU, AdamW.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+# Before MLX, because it loads the BLAS.
+import mlx_attn  # noqa: F401
+
+# isort: split
+from mlx_attn.cli import main
+from mlx_attn.lab.bench import peers
+from mlx_attn.lab.bench.timing import Subject
+from mlx_attn.model import GPTConfig
+from mlx_attn.training.config import TrainConfig
+
+
+def torch_step(config: GPTConfig, training: TrainConfig) -> Subject:
+    """A training step: loss, gradients, clipping and AdamW."""
+    torch: Any = importlib.import_module("torch")
+    device = _device(torch)
+    model = _model(torch, config).to(device)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-6, betas=(training.beta1, training.beta2)
+    )
+    shape = (training.batch_size, config.context_length + 1)
+    windows = torch.randint(0, config.vocab_size, shape, device=device)
+
+    def run() -> None:
+        logits = model(windows[:, :-1])
+        targets = windows[:, 1:].flatten()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+        optimizer.step()
+        loss.item()
+
+    return run
+
+
+def _device(torch: Any) -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _model(torch: Any, config: GPTConfig) -> Any:
+    """The book's GPT."""
+    nn, C, H = torch.nn, config.emb_dim, config.n_heads
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(C, 3 * C, bias=config.qkv_bias)
+            self.out_proj = nn.Linear(C, C)
+
+        def forward(self, x: Any) -> Any:
+            B, T, _ = x.shape
+            q, k, v = self.qkv(x).view(B, T, 3, H, C // H).permute(2, 0, 3, 1, 4)
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.out_proj(y.transpose(1, 2).reshape(B, T, C))
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(C), nn.LayerNorm(C)
+            self.att = Attention()
+            up, down = nn.Linear(C, config.hidden_dim), nn.Linear(config.hidden_dim, C)
+            self.ff = nn.Sequential(up, nn.GELU(approximate="tanh"), down)
+
+        def forward(self, x: Any) -> Any:
+            x = x + self.att(self.norm1(x))
+            return x + self.ff(self.norm2(x))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tok_emb = nn.Embedding(config.vocab_size, C)
+            self.pos_emb = nn.Embedding(config.context_length, C)
+            self.blocks = nn.Sequential(*[Block() for _ in range(config.n_layers)])
+            self.norm = nn.LayerNorm(C)
+            self.head = nn.Linear(C, config.vocab_size, bias=False)
+
+        def forward(self, tokens: Any) -> Any:
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+            x = self.tok_emb(tokens) + self.pos_emb(places)
+            return self.head(self.norm(self.blocks(x)))
+
+    return Model()
+
+
+if __name__ == "__main__":
+    torch_peer = peers.Peer("PyTorch", "train", torch_step, peers.ENCODER, "torch")
+    peers.PEERS = (*peers.PEERS, torch_peer)
+    main(["bench", "--peers", *sys.argv[1:]])
