@@ -45,6 +45,23 @@ def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> Training:
     return Training(**{**facts, **fields})
 
 
+class Remembered(Store):
+    """Keeps trainings in memory: writing them safely to a disk takes longer than the formula."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self.outcomes: dict[str, Outcome] = {}
+
+    def __contains__(self, cell: Cell) -> bool:
+        return cell.digest in self.outcomes
+
+    def __getitem__(self, cell: Cell) -> Outcome:
+        return self.outcomes[cell.digest]
+
+    def __setitem__(self, cell: Cell, outcome: Outcome) -> None:
+        self.outcomes[cell.digest] = outcome
+
+
 @dataclass
 class FormulaCrew:
     """Does trainings by a formula.
@@ -142,7 +159,7 @@ def crews(tmp_path: Path) -> Callable[..., FormulaCrew]:
     """Makes crews that work by the formula, each with a folder of its own."""
 
     def make(folder: str = "trainings", **facts: Any) -> FormulaCrew:
-        return FormulaCrew(Store(tmp_path / folder), **facts)
+        return FormulaCrew(Remembered(tmp_path / folder), **facts)
 
     return make
 

@@ -30,7 +30,11 @@ def _accuracy(training: Training) -> float:
 
 MEASURES: dict[str, Measure] = {
     "loss": Measure(lambda t: t.val_loss, "nats per token"),
-    "score rank": Measure(lambda t: t.ranks[-1].scores, "effective rank of S_h", -1),
-    "accuracy": Measure(_accuracy, "share of answers right", -1),
+    "score rank": Measure(
+        lambda t: t.ranks[-1].scores,
+        "effective rank of S_h (a positive difference is a lower rank)",
+        -1,
+    ),
+    "accuracy": Measure(_accuracy, "share of answers right (a positive difference is fewer)", -1),
 }
 """Higher rank and accuracy read as better."""

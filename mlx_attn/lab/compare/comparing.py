@@ -17,6 +17,7 @@ from mlx_attn.lab.compare.layout import Layout
 from mlx_attn.lab.compare.protocol import Protocol
 from mlx_attn.lab.compare.result import Training, Tuning
 from mlx_attn.lab.compare.tuning import Choice, Tuner, trained
+from mlx_attn.lab.statistics import resolvable
 
 
 class Comparing:
@@ -55,7 +56,8 @@ class Comparing:
         speeds = {name: median(t.tok_s for t in done) for name, done in tuning.items()}
         layout = Layout(self.protocol, choices, self.vocab_size, speeds)
         seeds = range(self._seeds(layout, tuning))
-        yield Planned(len(seeds), layout.seconds(tuning) * len(seeds) / self.crew.size / 60)
+        minutes = layout.seconds(tuning) * len(seeds) / self.crew.size / 60
+        yield Planned(len(seeds), minutes, self._resolves(tuner, choices, len(seeds)))
         yield from self._train("verdict", layout.all(seeds))
         yield Concluded(conclude(layout, self.store, self.corpus, tunings, seeds, self.versions))
 
@@ -83,6 +85,14 @@ class Comparing:
         yield from self._train("first seed", cells)
         outcomes = {cell.arm: self.store[cell] for cell in cells}
         return {arm: [o] for arm, o in outcomes.items() if isinstance(o, Training)}
+
+    def _resolves(self, tuner: Tuner, choices: Sequence[Choice], seeds: int) -> float | None:
+        """The smallest difference to expect to find, judged by the spread seen while tuning."""
+        spread = tuner.spread(choices) if self.protocol.tunes else None
+        if not spread or seeds < 2:
+            return None
+        arms = len(choices) - 1
+        return resolvable(spread, seeds, confidence=self.protocol.confidence, arms=arms)
 
     def _seeds(self, layout: Layout, tuning: Mapping[str, Sequence[Training]]) -> int:
         """Seeds of the verdict. Counted from what trainings took, so that resuming changes none."""

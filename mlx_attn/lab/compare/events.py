@@ -53,10 +53,13 @@ class Planned:
     Attributes:
         seeds: Of the verdict.
         minutes: That the rest is expected to take.
+        resolves: The smallest true difference, in nats per token, that they would find four times
+            out of five; None where nothing is known of the spread yet.
     """
 
     seeds: int
     minutes: float
+    resolves: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ step moves its scores about n_heads times as far as a step of the factors does.
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, variance
 from typing import Any
 
 from mlx_attn.lab.compare.arms import Arm
@@ -131,6 +132,21 @@ class Tuner:
             self.store[cell] for scale in search.scales for cell in self._cells(search, scale)
         ]
         return [outcome for outcome in outcomes if isinstance(outcome, Training)]
+
+    def spread(self, choices: Sequence[Choice]) -> float | None:
+        """Standard deviation of paired differences to the control, over the tuning seeds.
+
+        All arms together; None where there is one seed, or no pair that did not diverge.
+        """
+        control, *others = ([self._loss(choice, seed) for seed in self.seeds] for choice in choices)
+        differences = [[a - b for a, b in zip(arm, control, strict=True)] for arm in others]
+        finite = [pairs for pairs in differences if all(map(math.isfinite, pairs))]
+        if len(self.seeds) < 2 or not finite:
+            return None
+        return math.sqrt(fmean(variance(pairs) for pairs in finite))
+
+    def _loss(self, choice: Choice, seed: int) -> float:
+        return _loss(self.store[trained(self.protocol, choice, seed)])
 
     def _search(self, searches: list[Search]) -> Generator[Event, None, list[Tuning]]:
         """Train and widen until every best factor lies between others, or enough is enough."""

@@ -128,6 +128,20 @@ def test_time_decides_on_the_seeds(protocol, crew, events_of):
     assert planned.seeds == int((2 * 60 - 20) / 4)
 
 
+def test_the_plan_says_what_difference_it_can_resolve(protocol, crew, events_of):
+    crew.noise = 0.02
+    (few,) = [e for e in events_of(protocol(seeds=3), crew) if isinstance(e, Planned)]
+    (many,) = [e for e in events_of(protocol(seeds=8), crew) if isinstance(e, Planned)]
+    assert few.resolves
+    assert many.resolves
+    assert 0 < many.resolves < few.resolves
+
+
+def test_without_tuning_nothing_is_known_of_the_spread(protocol, crew, events_of):
+    (planned,) = [e for e in events_of(protocol(scales=(1.0,)), crew) if isinstance(e, Planned)]
+    assert planned.resolves is None
+
+
 def test_too_little_time_is_refused_with_what_it_takes(protocol, crew, conclusion):
     with pytest.raises(ConfigError, match=r"at least 3 are needed"):
         conclusion(protocol(seeds=0, minutes=0.2), crew)
