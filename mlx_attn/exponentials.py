@@ -92,19 +92,20 @@ def _softmax_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
 
 
 @mx.custom_function
-def _logsumexp(x: mx.array) -> tuple[mx.array, mx.array]:
-    """The logarithm, and the softmax that its gradient needs."""
+def _logsumexp(x: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """The logarithm, and the softmax that its gradient needs as numerators and denominator."""
     largest = x.max(axis=-1, keepdims=True)
     powers = mx.power(2.0, (x - largest) * _LOG2_E)
     total = powers.sum(axis=-1, keepdims=True)
-    return (largest + mx.log(total)).squeeze(-1), powers / total
+    return (largest + mx.log(total)).squeeze(-1), powers, total
 
 
 @_logsumexp.vjp
 def _logsumexp_vjp(
-    x: mx.array, cotangents: tuple[mx.array, mx.array], outputs: tuple[mx.array, mx.array]
+    x: mx.array, cotangents: tuple[mx.array, ...], outputs: tuple[mx.array, ...]
 ) -> mx.array:
-    return cotangents[0][..., None] * outputs[1]
+    _, powers, total = outputs
+    return powers * (cotangents[0][..., None] / total)
 
 
 _GELU_SLOPE = 2 * math.sqrt(2 / math.pi)

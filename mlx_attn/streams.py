@@ -40,8 +40,8 @@ def side_by_side(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[A
     would be computed so. They are begun leaf by leaf instead, the last leaves first: gradients are
     named from the first layer to the last and computed from the last to the first.
     """
-    if len(parts) == 1:
-        return [function(parts[0])]
+    if len(parts) == 1 or cores() == 1:
+        return [function(part) for part in parts]
     # A stream that needs what another computes waits for all that was begun together with it.
     mx.async_eval(*parts)
     results = []

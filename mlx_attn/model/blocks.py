@@ -1,5 +1,7 @@
 """The transformer block: attention and feed-forward, each behind a norm and beside a shortcut."""
 
+from typing import Any
+
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
@@ -15,7 +17,19 @@ class SquaredReLU(nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         """The activation of each element."""
-        return mx.square(nn.relu(x))
+        squared_relu: Any = _squared_relu
+        return squared_relu(x)
+
+
+@mx.custom_function
+def _squared_relu(x: mx.array) -> mx.array:
+    return mx.square(mx.maximum(x, 0))
+
+
+@_squared_relu.vjp
+def _squared_relu_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
+    # Half the operations of the two derivatives in a row.
+    return cotangent * (2 * mx.maximum(x, 0))
 
 
 class GELU(nn.Module):
