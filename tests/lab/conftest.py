@@ -159,15 +159,15 @@ def crews(tmp_path: Path) -> Callable[..., FormulaCrew]:
     """Makes crews that work by the formula, each with a folder of its own."""
 
     def make(folder: str = "trainings", **facts: Any) -> FormulaCrew:
-        return FormulaCrew(Remembered(tmp_path / folder), **facts)
+        return FormulaCrew(Store(tmp_path / folder), **facts)
 
     return make
 
 
 @pytest.fixture
-def crew(crews: Callable[..., FormulaCrew]) -> FormulaCrew:
-    """A crew that works by the formula."""
-    return crews()
+def crew(tmp_path: Path) -> FormulaCrew:
+    """A crew that works by the formula and keeps nothing on disk."""
+    return FormulaCrew(Remembered(tmp_path / "trainings"))
 
 
 @pytest.fixture
