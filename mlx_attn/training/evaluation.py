@@ -24,8 +24,8 @@ from mlx_attn.training.objective import window_answers, window_losses
 from mlx_attn.training.ranks import ALONE, Ranks
 from mlx_attn.training.tokens import read_windows
 
-EVALUATION_TOKENS = 4096
-"""Tokens per forward pass of an evaluation, about."""
+EVALUATION_TOKENS = 2048
+"""Tokens that an evaluation computes at a time, about: it needs less memory than a training step."""
 
 SPAN = 256
 """Forward passes whose losses are in memory, until they are added up."""
@@ -83,7 +83,7 @@ class Evaluator:
             )
         self.split, self.ranks = split, ranks
         self.context_length = min(context_length, n_tokens - 1)
-        self._batch_size = max(1, EVALUATION_TOKENS // self.context_length)
+        self._batch_size = max(1, EVALUATION_TOKENS // cores() // self.context_length)
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
         self._measure, self._sums, self._summary = _TEXT if split.scored is None else _TASK
 

@@ -1,10 +1,16 @@
 """Memory of a training step: what it grows with, and what adds nothing."""
 
+import mlx.core as mx
+import numpy as np
 import pytest
 
 from mlx_attn.lab.bench.measure import prepared
 from mlx_attn.model.config import BLOCKS, config_from
+from mlx_attn.model import GPT, find_preset
+from mlx_attn.text.corpus import Split
 from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.evaluation import Evaluator
+from mlx_attn.training.settings import resolve
 
 
 def peak(batch_size: int = 8, n_layers: int = 2) -> int:
@@ -18,3 +24,17 @@ def peak(batch_size: int = 8, n_layers: int = 2) -> int:
 def test_a_step_s_memory_grows_by_as_much_with_every_doubling(axis):
     at = {size: peak(**{axis: size}) for size in (4, 8, 16)}
     assert at[16] - at[8] == pytest.approx(2 * (at[8] - at[4]), rel=0.25)
+
+
+@pytest.mark.parametrize("name", ["tiny", "macbook"])
+def test_validation_needs_less_memory_than_a_step(name):
+    settings = resolve({"preset": name})
+    config = settings.model_config(find_preset(name).vocab_size)
+    step = prepared("train", config, settings.training)[1]
+    model, tokens = GPT(config), np.arange(8000, dtype=np.uint16) % config.vocab_size
+    evaluator = Evaluator(Split(tokens=tokens, n_bytes=len(tokens)), config.context_length)
+    mx.eval(model.parameters())
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    evaluator(model)
+    assert mx.get_peak_memory() - before < step
