@@ -23,18 +23,19 @@ TITLES = {
 }
 
 
+SPEEDS = ("tokens/s", "+-", "x floor", "x first", "x work", "memory", "operations")
+BESIDE = ("ours, tokens/s", "theirs", "ours / theirs", "+-")
+
+
 def speed_tables(measured: Sequence[Measurement]) -> list[Table]:
     """One kind of work of every model: how fast it is, and where its time goes."""
     first = measured[0]
-    speeds = _table(TITLES[first.work], _SPEEDS)
+    speeds = _table(TITLES[first.work], SPEEDS)
     parts = _table(f"{TITLES[first.work]}: share of the time", first.shares)
     for row in measured:
-        speeds.add_row(row.name, *_cells(row, first))
+        speeds.add_row(row.name, *speed_cells(row, first))
         parts.add_row(row.name, *(f"{share:.0%}" for share in row.shares.values()))
     return [speeds, parts]
-
-
-_SPEEDS = ("tokens/s", "+-", "x floor", "x first", "x work", "memory", "operations")
 
 
 def _table(title: str, headings: Iterable[str]) -> Table:
@@ -49,17 +50,20 @@ def _table(title: str, headings: Iterable[str]) -> Table:
 
 def peers_table(compared: Sequence[Comparison]) -> Table:
     """Ours beside each peer, on a model that computes the same as the peer's."""
-    headings = ("ours, tokens/s", "theirs", "ours / theirs", "+-")
-    table = _table("beside others, at the same sizes", headings)
+    table = _table("beside others, at the same sizes", BESIDE)
     for row in compared:
-        table.add_row(
-            f"{row.peer}: {row.work}",
-            count(row.ours.median),
-            count(row.theirs.median),
-            f"{row.faster.median:.2f}",
-            f"{_width(row.faster):.0%}",
-        )
+        table.add_row(f"{row.peer}: {row.work}", *peer_cells(row))
     return table
+
+
+def peer_cells(row: Comparison) -> list[str]:
+    """What `BESIDE` names, of one peer."""
+    return [
+        count(row.ours.median),
+        count(row.theirs.median),
+        f"{row.faster.median:.2f}",
+        f"{_width(row.faster):.0%}",
+    ]
 
 
 def record(measured: Sequence[Measurement | Comparison]) -> list[dict[str, Any]]:
@@ -67,7 +71,23 @@ def record(measured: Sequence[Measurement | Comparison]) -> list[dict[str, Any]]
     return [asdict(row) for row in measured]
 
 
-def _cells(row: Measurement, first: Measurement) -> list[str]:
+def measurements_from(rows: Sequence[dict[str, Any]]) -> list[Measurement]:
+    """The inverse of `record`, for measurements."""
+    return [Measurement(**_with_spreads(row)) for row in rows]
+
+
+def comparisons_from(rows: Sequence[dict[str, Any]]) -> list[Comparison]:
+    """The inverse of `record`, for comparisons."""
+    return [Comparison(**_with_spreads(row)) for row in rows]
+
+
+def _with_spreads(row: dict[str, Any]) -> dict[str, Any]:
+    spreads = {k: Spread(**v) for k, v in row.items() if isinstance(v, dict) and "median" in v}
+    return {**row, **spreads}
+
+
+def speed_cells(row: Measurement, first: Measurement) -> list[str]:
+    """What `SPEEDS` names, of one model; `first` is the one that it is compared with."""
     more_work = row.multiply_adds * row.tokens / (first.multiply_adds * first.tokens)
     return [
         count(row.tok_s.median),

@@ -25,7 +25,7 @@ from mlx_attn.training.ranks import ALONE, Ranks
 from mlx_attn.training.tokens import read_windows
 
 EVALUATION_TOKENS = 2048
-"""Tokens that an evaluation computes at a time, about: it needs less memory than a training step."""
+"""Tokens that an evaluation computes at a time, about: fewer than what a step has in memory."""
 
 SPAN = 256
 """Forward passes whose losses are in memory, until they are added up."""

@@ -21,7 +21,7 @@ from mlx_attn.training.config import TrainConfig
 from mlx_attn.trees import named_arrays
 
 REST = "everything else"
-FEWEST_ROUNDS = 2
+FEWEST_ROUNDS = 3
 
 Parts = Mapping[str, Subject]
 Inputs = tuple[mx.array, ...]

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from mlx_attn.lab.bench.measure import prepared
-from mlx_attn.model.config import BLOCKS, config_from
 from mlx_attn.model import GPT, find_preset
+from mlx_attn.model.config import BLOCKS, config_from
 from mlx_attn.text.corpus import Split
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.evaluation import Evaluator
