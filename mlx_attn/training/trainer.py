@@ -125,8 +125,8 @@ class Trainer:
         factor = self.ranks.first(self.factor) if self.config.minutes else self.factor
         self.optimizer.schedule(factor)
         self.ranks.vary_randomness(self.config.seed, self.progress.step)
-        result = self.step(self.starts())
         with self.ranks.waiting():
+            result = self.step(self.starts())
             mx.async_eval(*result, *self.step.state)
         self.progress.step += 1
         return result

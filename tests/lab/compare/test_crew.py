@@ -13,6 +13,7 @@ from mlx_attn.lab.compare.recording import train_cell
 from mlx_attn.lab.compare.result import Training
 from mlx_attn.lab.compare.store import Diverged, Store
 from mlx_attn.lab.compare.tuning import Choice, trained
+from mlx_attn.streams import undivided
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def without_time(training):
 
 def test_trainings_side_by_side_end_like_one_in_this_process(cells, store):
     outcomes = dict(Crew(store, 2)(cells))
-    alone = [without_time(train_cell(cell)) for cell in cells]
+    alone = [without_time(undivided(train_cell)(cell)) for cell in cells]
     assert [without_time(outcomes[cell]) for cell in cells] == alone
 
 
