@@ -9,6 +9,7 @@ float64 powers serve everywhere: MLX's exponential keeps seven digits of sixteen
 import math
 import shutil
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,9 @@ from jaxtyping import Float, Integer
 FEW = 4096
 """Of fewer numbers the exponentials take less time than starting several operations does."""
 
-_LOG2_E = math.log2(math.e)
+LOG2_E = math.log2(math.e)
+LANES = 32
+"""Numbers of a row that are reduced side by side before the rest."""
 
 
 def powers_are_faster() -> bool:
@@ -61,6 +64,25 @@ def gelu(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
     return nn.gelu_approx(x)
 
 
+def row_max(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch 1"]:
+    """The largest number of each row."""
+    return _of_rows(mx.max, x)
+
+
+def row_sum(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch 1"]:
+    """The sum of each row."""
+    return _of_rows(mx.sum, x)
+
+
+def _of_rows(reduce: Callable[..., mx.array], x: mx.array) -> mx.array:
+    """Long rows are folded first: MLX has vector instructions for all axes but the last."""
+    length = x.shape[-1]
+    if length < 4 * LANES or length % LANES:
+        return reduce(x, axis=-1, keepdims=True)
+    folded = x.reshape(*x.shape[:-1], -1, LANES)
+    return reduce(reduce(folded, axis=-2), axis=-1, keepdims=True)
+
+
 def is_compiled(x: mx.array) -> bool:
     """Whether to compile what is done with these numbers: few of them, where operations cost more.
 
@@ -81,8 +103,8 @@ def _uses_powers(x: mx.array) -> bool:
 
 @mx.custom_function
 def _softmax(x: mx.array) -> mx.array:
-    powers = mx.power(2.0, (x - x.max(axis=-1, keepdims=True)) * _LOG2_E)
-    return powers / powers.sum(axis=-1, keepdims=True)
+    powers = mx.power(2.0, (x - row_max(x)) * LOG2_E)
+    return powers / row_sum(powers)
 
 
 @_softmax.vjp
@@ -94,9 +116,9 @@ def _softmax_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
 @mx.custom_function
 def _logsumexp(x: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     """The logarithm, and the softmax that its gradient needs as numerators and denominator."""
-    largest = x.max(axis=-1, keepdims=True)
-    powers = mx.power(2.0, (x - largest) * _LOG2_E)
-    total = powers.sum(axis=-1, keepdims=True)
+    largest = row_max(x)
+    powers = mx.power(2.0, (x - largest) * LOG2_E)
+    total = row_sum(powers)
     return (largest + mx.log(total)).squeeze(-1), powers, total
 
 
@@ -114,7 +136,7 @@ _GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
 @mx.custom_function
 def _gelu(x: mx.array) -> tuple[mx.array, mx.array]:
     """The activation, and 1 / (1 + e^(-2 u)), which its gradient needs."""
-    exponent = (x * x * 0.044715 + 1) * x * (-_GELU_SLOPE * _LOG2_E)
+    exponent = (x * x * 0.044715 + 1) * x * (-_GELU_SLOPE * LOG2_E)
     gate = 1 / (1 + mx.power(2.0, exponent))
     return x * gate, gate
 

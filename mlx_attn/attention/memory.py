@@ -15,6 +15,7 @@ from mlx_attn.attention.cache import Memory
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.heads import join_heads
 from mlx_attn.attention.softmax import explicit_attention, fused_attention
+from mlx_attn.attention.weighing import weighed
 from mlx_attn.exponentials import powers_are_faster
 
 
@@ -106,10 +107,12 @@ def values_first(config: AttentionConfig, T_q: int, T_k: int, drops: bool) -> bo
 
 
 def attend(layers: Any, q: mx.array, k: mx.array, v: mx.array) -> Float[mx.array, "B H T_q D"]:
-    """The weighted sum by the fused path where it applies, and by the explicit path elsewhere."""
+    """The weighted sum by the fastest path that applies."""
     T_q, T_k, scale = q.shape[2], k.shape[2], layers.config.scale
     refused = layers.training and metal.refuses_gradient(q.shape[3], T_q)
-    unfused = layers.drops or refused or not layers.fused or (T_q > 1 and powers_are_faster())
+    unfused = layers.drops or refused or not layers.fused
+    if powers_are_faster() and T_q > 1 and not layers.drops:
+        return weighed(q, k, v, layers.mask(T_q, T_k), scale)
     if unfused or k.shape[1] != v.shape[1]:
         return explicit_attention(q, k, v, layers.mask(T_q, T_k), scale, layers.dropout)
     return fused_attention(q, k, v, scale, layers.bias(T_q, T_k))

@@ -1,9 +1,9 @@
 """The core: a weighted sum of values, with weights softmax(scale q k^T + mask).
 
-Two paths give the same numbers. `mx.fast.scaled_dot_product_attention` is fused on Metal where
+Three paths give the same numbers. `mx.fast.scaled_dot_product_attention` is fused on Metal where
 `mlx_attn.attention.metal` says so. The explicit path is needed for dropout of the weights, for the
-weights themselves, and where keys and values have different numbers of heads; on a Linux processor
-it is also the faster one.
+weights themselves, and where keys and values have different numbers of heads. On a Linux processor
+`mlx_attn.attention.weighing` is faster than both.
 """
 
 from collections.abc import Callable

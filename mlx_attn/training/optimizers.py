@@ -4,13 +4,15 @@ Groups are data: a name, which parameters belong to it, its optimizer and its pe
 parameter belongs to the first group that claims it.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 import mlx.nn as nn
-import mlx.optimizers as optim
+from mlx.utils import tree_unflatten
 
+from mlx_attn.streams import side_by_side
 from mlx_attn.training.adamw import AdamW
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.muon import Muon
@@ -21,12 +23,25 @@ Claims = Callable[[str, mx.array], bool]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parameters that are moved alike."""
+    """Parameters that are moved alike.
+
+    Attributes:
+        name: For people.
+        claims: Whether a parameter is to be its own.
+        optimizer: Moves them.
+        peak: Learning rate at the schedule's top.
+        parameters: Their names.
+    """
 
     name: str
     claims: Claims
-    optimizer: optim.Optimizer
+    optimizer: AdamW | Muon
     peak: float
+    parameters: tuple[str, ...] = ()
+
+    def own(self, arrays: dict[str, mx.array]) -> dict[str, mx.array]:
+        """Its own among some arrays named like the parameters."""
+        return {name: arrays[name] for name in self.parameters}
 
 
 class GroupedOptimizer:
@@ -46,10 +61,8 @@ class GroupedOptimizer:
             claimed = {n: a for n, a in parameters.items() if group.claims(n, a)}
             parameters = {n: a for n, a in parameters.items() if n not in claimed}
             if claimed:
-                self.groups.append(group)
-        filters = [group.claims for group in self.groups[:-1]]
-        self._optimizer = optim.MultiOptimizer([g.optimizer for g in self.groups], filters)
-        self._optimizer.init(model.trainable_parameters())
+                group.optimizer.init(claimed)
+                self.groups.append(replace(group, parameters=tuple(claimed)))
 
     def schedule(self, factor: float) -> None:
         """Set every group's learning rate to its peak times the factor."""
@@ -60,9 +73,27 @@ class GroupedOptimizer:
         """Every group's learning rate: its peak times the factor."""
         return [group.peak * factor for group in self.groups]
 
-    def update(self, model: nn.Module, gradients: dict) -> None:
-        """Move the model's weights by one step, in place."""
-        self._optimizer.update(model, gradients)
+    def update(self, model: nn.Module, gradients: dict, longest: float = math.inf) -> mx.array:
+        """Move the model's weights by one step, in place.
+
+        Args:
+            model: Whose weights.
+            gradients: Of all of its trained parameters.
+            longest: Gradients whose global norm is larger are scaled down to it.
+
+        Returns:
+            The gradients' global norm, sqrt(sum g^2), before that.
+        """
+        named, parameters = named_arrays(gradients), named_arrays(model.trainable_parameters())
+        packed = [group.optimizer.packed(group.own(named)) for group in self.groups]
+        squares = [square for arrays in packed for square in side_by_side(_squares, arrays)]
+        norm = mx.sqrt(mx.stack(squares).sum())
+        factor = mx.minimum(longest / (norm + 1e-6), 1.0)
+        moved = {}
+        for group, arrays in zip(self.groups, packed, strict=True):
+            moved |= group.optimizer.moved(arrays, group.own(parameters), factor)
+        model.update(tree_unflatten([(name, moved[name]) for name in parameters]))
+        return norm
 
     @property
     def state(self) -> list[dict]:
@@ -91,11 +122,8 @@ def everything(name: str, array: mx.array) -> bool:
 
 
 def _groups(config: TrainConfig, n_heads: int) -> list[Group]:
-    def adamw(decay: float) -> optim.Optimizer:
-        # MLX leaves the correction out by default, which makes the first steps 3 times too large.
-        return AdamW(
-            config.lr, [config.beta1, config.beta2], weight_decay=decay, bias_correction=True
-        )
+    def adamw(decay: float) -> AdamW:
+        return AdamW(config.lr, [config.beta1, config.beta2], weight_decay=decay)
 
     decay = config.weight_decay
     merged_peak = config.lr * (config.merged_lr or 1 / n_heads)
@@ -107,3 +135,7 @@ def _groups(config: TrainConfig, n_heads: int) -> list[Group]:
     if config.optimizer == "muon":
         groups.insert(0, Group("hidden", is_hidden_matrix, Muon(config.muon_lr), config.muon_lr))
     return groups
+
+
+def _squares(array: mx.array) -> mx.array:
+    return mx.square(array).sum()

@@ -5,12 +5,12 @@ positions and nothing else; a corpus too long for that sends windows instead (`t
 Compiled, the step is one call; model, optimizer and random state are its inputs and outputs.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import mlx.optimizers as optim
 from mlx.utils import tree_map
 
 from mlx_attn.attention.metal import on_gpu
@@ -88,10 +88,7 @@ class TrainStep:
         return loss, self._update(gradients)
 
     def _update(self, gradients: dict) -> Numbers:
-        limit = self.config.clip or float("inf")
-        gradients, norm = optim.clip_grad_norm(gradients, limit)
-        self.optimizer.update(self.model, gradients)
-        return norm
+        return self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
 
     def _gradients(self, batch: Any) -> tuple[Numbers, dict]:
         return self._value_and_grad(batch)

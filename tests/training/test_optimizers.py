@@ -29,18 +29,8 @@ def grouped(model: nn.Module, **changes) -> GroupedOptimizer:
 
 
 def members(model: GPT, **changes) -> dict[str, set[str]]:
-    """The parameters of each group: those whose optimizer holds a state for them."""
-    optimizer = grouped(model, **changes)
-    return {
-        group.name: {
-            n for n, a in named_arrays(model).items() if group is claimant(optimizer, n, a)
-        }
-        for group in optimizer.groups
-    }
-
-
-def claimant(optimizer: GroupedOptimizer, name: str, array: mx.array):
-    return next(group for group in optimizer.groups if group.claims(name, array))
+    """The parameters of each group."""
+    return {group.name: set(group.parameters) for group in grouped(model, **changes).groups}
 
 
 def moved(model: GPT, gradient: float, **changes) -> dict[str, np.ndarray]:
@@ -132,3 +122,19 @@ def test_the_schedule_scales_every_group_s_peak():
     optimizer.schedule(0.5)
     rates = {group.name: float(group.optimizer.learning_rate) for group in optimizer.groups}
     assert rates == pytest.approx({"hidden": 0.1, "matrices": 0.02, "rest": 0.02})
+
+
+@pytest.mark.parametrize(("optimizer", "moment"), [("adamw", "m"), ("muon", "v")])
+@pytest.mark.parametrize(("longest", "factor"), [(1e-3, 1e-3), (10.0, 1.0)])
+def test_gradients_are_clipped_to_the_global_norm(optimizer, moment, longest, factor):
+    """The first moment after one step is a share of the gradient that the optimizer was given."""
+    model = tiny()
+    parameters = model.trainable_parameters()
+    size = sum(array.size for array in named_arrays(parameters).values())
+    gradients = tree_map(lambda p: mx.full(p.shape, size**-0.5), parameters)
+    made = grouped(model, optimizer=optimizer, beta1=0.9)
+    norm = made.update(model, gradients, longest)
+    group = made.groups[0]
+    seen, share = group.optimizer.state["0"][moment], {"adamw": 0.1, "muon": 0.05}[optimizer]
+    assert float(norm) == pytest.approx(1, rel=1e-5)
+    assert np.allclose(np.array(seen), share * factor * size**-0.5, rtol=1e-4)

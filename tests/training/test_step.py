@@ -101,14 +101,6 @@ def test_the_norm_is_reported_before_clipping(trainer):
     assert norms[0] > 1e-3
 
 
-def test_the_gradient_is_clipped_to_the_global_norm(trainer, monkeypatch):
-    made, seen = trainer(clip=1e-3), []
-    monkeypatch.setattr(made.optimizer, "update", lambda model, gradients: seen.append(gradients))
-    made.launch_step()
-    squares = [float(mx.square(g).sum()) for g in named_arrays(seen[0]).values()]
-    assert sum(squares) ** 0.5 == pytest.approx(1e-3, rel=1e-3)
-
-
 def test_losses_are_float32_nats_of_each_token(trainer):
     model = trainer().model
     model.set_dtype(mx.bfloat16)

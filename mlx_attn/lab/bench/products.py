@@ -88,10 +88,10 @@ def multiply_adds(products: Counter[Product], backward: bool) -> int:
 def floors(
     config: GPTConfig, reading: Reading, backward: bool, steps: int = 1
 ) -> dict[str, Subject]:
-    """Two ways to compute the products and nothing else; the faster one is the floor.
+    """Two ways to compute the products and nothing else.
 
-    `whole` gives each product all threads of the BLAS. `shares`, where there are several cores,
-    divides the batch among them as a training step does.
+    `whole`, the floor, computes each at its own shape with all threads of the BLAS. `shares`, where
+    there are several cores, divides the batch among them as a training step does.
 
     Args:
         config: The model.
