@@ -117,6 +117,28 @@ _ROWS = (
         ),
     ),
     Claim(
+        name="output-not-needed-one-head-book-start",
+        statement="with one head out_proj can go where no branch starts at zero",
+        source="the same algebra, from the weights that the book starts from",
+        protocol="one head with and without out_proj, all weights drawn as in the book",
+        test=Contest(
+            arms=("one head: standard, n_heads=1", "no out_proj: no-out-proj, n_heads=1"),
+            expects={"no out_proj": NO_WORSE},
+            settings={"start": "book"},
+        ),
+    ),
+    Claim(
+        name="output-not-needed-several-heads-book-start",
+        statement="out_proj can go with several heads where no branch starts at zero",
+        source="the same questions, from the weights that the book starts from",
+        protocol="four heads with and without out_proj, all weights drawn as in the book",
+        test=Contest(
+            arms=("standard", "no-out-proj"),
+            expects={"no-out-proj": NO_WORSE},
+            settings={"start": "book"},
+        ),
+    ),
+    Claim(
         name="value-not-needed",
         statement="W_value can go, and W_value and out_proj together",
         source=_HE,
