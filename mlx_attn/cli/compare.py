@@ -41,11 +41,6 @@ The same command goes on where it was interrupted; more seeds or arms cost only 
 def compare(
     variants: str,
     arms: tuple[str, ...],
-    budgets: str,
-    minutes: float,
-    seeds: int | None,
-    tune: bool,
-    scales: tuple[float, ...],
     jobs: int,
     together: str,
     out: Path | None,
@@ -62,27 +57,11 @@ def compare(
     also runs against itself: that is the noise. Under mlx.launch the trainings are shared between
     all processes.
     """
-    from mlx_attn.lab.compare.arms import arms_from
-    from mlx_attn.lab.compare.protocol import Protocol
-
     check_environment()
-    own = {key: options.pop(key) for key in PLAIN}
-    texts = [*(variants.split(",") if variants else ()), *arms]
-    chosen = arms_from(texts or DEFAULT_ARMS)
-    directory = out or RUNS / f"compare-{slug([arm.name for arm in chosen])}"
-    protocol = Protocol(
-        arms=chosen,
-        shared=_shared(options),
-        seeds=(0 if minutes else DEFAULT_SEEDS) if seeds is None else seeds,
-        minutes=minutes,
-        budgets=tuple(budget.strip() for budget in budgets.split(",")),
-        scales=scales if tune else (1.0,),
-        name=directory.name,
-        command=_command_line(),
-        **own,
-    )
+    protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
     ranks = connected()
     with named(ranks):
+        directory = out or RUNS / protocol.name
         # A plan takes no time, and so makes no trial.
         tried = "off" if dry_run and together == "auto" else together
         comparing = _comparing(protocol, directory, jobs, tried, ranks)
@@ -92,6 +71,28 @@ def compare(
             _show_plan(comparing, as_json)
         # mlx.launch ends all ranks when the first one ends: not before rank 0 has said all.
         ranks.barrier()
+
+
+def _protocol(texts: Sequence[str], out: Path | None, options: dict[str, Any]) -> "Protocol":
+    """What is compared, and how; what the options still hold is shared by all arms."""
+    from mlx_attn.lab.compare.arms import arms_from
+    from mlx_attn.lab.compare.protocol import Protocol
+
+    arms = arms_from(texts or DEFAULT_ARMS)
+    budgets, scales, tune = (options.pop(key) for key in ("budgets", "scales", "tune"))
+    minutes, seeds = (options.pop(key) for key in ("minutes", "seeds"))
+    own = {key: options.pop(key) for key in PLAIN}
+    return Protocol(
+        arms=arms,
+        shared=_shared(options),
+        seeds=(0 if minutes else DEFAULT_SEEDS) if seeds is None else seeds,
+        minutes=minutes,
+        budgets=tuple(budget.strip() for budget in budgets.split(",")),
+        scales=scales if tune else (1.0,),
+        name=out.name if out else f"compare-{slug([arm.name for arm in arms])}",
+        command=_command_line(),
+        **own,
+    )
 
 
 def _comparing(
