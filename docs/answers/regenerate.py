@@ -1,6 +1,6 @@
 """Makes docs/answers.md: `python docs/answers/regenerate.py`.
 
-Runs every claim (about an hour on two cores; it goes on where it was interrupted), keeps what was
+Runs every claim (about half an hour on two cores; it goes on where it was interrupted), keeps what was
 found as JSON and the differences as figures in this folder, and writes the page from the template.
 With `--text` only the page is written again, from the JSON that is here.
 """
@@ -71,7 +71,6 @@ def render(found: Mapping[str, Mapping[str, Any]]) -> str:
         "value",
         "number",
         "table",
-        "needed",
         "seeds",
         "spread",
         "noise",
@@ -118,10 +117,6 @@ class Numbers:
     def difference(self, claim: str, arm: str, budget: str | None = None) -> str:
         """Mean paired difference with its interval."""
         return _interval(self._arm(claim, arm, budget)["verdict"])
-
-    def needed(self, claim: str, arm: str) -> int:
-        """Seeds that would decide."""
-        return self._arm(claim, arm, None)["verdict"]["seeds_needed"]
 
     def table(self, claim: str, budget: str | None = None) -> str:
         """All arms of a claim under a budget, as a Markdown table."""
