@@ -1,6 +1,6 @@
 """Makes docs/answers.md: `python docs/answers/regenerate.py`.
 
-Runs every claim (about half an hour on two cores; it goes on where it was interrupted), keeps what was
+Runs every claim (half an hour on two cores; it goes on where it was interrupted), keeps what was
 found as JSON and the differences as figures in this folder, and writes the page from the template.
 With `--text` only the page is written again, from the JSON that is here.
 """
