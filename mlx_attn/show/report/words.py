@@ -44,11 +44,20 @@ def signed(value: float | None, decimals: int) -> str:
 
 
 def between(interval: tuple[float, float] | None, decimals: int) -> str:
-    """An interval from one end to the other; a dash where there is none."""
+    """An interval from one end to the other; a dash where there is none.
+
+    An end that would be rounded to zero gets up to three decimals more: what an interval says is on
+    which side of zero it ends.
+    """
     low, high = interval or (math.nan, math.nan)
     if not (math.isfinite(low) and math.isfinite(high)):
         return MISSING
-    return f"{signed(low, decimals)} to {signed(high, decimals)}"
+    return " to ".join(signed(end, _beside_zero(end, decimals)) for end in (low, high))
+
+
+def _beside_zero(value: float, decimals: int) -> int:
+    enough = (n for n in range(decimals, decimals + 4) if round(value, n))
+    return next(enough, decimals)
 
 
 def probability(p: float | None) -> str:

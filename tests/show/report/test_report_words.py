@@ -69,3 +69,15 @@ def test_a_thousand_seeds_stands_for_more(comparison):
     verdict = made.budgets[0].verdicts["no-value"]
     assert seeds_needed(replace(verdict, seeds_needed=1000)) == "1000 or more"
     assert seeds_needed(replace(verdict, seeds_needed=None)) == "-"
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        ((-0.0333, -0.00016), "-0.033 to -0.0002"),
+        ((0.00004, 0.5), "+0.00004 to +0.500"),
+        ((0.0, 1e-9), "+0.000 to +0.000"),
+    ],
+)
+def test_no_end_of_an_interval_is_rounded_to_zero_that_is_beside_it(interval, text):
+    assert between(interval, 3) == text
