@@ -129,6 +129,37 @@ def budget(name: str, names: Sequence[str], seeds: int, points: int) -> BudgetRe
     return BudgetResult(budget=name, arms=tuple(arms), refused={}, verdicts=verdicts)
 
 
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+REFUSED = {"merged-both": "its attention alone has 131,072 parameters, the budget 120,000"}
+FACTS: dict[str, Any] = {
+    "name": "merged scores",
+    "question": "May W_query and W_key be merged into one matrix?",
+    "command": "mlx-attn compare standard merged no-out-proj no-value --seeds 5",
+    "settings": {"preset": "nano", "steps": 400, "lr": 0.003, "position": "alibi"},
+    "delta": DELTA,
+    "confidence": 0.95,
+    "text": {"name": "tales", "digest": "3f9a" * 8, "floor": 0.52},
+    "versions": {"python": "3.11.2", "mlx": "0.32.4", "machine": "a test"},
+    "seconds": 4210.5,
+}
+"""What does not depend on the arms."""
+
+
+def tuning(place: int, arm: str) -> Tuning:
+    """Losses on a parabola over the factors; the second arm diverges at the largest one."""
+    losses = {
+        factor: 0.9 + 0.02 * (math.log2(factor) + 1 - place % 3) ** 2 + 0.003 * place
+        for factor in FACTORS
+    }
+    return Tuning(
+        arm=arm,
+        losses={**losses, 4.0: None} if place == 1 else losses,
+        best=2.0 ** (place % 3 - 1),
+        interior=place != 2,
+        seeds=(101, 102),
+    )
+
+
 @pytest.fixture(scope="session")
 def comparison() -> Callable[..., Comparison]:
     """Makes a comparison: arms, budgets, seeds, points of a curve, and any field of its own."""
@@ -142,43 +173,14 @@ def comparison() -> Callable[..., Comparison]:
     ) -> Comparison:
         results = [budget(name, arms, seeds, points) for name in budgets]
         if len(results) == 3:
-            refused = {
-                "merged-both": "its attention alone has 131,072 parameters, the budget 120,000"
-            }
-            results[2] = replace(results[2], refused=refused)
-        factors = (0.25, 0.5, 1.0, 2.0, 4.0)
+            results[2] = replace(results[2], refused=REFUSED)
+        alone = verdict([0.004, -0.006, 0.003, 0.001, -0.002])
         made = Comparison(
-            name="merged scores",
-            question="May W_query and W_key be merged into one matrix?",
-            command="mlx-attn compare standard merged no-out-proj no-value --seeds 5",
             control=arms[0],
-            settings={"preset": "nano", "steps": 400, "lr": 0.003, "position": "alibi"},
-            delta=DELTA,
-            confidence=0.95,
-            text={"name": "tales", "digest": "3f9a" * 8, "floor": 0.52},
-            versions={"python": "3.11.2", "mlx": "0.32.4", "machine": "a test"},
-            noise=Noise(
-                repeat_difference=0.0,
-                seed_spread=0.0213,
-                verdict=verdict([0.004, -0.006, 0.003, 0.001, -0.002]),
-            ),
-            tunings=tuple(
-                Tuning(
-                    arm=arm,
-                    losses={
-                        factor: None
-                        if factor == 4 and place == 1
-                        else 0.9 + 0.02 * (math.log2(factor) + 1 - place % 3) ** 2 + 0.003 * place
-                        for factor in factors
-                    },
-                    best=2.0 ** (place % 3 - 1),
-                    interior=place != 2,
-                    seeds=(101, 102),
-                )
-                for place, arm in enumerate(arms)
-            ),
+            noise=Noise(repeat_difference=0.0, seed_spread=0.0213, verdict=alone),
+            tunings=tuple(tuning(place, arm) for place, arm in enumerate(arms)),
             budgets=tuple(results),
-            seconds=4210.5,
+            **FACTS,
         )
         return replace(made, **changes)
 
