@@ -9,8 +9,8 @@ setting, such as preset=nano or emb_dim=32.
 import argparse
 
 from mlx_attn.text.corpus import prepare
+from mlx_attn.training.config import resolve
 from mlx_attn.training.replicas import step_times, with_seeds
-from mlx_attn.training.settings import resolve
 
 
 def main() -> None:

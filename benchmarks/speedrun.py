@@ -53,9 +53,9 @@ def trained(corpus: Any, seed: int) -> dict[str, float]:
     """Train the preset with a seed."""
     import mlx.core as mx
 
-    from mlx_attn.training.settings import resolve
+    from mlx_attn.arrays import count_parameters
+    from mlx_attn.training.config import resolve
     from mlx_attn.training.trainer import Trainer
-    from mlx_attn.trees import count_parameters
 
     trainer = Trainer(resolve({"preset": "speedrun", "seed": seed}), corpus)
     began = time.perf_counter()

@@ -18,9 +18,9 @@ import mlx_attn  # noqa: F401
 import mlx.core as mx
 
 from mlx_attn.text.corpus import prepare
+from mlx_attn.training.config import resolve
+from mlx_attn.training.events import Stepped
 from mlx_attn.training.loop import train
-from mlx_attn.training.reports import Stepped
-from mlx_attn.training.settings import resolve
 from mlx_attn.training.trainer import Trainer
 
 

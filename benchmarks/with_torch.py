@@ -14,10 +14,10 @@ from typing import Any
 import mlx_attn  # noqa: F401
 
 # isort: split
-from mlx_attn.cli import main
-from mlx_attn.lab.bench import peers
-from mlx_attn.lab.bench.timing import Subject
-from mlx_attn.model import GPTConfig
+from mlx_attn.bench import peers
+from mlx_attn.bench.timing import Subject
+from mlx_attn.cli.main import main
+from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.config import TrainConfig
 
 

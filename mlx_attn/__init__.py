@@ -4,11 +4,18 @@ Importing the package loads a fast BLAS where the wheel's own is slow (see `mlx_
 nothing else: every room is imported when it is first used.
 """
 
+from typing import Any
+
 from mlx_attn import blas
-from mlx_attn.lazy import lazily
 
 __version__ = "0.1.0"
 
 blas.preload()
 
-__getattr__ = lazily(__name__, {"convert": "lab.convert"})
+
+def __getattr__(name: str) -> Any:
+    if name == "convert":
+        from mlx_attn.convert.model import convert
+
+        return convert
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

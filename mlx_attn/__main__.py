@@ -1,5 +1,5 @@
 """`python -m mlx_attn` is `mlx-attn`."""
 
-from mlx_attn.cli import main
+from mlx_attn.cli.main import main
 
 main()

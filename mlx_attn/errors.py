@@ -15,7 +15,7 @@ class RunError(RuntimeError):
     """The world was not as needed: a file, the network, a disk, a damaged checkpoint."""
 
 
-def nearest(wanted: str, names: Iterable[str]) -> str:
+def did_you_mean(wanted: str, names: Iterable[str]) -> str:
     """What to say after an unknown name: the closest known one, or all of them."""
     names = list(names)
     close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)

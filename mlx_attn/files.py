@@ -26,7 +26,7 @@ _WAYS_OUT = {
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Gives a temporary path to write to; when the block ends, it becomes `path` in one step.
 
     Parent folders are made as needed. When the block raises, `path` is left as it was.
@@ -51,7 +51,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def lock(folder: Path) -> Iterator[None]:
     """Makes `folder` as needed and holds it: another process that asks for it waits its turn.
 
     A folder that is empty in the end is removed.
@@ -80,7 +80,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     Raises:
         RunError: The file cannot be written.
     """
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(data)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from mlx_attn.errors import ConfigError, nearest
+from mlx_attn.errors import ConfigError, did_you_mean
 
 _WORDS: dict[type, str] = {
     bool: "true or false",
@@ -24,7 +24,7 @@ def keys_of(*configs: type) -> dict[str, type]:
     return {field.name: type(field.default) for config in configs for field in fields(config)}
 
 
-def typed(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:
+def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:
     """The settings, whole numbers made floats where a float is meant.
 
     Args:
@@ -39,7 +39,7 @@ def typed(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, A
 
 def _typed(key: str, value: Any, known: Mapping[str, type]) -> Any:
     if key not in known:
-        raise ConfigError(f"unknown setting '{key}'{nearest(key, known)}")
+        raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
     kind = known[key]
     if kind is float and type(value) is int and abs(value) < 2**63:
         value = float(value)

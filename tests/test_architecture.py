@@ -1,6 +1,7 @@
 """The rooms of the package, and which way they look: imports point one way."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,36 +11,41 @@ import mlx_attn
 
 PACKAGE = Path(mlx_attn.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
-LIBRARY = [file for file in FILES if file.relative_to(PACKAGE).parts[0] not in ("show", "cli")]
+MODULES = {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts): f for f in FILES}
 
-GROUND = {"errors", "blas", "blas_wheel", "files", "trees", "exponentials", "keys", "lazy"}
-GROUND |= {"streams"}
-SEES: dict[str, set[str]] = {
-    "attention": GROUND,
-    "model": {"attention", *GROUND},
-    "text": GROUND,
-    "runs": {"model", "text", "attention", *GROUND},
-    "sampling": {"runs", "model", "text", "attention", *GROUND},
-    "training": {"runs", "model", "text", "attention", *GROUND},
-    "lab": {"training", "sampling", "runs", "model", "text", "attention", *GROUND},
-    "interop": {"training", "sampling", "runs", "model", "text", "attention", *GROUND},
-}
-SEES["show"] = {*SEES, *GROUND}
-SEES["cli"] = {*SEES, *GROUND}
-LONGEST_FILE = 300
+GROUND = ("errors", "blas_wheel", "blas", "files", "keys", "arrays", "cpu", "ui")
+ROOMS = (
+    *GROUND,
+    *("attention", "model", "text", "runs", "sampling", "training", "convert", "probe"),
+    *("compare", "bench", "repl", "cli"),
+)
+"""Bottom to top: a room imports from rooms before it, never from one after it."""
 
-
-def room_of(module: str) -> str:
-    """mlx_attn.text.corpus lives in the room text."""
-    return module.split(".")[1] if "." in module else ""
+SHOWS = {"show.py", "report.py", "page.py", "screen.py", "figures.py", "wording.py"}
+SHARED_NAMES = {"config.py", *SHOWS, "__init__.py", "__main__.py"}
+LONGEST_FILE = 850
+SHORTEST_FILE_FOR_ONE = 60
+"""A file with one importer and fewer lines belongs in its importer."""
 
 
 def room(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+def is_shown(file: Path) -> bool:
+    """Whether a file is about how things look, not what they are."""
+    return file.name in SHOWS or room(file) in ("ui", "cli")
+
+
+LIBRARY = [file for file in FILES if not is_shown(file) and file.name != "__main__.py"]
+
+
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def imported(file: Path) -> Iterator[str]:
-    """The modules of the package that a file imports, anywhere in it."""
+    """The modules, or names in modules, that a file imports anywhere in it."""
     for node in ast.walk(tree(file)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -48,39 +54,58 @@ def imported(file: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
 def called(file: Path) -> set[str]:
     """The names of the functions that a file calls directly."""
     calls = (node for node in ast.walk(tree(file)) if isinstance(node, ast.Call))
     return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
 
 
+def modules_used(file: Path) -> set[str]:
+    names = [name for name in imported(file) if name.startswith("mlx_attn.")]
+    modules = {name if name in MODULES else name.rpartition(".")[0] for name in names}
+    return modules - {"mlx_attn"}
+
+
+def importers() -> Counter[str]:
+    return Counter(module for file in FILES for module in modules_used(file))
+
+
+def lines(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").splitlines())
+
+
 def name(file: Path) -> str:
     return str(file.relative_to(PACKAGE))
 
 
-@pytest.mark.parametrize("file", FILES, ids=name)
+def test_every_room_has_its_place():
+    assert {room(file) for file in FILES} == {*ROOMS, "__init__", "__main__"}
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if room(f) in ROOMS], ids=name)
 def test_imports_point_one_way(file):
     here = room(file)
-    allowed = SEES.get(here, GROUND) | {here, ""}
-    if here in ("__init__", "__main__"):
-        allowed = {*GROUND, "cli"}
-    seen = {room_of(m) for m in imported(file) if m.startswith("mlx_attn.")}
-    assert seen - {"__version__"} <= allowed
-
-
-def test_every_room_has_its_place():
-    assert {room(file) for file in FILES} <= {*SEES, *GROUND, "__init__", "__main__"}
+    below = {*ROOMS[: ROOMS.index(here) + 1]}
+    seen = {module.split(".")[1] for module in modules_used(file) if "." in module}
+    assert seen <= below
 
 
 @pytest.mark.parametrize("file", LIBRARY, ids=name)
 def test_the_library_prints_nothing_and_reads_no_terminal(file):
     assert not {"print", "input"} & called(file)
     roots = {module.split(".")[0] for module in imported(file)}
-    assert not {"click", "rich", "prompt_toolkit"} & roots
+    assert not {"click", "rich", "prompt_toolkit", "jinja2", "matplotlib"} & roots
+
+
+@pytest.mark.parametrize("file", LIBRARY, ids=name)
+def test_what_things_are_does_not_depend_on_how_they_look(file):
+    assert not [module for module in modules_used(file) if is_shown(MODULES[module])]
+
+
+@pytest.mark.parametrize("file", FILES, ids=name)
+def test_only_the_command_line_knows_click(file):
+    roots = {module.split(".")[0] for module in imported(file)}
+    assert room(file) == "cli" or "click" not in roots
 
 
 @pytest.mark.parametrize("file", FILES, ids=name)
@@ -92,7 +117,20 @@ def test_no_file_of_a_user_is_ever_executed(file):
 
 @pytest.mark.parametrize("file", FILES, ids=name)
 def test_a_file_can_be_read_in_one_sitting(file):
-    assert len(file.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+    assert lines(file) <= LONGEST_FILE
+
+
+def test_a_short_file_with_one_importer_is_part_of_it():
+    alone = {module for module, count in importers().items() if count == 1}
+    short = {m for m in alone if lines(MODULES[m]) < SHORTEST_FILE_FOR_ONE}
+    assert not {
+        m for m in short if MODULES[m].name != "__init__.py" and not m.startswith("mlx_attn.cli")
+    }
+
+
+def test_no_two_files_share_a_name_by_accident():
+    names = Counter(file.name for file in FILES if file.name not in SHARED_NAMES)
+    assert not [name for name, count in names.items() if count > 1]
 
 
 @pytest.mark.parametrize("file", FILES, ids=name)

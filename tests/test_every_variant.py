@@ -5,13 +5,14 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from mlx_attn.attention import VARIANTS
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.runs import create_run, open_run
-from mlx_attn.sampling import SamplerConfig, stream
+from mlx_attn.sampling.generate import stream_generate
+from mlx_attn.sampling.samplers import SamplerConfig
 from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.training.config import resolve
+from mlx_attn.training.events import Ended, Stepped
 from mlx_attn.training.loop import train
-from mlx_attn.training.reports import Ended, Stepped
-from mlx_attn.training.settings import resolve
 from mlx_attn.training.trainer import Trainer
 
 STEPS = 90
@@ -62,7 +63,7 @@ def test_what_is_saved_is_what_is_loaded(trained):
 def test_it_samples_words_of_its_text(trained):
     trainer, _ = trained
     run = open_run(run_path(trainer))
-    pieces = stream(
+    pieces = stream_generate(
         run.load_model(), run.load_tokenizer(), "Ann has", SamplerConfig(temp=0.0), max_tokens=60
     )
     text = "".join(piece.text for piece in pieces)

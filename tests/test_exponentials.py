@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn import exponentials
-from mlx_attn.exponentials import cross_entropy, gelu, softmax
+from mlx_attn import cpu as exponentials
+from mlx_attn.cpu import cross_entropy, gelu, softmax
 
 WAYS = [True, False]
 
 
 @pytest.fixture(params=WAYS, ids=["powers", "own"], autouse=True)
 def way(request, monkeypatch):
-    monkeypatch.setattr(exponentials, "powers_are_faster", lambda: request.param)
+    monkeypatch.setattr(exponentials, "on_linux_cpu", lambda: request.param)
     monkeypatch.setattr(exponentials, "FEW", 0)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlx_attn.errors import RunError
-from mlx_attn.files import replacing, write_bytes, write_text
+from mlx_attn.files import atomic_write, write_bytes, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -32,7 +32,7 @@ def test_an_existing_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
 
 
 def interrupt_while_writing(path: Path) -> None:
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text("half of the n")
         raise KeyboardInterrupt
 
@@ -49,7 +49,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path):
 def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "file.txt"
     write_text(path, "old")
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"

@@ -1,8 +1,8 @@
 import pytest
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.keys import keys_of, typed
-from mlx_attn.model import GPTConfig
+from mlx_attn.keys import keys_of, validate
+from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.config import TrainConfig
 
 KNOWN = {"steps": int, "lr": float, "bias": bool, "data": str}
@@ -15,11 +15,11 @@ def test_the_keys_of_configurations_have_the_types_of_their_defaults():
 
 def test_settings_of_the_right_types_pass():
     settings = {"steps": 3, "lr": 0.5, "bias": True, "data": "x"}
-    assert typed(settings, KNOWN) == settings
+    assert validate(settings, KNOWN) == settings
 
 
 def test_a_whole_number_becomes_a_float_where_one_is_meant():
-    assert type(typed({"lr": 2}, KNOWN)["lr"]) is float
+    assert type(validate({"lr": 2}, KNOWN)["lr"]) is float
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def test_a_whole_number_becomes_a_float_where_one_is_meant():
 )
 def test_another_type_is_refused_with_the_value(key, value, meant):
     with pytest.raises(ConfigError, match=f"^{key}=.* must be {meant}$"):
-        typed({key: value}, KNOWN)
+        validate({key: value}, KNOWN)
 
 
 def test_an_unknown_key_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="unknown setting 'step': did you mean 'steps'"):
-        typed({"step": 1}, KNOWN)
+        validate({"step": 1}, KNOWN)

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from mlx_attn.errors import RunError
-from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import (
     create_run,
     find_replicas,
@@ -86,7 +87,7 @@ def test_a_directory_below_a_file_cannot_be_made(tmp_path):
 
 
 def test_of_two_trainings_that_start_together_one_gets_the_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("mlx_attn.runs.places.check_free", lambda path, overwrite: None)
+    monkeypatch.setattr("mlx_attn.runs.check_free", lambda path, overwrite: None)
     create_run(tmp_path / "run", SETTINGS)
     assert "exists" in refused(create_run, tmp_path / "run", {**SETTINGS, "second": 1})
     assert open_run(tmp_path / "run").settings == SETTINGS

@@ -4,8 +4,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn import blas, streams
-from mlx_attn.streams import cores, share_of_cores, side_by_side, undivided
+from mlx_attn import blas
+from mlx_attn import cpu as streams
+from mlx_attn.cpu import cores, num_shards, parallel_map, single_stream
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def three_cores(monkeypatch):
 
 @pytest.mark.parametrize(("pieces", "shares"), [(1, 1), (2, 2), (4, 2), (6, 3), (7, 1), (9, 3)])
 def test_shares_are_equal_and_at_most_one_per_core(three_cores, pieces, shares):
-    assert share_of_cores(pieces) == shares
+    assert num_shards(pieces) == shares
 
 
 def test_there_are_as_many_streams_as_the_blas_has_threads(monkeypatch):
@@ -25,24 +26,24 @@ def test_there_are_as_many_streams_as_the_blas_has_threads(monkeypatch):
 
 def test_results_come_in_the_order_of_the_parts():
     parts = list(mx.arange(12.0).reshape(3, 4))
-    results = side_by_side(lambda part: {"twice": 2 * part, "sum": part.sum()}, parts)
+    results = parallel_map(lambda part: {"twice": 2 * part, "sum": part.sum()}, parts)
     assert [float(result["sum"]) for result in results] == [6, 22, 38]
     assert np.array(results[2]["twice"]).tolist() == [16, 18, 20, 22]
 
 
 def test_one_part_stays_on_the_stream_it_was_on(monkeypatch):
     monkeypatch.setattr(blas, "use_threads", lambda count: pytest.fail("the threads are taken"))
-    assert float(side_by_side(mx.sum, [mx.ones(3)])[0]) == 3
+    assert float(parallel_map(mx.sum, [mx.ones(3)])[0]) == 3
 
 
 def test_parts_that_depend_on_each_other_s_streams_can_follow():
-    halves = side_by_side(lambda part: part @ part.T, mx.ones((4, 3)).split(2))
-    again = side_by_side(lambda part: part + halves[1], halves)
+    halves = parallel_map(lambda part: part @ part.T, mx.ones((4, 3)).split(2))
+    again = parallel_map(lambda part: part + halves[1], halves)
     assert np.array(again[0]).tolist() == [[6, 6], [6, 6]]
 
 
 def test_undivided_work_has_one_core():
-    assert undivided(cores)() == 1
+    assert single_stream(cores)() == 1
     assert cores() == (blas.preload().threads if mx.default_device() == mx.cpu else 1)
 
 
@@ -51,5 +52,5 @@ def test_undivided_ends_with_an_error():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        undivided(fail)()
+        single_stream(fail)()
     assert not streams._of_this_thread.undivided

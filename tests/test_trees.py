@@ -1,7 +1,7 @@
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_attn.trees import count_parameters, named_arrays
+from mlx_attn.arrays import count_parameters, named_arrays
 
 
 class Pair(nn.Module):

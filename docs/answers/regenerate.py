@@ -33,9 +33,9 @@ def main(arguments: list[str]) -> None:
 
 def keep() -> None:
     """Copy the findings here, and draw their figures."""
-    from mlx_attn.lab.compare.reading import read_comparison
-    from mlx_attn.show.figures import save_figure
-    from mlx_attn.show.report import forest_figure
+    from mlx_attn.compare.figures import forest_figure
+    from mlx_attn.compare.result import read_comparison
+    from mlx_attn.ui.plots import save_figure
 
     for file in (TRAINED / "findings").glob("*.json"):
         shutil.copy(file, HERE / "findings" / file.name)

@@ -1,41 +1,30 @@
 """The heart: attention as three maps, each of which can be replaced. Readable alone.
 
-Start with `module`, then `score`, `value`, `output`; `variants` is the table of named choices.
+Read `attention` from top to bottom, then `maps`; `config` has the table of named variants.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.variants import VARIANTS, Variant, find_variant
-from mlx_attn.lazy import lazily
+from mlx_attn.attention.config import VARIANTS, AttentionConfig, Variant, find_variant
 
 if TYPE_CHECKING:
-    from mlx_attn.attention.book import CausalAttention, MultiHeadAttention
-    from mlx_attn.attention.cache import AttentionCache
-    from mlx_attn.attention.cost import AttentionCost, attention_cost
-    from mlx_attn.attention.module import Attention
+    from mlx_attn.attention.attention import Attention, CausalAttention, MultiHeadAttention
 
 __all__ = [
     "VARIANTS",
     "Attention",
-    "AttentionCache",
     "AttentionConfig",
-    "AttentionCost",
     "CausalAttention",
     "MultiHeadAttention",
     "Variant",
-    "attention_cost",
     "find_variant",
 ]
 
-__getattr__ = lazily(
-    __name__,
-    {
-        "Attention": "module",
-        "AttentionCache": "cache",
-        "AttentionCost": "cost",
-        "CausalAttention": "book",
-        "MultiHeadAttention": "book",
-        "attention_cost": "cost",
-    },
-)
+
+def __getattr__(name: str) -> Any:
+    """Imported when first used, so that the command line's help is quick."""
+    if name in __all__:
+        from mlx_attn.attention import attention
+
+        return getattr(attention, name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.options import PREFIX, Named, Section, SectionedCommand, options_from
-from mlx_attn.model.config import BLOCKS, GPTConfig
-from mlx_attn.model.presets import PRESETS, find_preset
-from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.settings import DEFAULT_PRESET, resolve
+from mlx_attn.model.config import BLOCKS, PRESETS, GPTConfig, find_preset
+from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig, resolve
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mlx_attn.lab.bench.measure import Measurement
-    from mlx_attn.lab.bench.peers import Comparison
+    from mlx_attn.bench.peers import Comparison
+    from mlx_attn.bench.speed import Measurement
 
 WORKS = ("train", "forward", "decode")
 AXES = ("context", "width", "layers", "batch")
@@ -35,8 +33,8 @@ def bench(preset: str, as_json: bool, figure: Path | None, **options: Any) -> No
     over rounds; compare ratios, and speeds of one run only. docs/performance.md says how to read
     them.
     """
-    from mlx_attn.show.bench import peers_table, record, save_bench_figure
-    from mlx_attn.show.machine import machine_facts
+    from mlx_attn.bench.show import peers_table, record, save_bench_figure
+    from mlx_attn.cli.info import machine_facts
 
     what = {key: options.pop(key) for key in ("variants", "part", "scaling", "seconds", "peers")}
     given = {key: value for key, value in options.items() if value is not None}
@@ -64,8 +62,7 @@ def _measured(
     seconds: float,
     **_: Any,
 ) -> Iterator["Measurement"]:
-    from mlx_attn.lab.bench.measure import bench, variant_setups
-    from mlx_attn.lab.bench.scaling import scaled
+    from mlx_attn.bench.speed import bench, scaled, variant_setups
 
     if scaling:
         return bench(scaled(model, training, scaling), part or WORKS[:1], seconds)
@@ -84,7 +81,7 @@ def _compared(
     **_: Any,
 ) -> Iterator["Comparison"]:
     """What is measured beside each peer; what is not installed is said."""
-    from mlx_attn.lab.bench.peers import PEERS, beside_peers
+    from mlx_attn.bench.peers import PEERS, beside_peers
     from mlx_attn.model.config import config_from
 
     wanted = [peer for peer in PEERS if peers and peer.work in (part or WORKS)]
@@ -95,14 +92,14 @@ def _compared(
 
 
 def _names(variants: str) -> list[str]:
-    from mlx_attn.attention.variants import VARIANTS
+    from mlx_attn.attention.config import VARIANTS
 
     return list(VARIANTS) if variants == "all" else variants.split(",")
 
 
 def _shown(found: Iterable["Measurement"], as_json: bool) -> list["Measurement"]:
     """Everything measured; each kind of work is shown as soon as it is known."""
-    from mlx_attn.show.bench import speed_tables
+    from mlx_attn.bench.show import speed_tables
 
     measured = []
     for _, group in groupby(found, key=lambda row: row.work):
@@ -114,7 +111,7 @@ def _shown(found: Iterable["Measurement"], as_json: bool) -> list["Measurement"]
 
 
 def _print(table: "Table") -> None:
-    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.ui.terminal import stdout_console
 
     stdout_console().print(table, "")
 

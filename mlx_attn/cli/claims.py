@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlx_attn.cli.environment import check_environment
-from mlx_attn.cli.interruption import INTERRUPTED
-from mlx_attn.cli.ranks import connected, named
+from mlx_attn.cli.main import INTERRUPTED, check_environment
+from mlx_attn.cli.train import connected, named
 
 if TYPE_CHECKING:
-    from mlx_attn.lab.claims import Claim
-    from mlx_attn.lab.claims.claim import Conclusion
-    from mlx_attn.lab.claims.testing import Effort
-    from mlx_attn.lab.compare.crew import Trains
-    from mlx_attn.show.comparing import Silent
-    from mlx_attn.training.ranks import Ranks
+    from mlx_attn.compare.claim import Budget, Claim, ClaimResult
+    from mlx_attn.compare.runner import Runner
+    from mlx_attn.compare.show import Silent
+    from mlx_attn.training.distributed import Distributed
 
 _EXAMPLES = """\b
 Examples:
@@ -44,9 +41,9 @@ def command(ctx: click.Context) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def list_claims(as_json: bool = False) -> None:
     """Show the claims: what each says, who says it, and how it is tested."""
-    from mlx_attn.lab.claims import CLAIMS
-    from mlx_attn.show.claims import claims_table
-    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.compare.claim import CLAIMS
+    from mlx_attn.compare.show import claims_table
+    from mlx_attn.ui.terminal import stdout_console
 
     if as_json:
         keys = ("name", "statement", "source", "protocol")
@@ -97,33 +94,32 @@ def run(
     command goes on where it was interrupted. Under mlx.launch the trainings are shared between all
     processes.
     """
-    from mlx_attn.lab.claims import CLAIMS, find_claim
-    from mlx_attn.lab.claims.testing import Effort, example_of
-    from mlx_attn.lab.compare.crews import crew_for
+    from mlx_attn.compare.claim import CLAIMS, Budget, example_of, find_claim
+    from mlx_attn.compare.runner import make_runner
 
     check_environment()
     if bool(names) == every:
         raise click.UsageError("name claims, or --all; `mlx-attn claims list` shows them")
     claims = [find_claim(name) for name in names] or list(CLAIMS.values())
-    effort = Effort(seeds=seeds, settings={"steps": steps} if steps else {})
+    effort = Budget(seeds=seeds, settings={"steps": steps} if steps else {})
     ranks = connected()
     with named(ranks):
-        crew = crew_for(out, jobs, together, lambda: example_of(claims, effort), ranks)
+        crew = make_runner(out, jobs, together, lambda: example_of(claims, effort), ranks)
         _test(claims, crew, effort, out, as_json, quiet, ranks)
 
 
 def _test(
     claims: "list[Claim]",
-    crew: "Trains",
-    effort: "Effort",
+    crew: "Runner",
+    effort: "Budget",
     out: Path,
     as_json: bool,
     quiet: bool,
-    ranks: "Ranks",
+    ranks: "Distributed",
 ) -> None:
     """Test the claims, and on rank 0 show and keep what came of it."""
-    from mlx_attn.show.comparing import display_for
-    from mlx_attn.show.terminal import stderr_console
+    from mlx_attn.compare.show import display_for
+    from mlx_attn.ui.terminal import stderr_console
 
     with display_for(stderr_console(), quiet or as_json, ranks.rank) as display:
         try:
@@ -139,30 +135,29 @@ def _test(
 
 
 def _tested(
-    claims: "list[Claim]", crew: "Trains", effort: "Effort", display: "Silent"
-) -> "Iterator[Conclusion]":
+    claims: "list[Claim]", crew: "Runner", effort: "Budget", display: "Silent"
+) -> "Iterator[ClaimResult]":
     """Every claim tested, with what happens on the way shown."""
-    from mlx_attn.lab.claims.claim import Conclusion
-    from mlx_attn.lab.claims.testing import put_to_the_test
-    from mlx_attn.show.machine import versions
+    from mlx_attn.cli.info import versions
+    from mlx_attn.compare.claim import ClaimResult, run_claim
 
     for claim in claims:
         command_line = ["mlx-attn", "claims", "run", claim.name, "--seeds", str(effort.seeds)]
         for key, value in (effort.settings or {}).items():
             command_line += [f"--{key}", str(value)]
         display.message(f"{claim.name}: {claim.protocol}")
-        for event in put_to_the_test(claim, crew, effort, shlex.join(command_line), versions()):
-            if isinstance(event, Conclusion):
+        for event in run_claim(claim, crew, effort, shlex.join(command_line), versions()):
+            if isinstance(event, ClaimResult):
                 yield event
             else:
                 display(event)
 
 
-def _keep(tested: "Conclusion", directory: Path) -> None:
+def _keep(tested: "ClaimResult", directory: Path) -> None:
     """Write the finding, and of a contest the comparison and its report."""
+    from mlx_attn.compare.report import write_report
+    from mlx_attn.compare.result import save_comparison
     from mlx_attn.files import write_text
-    from mlx_attn.lab.compare.reading import save_comparison
-    from mlx_attn.show.report import write_report
 
     finding = tested.finding
     content = json.dumps(finding.as_dict(), indent=1, allow_nan=False) + "\n"
@@ -172,9 +167,9 @@ def _keep(tested: "Conclusion", directory: Path) -> None:
         write_report(tested.comparison, directory / finding.claim)
 
 
-def _show(tested: "Conclusion", as_json: bool) -> None:
-    from mlx_attn.show.claims import finding_lines
-    from mlx_attn.show.terminal import stdout_console
+def _show(tested: "ClaimResult", as_json: bool) -> None:
+    from mlx_attn.compare.show import finding_lines
+    from mlx_attn.ui.terminal import stdout_console
 
     if as_json:
         click.echo(json.dumps(tested.finding.as_dict()))

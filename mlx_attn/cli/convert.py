@@ -47,7 +47,7 @@ class Form(click.ParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """The names that begin like that."""
-        from mlx_attn.lab.convert import CONVERSIONS
+        from mlx_attn.convert.table import CONVERSIONS
 
         return [CompletionItem(name) for name in CONVERSIONS if name.startswith(incomplete)]
 
@@ -106,11 +106,11 @@ def _convert(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    from mlx_attn.lab.convert.runs import convert_run
-    from mlx_attn.lab.convert.table import find_conversion
+    from mlx_attn.convert.measure import convert_run
+    from mlx_attn.convert.show import outcome_table
+    from mlx_attn.convert.table import find_conversion
     from mlx_attn.runs import free_name
-    from mlx_attn.show.conversion import outcome_table
-    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.ui.terminal import stdout_console
 
     to = find_conversion(to).name
     run = _open(name)
@@ -129,11 +129,10 @@ def _convert(
 def _measure_ranks(
     name: str | None, to: str, ranks: tuple[int, ...], out: Path | None, as_json: bool
 ) -> None:
-    from mlx_attn.lab.convert.runs import measure_ranks
-    from mlx_attn.show.conversion import rank_table
-    from mlx_attn.show.figures import MISSING, can_draw
-    from mlx_attn.show.rank_figure import save_rank_curve
-    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.convert.measure import measure_ranks
+    from mlx_attn.convert.show import rank_table, save_rank_curve
+    from mlx_attn.ui.plots import MISSING, can_draw
+    from mlx_attn.ui.terminal import stdout_console
 
     if not can_draw():
         click.echo(MISSING, err=True)
@@ -150,9 +149,9 @@ def _measure_ranks(
 
 
 def _show_list(as_json: bool) -> None:
-    from mlx_attn.lab.convert import CONVERSIONS
-    from mlx_attn.show.conversion import conversions_table
-    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.convert.show import conversions_table
+    from mlx_attn.convert.table import CONVERSIONS
+    from mlx_attn.ui.terminal import stdout_console
 
     if as_json:
         keys = ("name", "identity", "exact", "ranked")
@@ -163,15 +162,15 @@ def _show_list(as_json: bool) -> None:
 
 
 def _open(name: str | None) -> "Run":
-    from mlx_attn.sampling import open_voice
+    from mlx_attn.sampling.generate import load_run
 
-    return open_voice(name).run
+    return load_run(name).run
 
 
 def _corpus(run: "Run") -> "Corpus":
     """The text that a run was trained on, fetched or generated again where it is missing."""
-    from mlx_attn.show.downloads import download_lines
     from mlx_attn.text.corpus import prepare
+    from mlx_attn.text.show import download_lines
 
     text = run.settings["text"]
     progress = download_lines(lambda line: click.echo(line, err=True))

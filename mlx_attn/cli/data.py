@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mlx_attn.errors import ConfigError, nearest
+from mlx_attn.errors import ConfigError, did_you_mean
 
 
 @click.group(invoke_without_command=True)
@@ -24,8 +24,8 @@ def command(ctx: click.Context) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def list_corpora(as_json: bool = False) -> None:
     """Show the corpora and the probing tasks that are known by name."""
-    from mlx_attn.show.corpora import corpora_facts, corpora_table, tasks_facts, tasks_table
-    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.text.show import corpora_facts, corpora_table, tasks_facts, tasks_table
+    from mlx_attn.ui.terminal import stdout_console
 
     facts, tasks = corpora_facts(), tasks_facts()
     if as_json:
@@ -38,12 +38,12 @@ def list_corpora(as_json: bool = False) -> None:
 @click.argument("name")
 def fetch(name: str) -> None:
     """Download a corpus by name, verify it, and print where it is."""
-    from mlx_attn.show.downloads import download_lines
     from mlx_attn.text.downloads import CORPORA, data_directory
     from mlx_attn.text.downloads import fetch as fetch_file
+    from mlx_attn.text.show import download_lines
 
     if name not in CORPORA:
-        raise ConfigError(f"unknown corpus '{name}'{nearest(name, CORPORA)}")
+        raise ConfigError(f"unknown corpus '{name}'{did_you_mean(name, CORPORA)}")
     say = download_lines(lambda line: click.echo(line, err=True))
     click.echo(fetch_file(CORPORA[name], data_directory(), progress=say))
 
@@ -55,10 +55,9 @@ def fetch(name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> None:
     """Prepare a text (a name, a file, a folder or -) and show its figures and its beginning."""
-    from mlx_attn.show.corpora import corpus_facts, facts_rows
-    from mlx_attn.show.downloads import download_lines, tokenizing_lines
-    from mlx_attn.show.terminal import print_rows, stdout_console
     from mlx_attn.text.corpus import prepare
+    from mlx_attn.text.show import corpus_facts, download_lines, facts_rows, tokenizing_lines
+    from mlx_attn.ui.terminal import print_rows, stdout_console
 
     def say(line: str) -> None:
         click.echo(line, err=True)
@@ -88,9 +87,9 @@ def show(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> None:
 def tales(stories: int, seed: int, spans: bool, as_json: bool, out: Path | None) -> None:
     """Tell stories: the text that training uses when no other is given."""
     from mlx_attn.files import write_text
-    from mlx_attn.show.corpora import coloured, tale_facts
-    from mlx_attn.show.terminal import stdout_console
-    from mlx_attn.text.tales import tell
+    from mlx_attn.text.show import coloured, tale_facts
+    from mlx_attn.text.stories.dataset import tell
+    from mlx_attn.ui.terminal import stdout_console
 
     generator = random.Random(seed)
     told = [tell(generator) for _ in range(stories)]

@@ -1,17 +1,49 @@
-"""`mlx-attn info`: the machine, the versions, and what is fast here."""
+"""The machine and the versions, as facts."""
 
 import json
+import platform
+import sys
+from importlib.metadata import version
+from typing import Any
 
 import click
+import mlx.core as mx
+
+from mlx_attn import __version__, blas
+from mlx_attn.training.trainer import machine_memory
+
+
+def versions() -> dict[str, str]:
+    """What made a run: for config.json and for bug reports."""
+    return {
+        "mlx_attn": __version__,
+        "mlx": version("mlx"),
+        "numpy": version("numpy"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": mx.default_device().type.name,
+    }
+
+
+def machine_facts() -> dict[str, Any]:
+    """All that `info` says."""
+    device: Any = mx.device_info()
+    found = blas.preload()
+    return versions() | {
+        "metal": mx.metal.is_available(),
+        "chip": device.get("device_name", platform.machine()),
+        "memory_bytes": machine_memory(),
+        "blas": found.library or ("Accelerate" if sys.platform == "darwin" else "MLX's own"),
+        "blas_note": found.note,
+    }
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, for a bug report.")
 def command(as_json: bool) -> None:
     """Show the machine, the versions and what is fast here."""
-    from mlx_attn.show.corpora import facts_rows
-    from mlx_attn.show.machine import machine_facts
-    from mlx_attn.show.terminal import print_rows, stdout_console
+    from mlx_attn.text.show import facts_rows
+    from mlx_attn.ui.terminal import print_rows, stdout_console
 
     facts = machine_facts()
     if as_json:

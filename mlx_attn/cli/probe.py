@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.interruption import INTERRUPTED
+from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.sample import run_argument
 from mlx_attn.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from mlx_attn.lab.probe import PairDrift
+    from mlx_attn.probe.tracks import PairDrift
     from mlx_attn.runs import Run
 
 _PATH = click.Path(path_type=Path)
@@ -69,9 +69,9 @@ def _show_probe(
     as_json: bool,
     **_: Any,
 ) -> None:
-    from mlx_attn.lab.probe import probe
-    from mlx_attn.show.probe.numbers import heads_table, legend, record
-    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.probe.heads import probe
+    from mlx_attn.probe.show import heads_table, legend, record
+    from mlx_attn.ui.terminal import stdout_console
 
     tokens = _tokens(run, prompt, windows)
     found = probe(run.load_model(), tokens)
@@ -86,8 +86,8 @@ def _show_probe(
 
 
 def _tokens(run: "Run", prompt: str | None, windows: int) -> "np.ndarray":
-    from mlx_attn.lab.probe import prompt_tokens, validation_windows
-    from mlx_attn.show.downloads import download_lines
+    from mlx_attn.probe.heads import prompt_tokens, validation_windows
+    from mlx_attn.text.show import download_lines
 
     if prompt is None:
         return validation_windows(run, windows, download_lines(_say))
@@ -106,12 +106,12 @@ def _write(
     """Write what was asked for; returns the paths."""
     files: list[Path] = []
     if html:
-        from mlx_attn.show.probe.page import page_facts, write_page
+        from mlx_attn.probe.page import page_facts, write_page
 
         write_page(html, found, run.load_tokenizer(), page_facts(run, found, prompted))
         files.append(html)
     if figures:
-        from mlx_attn.show.probe.figures import save_figures
+        from mlx_attn.probe.show import save_figures
 
         files += save_figures(found, figures)
     return [str(file) for file in files]
@@ -126,15 +126,9 @@ def _show_track(
     as_json: bool,
     **_: Any,
 ) -> None:
-    from mlx_attn.lab.probe import read_track
-    from mlx_attn.show.probe.tracks import (
-        pair_record,
-        pair_table,
-        save_tracks,
-        track_record,
-        track_table,
-    )
-    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.probe.show import pair_record, pair_table, save_tracks, track_record, track_table
+    from mlx_attn.probe.tracks import read_track
+    from mlx_attn.ui.terminal import stdout_console
 
     if html:
         raise ConfigError("--track shows curves, which --figures draws: leave out --html")
@@ -158,7 +152,7 @@ def _show_track(
 def _pair(run: "Run", other: "Run", prompt: str | None) -> "PairDrift | None":
     """The drift between two runs; None, with the reason on stderr, where they kept no weights."""
     from mlx_attn.errors import RunError
-    from mlx_attn.lab.probe import pair_drift
+    from mlx_attn.probe.tracks import pair_drift
     from mlx_attn.training.tracking import TRACKED_TEXTS
 
     try:

@@ -10,9 +10,8 @@ import click
 from mlx_attn.cli.sample import INTERRUPTED, run_argument, sampling_options
 
 if TYPE_CHECKING:
-    from mlx_attn.sampling import Voice
-    from mlx_attn.show.repl.settings import Settings
-
+    from mlx_attn.repl.session import Settings
+    from mlx_attn.sampling.generate import LoadedRun
 
 _EXAMPLES = """\b
 Examples:
@@ -34,36 +33,33 @@ def command(
     terminal, each line of stdin is a prompt or a command, and the answers alone go to stdout.
     """
     try:
-        from mlx_attn.sampling import SamplerConfig, open_voice
-        from mlx_attn.show.repl.settings import Settings
+        from mlx_attn.repl.session import Settings
+        from mlx_attn.sampling.generate import load_run
+        from mlx_attn.sampling.samplers import SamplerConfig
 
         settings = Settings(sampler=SamplerConfig(**sampler), max_tokens=max_tokens, stop=stop)
         at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        (_at_terminal if at_terminal else _in_pipe)(open_voice(run), settings)
+        (_at_terminal if at_terminal else _in_pipe)(load_run(run), settings)
     except KeyboardInterrupt:
         ctx.exit(INTERRUPTED)
 
 
-def _at_terminal(voice: "Voice", settings: "Settings") -> None:
-    from mlx_attn.sampling import open_voice
-    from mlx_attn.show.repl.commands import greet
-    from mlx_attn.show.repl.loops import converse
-    from mlx_attn.show.repl.prompt import Prompt, open_history
-    from mlx_attn.show.repl.screen import terminal_screen
-    from mlx_attn.show.repl.session import Session
+def _at_terminal(voice: "LoadedRun", settings: "Settings") -> None:
+    from mlx_attn.repl.screen import Prompt, interactive_loop, open_history, terminal_screen
+    from mlx_attn.repl.session import Session, banner
+    from mlx_attn.sampling.generate import load_run
 
-    session = Session(voice, terminal_screen(), open_voice, settings)
-    greet(session)
-    converse(session, Prompt(session.screen.note, open_history()).read)
+    session = Session(voice, terminal_screen(), load_run, settings)
+    banner(session)
+    interactive_loop(session, Prompt(session.screen.note, open_history()).read)
 
 
-def _in_pipe(voice: "Voice", settings: "Settings") -> None:
-    from mlx_attn.sampling import open_voice
-    from mlx_attn.show.repl.loops import read_lines
-    from mlx_attn.show.repl.screen import PlainScreen
-    from mlx_attn.show.repl.session import Session
+def _in_pipe(voice: "LoadedRun", settings: "Settings") -> None:
+    from mlx_attn.repl.screen import PlainScreen, read_lines
+    from mlx_attn.repl.session import Session
+    from mlx_attn.sampling.generate import load_run
 
     screen = PlainScreen(partial(click.echo, nl=False), partial(click.echo, nl=False, err=True))
-    session = Session(voice, screen, open_voice, settings)
+    session = Session(voice, screen, load_run, settings)
     # Bytes that are not UTF-8 become what the tokenizer refuses by name.
     read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from mlx_attn.lab.compare.result import Comparison
+    from mlx_attn.compare.result import Comparison
 
 _PATH = click.Path(path_type=Path)
 
@@ -30,7 +30,7 @@ def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool
     DIR is a comparison's directory, or its name in runs/. Its report is written there, as
     report.html, one page that needs no network, and as report.md.
     """
-    from mlx_attn.lab.compare.reading import read_comparison
+    from mlx_attn.compare.result import read_comparison
 
     if markdown and as_json:
         raise click.UsageError("--markdown and --json both print to stdout: choose one")
@@ -49,7 +49,7 @@ def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool
 
 def _found(directory: Path) -> Path:
     """The directory, or that of the name in runs/."""
-    from mlx_attn.runs.places import RUNS
+    from mlx_attn.runs import RUNS
 
     named = RUNS / directory
     return named if named.is_dir() and not directory.exists() else directory
@@ -58,21 +58,21 @@ def _found(directory: Path) -> Path:
 def _figures(comparison: "Comparison", directory: Path | None) -> list[Path]:
     if directory is None:
         return []
-    from mlx_attn.show.report import save_figures
+    from mlx_attn.compare.report import save_figures
 
     return save_figures(comparison, directory)
 
 
 def _print_markdown(comparison: "Comparison") -> None:
-    from mlx_attn.show.report import as_markdown, report_of
+    from mlx_attn.compare.report import as_markdown, report_of
 
     click.echo(as_markdown(report_of(comparison)), nl=False)
 
 
 def _report(comparison: "Comparison", directory: Path) -> list[Path]:
     """Show the answer, and write the report; returns the paths."""
-    from mlx_attn.show.report import summary_lines, verdict_tables, write_report
-    from mlx_attn.show.terminal import stdout_console
+    from mlx_attn.compare.report import summary_lines, verdict_tables, write_report
+    from mlx_attn.ui.terminal import stdout_console
 
     stdout_console().print(verdict_tables(comparison))
     for line in summary_lines(comparison):

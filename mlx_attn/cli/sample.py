@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from mlx_attn.errors import RunError
 
 if TYPE_CHECKING:
-    from mlx_attn.sampling import Piece, Voice
+    from mlx_attn.sampling.generate import GenerationStep, LoadedRun
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -87,11 +87,12 @@ def command(
     stdout, and a newline after it. Ctrl-C stops it.
     """
     try:
-        from mlx_attn.sampling import SamplerConfig, open_voice
+        from mlx_attn.sampling.generate import load_run
+        from mlx_attn.sampling.samplers import SamplerConfig
 
         config = SamplerConfig(**sampler)
         text = _standard_input() if prompt == "-" else prompt
-        voice = open_voice(run)
+        voice = load_run(run)
         pieces = voice.stream(text, config, max_tokens, stop)
         code = _print_json(voice, text, pieces) if as_json else _print_text(pieces)
     except KeyboardInterrupt:
@@ -109,8 +110,8 @@ def _standard_input() -> str:
         ) from error
 
 
-def _print_text(pieces: "Iterator[Piece]") -> int:
-    from mlx_attn.show.repl.screen import printable
+def _print_text(pieces: "Iterator[GenerationStep]") -> int:
+    from mlx_attn.ui.terminal import printable
 
     show = printable if sys.stdout.isatty() else str
     code = 0
@@ -129,8 +130,8 @@ def _print_text(pieces: "Iterator[Piece]") -> int:
     return code
 
 
-def _print_json(voice: "Voice", prompt: str, pieces: "Iterator[Piece]") -> int:
-    said: list[Piece] = []
+def _print_json(voice: "LoadedRun", prompt: str, pieces: "Iterator[GenerationStep]") -> int:
+    said: list[GenerationStep] = []
     with contextlib.suppress(KeyboardInterrupt):
         said.extend(pieces)
     facts = asdict(said[-1].statistics) if said else {}

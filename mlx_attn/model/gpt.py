@@ -1,16 +1,193 @@
-"""The GPT: token ids in, logits out. Names of parts are the book's (section 4.6)."""
+"""The two norms of the residual stream, quick for the single tokens of decoding too.
 
-from collections.abc import Sequence
+MLX's own on a processor is a dozen operations, whose starting takes longer than computing a few
+numbers does. For a few, outside of training, the norm is compiled into four; MLX keeps what its C++
+compiler makes, so that this is done once for each width.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float, Integer
 
-from mlx_attn.attention import AttentionCache
+from mlx_attn.arrays import count_parameters
+from mlx_attn.attention.analysis import attention_cost
+from mlx_attn.attention.attention import Attention, AttentionCache
+from mlx_attn.attention.maps import Draw, linear_draw
+from mlx_attn.cpu import gelu, is_compiled
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.blocks import TransformerBlock, norm_layer
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.initialisation import initialise
+
+Stream = Float[mx.array, "*batch C"]
+
+
+class LayerNorm(nn.LayerNorm):
+    """(x - mean x) / sqrt(var x + eps) * weight + bias (arXiv:1607.06450)."""
+
+    def __call__(self, x: Stream) -> Stream:
+        """The norm of each token."""
+        if self.training or "bias" not in self or not is_compiled(x):
+            return super().__call__(x)
+        return _layer_norm(x.shape[-1], self.eps)(x, self.weight, self.bias)
+
+
+class RMSNorm(nn.RMSNorm):
+    """x / sqrt(mean x^2 + eps) * weight (arXiv:1910.07467)."""
+
+    def __call__(self, x: Stream) -> Stream:
+        """The norm of each token."""
+        if self.training or not is_compiled(x):
+            return super().__call__(x)
+        return _rms_norm(x.shape[-1], self.eps)(x, self.weight)
+
+
+@cache
+def _layer_norm(width: int, eps: float) -> Callable[..., mx.array]:
+    @partial(mx.compile, shapeless=True)
+    def norm(x: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
+        centred = x - x.sum(axis=-1, keepdims=True) * (1 / width)
+        return centred * _inverse_rms(centred, width, eps) * weight + bias
+
+    return norm
+
+
+@cache
+def _rms_norm(width: int, eps: float) -> Callable[..., mx.array]:
+    @partial(mx.compile, shapeless=True)
+    def norm(x: mx.array, weight: mx.array) -> mx.array:
+        return x * _inverse_rms(x, width, eps) * weight
+
+    return norm
+
+
+def _inverse_rms(x: mx.array, width: int, eps: float) -> mx.array:
+    return mx.rsqrt(x.square().sum(axis=-1, keepdims=True) * (1 / width) + eps)
+
+
+GPT2_STD = 0.02
+
+
+def gpt2_draw(n_layers: int) -> Draw:
+    """N(0, 0.02), and 0.02 / sqrt(2 n_layers) where a branch ends."""
+
+    def draw(rows: int, columns: int, residual: bool = False) -> mx.array:
+        std = GPT2_STD * ((2 * n_layers) ** -0.5 if residual else 1.0)
+        return std * mx.random.normal((rows, columns))
+
+    return draw
+
+
+def zero_draw(rows: int, columns: int, residual: bool = False) -> mx.array:
+    """N(0, 1 / columns), and 0 where a branch ends."""
+    return mx.random.normal((rows, columns)) * (0.0 if residual else columns**-0.5)
+
+
+def initialise(model: nn.Module, config: GPTConfig) -> None:
+    """Start all weights of a model in place, as `config.start` says."""
+    draws = {"book": linear_draw, "gpt2": gpt2_draw(config.n_layers), "zero": zero_draw}
+    draw = draws[config.start]
+    for name, module in reversed(model.named_modules()):
+        if isinstance(module, Attention):
+            module.start(draw)
+        elif isinstance(module, nn.Embedding):
+            module.weight = _embedding_std(config) * mx.random.normal(module.weight.shape)
+        elif isinstance(module, nn.Linear):
+            _start_linear(name, module, config, draw)
+
+
+def _embedding_std(config: GPTConfig) -> float:
+    """1, but small where GPT-2's was, and where a tied head reads logits with the embedding."""
+    small = config.start == "gpt2" or (config.start == "zero" and config.tied_head)
+    return GPT2_STD if small else 1.0
+
+
+def _start_linear(name: str, module: nn.Linear, config: GPTConfig, draw: Draw) -> None:
+    if ".att." not in name:
+        ends_branch = name.endswith("ff.layers.2") or (
+            name == "out_head" and config.start == "zero"
+        )
+        module.weight = draw(*module.weight.shape, residual=ends_branch)
+    if "bias" in module and config.start != "book":
+        module.bias = mx.zeros_like(module.bias)
+
+
+class SquaredReLU(nn.Module):
+    """max(0, x)^2 (Primer, arXiv:2109.08668)."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """The activation of each element."""
+        squared_relu: Any = _squared_relu
+        return squared_relu(x)
+
+
+@mx.custom_function
+def _squared_relu(x: mx.array) -> mx.array:
+    return mx.square(mx.maximum(x, 0))
+
+
+@_squared_relu.vjp
+def _squared_relu_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
+    # Half the operations of the two derivatives in a row.
+    return cotangent * (2 * mx.maximum(x, 0))
+
+
+class GELU(nn.Module):
+    """x times the normal distribution function of x, in the tanh form (arXiv:1606.08415)."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """The activation of each element."""
+        return gelu(x)
+
+
+ACTIVATION_LAYERS = {"gelu": GELU, "relu2": SquaredReLU}
+
+
+def norm_layer(config: GPTConfig) -> nn.Module:
+    """The configuration's normalisation of the residual stream."""
+    if config.norm == "rmsnorm":
+        return RMSNorm(config.emb_dim, eps=1e-6)
+    return LayerNorm(config.emb_dim, eps=1e-5, bias=config.bias)
+
+
+class FeedForward(nn.Module):
+    """activation(x W_1) W_2, on every token alone (the book's section 4.3)."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.layers = [
+            nn.Linear(config.emb_dim, config.hidden_dim, bias=config.bias),
+            ACTIVATION_LAYERS[config.activation](),
+            nn.Linear(config.hidden_dim, config.emb_dim, bias=config.bias),
+        ]
+
+    def __call__(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
+        """The layer's output."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class TransformerBlock(nn.Module):
+    """x + att(norm1 x), then x + ff(norm2 x) (the book's section 4.5)."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.att = Attention(config.attention())
+        self.ff = FeedForward(config)
+        self.norm1 = norm_layer(config)
+        self.norm2 = norm_layer(config)
+        self.drop_shortcut = nn.Dropout(config.drop_rate)
+
+    def __call__(
+        self, x: Float[mx.array, "B T C"], cache: AttentionCache | None = None
+    ) -> Float[mx.array, "B T C"]:
+        """The residual stream after this block."""
+        x = x + self.drop_shortcut(self.att(self.norm1(x), cache))
+        return x + self.drop_shortcut(self.ff(self.norm2(x)))
 
 
 class GPT(nn.Module):
@@ -74,3 +251,44 @@ class GPT(nn.Module):
     def new_caches(self) -> list[AttentionCache]:
         """Empty caches for decoding one batch of sequences."""
         return [AttentionCache() for _ in self.trf_blocks]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCost:
+    """The cost of a model.
+
+    Attributes:
+        parameters: Trained numbers, embeddings included.
+        attention_parameters: Those of all attention layers.
+        multiply_adds: Per token at full context, forward, attention counted as computed (not the
+            causal half alone); embeddings are looked up and cost none.
+        cache_floats: Numbers remembered per token when decoding, all layers.
+    """
+
+    parameters: int
+    attention_parameters: int
+    multiply_adds: int
+    cache_floats: int
+
+
+def model_cost(config: GPTConfig) -> ModelCost:
+    """Count a model of this configuration; nothing of its size is allocated."""
+    attention = attention_cost(config.attention())
+    feed_forward = 2 * config.emb_dim * config.hidden_dim
+    head = config.emb_dim * config.vocab_size
+    return ModelCost(
+        parameters=count_parameters(GPT(config)),
+        attention_parameters=config.n_layers * attention.parameters,
+        multiply_adds=config.n_layers * (attention.multiply_adds + feed_forward) + head,
+        cache_floats=config.n_layers * attention.cache_floats,
+    )
+
+
+def attention_inputs(
+    model: GPT, tokens: Integer[mx.array, "B T"]
+) -> Iterator[tuple[Attention, Float[mx.array, "B T C"]]]:
+    """Each attention layer, the first one first, with the x that it reads; lazily."""
+    x = model.drop_emb(model.embed(tokens))
+    for block in model.trf_blocks:
+        yield block.att, block.norm1(x)
+        x = block(x)

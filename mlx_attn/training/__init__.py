@@ -1,4 +1,1 @@
-"""Training: settings, batches, the step, evaluation, checkpoints, and the loop that yields reports.
-
-Nothing here prints or reads the terminal.
-"""
+"""Training: settings, batches, the step, evaluation, checkpoints, the loop of events."""

@@ -4,14 +4,18 @@ Nothing is shuffled in place and nothing is remembered, so a resumed run needs n
 window is named by the position where it starts; the step gathers its tokens on the device.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
+from mmap import mmap
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 import numpy as np
-from jaxtyping import Integer
+from jaxtyping import Float, Integer
 
+from mlx_attn.cpu import cross_entropy
 from mlx_attn.errors import ConfigError
+from mlx_attn.text.corpus import Split
 
 BATCH_STREAM = 0x6D6C78
 """Keeps the batches' random numbers apart from others drawn with the same seed."""
@@ -121,3 +125,198 @@ def last_start(n_tokens: int, context_length: int) -> int:
             f"context_length={context_length}: use a longer text or a shorter context"
         )
     return n_tokens - context_length - 1
+
+
+Starts = Integer[mx.array, "*N B"]
+"""Where windows start; those of several replicas are along a first axis N."""
+
+MEGABYTE = 1_000_000
+
+
+@runtime_checkable
+class TokenSource(Protocol):
+    """The tokens of the training text, by windows."""
+
+    def fetch(self, starts: Starts) -> mx.array:
+        """What the host does before a step; the result is the step's input."""
+        ...
+
+    def windows(self, fetched: mx.array) -> Integer[mx.array, "*N B T1"]:
+        """The T + 1 tokens from each start, inside of the step."""
+        ...
+
+
+class ResidentTokens:
+    """All tokens on the device: the host sends start positions and nothing else.
+
+    Args:
+        tokens: The training text; on a GPU a file that is mapped is adopted without a copy.
+        context_length: T.
+    """
+
+    def __init__(self, tokens: Integer[np.ndarray, " N"], context_length: int):
+        self._tokens = mx.asarray(tokens)
+        self._offsets = mx.arange(context_length + 1)
+
+    def fetch(self, starts: Starts) -> Starts:
+        """The starts."""
+        return starts
+
+    def windows(self, fetched: Starts) -> Integer[mx.array, "*N B T1"]:
+        """The T + 1 tokens from each start."""
+        return self._tokens[fetched[..., None] + self._offsets]
+
+
+class StreamedTokens:
+    """Tokens that stay on disk: the host reads the windows of each step.
+
+    Args:
+        tokens: The training text, mapped from its file.
+        context_length: T.
+    """
+
+    def __init__(self, tokens: Integer[np.ndarray, " N"], context_length: int):
+        self._tokens, self._length = tokens, context_length + 1
+
+    def fetch(self, starts: Starts) -> Integer[mx.array, "*N B T1"]:
+        """The T + 1 tokens from each start."""
+        return mx.array(read_windows(self._tokens, np.array(starts, np.int64), self._length))
+
+    def windows(self, fetched: Integer[mx.array, "*N B T1"]) -> Integer[mx.array, "*N B T1"]:
+        """The windows, which were fetched."""
+        return fetched
+
+
+def token_source(
+    tokens: Integer[np.ndarray, " N"], context_length: int, token_memory: int
+) -> TokenSource:
+    """The source that fits a text.
+
+    Args:
+        tokens: The training text.
+        context_length: T.
+        token_memory: How many megabytes of tokens may stay in memory.
+    """
+    fits = tokens.nbytes <= token_memory * MEGABYTE
+    return (ResidentTokens if fits else StreamedTokens)(tokens, context_length)
+
+
+def read_windows(
+    tokens: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, "*N B"], length: int
+) -> Integer[np.ndarray, "*N B length"]:
+    """The `length` tokens from each start.
+
+    A map that stays open keeps every page that was ever read in this process's resident memory,
+    until that is the whole file; this one is closed at once.
+    """
+    return np.asarray(reopened(tokens)[starts[..., None] + np.arange(length)])
+
+
+def reopened(tokens: Integer[np.ndarray, " N"]) -> Integer[np.ndarray, " N"]:
+    """Another map of the same file; arrays that are no map of a whole file are returned."""
+    if isinstance(tokens, np.memmap) and isinstance(tokens.base, mmap):
+        return np.memmap(str(tokens.filename), tokens.dtype, "r", tokens.offset, tokens.shape)
+    return tokens
+
+
+Numbers = Float[mx.array, "*N"]
+"""One number; of several replicas, along a first axis N, one of each."""
+
+Windows = Integer[mx.array, "*N B T1"]
+Scored = Integer[mx.array, "*N B T"]
+Model = Callable[[mx.array], mx.array]
+"""From tokens to logits: a GPT, or several."""
+
+_WINDOW_AXES = (-2, -1)
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """What a training step needs to know of the text."""
+
+    def fetch(self, starts: Starts) -> Any:
+        """What the host does before a step; the result, of arrays, is the step's input."""
+        ...
+
+    def gather(self, fetched: Any) -> Any:
+        """The batch, inside of the step."""
+        ...
+
+    def loss(self, model: Model, batch: Any) -> Numbers:
+        """The mean loss in nats per scored token."""
+        ...
+
+    def weight(self, batch: Any) -> Numbers:
+        """How many tokens that is the mean of."""
+        ...
+
+
+class EveryToken:
+    """The loss of a text: the mean over all tokens of all windows."""
+
+    def __init__(self, tokens: TokenSource):
+        self.fetch, self.gather = tokens.fetch, tokens.windows
+
+    def loss(self, model: Model, batch: Windows) -> Numbers:
+        """Mean nats per token.
+
+        Window by window: on a processor MLX adds numbers one after the other, and a sum of all of a
+        batch's would be off in the fifth digit.
+        """
+        return window_losses(model, batch).mean(-1).mean(-1)
+
+    def weight(self, batch: Windows) -> Numbers:
+        """All tokens but each window's first."""
+        return mx.array(float(batch.shape[-2] * (batch.shape[-1] - 1)))
+
+
+class ScoredTokens:
+    """The loss of a task: the mean over the scored tokens of all windows.
+
+    Args:
+        tokens: The tokens of the task.
+        scored: For each of them, 1 if it is scored, else 0.
+    """
+
+    def __init__(self, tokens: TokenSource, scored: TokenSource):
+        self._sources = tokens, scored
+
+    def fetch(self, starts: Starts) -> tuple[mx.array, ...]:
+        """Of both."""
+        return tuple(source.fetch(starts) for source in self._sources)
+
+    def gather(self, fetched: tuple[mx.array, ...]) -> tuple[Windows, Scored]:
+        """The windows, and which of their targets are scored."""
+        windows, scored = (s.windows(f) for s, f in zip(self._sources, fetched, strict=True))
+        return windows, scored[..., 1:]
+
+    def loss(self, model: Model, batch: tuple[Windows, Scored]) -> Numbers:
+        """Mean nats per scored token; 0 where there is none."""
+        windows, scored = batch
+        total = (window_losses(model, windows) * scored).sum(_WINDOW_AXES)
+        return total / mx.maximum(scored.sum(_WINDOW_AXES), 1)
+
+    def weight(self, batch: tuple[Windows, Scored]) -> Numbers:
+        """The scored ones."""
+        return batch[1].sum(_WINDOW_AXES).astype(mx.float32)
+
+
+def objective_for(split: Split, context_length: int, token_memory: int) -> Objective:
+    """The objective of a training on this text; see `token_source` for the numbers."""
+    tokens = token_source(split.tokens, context_length, token_memory)
+    if split.scored is None:
+        return EveryToken(tokens)
+    return ScoredTokens(tokens, token_source(split.scored, context_length, token_memory))
+
+
+def window_losses(model: Model, windows: Windows) -> Float[mx.array, "*N B T"]:
+    """Cross-entropy in nats of each token of the windows given those before it, in float32."""
+    logits = model(windows[..., :-1]).astype(mx.float32)
+    return cross_entropy(logits, windows[..., 1:])
+
+
+def window_answers(model: Model, windows: Windows) -> Float[mx.array, "2 B T"]:
+    """The losses of `window_losses`, and 1 where the likeliest token is the right one, else 0."""
+    logits = model(windows[..., :-1]).astype(mx.float32)
+    right = logits.argmax(axis=-1) == windows[..., 1:]
+    return mx.stack([cross_entropy(logits, windows[..., 1:]), right.astype(mx.float32)])

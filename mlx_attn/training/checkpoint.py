@@ -1,6 +1,7 @@
-"""Saving and restoring all that training needs, in one file that is replaced in one step.
+"""All that a training step changes, as one flat mapping: to be saved, or stacked with others'.
 
-A checkpoint holds weights, optimizer states, the random state and where the training stands.
+Weights are under "model.", the optimizers' states under "optimizer.". Random numbers are not among
+them: MLX has one stream for the whole process.
 """
 
 import json
@@ -11,14 +12,49 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_unflatten
 
+from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import RunError
-from mlx_attn.model import GPT
-from mlx_attn.model.weights import check_weights, load_arrays, save_arrays
+from mlx_attn.model.gpt import GPT
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.optimizers import GroupedOptimizer
-from mlx_attn.training.state import MODEL, OPTIMIZER, gathered, put_back, under
-from mlx_attn.trees import named_arrays
+
+MODEL, OPTIMIZER = "model.", "optimizer."
+
+
+def get_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
+    """Weights and optimizer states as they are now."""
+    return {
+        **_prefixed(MODEL, named_arrays(model)),
+        **_prefixed(OPTIMIZER, named_arrays(list(optimizer.state))),
+    }
+
+
+def set_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOptimizer) -> None:
+    """Make a gathered state that of the training, in its own containers."""
+    model.update(nested(strip_prefix(MODEL, arrays)))
+    restore(optimizer, strip_prefix(OPTIMIZER, arrays))
+
+
+def restore(optimizer: GroupedOptimizer, arrays: Mapping[str, mx.array]) -> None:
+    """Give the optimizers their states, whose names begin with the optimizer's place."""
+    for state, values in zip(optimizer.state, nested(arrays), strict=True):
+        state.update(values)
+
+
+def nested(arrays: Mapping[str, mx.array]) -> Any:
+    """The tree whose `named_arrays` these are."""
+    return tree_unflatten(list(arrays.items()))
+
+
+def strip_prefix(prefix: str, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    """The arrays whose names begin with the prefix, without it."""
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
+def _prefixed(prefix: str, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    return {prefix + name: array for name, array in arrays.items()}
 
 
 @dataclass(slots=True)
@@ -88,8 +124,8 @@ def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Prog
         raise RunError(f"{path}: no such file: nothing was saved there to go on from")
     arrays, facts = load_arrays(path)
     progress = _progress(path, facts)
-    check_weights(path, model, under(MODEL, arrays))
-    _check_optimizer(path, optimizer, under(OPTIMIZER, arrays))
+    check_weights(path, model, strip_prefix(MODEL, arrays))
+    _check_optimizer(path, optimizer, strip_prefix(OPTIMIZER, arrays))
     restore_state(arrays, model, optimizer)
     return progress
 
@@ -97,12 +133,12 @@ def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Prog
 def training_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
     """Weights, optimizer states and the random state, by name."""
     random: Any = mx.random.state
-    return {**gathered(model, optimizer), "random": random[0]}
+    return {**get_state(model, optimizer), "random": random[0]}
 
 
 def restore_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOptimizer) -> None:
     """Put a `training_state` back in place."""
-    put_back(arrays, model, optimizer)
+    set_state(arrays, model, optimizer)
     high, low = (int(half) for half in np.array(arrays["random"]))
     mx.random.seed((high << 32) | low)
 

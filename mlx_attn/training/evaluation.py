@@ -1,8 +1,4 @@
-"""Validation over the whole split: every token once, on the same windows for every variant.
-
-Of a text every token is scored; of a task those that its mask says, and whether the likeliest token
-is the right one counts too.
-"""
+"""What a model answers to a task, to be read by people."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,15 +10,35 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Integer
 
+from mlx_attn.cpu import cores, parallel_map
 from mlx_attn.errors import ConfigError
-from mlx_attn.model import GPT
-from mlx_attn.streams import cores, side_by_side
+from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
-from mlx_attn.training.batches import last_start
-from mlx_attn.training.objective import window_answers, window_losses
-from mlx_attn.training.ranks import ALONE, Ranks
-from mlx_attn.training.tokens import read_windows
+from mlx_attn.text.tokenizers import Tokenizer
+from mlx_attn.training.batches import last_start, read_windows, window_answers, window_losses
+from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
+
+
+def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
+    """The first document of a task with the model's answers in it.
+
+    Behind each wrong answer stands the right one in brackets: `k3 v5[v1]`.
+
+    Args:
+        model: In evaluation mode.
+        split: Of a task.
+        tokenizer: Its tokenizer.
+    """
+    starts, abilities = np.asarray(split.document_starts), np.asarray(split.token_abilities)
+    document = slice(starts[0], starts[1])
+    tokens, asked = split.tokens[document], abilities[document] == ABILITIES.index("answer")
+    likeliest = np.array(model(mx.array(tokens[None])).argmax(axis=-1))[0]
+    texts = [tokenizer.decode([token]) for token in tokens]
+    for i in np.flatnonzero(asked[1:] & (likeliest[:-1] != tokens[1:])):
+        texts[i + 1] = f"{tokenizer.decode([likeliest[i]])}[{texts[i + 1].strip()}]"
+    return "".join(texts).strip()
+
 
 EVALUATION_TOKENS = 2048
 """Tokens that an evaluation computes at a time, about: fewer than what a step has in memory."""
@@ -74,7 +90,7 @@ class Evaluator:
         ConfigError: There is no token to score.
     """
 
-    def __init__(self, split: Split, context_length: int, ranks: Ranks = ALONE):
+    def __init__(self, split: Split, context_length: int, ranks: Distributed = SINGLE_PROCESS):
         n_tokens = len(split.tokens)
         if n_tokens < 2:
             raise ConfigError(
@@ -134,7 +150,7 @@ class Evaluator:
         length = self.context_length + 1
         for several in _parts(batches, cores()):
             read = [read_windows(self.split.tokens, batch.start, length) for batch in several]
-            yield from map(np.array, side_by_side(partial(measure, model), _on_device(read)))
+            yield from map(np.array, parallel_map(partial(measure, model), _on_device(read)))
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """At most `count` of the windows as tokens, evenly spread over the split."""

@@ -1,22 +1,263 @@
-"""Which optimizer moves which weights, and how fast.
+"""The learning rate as a factor of its peak: a pure function of where the training stands.
 
-Groups are data: a name, which parameters belong to it, its optimizer and its peak learning rate. A
-parameter belongs to the first group that claims it.
+Progress is the share of the budget that is spent, in steps or in seconds, so one rule serves both.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import mlx.optimizers as optim
+from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
-from mlx_attn.streams import side_by_side
-from mlx_attn.training.adamw import AdamW
+from mlx_attn.arrays import named_arrays
+from mlx_attn.cpu import num_shards, parallel_map
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.muon import Muon
-from mlx_attn.trees import named_arrays
+
+Shape = Callable[[float, TrainConfig], float]
+
+
+def cosine(progress: float, config: TrainConfig) -> float:
+    """From 1 to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983)."""
+    floor = config.min_lr / config.lr
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def trapezoid(progress: float, config: TrainConfig) -> float:
+    """1, then linearly down to min_lr / lr over the last `cooldown` share (arXiv:2405.18392)."""
+    floor = config.min_lr / config.lr
+    if progress <= 1 - config.cooldown:
+        return 1.0
+    return floor + (1 - floor) * (1 - progress) / config.cooldown
+
+
+def constant(progress: float, config: TrainConfig) -> float:
+    """1 throughout."""
+    return 1.0
+
+
+SHAPES: dict[str, Shape] = {"cosine": cosine, "trapezoid": trapezoid, "constant": constant}
+
+
+def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
+    """What to multiply the peak learning rates by at a step, in [0, 1].
+
+    Args:
+        config: The recipe.
+        step: Steps already done.
+        steps: Bound in steps; 0 where there is none.
+        seconds: Seconds already spent training.
+    """
+    if step < config.warmup:
+        return (step + 1) / (config.warmup + 1)
+    spent = (step - config.warmup) / max(1, steps - config.warmup) if steps else 0.0
+    if config.minutes:
+        spent = max(spent, seconds / (60 * config.minutes))
+    return SHAPES[config.schedule](min(1.0, spent), config)
+
+
+ITERATIONS = 5
+
+Arrays = dict[str, mx.array]
+Stack = Float[mx.array, "n rows columns"]
+Stacks = list[Float[mx.array, "_ _ _"]]
+
+
+class Muon(optim.Optimizer):
+    """W - lr sqrt(max(1, rows / columns)) orthogonal(u), with u = (1 - m) g + m v.
+
+    The momentum v is the moving average m v + (1 - m) g, and u is Nesterov's. Its state is that of
+    stacks, not of matrices.
+
+    Args:
+        learning_rate: lr.
+        momentum: m.
+    """
+
+    def __init__(self, learning_rate: float, momentum: float = 0.95):
+        super().__init__()
+        self._maybe_schedule("learning_rate", learning_rate)
+        self.momentum = momentum
+
+    def init(self, parameters: dict) -> None:
+        """The momentum of all matrices starts at 0."""
+        super().init({str(i): s for i, s in enumerate(self.packed(named_arrays(parameters)))})
+
+    def init_single(self, parameter: mx.array, state: dict) -> None:
+        """The momentum of a stack of matrices starts at 0."""
+        state["v"] = mx.zeros_like(parameter)
+
+    def apply_gradients(self, gradients: dict, parameters: dict) -> dict:
+        """The matrices after one step."""
+        own, packed = named_arrays(parameters), self.packed(named_arrays(gradients))
+        tree: Any = tree_unflatten(list(self.moved(packed, own, mx.array(1.0)).items()))
+        return tree
+
+    def packed(self, arrays: Arrays) -> Stacks:
+        """Matrices of one shape, or of its transpose, as one stack of wide ones."""
+        stacks = alike(arrays)
+        return [mx.stack([_wide(arrays[name]) for name in names]) for names in stacks]
+
+    def moved(self, gradients: Stacks, parameters: Arrays, factor: mx.array) -> Arrays:
+        """The matrices after one step.
+
+        Args:
+            gradients: As `packed` gives them.
+            parameters: What they are the gradients of.
+            factor: Multiplies the gradients.
+        """
+        self.state["step"] = self.step + 1
+        momenta = [self.state[str(i)]["v"] for i in range(len(gradients))]
+        new = (1 - self.momentum) * factor
+        given = [(*pair, new) for pair in zip(gradients, momenta, strict=True)]
+        moved = {}
+        for i, (v, u) in enumerate(parallel_map(self._update, given)):
+            self.state[str(i)]["v"] = v
+            shares = parallel_map(newton_schulz, u.split(num_shards(len(u))))
+            moved |= zip(alike(parameters)[i], chain.from_iterable(shares), strict=True)
+        return {name: self._moved(moved[name], array) for name, array in parameters.items()}
+
+    def _update(self, given: tuple[Stack, Stack, mx.array]) -> tuple[Stack, Stack]:
+        gradient, v, new = given
+        newest = new * gradient
+        v = self.momentum * v + newest
+        return v, newest + self.momentum * v
+
+    def _moved(self, direction: mx.array, parameter: mx.array) -> mx.array:
+        rows, columns = parameter.shape
+        rate = self.learning_rate * max(1, rows / columns) ** 0.5
+        step = rate.astype(parameter.dtype) * direction
+        return parameter - (step.T if _is_tall(parameter) else step)
+
+
+def alike(matrices: Arrays) -> list[list[str]]:
+    """The names of matrices, those of one shape or its transpose together."""
+    shapes = defaultdict(list)
+    for name, matrix in matrices.items():
+        shapes[tuple(sorted(matrix.shape))].append(name)
+    return list(shapes.values())
+
+
+def newton_schulz(stack: Stack, iterations: int = ITERATIONS) -> Stack:
+    """X <- a X + b (X X^T) X + c (X X^T)^2 X, from X of norm 1; rows at most columns.
+
+    The coefficients lift small singular values fast and leave all of them between 0.7 and 1.2.
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = stack / (mx.sqrt(mx.square(stack).sum(axis=(1, 2), keepdims=True)) + 1e-7)
+    for _ in range(iterations):
+        gram = x @ x.swapaxes(1, 2)
+        x = mx.addmm(a * x, mx.addmm(b * gram, gram, gram, alpha=c), x)
+    return x
+
+
+def _is_tall(matrix: mx.array) -> bool:
+    return matrix.shape[0] > matrix.shape[1]
+
+
+def _wide(matrix: mx.array) -> mx.array:
+    return matrix.T if _is_tall(matrix) else matrix
+
+
+Vector = Float[mx.array, "_"]
+"""Of any length."""
+
+
+class AdamW(optim.AdamW):
+    """AdamW (arXiv:1711.05101, algorithm 2) on parameters put end to end, with bias correction.
+
+    It computes every weight by itself, so the numbers are MLX's; what MLX spends on starting
+    eighteen operations is spent once, not once for every parameter. Two vectors are computed side
+    by side.
+    """
+
+    def init(self, parameters: dict) -> None:
+        """Both moments of all parameters start at 0."""
+        super().init({str(i): v for i, v in enumerate(self.packed(named_arrays(parameters)))})
+
+    def apply_gradients(self, gradients: dict, parameters: dict) -> dict:
+        """The parameters after one step."""
+        named = named_arrays(gradients)
+        everything = named_arrays(parameters)
+        own = {name: everything[name] for name in named}
+        tree: Any = tree_unflatten(list(self.moved(self.packed(named), own, mx.array(1.0)).items()))
+        return tree
+
+    def packed(self, arrays: Arrays) -> list[Vector]:
+        """Arrays as few as there can be, with the same numbers."""
+        return [joined(part) for part in halves(arrays)]
+
+    def moved(self, gradients: list[Vector], parameters: Arrays, factor: mx.array) -> Arrays:
+        """The parameters after one step.
+
+        Args:
+            gradients: As `packed` gives them.
+            parameters: What they are the gradients of.
+            factor: Multiplies the gradients.
+        """
+        self.state["step"] = self.step + 1
+        halved, rates = halves(parameters), self._rates(factor)
+        # The rates are given along because both vectors wait for them.
+        given = [
+            (gradient, joined(part), self.state[str(i)], rates)
+            for i, (gradient, part) in enumerate(zip(gradients, halved, strict=True))
+        ]
+        arrays: Arrays = {}
+        for i, (vector, state) in enumerate(parallel_map(self._moved, given)):
+            self.state[str(i)] |= state
+            arrays |= parted(vector, halved[i])
+        return arrays
+
+    def _rates(self, factor: mx.array) -> list[mx.array]:
+        """What the formulas multiply by, so that no whole vector is corrected or clipped."""
+        beta1, beta2 = self.betas
+        correction = mx.sqrt(1 - beta2**self.step)
+        return [
+            (1 - beta1) * factor,
+            (1 - beta2) * factor * factor,
+            self.learning_rate * correction / (1 - beta1**self.step),
+            self.eps * correction,
+            1 - self.learning_rate * self.weight_decay,
+        ]
+
+    def _moved(self, given: tuple) -> tuple[Vector, dict]:
+        gradient, parameter, state, (new, new_square, rate, eps, kept) = given
+        beta1, beta2 = self.betas
+        m = beta1 * state["m"] + new * gradient
+        v = beta2 * state["v"] + new_square * mx.square(gradient)
+        return parameter * kept - rate * m / (mx.sqrt(v) + eps), {"m": m, "v": v}
+
+
+def halves(arrays: Arrays) -> list[Arrays]:
+    """The arrays in order, cut where half of their numbers are passed; one alone stays whole."""
+    half, parts = sum(array.size for array in arrays.values()) / 2, ({}, {})
+    before = 0
+    for name, array in arrays.items():
+        parts[before >= half][name] = array
+        before += array.size
+    return [part for part in parts if part]
+
+
+def joined(arrays: Arrays) -> Vector:
+    """All numbers of some arrays, one array after the other."""
+    return mx.concatenate([array.reshape(-1) for array in arrays.values()])
+
+
+def parted(vector: Vector, like: Arrays) -> Arrays:
+    """The inverse of `joined`: arrays of the names and shapes of `like`."""
+    ends = [0]
+    for array in like.values():
+        ends.append(ends[-1] + array.size)
+    parts = mx.split(vector, ends[1:-1])
+    pairs = zip(like.items(), parts, strict=True)
+    return {name: part.reshape(array.shape) for (name, array), part in pairs}
+
 
 Claims = Callable[[str, mx.array], bool]
 
@@ -86,7 +327,7 @@ class GroupedOptimizer:
         """
         named, parameters = named_arrays(gradients), named_arrays(model.trainable_parameters())
         packed = [group.optimizer.packed(group.own(named)) for group in self.groups]
-        squares = [square for arrays in packed for square in side_by_side(_squares, arrays)]
+        squares = [square for arrays in packed for square in parallel_map(_squares, arrays)]
         norm = mx.sqrt(mx.stack(squares).sum())
         factor = mx.minimum(longest / (norm + 1e-6), 1.0)
         moved = {}

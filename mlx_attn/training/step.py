@@ -1,8 +1,7 @@
-"""One training step: gather, forward, backward, average over the ranks, clip, update.
+"""A batch divided among the processor's cores.
 
-The batch is gathered from the resident corpus inside the step, so the host sends a few start
-positions and nothing else; a corpus too long for that sends windows instead (`training.tokens`).
-Compiled, the step is one call; model, optimizer and random state are its inputs and outputs.
+The loss is a mean over tokens, so it is also the sum of the shares' losses, each by the part of the
+tokens that its share has; the forward and backward pass of each share runs beside the others'.
 """
 
 import math
@@ -13,16 +12,44 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
-from mlx_attn.attention.metal import on_gpu
-from mlx_attn.model import GPT
-from mlx_attn.streams import undivided
+from mlx_attn.arrays import count_parameters, named_arrays
+from mlx_attn.attention.attention import on_gpu
+from mlx_attn.cpu import num_shards, parallel_map, single_stream
+from mlx_attn.model.gpt import GPT
+from mlx_attn.training.batches import Numbers, Objective, Starts
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.objective import Numbers, Objective
+from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.optimizers import GroupedOptimizer
-from mlx_attn.training.ranks import ALONE, Ranks
-from mlx_attn.training.shares import divided
-from mlx_attn.training.tokens import Starts
-from mlx_attn.trees import count_parameters
+
+Gradients = Callable[..., tuple[Numbers, dict]]
+
+MOST_COPIED = 2**26
+"""Weights at most whose gradients are held, those of all shares together."""
+
+
+def shard_batch(
+    gradients: Gradients, weight: Callable[[Any], Numbers], n_weights: int
+) -> Gradients:
+    """The same mean loss and gradients, computed by shares.
+
+    Args:
+        gradients: Of a batch and a weight, the mean loss by that weight and its gradients.
+        weight: How many tokens of a batch that is the mean of.
+        n_weights: How many gradients there are.
+    """
+
+    def of_shares(batch: Any) -> tuple[Numbers, dict]:
+        shares = num_shards(len(next(iter(named_arrays([batch]).values()))))
+        if shares == 1 or shares * n_weights > MOST_COPIED:
+            return gradients(batch)
+        parts = [tree_map(lambda a, i=i: a.split(shares)[i], batch) for i in range(shares)]
+        weights = mx.stack([weight(part) for part in parts])
+        weights = weights / mx.maximum(weights.sum(), 1)
+        pairs = list(zip(parts, weights, strict=True))
+        results = parallel_map(lambda part: gradients(*part), pairs)
+        return tree_map(lambda first, *others: sum(others, start=first), *results)
+
+    return of_shares
 
 
 class TrainStep:
@@ -42,13 +69,13 @@ class TrainStep:
         optimizer: GroupedOptimizer,
         objective: Objective,
         config: TrainConfig,
-        ranks: Ranks = ALONE,
+        ranks: Distributed = SINGLE_PROCESS,
     ):
         self.model, self.optimizer, self.config = model, optimizer, config
         self.objective, self.ranks = objective, ranks
         self._dtype = getattr(mx, config.dtype)
         whole = nn.value_and_grad(model, self._loss)
-        self._value_and_grad = divided(whole, objective.weight, count_parameters(model))
+        self._value_and_grad = shard_batch(whole, objective.weight, count_parameters(model))
         self._single = self._compiled(self._step)
         self._micro = self._compiled(self._accumulate)
         self._apply = self._compiled(self._finish)
@@ -107,4 +134,4 @@ class TrainStep:
         wanted = {"auto": on_gpu(), "on": True, "off": False}[self.config.compile]
         if not wanted:
             return function
-        return mx.compile(undivided(function), inputs=self.state, outputs=self.state)
+        return mx.compile(single_stream(function), inputs=self.state, outputs=self.state)

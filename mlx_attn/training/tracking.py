@@ -12,21 +12,19 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float64, Integer
 
-from mlx_attn.attention import Attention
-from mlx_attn.attention.circuits import (
+from mlx_attn.arrays import named_arrays, save_arrays
+from mlx_attn.attention.analysis import (
     HeadProducts,
     raw_scores,
     score_matrices,
     score_products,
+    spectrum,
     value_output_products,
 )
-from mlx_attn.attention.spectra import spectrum
-from mlx_attn.model import GPT
-from mlx_attn.model.inspection import attention_inputs
-from mlx_attn.model.weights import save_arrays
+from mlx_attn.attention.attention import Attention
+from mlx_attn.model.gpt import GPT, attention_inputs
 from mlx_attn.runs import Run
-from mlx_attn.training.reports import Tracked
-from mlx_attn.trees import named_arrays
+from mlx_attn.training.events import Tracked
 
 TRACKED_TEXTS = 4
 TRACKED_TOKENS = 64
@@ -70,7 +68,7 @@ class Tracker:
 
 
 def spectra(products_of: Callable[[Attention], HeadProducts], model: GPT) -> dict[str, PerHead]:
-    """Effective rank, norm and symmetry of one kind of matrix; see `mlx_attn.attention.spectra`."""
+    """Effective rank, norm and symmetry of one kind of matrix (see `attention.analysis`)."""
     layers = [spectrum(products_of(block.att)) for block in model.trf_blocks]
     keys = ("effective_rank", "norm", "symmetry")
     return {key: [getattr(layer, key).tolist() for layer in layers] for key in keys}

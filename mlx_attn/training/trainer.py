@@ -1,21 +1,27 @@
-"""Everything one training needs, put together: model, optimizer, batches, step, evaluator.
+"""What a training may ask of this machine's memory, settled before anything is allocated.
 
-A `Trainer` does single things when asked: take a step, evaluate, save, resume. What happens when is
-`mlx_attn.training.loop`'s concern.
+A process that asks for too much is killed without a word; a lower bound of what a training needs
+finds the settings with a zero too many.
 """
 
 import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
 import mlx.core as mx
 import numpy as np
 from jaxtyping import Integer
 
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.attention import on_gpu
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.model import GPT
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import Run
 from mlx_attn.text.corpus import Corpus, Split
-from mlx_attn.training.batches import EpochWindows, RandomWindows, WindowOrder
+from mlx_attn.training.batches import EpochWindows, RandomWindows, WindowOrder, objective_for
 from mlx_attn.training.checkpoint import (
     Progress,
     load_checkpoint,
@@ -23,18 +29,94 @@ from mlx_attn.training.checkpoint import (
     save_checkpoint,
     training_state,
 )
-from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.config import Settings, TrainConfig
+from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.evaluation import Evaluation, Evaluator
-from mlx_attn.training.memory import check_memory, keep_buffers
-from mlx_attn.training.objective import objective_for
-from mlx_attn.training.optimizers import GroupedOptimizer
-from mlx_attn.training.ranks import ALONE, Ranks
-from mlx_attn.training.reports import Tracked
-from mlx_attn.training.schedule import learning_rate_factor
-from mlx_attn.training.settings import Settings
+from mlx_attn.training.events import Tracked
+from mlx_attn.training.optimizers import GroupedOptimizer, learning_rate_factor
 from mlx_attn.training.step import TrainStep
 from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, snapshots
-from mlx_attn.trees import named_arrays
+
+FLOAT_BYTES = 4
+BUFFERS = 2**30
+"""Bytes of freed buffers that MLX may keep for the next step on a processor."""
+
+
+def least_memory(model: GPTConfig, batch_size: int) -> int:
+    """Bytes that a training cannot do without: n_weights * 12 + logits * 8.
+
+    Weights of the feed-forward layers and the embedding, each with its gradient and one optimizer
+    state; logits of one batch with their gradient.
+    """
+    feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
+    weights = feed_forward + model.vocab_size * model.emb_dim
+    logits = batch_size * model.context_length * model.vocab_size
+    return FLOAT_BYTES * (3 * weights + 2 * logits)
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_memory(model: GPTConfig, batch_size: int) -> None:
+    """Refuse what cannot fit.
+
+    Raises:
+        ConfigError: The training needs more memory than there is.
+    """
+    needed, there = least_memory(model, batch_size), machine_memory()
+    if needed > there:
+        raise ConfigError(
+            f"this training needs more than {needed / 1e9:,.0f} GB and the machine has "
+            f"{there / 1e9:,.0f} GB: use fewer or narrower layers, a shorter context, or a smaller "
+            "batch_size with accumulate"
+        )
+
+
+def keep_buffers() -> None:
+    """Let MLX keep freed buffers from step to step on a processor.
+
+    It keeps 32 MB by default and asks the system for the rest of every step's memory again; on a
+    GPU it keeps all it can.
+    """
+    if not on_gpu():
+        mx.set_cache_limit(BUFFERS)
+
+
+ADVICE: dict[tuple[str, ...], str] = {
+    ("malloc", "allocate", "Insufficient Memory"): (
+        "out of memory: use a smaller batch_size with accumulate, a shorter context_length or a "
+        "smaller model"
+    ),
+    ("Could not load C++ shared library",): (
+        "code that MLX compiled for the processor is damaged, as after an interruption: delete the "
+        "folder of that file and try again, or use --compile off"
+    ),
+    ("Failed to compile", "Failed to load compiled function"): (
+        "MLX cannot compile for the processor here: install g++ with its headers, or use "
+        "--compile off"
+    ),
+}
+"""What to do, by words of MLX's message."""
+
+
+@contextmanager
+def translate_mlx_errors() -> Iterator[None]:
+    """Turn a failure of MLX that we know into an error with advice; others pass.
+
+    Raises:
+        RunError: MLX failed in a way that is known.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, RunError):
+            raise
+        for words, advice in ADVICE.items():
+            if any(word in str(error) for word in words):
+                raise RunError(f"{advice} ({error})") from error
+        raise
 
 
 class Diverged(RunError):
@@ -63,7 +145,7 @@ class Trainer:
         ConfigError: The text is too short, or settings cannot work together.
     """
 
-    def __init__(self, settings: Settings, corpus: Corpus, ranks: Ranks = ALONE):
+    def __init__(self, settings: Settings, corpus: Corpus, ranks: Distributed = SINGLE_PROCESS):
         self.settings, self.config, self.ranks = settings, settings.training, ranks
         self.run: Run | None = None
         self.saved_step: int | None = None

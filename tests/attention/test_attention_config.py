@@ -4,8 +4,15 @@ from typing import Any
 
 import pytest
 
-from mlx_attn.attention import VARIANTS, AttentionConfig, MultiHeadAttention, find_variant
-from mlx_attn.attention.config import OUTPUT_CHOICES, SCORE_CHOICES, VALUE_CHOICES
+from mlx_attn.attention.attention import MultiHeadAttention
+from mlx_attn.attention.config import (
+    OUTPUT_CHOICES,
+    SCORE_CHOICES,
+    VALUE_CHOICES,
+    VARIANTS,
+    AttentionConfig,
+    find_variant,
+)
 from mlx_attn.errors import ConfigError
 
 SIZES: dict[str, Any] = {"d_in": 24, "d_out": 24, "context_length": 8, "n_heads": 4}

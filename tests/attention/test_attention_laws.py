@@ -9,16 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.attention import (
-    VARIANTS,
-    Attention,
-    AttentionCache,
-    AttentionConfig,
-    MultiHeadAttention,
-    attention_cost,
-)
-from mlx_attn.attention.config import POSITIONS
-from mlx_attn.trees import named_arrays
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.analysis import attention_cost
+from mlx_attn.attention.attention import Attention, AttentionCache, MultiHeadAttention
+from mlx_attn.attention.config import POSITIONS, VARIANTS, AttentionConfig
 
 C, T = 24, 12
 law = settings(deadline=None, max_examples=10)

@@ -6,8 +6,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention import VARIANTS, Attention, AttentionConfig
-from mlx_attn.attention.circuits import (
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.analysis import (
     HeadProducts,
     raw_scores,
     score_matrices,
@@ -16,8 +16,9 @@ from mlx_attn.attention.circuits import (
     value_output_products,
     why_not_one_matrix,
 )
+from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.config import VARIANTS, AttentionConfig
 from mlx_attn.errors import RunError
-from mlx_attn.trees import named_arrays
 
 FORMS = {
     **{name: variant.maps for name, variant in VARIANTS.items()},

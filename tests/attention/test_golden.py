@@ -8,8 +8,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention import Attention, AttentionConfig, CausalAttention, MultiHeadAttention
-from mlx_attn.trees import named_arrays
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.attention import Attention, CausalAttention, MultiHeadAttention
+from mlx_attn.attention.config import AttentionConfig
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 REFERENCE = np.load(GOLDEN / "attention.npz")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.attention import Attention, AttentionConfig, memory
-from mlx_attn.attention.memory import values_first
-from mlx_attn.trees import named_arrays
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention import attention as memory
+from mlx_attn.attention.attention import Attention, values_first
+from mlx_attn.attention.config import AttentionConfig
 
 C, T = 16, 10
 
@@ -85,6 +86,6 @@ def test_on_a_processor_the_form_with_fewer_multiply_adds_is_chosen(T_q, past, h
 
 @pytest.mark.parametrize(("width", "first"), [(48, True), (64, False), (128, False), (130, True)])
 def test_on_a_gpu_a_fused_kernel_for_the_width_decides(width, first, monkeypatch):
-    monkeypatch.setattr(memory.metal, "on_gpu", lambda: True)
+    monkeypatch.setattr(memory, "on_gpu", lambda: True)
     config = layer(d_in=width, d_out=width, n_heads=2).config
     assert values_first(config, T_q=64, T_k=64, drops=False) == first

@@ -8,8 +8,10 @@ import mlx.core as mx
 import pytest
 
 import mlx_attn
-from mlx_attn.attention import Attention, AttentionConfig, memory, metal
-from mlx_attn.attention.softmax import explicit_attention, fused_attention
+from mlx_attn.attention import attention as memory
+from mlx_attn.attention import attention as metal
+from mlx_attn.attention.attention import Attention, explicit_attention, fused_attention
+from mlx_attn.attention.config import AttentionConfig
 
 PACKAGE = Path(mlx_attn.__file__).parent
 
@@ -23,7 +25,7 @@ def fused_calls(monkeypatch) -> list[tuple]:
         calls.append((q.shape, k.shape, bias is None))
         return fused_attention(q, k, v, scale, bias)
 
-    monkeypatch.setattr(memory, "powers_are_faster", lambda: False)
+    monkeypatch.setattr(memory, "on_linux_cpu", lambda: False)
     monkeypatch.setattr(memory, "fused_attention", record)
     return calls
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.attention.circuits import HeadProducts
-from mlx_attn.attention.spectra import (
+from mlx_attn.attention.analysis import (
+    HeadProducts,
     alignment,
     effective_rank,
     spectrum,

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.attention.positions import causal_mask
-from mlx_attn.attention.softmax import explicit_attention
-from mlx_attn.attention.weighing import weighed
+from mlx_attn.attention.attention import causal_mask, explicit_attention
+from mlx_attn.cpu import attention_cpu
 
 SCALE = 0.3
 HEADS = st.sampled_from([(4, 4), (2, 2), (1, 4), (4, 1), (1, 1)])
@@ -44,7 +43,7 @@ def value_and_gradients(attend: Callable, inputs: list[mx.array], mask: mx.array
 def test_value_and_gradients_are_the_textbook_s(shared, T_q, remembered, seed):
     mask = causal_mask(T_q, T_q + remembered)
     inputs = heads(shared, T_q, T_q + remembered, seed)
-    results = (value_and_gradients(attend, inputs, mask) for attend in (weighed, explicit))
+    results = (value_and_gradients(attend, inputs, mask) for attend in (attention_cpu, explicit))
     for ours, textbook in zip(*results, strict=True):
         assert ours.shape == textbook.shape
         assert np.allclose(np.array(ours), np.array(textbook), atol=2e-5)
@@ -54,7 +53,9 @@ def test_float64_keeps_its_digits():
     mask = causal_mask(9, 9).astype(mx.float64)
     with mx.stream(mx.cpu):
         inputs = heads((2, 2), 9, 9, 0, mx.float64)
-        results = [value_and_gradients(attend, inputs, mask) for attend in (weighed, explicit)]
+        results = [
+            value_and_gradients(attend, inputs, mask) for attend in (attention_cpu, explicit)
+        ]
     for ours, textbook in zip(*results, strict=True):
         assert ours.dtype == mx.float64
         assert np.allclose(np.array(ours), np.array(textbook), atol=1e-13)
@@ -63,11 +64,11 @@ def test_float64_keeps_its_digits():
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_half_precision_stays_half_precision(dtype):
     inputs = heads((4, 4), 9, 9, 0, dtype)
-    results = value_and_gradients(weighed, inputs, causal_mask(9, 9))
+    results = value_and_gradients(attention_cpu, inputs, causal_mask(9, 9))
     assert {result.dtype for result in results} == {dtype}
 
 
 def test_scores_too_large_for_an_exponential_are_weighed():
     q, k, v = heads((4, 4), 9, 9, 0)
-    y = weighed(1e3 * q, 1e3 * k, v, causal_mask(9, 9), SCALE)
+    y = attention_cpu(1e3 * q, 1e3 * k, v, causal_mask(9, 9), SCALE)
     assert bool(mx.isfinite(y).all())

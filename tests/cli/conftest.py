@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mlx_attn.cli.group import group
+from mlx_attn.cli.main import group
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
 TINY = [
@@ -31,7 +31,7 @@ def workshop(tmp_path, monkeypatch) -> Path:
             monkeypatch.delenv(name)
     monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mlx_attn.show.training.SAMPLE_TOKENS", 5)
+    monkeypatch.setattr("mlx_attn.training.show.SAMPLE_TOKENS", 5)
     (tmp_path / "story.txt").write_text(STORY * 20)
     return tmp_path
 

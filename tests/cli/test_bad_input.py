@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from mlx_attn.model.weights import load_arrays, save_arrays
+from mlx_attn.arrays import load_arrays, save_arrays
 
 
 def refused(result: Result, code: int) -> str:
@@ -242,6 +242,6 @@ def test_a_resumed_run_stays_where_it_is(train, run, flags):
 
 def test_a_run_of_stdin_asks_for_its_text_at_a_terminal(train, workshop, monkeypatch):
     train("--data", "-", "--quiet", input=(workshop / "story.txt").read_text())
-    monkeypatch.setattr("mlx_attn.cli.preparation._at_terminal", lambda: True)
+    monkeypatch.setattr("mlx_attn.cli.train._at_terminal", lambda: True)
     line = refused(resumed(train), 1)
     assert "pipe the same text in again, or name a file that holds it with --data" in line

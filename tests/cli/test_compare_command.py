@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mlx_attn.cli.interruption import INTERRUPTED
+from mlx_attn.cli.main import INTERRUPTED
 
 SMALL = [
     "--data=story.txt",

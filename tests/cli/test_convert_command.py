@@ -4,12 +4,12 @@ import sys
 import pytest
 from click.testing import CliRunner, Result
 
-from mlx_attn.cli import group
-from mlx_attn.lab.convert import CONVERSIONS
-from mlx_attn.model import GPT
+from mlx_attn.cli.main import group
+from mlx_attn.convert.table import CONVERSIONS
+from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import create_run, open_run
 from mlx_attn.text.corpus import prepare
-from mlx_attn.training.settings import resolve
+from mlx_attn.training.config import resolve
 
 SIZES = {"emb_dim": 16, "n_heads": 2, "n_layers": 1, "context_length": 16, "steps": 1}
 
@@ -31,7 +31,7 @@ def place(tmp_path, monkeypatch):
 
 
 def convert(*arguments: str) -> Result:
-    return CliRunner().invoke(group.group, ["convert", *arguments])
+    return CliRunner().invoke(group, ["convert", *arguments])
 
 
 def test_the_new_run_and_what_changed_go_to_stdout(place):
@@ -55,7 +55,7 @@ def test_json_is_one_object_with_every_figure(place):
 
 def test_a_converted_run_samples_and_converts_further(place):
     convert("nano", "--to", "merged", "--out", "there")
-    sampled = CliRunner().invoke(group.group, ["sample", "there", "-p", "the", "-m", "5"])
+    sampled = CliRunner().invoke(group, ["sample", "there", "-p", "the", "-m", "5"])
     assert sampled.exit_code == 0
     back = convert("there", "--to", "separate", "--rank", "8", "--out", "back", "--json")
     assert json.loads(back.stdout)["logit_difference"] < 1e-5
@@ -124,7 +124,7 @@ def test_what_cannot_be_is_one_line(place, arguments, code, message):
 
 def test_the_package_converts_too():
     import mlx_attn
-    from mlx_attn.lab.convert import convert as expected
+    from mlx_attn.convert.model import convert as expected
 
     assert mlx_attn.convert is expected
     with pytest.raises(AttributeError, match="no attribute 'konvert'"):

@@ -13,12 +13,10 @@ import click
 import pytest
 
 from mlx_attn import __version__
-from mlx_attn.cli.group import COMMANDS
-from mlx_attn.cli.options import PREFIX
-from mlx_attn.cli.train_options import TRAIN_OPTIONS
+from mlx_attn.cli.main import COMMANDS
+from mlx_attn.cli.options import PREFIX, TRAIN_OPTIONS
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.settings import TextConfig, known_keys
+from mlx_attn.training.config import TextConfig, TrainConfig, known_keys
 
 ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("mlx.core", "numpy", "rich", "sentencepiece", "jaxtyping", "prompt_toolkit")
@@ -87,7 +85,7 @@ def in_a_process(*arguments: str, **environment: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize("command", [[], ["train"], ["variants"], ["data"], ["info"], ["sample"]])
 def test_help_imports_nothing_heavy(command):
     code = (
-        "import sys\nfrom mlx_attn.cli.group import group\n"
+        "import sys\nfrom mlx_attn.cli.main import group\n"
         f"group.main({[*command, '--help']!r}, standalone_mode=False)\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )

@@ -3,9 +3,10 @@ import json
 import pytest
 
 from mlx_attn import __version__
-from mlx_attn.attention import VARIANTS
-from mlx_attn.model import GPT, PRESETS, GPTConfig
-from mlx_attn.trees import count_parameters
+from mlx_attn.arrays import count_parameters
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.model.config import PRESETS, GPTConfig
+from mlx_attn.model.gpt import GPT
 
 
 def variants(run_command, *arguments) -> dict:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mlx_attn.cli.interruption import orderly
+from mlx_attn.cli.main import orderly
 from mlx_attn.runs import open_run
 
 Process = subprocess.Popen[str]

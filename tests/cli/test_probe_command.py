@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from mlx_attn.cli import group
+from mlx_attn.cli.main import group
 
 TEXT = "the cat sat on the mat, and the dog sat on the cat. " * 20
 SIZES = ["--n-layers=1", "--n-heads=2", "--head-dim=4", "--emb-dim=8", "--context-length=8"]
@@ -13,7 +13,7 @@ RECIPE = ["--data=text.txt", "--tokenizer=char", "--batch-size=2", "--steps=2", 
 
 
 def run(*arguments: str, **settings) -> Result:
-    return CliRunner().invoke(group.group, [*arguments], **settings)
+    return CliRunner().invoke(group, [*arguments], **settings)
 
 
 def probe(*arguments: str, **settings) -> Result:

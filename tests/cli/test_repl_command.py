@@ -1,8 +1,9 @@
 import pytest
 from click.testing import CliRunner, Result
 
-from mlx_attn.cli import group
-from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.cli.main import group
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import create_run
 from mlx_attn.text.tokenizers import train_tokenizer
 
@@ -21,7 +22,7 @@ def place(tmp_path, monkeypatch):
 
 
 def repl(lines: str | bytes, *arguments: str) -> Result:
-    return CliRunner().invoke(group.group, ["repl", *arguments], input=lines)
+    return CliRunner().invoke(group, ["repl", *arguments], input=lines)
 
 
 def test_each_line_of_a_pipe_is_answered(place):
@@ -63,7 +64,7 @@ def test_a_run_that_is_not_there_is_one_line_and_exit_code_one(place):
 
 
 def test_chat_is_another_name(place):
-    result = CliRunner().invoke(group.group, ["chat"], input="/quit\n")
+    result = CliRunner().invoke(group, ["chat"], input="/quit\n")
     assert result.exit_code == 0
 
 
@@ -71,5 +72,5 @@ def test_ctrl_c_in_a_pipe_exits_with_130(place, monkeypatch):
     def pressed(session, lines):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mlx_attn.show.repl.loops.read_lines", pressed)
+    monkeypatch.setattr("mlx_attn.repl.screen.read_lines", pressed)
     assert repl("once\n").exit_code == 130

@@ -4,11 +4,13 @@ from itertools import islice
 import pytest
 from click.testing import CliRunner, Result
 
-from mlx_attn.cli import group
+from mlx_attn.cli.main import group
 from mlx_attn.cli.sample import command
-from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import create_run
-from mlx_attn.sampling import SamplerConfig, stream
+from mlx_attn.sampling.generate import stream_generate
+from mlx_attn.sampling.samplers import SamplerConfig
 from mlx_attn.text.tokenizers import train_tokenizer
 
 
@@ -28,12 +30,14 @@ def place(tmp_path, monkeypatch):
 
 
 def sample(*arguments: str, **settings) -> Result:
-    return CliRunner().invoke(group.group, ["sample", *arguments], **settings)
+    return CliRunner().invoke(group, ["sample", *arguments], **settings)
 
 
 def interrupted(voice, prompt, config, max_tokens, stop):
     """The pieces of a voice that says two letters before Ctrl-C is pressed."""
-    yield from islice(stream(voice.model, voice.tokenizer, prompt, config, max_tokens, stop), 2)
+    yield from islice(
+        stream_generate(voice.model, voice.tokenizer, prompt, config, max_tokens, stop), 2
+    )
     raise KeyboardInterrupt
 
 
@@ -128,14 +132,14 @@ def test_a_prompt_that_is_not_utf8_is_refused(place):
 
 
 def test_ctrl_c_ends_the_line_and_exits_with_130(place, monkeypatch):
-    monkeypatch.setattr("mlx_attn.sampling.Voice.stream", interrupted)
+    monkeypatch.setattr("mlx_attn.sampling.generate.LoadedRun.stream", interrupted)
     result = sample("-p", "a")
     assert result.exit_code == 130
     assert len(result.stdout) == 2 + 1
 
 
 def test_ctrl_c_leaves_json_that_can_be_read(place, monkeypatch):
-    monkeypatch.setattr("mlx_attn.sampling.Voice.stream", interrupted)
+    monkeypatch.setattr("mlx_attn.sampling.generate.LoadedRun.stream", interrupted)
     result = sample("-p", "a", "--json")
     assert result.exit_code == 130
     assert json.loads(result.stdout)["finish_reason"] == "interrupted"
@@ -145,7 +149,7 @@ def test_ctrl_c_while_loading_exits_with_130(place, monkeypatch):
     def pressed(name):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mlx_attn.sampling.open_voice", pressed)
+    monkeypatch.setattr("mlx_attn.sampling.generate.load_run", pressed)
     assert sample().exit_code == 130
 
 

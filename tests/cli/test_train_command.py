@@ -4,7 +4,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from mlx_attn.attention import VARIANTS
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.runs import open_run
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mlx_attn.cli import group
+from mlx_attn.cli.main import group
 
 TEXT = "the cat sat on the mat, and the dog sat on the cat. " * 20
 SIZES = ["--n-layers=1", "--n-heads=2", "--head-dim=4", "--emb-dim=8", "--context-length=8"]
@@ -14,7 +14,7 @@ RECIPE = ["--data=text.txt", "--tokenizer=char", "--batch-size=2", "--steps=4", 
 
 
 def train(*arguments: str) -> Result:
-    return CliRunner().invoke(group.group, ["train", *arguments])
+    return CliRunner().invoke(group, ["train", *arguments])
 
 
 def reports(*arguments: str) -> list[dict[str, Any]]:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mlx_attn.attention import VARIANTS
-from mlx_attn.cli.group import COMMANDS
-from mlx_attn.model import PRESETS
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.cli.main import COMMANDS
+from mlx_attn.model.config import PRESETS
 from mlx_attn.text.tasks import TASKS
-from mlx_attn.training.settings import known_keys
+from mlx_attn.training.config import known_keys
 
 ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"

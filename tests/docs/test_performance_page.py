@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlx_attn.show.bench import (
+from mlx_attn.bench.show import (
     BESIDE,
     SPEEDS,
     TITLES,

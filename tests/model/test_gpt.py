@@ -8,12 +8,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention import VARIANTS
-from mlx_attn.attention.config import POSITIONS
+from mlx_attn.arrays import count_parameters, named_arrays
+from mlx_attn.attention.config import POSITIONS, VARIANTS
 from mlx_attn.errors import ConfigError
-from mlx_attn.model import GPT, PRESETS, GPTConfig, find_preset, model_cost
-from mlx_attn.model.config import BLOCKS, CHOICES, config_from
-from mlx_attn.trees import count_parameters, named_arrays
+from mlx_attn.model.config import BLOCKS, CHOICES, PRESETS, GPTConfig, config_from, find_preset
+from mlx_attn.model.gpt import GPT, model_cost
 
 TOKENS = mx.array(np.random.default_rng(0).integers(0, 50, (2, 16)))
 

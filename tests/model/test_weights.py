@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.attention import find_variant
+from mlx_attn.arrays import load_arrays, load_weights, named_arrays, save_arrays
+from mlx_attn.attention.config import find_variant
 from mlx_attn.errors import RunError
-from mlx_attn.model import GPT, GPTConfig
-from mlx_attn.model.weights import load_arrays, load_weights, save_arrays
-from mlx_attn.trees import named_arrays
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
 
 EVERYWHERE = {
     "tok_emb.weight": (7, 8),

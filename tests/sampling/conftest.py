@@ -4,8 +4,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_attn.attention import find_variant
-from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.attention.config import find_variant
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
 
 SIZES: dict[str, Any] = {
     "vocab_size": 256,

@@ -4,8 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.sampling import Sampler, SamplerConfig
-from mlx_attn.sampling.samplers import RepetitionPenalty, min_p, top_k, top_p
+from mlx_attn.sampling.samplers import (
+    RepetitionPenalty,
+    Sampler,
+    SamplerConfig,
+    min_p,
+    top_k,
+    top_p,
+)
 
 LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40).map(
     lambda values: np.array([values], np.float32)

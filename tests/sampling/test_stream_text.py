@@ -3,17 +3,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.sampling.text import TextStream
-from mlx_attn.text.tokenizers.plain import ByteTokenizer
+from mlx_attn.sampling.generate import StreamingDetokenizer
+from mlx_attn.text.characters import ByteTokenizer
 
 LAWS = settings(deadline=None, max_examples=100)
 BYTES = ByteTokenizer()
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
-def pushed(tokens: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str], TextStream]:
+def pushed(tokens: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str], StreamingDetokenizer]:
     """The pieces until the end, or until a stop text."""
-    stream, pieces = TextStream(BYTES, stop), []
+    stream, pieces = StreamingDetokenizer(BYTES, stop), []
     for n, token in enumerate(tokens, 1):
         pieces.append(stream.push(token, last=n == len(tokens)))
         if stream.stopped:
@@ -62,4 +62,4 @@ def test_the_first_of_several_stop_texts_counts():
 
 def test_an_empty_stop_text_is_refused():
     with pytest.raises(ConfigError, match="stop text is empty"):
-        TextStream(BYTES, ("",))
+        StreamingDetokenizer(BYTES, ("",))

@@ -4,9 +4,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention import VARIANTS
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.sampling import Sampler, SamplerConfig, Window, decode
+from mlx_attn.sampling.generate import DecodingState, decode
+from mlx_attn.sampling.samplers import Sampler, SamplerConfig
 
 POSITIONS = ("learned", "alibi", "rope", "none")
 PROMPT = [3, 1, 4, 1, 5]
@@ -14,7 +15,7 @@ GREEDY = SamplerConfig(temp=0.0)
 
 
 def decoded(model, prompt, n, config=GREEDY) -> list[int]:
-    return list(islice(decode(Window(model), prompt, Sampler(config)), n))
+    return list(islice(decode(DecodingState(model), prompt, Sampler(config)), n))
 
 
 def recomputed(model, prompt, n) -> list[int]:
@@ -53,7 +54,7 @@ def test_a_prompt_of_any_length_is_read_by_the_same_rule(gpt, length):
 
 def test_a_long_text_is_read_as_one_that_starts_at_its_last_half_context(gpt):
     model, text = gpt(), mx.arange(13, dtype=mx.uint32)
-    long, short = Window(model), Window(model)
+    long, short = DecodingState(model), DecodingState(model)
     logits = [long.read(token[None]) for token in text]
     assert long.length == 6
     np.testing.assert_allclose(logits[-1], short.read(text[-6:]), rtol=1e-4, atol=1e-5)

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.text import chunks
-from mlx_attn.text.chunks import between, chunked
+from mlx_attn.text import corpus as chunks
+from mlx_attn.text.corpus import between, chunked
+from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import KINDS, train_tokenizer
-from mlx_attn.text.tokenizers.gpt2 import GPT2Tokenizer
 
 SIZE = 60  # characters of a chunk here
 LETTERS = "ab é'1.<|endoftext|>\n\n\r\t\u2581\u3000 the cafe語 "

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.text import chunks, preparation
+from mlx_attn.text import corpus as chunks
 from mlx_attn.text import corpus as corpus_module
+from mlx_attn.text import corpus as preparation
+from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.corpus import Corpus, Split, prepare
 from mlx_attn.text.downloads import data_directory
-from mlx_attn.text.tales import ABILITIES
+from mlx_attn.text.stories.grammar import ABILITIES
+from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import KINDS
-from mlx_attn.text.tokenizers.gpt2 import GPT2Tokenizer
-from mlx_attn.text.tokenizers.plain import ByteTokenizer
 
 TEXT = "The café is open.\nThe other café is not open.\r\n\n" * 40
 MERGES = "t h\nĠ th\nĠth e\n"
@@ -95,7 +96,7 @@ def test_the_second_time_nothing_is_made(file, data, monkeypatch):
 
 def test_the_second_time_the_tales_are_not_told(data, monkeypatch):
     first = tell(data, "char")
-    monkeypatch.setattr("mlx_attn.text.tales.tales", never)
+    monkeypatch.setattr("mlx_attn.text.stories.dataset.tales", never)
     again = tell(data, "char")
     assert again.val.floor_nats == first.val.floor_nats
     assert (again.val.tokens == first.val.tokens).all()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.text import transfer
+from mlx_attn.text import downloads as transfer
 from mlx_attn.text.downloads import CORPORA, GPT2_MERGES, Download, data_directory, fetch
 
 CONTENT = bytes(range(256)) * 1000

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.text import encoders
-from mlx_attn.text.encoders import encoding, worker_count
+from mlx_attn.text import token_store as encoders
+from mlx_attn.text.token_store import encoding, worker_count
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
 
 TEXT = "the café is open.\n" * 30

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mlx_attn.errors import RunError
-from mlx_attn.text import sources
+from mlx_attn.text import corpus as sources
+from mlx_attn.text.corpus import read_source
 from mlx_attn.text.downloads import CORPORA
-from mlx_attn.text.sources import read_source
 
 LINES = "".join(f"line {number}\n" for number in range(100))
 
@@ -95,7 +95,7 @@ def test_the_tales_begin_with_a_newline_and_know_their_stories(tmp_path):
 
 
 def test_the_digest_of_the_tales_is_known_before_they_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("mlx_attn.text.tales.tales", None)
+    monkeypatch.setattr("mlx_attn.text.stories.dataset.tales", None)
     digest = read_source("tales", tmp_path).digest
     assert digest == read_source("tales", tmp_path).digest
     assert digest != read_source("tales", tmp_path, n_bytes=1_000).digest
@@ -182,7 +182,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5])
 def test_blocks_may_end_within_a_character(tmp_path, monkeypatch, block):
-    monkeypatch.setattr("mlx_attn.text.reading._BLOCK", block)
+    monkeypatch.setattr("mlx_attn.text.corpus._BLOCK", block)
     text = "\ufefféa語\U0001f600" * 9
     assert whole(written(tmp_path / "file.txt", text), tmp_path) == text[1:]
     with pytest.raises(RunError, match="byte 4 is 0xf0"):

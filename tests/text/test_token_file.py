@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from mlx_attn.errors import RunError
-from mlx_attn.text.encoders import Encode
-from mlx_attn.text.token_file import TokenFile
-from mlx_attn.text.tokenizers.plain import ByteTokenizer
+from mlx_attn.text.characters import ByteTokenizer
+from mlx_attn.text.token_store import Encode, TokenFile
 
 TEXTS = ["one", " two", " three", " four"]
 

@@ -6,7 +6,7 @@ import pytest
 from mlx_attn.runs import create_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
-from mlx_attn.training.settings import resolve
+from mlx_attn.training.config import resolve
 from mlx_attn.training.trainer import Trainer
 
 SENTENCES = ("the cat sat on the mat. ", "a dog ran to the door. ", "one two three four five. ")

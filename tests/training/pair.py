@@ -16,15 +16,15 @@ import mlx_attn  # noqa: F401
 import mlx.core as mx
 import numpy as np
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.runs import create_run, open_run
 from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.training.config import resolve
+from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, init_distributed
+from mlx_attn.training.events import Ended, Evaluated, Stepped
 from mlx_attn.training.loop import train
-from mlx_attn.training.ranks import ALONE, Ranks, connect
-from mlx_attn.training.reports import Ended, Evaluated, Stepped
-from mlx_attn.training.settings import resolve
 from mlx_attn.training.trainer import Trainer
-from mlx_attn.trees import named_arrays
 
 RECIPE: dict[str, Any] = {
     "preset": "nano",
@@ -46,7 +46,9 @@ def corpus_of(folder: Path, name: str = "text.txt") -> Corpus:
     return prepare(str(folder / name), "char", directory=folder / "data")
 
 
-def trainer_of(corpus: Corpus, ranks: Ranks, run: Path | None = None, **changes: Any) -> Trainer:
+def trainer_of(
+    corpus: Corpus, ranks: Distributed, run: Path | None = None, **changes: Any
+) -> Trainer:
     """A trainer, with a run directory on rank 0 alone."""
     trainer = Trainer(resolve(RECIPE, changes), corpus, ranks)
     if run and not ranks.rank:
@@ -66,7 +68,7 @@ def outcome(trainer: Trainer, stop_at: int | None = None) -> dict[str, Any]:
     }
 
 
-def exchanges(ranks: Ranks) -> dict[str, Any]:
+def exchanges(ranks: Distributed) -> dict[str, Any]:
     """What comes of every method of `Ranks`."""
     ranks.vary_randomness(seed=1, step=2)
     return {
@@ -90,7 +92,7 @@ def refusal(trainer: Trainer) -> str:
     return ""
 
 
-def main(folder: Path, ranks: Ranks) -> dict[str, Any]:
+def main(folder: Path, ranks: Distributed) -> dict[str, Any]:
     corpus = corpus_of(folder)
     results: dict[str, Any] = {"exchanges": exchanges(ranks)}
     for name, changes in {
@@ -116,7 +118,7 @@ def main(folder: Path, ranks: Ranks) -> dict[str, Any]:
 
 if __name__ == "__main__":
     here = Path(sys.argv[1])
-    joined = connect(60.0, lambda message: sys.exit(message))
-    assert joined is not ALONE
+    joined = init_distributed(60.0, lambda message: sys.exit(message))
+    assert joined is not SINGLE_PROCESS
     (here / f"{joined.rank}.json").write_text(json.dumps(main(here, joined)))
     joined.barrier()

@@ -4,10 +4,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_attn.arrays import load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import RunError
-from mlx_attn.model.weights import load_arrays, save_arrays
 from mlx_attn.training.checkpoint import load_checkpoint, save_checkpoint
-from mlx_attn.trees import named_arrays
 
 
 @pytest.fixture

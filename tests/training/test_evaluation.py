@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Split
 from mlx_attn.training import evaluation
 from mlx_attn.training.evaluation import Evaluator, evaluation_windows

@@ -7,19 +7,19 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.errors import RunError
+from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, as_record
 from mlx_attn.training.loop import train
-from mlx_attn.training.reports import Ended, Evaluated, Report, Started, Stepped, as_record
 
 
-def stepped(reports: Iterable[Report]) -> list[Stepped]:
+def stepped(reports: Iterable[Event]) -> list[Stepped]:
     return [report for report in reports if isinstance(report, Stepped)]
 
 
-def evaluated(reports: Iterable[Report]) -> list[Evaluated]:
+def evaluated(reports: Iterable[Event]) -> list[Evaluated]:
     return [report for report in reports if isinstance(report, Evaluated)]
 
 
-def end_of(reports: Iterable[Report]) -> Ended:
+def end_of(reports: Iterable[Event]) -> Ended:
     *_, end = reports
     assert isinstance(end, Ended)
     return end
@@ -29,7 +29,7 @@ def end_of(reports: Iterable[Report]) -> Ended:
 def clock(monkeypatch):
     """A clock that moves by one second whenever somebody looks at it."""
     seconds = itertools.count()
-    monkeypatch.setattr("mlx_attn.training.log.time.perf_counter", lambda: float(next(seconds)))
+    monkeypatch.setattr("mlx_attn.training.loop.time.perf_counter", lambda: float(next(seconds)))
 
 
 def test_a_training_reports_its_start_its_steps_its_validations_and_its_end(trainer):

@@ -1,9 +1,10 @@
 import pytest
 
+from mlx_attn.arrays import count_parameters
 from mlx_attn.errors import ConfigError
-from mlx_attn.model import GPT, GPTConfig
-from mlx_attn.training.memory import FLOAT_BYTES, check_memory, least_memory, machine_memory
-from mlx_attn.trees import count_parameters
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+from mlx_attn.training.trainer import FLOAT_BYTES, check_memory, least_memory, machine_memory
 
 TINY = GPTConfig(vocab_size=11, context_length=4, emb_dim=8, n_heads=2, n_layers=2, tied_head=True)
 

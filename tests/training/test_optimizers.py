@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map
 
-from mlx_attn.attention import find_variant
-from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.config import find_variant
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.optimizers import GroupedOptimizer
-from mlx_attn.trees import named_arrays
 
 HEADS = 4
 

@@ -13,9 +13,9 @@ import pytest
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.runs import open_run
+from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, init_distributed
+from mlx_attn.training.events import Ended
 from mlx_attn.training.loop import train
-from mlx_attn.training.ranks import ALONE, Ranks, connect
-from mlx_attn.training.reports import Ended
 
 SCRIPT = Path(__file__).parent / "pair.py"
 TEXT = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
@@ -70,7 +70,7 @@ def script() -> ModuleType:
 def test_two_ranks_have_the_losses_of_one_with_the_joined_batch(
     pair, script, folder, name, changes
 ):
-    alone = script.outcome(script.trainer_of(script.corpus_of(folder), ALONE, **changes))
+    alone = script.outcome(script.trainer_of(script.corpus_of(folder), SINGLE_PROCESS, **changes))
     for ours in (rank[name] for rank in pair):
         assert len(ours["losses"]) == 50
         assert ours["losses"] == pytest.approx(alone["losses"], abs=1e-5)
@@ -109,7 +109,7 @@ def test_two_resumed_ranks_go_on_bit_for_bit_with_rank_0_s_checkpoint_alone(pair
 
 
 def test_one_rank_can_go_on_with_what_two_saved(pair, script, folder):
-    trainer = script.trainer_of(script.corpus_of(folder), ALONE, **script.NOISY)
+    trainer = script.trainer_of(script.corpus_of(folder), SINGLE_PROCESS, **script.NOISY)
     trainer.resume(open_run(folder / "noisy"))
     *_, ended = train(trainer)
     assert isinstance(ended, Ended)
@@ -127,7 +127,7 @@ def test_ranks_with_different_texts_are_refused(pair):
 
 
 def test_a_batch_that_cannot_be_shared_is_refused_with_the_numbers():
-    three = Ranks()
+    three = Distributed()
     three.size = 3
     with pytest.raises(ConfigError, match=r"batch_size=8 .* by 3 ranks: .* such as 6"):
         three.check_divides(8)
@@ -135,14 +135,14 @@ def test_a_batch_that_cannot_be_shared_is_refused_with_the_numbers():
 
 def test_a_single_process_is_connected_to_nobody(monkeypatch):
     monkeypatch.delenv("MLX_RANK", raising=False)
-    assert connect(1.0, lambda message: None) is ALONE
+    assert init_distributed(1.0, lambda message: None) is SINGLE_PROCESS
 
 
 def test_a_rank_that_cannot_know_of_the_others_is_refused(monkeypatch):
     monkeypatch.setenv("MLX_RANK", "1")
     monkeypatch.delenv("MLX_HOSTFILE", raising=False)
     with pytest.raises(RunError, match="this is rank 1, and nothing says where the others are"):
-        connect(1.0, lambda message: None)
+        init_distributed(1.0, lambda message: None)
 
 
 def test_a_damaged_file_of_hosts_is_an_error_in_words(monkeypatch, tmp_path):
@@ -150,4 +150,4 @@ def test_a_damaged_file_of_hosts_is_an_error_in_words(monkeypatch, tmp_path):
     monkeypatch.setenv("MLX_RANK", "0")
     monkeypatch.setenv("MLX_HOSTFILE", str(tmp_path / "hosts.json"))
     with pytest.raises(RunError, match="the ranks cannot be connected"):
-        connect(1.0, lambda message: None)
+        init_distributed(1.0, lambda message: None)

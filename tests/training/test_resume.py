@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.runs import open_run
+from mlx_attn.training.events import Evaluated, Stepped
 from mlx_attn.training.loop import train
-from mlx_attn.training.reports import Evaluated, Stepped
-from mlx_attn.trees import named_arrays
 
 STOP, STEPS = 4, 9
 NOISY = {"drop_rate": 0.2, "windows": "random", "steps": STEPS, "log_every": 1, "eval_every": 3}

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.training.config import CHOICES, TrainConfig
-from mlx_attn.training.schedule import learning_rate_factor
+from mlx_attn.training.optimizers import learning_rate_factor
 
 
 def recipe(**changes) -> TrainConfig:

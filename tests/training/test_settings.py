@@ -1,9 +1,9 @@
 import pytest
 
-from mlx_attn.attention import VARIANTS
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import ConfigError
-from mlx_attn.model import PRESETS
-from mlx_attn.training.settings import RESUMABLE, resolve, settings_from, variant_name
+from mlx_attn.model.config import PRESETS
+from mlx_attn.training.config import RESUMABLE, resolve, settings_from, variant_name
 
 
 def test_without_layers_there_is_the_default_preset():

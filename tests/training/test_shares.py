@@ -4,12 +4,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn import streams
+from mlx_attn import cpu as streams
+from mlx_attn.arrays import named_arrays
+from mlx_attn.training.batches import ScoredTokens, token_source
 from mlx_attn.training.evaluation import Evaluator
-from mlx_attn.training.objective import ScoredTokens
-from mlx_attn.training.shares import MOST_COPIED, divided
-from mlx_attn.training.tokens import token_source
-from mlx_attn.trees import named_arrays
+from mlx_attn.training.step import MOST_COPIED, shard_batch
 
 
 def stepped(trainer, monkeypatch, cores: int, **settings):
@@ -39,7 +38,7 @@ def sizes_of_shares(monkeypatch, cores: int, windows: int, n_weights: int = 1) -
         sizes.append(len(batch))
         return mx.array(0.0), {}
 
-    divided(gradients, lambda batch: mx.array(1.0), n_weights)(mx.zeros((windows, 3), mx.int32))
+    shard_batch(gradients, lambda batch: mx.array(1.0), n_weights)(mx.zeros((windows, 3), mx.int32))
     return sizes
 
 

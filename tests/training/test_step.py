@@ -3,8 +3,8 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from mlx_attn.training.objective import window_losses
-from mlx_attn.trees import named_arrays
+from mlx_attn.arrays import named_arrays
+from mlx_attn.training.batches import window_losses
 
 STEPS = 6
 

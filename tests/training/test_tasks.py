@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.model import GPT, GPTConfig
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.corpus import Corpus, Split, prepare
-from mlx_attn.text.tasks import TASKS, Documents, draw
-from mlx_attn.text.tasks.table import RECIPE
-from mlx_attn.text.tokenizers.symbols import SymbolTokenizer
-from mlx_attn.training.answers import answered
-from mlx_attn.training.evaluation import Evaluator
-from mlx_attn.training.objective import objective_for, window_losses
-from mlx_attn.training.settings import resolve
+from mlx_attn.text.tasks import RECIPE, TASKS, Documents, draw
+from mlx_attn.training.batches import objective_for, window_losses
+from mlx_attn.training.config import resolve
+from mlx_attn.training.evaluation import Evaluator, task_predictions
 from mlx_attn.training.trainer import Trainer
 from tests.text.tasks.solvers import SOLVERS
 
@@ -151,8 +150,10 @@ def test_a_named_preset_keeps_its_own_recipe_but_holds_a_document():
 def test_answers_are_shown_in_the_document_beside_the_right_ones():
     documents = draw("recall", 2)
     split, tokenizer = split_of(documents), SymbolTokenizer(documents.symbols)
-    right = answered(Solver("recall", documents.symbols), split, tokenizer)
+    right = task_predictions(Solver("recall", documents.symbols), split, tokenizer)
     assert right == tokenizer.decode(split.tokens[:33]).strip()
-    wrong = answered(GPT(resolve({"data": "recall"}, SMALL).model_config(129)), split, tokenizer)
+    wrong = task_predictions(
+        GPT(resolve({"data": "recall"}, SMALL).model_config(129)), split, tokenizer
+    )
     assert wrong.startswith(right[:40])
     assert wrong.count("[v") > 4

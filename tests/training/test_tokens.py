@@ -9,18 +9,18 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.training.evaluation import Evaluator
-from mlx_attn.training.settings import resolve
-from mlx_attn.training.tokens import (
+from mlx_attn.training.batches import (
     ResidentTokens,
     StreamedTokens,
     read_windows,
     reopened,
     token_source,
 )
+from mlx_attn.training.config import resolve
+from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.training.trainer import Trainer
-from mlx_attn.trees import named_arrays
 from tests.training.conftest import TINY
 
 
@@ -77,7 +77,7 @@ def test_no_map_is_left_open_by_reading_windows(mapped, monkeypatch):
         return tokens
 
     source = StreamedTokens(mapped.train.tokens, 12)
-    monkeypatch.setattr("mlx_attn.training.tokens.reopened", watched)
+    monkeypatch.setattr("mlx_attn.training.batches.reopened", watched)
     for start in range(3):
         source.fetch(mx.array([start]))
     assert [map() for map in opened] == [None] * 3

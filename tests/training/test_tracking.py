@@ -7,19 +7,19 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention import VARIANTS
-from mlx_attn.attention.algebra import merge_query_key
-from mlx_attn.attention.circuits import score_matrices
-from mlx_attn.model import GPT, GPTConfig
-from mlx_attn.model.inspection import attention_inputs
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.analysis import score_matrices
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.maps import merge_query_key
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT, attention_inputs
 from mlx_attn.runs import Run, create_run, open_run
 from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.training.config import resolve
+from mlx_attn.training.events import Ended, Stepped, Tracked, as_record
 from mlx_attn.training.loop import train
-from mlx_attn.training.reports import Ended, Stepped, Tracked, as_record
-from mlx_attn.training.settings import resolve
 from mlx_attn.training.tracking import drift, snapshots
 from mlx_attn.training.trainer import Trainer
-from mlx_attn.trees import named_arrays
 
 SIZES: dict[str, Any] = {"n_layers": 2, "n_heads": 2, "emb_dim": 8, "context_length": 8}
 TOKENS = np.arange(12).reshape(2, 6)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mlx_attn.text.tasks import TASKS
-from mlx_attn.text.tasks.nearest import codebook
+from mlx_attn.text.tasks import TASKS, codebook
 
 
 def solve_copy(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
+from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.tasks import TASKS, draw
-from mlx_attn.text.tokenizers.symbols import SymbolTokenizer
 from tests.text.tasks.solvers import SOLVERS
 
 tasks = pytest.mark.parametrize("task", TASKS)

@@ -3,9 +3,10 @@
 import pytest
 
 from mlx_attn.errors import RunError
+from mlx_attn.text import subwords as gpt2
 from mlx_attn.text.downloads import GPT2_MERGES
-from mlx_attn.text.tokenizers import gpt2, train_tokenizer
-from mlx_attn.text.tokenizers.gpt2 import GPT2Tokenizer
+from mlx_attn.text.subwords import GPT2Tokenizer
+from mlx_attn.text.tokenizers import train_tokenizer
 
 MERGES = "#version: 0.2\nh e\nt he\nĠ the\nl l\nl o\n"
 MERGED = 256  # the token of the first merge

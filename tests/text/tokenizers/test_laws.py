@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer, train_tokenizer
-from mlx_attn.text.tokenizers.gpt2 import GPT2Tokenizer
 
 TEXT = "The cat sat on the mat, and the other cat sat on the other mat.\nWhat a day!\n" * 20
 MERGES = "#version: 0.2\nt h\nĠ th\nĠth e\nĠ c\n! !\nĊ Ċ\nÃ ©\n"

@@ -6,7 +6,8 @@ import pytest
 import sentencepiece
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.text.tokenizers import subwords, train_tokenizer
+from mlx_attn.text import subwords
+from mlx_attn.text.tokenizers import train_tokenizer
 
 ROOTS = ["walk", "talk", "jump", "play", "look", "call", "help", "open", "turn", "paint"]
 WORDS = [root + ending for root in ROOTS for ending in ("", "s", "ed", "ing", "er")]

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
+from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
-from mlx_attn.text.tokenizers.symbols import SymbolTokenizer
 
 SYMBOLS = SymbolTokenizer(["k0", "k1", "v0"])
 

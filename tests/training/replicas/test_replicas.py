@@ -7,9 +7,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention import memory
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention import attention as memory
 from mlx_attn.errors import ConfigError
 from mlx_attn.runs import open_run
+from mlx_attn.training.config import Settings
+from mlx_attn.training.events import Ended, Evaluated, Failed, Stepped
 from mlx_attn.training.loop import train
 from mlx_attn.training.replicas import (
     Replica,
@@ -21,9 +24,6 @@ from mlx_attn.training.replicas import (
     train_replicas,
     with_seeds,
 )
-from mlx_attn.training.reports import Ended, Evaluated, Failed, Stepped
-from mlx_attn.training.settings import Settings
-from mlx_attn.trees import named_arrays
 
 STEPS, SEEDS = 30, 3
 CLOSE = 1e-5

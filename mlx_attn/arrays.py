@@ -1,0 +1,101 @@
+"""Named arrays: parameter trees as flat mappings, and safetensors files with a checksum."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from mlx_attn.errors import RunError
+from mlx_attn.files import atomic_write
+
+
+def named_arrays(tree: Any) -> dict[str, mx.array]:
+    """The arrays of a tree by path, such as "trf_blocks.0.att.W_query.weight".
+
+    A module stands for its parameters.
+    """
+    if isinstance(tree, nn.Module):
+        tree = tree.parameters()
+    pairs: Any = tree_flatten(tree)
+    return dict(pairs)
+
+
+def count_parameters(module: nn.Module) -> int:
+    """How many numbers a module trains."""
+    return sum(array.size for array in named_arrays(module.trainable_parameters()).values())
+
+
+def load_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) -> None:
+    """Put arrays into a model whose parameters have the same names and shapes.
+
+    Raises:
+        RunError: They have not: the file belongs to another configuration.
+    """
+    check_weights(path, model, arrays)
+    model.load_weights(list(arrays.items()))
+
+
+def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) -> None:
+    """Compare arrays with a model's parameters by name and shape.
+
+    Raises:
+        RunError: They differ; names the first difference.
+    """
+    expected = {name: array.shape for name, array in named_arrays(model).items()}
+    given = {name: array.shape for name, array in arrays.items()}
+    for name in sorted(expected.keys() | given.keys()):
+        if expected.get(name) != given.get(name):
+            raise RunError(
+                f"{path}: belongs to a model of another configuration: {name} is "
+                f"{given.get(name, 'missing')}, config.json asks for {expected.get(name, 'none')}"
+            )
+
+
+def save_arrays(path: Path, arrays: Mapping[str, mx.array], facts: Mapping[str, str]) -> None:
+    """Write arrays as safetensors, with facts and a checksum in the header.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    mx.eval(list(arrays.values()))
+    metadata = {"format": "mlx", **facts}
+    metadata["checksum"] = _checksum(arrays, metadata)
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        mx.save_safetensors(file, dict(arrays), metadata)
+
+
+def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
+    """Read a file of `save_arrays`, checking that nothing of it is lost or changed.
+
+    Files from elsewhere, which have no checksum, are read too.
+
+    Raises:
+        RunError: The file is missing or damaged.
+    """
+    if not path.is_file():
+        raise RunError(f"{path}: no such file; is this the directory of a finished run?")
+    try:
+        loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
+        arrays, facts = loaded
+        mx.eval(list(arrays.values()))
+    except (RuntimeError, ValueError) as error:
+        raise RunError(f"{path}: damaged or truncated; use another checkpoint") from error
+    checksum = facts.pop("checksum", None)
+    if checksum is not None and checksum != _checksum(arrays, facts):
+        raise RunError(f"{path}: damaged: its checksum does not match; use another checkpoint")
+    return arrays, facts
+
+
+def _checksum(arrays: Mapping[str, mx.array], facts: Mapping[str, str]) -> str:
+    """CRC-32 of all that the file holds: facts, names, types, shapes and numbers."""
+    checksum = zlib.crc32(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(arrays):
+        array: Any = arrays[name]
+        checksum = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), checksum)
+        checksum = zlib.crc32(memoryview(array).tobytes(), checksum)
+    return f"{checksum:08x}"

@@ -1,0 +1,248 @@
+"""Ctrl-C in two steps: the first asks for an orderly end, the second ends at once."""
+
+import difflib
+import errno
+import importlib
+import io
+import os
+import signal
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from mlx_attn import __version__, blas
+from mlx_attn.cli.options import PREFIX
+from mlx_attn.errors import ConfigError, RunError, did_you_mean
+from mlx_attn.training.config import expanded
+
+Asked = Callable[[], bool]
+
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted."""
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def orderly(announce: Callable[[], None]) -> Iterator[Asked]:
+    """Catch Ctrl-C, SIGTERM and a closed terminal; gives a function that says whether one came.
+
+    What the shell has us ignore stays ignored, such as the closed terminal under `nohup`.
+
+    Args:
+        announce: Called once, at the first signal.
+
+    Raises:
+        KeyboardInterrupt: At the second signal.
+    """
+    signals: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        if len(signals) > 1:
+            raise KeyboardInterrupt
+        # A stream cannot be written to while it is being written to, as to a pipe that is full;
+        # nor can a terminal that is closed.
+        with suppress(RuntimeError, OSError):
+            announce()
+
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heard}
+    try:
+        yield lambda: bool(signals)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+TIMEOUT = "MLX_ATTN_RANK_TIMEOUT"
+"""Environment variable: seconds that one rank waits for another that says nothing."""
+
+OTHERS = {blas.SWITCH, "MLX_ATTN_DATA_DIR", "MLX_ATTN_WORKERS", TIMEOUT}
+"""Variables that are no option of a command."""
+
+
+def check_environment() -> None:
+    """Refuse misspelt variables: a setting that is silently ignored is worse than none.
+
+    Raises:
+        ConfigError: A variable with our prefix is none that a command reads.
+    """
+    modules = (importlib.import_module(f"mlx_attn.cli.{name}") for name in COMMANDS)
+    known = OTHERS.union(*(_variables(module.command) for module in modules))
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            hint = f": did you mean {close[0]}?" if close else ": unset it"
+            raise ConfigError(f"unknown environment variable {name}{hint}")
+
+
+def _variables(command: click.Command) -> Iterator[str]:
+    for parameter in command.params:
+        if isinstance(parameter.envvar, str):
+            yield parameter.envvar
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            yield from _variables(child)
+
+
+TABLES = ("model", "training", "text")
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file, flattened.
+
+    Raises:
+        RunError: The file cannot be read or is not TOML.
+        ConfigError: It has a table or a setting that there is not, or a value of another type.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RunError(f"{path}: cannot be read as TOML ({error})") from error
+    settings: dict[str, Any] = {}
+    try:
+        for key, value in content.items():
+            settings |= _table(key, value) if isinstance(value, dict) else {key: value}
+        expanded(settings)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return settings
+
+
+def _table(name: str, table: dict[str, Any]) -> dict[str, Any]:
+    if name not in TABLES:
+        raise ConfigError(f"unknown table [{name}]{did_you_mean(name, TABLES)}")
+    return table
+
+
+COMMANDS: dict[str, str] = {
+    "train": "Train a tiny GPT with any attention.",
+    "sample": "Continue a prompt with a trained model.",
+    "repl": "Talk to a trained model.",
+    "variants": "Show what each variant computes and costs.",
+    "convert": "Write a trained model in another form of attention, and measure the error.",
+    "probe": "Show what each head looks at, and what its matrices are like.",
+    "compare": "Say which form of attention is better, with error bars.",
+    "claims": "Put what others say of attention to the test.",
+    "report": "Show what a comparison found: a page, Markdown, figures.",
+    "bench": "Measure speed, memory, and where the time goes.",
+    "data": "Show, fetch and generate the texts to train on.",
+    "info": "Show the machine, the versions and what is fast here.",
+}
+"""Every command and its one line of help; the module of the same name holds the command."""
+
+NAME = "mlx-attn"
+ALIASES = {"chat": "repl"}
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What writing to a standard stream fails with where that is a file on a full disk."""
+
+
+class _WrongSetting(click.ClickException):
+    """A setting that cannot work, in one line."""
+
+    exit_code = 2
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they run, so that `--help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Command names, in the order a newcomer meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
+            return None
+        return importlib.import_module(f"mlx_attn.cli.{name}").command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command the arguments name, or the nearest name in the error."""
+        name = ALIASES.get(args[0], args[0])
+        if name not in COMMANDS and not name.startswith("-"):
+            raise click.UsageError(
+                f"unknown command '{args[0]}'{did_you_mean(name, COMMANDS)}", ctx
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands' lines of help, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; the library's two errors become one line and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            raise _WrongSetting(str(error)) from error
+        except RunError as error:
+            raise click.ClickException(str(error)) from error
+        except BrokenPipeError:
+            from mlx_attn.ui.terminal import discard_unread
+
+            # The reader of a pipe, such as `head`, is gone: nothing to say and nobody to hear it.
+            discard_unread()
+            ctx.exit(0)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise click.ClickException(f"the output cannot be written: {error}") from error
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the command line and exit; an error is one line, an interruption exits with 130."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            click.echo(_line_about(error), err=True)
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _line_about(error: click.ClickException) -> str:
+    """An error in one line; after wrong usage, where to read more."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    more = f" (see '{context.command_path} --help')" if context else ""
+    return f"Error: {' '.join(error.format_message().split()).rstrip('.')}{more}"
+
+
+@click.group(NAME, cls=LazyGroup, context_settings=CONTEXT, no_args_is_help=True)
+@click.version_option(__version__, "-V", "--version", message=f"{NAME} %(version)s")
+@click.pass_context
+def group(ctx: click.Context) -> None:
+    """An attention laboratory: train a tiny GPT while one part of its attention is changed."""
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Args:
+        arguments: What follows the program's name; None reads it from the process.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that cannot show a character shows a question mark instead.
+        sys.stdout.reconfigure(errors="replace")
+    group.main(arguments, prog_name=NAME)

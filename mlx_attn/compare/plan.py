@@ -1,0 +1,253 @@
+"""The contestants of a comparison: a name, and the settings that set it apart."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import version
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_attn import __version__
+from mlx_attn.attention.config import find_variant
+from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.text.tasks import TASKS
+from mlx_attn.training.config import Settings, TrainConfig, expanded, resolve
+
+_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One contestant.
+
+    Attributes:
+        name: What a person calls it; alone, a variant's name.
+        settings: The settings that set it apart, flat, `variant` among them.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+def arm_from(text: str) -> Arm:
+    """The contestant that a text describes: `merged`, or `one head: merged, n_heads=1`.
+
+    Before the colon is its name, after it a variant and settings; without a colon the text is both.
+    Where no variant is named, it is the standard one.
+
+    Raises:
+        ConfigError: A variant or a setting is unknown, or its value of another type.
+    """
+    name, _, description = text.partition(":")
+    parts = [part.strip() for part in (description or text).split(",") if part.strip()]
+    variants = [part for part in parts if "=" not in part]
+    if len(variants) > 1 or not parts:
+        raise ConfigError(
+            f"'{text}' must describe one arm: a variant and settings, as in "
+            "'one head: merged, n_heads=1'"
+        )
+    settings = dict(_setting(part) for part in parts if "=" in part)
+    settings["variant"] = find_variant(variants[0]).name if variants else "standard"
+    expanded(settings)
+    return Arm(" ".join(name.split()) if description else _plain_name(settings, parts), settings)
+
+
+def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
+    """The contestants, the first of which is the control.
+
+    Raises:
+        ConfigError: There are fewer than two, or two of the same name or with the same settings.
+    """
+    arms = tuple(arm_from(text) for text in texts)
+    names = [arm.name for arm in arms]
+    if len(arms) < 2:
+        raise ConfigError("a comparison needs at least two arms: name another variant")
+    for number, arm in enumerate(arms):
+        if arm.name in names[:number]:
+            raise ConfigError(
+                f"two arms are called '{arm.name}': give one another name, 'NAME: ...'"
+            )
+        same = [other.name for other in arms[:number] if other.settings == arm.settings]
+        if same:
+            raise ConfigError(f"'{arm.name}' and '{same[0]}' are the same: change one of them")
+    return arms
+
+
+def _plain_name(settings: Mapping[str, Any], parts: Sequence[str]) -> str:
+    return ", ".join([settings["variant"], *(part for part in parts if "=" in part)])
+
+
+def _setting(part: str) -> tuple[str, Any]:
+    """A key and its value, typed as the configuration class that has the key wants it."""
+    key, value = (side.strip() for side in part.split("=", 1))
+    known = {f.name: type(f.default) for c in (GPTConfig, TrainConfig) for f in fields(c)}
+    key = key.replace("-", "_")
+    if key not in known:
+        raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
+    return key, _value(key, value, known[key])
+
+
+def _value(key: str, text: str, kind: type) -> Any:
+    try:
+        return _TRUTHS[text.lower()] if kind is bool else kind(text)
+    except (KeyError, ValueError) as error:
+        wanted = "true or false" if kind is bool else f"a number ({kind.__name__})"
+        raise ConfigError(f"{key}={text} must be {wanted}") from error
+
+
+BUDGETS = ("steps", "seconds", "params")
+"""What can be equal: optimizer steps, training time, or trained numbers."""
+
+DEFAULTS: dict[str, Any] = {"preset": "nano", "optimizer": "adamw", "lr": 0.02, "steps": 200}
+"""The settings that all arms share unless told otherwise.
+
+AdamW, because the claims that are to be settled were made with it, and near its best rate here.
+"""
+
+TUNING_SEED, AGAIN_SEED = 10_000, 20_000
+"""Where the seeds of tuning and of the A/A run's other weights begin: never a verdict's seeds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonConfig:
+    """A comparison to do.
+
+    Attributes:
+        arms: The contestants; the first is the control.
+        shared: Settings that all arms share, flat, over `DEFAULTS`.
+        seeds: Seeds for the verdict; 0 is as many as `minutes` have room for.
+        budgets: What is equal, each with trainings of its own.
+        delta: Differences smaller than this, in nats per token, count as none.
+        confidence: Of the intervals.
+        scales: Factors of the learning rates to begin with; only one turns tuning off.
+        tuning_seeds: Seeds that each factor is tried on.
+        noise: Whether the control also runs against itself.
+        minutes: How long all of it may take; 0 is no bound. Counts only where `seeds` is 0.
+        name: Of the comparison.
+        question: One sentence for people.
+        command: What reproduces it.
+        text: Digest of the text; `Comparing` fills it in.
+
+    Raises:
+        ConfigError: A number cannot work.
+    """
+
+    arms: tuple[Arm, ...]
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    seeds: int = 5
+    budgets: tuple[str, ...] = BUDGETS
+    delta: float = 0.02
+    confidence: float = 0.95
+    scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    tuning_seeds: int = 2
+    noise: bool = True
+    minutes: float = 0.0
+    name: str = "compare"
+    question: str = ""
+    command: str = ""
+    text: str = ""
+
+    def __post_init__(self):
+        for budget in self.budgets:
+            if budget not in BUDGETS:
+                raise ConfigError(f"budget '{budget}' must be one of {', '.join(BUDGETS)}")
+        for holds, complaint in self._conditions():
+            if not holds:
+                raise ConfigError(complaint)
+
+    def _conditions(self) -> Iterator[tuple[bool, str]]:
+        """What must hold, each with what to say where it does not."""
+        yield bool(self.budgets), f"no budget: name at least one of {', '.join(BUDGETS)}"
+        yield self.seeds >= 0, f"seeds={self.seeds} must be at least 1, or 0 to let the time decide"
+        yield self.seeds > 0 or self.minutes > 0, "seeds=0 lets the time decide: give minutes"
+        fits = 0.5 <= self.confidence < 1
+        yield fits, f"confidence={self.confidence} must be from 0.5 to below 1"
+        yield self.delta > 0, f"delta={self.delta} must be above 0: which difference counts as none"
+        fits = bool(self.scales) and min(self.scales) > 0
+        yield fits, "the factors of the learning rates must be positive, and at least one"
+        yield self.tuning_seeds > 0, f"tuning_seeds={self.tuning_seeds} must be at least 1"
+
+    @property
+    def tunes(self) -> bool:
+        """Whether learning rates are searched for."""
+        return len(self.scales) > 1
+
+    def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
+        """All settings of an arm.
+
+        Raises:
+            ConfigError: They cannot work together, or nothing bounds the steps.
+        """
+        # A task comes with a recipe of its own.
+        defaults = {} if self.shared.get("data") in TASKS else DEFAULTS
+        settings = resolve(defaults, self.shared, arm.settings, changes or {})
+        if not settings.training.steps or settings.training.epochs or settings.training.minutes:
+            raise ConfigError("a comparison counts steps: bound it with --steps alone")
+        return settings
+
+
+POINTS = 8
+"""Validations, and measurements of the heads' matrices, in the course of a training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A training to do. Its settings decide all but the time that it takes.
+
+    Attributes:
+        arm: Whose training it is, for people.
+        settings: All settings, flat, learning rates scaled.
+        lr_scale: The factor that they were scaled with, for people.
+        text: Digest of the text that is trained on.
+        repeat: Counts trainings that are the same on purpose, to see whether they end the same.
+    """
+
+    arm: str
+    settings: Mapping[str, Any]
+    lr_scale: float
+    text: str
+    repeat: int = 0
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def seed(self) -> int:
+        """Of the batches; trainings of one seed are pairs."""
+        return self.settings["seed"]
+
+    @property
+    def digest(self) -> str:
+        """Names the training: the same settings, versions and kind of device, the same digest."""
+        versions = (__version__, version("mlx"), mx.default_device().type.name)
+        facts = json.dumps([versions, self.settings, self.text, self.repeat], sort_keys=True)
+        return hashlib.blake2b(facts.encode(), digest_size=12).hexdigest()
+
+
+def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: str) -> Trial:
+    """The training of these settings with a seed and scaled learning rates."""
+    training = settings.training
+    every = max(1, training.steps // POINTS)
+    rates = {key: getattr(training, key) * lr_scale for key in ("lr", "min_lr", "muon_lr")}
+    # Between, a text is only glanced at; of a task it matters when it is solved.
+    evaluated = every if settings.text.data in TASKS else 0
+    reports = {"eval_every": evaluated, "track": every, "log_every": every}
+    recipe = replace(training, seed=seed, **rates, **reports).as_dict()
+    flat = {"preset": settings.preset, **settings.model, **recipe, **asdict(settings.text)}
+    return Trial(arm, flat, lr_scale, text)
+
+
+def corpus_of(settings: Settings) -> Corpus:
+    """The text that settings name."""
+    return prepare(settings.text.data, settings.text.tokenizer, settings.text.vocab_size)
+
+
+def floor_of(corpus: Corpus) -> float | None:
+    """The least loss that is possible on the validation text, in nats per scored token."""
+    floor, split = corpus.val.floor_nats, corpus.val
+    scored = len(split.tokens) - 1 if split.scored is None else split.n_scored
+    return None if floor is None else floor / scored

@@ -1,0 +1,196 @@
+"""Each arm's learning rate, found on seeds of its own.
+
+Factors of two apart are tried, and more beyond the best of them until it lies between others. An
+arm that trains S by AdamW has a second knob: S's own rate, which starts at lr / n_heads because one
+step moves its scores about n_heads times as far as a step of the factors does.
+"""
+
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, variance
+from typing import Any
+
+from mlx_attn.compare.plan import TUNING_SEED, Arm, ComparisonConfig, Trial, make_trial
+from mlx_attn.compare.result import TrialResult, Tuning
+from mlx_attn.compare.runner import ComparisonEvent, Outcome, Store, Tuned
+
+WIDENINGS = 4
+"""How often a search may go on beyond its ends."""
+
+Train = Callable[[Iterable[Trial]], Generator[ComparisonEvent, None, None]]
+"""Does the trainings that the store lacks, yielding what happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An arm with its learning rates settled.
+
+    Attributes:
+        arm: The arm.
+        changes: Settings that were found for it.
+        lr_scale: The factor of all its learning rates.
+    """
+
+    arm: Arm
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    lr_scale: float = 1.0
+
+
+@dataclass(slots=True)
+class Search:
+    """The search for one factor of one arm.
+
+    Attributes:
+        start: The arm, with what was found before.
+        knob: "lr" for all learning rates, "merged_lr" for that of S alone, times lr / n_heads.
+        scales: The factors tried so far.
+        losses: Their mean losses; infinite where a training diverged.
+        widenings: How often the search may still go on beyond its ends.
+    """
+
+    start: Choice
+    knob: str
+    scales: tuple[float, ...]
+    losses: dict[float, float] = field(default_factory=dict)
+    widenings: int = WIDENINGS
+
+    def choice(self, scale: float, n_heads: int) -> Choice:
+        """The arm with this factor."""
+        if self.knob == "lr":
+            return Choice(self.start.arm, self.start.changes, scale)
+        changes = {**self.start.changes, "merged_lr": scale / n_heads}
+        return Choice(self.start.arm, changes, self.start.lr_scale)
+
+    @property
+    def best(self) -> float:
+        """The factor with the lowest mean loss."""
+        return min(self.losses, key=lambda scale: self.losses[scale])
+
+    @property
+    def interior(self) -> bool:
+        """Whether factors on both sides of the best were tried."""
+        return min(self.losses) < self.best < max(self.losses)
+
+    def widen(self) -> bool:
+        """Try one more factor beyond the best, if it is the last one; says whether there is one."""
+        if self.interior or not self.widenings:
+            return False
+        low, high = min(self.scales), max(self.scales)
+        self.scales += (low / 2,) if self.best == low else (high * 2,)
+        self.widenings -= 1
+        return True
+
+    def result(self, seeds: Sequence[int]) -> Tuning:
+        """What was found."""
+        losses = {s: loss if math.isfinite(loss) else None for s, loss in self.losses.items()}
+        return Tuning(
+            arm=self.start.arm.name,
+            losses=dict(sorted(losses.items())),
+            best=self.best,
+            interior=self.interior,
+            seeds=tuple(seeds),
+            knob=self.knob,
+        )
+
+
+class Tuner:
+    """Settles the learning rates of all arms.
+
+    Args:
+        protocol: The comparison.
+        store: Finished trainings.
+        train: Does trainings.
+    """
+
+    def __init__(self, protocol: ComparisonConfig, store: Store, train: Train):
+        self.protocol, self.store, self._train = protocol, store, train
+        self.seeds = [TUNING_SEED + i for i in range(protocol.tuning_seeds)]
+
+    def __call__(self) -> Generator[ComparisonEvent, None, tuple[list[Choice], list[Tuning]]]:
+        """Search, all arms side by side; returns what was found for each arm, and how."""
+        choices = [Choice(arm) for arm in self.protocol.arms]
+        if not self.protocol.tunes:
+            only = self.protocol.scales[0]
+            return [Choice(choice.arm, {}, only) for choice in choices], []
+        first = [Search(choice, "lr", self.protocol.scales) for choice in choices]
+        tunings = yield from self._search(first)
+        choices = [search.choice(search.best, 1) for search in first]
+        second = [s for choice in choices if (s := self._second(choice))]
+        tunings += yield from self._search(second)
+        found = {s.start.arm.name: s.choice(s.best, self._heads(s.start)) for s in second}
+        return [found.get(choice.arm.name, choice) for choice in choices], tunings
+
+    def trainings(self, tuning: Tuning) -> list[TrialResult]:
+        """The trainings of an arm's first search that did not diverge."""
+        arm = next(arm for arm in self.protocol.arms if arm.name == tuning.arm)
+        search = Search(Choice(arm), "lr", tuple(tuning.losses))
+        outcomes = [
+            self.store[cell] for scale in search.scales for cell in self._cells(search, scale)
+        ]
+        return [outcome for outcome in outcomes if isinstance(outcome, TrialResult)]
+
+    def spread(self, choices: Sequence[Choice]) -> float | None:
+        """Standard deviation of paired differences to the control, over the tuning seeds.
+
+        All arms together; None where there is one seed, or no pair that did not diverge.
+        """
+        control, *others = ([self._loss(choice, seed) for seed in self.seeds] for choice in choices)
+        differences = [[a - b for a, b in zip(arm, control, strict=True)] for arm in others]
+        finite = [pairs for pairs in differences if all(map(math.isfinite, pairs))]
+        if len(self.seeds) < 2 or not finite:
+            return None
+        return math.sqrt(fmean(variance(pairs) for pairs in finite))
+
+    def _loss(self, choice: Choice, seed: int) -> float:
+        return _loss(self.store[trained(self.protocol, choice, seed)])
+
+    def _search(self, searches: list[Search]) -> Generator[ComparisonEvent, None, list[Tuning]]:
+        """Train and widen until every best factor lies between others, or enough is enough."""
+        going = searches
+        while going:
+            yield from self._train(
+                cell for s in going for scale in s.scales for cell in self._cells(s, scale)
+            )
+            for search in going:
+                search.losses = {scale: self._mean(search, scale) for scale in search.scales}
+            going = [search for search in going if search.widen()]
+        tunings = [search.result(self.seeds) for search in searches]
+        for tuning in tunings:
+            yield Tuned(tuning)
+        return tunings
+
+    def _second(self, choice: Choice) -> Search | None:
+        """The search for S's own rate, for an arm that has one."""
+        settings = self.protocol.settings(choice.arm)
+        heads = self._heads(choice)
+        if (
+            settings.model.get("score") != "merged"
+            or settings.training.optimizer != "adamw"
+            or heads == 1
+        ):
+            return None
+        return Search(choice, "merged_lr", (0.5, 1.0, math.sqrt(heads), float(heads)))
+
+    def _cells(self, search: Search, scale: float) -> list[Trial]:
+        choice = search.choice(scale, self._heads(search.start))
+        return [trained(self.protocol, choice, seed) for seed in self.seeds]
+
+    def _mean(self, search: Search, scale: float) -> float:
+        losses = [_loss(self.store[cell]) for cell in self._cells(search, scale)]
+        return sum(losses) / len(losses)
+
+    def _heads(self, choice: Choice) -> int:
+        return self.protocol.settings(choice.arm).model_config(2).n_heads
+
+
+def trained(
+    protocol: ComparisonConfig, choice: Choice, seed: int, changes: Mapping[str, Any] | None = None
+) -> Trial:
+    """The training of an arm with its rates settled, a seed, and more changes."""
+    settings = protocol.settings(choice.arm, {**choice.changes, **(changes or {})})
+    return make_trial(choice.arm.name, settings, seed, choice.lr_scale, protocol.text)
+
+
+def _loss(outcome: Outcome) -> float:
+    return outcome.val_loss if isinstance(outcome, TrialResult) else math.inf

@@ -1,0 +1,122 @@
+"""A conversion, and a model at several ranks, as tables for a terminal."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from mlx_attn.convert.measure import Figures, LogitDifferences, Outcome, RankCurve
+from mlx_attn.convert.table import CONVERSIONS, find_conversion
+from mlx_attn.ui.plots import COLOURS, panels, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def outcome_table(outcome: Outcome) -> Table:
+    """What a conversion changed, before beside after."""
+    before, after = outcome.before, outcome.after
+    title = f"attention: {before.variant} -> {after.variant}"
+    table = Table(title=title, title_justify="left", title_style="", box=None, padding=(0, 2, 0, 0))
+    for heading in ("", "before", "after", "change"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    table.add_row(
+        "validation loss",
+        f"{before.val_loss:.6f}",
+        f"{after.val_loss:.6f}",
+        f"{outcome.loss_change:+.1e} nats",
+    )
+    _add_counts(table, "parameters", before.params, after.params)
+    _add_counts(
+        table,
+        "cache bytes per token",
+        before.cache_bytes_per_token,
+        after.cache_bytes_per_token,
+    )
+    _add_logits(table, outcome.logits)
+    table.add_row("relative error of S", "", "", f"{outcome.score_error:.1e}")
+    table.add_row("relative error of VO", "", "", f"{outcome.output_error:.1e}")
+    return table
+
+
+def rank_table(curve: RankCurve) -> Table:
+    """A row per rank; the last row is the model itself."""
+    original = curve.original
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("rank", "val loss", "change", "parameters", "cache bytes/token", "error"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for point in curve.points:
+        change = f"{point.figures.val_loss - original.val_loss:+.4f}"
+        table.add_row(str(point.rank), *_cells(point.figures, change), f"{point.error:.1e}")
+    table.add_row("model", *_cells(original, ""), "")
+    return table
+
+
+def conversions_table() -> Table:
+    """Every conversion, with its identity and when it is exact."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("--to", no_wrap=True)
+    table.add_column("why both compute the same", ratio=3)
+    table.add_column("exact", ratio=2)
+    for row in CONVERSIONS.values():
+        rank = f"; --rank: {row.ranked}" if row.ranked else ""
+        table.add_row(Text(row.name, "bold"), Text(row.identity), Text(row.exact + rank))
+    return table
+
+
+def _add_counts(table: Table, name: str, before: int, after: int) -> None:
+    table.add_row(name, f"{before:,}", f"{after:,}", f"{after - before:+,}")
+
+
+def _add_logits(table: Table, logits: LogitDifferences) -> None:
+    """Differences against what rounding alone is on logits of that size."""
+    table.add_row("largest logit difference", "", "", f"{logits.logit_difference:.1e}")
+    table.add_row("  in float64", "", "", f"{logits.exact_difference:.1e}")
+    table.add_row(
+        f"  rounding, logits to {logits.largest_logit:.1f}",
+        f"{logits.rounding:.1e}",
+        f"{logits.rounding_after:.1e}",
+    )
+
+
+def _cells(figures: Figures, change: str) -> tuple[str, ...]:
+    counts = (f"{figures.params:,}", f"{figures.cache_bytes_per_token:,}")
+    return (f"{figures.val_loss:.4f}", change, *counts)
+
+
+WIDE = 8
+"""Ranks from 1 to this many times as much or more are drawn on a logarithmic scale."""
+
+
+def save_rank_curve(curve: RankCurve, directory: Path) -> list[Path]:
+    """Write the figure as ranks-FORM.svg and ranks-FORM.png; returns their paths.
+
+    Raises:
+        RunError: matplotlib is not installed, or the files cannot be written.
+    """
+    return save_figure(lambda: draw_rank_curve(curve), directory / f"ranks-{curve.to}")
+
+
+def draw_rank_curve(curve: RankCurve) -> "Figure":
+    """Validation loss against rank, with the loss of the model itself as a line."""
+    ranks, original = [point.rank for point in curve.points], curve.original
+    figure, (axis,) = panels(1, 1, (5.2, 3.2))
+    losses = [point.figures.val_loss for point in curve.points]
+    axis.plot(ranks, losses, "-o", color=COLOURS[1], linewidth=1.4, markersize=3.5)
+    axis.axhline(original.val_loss, color=COLOURS[0], linewidth=1, linestyle="--")
+    axis.annotate(
+        f"the model as trained: {original.val_loss:.4f}",
+        (0, original.val_loss),
+        xycoords=("axes fraction", "data"),
+        xytext=(6, 4),
+        textcoords="offset points",
+        color=COLOURS[0],
+    )
+    if max(ranks) >= WIDE * min(ranks):
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter("{x:g}")
+    axis.set(
+        xlabel=f"rank: {find_conversion(curve.to).ranked}", ylabel="validation loss, nats per token"
+    )
+    return figure

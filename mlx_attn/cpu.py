@@ -1,0 +1,275 @@
+"""What a Linux processor needs to be fast.
+
+Streams, exponentials as powers, and attention with a gradient of its own.
+"""
+
+import math
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from jaxtyping import Float, Integer
+from mlx.utils import tree_flatten
+
+from mlx_attn import blas
+
+_of_this_thread = threading.local()
+"""MLX knows a stream only in the thread that made it."""
+
+
+def cores() -> int:
+    """How many streams can run side by side; 1 on a GPU, which divides the work itself."""
+    divides = not getattr(_of_this_thread, "undivided", False)
+    on_cpu = mx.default_device().type == mx.DeviceType.cpu
+    return blas.preload().threads if on_cpu and divides else 1
+
+
+def num_shards(pieces: int) -> int:
+    """Into how many equal shares to divide so many pieces: at most one per core."""
+    return max(n for n in range(1, max(1, min(cores(), pieces)) + 1) if pieces % n == 0)
+
+
+def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
+    """The function of each part, each on a stream of its own, on their way to being computed.
+
+    Parts and results are arrays, or trees of arrays.
+
+    MLX queues about a hundred operations ahead, so results that were begun one after the other
+    would be computed so. They are begun leaf by leaf instead, the last leaves first: gradients are
+    named from the first layer to the last and computed from the last to the first.
+    """
+    if len(parts) == 1 or cores() == 1:
+        return [function(part) for part in parts]
+    # A stream that needs what another computes waits for all that was begun together with it.
+    mx.async_eval(*parts)
+    results = []
+    for stream, part in zip(_streams(len(parts)), parts, strict=True):
+        with mx.stream(stream):
+            results.append(function(part))
+    leaves = ([array for _, array in tree_flatten([result])] for result in results)
+    for same in reversed(list(zip(*leaves, strict=True))):
+        mx.async_eval(*same)
+    return results
+
+
+def single_stream(function: Callable) -> Callable:
+    """The function on one stream, for `mx.compile` and `mx.vmap`: a trace can begin nothing."""
+
+    @wraps(function)
+    def on_one_stream(*given: Any) -> Any:
+        _of_this_thread.undivided = True
+        try:
+            return function(*given)
+        finally:
+            _of_this_thread.undivided = False
+
+    return on_one_stream
+
+
+def _streams(count: int) -> list[mx.Stream]:
+    """The default stream and others, the same ones at every call."""
+    blas.use_threads(1)
+    made = _of_this_thread.__dict__.setdefault("streams", [])
+    while len(made) < count - 1:
+        made.append(mx.new_stream(mx.cpu))
+    return [mx.default_stream(mx.cpu), *made[: count - 1]]
+
+
+FEW = 4096
+"""Of fewer numbers the exponentials take less time than starting several operations does."""
+
+LOG2_E = math.log2(math.e)
+LANES = 32
+"""Numbers of a row that are reduced side by side before the rest."""
+
+
+def on_linux_cpu() -> bool:
+    """Whether this back end computes powers faster than exponentials."""
+    return sys.platform == "linux" and mx.default_device().type == mx.DeviceType.cpu
+
+
+def softmax(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
+    """e^x / sum e^x along the last axis."""
+    by_powers: Any = _softmax
+    return by_powers(x) if _uses_powers(x) else mx.softmax(x, axis=-1)
+
+
+def cross_entropy(
+    logits: Float[mx.array, "*batch V"], targets: Integer[mx.array, "*batch"]
+) -> Float[mx.array, "*batch"]:
+    """The loss log(sum e^logits) - logits[target], in nats.
+
+    Args:
+        logits: Float32.
+        targets: Token ids in [0, V); not checked.
+    """
+    if not on_linux_cpu():
+        return mx.fast.cross_entropy(logits, targets)
+    chosen = mx.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
+    logsumexp: Any = _logsumexp
+    return logsumexp(logits)[0] - chosen
+
+
+def gelu(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
+    """The activation x / (1 + e^(-2 u(x))), u(x) = sqrt(2 / pi) (x + 0.044715 x^3).
+
+    The tanh form of GELU (arXiv:1606.08415), which GPT-2 and the book use: (1 + tanh u) / 2 is
+    1 / (1 + e^(-2 u)).
+    """
+    by_powers: Any = _gelu
+    if _uses_powers(x) or (on_linux_cpu() and not is_compiled(x)):
+        return by_powers(x)[0]
+    return nn.gelu_approx(x)
+
+
+def row_max(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch 1"]:
+    """The largest number of each row."""
+    return _of_rows(mx.max, x)
+
+
+def row_sum(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch 1"]:
+    """The sum of each row."""
+    return _of_rows(mx.sum, x)
+
+
+def _of_rows(reduce: Callable[..., mx.array], x: mx.array) -> mx.array:
+    """Long rows are folded first: MLX has vector instructions for all axes but the last."""
+    length = x.shape[-1]
+    if length < 4 * LANES or length % LANES:
+        return reduce(x, axis=-1, keepdims=True)
+    folded = x.reshape(*x.shape[:-1], -1, LANES)
+    return reduce(reduce(folded, axis=-2), axis=-1, keepdims=True)
+
+
+def is_compiled(x: mx.array) -> bool:
+    """Whether to compile what is done with these numbers: few of them, where operations cost more.
+
+    MLX's back end for Linux compiles with g++, which not every machine has.
+    """
+    few = x.size < FEW and x.dtype != mx.float64
+    return few and on_linux_cpu() and _has_compiler()
+
+
+@cache
+def _has_compiler() -> bool:
+    return shutil.which("g++") is not None
+
+
+def _uses_powers(x: mx.array) -> bool:
+    return x.dtype == mx.float64 or (on_linux_cpu() and x.size >= FEW)
+
+
+@mx.custom_function
+def _softmax(x: mx.array) -> mx.array:
+    powers = mx.power(2.0, (x - row_max(x)) * LOG2_E)
+    return powers / row_sum(powers)
+
+
+@_softmax.vjp
+def _softmax_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
+    weighted = cotangent * y
+    return weighted - y * weighted.sum(axis=-1, keepdims=True)
+
+
+@mx.custom_function
+def _logsumexp(x: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """The logarithm, and the softmax that its gradient needs as numerators and denominator."""
+    largest = row_max(x)
+    powers = mx.power(2.0, (x - largest) * LOG2_E)
+    total = row_sum(powers)
+    return (largest + mx.log(total)).squeeze(-1), powers, total
+
+
+@_logsumexp.vjp
+def _logsumexp_vjp(
+    x: mx.array, cotangents: tuple[mx.array, ...], outputs: tuple[mx.array, ...]
+) -> mx.array:
+    _, powers, total = outputs
+    return powers * (cotangents[0][..., None] / total)
+
+
+_GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
+
+
+@mx.custom_function
+def _gelu(x: mx.array) -> tuple[mx.array, mx.array]:
+    """The activation, and 1 / (1 + e^(-2 u)), which its gradient needs."""
+    exponent = (x * x * 0.044715 + 1) * x * (-_GELU_SLOPE * LOG2_E)
+    gate = 1 / (1 + mx.power(2.0, exponent))
+    return x * gate, gate
+
+
+@_gelu.vjp
+def _gelu_vjp(
+    x: mx.array, cotangents: tuple[mx.array, mx.array], outputs: tuple[mx.array, mx.array]
+) -> mx.array:
+    gate = outputs[1]
+    slope = (x * x * (3 * 0.044715) + 1) * _GELU_SLOPE
+    return cotangents[0] * gate * (1 + x * slope * (1 - gate))
+
+
+def attention_cpu(
+    q: Float[mx.array, "B H T_q K"],
+    k: Float[mx.array, "B key_heads T_k K"],
+    v: Float[mx.array, "B value_heads T_k D"],
+    mask: mx.array,
+    scale: float,
+) -> Float[mx.array, "B H T_q D"]:
+    """The weighted sum of values, in the input's type.
+
+    Args:
+        q: Queries; so many heads in a row share a key or value head that there are enough of them.
+        k: Keys.
+        v: Values.
+        mask: Added to the scores and broadcast over the batch (and heads); has no gradient.
+        scale: Factor of the scores.
+    """
+    attend: Any = _weighed
+    return attend(q * (scale * LOG2_E), k, v, mask * LOG2_E)[0]
+
+
+@mx.custom_function
+def _weighed(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> tuple[mx.array, ...]:
+    """The sum, and for its gradient the contiguous heads, the powers and their sums."""
+    q, k, v = (mx.contiguous(heads) for heads in (q, k, v))
+    scores = _by_rows(q, k.swapaxes(2, 3)) + mask
+    powers = mx.power(2.0, scores - row_max(scores))
+    total, powers = row_sum(powers).astype(q.dtype), powers.astype(q.dtype)
+    return _by_rows(powers, v) / total, q, k, v, powers, total
+
+
+@_weighed.vjp
+def _weighed_vjp(
+    inputs: tuple[mx.array, ...], cotangents: tuple[mx.array, ...], outputs: tuple[mx.array, ...]
+) -> tuple[mx.array, ...]:
+    y, q, k, v, powers, total = outputs
+    dy = mx.contiguous(cotangents[0] / total)
+    dweights = _by_rows(dy, v.swapaxes(2, 3)) - (dy * y).sum(axis=-1, keepdims=True)
+    # By log2 e more than the gradient of the scores, which are of powers of two.
+    dscores = powers * dweights
+    dq = _by_rows(dscores, k) * (1 / LOG2_E)
+    dk = _by_columns(dscores, q, k) * (1 / LOG2_E)
+    return dq, dk, _by_columns(powers, dy, v), mx.zeros_like(inputs[3])
+
+
+def _by_rows(
+    rows: Float[mx.array, "B H T_q n"], matrices: Float[mx.array, "B heads n m"]
+) -> Float[mx.array, "B H T_q m"]:
+    """Their products; heads that share a matrix are folded into rows of one product."""
+    B, H, T_q, _ = rows.shape
+    folded = rows.reshape(B, matrices.shape[1], -1, rows.shape[-1])
+    return (folded @ matrices).reshape(B, H, T_q, -1)
+
+
+def _by_columns(
+    rows: Float[mx.array, "B H T_q n"], values: Float[mx.array, "B H T_q m"], like: mx.array
+) -> Float[mx.array, "B heads n m"]:
+    """rows^T values, summed over the heads that share a head of `like`."""
+    B, heads = like.shape[:2]
+    rows, values = (array.reshape(B, heads, -1, array.shape[-1]) for array in (rows, values))
+    return rows.swapaxes(2, 3) @ values

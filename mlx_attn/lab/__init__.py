@@ -1,1 +1,0 @@
-"""What is asked of trained models: conversions, comparisons, probes."""

@@ -1,1 +1,0 @@
-"""Comparisons of attention with error bars: the plan, the trainings, and what came of them."""

@@ -1,0 +1,1 @@
+"""Attention maps, head statistics and spectra of trained models."""

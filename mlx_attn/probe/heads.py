@@ -1,0 +1,304 @@
+"""What a model is to read while it is probed: a prompt, or windows of its validation text."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+
+import mlx.core as mx
+import numpy as np
+from jaxtyping import Float, Float32, Float64, Integer
+
+from mlx_attn.attention.analysis import (
+    HeadProducts,
+    alignment,
+    score_products,
+    spectrum,
+    value_output_products,
+)
+from mlx_attn.attention.attention import Attention
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT, attention_inputs
+from mlx_attn.runs import Run
+from mlx_attn.text.corpus import prepare
+from mlx_attn.text.downloads import Progress
+from mlx_attn.text.tokenizers import Tokenizer
+from mlx_attn.training.config import settings_from
+from mlx_attn.training.evaluation import Evaluator
+
+LONGEST = 256
+"""Tokens of a text at most: a map has their square, and more than this is no longer looked at."""
+
+Tokens = Integer[np.ndarray, "B T"]
+
+
+def prompt_tokens(text: str, tokenizer: Tokenizer, context_length: int) -> Tokens:
+    """The last tokens of a text that fit into the context and into `LONGEST`, as one sequence.
+
+    Raises:
+        ConfigError: The text has a character that the tokenizer lacks, or fewer than two tokens.
+    """
+    tokens = tokenizer.encode(text)[-min(context_length, LONGEST) :]
+    if len(tokens) < 2:
+        raise ConfigError(
+            f"the prompt is {len(tokens)} token{'s' * (len(tokens) != 1)} long, and a token alone "
+            "looks at itself: give a prompt of at least two"
+        )
+    return tokens[None].astype(np.int64)
+
+
+def validation_windows(run: Run, count: int, progress: Progress | None = None) -> Tokens:
+    """At most `count` windows of the run's validation text, evenly spread, of `LONGEST` at most.
+
+    Args:
+        run: A trained run.
+        count: How many windows.
+        progress: Called with the bytes done and in all while a text is downloaded.
+
+    Raises:
+        RunError: The text is not what the run was trained on, or cannot be read.
+        ConfigError: count is below 1.
+    """
+    if count < 1:
+        raise ConfigError(f"windows={count} must be at least 1")
+    text = settings_from(run.settings, {}).text
+    if text.data == "-":
+        raise RunError(f"{run.path} read its text from standard input: give a prompt")
+    corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
+    if corpus.digest != run.settings.get("digest"):
+        raise RunError(
+            f"{run.path} was trained on another text than {text.data} holds now: give a prompt"
+        )
+    return Evaluator(corpus.val, run.settings["model"]["context_length"]).texts(count)[:, :LONGEST]
+
+
+Maps = Float[np.ndarray, "*heads T T"]
+PerHead = Float64[np.ndarray, "*heads"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadStatistics:
+    """One number per layer and head, averaged over the texts.
+
+    Attributes:
+        entropy: -sum_j A_ij ln A_ij in nats, averaged over i: e^entropy tokens are looked at.
+        distance: sum_j A_ij (i - j) in tokens, averaged over i.
+        previous: A_i,i-1 averaged over i: 1 for a head that always looks one token back.
+        first: A_i0 averaged over i: 1 for a head that rests on the first token.
+        induction: On a random sequence that is read twice, the weight of the token after the one
+            that was the same last time, averaged over the second reading (the prefix-matching score
+            of Olsson et al., In-context Learning and Induction Heads, arXiv:2209.11895). NaN where
+            the context is too short to read anything twice.
+    """
+
+    entropy: Float64[np.ndarray, "L H"]
+    distance: Float64[np.ndarray, "L H"]
+    previous: Float64[np.ndarray, "L H"]
+    first: Float64[np.ndarray, "L H"]
+    induction: Float64[np.ndarray, "L H"]
+
+
+def head_statistics(
+    maps: Float[np.ndarray, "L B H T T"], repeated: Float[np.ndarray, "L B2 H T2 T2"]
+) -> HeadStatistics:
+    """The statistics of every head.
+
+    Args:
+        maps: Attention maps of texts of at least two tokens.
+        repeated: Maps of texts whose second half repeats the first.
+    """
+    return HeadStatistics(
+        entropy=entropy(maps).mean(1),
+        distance=distance(maps).mean(1),
+        previous=previous(maps).mean(1),
+        first=first(maps).mean(1),
+        induction=induction(repeated).mean(1),
+    )
+
+
+def uniform_statistics(T: int, T_repeated: int) -> dict[str, float]:
+    """What a head that looks at all tokens so far alike scores: compare with these."""
+    maps, repeated = (uniform_map(length)[None, None] for length in (T, T_repeated))
+    statistics = head_statistics(maps, repeated)
+    return {f.name: getattr(statistics, f.name).item() for f in fields(HeadStatistics)}
+
+
+def entropy(maps: Maps) -> PerHead:
+    """-sum_j A_ij ln A_ij in nats, averaged over i > 0."""
+    rows = np.asarray(maps[..., 1:, :], np.float64)
+    return 0.0 - np.sum(rows * np.log(np.where(rows > 0, rows, 1)), axis=-1).mean(-1)
+
+
+def distance(maps: Maps) -> PerHead:
+    """sum_j A_ij (i - j) in tokens, averaged over i > 0."""
+    position = np.arange(maps.shape[-1])
+    back = np.maximum(position[:, None] - position, 0)
+    return np.sum(maps[..., 1:, :] * back[1:].astype(np.float64), axis=-1).mean(-1)
+
+
+def previous(maps: Maps) -> PerHead:
+    """A_i,i-1 averaged over i > 0."""
+    return _diagonal_mean(maps, -1)
+
+
+def first(maps: Maps) -> PerHead:
+    """A_i0 averaged over i > 0."""
+    return maps[..., 1:, 0].astype(np.float64).mean(-1)
+
+
+def induction(repeated: Maps) -> PerHead:
+    """A_i,i-n+1 averaged over the second half i >= n of maps of 2 n tokens; NaN for none."""
+    n = repeated.shape[-1] // 2
+    if n < 2:
+        return np.full(repeated.shape[:-2], np.nan)
+    return _diagonal_mean(repeated, 1 - n, skip=1)
+
+
+def uniform_map(T: int) -> Float64[np.ndarray, "1 T T"]:
+    """The map of one head that looks at all tokens so far alike."""
+    return np.tril(np.ones((1, T, T))) / np.arange(1, T + 1)[:, None]
+
+
+def _diagonal_mean(maps: Maps, offset: int, skip: int = 0) -> PerHead:
+    """The mean of a diagonal below the main one, less its first entries."""
+    diagonal = np.diagonal(maps, offset, -2, -1)[..., skip:]
+    return diagonal.astype(np.float64).mean(-1)
+
+
+LARGEST_REPEAT = 64
+
+
+def attention_maps(
+    model: GPT, tokens: Integer[np.ndarray, "B T"]
+) -> Float32[np.ndarray, "L B H T T"]:
+    """What every head of every layer looks at: row i is what token i looks at, and adds up to 1.
+
+    Args:
+        model: In evaluation mode.
+        tokens: Token ids, no more than its context.
+    """
+    layers = attention_inputs(model, mx.array(tokens))
+    return np.stack([np.array(layer.weights(x).astype(mx.float32)) for layer, x in layers])
+
+
+def repeated_sequences(
+    vocab_size: int, context_length: int, count: int = 4, seed: int = 0
+) -> Integer[np.ndarray, "B T"]:
+    """Random tokens, all different, and then the same once more.
+
+    Nothing but the first reading predicts the second, so whoever does so copies: the test of Olsson
+    et al. (arXiv:2209.11895) for induction heads.
+
+    Returns:
+        Sequences of 2 n tokens, with n half the context and at most `LARGEST_REPEAT`.
+    """
+    n = min(context_length // 2, vocab_size, LARGEST_REPEAT)
+    random = np.random.default_rng(seed)
+    once = np.stack([random.permutation(vocab_size)[:n] for _ in range(count)])
+    return np.concatenate([once, once], axis=1)
+
+
+HeadVector = Float64[np.ndarray, "L H"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadMatrices:
+    """One kind of matrix, S_h or V_h O_h, of all heads; see `mlx_attn.attention.analysis`.
+
+    Attributes:
+        singular_values: Largest first.
+        effective_rank: How many directions are used.
+        stable_rank: The same, blind to small values.
+        norm: Frobenius norm.
+        symmetry: 1 if symmetric, -1 if antisymmetric.
+        alignment: Of every two heads of a layer: 1 for the same matrix up to a factor.
+    """
+
+    singular_values: Float64[np.ndarray, "L H rank"]
+    effective_rank: HeadVector
+    stable_rank: HeadVector
+    norm: HeadVector
+    symmetry: HeadVector
+    alignment: Float64[np.ndarray, "L H H"]
+
+
+def score_spectra(model: GPT) -> HeadMatrices:
+    """What there is to say of S_h.
+
+    Raises:
+        RunError: Weights are not finite.
+    """
+    return _measured(score_products, model)
+
+
+def value_output_spectra(model: GPT) -> HeadMatrices:
+    """What there is to say of V_h O_h.
+
+    Raises:
+        RunError: Weights are not finite.
+    """
+    return _measured(value_output_products, model)
+
+
+def _measured(products_of: Callable[[Attention], HeadProducts], model: GPT) -> HeadMatrices:
+    products = [products_of(block.att) for block in model.trf_blocks]
+    spectra = [spectrum(product) for product in products]
+    return HeadMatrices(
+        singular_values=_stack(s.singular_values for s in spectra),
+        effective_rank=_stack(s.effective_rank for s in spectra),
+        stable_rank=_stack(s.stable_rank for s in spectra),
+        norm=_stack(s.norm for s in spectra),
+        symmetry=_stack(s.symmetry for s in spectra),
+        alignment=_stack(alignment(product.matrices()) for product in products),
+    )
+
+
+def _stack(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    return np.stack(list(arrays))
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What was found; L layers, H heads, B texts of T tokens.
+
+    Attributes:
+        config: Of the model.
+        tokens: What it read.
+        maps: What every head looked at; row i is what token i looks at.
+        statistics: Of every head, averaged over the texts.
+        uniform: The same of a head that looks at all earlier tokens alike, to compare with.
+        scores: The matrices S_h.
+        value_outputs: The matrices V_h O_h.
+    """
+
+    config: GPTConfig
+    tokens: Integer[np.ndarray, "B T"]
+    maps: Float32[np.ndarray, "L B H T T"]
+    statistics: HeadStatistics
+    uniform: Mapping[str, float]
+    scores: HeadMatrices
+    value_outputs: HeadMatrices
+
+
+def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
+    """Look at every head of a model while it reads some texts.
+
+    Args:
+        model: In evaluation mode; see `Run.load_model`.
+        tokens: Token ids of texts of the same length, from `prompt_tokens` or
+            `validation_windows`.
+
+    Raises:
+        RunError: The model's weights are not finite.
+
+    Example:
+        >>> found = probe(run.load_model(), validation_windows(run, 4))
+        >>> found.maps[layer, text, head]
+    """
+    config = model.config
+    scores, value_outputs = score_spectra(model), value_output_spectra(model)
+    maps = attention_maps(model, tokens)
+    again = repeated_sequences(config.vocab_size, config.context_length)
+    repeated = attention_maps(model, again)
+    uniform = uniform_statistics(tokens.shape[1], again.shape[1])
+    statistics = head_statistics(maps, repeated)
+    return Probe(config, tokens, maps, statistics, uniform, scores, value_outputs)

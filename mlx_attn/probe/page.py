@@ -1,0 +1,212 @@
+"""One HTML file that shows every head at work: no network, no other files, safe for any text."""
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.files import write_text
+from mlx_attn.probe.heads import Probe
+from mlx_attn.probe.show import (
+    COLUMNS,
+    Column,
+    caveat,
+    draw_alignment,
+    draw_singular_values,
+    number,
+    why_multi_headed,
+)
+from mlx_attn.runs import Run
+from mlx_attn.text.tokenizers import Tokenizer
+from mlx_attn.training.config import variant_name
+from mlx_attn.ui.plots import figure_for_page, markup, render, template
+from mlx_attn.ui.terminal import plural
+
+MAP_BYTES = 4_000_000
+"""Room for maps in a page; texts that do not fit are left out, all but the first."""
+
+FULL = 160
+"""The byte of weight 1: fine enough for a percent, and 12 layers of 12 heads fit into 5 MB."""
+
+_VISIBLE = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
+
+
+@dataclass(frozen=True, slots=True)
+class PageFacts:
+    """What a page says besides the probe: a name, a line of facts, what was averaged over."""
+
+    name: str
+    facts: str
+    averaged_over: str
+
+
+def page_facts(run: Run, found: Probe, prompted: bool) -> PageFacts:
+    """What a page says of a run."""
+    variant = variant_name(run.settings["model"])
+    formula = f": {VARIANTS[variant].formula}" if variant in VARIANTS else ""
+    texts, T = found.tokens.shape
+    read = "a prompt" if prompted else f"{plural(texts, 'window')} of validation text"
+    length = f" of {T} tokens" + (" each" if texts > 1 else "")
+    return PageFacts(
+        run.name, f"{variant}{formula}", f"Measured while the model reads {read}{length}."
+    )
+
+
+def write_page(path: Path, found: Probe, tokenizer: Tokenizer, facts: PageFacts) -> None:
+    """Write the page.
+
+    Raises:
+        RunError: jinja2 or matplotlib is not installed, or the file cannot be written.
+    """
+    write_text(path, render_page(found, tokenizer, facts))
+
+
+def render_page(found: Probe, tokenizer: Tokenizer, facts: PageFacts) -> str:
+    """The page as text.
+
+    Raises:
+        RunError: jinja2 or matplotlib is not installed.
+    """
+    script = template("probe.js")
+    data = _data(found, tokenizer)
+    return render(
+        "probe",
+        name=facts.name,
+        facts=facts.facts,
+        averaged_over=facts.averaged_over,
+        why_multi_headed=why_multi_headed(found),
+        caveat=caveat(found),
+        script=markup(script),
+        script_hash=_hash(script),
+        figures=[{**figure, "svg": markup(figure["svg"])} for figure in _figures(found)],
+        texts=len(data["texts"]),
+        data=data,
+        **_table(found),
+    )
+
+
+def label(piece: bytes) -> str:
+    """A token as it can be seen: line ends as arrows, what is no text as its code."""
+    text = piece.decode("utf-8", "backslashreplace")
+    return "".join(_VISIBLE.get(c, c if c.isprintable() else ascii(c)[1:-1]) for c in text)
+
+
+def pack_maps(maps: np.ndarray) -> str:
+    """Maps [L, H, T, T] of one text as base64, in about a byte for each pair of tokens or less.
+
+    Only the lower triangles, each weight w as the byte `FULL` sqrt(w), so that small weights keep
+    two digits; compressed with zlib. Since a row adds up to 1, the mean square of its n bytes is
+    FULL^2 / n, so most of them are small.
+    """
+    T = maps.shape[-1]
+    levels = np.rint(FULL * np.sqrt(np.clip(maps, 0, 1))).astype(np.uint8)
+    rows, columns = np.tril_indices(T)
+    return base64.b64encode(zlib.compress(levels[..., rows, columns].tobytes(), 9)).decode()
+
+
+def _data(found: Probe, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What the script reads."""
+    texts, room = [], MAP_BYTES
+    for text, tokens in enumerate(found.tokens):
+        maps = pack_maps(found.maps[:, text])
+        room -= len(maps)
+        if texts and room < 0:
+            break
+        labels = [label(tokenizer.token_bytes(token)) for token in tokens]
+        texts.append({"tokens": labels, "maps": maps})
+    config = found.config
+    return {
+        "full": FULL,
+        "layers": config.n_layers,
+        "heads": config.n_heads,
+        "summaries": _summaries(found),
+        "texts": texts,
+    }
+
+
+def _summaries(found: Probe) -> list[list[str]]:
+    """A text alternative to every map."""
+    statistics = found.statistics
+    return [
+        [
+            f"Entropy {number(statistics.entropy[layer, head])} nats, "
+            f"{number(statistics.distance[layer, head])} tokens back on average, "
+            f"previous token {number(statistics.previous[layer, head])}, "
+            f"first token {number(statistics.first[layer, head])}, "
+            f"induction {number(statistics.induction[layer, head])}."
+            for head in range(found.config.n_heads)
+        ]
+        for layer in range(found.config.n_layers)
+    ]
+
+
+def _table(found: Probe) -> dict[str, Any]:
+    """The columns in groups, and a row of cells per head, each shaded within its column."""
+    groups: dict[str, list[Column]] = {}
+    for column in COLUMNS:
+        groups.setdefault(column.group, []).append(column)
+    values = [column.values(found) for column in COLUMNS]
+    shades = [_shades(v, column.full) for v, column in zip(values, COLUMNS, strict=True)]
+    rows = [
+        {
+            "layer": layer,
+            "head": head,
+            "cells": [
+                {"text": number(value[layer, head]), "shade": f"{shade[layer, head]:.2f}"}
+                for value, shade in zip(values, shades, strict=True)
+            ],
+        }
+        for layer, head in np.ndindex(found.config.n_layers, found.config.n_heads)
+    ]
+    uniform = [number(found.uniform[c.uniform]) if c.uniform else "" for c in COLUMNS]
+    columns = [{"heading": heading, "columns": group} for heading, group in groups.items()]
+    meanings = {column.heading: column.meaning for column in COLUMNS}
+    return {
+        "groups": columns,
+        "rows": rows,
+        "uniform": uniform,
+        "meanings": list(meanings.items()),
+    }
+
+
+def _shades(values: np.ndarray, full: float) -> np.ndarray:
+    """From 0 for nothing to 1 for `full`, or for the largest where that is 0."""
+    sizes = np.nan_to_num(np.abs(values))
+    return np.minimum(sizes / max(full or sizes.max(), 1e-12), 1)
+
+
+def _figures(found: Probe) -> Sequence[dict[str, str]]:
+    letters = {"S": "S_h, which makes the scores", "VO": "V_h O_h, which a head moves x by"}
+    spectra = [
+        {
+            "heading": f"Singular values of {text}",
+            "text": "A steep fall means few directions, a flat line many. One panel per layer, one "
+            "line per head; the effective rank of each is in the table.",
+            "svg": figure_for_page(lambda kind=kind: draw_singular_values(found, kind)),
+        }
+        for kind, text in letters.items()
+    ]
+    if found.config.n_heads == 1:
+        return spectra
+    alignments = [
+        {
+            "heading": f"Alignment between heads of {text}",
+            "text": "1 where two heads have the same matrix up to a factor, 0 where their matrices "
+            "have nothing in common.",
+            "svg": figure_for_page(lambda kind=kind: draw_alignment(found, kind)),
+        }
+        for kind, text in letters.items()
+    ]
+    return [*spectra, *alignments]
+
+
+def _hash(script: str) -> str:
+    """What the page's policy allows to run: this script and no other."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"

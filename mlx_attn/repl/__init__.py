@@ -1,0 +1,1 @@
+"""The REPL: talk to a trained model, or to two side by side."""

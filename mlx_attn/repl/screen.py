@@ -1,0 +1,387 @@
+"""Two texts side by side, row by row as they come: nothing on the screen is ever redrawn."""
+
+import contextlib
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import has_focus
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import Output
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mlx_attn.repl.session import COMMANDS, SETTINGS, Session, is_command, is_open, plain_name, take
+from mlx_attn.runs import run_names
+from mlx_attn.ui.terminal import printable
+
+
+class Column:
+    """A text that is cut into rows of at most `width` cells, at spaces where there are any.
+
+    Attributes:
+        rows: Those that no further text can change.
+    """
+
+    def __init__(self, width: int):
+        self.width = width
+        self.rows: deque[str] = deque()
+        self._open = ""
+
+    def push(self, text: str) -> None:
+        """Go on with `text`."""
+        self._open += text.replace("\t", " ")
+        while cut := cut_row(self._open, self.width):
+            row, self._open = cut
+            self.rows.append(row)
+
+    def close(self) -> None:
+        """The text is at its end, so its last row is final."""
+        if self._open:
+            self.rows.append(self._open)
+        self._open = ""
+
+
+def cut_row(text: str, width: int) -> tuple[str, str] | None:
+    """The first row of a text and what follows it; None while more text may still change it."""
+    line, newline, rest = text.partition("\n")
+    fits = _fitting(line, width)
+    if fits == len(line):
+        return (line, rest) if newline else None
+    space = line.rfind(" ", 0, fits + 1)
+    end = space if space > 0 else fits
+    return text[:end], text[end:].removeprefix(" ")
+
+
+def side_by_side(
+    streams: Sequence[Iterator[str]], columns: Sequence[Column]
+) -> Iterator[tuple[str, ...]]:
+    """Rows of all columns, each as soon as every column has it; the streams take turns.
+
+    A column whose stream has ended has empty rows.
+    """
+    running = dict(zip(columns, streams, strict=True))
+    while running:
+        for column, stream in list(running.items()):
+            text = next(stream, None)
+            if text is None:
+                column.close()
+                del running[column]
+            else:
+                column.push(text)
+        while any(c.rows for c in columns) and all(c.rows for c in running):
+            yield next_row(columns)
+
+
+def next_row(columns: Sequence[Column]) -> tuple[str, ...]:
+    """The next row of every column, empty where there is none."""
+    return tuple(column.rows.popleft() if column.rows else "" for column in columns)
+
+
+def padded(text: str, width: int) -> str:
+    """A text with spaces up to `width` cells."""
+    return text + " " * (width - cell_len(text))
+
+
+def _fitting(line: str, width: int) -> int:
+    """How many characters fit; at least one, so that every text comes to an end."""
+    ends = accumulate(map(cell_len, line))
+    return max(1, sum(1 for end in ends if end <= width)) if line else 0
+
+
+WIDE = 80
+"""Columns of a terminal from which two texts fit side by side."""
+
+RULE = " │ "
+
+
+class PlainScreen:
+    """Answers as they are to one place, everything else to another.
+
+    Args:
+        answers: Writes text at once.
+        messages: Writes text at once.
+    """
+
+    wide = False
+
+    def __init__(self, answers: Callable[[str], None], messages: Callable[[str], None]):
+        self._answer = answers
+        self._message = messages
+
+    def say(self, text: str) -> None:
+        """Show a message."""
+        self._message(f"{text}\n")
+
+    note = say
+
+    def table(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Show names and what they mean."""
+        width = max(len(name) for name, _ in rows)
+        for name, meaning in rows:
+            self.say(f"{name:{width}}  {meaning}")
+
+    def heading(self, text: str) -> None:
+        """Say whose text follows, among the answers."""
+        self._answer(f"[{text}]\n")
+
+    def stream(self, pieces: Iterator[str]) -> None:
+        """Show a text as it comes, and a newline."""
+        for piece in pieces:
+            self._answer(piece)
+        self._answer("\n")
+
+    def columns(self, headings: Sequence[str], streams: Sequence[Iterator[str]]) -> None:
+        """Show one text after the other."""
+        for heading, pieces in zip(headings, streams, strict=True):
+            self.heading(heading)
+            self.stream(pieces)
+
+
+class TerminalScreen:
+    """A terminal, of any width; without colour or weight where NO_COLOR is set."""
+
+    def __init__(self, console: Console):
+        self._console = console
+
+    @property
+    def wide(self) -> bool:
+        """Whether two texts fit side by side."""
+        return self._console.width >= WIDE
+
+    def say(self, text: str) -> None:
+        """Show a message."""
+        self._print(text)
+
+    def note(self, text: str) -> None:
+        """Show a remark, dimly."""
+        self._print(text, "dim")
+
+    def table(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Show names and what they mean."""
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for name, meaning in rows:
+            grid.add_row(Text(printable(name)), Text(printable(meaning)))
+        self._console.print(grid)
+
+    def heading(self, text: str) -> None:
+        """Say whose text follows."""
+        self._print(text, "bold")
+
+    def stream(self, pieces: Iterator[str]) -> None:
+        """Show a text as it comes; the terminal wraps it."""
+        try:
+            for piece in pieces:
+                self._console.out(printable(piece), end="", highlight=False)
+        finally:
+            self._console.out()
+
+    def columns(self, headings: Sequence[str], streams: Sequence[Iterator[str]]) -> None:
+        """Show texts side by side, row by row."""
+        width = (self._console.width - len(RULE) * (len(streams) - 1)) // len(streams)
+        columns = [Column(width) for _ in streams]
+        shown = [(printable(piece) for piece in pieces) for pieces in streams]
+        self._row(headings, width, "bold")
+        try:
+            for row in side_by_side(shown, columns):
+                self._row(row, width)
+        finally:
+            self._rest(columns, width)
+
+    def _rest(self, columns: Sequence[Column], width: int) -> None:
+        """The rows that were under way when the answers ended or were stopped."""
+        for column in columns:
+            column.close()
+        while any(column.rows for column in columns):
+            self._row(next_row(columns), width)
+
+    def _row(self, cells: Sequence[str], width: int, style: str = "") -> None:
+        self._print(RULE.join(padded(cell, width) for cell in cells).rstrip(), style)
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(Text(printable(text), style))
+
+
+def terminal_screen() -> TerminalScreen:
+    """The screen of this process's terminal."""
+    plain = bool(os.environ.get("NO_COLOR"))
+    return TerminalScreen(Console(color_system=None if plain else "auto", highlight=False))
+
+
+PROMPT = "> "
+HINT = "Ctrl-D or /quit leaves"
+
+
+class Prompt:
+    """Reads what is typed, one prompt or command at a time.
+
+    Enter sends, but not inside an open block in triple quotes; Alt-Enter is a newline; pasted
+    newlines stay; the tab key completes commands; the up arrow and Ctrl-R search earlier lines.
+    """
+
+    def __init__(
+        self,
+        hint: Callable[[str], None],
+        history: History | None = None,
+        input: Input | None = None,
+        output: Output | None = None,
+    ):
+        self._hint = hint
+        self._session: PromptSession[str] = PromptSession(
+            PROMPT,
+            multiline=True,
+            prompt_continuation=" " * len(PROMPT),
+            key_bindings=_keys(),
+            history=history or InMemoryHistory(),
+            completer=CommandCompleter(),
+            complete_while_typing=False,
+            enable_suspend=True,
+            input=input,
+            output=output,
+        )
+
+    def read(self) -> str:
+        """What is typed next; Ctrl-C clears the line and tells how to leave.
+
+        Raises:
+            EOFError: Ctrl-D was pressed on an empty line.
+        """
+        while True:
+            try:
+                return self._session.prompt()
+            except KeyboardInterrupt:
+                self._hint(HINT)
+
+
+def _keys() -> KeyBindings:
+    keys, typing = KeyBindings(), has_focus(DEFAULT_BUFFER)
+
+    @keys.add("enter", filter=typing)
+    def enter(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if is_open(buffer.text):
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter", filter=typing)
+    def newline(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+class CommandCompleter(Completer):
+    """Completes commands, settings, names of runs and of files; never a prompt."""
+
+    def __init__(self):
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        """What the word before the cursor may become."""
+        line = document.text_before_cursor
+        if not is_command(line):
+            return
+        name, space, argument = line[1:].partition(" ")
+        command = COMMANDS.get(plain_name(name))
+        if not space:
+            yield from _beginning(name, [*COMMANDS, *SETTINGS])
+        elif command and command.completes == "file":
+            yield from self._paths.get_completions(Document(argument), complete_event)
+        else:
+            yield from _beginning(argument, _WORDS[command.completes if command else ""]())
+
+
+_WORDS: dict[str, Callable[[], list[str]]] = {
+    "": list,
+    "setting": lambda: [setting.name for setting in SETTINGS.values()],
+    "run": run_names,
+}
+"""What a word of each kind may be."""
+
+
+def _beginning(typed: str, words: Iterable[str]) -> Iterable[Completion]:
+    return (Completion(word, -len(typed)) for word in words if word.startswith(typed))
+
+
+class ForgivingHistory(FileHistory):
+    """A history in a file, which does without when the disk is full or a text is not UTF-8."""
+
+    def store_string(self, string: str) -> None:
+        """Write a line if possible."""
+        with contextlib.suppress(OSError, UnicodeError):
+            super().store_string(string)
+
+
+def open_history(directory: Path | None = None) -> History:
+    """Earlier lines, in a file that only the user can read; in memory where that cannot be."""
+    directory = directory or state_directory()
+    path = directory / "repl_history"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor):
+            os.fchmod(descriptor, 0o600)
+    except OSError:
+        return InMemoryHistory()
+    return ForgivingHistory(str(path))
+
+
+def state_directory() -> Path:
+    """Where a program keeps what it remembers between runs, on this platform."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "mlx_attn"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "mlx_attn"
+
+
+def interactive_loop(session: Session, read: Callable[[], str]) -> None:
+    """A conversation at a terminal: Ctrl-C stops the answer and not the conversation.
+
+    Args:
+        session: Who speaks, and where it is shown.
+        read: What is typed next; raises EOFError at the end.
+    """
+    while not session.over:
+        try:
+            take(session, read())
+        except KeyboardInterrupt:
+            session.screen.note("stopped; /more goes on")
+        except EOFError:
+            return
+
+
+def read_lines(session: Session, lines: Iterable[str]) -> None:
+    """A conversation from a pipe: one prompt, command or block in triple quotes after the other.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed; it ends everything.
+    """
+    for text in _blocks(lines):
+        take(session, text)
+        if session.over:
+            return
+
+
+def _blocks(lines: Iterable[str]) -> Iterable[str]:
+    """Lines without their ends, those of an open block joined."""
+    block = ""
+    for line in lines:
+        block += line
+        if not is_open(block):
+            yield block.removesuffix("\n")
+            block = ""
+    if block:
+        yield block

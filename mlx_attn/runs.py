@@ -1,0 +1,362 @@
+"""A run directory: everything one training leaves behind, readable by every other command.
+
+config.json         settings, versions, digest of the text
+metrics.jsonl       one report a line
+samples.txt         what the model wrote at each validation
+tokenizer.*         the tokenizer
+model.safetensors   the weights with the lowest validation loss
+checkpoint/         the last state: weights, optimizer, random state, step
+track/              weights at tracked steps, of a run that started from another
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlx_attn.arrays import load_arrays, load_weights, named_arrays, save_arrays
+from mlx_attn.errors import ConfigError, RunError, did_you_mean
+from mlx_attn.files import unwritable, write_text
+from mlx_attn.keys import keys_of, validate
+from mlx_attn.model.config import GPTConfig, config_from
+from mlx_attn.model.gpt import GPT
+from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
+
+CONFIG = "config.json"
+FILES = (
+    CONFIG,
+    "metrics.jsonl",
+    "samples.txt",
+    "tokenizer.*",
+    "model.safetensors",
+    "checkpoint",
+    "track",
+    "report.html",
+)
+"""A run's own files: what overwriting it removes."""
+
+SAMPLE_HEADING = re.compile(r"^--- step (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run directory."""
+
+    path: Path
+    settings: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The directory's name."""
+        return self.path.name
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file with the last state."""
+        return self.path / "checkpoint" / "last.safetensors"
+
+    @property
+    def weights(self) -> Path:
+        """The file with the best weights."""
+        return self.path / "model.safetensors"
+
+    def load_model(self, weights: Path | None = None) -> GPT:
+        """The model with its best weights, ready for evaluation.
+
+        Args:
+            weights: Another file of weights, such as a snapshot's.
+
+        Raises:
+            RunError: The weights are missing, damaged, or of another configuration.
+        """
+        weights = weights or self.weights
+        arrays, _ = load_arrays(weights)
+        try:
+            model = GPT(config_from(validate(self.settings["model"], keys_of(GPTConfig))))
+        except ConfigError as error:
+            raise RunError(f"{self.path / CONFIG}: {error}") from error
+        load_weights(weights, model, arrays)
+        model.eval()
+        return model
+
+    def load_tokenizer(self) -> Tokenizer:
+        """The tokenizer it was trained with.
+
+        Raises:
+            RunError: It is missing or damaged.
+        """
+        return load_tokenizer(self.path)
+
+    def save_model(self, model: GPT) -> None:
+        """Write these weights as the best.
+
+        Raises:
+            RunError: The file cannot be written.
+        """
+        save_arrays(self.weights, named_arrays(model), {})
+
+    def add_report(self, record: Mapping[str, Any]) -> None:
+        """Add a report to metrics.jsonl.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        self.append("metrics.jsonl", json.dumps(record, allow_nan=False) + "\n")
+
+    def add_sample(self, step: int, text: str) -> None:
+        """Add what the model wrote after a step to samples.txt.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        self.append("samples.txt", f"--- step {step}\n{text}\n\n")
+
+    def append(self, file: str, text: str) -> None:
+        """Add text to the end of a file of the run, such as metrics.jsonl.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        try:
+            with (self.path / file).open("a", encoding="utf-8") as stream:
+                stream.write(text)
+        except OSError as error:
+            raise unwritable(self.path / file, error) from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The reports written so far; a last line cut short by a crash is left out.
+
+        Raises:
+            RunError: The file cannot be read, or a line in it is damaged.
+        """
+        path = self.path / "metrics.jsonl"
+        lines = read_text(path).split("\n")[:-1] if path.exists() else []
+        return [
+            parsed_object(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)
+        ]
+
+    def forget_after(self, step: int) -> None:
+        """Drop reports and samples of later steps, which a resumed training will make again.
+
+        The report of its end, which is of no step, goes too.
+
+        Raises:
+            RunError: A file cannot be read or written.
+        """
+        reports = [r for r in self.metrics() if "step" in r and r["step"] <= step]
+        lines = (json.dumps(report) + "\n" for report in reports)
+        write_text(self.path / "metrics.jsonl", "".join(lines))
+        samples = self.path / "samples.txt"
+        if samples.exists():
+            write_text(samples, _samples_until(step, read_text(samples)))
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Run":
+        """The run with other settings in its config.json.
+
+        Raises:
+            RunError: The file cannot be written.
+        """
+        text = json.dumps(settings, indent=1, sort_keys=True, allow_nan=False)
+        write_text(self.path / CONFIG, text + "\n")
+        return Run(self.path, settings)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of a run.
+
+    Raises:
+        RunError: It cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from error
+
+
+def parsed_object(text: str, place: str) -> dict[str, Any]:
+    """The JSON object that a text holds.
+
+    Args:
+        text: The text.
+        place: Where it is from, for the error.
+
+    Raises:
+        RunError: It is damaged.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise RunError(f"{place}: damaged ({error})") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{place}: damaged (not a JSON object)")
+    return content
+
+
+def _samples_until(step: int, samples: str) -> str:
+    """The samples up to a step; each is headed by its own."""
+    later = (m.start() for m in SAMPLE_HEADING.finditer(samples) if int(m[1]) > step)
+    return samples[: next(later, None)]
+
+
+RUNS = Path("runs")
+"""Where runs land unless told otherwise."""
+
+SEED = "seed-"
+"""How the directories of seeds that were trained at once begin, inside of one that holds them."""
+
+
+def create_run(path: Path, settings: Mapping[str, Any], overwrite: bool = False) -> Run:
+    """Make a run directory and write its config.json.
+
+    Raises:
+        RunError: The directory exists and is not to be overwritten, or cannot be written.
+    """
+    check_free(path, overwrite)
+    if overwrite and path.exists():
+        _clear(path)
+    _claim(path)
+    return Run(path, settings).with_settings(settings)
+
+
+def check_free(path: Path, overwrite: bool = False) -> None:
+    """Refuse a place where a new run must not go.
+
+    Raises:
+        RunError: Something is there, and it is no run or not to be overwritten.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not overwrite:
+        raise _taken(path)
+    if not (path / CONFIG).is_file():
+        raise RunError(f"{path} is not a run directory, so --overwrite leaves it alone")
+    open_run(path)
+
+
+def check_no_run(path: Path) -> None:
+    """Refuse a run's own directory as one that is to hold other runs.
+
+    Raises:
+        RunError: It is a run.
+    """
+    if (path / CONFIG).exists():
+        raise RunError(f"{path} is a run: --name or --out names another directory for several")
+
+
+def open_run(path: Path) -> Run:
+    """The run in a directory.
+
+    Raises:
+        RunError: There is none, or its config.json is damaged.
+    """
+    file = path / CONFIG
+    if not file.is_file():
+        near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
+        raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
+    settings = parsed_object(read_text(file), str(file))
+    tables = (settings.get(key) for key in ("model", "training", "text"))
+    if not all(isinstance(table, dict) for table in tables):
+        raise RunError(f"{file}: not the settings of a run")
+    return Run(path, settings)
+
+
+def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
+    """A run by what people call it.
+
+    Args:
+        name: Its directory, or its name in `directory`; None is the latest there.
+        directory: Where runs land.
+
+    Raises:
+        RunError: There is no such run, or its config.json is damaged.
+    """
+    found = find_runs(directory)
+    if name is None and not found:
+        raise RunError(
+            f"there is no run in {directory}: train one with 'mlx-attn train', or name one"
+        )
+    if name is None:
+        return open_run(found[0])
+    for path in (Path(name).expanduser(), directory / name):
+        if path.is_dir():
+            return open_run(path)
+    names = run_names(directory)
+    hint = did_you_mean(name, names) if names else ": train one with 'mlx-attn train'"
+    raise RunError(f"there is no run '{name}', here or in {directory}{hint}")
+
+
+def find_runs(directory: Path = RUNS) -> list[Path]:
+    """The run directories in a directory, those of seeds included, the latest first."""
+    found = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{SEED}*/{CONFIG}")]
+    return [file.parent for file in sorted(found, key=lambda f: f.stat().st_mtime, reverse=True)]
+
+
+def run_names(directory: Path = RUNS) -> list[str]:
+    """What the runs in a directory are called, the latest first."""
+    return [str(path.relative_to(directory)) for path in find_runs(directory)]
+
+
+def seed_place(path: Path, seed: int) -> Path:
+    """Where the run of one seed goes, of several that were trained at once."""
+    return path / f"{SEED}{seed}"
+
+
+def find_replicas(name: str, directory: Path = RUNS) -> list[Run]:
+    """The runs that were trained at once, in the order of their seeds; none where that is no such.
+
+    Args:
+        name: The directory that holds them, or its name in `directory`.
+        directory: Where runs land.
+
+    Raises:
+        RunError: A config.json is damaged.
+    """
+    for path in (Path(name).expanduser(), directory / name):
+        places = [file.parent for file in path.glob(f"{SEED}*/{CONFIG}")]
+        seeds = {int(seed): place for place in places if (seed := _seed_of(place)).isdigit()}
+        if seeds and not (path / CONFIG).exists():
+            return [open_run(place) for _, place in sorted(seeds.items())]
+    return []
+
+
+def _seed_of(place: Path) -> str:
+    return place.name.removeprefix(SEED)
+
+
+def free_name(directory: Path, name: str) -> Path:
+    """A path that does not exist yet: name, name-2, name-3, ..."""
+    path, number = directory / name, 2
+    while path.exists():
+        path, number = directory / f"{name}-{number}", number + 1
+    return path
+
+
+def _claim(path: Path) -> None:
+    """Make the directory ours, so that two trainings that start together cannot share one."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / CONFIG).open("x").close()
+    except FileExistsError as error:
+        raise _taken(path) from error
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _taken(path: Path) -> RunError:
+    return RunError(
+        f"{path} exists: --resume {path} goes on with it, --overwrite replaces it, "
+        "--out names another directory"
+    )
+
+
+def _clear(path: Path) -> None:
+    """Remove a run's own files; whatever else lies in the directory is not ours to delete."""
+    try:
+        for pattern in FILES:
+            for file in path.glob(pattern):
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
+    except OSError as error:
+        raise unwritable(path, error) from error

@@ -1,0 +1,300 @@
+"""Text out of a stream of tokens: whole characters, up to a stop text."""
+
+import codecs
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal, cast
+
+import mlx.core as mx
+from jaxtyping import Float, Integer
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.model.gpt import GPT
+from mlx_attn.runs import RUNS, Run, find_run
+from mlx_attn.sampling.samplers import Sampler, SamplerConfig
+from mlx_attn.text.tokenizers import Tokenizer
+
+
+class StreamingDetokenizer:
+    """Joins the bytes of tokens and lets go of text as soon as it is certain.
+
+    Bytes wait for the rest of their character; bytes that can be no character become U+FFFD. Text
+    that may be the beginning of a stop text waits too; a stop text itself never comes out.
+
+    Args:
+        tokenizer: Whose tokens come.
+        stop: The texts to stop at.
+
+    Attributes:
+        stopped: Whether a stop text has come.
+
+    Raises:
+        ConfigError: A stop text is empty.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
+        if "" in stop:
+            raise ConfigError("a stop text is empty: give at least one character, or leave it out")
+        self.stopped = False
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._waiting = ""
+
+    def push(self, token: int, last: bool = False) -> str:
+        """The text that `token` makes certain; with `last`, all that is left."""
+        text = self._waiting + self._decoder.decode(self._tokenizer.token_bytes(token), last)
+        found = [text.index(stop) for stop in self._stop if stop in text]
+        self.stopped = bool(found)
+        certain = min(found) if found else len(text) - (0 if last else self._uncertain(text))
+        self._waiting = text[certain:]
+        return text[:certain]
+
+    def _uncertain(self, text: str) -> int:
+        """The length of the longest end of `text` that a stop text begins with."""
+        return max((_overlap(text, stop) for stop in self._stop), default=0)
+
+
+def _overlap(text: str, stop: str) -> int:
+    sizes = range(min(len(text), len(stop) - 1), 0, -1)
+    return next((size for size in sizes if text.endswith(stop[:size])), 0)
+
+
+def fitting(length: int, context_length: int) -> int:
+    """How many tokens of a text are read, its last ones: all if they fit, else half a context."""
+    return length if length <= context_length else max(1, context_length // 2)
+
+
+class DecodingState:
+    """The end of a text, at most context_length tokens, as the model's caches remember it.
+
+    A text that does not fit is read again from its last context_length / 2 tokens, as a text that
+    starts there. So a text may go on for ever, in the same way for every kind of position, and
+    half of the context is always there.
+    """
+
+    def __init__(self, model: GPT):
+        self.model = model
+        self.caches = model.new_caches()
+        self.length = 0
+        self._read: list[mx.array] = []
+
+    def read(self, tokens: Integer[mx.array, " N"]) -> Float[mx.array, "1 V"]:
+        """The logits of the token after `tokens`, which go on where the last ones ended."""
+        self._read.append(tokens)
+        self.length += tokens.size
+        kept = fitting(self.length, self.model.config.context_length)
+        if kept < self.length:
+            tokens = self._restart(kept)
+        return self.model(tokens[None], self.caches)[:, -1].astype(mx.float32)
+
+    def _restart(self, kept: int) -> mx.array:
+        """Forget everything; return the last tokens, to be read again."""
+        tokens = mx.concatenate(self._read)[-kept:]
+        self._read, self.caches, self.length = [tokens], self.model.new_caches(), kept
+        return tokens
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that all layers remember for each token."""
+        return sum(cache.bytes_per_token for cache in self.caches)
+
+
+def decode(window: DecodingState, prompt: list[int], sampler: Sampler) -> Iterator[int]:
+    """The tokens after a prompt, without end.
+
+    Step n + 1 is under way before token n is read, so that the device does not wait for Python.
+
+    Args:
+        window: A new one; its model is in evaluation mode.
+        prompt: At least one token.
+        sampler: A new one.
+
+    Raises:
+        RunError: The model's logits are not numbers.
+    """
+    newest = mx.array(prompt, mx.uint32)
+    logits = window.read(newest)
+    if mx.isnan(logits).any().item():
+        raise RunError("the model's logits are not numbers: its training diverged; train it again")
+    token = sampler(logits, newest)
+    mx.async_eval(token)
+    while True:
+        following = sampler(window.read(token), token)
+        mx.async_eval(following)
+        yield cast(int, token.item())
+        token = following
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a continuation has cost so far.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt.
+        prompt_read: How many of them, the last ones, the model has read: all that fit.
+        prompt_tok_s: Tokens read per second, until the first new token.
+        tokens: New tokens.
+        tok_s: New tokens per second after the first; 0 while there is only one.
+        peak_memory: The most bytes that this process's arrays have had at a time.
+        cache_bytes_per_token: Bytes remembered for each token, all layers together.
+        finish_reason: `length` or `stop` in the last piece, None before.
+        seed: What makes the same text again.
+    """
+
+    prompt_tokens: int
+    prompt_read: int
+    prompt_tok_s: float
+    tokens: int
+    tok_s: float
+    peak_memory: int
+    cache_bytes_per_token: int
+    finish_reason: Literal["length", "stop"] | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStep:
+    """One new token.
+
+    Attributes:
+        text: What can be shown now: whole characters, or nothing yet.
+        token: The token.
+        statistics: As of this token.
+    """
+
+    text: str
+    token: int
+    statistics: Statistics
+
+
+def stream_generate(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: str,
+    config: SamplerConfig | None = None,
+    max_tokens: int = 200,
+    stop: Sequence[str] = (),
+) -> Iterator[GenerationStep]:
+    """The continuation of a prompt, one piece a token; the pieces' texts add up to it.
+
+    An empty prompt is a newline, or token 0 where the vocabulary has none. What does not fit into
+    the context is handled as `DecodingState` says.
+
+    Args:
+        model: In evaluation mode.
+        tokenizer: The one it was trained with.
+        prompt: The text to go on from.
+        config: How tokens are drawn; None is the default.
+        max_tokens: The most new tokens.
+        stop: Ends before any of these texts.
+
+    Raises:
+        ConfigError: Before the first piece: a character of the prompt is unknown to the tokenizer,
+            or `max_tokens` or `stop` cannot work.
+        RunError: With the first piece: the model's logits are not numbers.
+    """
+    if max_tokens < 1:
+        raise ConfigError(f"max_tokens={max_tokens} must be at least 1")
+    tokens = prompt_tokens(tokenizer, prompt)
+    text = StreamingDetokenizer(tokenizer, stop)
+    return _pieces(
+        DecodingState(model), tokens, Sampler(config or SamplerConfig()), text, max_tokens
+    )
+
+
+def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """The tokens of a prompt, at least one.
+
+    Raises:
+        ConfigError: The tokenizer does not know a character.
+    """
+    if prompt:
+        return tokenizer.encode(prompt).tolist()
+    try:
+        return tokenizer.encode("\n").tolist()
+    except ConfigError:
+        return [0]
+
+
+def _pieces(
+    window: DecodingState,
+    prompt: list[int],
+    sampler: Sampler,
+    text: StreamingDetokenizer,
+    max_tokens: int,
+) -> Iterator[GenerationStep]:
+    read = fitting(len(prompt), window.model.config.context_length)
+    clock = _Clock()
+    for n, token in enumerate(islice(decode(window, prompt, sampler), max_tokens), 1):
+        shown = text.push(token, last=n == max_tokens)
+        clock.tick()
+        statistics = Statistics(
+            prompt_tokens=len(prompt),
+            prompt_read=read,
+            prompt_tok_s=read / clock.to_first,
+            tokens=n,
+            tok_s=(n - 1) / clock.since_first if n > 1 else 0.0,
+            peak_memory=mx.get_peak_memory(),
+            cache_bytes_per_token=window.bytes_per_token,
+            finish_reason="stop" if text.stopped else "length" if n == max_tokens else None,
+            seed=sampler.seed,
+        )
+        yield GenerationStep(shown, token, statistics)
+        if text.stopped:
+            return
+
+
+class _Clock:
+    """Seconds until the first token, and from there to the latest one."""
+
+    def __init__(self):
+        self.start = time.perf_counter()
+        self.to_first = self.since_first = 0.0
+
+    def tick(self) -> None:
+        """A token has come."""
+        elapsed = time.perf_counter() - self.start
+        self.to_first = self.to_first or elapsed
+        self.since_first = elapsed - self.to_first
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """A run, its best weights and its tokenizer."""
+
+    run: Run
+    model: GPT
+    tokenizer: Tokenizer
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.run.name
+
+    def stream(
+        self,
+        prompt: str,
+        config: SamplerConfig | None = None,
+        max_tokens: int = 200,
+        stop: Sequence[str] = (),
+    ) -> Iterator[GenerationStep]:
+        """The continuation of a prompt; see `mlx_attn.sampling.stream_generate`."""
+        return stream_generate(self.model, self.tokenizer, prompt, config, max_tokens, stop)
+
+
+def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:
+    """Load a run.
+
+    Args:
+        name: Its directory, or its name in `runs`; None is the latest in `runs`.
+        runs: Where runs land.
+
+    Raises:
+        RunError: There is no such run, or it is damaged.
+    """
+    run = find_run(name, runs)
+    return LoadedRun(run, run.load_model(), run.load_tokenizer())

@@ -1,1 +1,0 @@
-"""All that a person sees: progress, tables, the REPL, figures."""

@@ -1,0 +1,212 @@
+"""Encoding word by word, each distinct word once: how the subword tokenizers are fast."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+from jaxtyping import UInt16
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.files import write_text
+
+_BATCH = 1 << 20  # words encoded at a time, which bounds the memory
+
+
+def encode_by_word(
+    words: Iterator[str],
+    encode: Callable[[list[str]], Iterable[list[int]]],
+    known: Mapping[str, list[int]],
+) -> UInt16[np.ndarray, " N"]:
+    """The token ids of `words`, one after the other.
+
+    Args:
+        words: The text, cut.
+        encode: The token ids of each of a list of distinct words.
+        known: Words whose token ids are given.
+    """
+    batches = [np.empty(0, np.uint16)]
+    while batch := list(islice(words, _BATCH)):
+        distinct = list(set(batch).difference(known))
+        encoded = dict(zip(distinct, encode(distinct), strict=True)) | {**known}
+        tokens = chain.from_iterable(map(encoded.__getitem__, batch))
+        batches.append(np.fromiter(tokens, np.uint16))
+    return np.concatenate(batches)
+
+
+LARGEST_VOCABULARY = 65_536  # token ids are uint16
+
+
+def utf8(text: str) -> bytes:
+    """The UTF-8 of `text`.
+
+    Raises:
+        ConfigError: `text` holds a lone surrogate, which no UTF-8 can express.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        code = f"U+{ord(text[error.start]):04X}"
+        raise ConfigError(
+            f"character {error.start} of the text is the lone surrogate {code}, half of a "
+            "character: remove it or read the text as UTF-8"
+        ) from error
+
+
+class ByteTable:
+    """A vocabulary as a table of bytes: token t stands for `pieces[t]`."""
+
+    def __init__(self, pieces: Sequence[bytes]):
+        if len(pieces) > LARGEST_VOCABULARY:
+            raise ConfigError(
+                f"{len(pieces):,} tokens are more than {LARGEST_VOCABULARY:,}, all that 16 bits "
+                "tell apart: choose the byte or bpe tokenizer"
+            )
+        self.vocab_size = len(pieces)
+        self._pieces = list(pieces)
+
+    def token_bytes(self, token: SupportsIndex) -> bytes:
+        """The bytes that `token` stands for.
+
+        Raises:
+            ConfigError: `token` is outside the vocabulary.
+        """
+        index = token.__index__()
+        if not 0 <= index < self.vocab_size:
+            raise ConfigError(f"token {index} is outside the vocabulary of {self.vocab_size}")
+        return self._pieces[index]
+
+    def decode(self, tokens: Iterable[SupportsIndex]) -> str:
+        """The text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
+        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
+
+
+def write_settings(directory: Path, settings: dict[str, Any]) -> None:
+    """Writes `tokenizer.json`, the file that names a tokenizer's kind."""
+    write_text(directory / "tokenizer.json", json.dumps(settings, indent=1) + "\n")
+
+
+class ByteTokenizer(ByteTable):
+    """One token a byte: token t is the byte t."""
+
+    kind = "byte"
+
+    def __init__(self):
+        super().__init__([bytes([value]) for value in range(256)])
+
+    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
+        """The UTF-8 bytes of `text`."""
+        return np.frombuffer(utf8(text), np.uint8).astype(np.uint16)
+
+    def save(self, directory: Path) -> None:
+        """Writes `tokenizer.json`."""
+        write_settings(directory, {"kind": self.kind})
+
+    @classmethod
+    def load(cls, settings: dict[str, Any], directory: Path) -> "ByteTokenizer":
+        """The tokenizer that `save` wrote."""
+        return cls()
+
+
+class CharacterTokenizer(ByteTable):
+    """One token a character: token t is the t-th of the sorted distinct characters."""
+
+    kind = "char"
+
+    def __init__(self, characters: str):
+        super().__init__([character.encode() for character in characters])
+        self._characters = characters
+        codes = _code_points(characters)
+        # One more entry than the largest character: whatever is larger is looked up there.
+        self._tokens = np.full(int(codes.max(initial=0)) + 2, -1, np.int32)
+        self._tokens[codes] = np.arange(len(codes))
+
+    @classmethod
+    def train(cls, text: str) -> "CharacterTokenizer":
+        """The tokenizer whose vocabulary is the distinct characters of `text`."""
+        utf8(text)
+        return cls("".join(sorted(set(text))))
+
+    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
+        """The token ids of `text`.
+
+        Raises:
+            ConfigError: Names the characters that are not in the vocabulary.
+        """
+        utf8(text)
+        codes = np.minimum(_code_points(text), len(self._tokens) - 1)
+        tokens = self._tokens[codes]
+        if tokens.min(initial=0) < 0:
+            raise self._unknown(text)
+        return tokens.astype(np.uint16)
+
+    def _unknown(self, text: str) -> ConfigError:
+        unknown = sorted(set(text) - set(self._characters))
+        shown = ", ".join(map(repr, unknown[:8])) + (", ..." if len(unknown) > 8 else "")
+        return ConfigError(
+            f"{len(unknown)} characters are not in the vocabulary of {self.vocab_size}: {shown}; "
+            "leave them out, or train with the byte or bpe tokenizer, which read any text"
+        )
+
+    def save(self, directory: Path) -> None:
+        """Writes `tokenizer.json`."""
+        write_settings(directory, {"kind": self.kind, "characters": self._characters})
+
+    @classmethod
+    def load(cls, settings: dict[str, Any], directory: Path) -> "CharacterTokenizer":
+        """The tokenizer that `save` wrote."""
+        return cls(settings["characters"])
+
+
+def _code_points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+class SymbolTokenizer(ByteTable):
+    r"""Token 0 is a newline; token t is the t-th symbol, written with a space before it.
+
+    A text is read symbol by symbol, and spaces only keep symbols apart. A document begins with a
+    newline; a text that does not is given one, so that `3 1 2` is read as a document's beginning.
+
+    Args:
+        symbols: Distinct words without white space.
+    """
+
+    kind = "symbols"
+
+    def __init__(self, symbols: Sequence[str]):
+        super().__init__([b"\n", *(b" " + symbol.encode() for symbol in symbols)])
+        self.symbols = tuple(symbols)
+        self._tokens = {"\n": 0} | {symbol: t for t, symbol in enumerate(symbols, 1)}
+
+    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
+        """The token ids of `text`, the first of which is the newline.
+
+        Raises:
+            ConfigError: Names the words that are no symbols.
+        """
+        utf8(text)
+        words = re.findall(r"\n|\S+", text)
+        if unknown := sorted(set(words) - set(self._tokens)):
+            raise self._unknown(unknown)
+        opening = [] if words[:1] == ["\n"] else ["\n"]
+        return np.array([self._tokens[word] for word in opening + words], np.uint16)
+
+    def _unknown(self, words: list[str]) -> ConfigError:
+        shown = ", ".join(map(repr, words[:8])) + (", ..." if len(words) > 8 else "")
+        return ConfigError(
+            f"no symbols of this task: {shown}; its {len(self.symbols)} symbols are "
+            f"{self.symbols[0]} to {self.symbols[-1]}, with spaces between them"
+        )
+
+    def save(self, directory: Path) -> None:
+        """Writes `tokenizer.json`."""
+        write_settings(directory, {"kind": self.kind, "symbols": self.symbols})
+
+    @classmethod
+    def load(cls, settings: dict[str, Any], directory: Path) -> "SymbolTokenizer":
+        """The tokenizer that `save` wrote."""
+        return cls(settings["symbols"])

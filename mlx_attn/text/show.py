@@ -1,0 +1,156 @@
+"""Texts and tasks as tables: which are known, what one is made of, what makes it predictable."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from mlx_attn.text.corpus import Corpus
+from mlx_attn.text.downloads import CORPORA, data_directory
+from mlx_attn.text.stories.dataset import Tale
+from mlx_attn.text.tasks import TASKS
+from mlx_attn.ui.terminal import memory, printable
+
+STYLES = {
+    "free": "bold red",
+    "grammar": "",
+    "agreement": "magenta",
+    "recall": "blue",
+    "copy": "green",
+    "counting": "yellow",
+}
+"""A style for every ability, readable on dark and on light terminals."""
+
+
+def corpora_facts() -> list[dict[str, Any]]:
+    """The corpora known by name: what they are and whether they are here."""
+    directory = data_directory()
+    made = {"name": "tales", "bytes": None, "licence": "MIT, generated here", "digest": None}
+    return [
+        made | {"present": True, "url": None},
+        *(
+            {
+                "name": name,
+                "bytes": download.size,
+                "licence": download.licence,
+                "digest": download.digest,
+                "present": (directory / download.file).exists(),
+                "url": download.url,
+            }
+            for name, download in CORPORA.items()
+        ),
+    ]
+
+
+def tasks_facts() -> list[dict[str, Any]]:
+    """The probing tasks: what each asks, and what it is predicted to tell apart."""
+    return [
+        {"name": task.name, "asks": task.summary, "separates": task.separates, "sizes": task.sizes}
+        for task in TASKS.values()
+    ]
+
+
+def tasks_table(facts: Sequence[dict[str, Any]]) -> Table:
+    """The probing tasks for a terminal."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("task", no_wrap=True)
+    for heading in ("what it asks", "what it is predicted to separate"):
+        table.add_column(heading, overflow="fold", ratio=1)
+    for fact in facts:
+        table.add_row(fact["name"], fact["asks"], fact["separates"])
+    return table
+
+
+def corpora_table(facts: Sequence[dict[str, Any]]) -> Table:
+    """The known corpora for a terminal."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("name", "size", "here", "licence"):
+        table.add_column(heading, overflow="fold")
+    for fact in facts:
+        size = memory(fact["bytes"]) if fact["bytes"] else "any"
+        table.add_row(fact["name"], size, "yes" if fact["present"] else "no", fact["licence"])
+    return table
+
+
+def corpus_facts(corpus: Corpus) -> dict[str, Any]:
+    """What a prepared text is made of."""
+    train, val = corpus.train, corpus.val
+    bits = None
+    if val.floor_nats is not None and val.scored is None:
+        bits = val.floor_nats / math.log(2) / val.n_bytes
+    return {
+        "name": corpus.name,
+        "tokenizer": corpus.tokenizer.kind,
+        "vocabulary": corpus.tokenizer.vocab_size,
+        "training_bytes": train.n_bytes,
+        "training_tokens": len(train.tokens),
+        "validation_bytes": val.n_bytes,
+        "validation_tokens": len(val.tokens),
+        "bytes_per_token": round(train.n_bytes / len(train.tokens), 3),
+        "scored_tokens": val.n_scored,
+        "floor_nats_per_token": val.floor,
+        "floor_bits_per_byte": bits,
+        "begins": corpus.tokenizer.decode(train.tokens[:60]).strip(),
+    }
+
+
+def facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and values for people."""
+    return [(name.replace("_", " "), _shown(value)) for name, value in facts.items()]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
+
+
+def tale_facts(tale: Tale) -> dict[str, Any]:
+    """A story with its spans, for a program."""
+    return {
+        "text": tale.text,
+        "log_probability": tale.log_probability,
+        "spans": [asdict(span) for span in tale.spans],
+    }
+
+
+def coloured(tales: Sequence[Tale]) -> Text:
+    """Stories whose words are coloured by ability, with the key to the colours."""
+    key = Text("  ").join(Text(name, style) for name, style in STYLES.items())
+    stories = Text("\n").join(
+        Text.assemble(*((tale.text[s.start : s.end], STYLES[s.ability]) for s in tale.spans))
+        for tale in tales
+    )
+    return Text("\n\n").join([key, stories])
+
+
+LONG = 20_000_000
+"""Bytes of text from which tokenizing takes long enough to speak of."""
+
+
+def download_lines(say: Callable[[str], None]) -> Callable[[int, int | None], None]:
+    """A callback for bytes done and in all, which says a line at every tenth of the way."""
+    return _lines("downloading", say)
+
+
+def tokenizing_lines(say: Callable[[str], None]) -> Callable[[int, int], None]:
+    """A callback for bytes done and in all of a text, which is silent when that is short."""
+    lines = _lines("tokenizing", say)
+    return lambda done, total: lines(done, total) if total >= LONG else None
+
+
+def _lines(doing: str, say: Callable[[str], None]) -> Callable[[int, int | None], None]:
+    said = -1
+
+    def progress(done: int, total: int | None) -> None:
+        nonlocal said
+        tenth = 10 * done // total if total else done // 10_000_000
+        if tenth > said:
+            said = tenth
+            of = f" of {memory(total)}" if total else ""
+            say(f"{doing}: {memory(done)}{of}")
+
+    return progress

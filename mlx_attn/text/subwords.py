@@ -1,0 +1,290 @@
+"""SentencePiece tokenizers, made lossless.
+
+Kudo and Richardson, "SentencePiece: A simple and language independent subword tokenizer and
+detokenizer for Neural Text Processing", 2018 (arXiv 1808.06226); the unigram model: Kudo, "Subword
+Regularization", 2018 (arXiv 1804.10959).
+
+SentencePiece writes a space as U+2581, so that a text with that character in it does not come back,
+and it stops at NUL. Here a text is cut into words first; U+2581, NUL and the newline become byte
+tokens, and each distinct word is encoded once. No piece holds a space but at its start, so cutting
+before every space changes nothing in the result, and encoding is as fast as a dictionary.
+"""
+
+import functools
+import hashlib
+import io
+import itertools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+from jaxtyping import UInt16
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.files import write_bytes, write_text
+from mlx_attn.text.characters import (
+    LARGEST_VOCABULARY,
+    ByteTable,
+    encode_by_word,
+    utf8,
+    write_settings,
+)
+from mlx_attn.text.downloads import GPT2_MERGES, fetch
+
+SMALLEST_VOCABULARY = 320  # 256 bytes, the unknown token, and room for letters and pieces
+SAMPLE = 4_000_000  # characters of text that a vocabulary is trained on, at most
+_PASSAGES = 64  # that the sample is made of
+_ALWAYS_BYTES = "\n\0\u2581"
+# A space belongs to the word that follows it. SentencePiece's trainer breaks on huge words.
+_WORDS = re.compile(rf"[{_ALWAYS_BYTES}]| ?[^ {_ALWAYS_BYTES}]{{1,1000}}| ")
+
+
+class SubwordTokenizer(ByteTable):
+    """A SentencePiece model (`bpe` or `unigram`) over 256 byte tokens and learned pieces."""
+
+    def __init__(self, kind: str, model: bytes):
+        self.kind = kind
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        super().__init__([*map(self._piece, range(self._processor.vocab_size()))])
+        token_of_byte = {piece: token for token, piece in enumerate(self._pieces[:257])}
+        self._byte_words = {
+            character: [token_of_byte[bytes([value])] for value in character.encode()]
+            for character in _ALWAYS_BYTES
+        }
+
+    def _piece(self, token: int) -> bytes:
+        if self._processor.is_unknown(token):
+            return b""
+        piece: str = self._processor.id_to_piece(token)
+        if self._processor.is_byte(token):
+            return bytes.fromhex(piece[3:5])  # "<0x0A>"
+        return piece.replace("\u2581", " ").encode()
+
+    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
+        """The token ids of `text`."""
+        utf8(text)
+        words = map(re.Match.group, _WORDS.finditer(text))
+        return encode_by_word(words, self._processor.encode, self._byte_words)
+
+    def save(self, directory: Path) -> None:
+        """Writes `tokenizer.model`, SentencePiece's own format, and `tokenizer.json`."""
+        write_bytes(directory / "tokenizer.model", self._model)
+        write_settings(directory, {"kind": self.kind, "blake2b": _digest(self._model)})
+
+    @classmethod
+    def load(cls, settings: dict[str, Any], directory: Path) -> "SubwordTokenizer":
+        """The tokenizer that `save` wrote.
+
+        Raises:
+            ValueError: The model is not the one that was saved.
+        """
+        model = (directory / "tokenizer.model").read_bytes()
+        if _digest(model) != settings["blake2b"]:
+            raise ValueError(f"tokenizer.model has {len(model)} bytes that were not saved with it")
+        return cls(settings["kind"], model)
+
+    @classmethod
+    def train(cls, kind: str, text: str, vocab_size: int) -> "SubwordTokenizer":
+        """A model of at most `vocab_size` tokens; fewer when `text` does not hold as many.
+
+        The trainer reads at most `SAMPLE` characters, in evenly spread passages, on one thread: the
+        same text gives the same model. When letters would fill more than half of the room beside
+        the 256 bytes, the rarest are left to the bytes.
+
+        Raises:
+            ConfigError: `vocab_size` is out of range, or `text` holds no word.
+        """
+        if not SMALLEST_VOCABULARY <= vocab_size <= LARGEST_VOCABULARY:
+            raise ConfigError(
+                f"a vocabulary of {vocab_size} is not possible for the {kind} tokenizer: choose "
+                f"{SMALLEST_VOCABULARY} (256 bytes and some pieces) to {LARGEST_VOCABULARY}"
+            )
+        utf8(text)
+        words = _training_words(sample([text], len(text)), letters=(vocab_size - 257) // 2)
+        first = next(words, None)
+        if first is None:
+            raise ConfigError(f"the text holds no word to train the {kind} tokenizer on")
+        return cls(kind, _train_model(kind, chain([first], words), vocab_size))
+
+
+def _train_model(kind: str, words: Iterable[str], vocab_size: int) -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(words),
+        model_writer=model,
+        model_type=kind,
+        vocab_size=vocab_size,
+        hard_vocab_limit=False,
+        byte_fallback=True,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=False,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=-1,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def sample(pieces: Iterable[str], length: int) -> str:
+    """What a vocabulary is trained on: a text that is not long, or passages evenly spread over it.
+
+    Args:
+        pieces: The text, which is read once.
+        length: How many characters it has.
+    """
+    if length <= SAMPLE + _PASSAGES:  # a sample is its own sample
+        return "".join(pieces)
+    width, place, passages = SAMPLE // _PASSAGES, 0, [""] * _PASSAGES
+    for piece in pieces:
+        for number in range(_PASSAGES):
+            start = length * number // _PASSAGES - place
+            passages[number] += piece[max(0, start) : max(0, start + width)]
+        place += len(piece)
+    return "\n".join(passages)
+
+
+def _training_words(text: str, letters: int) -> Iterator[str]:
+    """The words of `text`, cut at all but its `letters` most common characters."""
+    by_frequency = sorted(Counter(text).items(), key=lambda item: (-item[1], item[0]))
+    text = text.translate({ord(character): "\n" for character, _ in by_frequency[letters:]})
+    return (word for word in _WORDS.findall(text) if word not in _ALWAYS_BYTES)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+END_OF_TEXT = "<|endoftext|>"
+_SPACE = "\t-\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000"
+_FILE = "tokenizer.bpe"
+
+
+class GPT2Tokenizer(ByteTable):
+    """Token ids of GPT-2: 256 bytes, one for each merge, and the end of text (50256) last.
+
+    As in the book, `<|endoftext|>` written in a text is the one token.
+    """
+
+    kind = "gpt2"
+
+    def __init__(self, merges: str):
+        self._merges = merges
+        pairs = _pairs(merges)
+        pieces = [bytes([byte]) for byte in _bytes_by_symbol().values()]
+        super().__init__([*pieces, *map(b"".join, pairs), END_OF_TEXT.encode()])
+        self._rank = {pair: rank for rank, pair in enumerate(pairs)}
+        self._token = {piece: token for token, piece in enumerate(self._pieces)}
+
+    @classmethod
+    def published(cls, directory: Path) -> "GPT2Tokenizer":
+        """The tokenizer of the published models; downloads its merges to `directory` once."""
+        path = fetch(GPT2_MERGES, directory)
+        try:
+            return cls(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunError(f"{path}: not GPT-2's merges ({error}); delete it and retry") from error
+
+    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
+        """The token ids of `text`."""
+        utf8(text)
+        known = {END_OF_TEXT: [self.vocab_size - 1]}
+        return encode_by_word(_words(text), lambda words: map(self._merge, words), known)
+
+    def _merge(self, word: str) -> list[int]:
+        parts = [bytes([byte]) for byte in word.encode()]
+        while pairs := self._rank.keys() & itertools.pairwise(parts):
+            parts = _join(parts, min(pairs, key=self._rank.__getitem__))
+        return [self._token[part] for part in parts]
+
+    def save(self, directory: Path) -> None:
+        """Writes `tokenizer.bpe`, the merges, and `tokenizer.json`."""
+        write_text(directory / _FILE, self._merges)
+        write_settings(directory, {"kind": self.kind, "vocab_size": self.vocab_size})
+
+    @classmethod
+    def load(cls, settings: dict[str, Any], directory: Path) -> "GPT2Tokenizer":
+        """The tokenizer that `save` wrote.
+
+        Raises:
+            ValueError: The merges are not those that were saved.
+        """
+        tokenizer = cls((directory / _FILE).read_text(encoding="utf-8"))
+        if tokenizer.vocab_size != settings["vocab_size"]:
+            raise ValueError(f"{_FILE} makes {tokenizer.vocab_size} tokens")
+        return tokenizer
+
+
+def _join(parts: list[bytes], pair: tuple[bytes, bytes]) -> list[bytes]:
+    """`parts` with every occurrence of `pair` joined, from left to right."""
+    joined: list[bytes] = []
+    following = iter(range(len(parts)))
+    for index in following:
+        if (*parts[index : index + 2],) == pair:
+            joined.append(b"".join(pair))
+            next(following)
+        else:
+            joined.append(parts[index])
+    return joined
+
+
+def _words(text: str) -> Iterator[str]:
+    for number, passage in enumerate(text.split(END_OF_TEXT)):
+        if number:
+            yield END_OF_TEXT
+        yield from map(re.Match.group, _pattern().finditer(passage))
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    r"""GPT-2's pattern; \p{L} and \p{N}, which `re` lacks, are written out from Unicode's table."""
+    letter, number = _category("L"), _category("N")
+    return re.compile(
+        rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{letter}]+| ?[{number}]+| ?[^{_SPACE}{letter}{number}]+"
+        rf"|[{_SPACE}]+(?![^{_SPACE}])|[{_SPACE}]+"
+    )
+
+
+def _category(initial: str) -> str:
+    """The code points of a Unicode general category as the inside of a character class."""
+    codes = (code for code in range(0x110000) if unicodedata.category(chr(code))[0] == initial)
+    runs = itertools.groupby(enumerate(codes), key=lambda item: item[1] - item[0])
+    members = ([code for _, code in run] for _, run in runs)
+    return "".join(f"\\U{run[0]:08x}-\\U{run[-1]:08x}" for run in members)
+
+
+def _bytes_by_symbol() -> dict[str, int]:
+    """The letters that the list of merges writes bytes with, in the order of their token ids.
+
+    Bytes that print in Latin-1 stand for themselves; the others are U+0100 onwards.
+    """
+    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printing]
+    shown = [*map(chr, printing), *(chr(0x100 + place) for place in range(len(others)))]
+    return dict(zip(shown, printing + others, strict=True))
+
+
+def _pairs(merges: str) -> list[tuple[bytes, bytes]]:
+    """The merges, in order; raises ValueError where a line is not two symbols."""
+    byte_of = _bytes_by_symbol()
+    pairs: list[tuple[bytes, bytes]] = []
+    for line in merges.split("\n"):
+        if line and not line.startswith("#version"):
+            try:
+                left, right = (bytes(map(byte_of.__getitem__, half)) for half in line.split(" "))
+            except (KeyError, ValueError) as error:
+                raise ValueError(f"{line!r} is not two symbols") from error
+            pairs.append((left, right))
+    if not pairs:
+        raise ValueError("there is no merge")
+    return pairs

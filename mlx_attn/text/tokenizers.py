@@ -1,0 +1,123 @@
+"""Tokenizers: text to token ids and exactly back.
+
+    char      one token a character of the training text, sorted (as in nanoGPT)
+    byte      one token a byte of UTF-8; needs no training and reads any text
+    bpe       SentencePiece byte-pair encoding, falling back on bytes
+    unigram   SentencePiece unigram language model, falling back on bytes
+    gpt2      the byte-level BPE of GPT-2, with its published merges
+
+Every kind is lossless: `decode(encode(text)) == text`. Only `char` can refuse a text. A probing
+task has its own, `symbols`, which cannot be chosen and reads nothing but the task's words. The
+bytes of the tokens, concatenated, are the text's UTF-8, so that a stream of tokens is shown with
+`codecs.getincrementaldecoder("utf-8")("replace")` and never splits a character.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
+
+import numpy as np
+from jaxtyping import UInt16
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer, SymbolTokenizer
+from mlx_attn.text.downloads import data_directory
+from mlx_attn.text.subwords import GPT2Tokenizer, SubwordTokenizer
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What training and sampling need of a tokenizer; see the package for the kinds."""
+
+    kind: str
+    vocab_size: int
+
+    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
+        """The token ids of `text`.
+
+        Raises:
+            ConfigError: `text` holds a lone surrogate, or a character outside the vocabulary.
+        """
+        ...
+
+    def decode(self, tokens: Iterable[SupportsIndex]) -> str:
+        """The text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
+        ...
+
+    def token_bytes(self, token: SupportsIndex) -> bytes:
+        """The bytes that `token` stands for.
+
+        Raises:
+            ConfigError: `token` is outside the vocabulary.
+        """
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Writes `tokenizer.json`, and `tokenizer.model` where there is one, into `directory`.
+
+        Raises:
+            RunError: The files cannot be written.
+        """
+        ...
+
+
+_TRAINERS: dict[str, Callable[[str, int, Path], Tokenizer]] = {
+    "char": lambda text, vocab_size, directory: CharacterTokenizer.train(text),
+    "byte": lambda text, vocab_size, directory: ByteTokenizer(),
+    "bpe": lambda text, vocab_size, directory: SubwordTokenizer.train("bpe", text, vocab_size),
+    "unigram": lambda text, vocab_size, directory: SubwordTokenizer.train(
+        "unigram", text, vocab_size
+    ),
+    "gpt2": lambda text, vocab_size, directory: GPT2Tokenizer.published(directory),
+}
+
+_LOADERS: dict[str, Callable[[dict[str, Any], Path], Tokenizer]] = {
+    "char": CharacterTokenizer.load,
+    "byte": ByteTokenizer.load,
+    "bpe": SubwordTokenizer.load,
+    "unigram": SubwordTokenizer.load,
+    "gpt2": GPT2Tokenizer.load,
+    "symbols": SymbolTokenizer.load,
+}
+
+KINDS = tuple(_TRAINERS)
+TRAINED = ("bpe", "unigram")  # the kinds that a vocabulary size is chosen for
+
+
+def train_tokenizer(
+    kind: str, text: str, vocab_size: int = 512, directory: Path | None = None
+) -> Tokenizer:
+    """A tokenizer of `kind` for `text`.
+
+    Args:
+        kind: One of `KINDS`.
+        text: What the vocabulary is made from; `char` needs the whole text.
+        vocab_size: The most tokens that `bpe` and `unigram` may use; a short text yields fewer.
+        directory: Where `gpt2` keeps its merges; `downloads.data_directory()` by default.
+
+    Raises:
+        ConfigError: An unknown kind, or a text or vocabulary size that cannot work.
+        RunError: The merges of `gpt2` cannot be downloaded.
+    """
+    if kind not in _TRAINERS:
+        raise ConfigError(f"unknown tokenizer {kind!r}: choose from {', '.join(KINDS)}")
+    return _TRAINERS[kind](text, vocab_size, directory or data_directory())
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer that was saved in `directory`.
+
+    Raises:
+        RunError: There is none, or it is damaged.
+    """
+    path = directory / "tokenizer.json"
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        return _LOADERS[settings["kind"]](settings, directory)
+    except FileNotFoundError as error:
+        raise RunError(f"{error.filename}: no such file, so there is no tokenizer here") from error
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: the tokenizer is damaged ({error}); make it again") from error

@@ -1,0 +1,240 @@
+"""Several processes that do one thing together, on one machine or several (MLX's ranks).
+
+Every process, or rank, runs the same program. `Ranks` is what a single process is to itself: the
+only rank, which shares with nobody. `JoinedRanks` are several, over a group that MLX connected:
+by TCP in a ring, or whatever else `mlx.launch` offers. All that is exchanged goes through the three
+methods that it overrides, which every rank must call in the same order.
+"""
+
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_attn.errors import ConfigError, RunError
+
+Item = TypeVar("Item")
+
+PLACES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+"""Environment variables that give a process its rank: `mlx.launch` and MPI set them."""
+
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that a rank waits for the others unless told otherwise."""
+
+
+class LostRank(RunError):
+    """Another rank ended, cannot be reached, or is silent for too long."""
+
+
+class Distributed:
+    """A single process, which is all there is.
+
+    Attributes:
+        rank: Its number, from 0. Rank 0 alone writes files and speaks.
+        size: How many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def average(self, tree: Any) -> Any:
+        """The mean over the ranks of every array in a tree, such as a gradient; may be compiled."""
+        return tree
+
+    def sum(self, array: mx.array) -> mx.array:
+        """The sum over the ranks of an array of one shape, evaluated."""
+        return array
+
+    def gather(self, record: Any) -> list[Any]:
+        """Every rank's record, by rank; anything that JSON can say.
+
+        Raises:
+            LostRank: A rank is gone.
+        """
+        return [record]
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wherever one rank waits for others.
+
+        Raises:
+            LostRank: A rank is gone.
+        """
+        yield
+
+    def first(self, record: Any) -> Any:
+        """Rank 0's record, whatever the other ranks give."""
+        return self.gather(record)[0]
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+        self.gather(None)
+
+    def broadcast(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
+        """Rank 0's arrays; the other ranks give arrays of the same names, types and shapes."""
+        others = self.rank > 0
+        # By name: what was read from a file comes in another order than what was made.
+        return {
+            name: self.sum(mx.zeros_like(arrays[name]) if others else arrays[name])
+            for name in sorted(arrays)
+        }
+
+    def share(self, items: Sequence[Item]) -> Sequence[Item]:
+        """This rank's share of a list that all ranks have: every `size`-th item from `rank` on."""
+        return items[self.rank :: self.size]
+
+    def part(self, batch: mx.array) -> mx.array:
+        """This rank's equal part of a batch, along its first axis."""
+        count = batch.shape[0] // self.size
+        return batch[self.rank * count : (self.rank + 1) * count]
+
+    def check_divides(self, batch_size: int) -> None:
+        """Refuse a batch that cannot be shared equally.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+        if batch_size % self.size:
+            fitting = max(1, batch_size // self.size) * self.size
+            raise ConfigError(
+                f"batch_size={batch_size} cannot be shared equally by {self.size} ranks: use a "
+                f"multiple of {self.size}, such as {fitting}"
+            )
+
+    def check_same(self, what: str, value: Any) -> None:
+        """Compare what must be the same everywhere.
+
+        Raises:
+            ConfigError: A rank has another value.
+        """
+        values = self.gather(value)
+        for rank, other in enumerate(values):
+            if other != values[0]:
+                raise ConfigError(f"rank {rank} has another {what} than rank 0")
+
+    def vary_randomness(self, seed: int, step: int) -> None:
+        """Give every rank but the first its own random numbers: a function of (seed, step, rank).
+
+        Rank 0 draws what a single process would.
+        """
+        if self.rank:
+            high, low = np.random.SeedSequence([seed, step, self.rank]).generate_state(2)
+            mx.random.seed((int(high) << 32) | int(low))
+
+
+class JoinedRanks(Distributed):
+    """Several processes.
+
+    Args:
+        group: What connects them.
+        patience: Seconds that one waits for the others.
+        give_up: Called from another thread with what to say when that is not enough; it must end
+            the process, because the thread that waits cannot be called back.
+    """
+
+    def __init__(
+        self, group: mx.distributed.Group, patience: float, give_up: Callable[[str], None]
+    ):
+        self.rank, self.size = group.rank(), group.size()
+        self._group, self._patience, self._give_up = group, patience, give_up
+
+    def average(self, tree: Any) -> Any:
+        """One message for up to 32 MB of arrays."""
+        return nn.average_gradients(tree, self._group)
+
+    def sum(self, array: mx.array) -> mx.array:
+        """Waits for all ranks."""
+        with self.waiting():
+            total = mx.distributed.all_sum(array, group=self._group)
+            mx.eval(total)
+        return total
+
+    def gather(self, record: Any) -> list[Any]:
+        """As JSON in bytes, padded to the longest."""
+        data = json.dumps(record).encode()
+        lengths = np.array(self._gathered(mx.array([len(data)])))
+        padded = np.zeros(lengths.max(), np.uint8)
+        padded[: len(data)] = np.frombuffer(data, np.uint8)
+        rows = np.array(self._gathered(mx.array(padded))).reshape(self.size, -1)
+        return [json.loads(row[:n].tobytes()) for row, n in zip(rows, lengths, strict=True)]
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Gives up when it takes too long."""
+        timer = threading.Timer(self._patience, self._give_up, [self._silence()])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except RuntimeError as error:
+            if "[ring]" not in str(error):
+                raise
+            raise LostRank(
+                f"another of the {self.size} ranks ended, or the connection to it broke"
+            ) from error
+        finally:
+            timer.cancel()
+
+    def _gathered(self, array: mx.array) -> mx.array:
+        with self.waiting():
+            rows = mx.distributed.all_gather(array, group=self._group)
+            mx.eval(rows)
+        return rows
+
+    def _silence(self) -> str:
+        return (
+            f"nothing was heard of another of the {self.size} ranks for {self._patience:g} s: end "
+            "them all, and go on from what was saved"
+        )
+
+
+SINGLE_PROCESS = Distributed()
+"""The only process."""
+
+
+def init_distributed(patience: float, give_up: Callable[[str], None]) -> Distributed:
+    """All ranks that this process was launched with; waits until they are there.
+
+    Args:
+        patience: See `JoinedRanks`.
+        give_up: See `JoinedRanks`.
+
+    Raises:
+        RunError: The environment names ranks that cannot be connected.
+    """
+    place = next((os.environ[name] for name in PLACES if name in os.environ), None)
+    if place is None:
+        return SINGLE_PROCESS
+    try:
+        group = mx.distributed.init()
+    except (RuntimeError, ValueError) as error:
+        raise RunError(f"the ranks cannot be connected: {error}") from error
+    if group.size() > 1:
+        _compile_apart(group.rank())
+        return JoinedRanks(group, patience, give_up)
+    if place != "0":
+        raise RunError(
+            f"this is rank {place}, and nothing says where the others are: start all with "
+            "mlx.launch, or set MLX_HOSTFILE"
+        )
+    return SINGLE_PROCESS
+
+
+def _compile_apart(rank: int) -> None:
+    """Give every rank but the first a temporary folder of its own.
+
+    MLX compiles code for the processor into files there, not in one step: ranks on one machine
+    would read each other's unfinished ones.
+    """
+    if rank:
+        folder = Path(tempfile.gettempdir()) / f"mlx-rank-{rank}-of-{os.getuid()}"
+        folder.mkdir(exist_ok=True)
+        os.environ["TMPDIR"] = str(folder)

@@ -1,0 +1,1 @@
+"""Consoles, numbers for people, and the look of figures and pages."""

@@ -1,0 +1,156 @@
+"""How every figure of the project looks, and how it is written: as SVG, as PNG or for a page.
+
+matplotlib comes with the extra `lab` and is imported when a figure is drawn.
+"""
+
+import io
+import warnings
+from collections.abc import Callable
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlx_attn.errors import RunError
+from mlx_attn.files import write_bytes
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
+"""Told apart by most eyes, on light and on dark grounds (after Okabe and Ito)."""
+
+_INK = "#010203"
+"""Stands for the page's own colour of text, in figures that are made for a page."""
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "mlx_attn",
+    "text.parse_math": False,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "sans-serif"],
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "legend.frameon": False,
+}
+_INK_STYLE = {f"{part}.color": _INK for part in ("text", "xtick", "ytick")} | {
+    f"axes.{part}color": _INK for part in ("edge", "label")
+}
+
+MISSING = "figures need matplotlib: pip install 'mlx-attn[lab]'"
+"""What to say where nothing can be drawn."""
+
+Draw = Callable[[], "Figure"]
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def style(**changes: Any) -> Any:
+    """A context in which every figure of the project looks alike.
+
+    Raises:
+        RunError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise RunError(MISSING) from error
+    settings: Any = {**_STYLE, **changes}
+    return mpl.rc_context(settings)
+
+
+def save_figure(draw: Draw, path: Path) -> list[Path]:
+    """Write a figure as SVG and as PNG; returns the two paths.
+
+    Args:
+        draw: Makes the figure.
+        path: Where, without the ending.
+
+    Raises:
+        RunError: matplotlib is not installed, or the files cannot be written.
+    """
+    paths = [path.with_name(f"{path.name}.{kind}") for kind in ("svg", "png")]
+    with style():
+        figure = draw()
+        for target in paths:
+            write_bytes(target, _bytes(figure, target.suffix[1:], facecolor="white"))
+    return paths
+
+
+def figure_for_page(draw: Draw) -> str:
+    """A figure as SVG that takes the colour of the text around it."""
+    with style(**_INK_STYLE):
+        svg = _bytes(draw(), "svg", transparent=True).decode()
+    return svg[svg.index("<svg") :].replace(_INK, "currentColor")
+
+
+def panels(
+    count: int, columns: int, size: tuple[float, float], **sharing: Any
+) -> "tuple[Figure, list[Any]]":
+    """A figure with so many axes, in rows of so many columns; size is that of one, in inches."""
+    from matplotlib.figure import Figure
+
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
+    for unused in axes[count:]:
+        unused.axis("off")
+    return figure, axes[:count]
+
+
+def _bytes(figure: "Figure", kind: str, **looks: Any) -> bytes:
+    buffer = io.BytesIO()
+    dated = {"Date": None} if kind == "svg" else {}
+    with warnings.catch_warnings():
+        # A glyph that a font lacks is no reason to go without the figure.
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure.savefig(buffer, format=kind, dpi=160, metadata=dated, **looks)
+    return buffer.getvalue()
+
+
+_MISSING = "the page needs jinja2: pip install 'mlx-attn[lab]'"
+
+
+def render(name: str, /, **values: Any) -> str:
+    """The page of a template, with the project's own style and that of the template.
+
+    Args:
+        name: Of the template, without the ending.
+        values: What the template shows; text is escaped.
+
+    Raises:
+        RunError: jinja2 is not installed.
+    """
+    try:
+        import jinja2
+    except ImportError as error:
+        raise RunError(_MISSING) from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    style = markup(template("page.css") + template(f"{name}.css"))
+    return environment.from_string(template(f"{name}.html")).render(style=style, **values)
+
+
+def template(name: str) -> str:
+    """A file that pages are made of."""
+    return (files("mlx_attn.ui") / "templates" / name).read_text(encoding="utf-8")
+
+
+def markup(text: str) -> "Markup":
+    """Text of our own that is markup.
+
+    Raises:
+        RunError: jinja2 is not installed.
+    """
+    try:
+        from markupsafe import Markup
+    except ImportError as error:
+        raise RunError(_MISSING) from error
+    return Markup(text)

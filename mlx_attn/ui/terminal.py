@@ -1,0 +1,100 @@
+"""Numbers as people read them."""
+
+import os
+import stat
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_UNITS = ("", "k", "M", "G", "T")
+
+
+def count(number: int | float) -> str:
+    """A count in three digits: 943, 9.43k, 94.3k, 943k, 9.43M."""
+    unit = 0
+    while abs(number) >= 999.5 and unit < len(_UNITS) - 1:
+        number, unit = number / 1000, unit + 1
+    decimals = 0 if not unit or abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
+    return f"{number:.{decimals}f}{_UNITS[unit]}"
+
+
+def memory(n_bytes: int | float) -> str:
+    """Bytes in decimal units: 20 kB, 12 MB, 1.2 GB."""
+    for size, unit, decimals in ((1e9, "GB", 1), (1e6, "MB", 0)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.{decimals}f} {unit}"
+    return f"{n_bytes / 1e3:.0f} kB"
+
+
+def duration(seconds: int | float) -> str:
+    """Minutes and seconds, or hours: 0:07, 1:42, 2:03:10; a dash where it is not known."""
+    if not 0 <= seconds < 1e7:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def plural(number: int, noun: str) -> str:
+    """A number of things: 1 seed, 5 seeds."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+class _Console(Console):
+    """A console that says when its reader is gone; rich's own would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        # Called while a BrokenPipeError is handled.
+        raise
+
+
+def stderr_console() -> Console:
+    """For progress and messages; rich itself honours NO_COLOR and pipes."""
+    return _Console(stderr=True, highlight=False)
+
+
+def stdout_console() -> Console:
+    """For results."""
+    return _Console(highlight=False)
+
+
+def is_live(console: Console) -> bool:
+    """Whether this is a terminal that can be redrawn, whatever FORCE_COLOR says."""
+    return console.file.isatty() and not console.is_dumb_terminal
+
+
+def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
+    """Names and what they are: aligned and wrapped on a terminal, one plain line each in a pipe."""
+    width = max(len(name) for name, _ in rows)
+    if not console.file.isatty():
+        for name, text in rows:
+            console.print(Text(f"{name:{width}}  {text}".rstrip()), soft_wrap=True)
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(Text(name), Text(text))
+    console.print(table)
+
+
+def discard_unread() -> None:
+    """Send to nowhere what is still written to standard streams that are pipes.
+
+    To be called once the reader of one is gone: which one, the system does not say.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+_PICTURES = _CONTROLS | {127: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+def printable(text: str) -> str:
+    """Text whose control characters are pictures: a model's bytes must not steer a terminal."""
+    return text.translate(_PICTURES)

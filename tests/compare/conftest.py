@@ -1,0 +1,187 @@
+"""Comparisons without trainings: a crew whose losses follow a formula."""
+
+import json
+import math
+import zlib
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlx_attn.compare.comparison import ComparisonRun
+from mlx_attn.compare.plan import ComparisonConfig, Trial, arms_from
+from mlx_attn.compare.result import Comparison, Point, TrialResult
+from mlx_attn.compare.runner import ComparisonEvent, Concluded, Diverged, Outcome, Store
+
+STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
+
+
+def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> TrialResult:
+    """A training with this loss."""
+    point = Point(step=10, tokens=100, seconds=1.0, val_loss=loss)
+    facts: dict[str, Any] = {
+        "seed": seed,
+        "lr_scale": 1.0,
+        "steps": 10,
+        "tokens": 100,
+        "val_loss": loss,
+        "bits_per_byte": 1.0,
+        "above_floor": None,
+        "accuracy": None,
+        "abilities": {},
+        "curve": (point,),
+        "ranks": (),
+        "tok_s": 100.0,
+        "seconds": 1.0,
+        "peak_memory": 1000,
+        "sample": "the cat",
+    }
+    return TrialResult(**{**facts, **fields})
+
+
+class Remembered(Store):
+    """Keeps trainings in memory: writing them safely to a disk takes longer than the formula."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self.outcomes: dict[str, Outcome] = {}
+
+    def __contains__(self, cell: Trial) -> bool:
+        return cell.digest in self.outcomes
+
+    def __getitem__(self, cell: Trial) -> Outcome:
+        return self.outcomes[cell.digest]
+
+    def __setitem__(self, cell: Trial, outcome: Outcome) -> None:
+        self.outcomes[cell.digest] = outcome
+
+
+@dataclass
+class FormulaCrew:
+    """Does trainings by a formula.
+
+    The loss is 1, plus an arm's own effect, plus 0.1 for every factor of 2 between the learning
+    rate and the arm's best one, squared, plus noise that is a function of the training.
+
+    Attributes:
+        store: Where the results go.
+        effects: What each arm's loss is higher by.
+        best_rates: The best learning rates; where none is given, 0.01.
+        diverges: Arms whose trainings all diverge.
+        noise: Standard deviation of the noise.
+        fails_after: Raises KeyboardInterrupt after so many trainings.
+        done: What was trained.
+    """
+
+    store: Store
+    effects: dict[str, float] = field(default_factory=dict)
+    best_rates: dict[str, float] = field(default_factory=dict)
+    diverges: tuple[str, ...] = ()
+    noise: float = 0.0
+    fails_after: float = math.inf
+    size: int = 2
+    way: str = "by a formula"
+    done: list[Trial] = field(default_factory=list)
+
+    def missing(self, cells: Iterable[Trial]) -> list[Trial]:
+        wanted = {cell.digest: cell for cell in cells}
+        return [cell for cell in wanted.values() if cell not in self.store]
+
+    def __call__(self, cells: Iterable[Trial]) -> Generator[tuple[Trial, Outcome], None, None]:
+        for cell in self.missing(cells):
+            if len(self.done) >= self.fails_after:
+                raise KeyboardInterrupt
+            self.store[cell] = self._outcome(cell)
+            self.done.append(cell)
+            yield cell, self.store[cell]
+
+    def _outcome(self, cell: Trial) -> Outcome:
+        if cell.arm in self.diverges:
+            return Diverged("loss nan at step 3")
+        best = self.best_rates.get(cell.arm, 0.01)
+        octaves = math.log2(cell.settings["lr"] / best)
+        # The text's path is another one in every run of the tests, and no part of the noise.
+        facts = {k: v for k, v in cell.settings.items() if k != "data"}
+        number = zlib.crc32(json.dumps([facts, cell.repeat], sort_keys=True).encode())
+        noise = np.random.default_rng(number).normal() * self.noise
+        loss = 1 + self.effects.get(cell.arm, 0.0) + 0.1 * octaves**2 + noise
+        speed = 50.0 if "merged" in cell.arm else 100.0
+        return training(
+            cell.seed, loss, lr_scale=cell.lr_scale, steps=cell.settings["steps"], tok_s=speed
+        )
+
+
+@pytest.fixture
+def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A text of 1,600 characters, and a data directory of its own."""
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
+    path = tmp_path / "story.txt"
+    path.write_text(STORY)
+    return path
+
+
+@pytest.fixture
+def shared(story: Path) -> dict[str, Any]:
+    """Settings of a training that takes a tenth of a second."""
+    return {
+        "data": str(story),
+        "tokenizer": "char",
+        "context_length": 16,
+        "emb_dim": 16,
+        "n_heads": 2,
+        "n_layers": 1,
+        "batch_size": 4,
+        "steps": 8,
+        "warmup": 2,
+        "lr": 0.01,
+    }
+
+
+@pytest.fixture
+def protocol(shared: dict[str, Any]) -> Callable[..., ComparisonConfig]:
+    """Makes a protocol; arms as texts, other fields as keywords."""
+
+    def make(*arms: str, **fields: Any) -> ComparisonConfig:
+        chosen = arms_from(arms or ("standard", "no-query"))
+        return ComparisonConfig(arms=chosen, shared=shared, **{"seeds": 3, **fields})
+
+    return make
+
+
+@pytest.fixture
+def crews(tmp_path: Path) -> Callable[..., FormulaCrew]:
+    """Makes crews that work by the formula, each with a folder of its own."""
+
+    def make(folder: str = "trainings", **facts: Any) -> FormulaCrew:
+        return FormulaCrew(Store(tmp_path / folder), **facts)
+
+    return make
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> FormulaCrew:
+    """A crew that works by the formula and keeps nothing on disk."""
+    return FormulaCrew(Remembered(tmp_path / "trainings"))
+
+
+@pytest.fixture
+def events_of() -> Callable[[ComparisonConfig, Any], list[ComparisonEvent]]:
+    """All that a comparison yields."""
+    return lambda protocol, crew: list(ComparisonRun(protocol, crew, {}))
+
+
+@pytest.fixture
+def conclusion(
+    events_of: Callable[..., list[ComparisonEvent]],
+) -> Callable[[ComparisonConfig, Any], Comparison]:
+    """What a comparison ends with."""
+
+    def conclude(protocol: ComparisonConfig, crew: Any) -> Comparison:
+        last = events_of(protocol, crew)[-1]
+        assert isinstance(last, Concluded)
+        return last.comparison
+
+    return conclude

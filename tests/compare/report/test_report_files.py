@@ -1,0 +1,52 @@
+"""The report as files, and as tables in a terminal."""
+
+import json
+import xml.etree.ElementTree as ET
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from mlx_attn.compare.figures import forest_figure
+from mlx_attn.compare.report import report_of, verdict_tables, write_report
+from mlx_attn.compare.result import comparison_from
+from mlx_attn.ui.plots import save_figure
+
+
+def test_a_page_and_markdown_are_written(comparison, tmp_path, monkeypatch):
+    monkeypatch.setattr("mlx_attn.compare.report.figure_for_page", lambda draw: "<svg></svg>")
+    paths = write_report(comparison(), tmp_path / "there")
+    assert [path.name for path in paths] == ["report.html", "report.md"]
+    assert all(path.stat().st_size > 1000 for path in paths)
+
+
+def test_a_comparison_read_back_gives_the_same_report(comparison):
+    from mlx_attn.compare.report import as_markdown
+
+    made = comparison()
+    again = comparison_from(json.loads(json.dumps(made.as_dict())))
+    assert as_markdown(report_of(again)) == as_markdown(report_of(made))
+
+
+def test_every_figure_has_a_file_name_of_its_own(comparison):
+    names = [plot.name for plot in report_of(comparison()).plots()]
+    assert len(names) == len(set(names)) == 3 * 5 + 1
+
+
+def test_the_forest_plot_is_a_figure_of_its_own(comparison, tmp_path):
+    made = comparison(budgets=["steps"])
+    figure = lambda: forest_figure(made.budget("steps"), made.delta)  # noqa: E731
+    svg, png = save_figure(figure, tmp_path / "forest")
+    words = "".join(ET.parse(svg).getroot().itertext())
+    assert {"merged", "equivalent", "worse"} <= set(words.split())
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("width", [50, 80])
+def test_a_terminal_sees_every_verdict(comparison, width):
+    screen = StringIO()
+    Console(file=screen, width=width).print(verdict_tables(comparison()))
+    shown = screen.getvalue()
+    assert shown.count("equivalent") == 3
+    assert "+0.029 to +0.047" in shown
+    assert "merged-both cannot be had: its attention" in " ".join(shown.split())

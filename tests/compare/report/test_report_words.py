@@ -1,0 +1,83 @@
+"""How numbers and verdicts are put into words."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from mlx_attn.compare.report import summary_lines
+from mlx_attn.compare.wording import (
+    between,
+    number,
+    places,
+    probability,
+    seeds_needed,
+    shown,
+    signed,
+)
+
+
+def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
+    lines = summary_lines(comparison(budgets=["steps"]))
+    assert lines[0] == (
+        "merged is equivalent to standard within 0.02 nats per token: +0.005, 95 % interval "
+        "+0.002 to +0.008, 5 seeds."
+    )
+    assert lines[1].startswith("no-out-proj is worse than standard: +0.038 nats per token, 95 %")
+
+
+def test_an_undecided_arm_is_told_how_many_seeds_would_decide(comparison):
+    lines = summary_lines(comparison(budgets=["seconds"]))
+    assert lines[2].startswith("no-value against standard is undecided: ")
+    assert lines[2].endswith(", 5 seeds; about 23 seeds would decide.")
+
+
+def test_other_budgets_follow_in_short(comparison):
+    found = summary_lines(comparison(budgets=["steps", "seconds"]))[1]
+    assert found.startswith("With equal steps, no-out-proj is worse than standard: +0.038")
+    assert found.endswith(" Worse with equal training time (+0.067).")
+
+
+@pytest.mark.parametrize(
+    ("delta", "decimals"), [(0.02, 3), (0.5, 3), (0.004, 4), (0.0001, 5), (0.0, 3), (2.0, 3)]
+)
+def test_decimals_show_a_tenth_of_delta(delta, decimals):
+    assert places(delta) == decimals
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-0.0001, "+0.000"), (0.0126, "+0.013"), (-0.5, "-0.500"), (None, "-")]
+)
+def test_a_difference_has_its_sign_and_zero_has_no_minus(value, text):
+    assert signed(value, 3) == text
+
+
+def test_what_is_no_number_is_a_dash():
+    assert number(math.nan, 2) == between(None, 2) == probability(math.nan) == "-"
+
+
+def test_the_interval_that_one_seed_does_not_have_is_a_dash():
+    assert between(None, 3) == "-"
+
+
+def test_what_cannot_be_seen_is_shown_as_its_code():
+    assert shown("a\u202eb\x00\n龍") == "a\\u202eb\\x00\n龍"
+
+
+def test_a_thousand_seeds_stands_for_more(comparison):
+    made = comparison(budgets=["seconds"])
+    verdict = made.budgets[0].verdicts["no-value"]
+    assert seeds_needed(replace(verdict, seeds_needed=1000)) == "1000 or more"
+    assert seeds_needed(replace(verdict, seeds_needed=None)) == "-"
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        ((-0.0333, -0.00016), "-0.033 to -0.0002"),
+        ((0.00004, 0.5), "+0.00004 to +0.500"),
+        ((0.0, 1e-9), "+0.000 to +0.000"),
+    ],
+)
+def test_no_end_of_an_interval_is_rounded_to_zero_that_is_beside_it(interval, text):
+    assert between(interval, 3) == text

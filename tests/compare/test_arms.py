@@ -1,0 +1,63 @@
+"""Arms as people write them."""
+
+import pytest
+
+from mlx_attn.compare.plan import arm_from, arms_from
+from mlx_attn.errors import ConfigError
+
+
+def test_a_variant_alone_is_an_arm():
+    arm = arm_from("merged")
+    assert (arm.name, arm.settings) == ("merged", {"variant": "merged"})
+
+
+def test_underscores_name_the_same_variant():
+    assert arm_from("no_query").settings == {"variant": "no-query"}
+
+
+def test_an_arm_may_have_a_name_and_settings():
+    arm = arm_from("one head: merged, n_heads=1, weight-decay=0.1, tied_head=yes")
+    assert arm.name == "one head"
+    assert arm.settings == {
+        "variant": "merged",
+        "n_heads": 1,
+        "weight_decay": 0.1,
+        "tied_head": True,
+    }
+
+
+def test_settings_without_a_variant_are_those_of_the_standard_one():
+    arm = arm_from("n_heads=1")
+    assert (arm.name, arm.settings) == (
+        "standard, n_heads=1",
+        {"variant": "standard", "n_heads": 1},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("merge", "did you mean 'merged'"),
+        ("merged, n_head=1", "did you mean 'n_heads'"),
+        ("merged, n_heads=one", "n_heads=one must be a number"),
+        ("merged, tied_head=2", "true or false"),
+        ("merged, standard", "must describe one arm"),
+        ("", "must describe one arm"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(text, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        arm_from(text)
+
+
+@pytest.mark.parametrize(
+    ("texts", "complaint"),
+    [
+        (["standard"], "at least two arms"),
+        (["standard", "standard"], "two arms are called 'standard'"),
+        (["standard", "plain: standard"], "'plain' and 'standard' are the same"),
+    ],
+)
+def test_arms_must_differ(texts, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        arms_from(texts)

@@ -1,0 +1,96 @@
+"""What a number of seeds can find, against the noncentral t law and against simulation."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from mlx_attn.compare.statistics import (
+    MOST_SEEDS,
+    chance_of_difference,
+    chance_of_equivalence,
+    resolvable,
+    seeds_for,
+)
+from mlx_attn.errors import ConfigError, RunError
+
+
+def noncentral_power(effect, n, level):
+    critical, shift = stats.t.ppf(1 - level / 2, n - 1), effect * np.sqrt(n)
+    return stats.nct.sf(critical, n - 1, shift) + stats.nct.cdf(-critical, n - 1, shift)
+
+
+@pytest.mark.parametrize("n", [3, 5, 20])
+@pytest.mark.parametrize("level", [0.05, 0.01])
+@pytest.mark.parametrize("effect", [0.0, 0.7, 2.0])
+def test_the_power_of_a_t_test_is_that_of_the_noncentral_t_law(n, level, effect):
+    expected = noncentral_power(effect, n, level)
+    assert chance_of_difference(effect, n, level) == pytest.approx(expected, abs=2e-4)
+
+
+@pytest.mark.parametrize(("effect", "margin", "n"), [(0.0, 1.0, 8), (0.5, 1.5, 5), (1.0, 1.0, 9)])
+def test_the_power_of_the_two_one_sided_tests_is_as_simulated(effect, margin, n):
+    drawn = np.random.default_rng(0).normal(effect, 1.0, (20_000, n))
+    error = drawn.std(1, ddof=1) / np.sqrt(n)
+    proved = np.abs(drawn.mean(1)) + stats.t.ppf(0.95, n - 1) * error < margin
+    assert chance_of_equivalence(effect, margin, n, 0.05) == pytest.approx(proved.mean(), abs=0.01)
+
+
+def test_five_seeds_resolve_1_68_standard_deviations():
+    """Cohen's tables of the paired t test: n = 5 finds d = 1.68 with 80 % power."""
+    assert resolvable(1.0, 5) == pytest.approx(1.682, abs=1e-3)
+
+
+def test_34_seeds_find_half_a_standard_deviation():
+    """The textbook number of pairs for d = 0.5 with 80 % power."""
+    assert seeds_for(1.0, 0.5) == 34
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 30])
+@pytest.mark.parametrize("arms", [1, 3, 10])
+def test_as_many_seeds_as_resolve_a_difference_are_those_that_find_it(n, arms):
+    just_found = 1.0001 * resolvable(0.01, n, arms=arms)
+    assert seeds_for(0.01, just_found, arms=arms) == n
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.floats(-3, 3), st.floats(0, 3), st.floats(0.5, 4))
+def test_no_smaller_number_of_seeds_decides(difference, delta, sd):
+    def decides(n):
+        effect, margin = difference / sd, delta / sd
+        return max(
+            chance_of_difference(effect, n, 0.05), chance_of_equivalence(effect, margin, n, 0.05)
+        )
+
+    needed = seeds_for(sd, difference, delta)
+    assert all(decides(n) < 0.8 for n in range(max(2, needed - 20), needed))
+    assert needed == MOST_SEEDS or decides(needed) >= 0.8
+
+
+def test_what_no_number_of_seeds_decides_needs_the_most():
+    assert seeds_for(1.0, 0.0) == seeds_for(0.0, 0.0) == MOST_SEEDS
+
+
+def test_without_spread_two_seeds_decide():
+    assert seeds_for(0.0, 0.1) == 2
+    assert resolvable(0.0, 2) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"n": 1}, "2 seeds: got 1"), ({"n": 5, "power": 0.01}, "power above 1 - confidence")],
+)
+def test_what_cannot_be_planned_is_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        resolvable(1.0, **options)
+
+
+def test_without_scipy_one_line_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.delitem(sys.modules, "mlx_attn.compare.statistics")
+    with pytest.raises(RunError, match=r"pip install 'mlx-attn\[lab\]'"):
+        importlib.import_module("mlx_attn.compare.statistics")

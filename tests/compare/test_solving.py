@@ -1,0 +1,103 @@
+"""Solve rates and steps to a threshold, on data whose answers are in textbooks."""
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from mlx_attn.compare.statistics import Attempt, _scores, log_rank, solve_rate
+from mlx_attn.errors import ConfigError
+
+
+def attempts(*steps: int) -> list[Attempt]:
+    """Negative numbers stand for trainings that ended unsolved."""
+    return [Attempt(steps=abs(n), solved=n > 0) for n in steps]
+
+
+# Weeks of remission of leukaemia patients (Freireich et al., 1963), the classical example.
+TREATED = attempts(
+    *(6, 6, 6, 7, 10, 13, 16, 22, 23),
+    *(-6, -9, -10, -11, -17, -19, -20, -25, -32, -32, -34, -35),
+)
+UNTREATED = attempts(1, 1, 2, 2, 3, 4, 4, 5, 5, 8, 8, 8, 8, 11, 11, 12, 12, 15, 17, 22, 23)
+
+arms = st.lists(st.integers(1, 9).flatmap(lambda n: st.sampled_from([n, -n])), min_size=1).map(
+    lambda steps: attempts(*steps[:6])
+)
+
+
+def test_the_textbook_s_medians():
+    assert solve_rate(TREATED).median_steps == 23
+    assert solve_rate(UNTREATED).median_steps == 8
+
+
+def test_the_textbook_s_observed_less_expected():
+    """9 relapses where 19.25 were expected."""
+    assert _scores([*TREATED, *UNTREATED])[: len(TREATED)].sum() == pytest.approx(-10.25, abs=0.001)
+
+
+def test_the_textbook_s_arms_differ():
+    assert log_rank(TREATED, UNTREATED) < 0.001
+
+
+def test_four_solved_of_five():
+    found = solve_rate(attempts(100, 200, -1000, 300, 400))
+    assert asdict(found) == {
+        "solved": 4,
+        "runs": 5,
+        "rate": 0.8,
+        "interval": pytest.approx((0.2836, 0.9949), abs=1e-4),  # Clopper and Pearson's tables
+        "median_steps": 300,
+    }
+
+
+@pytest.mark.parametrize("steps", [(-100, -100, -100), (50, -100, -100)])
+def test_there_is_no_median_where_fewer_than_half_are_solved(steps):
+    assert solve_rate(attempts(*steps)).median_steps is None
+
+
+@pytest.mark.parametrize("runs", [3, 5, 10])
+def test_the_interval_holds_every_true_rate_as_often_as_asked(runs):
+    solved = np.arange(runs + 1)
+    intervals = [solve_rate(attempts(*[1] * k, *[-1] * (runs - k))).interval for k in solved]
+    low, high = np.array(intervals).T
+    for rate in np.linspace(0, 1, 101):
+        assert stats.binom.pmf(solved, runs, rate)[(low <= rate) & (rate <= high)].sum() >= 0.95
+
+
+def test_all_splits_of_two_arms_of_three_count():
+    """The observed split and its mirror image, of 20."""
+    assert log_rank(attempts(1, 2, 3), attempts(-9, -9, -9)) == pytest.approx(2 / 20)
+
+
+def test_many_trainings_agree_with_the_log_rank_test_of_large_samples():
+    random = np.random.default_rng(0)
+    first, second = random.integers(1, 100, 40), random.integers(20, 120, 40)
+    expected = stats.logrank(first, second).pvalue
+    found = log_rank(attempts(*first.tolist()), attempts(*second.tolist()))
+    assert found == pytest.approx(expected, abs=0.01)
+
+
+@settings(deadline=None, max_examples=60)
+@given(arms, arms)
+def test_it_does_not_matter_which_arm_comes_first(first, second):
+    p_value = log_rank(first, second)
+    assert 0 < p_value <= 1
+    assert log_rank(second, first) == pytest.approx(p_value)
+
+
+def test_equal_arms_are_called_different_at_most_5_times_in_100():
+    steps = np.random.default_rng(1).integers(1, 30, (300, 2, 5))
+    drawn = np.where(steps > 20, -20, steps).tolist()
+    rejected = [log_rank(attempts(*a), attempts(*b)) <= 0.05 for a, b in drawn]
+    assert np.mean(rejected) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 300)
+
+
+def test_an_arm_without_trainings_is_refused():
+    with pytest.raises(ConfigError, match="at least one training"):
+        solve_rate([])
+    with pytest.raises(ConfigError, match="a training of each arm"):
+        log_rank([], attempts(1))

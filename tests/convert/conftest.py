@@ -1,0 +1,90 @@
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.convert.measure import exact_logits
+from mlx_attn.model.gpt import GPT
+from mlx_attn.runs import Run, create_run
+from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.training.config import Settings, resolve
+from mlx_attn.training.trainer import Trainer
+
+SIZES: dict[str, Any] = {
+    "preset": "tiny",
+    "block": "book",
+    "tokenizer": "char",
+    "emb_dim": 32,
+    "n_heads": 4,
+    "n_layers": 2,
+    "context_length": 32,
+    "batch_size": 8,
+    "steps": 30,
+    "warmup": 5,
+    "lr": 1e-2,
+    "drop_rate": 0.0,
+    "compile": "off",
+}
+Trained = Callable[..., GPT]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Corpus:
+    """A few thousand characters in which every third word comes back."""
+    folder = tmp_path_factory.mktemp("text")
+    draw, words = np.random.default_rng(0), ["the", "cat", "sat", "on", "a", "mat", "and", "ran"]
+    text = " ".join(" ".join([*draw.choice(words, 2), "so"]) for _ in range(600))
+    (folder / "text.txt").write_text(text)
+    return prepare(str(folder / "text.txt"), "char", directory=folder)
+
+
+@pytest.fixture(scope="session")
+def settings_of(corpus) -> Callable[..., Settings]:
+    """The settings of a tiny model on that text."""
+    return lambda **changes: resolve({**SIZES, "data": corpus.name, **changes})
+
+
+@pytest.fixture(scope="session")
+def trained(corpus, settings_of) -> Trained:
+    """A model trained for thirty steps, once for each kind."""
+
+    @cache
+    def train(**changes) -> GPT:
+        trainer = Trainer(settings_of(**changes), corpus)
+        for _ in range(30):
+            trainer.launch_step()
+        mx.eval(trainer.model.parameters())
+        trainer.model.eval()
+        return trainer.model
+
+    return train
+
+
+@pytest.fixture
+def run(trained, settings_of, corpus, tmp_path) -> Run:
+    """The run directory of a trained standard model."""
+    model, settings = trained(qkv_bias=True), settings_of(qkv_bias=True)
+    record = settings.record(model.config, digest=corpus.digest)
+    run = create_run(tmp_path / "runs" / "nano", record)
+    corpus.tokenizer.save(run.path)
+    run.save_model(model)
+    return run
+
+
+@pytest.fixture(scope="session")
+def windows(corpus) -> mx.array:
+    """Four windows of the validation text."""
+    return mx.array(corpus.val.tokens[: 4 * 32].reshape(4, 32))
+
+
+@pytest.fixture(scope="session")
+def exact_difference(windows) -> Callable[[GPT, GPT], float]:
+    """The largest difference between the logits of two models computed in float64."""
+
+    def difference(before: GPT, after: GPT) -> float:
+        return np.abs(exact_logits(before, windows) - exact_logits(after, windows)).max()
+
+    return difference

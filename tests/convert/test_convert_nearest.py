@@ -1,0 +1,93 @@
+"""Conversions that cannot be exact give the nearest weights there are."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.convert.measure import figures, rank_points, weight_errors
+from mlx_attn.convert.model import convert
+from mlx_attn.model.gpt import model_cost
+from mlx_attn.training.evaluation import Evaluator
+
+
+@pytest.mark.parametrize(
+    ("variant", "to", "ranks"),
+    [
+        ("merged", "separate", (1, 4, 8, 32)),
+        ("merged-output", "separate-output", (1, 4, 8, 32)),
+        ("merged", "collaborative", (4, 16, 128)),
+    ],
+)
+def test_the_error_falls_as_the_rank_grows(trained, variant, to, ranks):
+    model = trained(variant=variant)
+    errors = [max(weight_errors(model, convert(model, to, rank=rank))) for rank in ranks]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0.1
+    assert errors[-1] < 1e-5
+
+
+def test_heads_that_share_their_maps_come_nearer_than_heads_apart(trained):
+    model = trained()
+    apart = weight_errors(model, convert(model, "separate", rank=4))
+    shared = weight_errors(model, convert(model, "collaborative", rank=4 * model.config.n_heads))
+    assert shared < apart
+
+
+def test_a_rank_sets_the_width_of_what_it_cuts_and_of_nothing_else(trained):
+    model = trained()
+    scores, values = convert(model, "separate", rank=12), convert(model, "separate-output", rank=3)
+    assert scores.config.head_dim == 12
+    assert scores.config.value_dim == 8
+    assert values.config.head_dim == 8
+    assert values.config.value_dim == 3
+
+
+def test_each_rank_is_reported_with_its_loss_size_and_cache(trained, corpus):
+    model, evaluator = trained(), Evaluator(corpus.val, 32)
+    points = list(rank_points(model, "separate", (2, 8), evaluator))
+    assert [point.rank for point in points] == [2, 8]
+    assert points[1].figures == figures(model, evaluator)
+    assert points[0].figures.val_loss > points[1].figures.val_loss
+    # Per layer, four keys of 2 and four values of 8, four bytes each.
+    assert points[0].figures.cache_bytes_per_token == 2 * 4 * (2 + 8) * 4
+    assert points[1].figures.params - points[0].figures.params == 2 * 2 * 4 * 6 * 32
+
+
+def test_several_heads_without_out_proj_are_fitted_to_what_they_wrote(trained, windows):
+    """Nearer than keeping of each head what it wrote into its own coordinates."""
+    model = trained()
+    fitted = convert(model, "no-out-proj", tokens=windows)
+    old, new = model.trf_blocks[0].att, fitted.trf_blocks[0].att
+    x = model.trf_blocks[0].norm1(model.embed(windows))
+    of_fit = np.array(old(x) - new(x))
+    new.W_value.update(_own_rows(old))
+    of_own_rows = np.array(old(x) - new(x))
+    assert np.linalg.norm(of_fit) < 0.95 * np.linalg.norm(of_own_rows)
+
+
+def test_a_fit_leaves_nothing_that_the_heads_could_explain(trained, windows):
+    """The normal equations: what is left is orthogonal to what each head read."""
+    model = trained()
+    fitted = convert(model, "no-out-proj", tokens=windows)
+    old, new = model.trf_blocks[0].att, fitted.trf_blocks[0].att
+    x = model.trf_blocks[0].norm1(model.embed(windows))
+    left = np.array(old(x) - new(x)).reshape(-1, 4, 8)
+    read = np.array(old.weights(x) @ x[:, None]).swapaxes(0, 1).reshape(4, -1, 32)
+    for head in range(4):
+        cosines = read[head].T @ left[:, head]
+        cosines /= np.linalg.norm(read[head], axis=0)[:, None] * np.linalg.norm(
+            left[:, head], axis=0
+        )
+        assert np.abs(cosines).max() < 1e-3
+
+
+def test_shrinking_removes_head_dim_squared_of_every_head_and_pair(trained):
+    model = trained()
+    before, after = (model_cost(m.config).parameters for m in (model, convert(model, "shrunk")))
+    assert before - after == 2 * 2 * 4 * 8**2
+
+
+def _own_rows(att) -> dict[str, mx.array]:
+    weight, out = att.W_value.weight.reshape(4, 8, 32), att.out_proj.weight
+    rows = [out[8 * h : 8 * h + 8, 8 * h : 8 * h + 8] @ weight[h] for h in range(4)]
+    return {"weight": mx.concatenate(rows), "bias": att.out_proj.bias}

@@ -1,0 +1,72 @@
+"""A converted run is a run."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mlx_attn.convert.measure import convert_run, measure_ranks
+from mlx_attn.errors import RunError
+from mlx_attn.runs import open_run
+from mlx_attn.text.corpus import prepare
+from mlx_attn.training.config import settings_from
+from mlx_attn.training.trainer import Trainer
+
+
+def test_the_new_run_holds_the_converted_model(run, corpus, tmp_path):
+    new, outcome = convert_run(run, "merged", tmp_path / "new", corpus)
+    opened = open_run(new.path)
+    assert opened.load_model().config.score == "merged"
+    assert opened.load_tokenizer().vocab_size == corpus.tokenizer.vocab_size
+    assert opened.settings["variant"] == outcome.after.variant == "merged"
+    assert opened.settings["training"] == run.settings["training"]
+    assert opened.settings["converted"]["from"] == str(run.path)
+
+
+def test_the_outcome_says_what_changed(run, corpus, tmp_path):
+    _, outcome = convert_run(run, "merged-both", tmp_path / "new", corpus)
+    assert outcome.logits.logit_difference < 1e-5
+    assert abs(outcome.loss_change) < 1e-6
+    assert outcome.score_error < 1e-6
+    assert outcome.after.cache_bytes_per_token == outcome.before.cache_bytes_per_token / 2
+    assert outcome.weights_removed == outcome.before.params - outcome.after.params < 0
+    assert json.loads(json.dumps(outcome.record()))["weights_removed"] == outcome.weights_removed
+
+
+def test_folded_norms_are_compared_with_the_model_as_it_was(run, corpus, tmp_path):
+    _, outcome = convert_run(run, "merged", tmp_path / "new", corpus, fold_norm=True)
+    assert outcome.logits.logit_difference < 1e-5
+    assert outcome.score_error < 1e-6
+
+
+@pytest.mark.parametrize("to", ["merged", "shrunk", "slim", "no-out-proj"])
+def test_training_goes_on_from_the_new_run(run, corpus, tmp_path, to):
+    new, outcome = convert_run(run, to, tmp_path / "new", corpus)
+    trainer = Trainer(settings_from(new.settings, {}), corpus)
+    trainer.resume(new)
+    assert trainer.progress.step == 0
+    assert trainer.progress.best_loss == outcome.after.val_loss
+    assert trainer.evaluate()[0].loss == pytest.approx(outcome.after.val_loss, abs=1e-6)
+    loss, _ = trainer.launch_step()
+    assert float(np.array(loss)) < 3
+
+
+def test_an_existing_run_is_not_replaced_unasked(run, corpus):
+    with pytest.raises(RunError, match="exists"):
+        convert_run(run, "merged", run.path, corpus)
+
+
+def test_another_text_is_refused(run, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("another text altogether, and long enough. " * 20)
+    with pytest.raises(RunError, match="was trained on another text"):
+        convert_run(run, "merged", tmp_path / "new", prepare(str(other), directory=tmp_path))
+
+
+def test_ranks_are_measured_in_order_and_reported_as_they_come(run, corpus):
+    seen = []
+    curve = measure_ranks(run, "separate", (8, 2), corpus, lambda *done: seen.append(done))
+    assert seen == [(8, 1), (2, 2)]
+    assert [point.rank for point in curve.points] == [8, 2]
+    assert curve.points[0].figures == curve.original
+    assert curve.points[1].error > 0.01

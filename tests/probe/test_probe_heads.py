@@ -1,0 +1,131 @@
+"""Head statistics on maps whose answers are known."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.errors import ConfigError
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+from mlx_attn.probe.heads import (
+    LONGEST,
+    attention_maps,
+    distance,
+    entropy,
+    first,
+    induction,
+    previous,
+    probe,
+    prompt_tokens,
+    repeated_sequences,
+    uniform_map,
+    uniform_statistics,
+)
+from mlx_attn.text.tokenizers import train_tokenizer
+
+T = 6
+
+
+def looks_at(targets: list[int]) -> np.ndarray:
+    """The map of a head that looks at one token only: token i at targets[i]."""
+    return np.eye(len(targets))[targets][None]
+
+
+def model(**choices: Any) -> GPT:
+    sizes: dict[str, Any] = {"vocab_size": 20, "context_length": 12, "emb_dim": 8}
+    heads: dict[str, Any] = {"n_heads": 2, "n_layers": 3}
+    mx.random.seed(0)
+    gpt = GPT(GPTConfig(**(sizes | heads | choices)))
+    gpt.eval()
+    return gpt
+
+
+def test_a_head_that_looks_one_token_back():
+    A = looks_at([0, 0, 1, 2, 3, 4])
+    assert (entropy(A), distance(A), previous(A)) == (0, 1, 1)
+    assert first(A) == pytest.approx(1 / 5)
+
+
+def test_a_head_that_rests_on_the_first_token():
+    A = looks_at([0] * T)
+    assert (first(A), entropy(A)) == (1, 0)
+    assert distance(A) == pytest.approx(3)
+
+
+def test_a_head_that_looks_at_the_token_itself_has_no_distance():
+    A = looks_at(list(range(T)))
+    assert (distance(A), previous(A), first(A)) == (0, 0, 0)
+
+
+def test_the_uniform_head_spreads_over_all_tokens_so_far():
+    A = uniform_map(T)
+    assert entropy(A) == pytest.approx(np.log(range(2, T + 1)).mean())
+    assert distance(A) == pytest.approx(np.mean([1 / 2, 2 / 2, 3 / 2, 4 / 2, 5 / 2]))
+    assert previous(A) == first(A) == pytest.approx(np.mean([1 / i for i in range(2, T + 1)]))
+
+
+def test_a_head_that_looks_after_the_last_occurrence_is_an_induction_head():
+    #         a b c d a  b  c  d
+    targets = [0, 0, 0, 0, 1, 2, 3, 4]
+    assert induction(looks_at(targets)) == 1
+    assert induction(looks_at([0, 0, 0, 0, 0, 1, 2, 3])) == 0
+
+
+def test_without_room_to_repeat_there_is_no_induction_score():
+    assert np.isnan(induction(looks_at([0, 0])))
+    assert np.isnan(uniform_statistics(2, 2)["induction"])
+
+
+@pytest.mark.parametrize(("vocab_size", "context", "n"), [(50, 12, 6), (4, 12, 4), (500, 999, 64)])
+def test_a_repeated_sequence_has_no_token_twice_in_a_reading(vocab_size, context, n):
+    for sequence in repeated_sequences(vocab_size, context):
+        once, again = np.split(sequence, 2)
+        assert len(once) == len(set(once)) == n
+        np.testing.assert_array_equal(once, again)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("n_heads", [1, 4])
+def test_every_variant_has_a_map_per_head(variant, n_heads):
+    tokens = np.arange(10).reshape(1, 10)
+    found = probe(model(n_heads=n_heads, **VARIANTS[variant].maps), tokens)
+    assert found.maps.shape == (3, 1, n_heads, 10, 10)
+    np.testing.assert_allclose(found.maps.sum(-1), 1, atol=1e-5)
+    assert not np.triu(found.maps, 1).any()
+    assert found.scores.effective_rank.shape == found.statistics.entropy.shape == (3, n_heads)
+    assert found.value_outputs.alignment.shape == (3, n_heads, n_heads)
+
+
+def test_maps_are_those_that_the_model_computes_with():
+    gpt, tokens = model(n_layers=1, output="none", value="identity"), np.arange(10)[None]
+    weights = attention_maps(gpt, tokens)[0, 0]
+    block = gpt.trf_blocks[0]
+    x = block.norm1(gpt.embed(mx.array(tokens)))
+    values = np.array(x)[0].reshape(10, 2, 4).transpose(1, 0, 2)
+    heads = (weights @ values).transpose(1, 0, 2).reshape(10, 8)
+    gain = np.array(block.att.residual_gain)
+    np.testing.assert_allclose(gain * heads, np.array(block.att(x))[0], atol=1e-5)
+
+
+def test_statistics_are_averaged_over_texts():
+    gpt, tokens = model(), np.arange(20).reshape(2, 10)
+    alone = [probe(gpt, text[None]).statistics.entropy for text in tokens]
+    np.testing.assert_allclose(probe(gpt, tokens).statistics.entropy, np.mean(alone, axis=0))
+
+
+def test_a_long_prompt_keeps_its_end():
+    tokenizer = train_tokenizer("char", "abcd")
+    np.testing.assert_array_equal(prompt_tokens("aabcd", tokenizer, 3), [[1, 2, 3]])
+
+
+def test_a_prompt_is_never_longer_than_can_be_looked_at():
+    assert prompt_tokens("a" * 999, train_tokenizer("char", "abcd"), 999).shape == (1, LONGEST)
+
+
+@pytest.mark.parametrize("text", ["", "a"])
+def test_a_prompt_needs_two_tokens(text):
+    with pytest.raises(ConfigError, match=f"the prompt is {len(text)} token"):
+        prompt_tokens(text, train_tokenizer("char", "abcd"), 8)

@@ -1,0 +1,83 @@
+"""The numbers of every head in a table and in JSON."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console, RenderableType
+
+from mlx_attn.probe.show import (
+    COLUMNS,
+    caveat,
+    heads_table,
+    legend,
+    number,
+    record,
+    why_multi_headed,
+)
+
+
+def lines(shown: RenderableType) -> list[str]:
+    stream = io.StringIO()
+    Console(width=80, file=stream).print(shown)
+    return stream.getvalue().splitlines()
+
+
+def test_the_table_has_a_row_per_head_and_one_to_compare_with(found):
+    *rows, last = [line.split() for line in lines(heads_table(found()))]
+    places = [f"{layer} {head}" for layer in range(2) for head in range(3)]
+    assert [" ".join(row[:2]) for row in rows[-6:]] == places
+    assert last[0] == "uniform"
+
+
+def test_the_table_fits_a_terminal_of_80_columns_whole(found):
+    assert "…" not in "".join(lines(heads_table(found())))
+
+
+def test_a_head_s_numbers_are_its_own(found):
+    probed = found()
+    row = next(
+        line.split() for line in lines(heads_table(probed)) if line.split()[:2] == ["1", "2"]
+    )
+    values = [column.values(probed)[1, 2] for column in COLUMNS if column.short]
+    assert row[2:] == [number(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-0.001, "0.00"), (1.005, "1.00"), (-2.5, "-2.50"), (float("nan"), "-")]
+)
+def test_numbers_have_two_decimals_and_no_negative_zero(value, text):
+    assert number(value) == text
+
+
+def test_it_is_said_why_it_is_called_multi_headed(found):
+    assert "3 attention maps per layer, 6 in all" in why_multi_headed(found())
+    assert "2 layers of one head: one attention map per layer" in why_multi_headed(found(n_heads=1))
+
+
+def test_it_is_said_when_scores_are_not_one_matrix(found):
+    assert caveat(found()) == ""
+    rotated = found(position="rope")
+    assert "RoPE" in caveat(rotated)
+    assert legend(rotated)[-1] == caveat(rotated)
+
+
+def test_json_holds_every_number_of_every_head(found):
+    probed = found(texts=2)
+    facts = json.loads(json.dumps(record(probed), allow_nan=False))
+    assert (facts["texts"], facts["tokens"], len(facts["heads"])) == (2, 12, 6)
+    head = facts["heads"][4]
+    assert (head["layer"], head["head"]) == (1, 1)
+    assert head["entropy"] == probed.statistics.entropy[1, 1]
+    assert head["S"]["singular_values"] == probed.scores.singular_values[1, 1].tolist()
+    assert head["VO"]["symmetry"] == probed.value_outputs.symmetry[1, 1]
+    assert np.shape(facts["alignment"]["S"]) == (2, 3, 3)
+
+
+def test_what_is_not_known_is_null_in_json(found):
+    probed = found()
+    unknown = replace(probed.statistics, induction=np.full((2, 3), np.nan))
+    facts = record(replace(probed, statistics=unknown))
+    assert facts["heads"][0]["induction"] is None

@@ -1,0 +1,162 @@
+"""The page as a file: what is in it, what is not, and how large it is."""
+
+import base64
+import json
+import re
+import sys
+import zlib
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from mlx_attn.errors import RunError
+from mlx_attn.probe.page import FULL, PageFacts, label, pack_maps, render_page
+from mlx_attn.text.characters import ByteTokenizer
+
+FACTS = PageFacts("a <i>run</i>", "merged & <b>more</b>", "While the model reads.")
+NASTY = b"</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+class NastyTokenizer(ByteTokenizer):
+    """Every token is markup."""
+
+    def token_bytes(self, token):
+        return NASTY
+
+
+class Elements(HTMLParser):
+    """The tags of a page with their attributes."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Pages without figures, which take their time."""
+    monkeypatch.setattr("mlx_attn.probe.page._figures", lambda found: [])
+
+
+def page(probed, tokenizer=None) -> str:
+    return render_page(probed, tokenizer or ByteTokenizer(), FACTS)
+
+
+def data(text: str) -> dict:
+    found = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def unpack(packed: str, layers: int, heads: int, T: int) -> np.ndarray:
+    """What the page's script does, in NumPy."""
+    levels = np.frombuffer(zlib.decompress(base64.b64decode(packed)), np.uint8)
+    maps = np.zeros((layers, heads, T, T))
+    rows, columns = np.tril_indices(T)
+    maps[..., rows, columns] = (levels.reshape(layers, heads, -1) / FULL) ** 2
+    return maps
+
+
+def test_the_page_asks_for_nothing_outside_itself(found):
+    text = page(found())
+    elements = Elements(text)
+    links = [a.get(key) for _, a in elements.found for key in ("src", "href", "xlink:href")]
+    assert all(link.startswith(("#", "data:")) for link in links if link)
+    assert "url(http" not in text
+    assert "@import" not in text
+    assert elements.all("link") == []
+    policy = elements.all("meta")[1]["content"]
+    assert policy
+    assert policy.startswith("default-src 'none'; ")
+
+
+def test_markup_in_tokens_and_names_is_text(no_figures, found):
+    text = page(found(), NastyTokenizer())
+    assert len(Elements(text).all("script")) == 2
+    assert not any(tag in ("i", "b") for tag, _ in Elements(text).found)
+    assert not any("onerror" in attributes for _, attributes in Elements(text).found)
+    assert "a &lt;i&gt;run&lt;/i&gt;" in text
+    assert data(text)["texts"][0]["tokens"][0] == NASTY.decode()
+
+
+def test_only_the_page_s_own_script_may_run(no_figures, found):
+    import hashlib
+
+    text = page(found())
+    script = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text
+
+
+def test_maps_come_back_to_within_a_percent(no_figures, found):
+    probed = found(tokens=12)
+    packed = data(page(probed))["texts"][0]["maps"]
+    np.testing.assert_allclose(unpack(packed, 2, 3, 12), probed.maps[:, 0], atol=0.5 / FULL * 2)
+
+
+def test_every_map_has_a_text_alternative(no_figures, found):
+    probed = found()
+    summaries = data(page(probed))["summaries"]
+    assert np.shape(summaries) == (2, 3)
+    assert f"Entropy {probed.statistics.entropy[1, 2]:.2f} nats" in summaries[1][2]
+
+
+def test_the_numbers_stand_in_the_page_without_a_script(no_figures, found):
+    probed = found()
+    text = re.sub(r"<script.*?</script>", "", page(probed), flags=re.DOTALL)
+    assert f">{probed.scores.effective_rank[1, 1]:.2f}</td>" in text
+    assert "<noscript>" in text
+
+
+def test_one_head_has_no_alignment_to_show(found):
+    assert "Alignment" in page(found())
+    assert "Alignment" not in page(found(n_heads=1))
+
+
+def test_a_page_of_12_layers_of_12_heads_and_256_tokens_stays_under_5_megabytes(found):
+    # Random maps at the spread of scores that compresses worst.
+    scores = 1.5 * np.random.default_rng(0).normal(size=(12, 12, 256, 256))
+    weights = np.tril(np.exp(scores))
+    packed = pack_maps(weights / weights.sum(-1, keepdims=True))
+    rest = len(page(found(n_layers=12, n_heads=12, emb_dim=192, tokens=2)))
+    assert len(packed) + rest < 5_000_000
+
+
+def test_texts_beyond_the_page_s_room_are_left_out(no_figures, found, monkeypatch):
+    probed = found(texts=3)
+    room = 2 * len(pack_maps(probed.maps[:, 0])) + 50
+    assert len(data(page(probed))["texts"]) == 3
+    monkeypatch.setattr("mlx_attn.probe.page.MAP_BYTES", room)
+    assert len(data(page(probed))["texts"]) == 2
+    monkeypatch.setattr("mlx_attn.probe.page.MAP_BYTES", 1)
+    assert len(data(page(probed))["texts"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("piece", "shown"),
+    [
+        (b" the", " the"),
+        (b"\n", "⏎"),
+        (b"a\tb", "a⇥b"),
+        (b"\x00", "\\x00"),
+        (b"\xe2\x82", "\\xe2\\x82"),
+        ("\u202e".encode(), "\\u202e"),
+        ("龍".encode(), "龍"),
+    ],
+)
+def test_a_token_is_shown_so_that_it_can_be_seen(piece, shown):
+    assert label(piece) == shown
+
+
+def test_without_jinja2_it_is_said_how_to_install_it(found, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(RunError, match=r"pip install 'mlx-attn\[lab\]'"):
+        page(found())

@@ -1,0 +1,97 @@
+"""Curves read back from a run, and the drift between two runs."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+from mlx_attn.probe.tracks import pair_drift, read_track
+from mlx_attn.runs import Run, create_run
+from mlx_attn.training.tracking import save_snapshot
+
+SIZES: dict[str, Any] = {"vocab_size": 20, "context_length": 8, "emb_dim": 8, "n_heads": 2}
+TOKENS = np.arange(16).reshape(2, 8)
+
+
+def event(step: int, drift: dict | None = None) -> dict[str, Any]:
+    numbers = {key: [[step, 2.0]] for key in ("effective_rank", "norm", "symmetry")}
+    return {
+        "event": "track",
+        "step": step,
+        "scores": numbers,
+        "value_outputs": numbers,
+        "drift": drift,
+    }
+
+
+@pytest.fixture
+def make(tmp_path) -> Callable[..., Run]:
+    """Makes a run directory of a one-layer model, with weights of some steps."""
+
+    def run(name: str, kept: dict[int, int] | None = None, **choices: Any) -> Run:
+        config = GPTConfig(**(SIZES | {"n_layers": 1, "start": "book"} | choices))
+        made = create_run(tmp_path / name, {"model": config.as_dict(), "training": {}, "text": {}})
+        for step, seed in (kept or {}).items():
+            mx.random.seed(seed)
+            save_snapshot(made, GPT(config), step)
+        return made
+
+    return run
+
+
+def test_curves_are_arrays_by_step_layer_and_head(make):
+    run = make("tracked")
+    for record in ({"event": "step", "step": 1}, event(0), event(5)):
+        run.add_report(record)
+    track = read_track(run)
+    assert track.steps.tolist() == [0, 5]
+    assert track.scores["effective_rank"].tolist() == [[[0, 2]], [[5, 2]]]
+    assert track.drift == {}
+
+
+def test_drift_is_read_where_every_record_has_it(make):
+    run = make("tracked")
+    for step in (0, 5):
+        run.add_report(event(step, {"matrices": [[0.0, step]]}))
+    assert read_track(run).drift["matrices"].shape == (2, 1, 2)
+
+
+def test_a_run_that_was_not_tracked_says_how_to_track(make):
+    with pytest.raises(RunError, match="train with --track 50"):
+        read_track(make("plain"))
+
+
+@pytest.mark.parametrize(
+    "damage", [{"scores": None}, {"step": "x"}, {"scores": {"norm": [[1], []]}}]
+)
+def test_damaged_records_are_refused(make, damage):
+    run = make("damaged")
+    run.append("metrics.jsonl", json.dumps(event(0) | damage) + "\n")
+    with pytest.raises(RunError, match="damaged track records"):
+        read_track(run)
+
+
+def test_two_runs_are_compared_at_the_steps_that_both_kept(make):
+    one, other = make("one", {0: 1, 5: 2, 10: 3}), make("other", {0: 1, 10: 4, 15: 5})
+    found = pair_drift(one, other, TOKENS)
+    assert found.steps.tolist() == [0, 10]
+    for curve in found.drift.values():
+        assert curve.shape == (2, 1, 2)
+        np.testing.assert_allclose(curve[0], 0, atol=1e-6)
+        assert curve[1].min() > 0.01
+
+
+def test_runs_without_common_steps_say_how_to_keep_them(make):
+    with pytest.raises(RunError, match="kept no weights of the same steps"):
+        pair_drift(make("one", {0: 1}), make("other", {5: 1}), TOKENS)
+
+
+def test_runs_of_other_sizes_are_not_compared(make):
+    with pytest.raises(ConfigError, match=r"n_heads=2 and .* has 4"):
+        pair_drift(make("one", {0: 1}), make("other", {0: 1}, n_heads=4), TOKENS)

@@ -1,0 +1,86 @@
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from mlx_attn.errors import RunError
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+from mlx_attn.repl.session import Session, take
+from mlx_attn.runs import Run
+from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.text.tokenizers import train_tokenizer
+
+
+class Echo(GPT):
+    """A model that says the alphabet on from the last letter it read, and a full stop after z."""
+
+    def __call__(self, tokens, caches=None):
+        following = mx.where(tokens == ord("z"), ord("."), tokens + 1)
+        return 100.0 * (following[..., None] == mx.arange(self.config.vocab_size))
+
+
+def voice(name: str, tokenizer: str = "byte") -> LoadedRun:
+    config = GPTConfig(vocab_size=256, context_length=16, emb_dim=8, n_heads=2, n_layers=1)
+    run = Run(Path("runs", name), {"variant": "standard"})
+    return LoadedRun(run, Echo(config), train_tokenizer(tokenizer, "abcxyz", 0))
+
+
+@dataclass
+class Page:
+    """A screen that remembers: answers as they came, everything else line by line."""
+
+    wide: bool = False
+    answers: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        self.messages.append(text)
+
+    def table(self, rows: Sequence[tuple[str, str]]) -> None:
+        self.messages.extend(f"{name}: {meaning}" for name, meaning in rows)
+
+    def heading(self, text: str) -> None:
+        self.answers.append(f"[{text}]")
+
+    def stream(self, pieces: Iterator[str]) -> None:
+        self.answers.append("".join(pieces))
+
+    def columns(self, headings: Sequence[str], streams: Sequence[Iterator[str]]) -> None:
+        self.answers.extend(f"{h}|{''.join(s)}" for h, s in zip(headings, streams, strict=True))
+
+    def note(self, text: str) -> None:
+        self.messages.append(text)
+
+
+RUNS = {"alpha": "byte", "beta": "byte", "letters": "char"}
+
+
+def open_voice(name: str) -> LoadedRun:
+    if name not in RUNS:
+        raise RunError(f"there is no run '{name}'")
+    return voice(name, RUNS[name])
+
+
+@pytest.fixture
+def page() -> Page:
+    return Page()
+
+
+@pytest.fixture
+def session(page) -> Session:
+    return Session(open_voice("alpha"), page, open_voice)
+
+
+@pytest.fixture
+def typed(session) -> Callable[..., Session]:
+    """Types lines into the session."""
+
+    def type_lines(*lines: str) -> Session:
+        for line in lines:
+            take(session, line)
+        return session
+
+    return type_lines

@@ -1,0 +1,276 @@
+"""Whole conversations, without a terminal. The model says the alphabet on from what it reads."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from mlx_attn.repl.session import ALIASES, COMMANDS, SETTINGS
+
+
+def test_any_text_is_continued(typed, page):
+    typed("/max 3", "a", "help", "quit", "exit")
+    assert page.answers == ["bcd", "qrs", "uvw", "uvw"]
+
+
+def test_each_prompt_is_read_alone(typed, page):
+    typed("/max 1", "abc", "x")
+    assert page.answers == ["d", "y"]
+
+
+def test_nothing_typed_is_nothing_asked(typed, page):
+    typed("", "  ", "\n")
+    assert page.answers == page.messages == []
+
+
+def test_an_answer_is_followed_by_what_it_cost(typed, page):
+    typed("/max 1", "a", "/max 2", "a")
+    assert page.messages[1] == "1 token · cache 0 B/token"
+    assert page.messages[3].startswith("2 tokens · ")
+
+
+def test_a_prompt_that_does_not_fit_is_pointed_out(typed, page):
+    typed("/max 1", "a" * 20)
+    assert page.messages[-1].endswith("read the last 8 of 20 prompt tokens")
+
+
+def test_two_slashes_say_one(typed, session):
+    typed("//a")
+    assert session.transcript.turns[0].prompt == "/a"
+
+
+def test_a_block_in_quotes_is_said_whatever_it_holds(typed, session):
+    typed('"""\n/quit\nx\n"""', '"""/quit"""')
+    assert [turn.prompt for turn in session.transcript.turns] == ["/quit\nx", "/quit"]
+
+
+def test_several_lines_are_said_even_if_they_begin_with_a_slash(typed, session):
+    typed("/usr\n/bin")
+    assert session.transcript.turns[0].prompt == "/usr\n/bin"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/hlep", "unknown command '/hlep': did you mean '/help'?"),
+        ("/tmep 1", "unknown command '/tmep': did you mean '/temp'?"),
+        ("/set tmep 1", "unknown setting 'tmep': did you mean 'temp'?"),
+        ("/set temp hot", "temp takes a number, not 'hot'"),
+        ("/topk 1.5", "top_k takes a whole number, not '1.5'"),
+        ("/temp -1", "temp=-1.0 must be 0 (the likeliest token) or more"),
+        ("/max 0", "max=0 must be at least 1"),
+        ("/save", "usage: /save FILE"),
+        ("/load", "usage: /load FILE"),
+        ("/retry", "nothing was said yet: type a text to go on from"),
+        ("/undo", "nothing was said yet: type a text to go on from"),
+        ("/more", "there is no text to go on with yet: type one"),
+        ("/model nowhere", "there is no run 'nowhere'"),
+        ("/vs nowhere", "there is no run 'nowhere'"),
+        ("/vs alpha", "alpha answers already: name another run"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(typed, page, line, message):
+    typed(line)
+    assert page.messages == [message]
+
+
+def test_unknown_characters_are_named_and_nothing_is_kept(typed, page, session):
+    typed("/model letters", "abcd", "/retry")
+    assert "'d'" in page.messages[1]
+    assert session.transcript.turns == []
+
+
+@pytest.mark.parametrize("line", ["/set temp 0.5", "/temp 0.5", "/set temp=0.5", "/TEMP 0.5"])
+def test_a_setting_is_typed_in_several_ways(typed, page, line):
+    assert typed(line).settings.sampler.temp == 0.5
+    assert page.messages == ["temp: 0.5"]
+
+
+def test_every_setting_can_be_typed(typed):
+    values = ["0.1", "5", "0.9", "0.05", "1.5", "7", "9", r"end\n"]
+    session = typed(*(f"/{name} {value}" for name, value in zip(SETTINGS, values, strict=True)))
+    shown = [setting.get(session.settings) for setting in SETTINGS.values()]
+    assert shown == [0.1, 5, 0.9, 0.05, 1.5, 7, 9, ("end\n",)]
+
+
+def test_set_alone_shows_every_setting(typed, page):
+    typed("/set")
+    assert page.messages == [
+        "temp: 0.8",
+        "top_k: 0",
+        "top_p: 1",
+        "min_p: 0",
+        "penalty: 1",
+        "seed: none",
+        "max: 200",
+        "stop: none",
+    ]
+
+
+def test_seed_and_stop_can_be_taken_back(typed):
+    session = typed("/seed 5", "/seed none", "/stop x", "/stop none")
+    assert (session.settings.sampler.seed, session.settings.stop) == (None, ())
+
+
+def test_stop_ends_an_answer_before_it(typed, page):
+    typed("/stop ef", "a")
+    assert page.answers == ["bcd"]
+
+
+def test_more_goes_on_with_the_text_so_far(typed, page, session):
+    typed("/max 2", "a", "/more", "/more x", "/undo", "/more")
+    assert page.answers == ["bc", "de", "yz", "fg"]
+    assert session.transcript.story("alpha") == "abcdefg"
+
+
+def test_retry_answers_the_last_prompt_again_with_the_next_seed(typed, session):
+    typed("/seed 5", "/max 1", "a", "x", "/retry", "/retry")
+    turns = session.transcript.turns
+    assert [turn.prompt for turn in turns] == ["a", "x"]
+    assert [turn.answers[0].seed for turn in turns] == [5, 7]
+
+
+def test_retry_of_more_goes_on_from_the_same_text(typed, session):
+    typed("/max 2", "a", "/more", "/retry")
+    assert session.transcript.story("alpha") == "abcde"
+
+
+def test_undo_forgets_the_last_turn(typed, session, page):
+    typed("a", "x", "/undo")
+    assert [turn.prompt for turn in session.transcript.turns] == ["a"]
+    assert page.messages[-1] == "forgot 'x'"
+
+
+def test_reset_forgets_what_was_said_but_no_setting(typed):
+    session = typed("/temp 0.1", "a", "/reset")
+    assert session.transcript.turns == []
+    assert session.settings.sampler.temp == 0.1
+
+
+def test_another_run_answers_and_goes_on_with_the_text(typed, page, session):
+    typed("/max 2", "a", "/model beta", "/more")
+    assert page.answers == ["bc", "de"]
+    assert session.voice.name == "beta"
+
+
+def test_two_runs_answer_one_after_the_other(typed, page):
+    typed("/max 2", "/vs beta", "a", "/vs off", "x")
+    assert page.answers == ["[alpha]", "bc", "[beta]", "bc", "yz"]
+    assert "alpha answers against beta" in page.messages
+
+
+def test_two_runs_answer_side_by_side_where_there_is_room(typed, page):
+    page.wide = True
+    typed("/max 2", "/vs beta", "a")
+    assert page.answers == ["alpha|bc", "beta|bc"]
+
+
+def test_rates_are_left_out_where_runs_took_turns(typed, page):
+    page.wide = True
+    typed("/max 5", "/vs beta", "a")
+    assert page.messages[-2:] == [f"{run}: 5 tokens · cache 0 B/token" for run in ("alpha", "beta")]
+
+
+def test_two_runs_draw_with_the_same_seed(typed, session):
+    typed("/vs beta", "a")
+    first, second = session.transcript.turns[0].answers
+    assert first.seed == second.seed
+
+
+def test_each_run_goes_on_with_its_own_text(typed, session):
+    typed("/max 1", "/vs beta", "a")
+    session.transcript.turns[0].answers[1].text = "x"
+    typed("/more")
+    assert session.transcript.story("alpha") == "abc"
+    assert session.transcript.story("beta") == "axy"
+
+
+def test_quit_ends_the_conversation(typed, session):
+    assert not session.over
+    assert all(typed(line).over for line in ("/quit", "/q", "/exit"))
+
+
+def test_help_shows_every_command_and_setting(typed, page):
+    typed("/help")
+    lines = [line.partition(":")[0] for line in page.messages]
+    assert {command.usage for command in COMMANDS.values()} <= set(lines)
+    assert {setting.name for setting in SETTINGS.values()} <= set(lines)
+    assert set(ALIASES.values()) <= COMMANDS.keys()
+
+
+def test_info_shows_the_run_and_the_settings(typed, page):
+    typed("/info")
+    assert page.messages[0] == "run: runs/alpha"
+    assert "context: 16 tokens" in page.messages
+    assert "vocabulary: 256 tokens (byte)" in page.messages
+    assert "temp: 0.8" in page.messages
+
+
+def test_a_conversation_is_saved_and_loaded(typed, session, page, tmp_path):
+    path = tmp_path / "story.json"
+    typed("/max 2", "a", "/more", f"/save {path}")
+    saved = deepcopy(session.transcript)
+    typed("/reset", f"/load {path}")
+    assert session.transcript == saved
+    assert page.messages[-3:][0] == f"saved 2 turns to {path}"
+    assert page.messages[-1] == "loaded 2 turns; /more goes on with the last"
+
+
+def test_a_conversation_is_saved_as_text(typed, tmp_path):
+    path = tmp_path / "story.txt"
+    typed("/max 2", "a", "/more", "x", f"/save {path}")
+    assert path.read_text() == "abcde\n\n---\n\nxyz\n"
+
+
+def test_two_answers_are_saved_under_their_runs_names(typed, tmp_path):
+    path = tmp_path / "story.txt"
+    typed("/max 2", "/vs beta", "a", f"/save {path}")
+    assert path.read_text() == "[alpha]\nabc\n\n[beta]\nabc\n"
+
+
+def test_saving_never_overwrites_what_this_session_did_not_write(typed, page, tmp_path):
+    path = tmp_path / "story.txt"
+    path.write_text("precious")
+    typed("a", f"/save {path}")
+    assert page.messages[-1] == f"{path} exists: choose another name, or delete it first"
+    assert path.read_text() == "precious"
+
+
+def test_saving_again_updates_the_file(typed, tmp_path):
+    path = tmp_path / "story.json"
+    typed("a", f"/save {path}", "x", f"/save {path}")
+    assert len(json.loads(path.read_text())["turns"]) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "once upon",
+        "[]",
+        '{"turns": 3}',
+        '{"turns": [{"prompt": "a"}]}',
+        '{"turns": [{"x": 1}]}',
+        '{"turns": [{"prompt": 3, "answers": []}]}',
+        '{"turns": [{"prompt": "a", "answers": [1]}]}',
+    ],
+)
+def test_a_file_that_is_no_transcript_changes_nothing(typed, session, page, tmp_path, content):
+    path = tmp_path / "story.json"
+    path.write_text(content)
+    typed("a", f"/load {path}")
+    assert "not a transcript" in page.messages[-1]
+    assert len(session.transcript.turns) == 1
+
+
+def test_a_missing_file_is_said(typed, page, tmp_path):
+    typed(f"/load {tmp_path / 'no.json'}")
+    assert page.messages[-1].endswith("no.json: cannot be read (No such file or directory)")
+
+
+def test_the_documentation_has_every_command_and_setting():
+    page = (Path(__file__).parents[3] / "docs" / "repl.md").read_text()
+    for command in COMMANDS.values():
+        assert f"| `{command.usage.replace('|', chr(92) + '|')}` |" in page
+    for setting in SETTINGS.values():
+        assert f"`{setting.name}`" in page

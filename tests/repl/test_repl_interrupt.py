@@ -1,0 +1,81 @@
+from dataclasses import dataclass
+
+import pytest
+
+from mlx_attn.repl.screen import interactive_loop, read_lines
+
+
+@dataclass
+class Fingers:
+    """Types lines, and then presses Ctrl-D."""
+
+    lines: list[str]
+
+    def __call__(self) -> str:
+        if not self.lines:
+            raise EOFError
+        return self.lines.pop(0)
+
+
+@pytest.fixture
+def hasty(page, monkeypatch):
+    """A screen on which Ctrl-C is pressed after the third piece of an answer."""
+
+    def stream(pieces):
+        shown = [next(pieces) for _ in range(3)]
+        page.answers.append("".join(shown))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(page, "stream", stream)
+    return page
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_the_text(session, hasty):
+    interactive_loop(session, Fingers(["a", "x"]))
+    assert hasty.answers == ["bcd", "yz."]
+    assert [turn.answers[0].text for turn in session.transcript.turns] == ["bcd", "yz."]
+    assert session.transcript.turns[0].answers[0].finish_reason == "interrupted"
+
+
+def test_ctrl_c_still_shows_what_the_answer_cost(session, hasty):
+    interactive_loop(session, Fingers(["a"]))
+    assert hasty.messages[0].startswith("3 tokens")
+    assert hasty.messages[1] == "stopped; /more goes on"
+
+
+def test_what_was_stopped_can_go_on(session, hasty):
+    interactive_loop(session, Fingers(["a", "/more"]))
+    assert session.transcript.story("alpha") == "abcdefg"
+
+
+def test_ctrl_c_stops_both_of_two_answers(session, hasty):
+    interactive_loop(session, Fingers(["/vs beta", "a", "/quit"]))
+    assert hasty.answers == ["[alpha]", "bcd"]
+    assert session.over
+
+
+def test_ctrl_d_ends_the_conversation(session, page):
+    interactive_loop(session, Fingers([]))
+    assert page.messages == []
+
+
+def test_nothing_is_read_after_quit(session):
+    fingers = Fingers(["/quit", "a"])
+    interactive_loop(session, fingers)
+    assert fingers.lines == ["a"]
+
+
+def test_ctrl_c_ends_a_conversation_from_a_pipe(session, hasty):
+    with pytest.raises(KeyboardInterrupt):
+        read_lines(session, ["a\n", "x\n"])
+    assert hasty.answers == ["bcd"]
+
+
+def test_a_pipe_holds_prompts_commands_and_blocks(session, page):
+    read_lines(session, ["/max 2\n", "\n", "a\n", '"""\n', "/x\n", '"""\n', "/quit\n", "b\n"])
+    assert page.answers == ["bc", "yz"]
+
+
+def test_the_end_of_a_pipe_closes_an_open_block(session):
+    read_lines(session, ['"""a\n', "x"])
+    assert session.transcript.turns[0].prompt == "a\nx"

@@ -1,0 +1,118 @@
+import stat
+import sys
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory, InMemoryHistory
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from mlx_attn.repl.screen import (
+    HINT,
+    CommandCompleter,
+    ForgivingHistory,
+    Prompt,
+    open_history,
+    state_directory,
+)
+
+ALT_ENTER, CTRL_C, CTRL_D = "\x1b\r", "\x03", "\x04"
+
+
+def read(keys: str, n: int = 1, history=None) -> tuple[list[str], list[str]]:
+    """What n prompts give for these keys, and the hints that were shown."""
+    hints: list[str] = []
+    with create_pipe_input() as keyboard:
+        keyboard.send_text(keys)
+        prompt = Prompt(hints.append, history, keyboard, DummyOutput())
+        return [prompt.read() for _ in range(n)], hints
+
+
+def test_enter_sends():
+    assert read("once\rupon\r", 2)[0] == ["once", "upon"]
+
+
+def test_alt_enter_is_a_newline():
+    assert read(f"once{ALT_ENTER}upon\r")[0] == ["once\nupon"]
+
+
+def test_enter_in_an_open_block_is_a_newline():
+    assert read('"""once\rupon\r"""\r')[0] == ['"""once\nupon\n"""']
+
+
+def test_pasted_newlines_stay():
+    assert read("\x1b[200~once\nupon\n\x1b[201~a\r")[0] == ["once\nupon\na"]
+
+
+def test_ctrl_c_clears_the_line_and_tells_how_to_leave():
+    assert read(f"once{CTRL_C}upon\r") == (["upon"], [HINT])
+
+
+def test_ctrl_d_on_an_empty_line_is_the_end():
+    with pytest.raises(EOFError):
+        read(CTRL_D)
+
+
+def completed(line: str) -> list[str]:
+    found = CommandCompleter().get_completions(Document(line), CompleteEvent())
+    return [line[: len(line) + c.start_position] + c.text for c in found]
+
+
+def test_commands_and_settings_complete():
+    assert completed("/te") == ["/temp"]
+    assert completed("/set top") == ["/set top_k", "/set top_p"]
+
+
+@pytest.mark.parametrize("line", ["", "re", "//re", "a /re", "/re\n/re", "/retry x", "/nothing x"])
+def test_nothing_else_completes(line):
+    assert completed(line) == []
+
+
+def test_runs_complete_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("nano", "nano-merged", "tiny"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.json").write_text("{}")
+    assert sorted(completed("/model na")) == ["/model nano", "/model nano-merged"]
+    assert completed("/vs t") == ["/vs tiny"]
+
+
+def test_files_complete(tmp_path):
+    (tmp_path / "story.json").write_text("")
+    assert completed(f"/load {tmp_path}/st") == [f"/load {tmp_path}/story.json"]
+
+
+def test_history_is_kept_in_a_file_for_the_user_alone(tmp_path):
+    directory = tmp_path / "state"
+    read("once\r", history=open_history(directory))
+    assert list(open_history(directory).load_history_strings()) == ["once"]
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (directory, directory / "repl_history")]
+    assert modes == [0o700, 0o600]
+
+
+def test_a_history_that_others_could_read_is_closed_to_them(tmp_path):
+    path = tmp_path / "repl_history"
+    path.touch(mode=0o644)
+    open_history(tmp_path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_without_a_place_for_it_history_stays_in_memory(tmp_path):
+    (tmp_path / "file").touch()
+    assert isinstance(open_history(tmp_path / "file" / "state"), InMemoryHistory)
+
+
+def test_a_full_disk_does_not_end_the_conversation(tmp_path):
+    history: FileHistory = ForgivingHistory(str(tmp_path))  # a directory cannot be written
+    history.append_string("once")
+    assert history.get_strings() == ["once"]
+
+
+def test_the_state_directory_is_the_platforms(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert state_directory() == tmp_path / ".local" / "state" / "mlx_attn"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert state_directory() == tmp_path / "Library" / "Application Support" / "mlx_attn"

@@ -1,0 +1,93 @@
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from mlx_attn.repl.screen import PlainScreen, TerminalScreen
+from mlx_attn.ui.terminal import printable
+
+
+def terminal(width: int) -> tuple[TerminalScreen, io.StringIO]:
+    file = io.StringIO()
+    return TerminalScreen(Console(file=file, width=width, color_system=None)), file
+
+
+def piped(show: Callable[[PlainScreen], None]) -> tuple[str, str]:
+    """What a pipe gets on its two streams."""
+    answers: list[str] = []
+    messages: list[str] = []
+    show(PlainScreen(answers.append, messages.append))
+    return "".join(answers), "".join(messages)
+
+
+def test_a_pipe_gets_answers_and_messages_apart():
+    def show(screen: PlainScreen):
+        screen.stream(iter(["once ", "upon"]))
+        screen.note("2 tokens")
+        screen.say("hello")
+
+    assert piped(show) == ("once upon\n", "2 tokens\nhello\n")
+
+
+def test_a_pipe_gets_two_answers_one_after_the_other():
+    answers, _ = piped(lambda screen: screen.columns(["a", "b"], [iter("xy"), iter("z")]))
+    assert answers == "[a]\nxy\n[b]\nz\n"
+    assert not PlainScreen.wide
+
+
+def test_a_table_in_a_pipe_is_aligned():
+    _, messages = piped(lambda screen: screen.table([("/x", "one"), ("/long", "two")]))
+    assert messages == "/x     one\n/long  two\n"
+
+
+def test_a_terminal_shows_two_texts_side_by_side():
+    screen, file = terminal(83)
+    screen.columns(["a", "b"], [iter(["left\n", "more"]), iter(["right"])])
+    rows = [f"{left:40} │ {right}".rstrip() for left, right in [("a", "b"), ("left", "right")]]
+    assert file.getvalue().splitlines() == [*rows, f"{'more':40} │"]
+
+
+def test_what_was_under_way_is_shown_when_columns_are_stopped():
+    def stopped():
+        yield "half a"
+        raise KeyboardInterrupt
+
+    screen, file = terminal(80)
+    with pytest.raises(KeyboardInterrupt):
+        screen.columns(["a", "b"], [stopped(), iter(["other"])])
+    assert "half a" in file.getvalue()
+    assert "other" in file.getvalue()
+
+
+def test_a_stopped_answer_ends_its_line():
+    def stopped():
+        yield "half"
+        raise KeyboardInterrupt
+
+    screen, file = terminal(40)
+    with pytest.raises(KeyboardInterrupt):
+        screen.stream(stopped())
+    assert file.getvalue() == "half\n"
+
+
+@pytest.mark.parametrize(("width", "wide"), [(40, False), (79, False), (80, True)])
+def test_two_texts_need_eighty_columns(width, wide):
+    assert terminal(width)[0].wide is wide
+
+
+def test_messages_and_tables_fit_a_narrow_terminal():
+    screen, file = terminal(40)
+    screen.say("word " * 30)
+    screen.table([("/command ARGUMENT", "what it does, in a long sentence " * 3)])
+    assert max(map(len, file.getvalue().splitlines())) <= 40
+
+
+def test_an_answer_is_shown_as_it_is():
+    screen, file = terminal(40)
+    screen.stream(iter(["[bold]:smile: ", "x" * 60]))
+    assert file.getvalue() == "[bold]:smile: " + "x" * 60 + "\n"
+
+
+def test_a_model_cannot_steer_the_terminal():
+    assert printable("a\x1b[2Jb\x07\r\x7f\x9b\n\t") == "a␛[2Jb␇␍␡\ufffd\n\t"

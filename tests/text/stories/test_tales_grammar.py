@@ -1,0 +1,174 @@
+"""The grammar engine, by brute force on grammars small enough to write all their texts down."""
+
+import math
+import random
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.text.stories.grammar import (
+    AGREEMENT,
+    COPY,
+    COUNTING,
+    FREE,
+    GRAMMAR,
+    RECALL,
+    Grammar,
+    Lexicon,
+    Variable,
+    Word,
+    unlike,
+)
+
+PEOPLE = Lexicon(
+    (
+        Word("Ann", {"he": "she"}, weight=2),
+        Word("Bob", {"he": "he"}),
+        Word("Cy", {"he": "he"}, weight=3),
+    ),
+    {"he": AGREEMENT},
+)
+FRUIT = Lexicon(
+    (Word("fig", {"a": "a fig", "a_": "a"}), Word("egg", {"a": "an egg", "a_": "an"})),
+    {"a_": AGREEMENT},
+)
+NUMBERS = Lexicon(tuple(Word(text, value=i) for i, text in enumerate(["one", "two", "three"], 1)))
+VARIABLES = {
+    "hero": Variable(PEOPLE),
+    "friend": unlike(PEOPLE, "hero"),
+    "fruit": Variable(FRUIT),
+    "total": Variable(NUMBERS, (), lambda word: word.value > 1),
+    "given": Variable(NUMBERS, ("total",), lambda word, total: word.value < total.value, COUNTING),
+}
+RULES = {
+    "tale": "{new hero} <met> {new friend}. [cry: I want {a new fruit}], {hero.he} said. <end>",
+    "met": "2 * met | went to meet | went off with | saw",
+    "end": "Nobody had {a fruit}. | So {friend} said: {cry}. | Of {new total}, {new given} came.",
+}
+SMALL = Grammar(RULES, VARIABLES, start="tale", terminator="\n")
+
+
+@pytest.fixture(scope="module")
+def every_text() -> list[tuple[str, Fraction]]:
+    return list(SMALL.enumerate())
+
+
+def test_probabilities_of_all_texts_sum_to_one(every_text):
+    assert sum(probability for _, probability in every_text) == 1
+
+
+def test_every_text_has_exactly_one_derivation(every_text):
+    assert max(Counter(text for text, _ in every_text).values()) == 1
+    assert all(SMALL.derivations(text) == [probability] for text, probability in every_text)
+
+
+def test_parse_gives_the_enumerated_log_probability(every_text):
+    for text, probability in every_text:
+        assert SMALL.parse(text) == pytest.approx(math.log(probability), abs=1e-12)
+
+
+def test_a_told_text_has_its_enumerated_log_probability(every_text):
+    exact = dict(every_text)
+    draw = random.Random(0).random
+    for _ in range(500):
+        fragments = SMALL.tell(draw)
+        told = sum(said.log_probability for said in fragments)
+        text = "".join(said.text for said in fragments)
+        assert told == pytest.approx(math.log(exact[text]), abs=1e-12)
+
+
+def test_texts_are_told_as_often_as_their_probability_says(every_text):
+    told, draw = 8_000, random.Random(1).random
+    counts = Counter("".join(said.text for said in SMALL.tell(draw)) for _ in range(told))
+    chi_squared = sum(
+        (counts[text] - told * float(p)) ** 2 / (told * float(p)) for text, p in every_text
+    )
+    freedom = len(every_text) - 1
+    assert chi_squared < freedom + 5 * math.sqrt(2 * freedom)
+
+
+def test_the_mean_of_minus_log_p_is_the_entropy(every_text):
+    entropy = -sum(float(p) * math.log(p) for _, p in every_text)
+    spread = math.sqrt(sum(float(p) * (math.log(p) + entropy) ** 2 for _, p in every_text))
+    told, draw = 8_000, random.Random(2).random
+    nats = -sum(said.log_probability for _ in range(told) for said in SMALL.tell(draw))
+    assert nats / told == pytest.approx(entropy, abs=4 * spread / math.sqrt(told))
+
+
+def test_a_text_that_the_grammar_cannot_tell_has_probability_zero(every_text):
+    text = every_text[0][0]
+    assert SMALL.parse(text) > -math.inf
+    assert SMALL.parse(text.removesuffix("\n")) == -math.inf
+    assert SMALL.parse(text + " ") == -math.inf
+    assert SMALL.parse("Ann met Ann. I want a fig, she said. Nobody had a fig.\n") == -math.inf
+
+
+def test_spans_call_for_the_abilities_that_predict_them():
+    fragments = Grammar(
+        {
+            "tale": "{new hero} wants [cry: {a new fruit}]. <end>",
+            "end": "Does {hero.he}? {hero} says: {cry}, {a fruit}. Then {new total}, {new given}!",
+        },
+        {**VARIABLES, "total": Variable(NUMBERS, (), lambda word: word.value == 2, FREE)},
+        start="tale",
+    ).tell(lambda: 0.0)
+    assert [(said.text, said.ability) for said in fragments] == [
+        ("Ann", FREE),
+        (" wants ", GRAMMAR),
+        ("a fig", FREE),
+        (". ", GRAMMAR),
+        ("Does ", GRAMMAR),
+        ("she", AGREEMENT),
+        ("? ", GRAMMAR),
+        ("Ann", RECALL),
+        (" says: ", GRAMMAR),
+        ("a fig", COPY),
+        (", ", GRAMMAR),
+        ("a", AGREEMENT),
+        (" ", GRAMMAR),
+        ("fig", RECALL),
+        (". Then ", GRAMMAR),
+        ("two", FREE),
+        (", ", GRAMMAR),
+        ("one", COUNTING),
+        ("!", GRAMMAR),
+    ]
+
+
+def test_a_choice_is_free_up_to_the_word_that_reveals_it():
+    grammar = Grammar({"tale": "went to bed | went to eat | ran"}, {}, start="tale")
+    fragments = grammar.tell(lambda: 0.0)
+    assert [(said.text, said.ability) for said in fragments] == [("went to bed", FREE)]
+    fragments = grammar.tell(lambda: 0.99)
+    assert fragments[0].log_probability == pytest.approx(-math.log(3))
+
+
+@pytest.mark.parametrize(
+    ("rules", "complaint"),
+    [
+        ({"tale": "ran | ran away"}, "the words 'ran' also begin 'ran away'"),
+        ({"tale": "same | same"}, "the words 'same' also begin 'same'"),
+        ({"tale": "{new hero} | {new fruit}"}, "begin each option with its own"),
+        ({"tale": "<nothing>"}, "no rule <nothing>"),
+        ({"tale": "{wish}"}, "neither a variable nor a remembered text"),
+    ],
+)
+def test_an_ambiguous_or_dangling_rule_is_refused(rules, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        Grammar(rules, VARIABLES, start="tale")
+
+
+def test_words_that_a_reader_cannot_tell_apart_are_refused():
+    lexicon = Lexicon((Word("Ann"), Word("Anna")))
+    with pytest.raises(ConfigError, match="the word 'Ann' also begins 'Anna'"):
+        Grammar({"tale": "{new hero}"}, {"hero": Variable(lexicon)}, start="tale")
+
+
+def test_a_variable_without_a_word_to_take_is_refused():
+    grammar = Grammar(
+        {"tale": "{new hero}"}, {"hero": Variable(PEOPLE, (), lambda word: False)}, start="tale"
+    )
+    with pytest.raises(ConfigError, match="no word is allowed"):
+        grammar.tell(random.Random(0).random)

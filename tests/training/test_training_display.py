@@ -1,0 +1,163 @@
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from mlx_attn.runs import open_run
+from mlx_attn.training.show import (
+    SAMPLE_TOKENS,
+    Json,
+    Plain,
+    follow,
+    plan_facts,
+    plan_rows,
+    what_is_saved,
+    write_sample,
+)
+
+
+@pytest.fixture
+def stderr():
+    """What goes to stderr."""
+    return io.StringIO()
+
+
+@pytest.fixture
+def display(stderr):
+    return Plain(Console(file=stderr, highlight=False))
+
+
+def never() -> bool:
+    return False
+
+
+def lines(run, file: str) -> list[str]:
+    return (run.path / file).read_text().splitlines()
+
+
+def test_a_training_leaves_its_reports_and_samples_in_the_run(learner, letters, display, capsys):
+    trainer = learner()
+    assert follow(trainer, letters.tokenizer, display, never) == "done"
+    events = [json.loads(line)["event"] for line in lines(trainer.run, "metrics.jsonl")]
+    assert events == ["start", "step", "step", "eval", "step", "step", "eval", "end"]
+    assert [line for line in lines(trainer.run, "samples.txt") if line.startswith("---")] == [
+        "--- step 3",
+        "--- step 6",
+    ]
+    assert "best val loss" in capsys.readouterr().out
+
+
+def test_the_reports_on_stdout_are_those_in_the_run(learner, letters, capsys):
+    trainer = learner()
+    follow(trainer, letters.tokenizer, Json(Console(stderr=True)), never)
+    assert capsys.readouterr().out.splitlines() == lines(trainer.run, "metrics.jsonl")
+
+
+def test_an_interruption_tells_how_to_go_on(learner, letters, display, stderr, capsys):
+    trainer = learner()
+    reason = follow(trainer, letters.tokenizer, display, lambda: trainer.progress.step == 2)
+    assert reason == "interrupted"
+    last = stderr.getvalue().splitlines()[-1]
+    assert last == f"saved at step 2; go on with:  mlx-attn train --resume {trainer.run.path}"
+    assert capsys.readouterr().out == ""
+
+
+def test_before_anything_is_saved_that_is_said(learner):
+    assert what_is_saved(learner()) == "stopped; nothing was saved"
+
+
+def test_what_a_resumed_training_repeats_is_written_once(learner, letters, display):
+    trainer = learner()
+    follow(trainer, letters.tokenizer, display, lambda: trainer.progress.step == 4)
+    trainer.run.add_report({"event": "step", "step": 5})  # after the checkpoint, before a crash
+    trainer.run.add_sample(5, "lost")
+    again = learner(keep=False)
+    again.resume(open_run(trainer.run.path))
+    follow(again, letters.tokenizer, display, never)
+    reports = again.run.metrics()
+    assert [r["step"] for r in reports if r["event"] == "step"] == [2, 3, 4, 6]
+    assert [report["event"] for report in reports].count("end") == 1
+    assert "lost" not in (again.run.path / "samples.txt").read_text()
+
+
+def test_nothing_left_to_do_is_said(learner, letters, display, stderr):
+    run = finished(learner, letters, display)
+    again = learner(keep=False)
+    again.resume(run)
+    follow(again, letters.tokenizer, display, never)
+    assert "nothing left to do at step 6: give more --steps or --minutes" in stderr.getvalue()
+
+
+def finished(learner, letters, display):
+    trainer = learner()
+    follow(trainer, letters.tokenizer, display, never)
+    return open_run(trainer.run.path)
+
+
+def test_when_nobody_reads_on_the_training_is_saved(learner, letters, monkeypatch):
+    class Unread(Plain):
+        def __call__(self, report):
+            raise BrokenPipeError
+
+    monkeypatch.setattr("mlx_attn.training.show.discard_unread", lambda: None)
+    trainer = learner()
+    reason = follow(trainer, letters.tokenizer, Unread(Console(file=io.StringIO())), never)
+    assert reason == "interrupted"
+    assert trainer.run.checkpoint.exists()
+
+
+def test_a_sample_needs_no_newline_in_the_vocabulary(learner, letters):
+    assert len(write_sample(learner(), letters.tokenizer)) == SAMPLE_TOKENS
+
+
+def test_a_sample_leaves_the_random_state_and_the_training_mode_alone(learner, letters):
+    losses = []
+    for samples in (0, 2):
+        trainer = learner(keep=False, drop_rate=0.5, start="gpt2")
+        for _ in range(samples):
+            write_sample(trainer, letters.tokenizer)
+        assert trainer.model.training
+        losses.append(float(trainer.launch_step()[0]))
+    assert losses[0] == losses[1]
+
+
+def test_the_plan_says_what_is_trained_on_what(learner, letters):
+    rows = dict(plan_rows(learner(keep=False, variant="merged"), letters))
+    assert rows["variant"] == "merged"
+    assert "S_h" in rows["formula"]
+    assert rows["model"].startswith("1 layers, 2 heads of 8, width 16, context 8")
+    assert rows["text"].startswith("letters: 900 tokens to train on, 220 to validate, char")
+    assert rows["training"] == "6 steps, 32 tokens a step, muon"
+
+
+def test_the_plan_of_a_resumed_training_says_how_far_it_is(learner, letters, display):
+    run = finished(learner, letters, display)
+    again = learner(keep=False, steps=9)
+    again.resume(run)
+    assert dict(plan_rows(again, letters))["training"].endswith("; 6 steps are done")
+
+
+def test_maps_without_a_name_have_no_formula(learner, letters):
+    rows = dict(plan_rows(learner(keep=False, score="no_key", output="merged"), letters))
+    assert rows["variant"] == "no_key+linear+merged"
+    assert "formula" not in rows
+
+
+@pytest.mark.parametrize(
+    ("budget", "shown"),
+    [
+        ({"minutes": 2.5}, "2.5 minutes"),
+        ({"epochs": 3.0}, "3 epochs"),
+        ({"steps": 5, "minutes": 1.0}, "5 steps or 1 minutes"),
+    ],
+)
+def test_the_plan_says_what_bounds_the_training(learner, letters, budget, shown):
+    rows = dict(plan_rows(learner(keep=False, **{"steps": 0, **budget}), letters))
+    assert rows["training"].startswith(shown)
+
+
+def test_the_plan_for_a_program_has_numbers(learner, letters):
+    facts = plan_facts(learner(keep=False), letters)
+    assert json.loads(json.dumps(facts)) == facts
+    assert (facts["event"], facts["steps"], facts["tokens_per_step"]) == ("plan", 6, 32)
