@@ -7,7 +7,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from mlx_attn.compare.plan import AGAIN_SEED, ComparisonConfig, Trial, corpus_of, floor_of
-from mlx_attn.compare.result import ArmResult, BudgetResult, Comparison, Noise, TrialResult, Tuning
+from mlx_attn.compare.result import AATest, ArmResult, BudgetResult, Comparison, TrialResult, Tuning
 from mlx_attn.compare.runner import (
     Began,
     ComparisonEvent,
@@ -18,8 +18,8 @@ from mlx_attn.compare.runner import (
     Runner,
     Store,
 )
-from mlx_attn.compare.statistics import judge, resolvable
-from mlx_attn.compare.tuning import Choice, Tuner, trained
+from mlx_attn.compare.statistics import judge, minimum_detectable_effect
+from mlx_attn.compare.tuning import TunedArm, Tuner, trial_for
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost
@@ -30,7 +30,7 @@ FEWEST_SEEDS, MOST_SEEDS = 3, 30
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TrialPlan:
     """The trainings of a comparison's verdict.
 
     Attributes:
@@ -41,16 +41,16 @@ class Layout:
     """
 
     protocol: ComparisonConfig
-    choices: Sequence[Choice]
+    choices: Sequence[TunedArm]
     vocab_size: int
     speeds: Mapping[str, float]
 
     @property
-    def control(self) -> Choice:
+    def control(self) -> TunedArm:
         """What the other arms are compared with."""
         return self.choices[0]
 
-    def changes(self, budget: str, choice: Choice) -> dict[str, Any]:
+    def changes(self, budget: str, choice: TunedArm) -> dict[str, Any]:
         """What an arm changes under a budget.
 
         Raises:
@@ -60,25 +60,25 @@ class Layout:
             budget, self.protocol, self.control, choice, self.vocab_size, self.speeds
         )
 
-    def trainings(self, budget: str, choice: Choice, seeds: Sequence[int]) -> list[Trial]:
+    def trainings(self, budget: str, choice: TunedArm, seeds: Sequence[int]) -> list[Trial]:
         """The trainings of an arm under a budget, seed by seed.
 
         Raises:
             ConfigError: The arm cannot be had under this budget.
         """
         changes = self.changes(budget, choice)
-        return [trained(self.protocol, choice, seed, changes) for seed in seeds]
+        return [trial_for(self.protocol, choice, seed, changes) for seed in seeds]
 
     def again(self, seeds: Sequence[int]) -> list[Trial]:
         """The control once more, seed by seed: the same batches, other weights to start with."""
         return [
-            trained(self.protocol, self.control, seed, {"init_seed": AGAIN_SEED + seed})
+            trial_for(self.protocol, self.control, seed, {"init_seed": AGAIN_SEED + seed})
             for seed in seeds
         ]
 
     def repeat(self, seeds: Sequence[int]) -> Trial:
         """The control's first training once more, the same in every respect."""
-        return replace(trained(self.protocol, self.control, seeds[0]), repeat=1)
+        return replace(trial_for(self.protocol, self.control, seeds[0]), repeat=1)
 
     def all(self, seeds: Sequence[int]) -> Iterator[Trial]:
         """Every training, seed by seed, so that an interruption leaves whole pairs behind."""
@@ -168,8 +168,8 @@ def equal_seconds(steps: int, control: float, arm: float) -> dict[str, Any]:
 def changes_for(
     budget: str,
     protocol: ComparisonConfig,
-    control: Choice,
-    choice: Choice,
+    control: TunedArm,
+    choice: TunedArm,
     vocab_size: int,
     speeds: Mapping[str, float],
 ) -> dict[str, Any]:
@@ -192,8 +192,8 @@ def changes_for(
 FLOAT_BYTES = 4
 
 
-def conclude(
-    layout: Layout,
+def summarize(
+    layout: TrialPlan,
     store: Store,
     corpus: Corpus,
     tunings: Sequence[Tuning],
@@ -226,7 +226,7 @@ def conclude(
     )
 
 
-def _shared(layout: Layout) -> dict[str, Any]:
+def _shared(layout: TrialPlan) -> dict[str, Any]:
     """All settings of the control but what sets arms apart, for people."""
     settings = layout.protocol.settings(layout.control.arm)
     own = {key for choice in layout.choices for key in choice.arm.settings}
@@ -234,7 +234,7 @@ def _shared(layout: Layout) -> dict[str, Any]:
     return {"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}}
 
 
-def _budget(budget: str, layout: Layout, store: Store, seeds: Sequence[int]) -> BudgetResult:
+def _budget(budget: str, layout: TrialPlan, store: Store, seeds: Sequence[int]) -> BudgetResult:
     arms: list[ArmResult] = []
     refused: dict[str, str] = {}
     for choice in layout.choices:
@@ -254,7 +254,7 @@ def _budget(budget: str, layout: Layout, store: Store, seeds: Sequence[int]) -> 
 
 
 def _arm(
-    budget: str, choice: Choice, layout: Layout, store: Store, seeds: Sequence[int]
+    budget: str, choice: TunedArm, layout: TrialPlan, store: Store, seeds: Sequence[int]
 ) -> ArmResult:
     """An arm's trainings and its size.
 
@@ -291,7 +291,7 @@ def _differences(arm: ArmResult, control: ArmResult) -> list[float]:
     return [one.val_loss - other.val_loss for one, other in pairs]
 
 
-def _noise(layout: Layout, store: Store, seeds: Sequence[int]) -> Noise:
+def _noise(layout: TrialPlan, store: Store, seeds: Sequence[int]) -> AATest:
     """The control against itself.
 
     Raises:
@@ -306,7 +306,7 @@ def _noise(layout: Layout, store: Store, seeds: Sequence[int]) -> Noise:
     losses = [training.val_loss for training in once]
     differences = [a.val_loss - b.val_loss for a, b in zip(again, once, strict=True)]
     name, protocol = layout.control.arm.name, layout.protocol
-    return Noise(
+    return AATest(
         repeat_difference=abs(repeated[0].val_loss - losses[0]),
         seed_spread=stdev(losses) if len(losses) > 1 else 0.0,
         verdict=judge({name: differences}, protocol.delta, protocol.confidence)[name],
@@ -347,12 +347,12 @@ class ComparisonRun:
         choices, tunings = yield from tuner()
         tuning = yield from self._timed(tuner, choices, tunings)
         speeds = {name: median(t.tok_s for t in done) for name, done in tuning.items()}
-        layout = Layout(self.protocol, choices, self.vocab_size, speeds)
+        layout = TrialPlan(self.protocol, choices, self.vocab_size, speeds)
         seeds = range(self._seeds(layout, tuning))
         minutes = layout.seconds(tuning) * len(seeds) / self.crew.size / 60
         yield Planned(len(seeds), minutes, self._resolves(tuner, choices, len(seeds)))
         yield from self._train("verdict", layout.all(seeds))
-        yield Concluded(conclude(layout, self.store, self.corpus, tunings, seeds, self.versions))
+        yield Concluded(summarize(layout, self.store, self.corpus, tunings, seeds, self.versions))
 
     def _train(self, stage: str, cells: Iterable[Trial]) -> Generator[ComparisonEvent, None, None]:
         """Do the trainings that the store lacks."""
@@ -368,26 +368,28 @@ class ComparisonRun:
             yield Finished(cell, outcome, left, left * each / self.crew.size)
 
     def _timed(
-        self, tuner: Tuner, choices: Sequence[Choice], tunings: Sequence[Tuning]
+        self, tuner: Tuner, choices: Sequence[TunedArm], tunings: Sequence[Tuning]
     ) -> Generator[ComparisonEvent, None, dict[str, list[TrialResult]]]:
         """Finished trainings of every arm, for their times: those of tuning, or a first seed."""
         if tunings:
             first = [tuning for tuning in tunings if tuning.knob == "lr"]
             return {t.arm: done for t in first if (done := tuner.trainings(t))}
-        cells = [trained(self.protocol, choice, 0) for choice in choices]
+        cells = [trial_for(self.protocol, choice, 0) for choice in choices]
         yield from self._train("first seed", cells)
         outcomes = {cell.arm: self.store[cell] for cell in cells}
         return {arm: [o] for arm, o in outcomes.items() if isinstance(o, TrialResult)}
 
-    def _resolves(self, tuner: Tuner, choices: Sequence[Choice], seeds: int) -> float | None:
+    def _resolves(self, tuner: Tuner, choices: Sequence[TunedArm], seeds: int) -> float | None:
         """The smallest difference to expect to find, judged by the spread seen while tuning."""
         spread = tuner.spread(choices) if self.protocol.tunes else None
         if not spread or seeds < 2:
             return None
         arms = len(choices) - 1
-        return resolvable(spread, seeds, confidence=self.protocol.confidence, arms=arms)
+        return minimum_detectable_effect(
+            spread, seeds, confidence=self.protocol.confidence, arms=arms
+        )
 
-    def _seeds(self, layout: Layout, tuning: Mapping[str, Sequence[TrialResult]]) -> int:
+    def _seeds(self, layout: TrialPlan, tuning: Mapping[str, Sequence[TrialResult]]) -> int:
         """Seeds of the verdict. Counted from what trainings took, so that resuming changes none."""
         if self.protocol.seeds:
             return self.protocol.seeds

@@ -30,7 +30,7 @@ from mlx_attn.compare.figures import (
     tuning_figure,
 )
 from mlx_attn.compare.result import ArmResult, BudgetResult, Comparison, TrialResult
-from mlx_attn.compare.statistics import Attempt, holm, log_rank, solve_rate
+from mlx_attn.compare.statistics import TimeToSolve, holm, log_rank, solve_rate
 from mlx_attn.compare.wording import (
     MISSING,
     between,
@@ -193,19 +193,19 @@ def solving_section(budget: BudgetResult, comparison: Comparison) -> Section:
     return Section("Solved", (table,))
 
 
-def _attempts(arm: ArmResult) -> list[Attempt]:
+def _attempts(arm: ArmResult) -> list[TimeToSolve]:
     """When each seed solved the task; none where a seed has no accuracy."""
     curves = [[p for p in training.curve if p.accuracy is not None] for training in arm.trainings]
     return [_attempt(training) for training in arm.trainings] if all(curves) else []
 
 
-def _attempt(training: TrialResult) -> Attempt:
+def _attempt(training: TrialResult) -> TimeToSolve:
     right = [p.step for p in training.curve if p.accuracy is not None and p.accuracy >= SOLVED]
-    return Attempt(steps=min(right, default=training.steps), solved=bool(right))
+    return TimeToSolve(steps=min(right, default=training.steps), solved=bool(right))
 
 
 def _solving_row(
-    arm: str, attempts: list[Attempt], confidence: float, p_value: float | None
+    arm: str, attempts: list[TimeToSolve], confidence: float, p_value: float | None
 ) -> tuple[str, ...]:
     rate = solve_rate(attempts, confidence)
     low, high = rate.interval

@@ -154,7 +154,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
+class AATest:
     """The A/A run: the control against itself.
 
     Attributes:
@@ -198,7 +198,7 @@ class Comparison:
     confidence: float
     text: Mapping[str, Any]
     versions: Mapping[str, Any]
-    noise: Noise | None
+    noise: AATest | None
     tunings: tuple[Tuning, ...]
     budgets: tuple[BudgetResult, ...]
     seconds: float
@@ -233,9 +233,9 @@ def training_from(record: Mapping[str, Any]) -> TrialResult:
     return TrialResult(**{**record, **parts})
 
 
-def _noise(record: Mapping[str, Any]) -> Noise:
+def _noise(record: Mapping[str, Any]) -> AATest:
     verdict: Any = _verdict(record["verdict"])
-    return Noise(**{**record, "verdict": verdict})
+    return AATest(**{**record, "verdict": verdict})
 
 
 def _verdict(record: Mapping[str, Any]) -> Verdict:

@@ -131,7 +131,7 @@ GLANCE = 32
 _PROMPT_TOKENS, _SAMPLE_TOKENS = 8, 60
 
 
-def train_cell(cell: Trial, should_stop: Callable[[], bool] = never) -> TrialResult | None:
+def train_trial(cell: Trial, should_stop: Callable[[], bool] = never) -> TrialResult | None:
     """Do a training; None when it was told to stop.
 
     Raises:
@@ -142,7 +142,7 @@ def train_cell(cell: Trial, should_stop: Callable[[], bool] = never) -> TrialRes
     settings = resolve(cell.settings)
     corpus = unchanged_corpus(cell, settings)
     trainer = Trainer(settings, corpus)
-    recording = Recording(cell, trainer, corpus)
+    recording = TrialRecorder(cell, trainer, corpus)
     for report in train(trainer, should_stop):
         recording.take(report)
     return recording.training()
@@ -160,7 +160,7 @@ def unchanged_corpus(cell: Trial, settings: Settings) -> Corpus:
     return corpus
 
 
-class Recording:
+class TrialRecorder:
     """The course of a training, taken down report by report.
 
     Args:
@@ -171,7 +171,7 @@ class Recording:
 
     def __init__(self, cell: Trial, trainer: Trainer, corpus: Corpus):
         self.cell, self.trainer, self.corpus = cell, trainer, corpus
-        self._glance = Glance(trainer, corpus)
+        self._glance = SubsetEvaluator(trainer, corpus)
         self._points: list[Point] = []
         self._ranks: list[RankPoint] = []
         self._ended: Ended | None = None
@@ -214,7 +214,7 @@ class Recording:
         )
 
 
-class Glance:
+class SubsetEvaluator:
     """The loss on a few windows of the validation text, spread over it, the same for every arm."""
 
     def __init__(self, trainer: Trainer, corpus: Corpus):
@@ -623,7 +623,7 @@ def _keeping() -> Iterator[None]:
         raise LostRank(f"{lost}; finished trainings are kept: the same command goes on") from lost
 
 
-def train_cells(
+def train_together(
     cells: Sequence[Trial], should_stop: Callable[[], bool] = never
 ) -> Iterator[tuple[Trial, Outcome]]:
     """Do trainings that differ in seeds and learning rates alone; none when told to stop.
@@ -638,7 +638,7 @@ def train_cells(
     seconds = step_seconds(settings[0], corpus)
     replicas = replicas_of(settings, corpus)
     pairs = zip(cells, replicas, strict=True)
-    recordings = {replica: Recording(cell, replica, corpus) for cell, replica in pairs}
+    recordings = {replica: TrialRecorder(cell, replica, corpus) for cell, replica in pairs}
     for replica, report in train_replicas(replicas, Together(), should_stop):
         recording = recordings[replica]
         if isinstance(report, Failed):

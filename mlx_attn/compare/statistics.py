@@ -208,12 +208,12 @@ def _resamples(n: int) -> tuple[Int64[np.ndarray, "R n"], Float64[np.ndarray, "R
 
 
 MOST_SEEDS = 1000
-"""Where `seeds_for` stops looking."""
+"""Where `required_seeds` stops looking."""
 
 _NODES = 500
 
 
-def resolvable(
+def minimum_detectable_effect(
     sd: float, n: int, confidence: float = 0.95, power: float = 0.8, arms: int = 1
 ) -> float:
     """The smallest true difference that a paired two-sided t test finds, in the unit of sd.
@@ -233,7 +233,7 @@ def resolvable(
     return sd * _effect(n, _level(confidence, power, arms), power)
 
 
-def seeds_for(
+def required_seeds(
     sd: float,
     difference: float,
     delta: float = 0.0,
@@ -262,20 +262,20 @@ def seeds_for(
         return 2 if difference or delta else MOST_SEEDS
 
     def chance(n: int) -> float:
-        found = chance_of_difference(difference / sd, n, level)
-        return max(found, chance_of_equivalence(difference / sd, delta / sd, n, level))
+        found = power_of_difference(difference / sd, n, level)
+        return max(found, power_of_equivalence(difference / sd, delta / sd, n, level))
 
     return 2 + bisect_left(range(2, MOST_SEEDS), power, key=chance)
 
 
-def chance_of_difference(effect: float, n: int, level: float) -> float:
+def power_of_difference(effect: float, n: int, level: float) -> float:
     """How often a two-sided t test of that level finds a difference of so many deviations."""
     critical = special.stdtrit(n - 1, 1 - level / 2) * _spreads(n)
     shift = effect * sqrt(n)
     return float(np.mean(special.ndtr(shift - critical) + special.ndtr(-shift - critical)))
 
 
-def chance_of_equivalence(effect: float, margin: float, n: int, level: float) -> float:
+def power_of_equivalence(effect: float, margin: float, n: int, level: float) -> float:
     """How often two one-sided tests prove such a difference smaller than the margin, likewise."""
     reach = margin * sqrt(n) - special.stdtrit(n - 1, 1 - level) * _spreads(n)
     shift = effect * sqrt(n)
@@ -288,7 +288,7 @@ def _effect(n: int, level: float, power: float) -> float:
     """The difference, in standard deviations, that is found with that power."""
     largest = (special.stdtrit(n - 1, 1 - level / 2) * _spreads(n)[-1] + 10) / sqrt(n)
     found = optimize.root_scalar(
-        lambda effect: chance_of_difference(effect, n, level) - power, bracket=(0, largest)
+        lambda effect: power_of_difference(effect, n, level) - power, bracket=(0, largest)
     )
     return float(found.root)
 
@@ -351,7 +351,7 @@ def judge(
 
 
 def _resolves(found: Sample, confidence: float, arms: int) -> float:
-    return resolvable(found.spread, found.size, confidence, arms=arms)
+    return minimum_detectable_effect(found.spread, found.size, confidence, arms=arms)
 
 
 def _seeds_needed(
@@ -361,7 +361,7 @@ def _seeds_needed(
         return None
     if found.size < 2:
         return 2
-    return seeds_for(found.spread, found.mean, delta, confidence, arms=arms)
+    return required_seeds(found.spread, found.mean, delta, confidence, arms=arms)
 
 
 def _check(paired: Mapping[str, Sequence[float]], delta: float, confidence: float) -> None:
@@ -385,7 +385,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class TimeToSolve:
     """One training on a task.
 
     Attributes:
@@ -418,7 +418,7 @@ class SolveRate:
     median_steps: float | None
 
 
-def solve_rate(attempts: Sequence[Attempt], confidence: float = 0.95) -> SolveRate:
+def solve_rate(attempts: Sequence[TimeToSolve], confidence: float = 0.95) -> SolveRate:
     """The summary of an arm's trainings on a task.
 
     Raises:
@@ -437,7 +437,7 @@ def solve_rate(attempts: Sequence[Attempt], confidence: float = 0.95) -> SolveRa
     )
 
 
-def log_rank(first: Sequence[Attempt], second: Sequence[Attempt]) -> float:
+def log_rank(first: Sequence[TimeToSolve], second: Sequence[TimeToSolve]) -> float:
     """P-value of the log-rank test that two arms solve a task alike soon and often, two-sided.
 
     The statistic is the first arm's solved trainings less those expected of it (Peto and Peto,
@@ -464,7 +464,7 @@ def _splits(runs: int, first: int) -> Int64[np.ndarray, "splits first"]:
     return drawn[:, :first]
 
 
-def _median(attempts: Sequence[Attempt]) -> float | None:
+def _median(attempts: Sequence[TimeToSolve]) -> float | None:
     solved = [attempt.steps for attempt in attempts if attempt.solved]
     if not solved:
         return None
@@ -474,7 +474,7 @@ def _median(attempts: Sequence[Attempt]) -> float | None:
     return float(half[0]) if half.size else None
 
 
-def _scores(attempts: Sequence[Attempt]) -> Float64[np.ndarray, "N"]:
+def _scores(attempts: Sequence[TimeToSolve]) -> Float64[np.ndarray, "N"]:
     """Of each training: 1 if solved, less the hazard so far of all together (Nelson and Aalen)."""
     steps = np.array([attempt.steps for attempt in attempts])
     solved = np.array([attempt.solved for attempt in attempts], dtype=float)

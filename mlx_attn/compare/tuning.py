@@ -23,7 +23,7 @@ Train = Callable[[Iterable[Trial]], Generator[ComparisonEvent, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TunedArm:
     """An arm with its learning rates settled.
 
     Attributes:
@@ -38,7 +38,7 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Search:
+class LRSearch:
     """The search for one factor of one arm.
 
     Attributes:
@@ -49,18 +49,18 @@ class Search:
         widenings: How often the search may still go on beyond its ends.
     """
 
-    start: Choice
+    start: TunedArm
     knob: str
     scales: tuple[float, ...]
     losses: dict[float, float] = field(default_factory=dict)
     widenings: int = WIDENINGS
 
-    def choice(self, scale: float, n_heads: int) -> Choice:
+    def choice(self, scale: float, n_heads: int) -> TunedArm:
         """The arm with this factor."""
         if self.knob == "lr":
-            return Choice(self.start.arm, self.start.changes, scale)
+            return TunedArm(self.start.arm, self.start.changes, scale)
         changes = {**self.start.changes, "merged_lr": scale / n_heads}
-        return Choice(self.start.arm, changes, self.start.lr_scale)
+        return TunedArm(self.start.arm, changes, self.start.lr_scale)
 
     @property
     def best(self) -> float:
@@ -107,13 +107,13 @@ class Tuner:
         self.protocol, self.store, self._train = protocol, store, train
         self.seeds = [TUNING_SEED + i for i in range(protocol.tuning_seeds)]
 
-    def __call__(self) -> Generator[ComparisonEvent, None, tuple[list[Choice], list[Tuning]]]:
+    def __call__(self) -> Generator[ComparisonEvent, None, tuple[list[TunedArm], list[Tuning]]]:
         """Search, all arms side by side; returns what was found for each arm, and how."""
-        choices = [Choice(arm) for arm in self.protocol.arms]
+        choices = [TunedArm(arm) for arm in self.protocol.arms]
         if not self.protocol.tunes:
             only = self.protocol.scales[0]
-            return [Choice(choice.arm, {}, only) for choice in choices], []
-        first = [Search(choice, "lr", self.protocol.scales) for choice in choices]
+            return [TunedArm(choice.arm, {}, only) for choice in choices], []
+        first = [LRSearch(choice, "lr", self.protocol.scales) for choice in choices]
         tunings = yield from self._search(first)
         choices = [search.choice(search.best, 1) for search in first]
         second = [s for choice in choices if (s := self._second(choice))]
@@ -124,13 +124,13 @@ class Tuner:
     def trainings(self, tuning: Tuning) -> list[TrialResult]:
         """The trainings of an arm's first search that did not diverge."""
         arm = next(arm for arm in self.protocol.arms if arm.name == tuning.arm)
-        search = Search(Choice(arm), "lr", tuple(tuning.losses))
+        search = LRSearch(TunedArm(arm), "lr", tuple(tuning.losses))
         outcomes = [
             self.store[cell] for scale in search.scales for cell in self._cells(search, scale)
         ]
         return [outcome for outcome in outcomes if isinstance(outcome, TrialResult)]
 
-    def spread(self, choices: Sequence[Choice]) -> float | None:
+    def spread(self, choices: Sequence[TunedArm]) -> float | None:
         """Standard deviation of paired differences to the control, over the tuning seeds.
 
         All arms together; None where there is one seed, or no pair that did not diverge.
@@ -142,10 +142,10 @@ class Tuner:
             return None
         return math.sqrt(fmean(variance(pairs) for pairs in finite))
 
-    def _loss(self, choice: Choice, seed: int) -> float:
-        return _loss(self.store[trained(self.protocol, choice, seed)])
+    def _loss(self, choice: TunedArm, seed: int) -> float:
+        return _loss(self.store[trial_for(self.protocol, choice, seed)])
 
-    def _search(self, searches: list[Search]) -> Generator[ComparisonEvent, None, list[Tuning]]:
+    def _search(self, searches: list[LRSearch]) -> Generator[ComparisonEvent, None, list[Tuning]]:
         """Train and widen until every best factor lies between others, or enough is enough."""
         going = searches
         while going:
@@ -160,7 +160,7 @@ class Tuner:
             yield Tuned(tuning)
         return tunings
 
-    def _second(self, choice: Choice) -> Search | None:
+    def _second(self, choice: TunedArm) -> LRSearch | None:
         """The search for S's own rate, for an arm that has one."""
         settings = self.protocol.settings(choice.arm)
         heads = self._heads(choice)
@@ -170,22 +170,25 @@ class Tuner:
             or heads == 1
         ):
             return None
-        return Search(choice, "merged_lr", (0.5, 1.0, math.sqrt(heads), float(heads)))
+        return LRSearch(choice, "merged_lr", (0.5, 1.0, math.sqrt(heads), float(heads)))
 
-    def _cells(self, search: Search, scale: float) -> list[Trial]:
+    def _cells(self, search: LRSearch, scale: float) -> list[Trial]:
         choice = search.choice(scale, self._heads(search.start))
-        return [trained(self.protocol, choice, seed) for seed in self.seeds]
+        return [trial_for(self.protocol, choice, seed) for seed in self.seeds]
 
-    def _mean(self, search: Search, scale: float) -> float:
+    def _mean(self, search: LRSearch, scale: float) -> float:
         losses = [_loss(self.store[cell]) for cell in self._cells(search, scale)]
         return sum(losses) / len(losses)
 
-    def _heads(self, choice: Choice) -> int:
+    def _heads(self, choice: TunedArm) -> int:
         return self.protocol.settings(choice.arm).model_config(2).n_heads
 
 
-def trained(
-    protocol: ComparisonConfig, choice: Choice, seed: int, changes: Mapping[str, Any] | None = None
+def trial_for(
+    protocol: ComparisonConfig,
+    choice: TunedArm,
+    seed: int,
+    changes: Mapping[str, Any] | None = None,
 ) -> Trial:
     """The training of an arm with its rates settled, a seed, and more changes."""
     settings = protocol.settings(choice.arm, {**choice.changes, **(changes or {})})

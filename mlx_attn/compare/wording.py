@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from mlx_attn.compare.result import ArmResult, BudgetResult, Comparison, Noise
+from mlx_attn.compare.result import AATest, ArmResult, BudgetResult, Comparison
 from mlx_attn.compare.statistics import Verdict
 from mlx_attn.ui.terminal import plural
 
@@ -112,7 +112,7 @@ def finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
     return f"{_claim(arm, verdict, comparison)}: {numbers}{_more(verdict)}."
 
 
-def noise_sentences(noise: Noise, comparison: Comparison) -> str:
+def noise_sentences(noise: AATest, comparison: Comparison) -> str:
     """What the A/A run says of this machine and of what is being measured."""
     decimals = places(comparison.delta)
     repeat = (

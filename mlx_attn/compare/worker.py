@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mlx_attn.compare.plan import Trial
-from mlx_attn.compare.runner import Diverged, Outcome, Store, train_cell, train_cells
+from mlx_attn.compare.runner import Diverged, Outcome, Store, train_together, train_trial
 from mlx_attn.training import trainer
 
 
@@ -24,7 +24,7 @@ def work(order: str) -> None:
     fields = json.loads(order)
     store, parent = Store(Path(fields["folder"])), fields["parent"]
     cells = [Trial(**cell) for cell in fields["cells"]]
-    train = train_cells if len(cells) > 1 else train_alone
+    train = train_together if len(cells) > 1 else train_alone
     for cell, outcome in train(cells, lambda: os.getppid() != parent):
         store[cell] = outcome
 
@@ -35,7 +35,7 @@ def train_alone(
     """Do a training by itself."""
     (cell,) = cells
     try:
-        training = train_cell(cell, should_stop)
+        training = train_trial(cell, should_stop)
     except trainer.Diverged as error:
         yield cell, Diverged(str(error))
     else:

@@ -6,7 +6,7 @@ import pytest
 
 from mlx_attn.compare import runner as crews
 from mlx_attn.compare.runner import MOST, apart, make_runner, of_one_form
-from mlx_attn.compare.tuning import Choice, trained
+from mlx_attn.compare.tuning import TunedArm, trial_for
 from mlx_attn.errors import ConfigError
 
 
@@ -15,7 +15,7 @@ def cells(protocol):
     """Two arms, three seeds, two factors of the learning rates."""
     plan = protocol()
     return [
-        trained(plan, Choice(arm, {}, scale), seed)
+        trial_for(plan, TunedArm(arm, {}, scale), seed)
         for arm in plan.arms
         for seed in range(3)
         for scale in (1.0, 2.0)

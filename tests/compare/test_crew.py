@@ -8,8 +8,8 @@ import pytest
 
 from mlx_attn.compare.comparison import ComparisonRun
 from mlx_attn.compare.result import TrialResult
-from mlx_attn.compare.runner import Crew, Diverged, Store, train_cell
-from mlx_attn.compare.tuning import Choice, trained
+from mlx_attn.compare.runner import Crew, Diverged, Store, train_trial
+from mlx_attn.compare.tuning import TunedArm, trial_for
 from mlx_attn.cpu import single_stream
 from mlx_attn.errors import RunError
 
@@ -23,8 +23,8 @@ def store(tmp_path):
 def cells(protocol, store):
     """Two trainings of a tenth of a second."""
     comparing = ComparisonRun(protocol(), Crew(store), {})
-    choice = Choice(comparing.protocol.arms[0])
-    return [trained(comparing.protocol, choice, seed) for seed in (0, 1)]
+    choice = TunedArm(comparing.protocol.arms[0])
+    return [trial_for(comparing.protocol, choice, seed) for seed in (0, 1)]
 
 
 def without_time(training):
@@ -35,7 +35,7 @@ def without_time(training):
 
 def test_trainings_side_by_side_end_like_one_in_this_process(cells, store):
     outcomes = dict(Crew(store, 2)(cells))
-    alone = [without_time(single_stream(train_cell)(cell)) for cell in cells]
+    alone = [without_time(single_stream(train_trial)(cell)) for cell in cells]
     assert [without_time(outcomes[cell]) for cell in cells] == alone
 
 
@@ -84,7 +84,7 @@ def test_as_many_trainings_at_once_as_there_are_cores(store):
 
 
 def test_a_training_records_its_course(cells):
-    training = train_cell(cells[0])
+    training = train_trial(cells[0])
     assert training
     assert [point.step for point in training.curve] == list(range(1, 9))
     assert [ranks.step for ranks in training.ranks] == list(range(9))

@@ -11,10 +11,10 @@ from scipy import stats
 
 from mlx_attn.compare.statistics import (
     MOST_SEEDS,
-    chance_of_difference,
-    chance_of_equivalence,
-    resolvable,
-    seeds_for,
+    minimum_detectable_effect,
+    power_of_difference,
+    power_of_equivalence,
+    required_seeds,
 )
 from mlx_attn.errors import ConfigError, RunError
 
@@ -29,7 +29,7 @@ def noncentral_power(effect, n, level):
 @pytest.mark.parametrize("effect", [0.0, 0.7, 2.0])
 def test_the_power_of_a_t_test_is_that_of_the_noncentral_t_law(n, level, effect):
     expected = noncentral_power(effect, n, level)
-    assert chance_of_difference(effect, n, level) == pytest.approx(expected, abs=2e-4)
+    assert power_of_difference(effect, n, level) == pytest.approx(expected, abs=2e-4)
 
 
 @pytest.mark.parametrize(("effect", "margin", "n"), [(0.0, 1.0, 8), (0.5, 1.5, 5), (1.0, 1.0, 9)])
@@ -37,24 +37,24 @@ def test_the_power_of_the_two_one_sided_tests_is_as_simulated(effect, margin, n)
     drawn = np.random.default_rng(0).normal(effect, 1.0, (20_000, n))
     error = drawn.std(1, ddof=1) / np.sqrt(n)
     proved = np.abs(drawn.mean(1)) + stats.t.ppf(0.95, n - 1) * error < margin
-    assert chance_of_equivalence(effect, margin, n, 0.05) == pytest.approx(proved.mean(), abs=0.01)
+    assert power_of_equivalence(effect, margin, n, 0.05) == pytest.approx(proved.mean(), abs=0.01)
 
 
 def test_five_seeds_resolve_1_68_standard_deviations():
     """Cohen's tables of the paired t test: n = 5 finds d = 1.68 with 80 % power."""
-    assert resolvable(1.0, 5) == pytest.approx(1.682, abs=1e-3)
+    assert minimum_detectable_effect(1.0, 5) == pytest.approx(1.682, abs=1e-3)
 
 
 def test_34_seeds_find_half_a_standard_deviation():
     """The textbook number of pairs for d = 0.5 with 80 % power."""
-    assert seeds_for(1.0, 0.5) == 34
+    assert required_seeds(1.0, 0.5) == 34
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 30])
 @pytest.mark.parametrize("arms", [1, 3, 10])
 def test_as_many_seeds_as_resolve_a_difference_are_those_that_find_it(n, arms):
-    just_found = 1.0001 * resolvable(0.01, n, arms=arms)
-    assert seeds_for(0.01, just_found, arms=arms) == n
+    just_found = 1.0001 * minimum_detectable_effect(0.01, n, arms=arms)
+    assert required_seeds(0.01, just_found, arms=arms) == n
 
 
 @settings(deadline=None, max_examples=30)
@@ -63,21 +63,21 @@ def test_no_smaller_number_of_seeds_decides(difference, delta, sd):
     def decides(n):
         effect, margin = difference / sd, delta / sd
         return max(
-            chance_of_difference(effect, n, 0.05), chance_of_equivalence(effect, margin, n, 0.05)
+            power_of_difference(effect, n, 0.05), power_of_equivalence(effect, margin, n, 0.05)
         )
 
-    needed = seeds_for(sd, difference, delta)
+    needed = required_seeds(sd, difference, delta)
     assert all(decides(n) < 0.8 for n in range(max(2, needed - 20), needed))
     assert needed == MOST_SEEDS or decides(needed) >= 0.8
 
 
 def test_what_no_number_of_seeds_decides_needs_the_most():
-    assert seeds_for(1.0, 0.0) == seeds_for(0.0, 0.0) == MOST_SEEDS
+    assert required_seeds(1.0, 0.0) == required_seeds(0.0, 0.0) == MOST_SEEDS
 
 
 def test_without_spread_two_seeds_decide():
-    assert seeds_for(0.0, 0.1) == 2
-    assert resolvable(0.0, 2) == 0.0
+    assert required_seeds(0.0, 0.1) == 2
+    assert minimum_detectable_effect(0.0, 2) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_without_spread_two_seeds_decide():
 )
 def test_what_cannot_be_planned_is_refused(options, message):
     with pytest.raises(ConfigError, match=message):
-        resolvable(1.0, **options)
+        minimum_detectable_effect(1.0, **options)
 
 
 def test_without_scipy_one_line_says_how_to_get_it(monkeypatch):

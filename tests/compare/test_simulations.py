@@ -12,7 +12,7 @@ import pytest
 from mlx_attn.compare.statistics import (
     bootstrap_interval,
     decide,
-    resolvable,
+    minimum_detectable_effect,
     sample,
     student_interval,
 )
@@ -89,6 +89,6 @@ def test_arms_that_differ_by_delta_or_more_are_hardly_ever_called_equivalent(mea
 
 @pytest.mark.parametrize("n", [5, 8])
 def test_a_difference_that_can_be_resolved_is_found_four_times_in_five(n):
-    planted = resolvable(1.0, n, arms=3)
+    planted = minimum_detectable_effect(1.0, n, arms=3)
     said = words(n, n, means=(planted, 0, 0))
     assert (said[:, 0] == "worse").mean() >= 0.8 - margin(0.8)

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mlx_attn.compare.statistics import Attempt, _scores, log_rank, solve_rate
+from mlx_attn.compare.statistics import TimeToSolve, _scores, log_rank, solve_rate
 from mlx_attn.errors import ConfigError
 
 
-def attempts(*steps: int) -> list[Attempt]:
+def attempts(*steps: int) -> list[TimeToSolve]:
     """Negative numbers stand for trainings that ended unsolved."""
-    return [Attempt(steps=abs(n), solved=n > 0) for n in steps]
+    return [TimeToSolve(steps=abs(n), solved=n > 0) for n in steps]
 
 
 # Weeks of remission of leukaemia patients (Freireich et al., 1963), the classical example.

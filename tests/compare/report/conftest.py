@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from mlx_attn.compare.result import (
+    AATest,
     ArmResult,
     BudgetResult,
     Comparison,
-    Noise,
     Point,
     RankPoint,
     TrialResult,
@@ -177,7 +177,7 @@ def comparison() -> Callable[..., Comparison]:
         alone = verdict([0.004, -0.006, 0.003, 0.001, -0.002])
         made = Comparison(
             control=arms[0],
-            noise=Noise(repeat_difference=0.0, seed_spread=0.0213, verdict=alone),
+            noise=AATest(repeat_difference=0.0, seed_spread=0.0213, verdict=alone),
             tunings=tuple(tuning(place, arm) for place, arm in enumerate(arms)),
             budgets=tuple(results),
             **FACTS,
