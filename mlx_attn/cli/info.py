@@ -1,4 +1,4 @@
-"""The machine and the versions, as facts."""
+"""`mlx-attn info`: the machine, the versions and what is fast here."""
 
 import json
 import platform
@@ -7,14 +7,14 @@ from importlib.metadata import version
 from typing import Any
 
 import click
-import mlx.core as mx
 
 from mlx_attn import __version__, blas
-from mlx_attn.training.trainer import machine_memory
 
 
 def versions() -> dict[str, str]:
-    """What made a run: for config.json and for bug reports."""
+    """The versions and the platform that a run was made with, for config.json and bug reports."""
+    import mlx.core as mx
+
     return {
         "mlx_attn": __version__,
         "mlx": version("mlx"),
@@ -26,7 +26,11 @@ def versions() -> dict[str, str]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """All that `info` says."""
+    """Versions, chip, memory and BLAS."""
+    import mlx.core as mx
+
+    from mlx_attn.training.trainer import machine_memory
+
     device: Any = mx.device_info()
     found = blas.preload()
     return versions() | {

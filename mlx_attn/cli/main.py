@@ -19,7 +19,6 @@ import click
 from mlx_attn import __version__, blas
 from mlx_attn.cli.options import PREFIX
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
-from mlx_attn.training.config import expanded
 
 Asked = Callable[[], bool]
 
@@ -103,6 +102,8 @@ def read_settings(path: Path) -> dict[str, Any]:
         RunError: The file cannot be read or is not TOML.
         ConfigError: It has a table or a setting that there is not, or a value of another type.
     """
+    from mlx_attn.training.config import expanded
+
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -1,73 +1,27 @@
-"""The table of variants with their costs."""
+"""`mlx-attn variants`: the table of variants with their costs."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.cli.options import PREFIX, Named, Section, SectionedCommand, options_from
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS, GPTConfig, config_from, find_preset
-from mlx_attn.model.gpt import ModelCost, model_cost
 from mlx_attn.training.config import DEFAULT_PRESET, resolve
-from mlx_attn.ui.terminal import count
 
-
-@dataclass(frozen=True, slots=True)
-class VariantCost:
-    """A row: a variant with its cost, or with the reason why these sizes do not allow it."""
-
-    name: str
-    formula: str
-    summary: str
-    cost: ModelCost | None
-    reason: str | None
-
-
-def variant_costs(model: Mapping[str, Any], vocab_size: int) -> list[VariantCost]:
-    """Every variant at the sizes of a model, in the order of the table."""
-    return [_row(name, {"vocab_size": vocab_size, **model}) for name in VARIANTS]
-
-
-def variants_table(costs: list[VariantCost], preset: str) -> Table:
-    """The rows for a terminal; factors are relative to the first row, the standard one."""
-    table = Table(title=f"preset {preset}", title_justify="left", box=None, padding=(0, 1))
-    table.add_column("variant", ratio=1, overflow="fold")
-    for heading in ("parameters", "multiply-adds", "cache floats"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    standard = costs[0].cost
-    for row in costs:
-        label = Text.assemble((row.name, "bold"), "\n", (row.reason or row.formula, "dim"))
-        table.add_row(label, *_cells(row, standard))
-    return table
-
-
-def _row(name: str, model: Mapping[str, Any]) -> VariantCost:
-    variant = VARIANTS[name]
-    facts = (name, variant.formula, variant.summary)
-    try:
-        return VariantCost(*facts, model_cost(config_from({**model, **variant.maps})), None)
-    except ConfigError as error:
-        return VariantCost(*facts, None, str(error))
-
-
-def _cells(row: VariantCost, standard: ModelCost | None) -> list[str]:
-    if row.cost is None:
-        return ["-", "-", "-"]
-    keys = ("parameters", "multiply_adds", "cache_floats")
-    return [_factor(getattr(row.cost, key), standard and getattr(standard, key)) for key in keys]
-
-
-def _factor(number: int, base: int | None) -> str:
-    return count(number) + (f"\n{number / base:.2f} x" if base else "")
-
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _MAPS = frozenset({"score", "value", "output"})
+_COSTS = {
+    "parameters": "parameters",
+    "multiply-adds": "multiply_adds",
+    "cache floats": "cache_floats",
+}
+"""Headings of the table, and the cost that each column shows."""
 
 
 def variants(preset: str, as_json: bool, **flags: Any) -> None:
@@ -79,13 +33,52 @@ def variants(preset: str, as_json: bool, **flags: Any) -> None:
     from mlx_attn.ui.terminal import stdout_console
 
     given = {key: value for key, value in flags.items() if value is not None}
-    settings = resolve({"preset": preset, **given})
-    costs = variant_costs(settings.model, find_preset(preset).vocab_size)
+    model = resolve({"preset": preset, **given}).model
+    rows = [
+        _row(name, {"vocab_size": find_preset(preset).vocab_size, **model}) for name in VARIANTS
+    ]
     if as_json:
-        record = [asdict(cost) for cost in costs]
-        click.echo(json.dumps({"preset": preset, "variants": record}, indent=1))
+        click.echo(json.dumps({"preset": preset, "variants": rows}, indent=1))
     else:
-        stdout_console().print(variants_table(costs, preset))
+        stdout_console().print(_table(rows, preset))
+
+
+def _row(name: str, model: dict[str, Any]) -> dict[str, Any]:
+    """A variant with its cost, or with the reason why these sizes do not allow it."""
+    from mlx_attn.model.gpt import model_cost
+
+    variant = VARIANTS[name]
+    row = {"name": name, "formula": variant.formula, "summary": variant.summary}
+    try:
+        cost = asdict(model_cost(config_from({**model, **variant.maps})))
+        return {**row, "cost": cost, "reason": None}
+    except ConfigError as error:
+        return {**row, "cost": None, "reason": str(error)}
+
+
+def _table(rows: list[dict[str, Any]], preset: str) -> "Table":
+    """The rows for a terminal; factors are relative to the first row, the standard one."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"preset {preset}", title_justify="left", box=None, padding=(0, 1))
+    table.add_column("variant", ratio=1, overflow="fold")
+    for heading in _COSTS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    standard = rows[0]["cost"] or {}
+    for row in rows:
+        label = Text.assemble((row["name"], "bold"), "\n", (row["reason"] or row["formula"], "dim"))
+        cost = row["cost"] or {}
+        table.add_row(label, *(_cell(cost.get(key), standard.get(key)) for key in _COSTS.values()))
+    return table
+
+
+def _cell(cost: int | None, standard: int | None) -> str:
+    from mlx_attn.ui.terminal import count
+
+    if cost is None:
+        return "-"
+    return count(cost) + (f"\n{cost / standard:.2f} x" if standard else "")
 
 
 command = SectionedCommand(

@@ -9,7 +9,6 @@ from mlx_attn.attention.config import VARIANTS, find_variant
 from mlx_attn.errors import ConfigError, did_you_mean
 from mlx_attn.keys import keys_of, validate
 from mlx_attn.model.config import BLOCKS, PRESETS, GPTConfig, config_from, find_preset
-from mlx_attn.text.tasks import TASKS
 
 CHOICES = {
     "optimizer": ("adamw", "muon"),
@@ -225,6 +224,8 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
 
 def _lowest(wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The name and the settings of what all layers lie upon."""
+    from mlx_attn.text.tasks import TASKS  # imports NumPy, which `--help` does without
+
     task = TASKS.get(wanted.get("data", ""))
     if task and wanted.get("preset", task.name) == task.name:
         return task.name, expanded(task.settings)

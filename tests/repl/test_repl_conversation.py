@@ -269,7 +269,7 @@ def test_a_missing_file_is_said(typed, page, tmp_path):
 
 
 def test_the_documentation_has_every_command_and_setting():
-    page = (Path(__file__).parents[3] / "docs" / "repl.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "repl.md").read_text()
     for command in COMMANDS.values():
         assert f"| `{command.usage.replace('|', chr(92) + '|')}` |" in page
     for setting in SETTINGS.values():
