@@ -1,8 +1,7 @@
 """`mlx-attn claims`: what others say of attention, put to the test here."""
 
 import json
-import shlex
-from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +11,8 @@ from mlx_attn.cli.main import INTERRUPTED, check_environment
 from mlx_attn.cli.train import connected, named
 
 if TYPE_CHECKING:
-    from mlx_attn.compare.claim import Budget, Claim, ClaimResult
-    from mlx_attn.compare.runner import Runner
-    from mlx_attn.compare.show import Silent
-    from mlx_attn.training.distributed import Distributed
+    from mlx_attn.compare.claim import ClaimResult
+    from mlx_attn.training.config import Settings
 
 _EXAMPLES = """\b
 Examples:
@@ -94,84 +91,64 @@ def run(
     command goes on where it was interrupted. Under mlx.launch the trainings are shared between all
     processes.
     """
-    from mlx_attn.compare.claim import CLAIMS, Budget, example_of, find_claim
+    from mlx_attn.cli.info import versions
+    from mlx_attn.compare.claim import CLAIMS, ClaimResult, find_claim, run_claim
     from mlx_attn.compare.runner import make_runner
+    from mlx_attn.compare.show import display_for
+    from mlx_attn.ui.terminal import stderr_console
 
     check_environment()
     if bool(names) == every:
         raise click.UsageError("name claims, or --all; `mlx-attn claims list` shows them")
     claims = [find_claim(name) for name in names] or list(CLAIMS.values())
-    effort = Budget(seeds=seeds, settings={"steps": steps} if steps else {})
+    settings = {"steps": steps} if steps else {}
+    flags = f"--seeds {seeds}" + (f" --steps {steps}" if steps else "")
+
+    def example() -> "Settings | None":
+        """Settings of the first training; None where nothing is trained."""
+        configs = (claim.config(seeds, settings) for claim in claims if claim.arms)
+        return next((config.settings(config.arms[0]) for config in configs), None)
+
     ranks = connected()
-    with named(ranks):
-        crew = make_runner(out, jobs, together, lambda: example_of(claims, effort), ranks)
-        _test(claims, crew, effort, out, as_json, quiet, ranks)
+    with named(ranks), display_for(stderr_console(), quiet or as_json, ranks.rank) as display:
+        runner = make_runner(out, jobs, together, example, ranks)
+        for claim in claims:
+            display.message(f"{claim.name}: {claim.protocol}")
+            typed = f"mlx-attn claims run {claim.name} {flags}"
+            events = run_claim(
+                claim, runner, versions(), seeds=seeds, settings=settings, command=typed
+            )
+            try:
+                for event in events:
+                    if not isinstance(event, ClaimResult):
+                        display(event)
+                    elif not ranks.rank:
+                        _conclude(event, out, as_json)
+            except KeyboardInterrupt:
+                display.message(
+                    "interrupted; finished trainings are kept: the same command goes on"
+                )
+                click.get_current_context().exit(INTERRUPTED)
+        # mlx.launch ends all ranks when the first one ends: not before the last finding is kept.
+        ranks.barrier()
 
 
-def _test(
-    claims: "list[Claim]",
-    crew: "Runner",
-    effort: "Budget",
-    out: Path,
-    as_json: bool,
-    quiet: bool,
-    ranks: "Distributed",
-) -> None:
-    """Test the claims, and on rank 0 show and keep what came of it."""
-    from mlx_attn.compare.show import display_for
-    from mlx_attn.ui.terminal import stderr_console
-
-    with display_for(stderr_console(), quiet or as_json, ranks.rank) as display:
-        try:
-            for tested in _tested(claims, crew, effort, display):
-                if not ranks.rank:
-                    _keep(tested, out)
-                    _show(tested, as_json)
-        except KeyboardInterrupt:
-            display.message("interrupted; finished trainings are kept: the same command goes on")
-            click.get_current_context().exit(INTERRUPTED)
-    # mlx.launch ends all ranks when the first one ends: not before the last finding is kept.
-    ranks.barrier()
-
-
-def _tested(
-    claims: "list[Claim]", crew: "Runner", effort: "Budget", display: "Silent"
-) -> "Iterator[ClaimResult]":
-    """Every claim tested, with what happens on the way shown."""
-    from mlx_attn.cli.info import versions
-    from mlx_attn.compare.claim import ClaimResult, run_claim
-
-    for claim in claims:
-        command_line = ["mlx-attn", "claims", "run", claim.name, "--seeds", str(effort.seeds)]
-        for key, value in (effort.settings or {}).items():
-            command_line += [f"--{key}", str(value)]
-        display.message(f"{claim.name}: {claim.protocol}")
-        for event in run_claim(claim, crew, effort, shlex.join(command_line), versions()):
-            if isinstance(event, ClaimResult):
-                yield event
-            else:
-                display(event)
-
-
-def _keep(tested: "ClaimResult", directory: Path) -> None:
-    """Write the finding, and of a contest the comparison and its report."""
+def _conclude(tested: "ClaimResult", directory: Path, as_json: bool) -> None:
+    """Write the finding, the comparison and its report, if there is one, and show the finding."""
     from mlx_attn.compare.report import write_report
     from mlx_attn.compare.result import save_comparison
-    from mlx_attn.files import write_text
-
-    finding = tested.finding
-    content = json.dumps(finding.as_dict(), indent=1, allow_nan=False) + "\n"
-    write_text(directory / "findings" / f"{finding.claim}.json", content)
-    if tested.comparison:
-        save_comparison(tested.comparison, directory / finding.claim)
-        write_report(tested.comparison, directory / finding.claim)
-
-
-def _show(tested: "ClaimResult", as_json: bool) -> None:
     from mlx_attn.compare.show import finding_lines
+    from mlx_attn.files import write_text
     from mlx_attn.ui.terminal import stdout_console
 
+    finding, comparison = asdict(tested.finding), tested.comparison
+    place = directory / tested.finding.claim
+    content = json.dumps(finding, indent=1, allow_nan=False) + "\n"
+    write_text(directory / "findings" / f"{place.name}.json", content)
+    if comparison:
+        save_comparison(comparison, place)
+        write_report(comparison, place)
     if as_json:
-        click.echo(json.dumps(tested.finding.as_dict()))
+        click.echo(json.dumps(finding))
     else:
         stdout_console().print(finding_lines(tested.finding))

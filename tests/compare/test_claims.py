@@ -1,32 +1,28 @@
-"""The table of claims, and what a comparison says of one."""
+"""The table of claims, what a comparison says of one, and the checks of algebra and cost."""
 
 from dataclasses import replace
 
 import pytest
 
+from mlx_attn.compare import checks
 from mlx_attn.compare.claim import (
     CLAIMS,
     FAILS,
     HOLDS,
     UNDECIDED,
     ArmFinding,
-    Budget,
     Claim,
     ClaimResult,
-    Contest,
-    Examination,
     answer_of,
     find_claim,
     run_claim,
-    shared_settings,
 )
-from mlx_attn.compare.plan import ComparisonConfig, arms_from
 from mlx_attn.compare.result import RankPoint
 from mlx_attn.compare.statistics import Verdict
 from mlx_attn.errors import ConfigError
 
-CONTESTS = [claim for claim in CLAIMS.values() if isinstance(claim.test, Contest)]
-EXAMINATIONS = [claim for claim in CLAIMS.values() if isinstance(claim.test, Examination)]
+TRAINED = [claim for claim in CLAIMS.values() if claim.arms]
+CHECKED = [claim for claim in CLAIMS.values() if not claim.arms]
 
 
 def name(claim):
@@ -35,12 +31,15 @@ def name(claim):
 
 @pytest.fixture
 def claim():
-    """Two arms on the loss."""
-    test = Contest(
+    """Two arms against the control, on the loss."""
+    return Claim(
+        name="free",
+        statement="it is free",
+        source="me",
+        protocol="so",
         arms=("standard", "no-query", "no-value"),
         expects={"no-query": ("equivalent", "better")},
     )
-    return Claim(name="free", statement="it is free", source="me", protocol="so", test=test)
 
 
 @pytest.fixture
@@ -48,21 +47,19 @@ def finding(crew, shared):
     """What testing a claim finds; trainings by formula."""
 
     def find(claim, seeds=4):
-        effort = Budget(seeds=seeds, settings=shared)
-        *_, last = run_claim(claim, crew, effort, "mlx-attn claims run x", {"mlx": "0"})
+        *_, last = run_claim(claim, crew, {"mlx": "0"}, seeds=seeds, settings=shared)
         assert isinstance(last, ClaimResult)
         return last.finding
 
     return find
 
 
-@pytest.mark.parametrize("claim", CONTESTS, ids=name)
-def test_every_contest_can_be_had_and_speaks_of_its_own_arms(claim):
-    arms = arms_from(claim.test.arms)
-    protocol = ComparisonConfig(arms=arms, shared=shared_settings(claim.test, Budget()))
-    for arm in arms:
-        protocol.settings(arm).model_config(1024)
-    assert set(claim.test.expects) <= {arm.name for arm in arms[1:]}
+@pytest.mark.parametrize("claim", TRAINED, ids=name)
+def test_every_comparison_can_be_had_and_the_claim_speaks_of_its_arms(claim):
+    config = claim.config()
+    for arm in config.arms:
+        config.settings(arm).model_config(1024)
+    assert set(claim.expects) <= {arm.name for arm in config.arms[1:]}
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=name)
@@ -99,20 +96,20 @@ def test_arms_that_the_claim_does_not_speak_of_do_not_count(claim, finding, crew
     assert found.arms["steps"][2].verdict.word == "worse"
 
 
-def test_a_refuted_part_refutes_the_whole():
+def test_a_refuted_part_refutes_the_whole(claim):
     words = {"one": "worse", "two": "undecided"}
-    contest = Contest(arms=("standard",), expects={"one": ("equivalent",), "two": ("equivalent",)})
-    assert answer_of(contest, arms_with(words)) == FAILS
+    claim = replace(claim, expects={"one": ("equivalent",), "two": ("equivalent",)})
+    assert answer_of(claim, arms_with(words)) == FAILS
 
 
-def test_an_undecided_part_leaves_the_whole_undecided():
-    contest = Contest(arms=("standard",), expects={"one": ("equivalent",), "two": ("equivalent",)})
-    assert answer_of(contest, arms_with({"one": "equivalent", "two": "undecided"})) == UNDECIDED
+def test_an_undecided_part_leaves_the_whole_undecided(claim):
+    claim = replace(claim, expects={"one": ("equivalent",), "two": ("equivalent",)})
+    assert answer_of(claim, arms_with({"one": "equivalent", "two": "undecided"})) == UNDECIDED
 
 
-def test_an_arm_that_was_refused_decides_nothing():
-    contest = Contest(arms=("standard",), expects={"one": ("equivalent",)})
-    assert answer_of(contest, ()) == UNDECIDED
+def test_an_arm_that_was_refused_decides_nothing(claim):
+    claim = replace(claim, expects={"one": ("equivalent",)})
+    assert answer_of(claim, ()) == UNDECIDED
 
 
 def test_ranks_are_compared_as_the_claim_asks(claim, finding, crew):
@@ -124,8 +121,8 @@ def test_ranks_are_compared_as_the_claim_asks(claim, finding, crew):
         return replace(grow(cell), ranks=ranks)
 
     crew._outcome = with_ranks
-    test = replace(claim.test, measure="score rank", expects={"no-query": ("better",)}, delta=0.25)
-    found = finding(replace(claim, test=test))
+    expects = {"no-query": ("better",)}
+    found = finding(replace(claim, metric="score rank", expects=expects, delta=0.25))
     assert found.answer == HOLDS
     assert found.arms["steps"][1].value == pytest.approx(12.015)
 
@@ -160,3 +157,66 @@ def arms_with(words):
         )
         for arm, word in words.items()
     )
+
+
+@pytest.fixture
+def small_model(monkeypatch, story):
+    """Checks a model of a few thousand weights, trained on a short text."""
+    small = {
+        "data": str(story),
+        "tokenizer": "char",
+        "context_length": 24,
+        "emb_dim": 16,
+        "n_heads": 2,
+        "n_layers": 2,
+        "batch_size": 4,
+        "steps": 30,
+        "warmup": 2,
+        "eval_every": 0,
+        "qkv_bias": True,
+        "optimizer": "adamw",
+    }
+    monkeypatch.setattr(checks, "SETTINGS", small)
+    checks._trained.cache_clear()
+    yield
+    checks._trained.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("claim", "expected"),
+    [
+        ("merging-is-exact", {}),
+        # head_dim^2 = 64 weights of a query-key and of a value-output pair, 2 heads, 2 layers
+        ("weights-can-be-shrunk", {"weights removed": 2 * 2 * 2 * 64}),
+        ("key-cache-is-enough", {"cache, times the original": 0.5, "same greedy text": 1}),
+        ("key-bias-is-inert", {}),
+        (
+            "merging-costs",
+            {
+                "query-key weights, times separate": 6,
+                "score multiply-adds, times separate": 12,
+                "attention weights, times separate": pytest.approx(3.5, abs=0.01),
+            },
+        ),
+    ],
+)
+def test_the_algebra_holds(small_model, claim, expected):
+    numbers, holds = checks.check(claim)
+    assert holds
+    assert {name: numbers[name] for name in expected} == expected
+
+
+def test_every_claim_without_arms_has_a_check():
+    assert {claim.name for claim in CHECKED} == set(checks._CHECKS)
+
+
+def test_a_bias_that_matters_would_be_noticed(small_model, monkeypatch):
+    def with_query_bias(model):
+        for block in model.trf_blocks:
+            block.att.W_query.bias = block.att.W_query.bias + 1.0
+        return logits(model)
+
+    logits = checks._logits
+    monkeypatch.setattr(checks, "_logits", with_query_bias)
+    _, holds = checks.check("key-bias-is-inert")
+    assert not holds

@@ -1,0 +1,156 @@
+"""Claims about algebra and cost, checked on one model: the same numbers every time."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_attn.attention.analysis import attention_cost
+from mlx_attn.compare.plan import corpus_of
+from mlx_attn.convert.measure import compare_logits
+from mlx_attn.convert.model import convert
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.sampling.generate import stream_generate
+from mlx_attn.sampling.samplers import SamplerConfig
+from mlx_attn.text.corpus import Corpus
+from mlx_attn.training.batches import window_losses
+from mlx_attn.training.config import resolve
+from mlx_attn.training.loop import train
+from mlx_attn.training.trainer import Trainer
+
+EXACT = 1e-5
+"""Largest difference of logits, relative to the largest logit, that counts as none in float32."""
+
+SETTINGS: dict[str, Any] = {
+    "preset": "nano",
+    "n_heads": 4,
+    "qkv_bias": True,
+    "optimizer": "adamw",
+    "steps": 60,
+    "eval_every": 0,
+}
+"""Of the model that checks are made on; with biases, which exact conversions must carry."""
+
+
+@cache
+def _trained() -> tuple[GPT, Corpus]:
+    """A model trained until its weights say something, and its text."""
+    settings = resolve(SETTINGS)
+    corpus = corpus_of(settings)
+    trainer = Trainer(settings, corpus)
+    for _ in train(trainer):
+        pass
+    trainer.model.eval()
+    return trainer.model, corpus
+
+
+def _converted(form: str) -> dict[str, float]:
+    """What converting the trained model into another form changes."""
+    before, corpus = _trained()
+    after = convert(before, form)
+    old, new = model_cost(before.config), model_cost(after.config)
+    one, other = (
+        [step.token for step in stream_generate(model, corpus.tokenizer, "", _GREEDY, 100)]
+        for model in (before, after)
+    )
+    return {
+        **_logits(after),
+        "weights removed": float(old.parameters - new.parameters),
+        "cache, times the original": new.cache_floats / old.cache_floats,
+        "same greedy text": float(one == other),
+    }
+
+
+_GREEDY = SamplerConfig(temp=0.0)
+
+
+def _logits(after: GPT) -> dict[str, float]:
+    """How far a model's logits are from those of the trained one."""
+    before, corpus = _trained()
+    found = compare_logits(before, after, corpus.val)
+    largest = {"largest logit": found.largest_logit}
+    return {"largest logit difference": found.logit_difference, **largest}
+
+
+def _same(numbers: Mapping[str, float]) -> bool:
+    return numbers["largest logit difference"] <= EXACT * numbers["largest logit"]
+
+
+def _bias_moved() -> dict[str, float]:
+    """Key biases moved by 1: the softmax does not see what they add to all scores of a row."""
+    before, corpus = _trained()
+    moved = GPT(before.config)
+    moved.update(before.parameters())
+    for block in moved.trf_blocks:
+        block.att.W_key.bias = block.att.W_key.bias + 1.0
+    moved.eval()
+    tokens = mx.array(corpus.val.tokens[: before.config.context_length + 1].astype(np.uint32))
+    loss = nn.value_and_grad(before, lambda windows: window_losses(before, windows).mean())
+    blocks = loss(tokens[None])[1]["trf_blocks"]
+    query, key = (
+        np.linalg.norm([np.array(block["att"][name]["bias"]) for block in blocks])
+        for name in ("W_query", "W_key")
+    )
+    logits = _logits(moved)
+    return {
+        "gradient of b_key, times that of b_query": float(key / query),
+        "largest logit difference, b_key moved by 1": logits["largest logit difference"],
+        **logits,
+    }
+
+
+def _costs() -> dict[str, float]:
+    """GPT-2 small's attention with S instead of W_query and W_key, by counting."""
+    config = GPTConfig(n_heads=12, emb_dim=768, n_layers=12, vocab_size=50257, context_length=256)
+    separate, merged = (
+        attention_cost(c.attention()) for c in (config, replace(config, score="merged"))
+    )
+    C, H, T = config.emb_dim, config.n_heads, config.context_length
+    pair = 2 * C * C  # weights of W_query and W_key; S has H C^2
+    products = T * C  # q_i k_j^T of all heads, per token
+    extra = merged.multiply_adds - separate.multiply_adds - (H - 2) * C * C
+    return {
+        "heads": float(H),
+        "query-key weights, times separate": 1 + (merged.parameters - separate.parameters) / pair,
+        "score multiply-adds, times separate": 1 + extra / products,
+        "attention weights, times separate": merged.parameters / separate.parameters,
+        "attention multiply-adds, times separate": merged.multiply_adds / separate.multiply_adds,
+        "cache, times separate": merged.cache_floats / separate.cache_floats,
+    }
+
+
+_CHECKS: dict[str, tuple[Callable[[], dict[str, float]], Callable[[Mapping[str, float]], bool]]] = {
+    "merging-is-exact": (lambda: _converted("merged"), _same),
+    "merging-costs": (
+        _costs,
+        lambda n: (
+            n["query-key weights, times separate"] == n["heads"] / 2
+            and n["score multiply-adds, times separate"] == n["heads"]
+        ),
+    ),
+    "key-bias-is-inert": (
+        _bias_moved,
+        lambda n: _same(n) and n["gradient of b_key, times that of b_query"] < 1e-4,
+    ),
+    "key-cache-is-enough": (
+        lambda: _converted("slim"),
+        lambda n: n["cache, times the original"] == 0.5 and n["same greedy text"] == 1,
+    ),
+    "weights-can-be-shrunk": (
+        lambda: _converted("shrunk"),
+        lambda n: _same(n) and n["weights removed"] > 0,
+    ),
+}
+"""For each claim without arms: its measurement, and the condition under which it holds."""
+
+
+def check(claim: str) -> tuple[dict[str, float], bool]:
+    """Test a claim without arms: numbers by name, and whether they bear it out."""
+    measure, holds = _CHECKS[claim]
+    numbers = measure()
+    return numbers, holds(numbers)
