@@ -67,7 +67,7 @@ def trained(corpus: Any, seed: int) -> dict[str, float]:
         "seed": seed,
         "seconds": seconds,
         "tokens": trainer.steps * trainer.tokens_per_step,
-        "val_loss": trainer.evaluate()[0].loss,
+        "val_loss": trainer.evaluate()[0].val_loss,
         "params": count_parameters(trainer.model),
     }
 

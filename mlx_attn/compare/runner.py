@@ -195,16 +195,17 @@ class TrialRecorder:
         if ended is None or ended.reason == INTERRUPTED:
             return None
         last, floor = self._points[-1], floor_of(self.corpus)
+        best = ended.evaluation
         return TrialResult(
             seed=self.cell.seed,
             lr_scale=self.cell.lr_scale,
             steps=ended.steps,
             tokens=ended.tokens,
             val_loss=last.val_loss,
-            bits_per_byte=ended.bits_per_byte,
+            bits_per_byte=best.bits_per_byte if best else None,
             above_floor=None if floor is None else last.val_loss - floor,
             accuracy=last.accuracy,
-            abilities=dict(self.trainer.progress.best_abilities or {}),
+            abilities=best.abilities if best else {},
             curve=tuple(self._points),
             ranks=tuple(self._ranks),
             tok_s=ended.tok_s,
@@ -239,8 +240,8 @@ def _point(report: Evaluated) -> Point:
         step=report.step,
         tokens=report.tokens,
         seconds=report.seconds,
-        val_loss=report.val_loss,
-        accuracy=report.accuracy,
+        val_loss=report.evaluation.val_loss,
+        accuracy=report.evaluation.accuracy,
     )
 
 

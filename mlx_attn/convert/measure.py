@@ -29,7 +29,7 @@ from mlx_attn.runs import Run, check_free, create_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.batches import read_windows
 from mlx_attn.training.config import settings_from, variant_name
-from mlx_attn.training.evaluation import Evaluator
+from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.trainer import Trainer
 
 LOGITS_AT_ONCE = 2**24
@@ -254,7 +254,7 @@ def figures(model: GPT, evaluator: Evaluator) -> Figures:
     evaluation, cost = evaluator(model), model_cost(model.config)
     return Figures(
         variant=variant_name(model.config.as_dict()),
-        val_loss=evaluation.loss,
+        val_loss=evaluation.val_loss,
         bits_per_byte=evaluation.bits_per_byte,
         above_floor=evaluation.above_floor,
         accuracy=evaluation.accuracy,
@@ -455,8 +455,12 @@ def _save_start(run: Run, model: GPT, corpus: Corpus, outcome: Outcome) -> None:
     """Write a checkpoint at step 0, from which training goes on."""
     trainer = Trainer(settings_from(run.settings, {}), corpus)
     trainer.model.load_weights(list(named_arrays(model).items()))
-    progress, now = trainer.progress, outcome.after
-    progress.best_loss, progress.best_bits_per_byte = now.val_loss, now.bits_per_byte
-    progress.best_above_floor, progress.best_accuracy = now.above_floor, now.accuracy
+    now = outcome.after
+    trainer.progress.best = Evaluation(
+        val_loss=now.val_loss,
+        bits_per_byte=now.bits_per_byte,
+        above_floor=now.above_floor,
+        accuracy=now.accuracy,
+    )
     trainer.run = run
     trainer.save()

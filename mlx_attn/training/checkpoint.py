@@ -5,6 +5,7 @@ them: MLX has one stream for the whole process.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,7 +18,7 @@ from mlx.utils import tree_unflatten
 from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
-from mlx_attn.training.evaluation import Evaluation
+from mlx_attn.training.evaluation import Evaluation, evaluation_from, evaluation_record
 from mlx_attn.training.optimizers import GroupedOptimizer
 
 MODEL, OPTIMIZER = "model.", "optimizer."
@@ -67,11 +68,7 @@ class Progress:
         timed_steps: Steps whose time is known: all but the first after each start.
         training_seconds: What these took, validation excluded.
         evaluated_step: Step of the latest validation.
-        best_loss: Lowest validation loss so far, in nats per token.
-        best_bits_per_byte: The same per byte of text; None for a task.
-        best_above_floor: `Evaluation.above_floor` of that validation.
-        best_abilities: What each ability contributed to it.
-        best_accuracy: Share of a task's answers that were right.
+        best: The evaluation with the lowest loss so far; None before the first one.
         waited: Validations since the best one.
         peak_memory: Bytes.
     """
@@ -81,23 +78,45 @@ class Progress:
     timed_steps: int = 0
     training_seconds: float = 0.0
     evaluated_step: int = 0
-    best_loss: float = float("inf")
-    best_bits_per_byte: float | None = None
-    best_above_floor: float | None = None
-    best_abilities: Mapping[str, float] | None = None
-    best_accuracy: float | None = None
+    best: Evaluation | None = None
     waited: int = 0
     peak_memory: int = 0
 
-    def record(self, result: Evaluation, best: bool) -> None:
-        """Take note of a validation of this step."""
+    def record(self, evaluation: Evaluation) -> bool:
+        """Take note of a validation of this step; say whether it is the best one so far."""
+        best = self.best is None or evaluation.val_loss < self.best.val_loss
         self.evaluated_step = self.step
         self.waited = 0 if best else self.waited + 1
         if best:
-            self.best_loss, self.best_bits_per_byte = result.loss, result.bits_per_byte
-            self.best_above_floor = result.above_floor
-            self.best_abilities = dict(result.abilities)
-            self.best_accuracy = result.accuracy
+            self.best = evaluation
+        return best
+
+    def as_record(self) -> dict[str, Any]:
+        """All of it as JSON; the best evaluation's keys begin with "best_"."""
+        record = asdict(self)
+        del record["best"]
+        return record | {_BEST[key]: v for key, v in evaluation_record(self.best).items()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Progress":
+        """The inverse of `as_record`; keys that this version does not know are ignored."""
+        best = {key: record.get(name) for key, name in _BEST.items()}
+        # Until 0.1.0 "best_loss" was infinite where there was none, and its abilities None.
+        if best["val_loss"] == math.inf:
+            best["val_loss"] = None
+        best["abilities"] = best["abilities"] or {}
+        known = {field.name for field in fields(cls)} & record.keys()
+        return cls(**{key: record[key] for key in known}, best=evaluation_from(best))
+
+
+_BEST = {
+    "val_loss": "best_loss",
+    "bits_per_byte": "best_bits_per_byte",
+    "above_floor": "best_above_floor",
+    "abilities": "best_abilities",
+    "accuracy": "best_accuracy",
+}
+"""Keys of an evaluation, and what a checkpoint calls them."""
 
 
 def save_checkpoint(
@@ -108,7 +127,7 @@ def save_checkpoint(
     Raises:
         RunError: The file cannot be written.
     """
-    facts = {"progress": json.dumps(asdict(progress))}
+    facts = {"progress": json.dumps(progress.as_record())}
     save_arrays(path, training_state(model, optimizer), facts)
 
 
@@ -154,6 +173,4 @@ def _check_optimizer(
 def _progress(path: Path, facts: Mapping[str, str]) -> Progress:
     if "progress" not in facts:
         raise RunError(f"{path}: weights alone, no checkpoint: there is nothing to resume from")
-    record = json.loads(facts["progress"])
-    known = {field.name for field in fields(Progress)}
-    return Progress(**{key: value for key, value in record.items() if key in known})
+    return Progress.from_record(json.loads(facts["progress"]))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -55,27 +55,46 @@ Windows = np.recarray
 """Each T + 1 tokens from its `start`, of which the targets `first` to `last` are scored."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The result of a validation.
+    """What a validation found; the fields are also its keys in JSON.
 
     Attributes:
-        loss: Nats per scored token.
-        bits_per_byte: The same loss per byte of text: comparable between tokenizers. None for a
-            task, whose symbols have no meaningful bytes.
-        tokens: Tokens scored.
+        val_loss: Nats per scored token.
+        bits_per_byte: The same per byte of text: comparable between tokenizers. None for a task,
+            whose symbols have no meaningful bytes.
         above_floor: Bits per byte above the exact entropy of the text, where that is known; for a
             task, nats per scored token above its floor.
         abilities: What each ability contributes to `above_floor`, where the text is tagged.
         accuracy: Share of a task's answers whose likeliest prediction is right; None for a text.
     """
 
-    loss: float
-    bits_per_byte: float | None
-    tokens: int
+    val_loss: float
+    bits_per_byte: float | None = None
     above_floor: float | None = None
     abilities: Mapping[str, float] = field(default_factory=dict)
     accuracy: float | None = None
+
+
+def evaluation_record(evaluation: Evaluation | None) -> dict[str, Any]:
+    """Flat JSON keys, to be joined with those of what reports the evaluation.
+
+    Where there was no validation, all but `abilities` are None.
+    """
+    if evaluation is None:
+        return {field.name: None for field in fields(Evaluation)} | {"abilities": {}}
+    return asdict(evaluation)
+
+
+def evaluation_from(record: Mapping[str, Any]) -> Evaluation | None:
+    """The evaluation in a record that may hold other keys as well; None where there was none.
+
+    Missing keys, as in records of earlier versions, take their defaults.
+    """
+    if record.get("val_loss") is None:
+        return None
+    known = {field.name for field in fields(Evaluation)}
+    return Evaluation(**{key: value for key, value in record.items() if key in known})
 
 
 class Evaluator:
@@ -179,9 +198,8 @@ def _text_evaluation(split: Split, sums: Float[np.ndarray, " sums"]) -> Evaluati
     nats, *paid = sums.tolist()
     tokens, per_bit_and_byte = len(split.tokens) - 1, math.log(2) * split.n_bytes
     return Evaluation(
-        loss=nats / tokens,
+        val_loss=nats / tokens,
         bits_per_byte=nats / per_bit_and_byte,
-        tokens=tokens,
         **_above_floor(split, nats, paid, per_bit_and_byte),
     )
 
@@ -201,9 +219,7 @@ def _task_evaluation(split: Split, sums: Float[np.ndarray, " sums"]) -> Evaluati
     right, answers, nats, *paid = sums.tolist()
     tokens = split.n_scored
     return Evaluation(
-        loss=nats / tokens,
-        bits_per_byte=None,
-        tokens=tokens,
+        val_loss=nats / tokens,
         accuracy=right / answers,
         **_above_floor(split, nats, paid, tokens),
     )

@@ -1,8 +1,10 @@
 """What the training loop yields: events as values, for whoever shows or stores them."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
+
+from mlx_attn.training.evaluation import Evaluation, evaluation_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +57,7 @@ class Evaluated:
     Attributes:
         step: Steps done.
         tokens: Tokens trained on so far.
-        val_loss: Nats per token.
-        bits_per_byte: The same per byte of text; None for a task.
-        above_floor: Bits per byte above the text's exact entropy, where that is known; for a task,
-            nats per scored token above its floor.
-        accuracy: Share of a task's answers that are right; None for a text.
+        evaluation: What it found.
         best: Whether this is the lowest loss so far.
         seconds: Training time so far.
     """
@@ -67,12 +65,9 @@ class Evaluated:
     event: ClassVar[str] = "eval"
     step: int
     tokens: int
-    val_loss: float
-    bits_per_byte: float | None
-    above_floor: float | None
+    evaluation: Evaluation
     best: bool
     seconds: float
-    accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,35 +96,26 @@ class Ended:
         variant: Name of the attention variant.
         steps: Steps done.
         tokens: Tokens trained on.
-        val_loss: Nats per token of the best validation; None where there was none.
-        bits_per_byte: The same per byte of text; None for a task.
+        evaluation: The best validation; None where there was none.
         params: Trained numbers.
         tok_s: Tokens per second of training, without validations and the first step.
         peak_memory: Bytes.
         seconds: Training time, validation included.
         run: The run directory.
         reason: "done", "time", "patience" or "interrupted".
-        above_floor: Bits per byte above the text's exact entropy, where that is known; for a task,
-            nats per scored token above its floor.
-        abilities: What each ability contributes to `above_floor`.
-        accuracy: Share of a task's answers that are right, at the best validation.
     """
 
     event: ClassVar[str] = "end"
     variant: str
     steps: int
     tokens: int
-    val_loss: float | None
-    bits_per_byte: float | None
+    evaluation: Evaluation | None
     params: int
     tok_s: float
     peak_memory: int
     seconds: float
     run: str
     reason: str
-    above_floor: float | None = None
-    abilities: Mapping[str, float] = field(default_factory=dict)
-    accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,5 +136,11 @@ Event = Started | Stepped | Evaluated | Tracked | Ended | Failed
 
 
 def as_record(report: Event) -> dict[str, Any]:
-    """A report as one JSON object."""
-    return {"event": report.event, **asdict(report)}
+    """A report as one flat JSON object."""
+    record = {"event": report.event, **asdict(report)}
+    if isinstance(report, Evaluated | Ended):
+        del record["evaluation"]
+        record |= evaluation_record(report.evaluation)
+    if isinstance(report, Evaluated):
+        del record["abilities"]  # of the best validation alone, in the last line
+    return record

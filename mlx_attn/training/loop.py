@@ -125,17 +125,14 @@ class Monitor:
             RunError: The loss is not finite.
         """
         trainer, progress = self.trainer, self.progress
-        result, best = trainer.evaluate()
+        evaluation, best = trainer.evaluate()
         self.pause()
         return Evaluated(
             step=progress.step,
             tokens=progress.step * trainer.tokens_per_step,
-            val_loss=result.loss,
-            bits_per_byte=result.bits_per_byte,
-            above_floor=result.above_floor,
+            evaluation=evaluation,
             best=best,
             seconds=progress.seconds,
-            accuracy=result.accuracy,
         )
 
     def tracked(self) -> Tracked:
@@ -149,22 +146,17 @@ class Monitor:
     def ended(self, reason: str) -> Ended:
         """The report that closes a training."""
         trainer, progress = self.trainer, self.progress
-        validated = math.isfinite(progress.best_loss)
         return Ended(
             variant=trainer.settings.variant,
             steps=progress.step,
             tokens=progress.step * trainer.tokens_per_step,
-            val_loss=progress.best_loss if validated else None,
-            bits_per_byte=progress.best_bits_per_byte if validated else None,
+            evaluation=progress.best,
             params=count_parameters(trainer.model),
             tok_s=self._speed(progress.timed_steps, progress.training_seconds),
             peak_memory=progress.peak_memory,
             seconds=progress.seconds,
             run=self._run(),
             reason=reason,
-            above_floor=progress.best_above_floor,
-            abilities=progress.best_abilities or {},
-            accuracy=progress.best_accuracy,
         )
 
     def save(self) -> None:

@@ -23,7 +23,7 @@ from mlx_attn.sampling.samplers import SamplerConfig
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.evaluation import task_predictions
+from mlx_attn.training.evaluation import Evaluation, task_predictions
 from mlx_attn.training.events import Ended, Evaluated, Event, Failed, Started, Stepped, as_record
 from mlx_attn.training.loop import INTERRUPTED, train
 from mlx_attn.training.replicas import Launch, Replica, train_replicas
@@ -152,7 +152,7 @@ class Live(Plain):
             line = step_line(report, self._val_loss, room)
             self._bar.update(self._task, total=total, completed=report.seconds, description=line)
         elif isinstance(report, Evaluated):
-            self._val_loss = f"{report.val_loss:.3f}"
+            self._val_loss = f"{report.evaluation.val_loss:.3f}"
             self.message(evaluation_line(report))
 
 
@@ -185,39 +185,41 @@ def step_line(report: Stepped, val_loss: str = "", width: int = 200) -> str:
 
 def evaluation_line(report: Evaluated) -> str:
     """A validation, in one line."""
-    floor = "" if report.above_floor is None else f" ({report.above_floor:.3f} above the floor)"
+    found = report.evaluation
+    floor = "" if found.above_floor is None else f" ({found.above_floor:.3f} above the floor)"
     best = "  best so far" if report.best else ""
     return (
-        f"step {report.step}  val loss {report.val_loss:.4f}{spread_text(report, 4)} nats per "
-        f"token{_bits('  ', report)}{floor}{_accuracy('  ', report)}{best}"
+        f"step {report.step}  val loss {found.val_loss:.4f}{spread_text(report, 4)} nats per "
+        f"token{_bits('  ', found)}{floor}{_accuracy('  ', found)}{best}"
     )
 
 
-def _bits(before: str, report: Evaluated | Ended) -> str:
+def _bits(before: str, found: Evaluation) -> str:
     """The loss per byte, of a text."""
-    bits = report.bits_per_byte
+    bits = found.bits_per_byte
     return "" if bits is None else f"{before}{bits:.4f} bits per byte"
 
 
-def _accuracy(before: str, report: Evaluated | Ended) -> str:
+def _accuracy(before: str, found: Evaluation) -> str:
     """The share of right answers, of a task."""
-    accuracy = report.accuracy
+    accuracy = found.accuracy
     return "" if accuracy is None else f"{before}{accuracy:.1%} of answers right"
 
 
 def closing_lines(report: Ended) -> list[str]:
     """What to know when the training is over."""
-    if report.val_loss is None:
+    found = report.evaluation
+    if found is None:
         return [f"{report.steps} steps, no validation yet"]
     lines = [
-        f"best val loss {report.val_loss:.4f} nats per token{_bits(', ', report)}"
-        f"{_accuracy(', ', report)}; {report.steps} steps, {count(report.tokens)} tokens, "
+        f"best val loss {found.val_loss:.4f} nats per token{_bits(', ', found)}"
+        f"{_accuracy(', ', found)}; {report.steps} steps, {count(report.tokens)} tokens, "
         f"{duration(report.seconds)}, {count(report.tok_s)} tok/s, {memory(report.peak_memory)}"
     ]
-    if report.above_floor is not None:
-        shares = ", ".join(f"{name} {share:.3f}" for name, share in report.abilities.items())
-        unit = "nats per token" if report.bits_per_byte is None else "bits per byte"
-        lines.append(f"{report.above_floor:.3f} {unit} above the floor: {shares}")
+    if found.above_floor is not None:
+        shares = ", ".join(f"{name} {share:.3f}" for name, share in found.abilities.items())
+        unit = "nats per token" if found.bits_per_byte is None else "bits per byte"
+        lines.append(f"{found.above_floor:.3f} {unit} above the floor: {shares}")
     return lines
 
 
@@ -462,10 +464,16 @@ def mean_stepped(reports: Sequence[Stepped]) -> MeanStepped:
 
 def mean_evaluated(reports: Sequence[Evaluated]) -> MeanEvaluated:
     """One report of the validations of the same step; the best so far if it is for every one."""
-    means = {key: mean_of([getattr(r, key) for r in reports]) for key in _MEANS}
+    found = [report.evaluation for report in reports]
+    means = {key: mean_of([getattr(each, key) for each in found]) for key in _MEANS}
     facts = {"best": all(r.best for r in reports), "tokens": sum(r.tokens for r in reports)}
-    spread = deviation([r.val_loss for r in reports])
-    return MeanEvaluated(**{**asdict(reports[-1]), **means, **facts, "spread": spread})
+    return MeanEvaluated(
+        step=reports[-1].step,
+        seconds=reports[-1].seconds,
+        evaluation=Evaluation(**means),
+        spread=deviation([each.val_loss for each in found]),
+        **facts,
+    )
 
 
 def mean_of(numbers: Sequence[float | None]) -> Any:
@@ -578,10 +586,11 @@ def replica_display(display: Display, seeds: Sequence[int]) -> ReplicaDisplay:
 
 def replica_closing_lines(ends: Ends) -> list[str]:
     """What to know when all are over."""
-    losses = [end.val_loss for end in ends.values() if end.val_loss is not None]
-    if not losses:
+    found = [end.evaluation for end in ends.values() if end.evaluation]
+    if not found:
         return ["no validation yet"]
-    bits = mean_of([end.bits_per_byte for end in ends.values()])
+    losses = [each.val_loss for each in found]
+    bits = mean_of([each.bits_per_byte for each in found])
     per_byte = "" if bits is None else f", {bits:.4f} bits per byte"
     ended, speed = list(ends.values())[-1], sum(end.tok_s for end in ends.values())
     lines = [
@@ -590,7 +599,8 @@ def replica_closing_lines(ends: Ends) -> list[str]:
         f"{count(sum(end.tokens for end in ends.values()))} tokens, {count(speed)} tok/s"
     ]
     for seed, end in ends.items():
-        lines.append(f"seed {seed}  {end.val_loss:.4f}  {end.steps} steps  {end.run}".rstrip())
+        loss = f"{end.evaluation.val_loss:.4f}" if end.evaluation else "no validation"
+        lines.append(f"seed {seed}  {loss}  {end.steps} steps  {end.run}".rstrip())
     return lines
 
 

@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 
 import mlx.core as mx
 import numpy as np
@@ -196,7 +195,7 @@ class Trainer:
             ConfigError: The ranks train on different texts.
         """
         self.ranks.check_same("text", self.text)
-        self.progress = Progress(**self.ranks.first(asdict(self.progress)))
+        self.progress = Progress.from_record(self.ranks.first(self.progress.as_record()))
         state = self.ranks.broadcast(training_state(self.model, self.optimizer))
         if self.ranks.rank:
             restore_state(state, self.model, self.optimizer)
@@ -232,10 +231,9 @@ class Trainer:
             RunError: The loss is not finite, or the weights cannot be written.
         """
         result = self.evaluator(self.model)
-        if not math.isfinite(result.loss):
-            raise self.divergence(f"validation loss {result.loss}", self.progress.step)
-        best = result.loss < self.progress.best_loss
-        self.progress.record(result, best)
+        if not math.isfinite(result.val_loss):
+            raise self.divergence(f"validation loss {result.val_loss}", self.progress.step)
+        best = self.progress.record(result)
         if best and self.run:
             self.run.save_model(self.model)
         return result, best

@@ -45,8 +45,9 @@ def test_training_goes_on_from_the_new_run(run, corpus, tmp_path, to):
     trainer = Trainer(settings_from(new.settings, {}), corpus)
     trainer.resume(new)
     assert trainer.progress.step == 0
-    assert trainer.progress.best_loss == outcome.after.val_loss
-    assert trainer.evaluate()[0].loss == pytest.approx(outcome.after.val_loss, abs=1e-6)
+    assert trainer.progress.best
+    assert trainer.progress.best.val_loss == outcome.after.val_loss
+    assert trainer.evaluate()[0].val_loss == pytest.approx(outcome.after.val_loss, abs=1e-6)
     loss, _ = trainer.launch_step()
     assert float(np.array(loss)) < 3
 

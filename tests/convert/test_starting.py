@@ -42,7 +42,7 @@ def test_the_loss_before_the_first_step_is_that_of_the_start(corpus, merges, qkv
     source = trained(separate.model.config)
     separate.start_from(source)
     wanted.start_from(starting_point(source, wanted.model.config))
-    losses = [training.evaluate()[0].loss for training in (separate, wanted)]
+    losses = [training.evaluate()[0].val_loss for training in (separate, wanted)]
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)
     first = [training.launch_step()[0].item() for training in (separate, wanted)]
     assert first[1] == pytest.approx(first[0], abs=1e-6)

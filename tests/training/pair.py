@@ -62,7 +62,7 @@ def outcome(trainer: Trainer, stop_at: int | None = None) -> dict[str, Any]:
     weights = {name: np.array(a) for name, a in named_arrays(trainer.model).items()}
     return {
         "losses": [r.loss for r in reports if isinstance(r, Stepped)],
-        "val_losses": [r.val_loss for r in reports if isinstance(r, Evaluated)],
+        "val_losses": [r.evaluation.val_loss for r in reports if isinstance(r, Evaluated)],
         "end": [(r.steps, r.reason) for r in reports if isinstance(r, Ended)],
         "weights": [float(np.abs(w.astype(np.float64)).sum()) for w in weights.values()],
     }

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Started, Stepped
 from mlx_attn.training.show import (
     Json,
@@ -35,9 +36,7 @@ STEPPED = Stepped(
 EVALUATED = Evaluated(
     step=400,
     tokens=102400,
-    val_loss=3.2042,
-    bits_per_byte=1.5678,
-    above_floor=0.25,
+    evaluation=Evaluation(val_loss=3.2042, bits_per_byte=1.5678, above_floor=0.25),
     best=True,
     seconds=26.0,
 )
@@ -45,8 +44,7 @@ ENDED = Ended(
     variant="merged",
     steps=2000,
     tokens=512_000,
-    val_loss=2.5,
-    bits_per_byte=1.25,
+    evaluation=Evaluation(val_loss=2.5, bits_per_byte=1.25),
     params=9,
     tok_s=128_000.0,
     peak_memory=2_100_000_000,
@@ -119,7 +117,10 @@ def test_the_line_of_a_validation():
 
 
 def test_the_closing_lines_tell_loss_cost_and_abilities():
-    lines = closing_lines(replace(ENDED, above_floor=0.3, abilities={"copy": 0.2, "recall": 0.1}))
+    assert ENDED.evaluation
+    abilities = {"copy": 0.2, "recall": 0.1}
+    found = replace(ENDED.evaluation, above_floor=0.3, abilities=abilities)
+    lines = closing_lines(replace(ENDED, evaluation=found))
     assert lines == [
         "best val loss 2.5000 nats per token, 1.2500 bits per byte; 2000 steps, 512k tokens, 2:09, "
         "128k tok/s, 2.1 GB",
@@ -128,7 +129,7 @@ def test_the_closing_lines_tell_loss_cost_and_abilities():
 
 
 def test_without_a_validation_that_is_said():
-    assert closing_lines(replace(ENDED, val_loss=None)) == ["2000 steps, no validation yet"]
+    assert closing_lines(replace(ENDED, evaluation=None)) == ["2000 steps, no validation yet"]
 
 
 def test_in_a_pipe_every_report_of_progress_is_one_plain_line():

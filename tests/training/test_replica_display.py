@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Failed, Stepped
 from mlx_attn.training.show import (
     MeanEvaluated,
@@ -26,9 +27,7 @@ def evaluated(loss: float, best: bool = True) -> Evaluated:
     return Evaluated(
         step=3,
         tokens=8,
-        val_loss=loss,
-        bits_per_byte=loss / 2,
-        above_floor=None,
+        evaluation=Evaluation(val_loss=loss, bits_per_byte=loss / 2),
         best=best,
         seconds=1.0,
     )
@@ -39,8 +38,7 @@ def ended(steps: int, loss: float = 2.0) -> Ended:
         variant="merged",
         steps=steps,
         tokens=100,
-        val_loss=loss,
-        bits_per_byte=1.0,
+        evaluation=Evaluation(val_loss=loss, bits_per_byte=1.0),
         params=9,
         tok_s=50.0,
         peak_memory=1,
@@ -85,7 +83,7 @@ def test_losses_are_averaged_and_speeds_are_added():
 def test_the_best_so_far_is_best_for_all():
     assert mean_evaluated([evaluated(1.0), evaluated(3.0)]).best
     mean = mean_evaluated([evaluated(1.0), evaluated(3.0, best=False)])
-    assert (mean.best, mean.val_loss, mean.above_floor) == (False, 2.0, None)
+    assert (mean.best, mean.evaluation.val_loss, mean.evaluation.above_floor) == (False, 2.0, None)
 
 
 def test_a_mean_is_shown_with_its_spread_and_a_number_of_one_training_without():
@@ -130,5 +128,5 @@ def test_the_result_is_a_mean_a_deviation_and_every_seed():
 
 
 def test_without_a_validation_there_is_no_loss_to_show():
-    none = replace(ended(0), val_loss=None, bits_per_byte=None)
+    none = replace(ended(0), evaluation=None)
     assert closing_lines({0: none, 1: none}) == ["no validation yet"]

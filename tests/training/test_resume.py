@@ -24,7 +24,7 @@ def losses(reports) -> list[tuple[int, float]]:
 
 
 def validations(reports) -> list[tuple[int, float]]:
-    return [(r.step, r.val_loss) for r in reports if isinstance(r, Evaluated)]
+    return [(r.step, r.evaluation.val_loss) for r in reports if isinstance(r, Evaluated)]
 
 
 def state(trainer) -> dict[str, np.ndarray]:
@@ -71,7 +71,7 @@ def test_it_may_stop_before_the_first_step_at_a_validation_or_at_the_end(
     resumed, first, second = interrupted_and_resumed(trainer, tmp_path / "run", stop_at, **NOISY)
     assert losses(first) + losses(second) == losses(expected)
     assert validations(first) + validations(second) == validations(expected)
-    assert resumed.progress.best_loss == min(loss for _, loss in validations(expected))
+    assert resumed.progress.best.val_loss == min(loss for _, loss in validations(expected))
 
 
 def test_the_clock_and_the_best_loss_go_on(trainer, tmp_path):

@@ -41,7 +41,7 @@ def train(corpus: Corpus, **settings) -> tuple[list[float], dict[str, Any], floa
     trainer = Trainer(resolve(TINY, settings), corpus)
     losses = [float(trainer.launch_step()[0]) for _ in range(5)]
     weights = {name: array.tolist() for name, array in named_arrays(trainer.model).items()}
-    return losses, weights, trainer.evaluate()[0].loss
+    return losses, weights, trainer.evaluate()[0].val_loss
 
 
 @pytest.mark.parametrize(

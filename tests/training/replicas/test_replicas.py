@@ -128,8 +128,8 @@ def test_validations_are_those_of_trainings_of_their_own(trainer, corpus, settin
     chosen = settings(eval_every=10)
     for seed, reports in events(replicas_of(chosen, corpus)).items():
         alone = train(trainer(**EVERY_STEP, eval_every=10, seed=seed))
-        expected = [(r.step, r.val_loss) for r in alone if isinstance(r, Evaluated)]
-        found = [(r.step, r.val_loss) for r in reports if isinstance(r, Evaluated)]
+        expected = [(r.step, r.evaluation.val_loss) for r in alone if isinstance(r, Evaluated)]
+        found = [(r.step, r.evaluation.val_loss) for r in reports if isinstance(r, Evaluated)]
         assert [step for step, _ in found] == [10, 20, 30]
         assert np.allclose(found, expected, atol=CLOSE)
 
@@ -214,7 +214,7 @@ def test_no_fused_kernel_is_mapped_and_afterwards_all_may_serve(corpus, settings
     def refuse(*arguments, **options):
         raise AssertionError("a fused kernel under mx.vmap")
 
-    monkeypatch.setattr(memory, "powers_are_faster", lambda: False)
+    monkeypatch.setattr(memory, "on_linux_cpu", lambda: False)
     monkeypatch.setattr(memory, "fused_attention", refuse)
     replicas = replicas_of(settings(), corpus)
     launched = Together()(replicas)
