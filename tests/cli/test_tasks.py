@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mlx_attn.text import corpus as sources
+from mlx_attn.text import sources
 from mlx_attn.text.tasks import TASKS
 
 SMALL = [

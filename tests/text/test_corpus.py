@@ -2,21 +2,23 @@
 
 import json
 import math
+import multiprocessing
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.text import corpus as chunks
 from mlx_attn.text import corpus as corpus_module
-from mlx_attn.text import corpus as preparation
+from mlx_attn.text import sources
 from mlx_attn.text.characters import ByteTokenizer
-from mlx_attn.text.corpus import Corpus, Split, prepare
+from mlx_attn.text.corpus import Corpus, Split, encoder, prepare, worker_count
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.stories.grammar import ABILITIES
 from mlx_attn.text.subwords import GPT2Tokenizer
-from mlx_attn.text.tokenizers import KINDS
+from mlx_attn.text.tokenizers import KINDS, Tokenizer, train_tokenizer
 
 TEXT = "The café is open.\nThe other café is not open.\r\n\n" * 40
 MERGES = "t h\nĠ th\nĠth e\n"
@@ -86,8 +88,8 @@ def test_subwords_are_trained_on_the_training_text_alone(tmp_path, data):
 
 def test_the_second_time_nothing_is_made(file, data, monkeypatch):
     first = prepare(file, "bpe", 400, data)
-    monkeypatch.setattr(corpus_module, "build", never)
-    monkeypatch.setattr(preparation, "train_tokenizer", never)
+    monkeypatch.setattr(corpus_module, "_build", never)
+    monkeypatch.setattr(corpus_module, "train_tokenizer", never)
     again = prepare(file, "bpe", 400, data)
     assert again.digest == first.digest
     assert (again.train.tokens == first.train.tokens).all()
@@ -105,7 +107,7 @@ def test_the_second_time_the_tales_are_not_told(data, monkeypatch):
 def test_the_same_text_under_another_name_is_found(file, data, tmp_path, monkeypatch):
     prepare(file, "byte", directory=data)
     (tmp_path / "copy.txt").write_bytes(TEXT.encode())
-    monkeypatch.setattr(corpus_module, "build", never)
+    monkeypatch.setattr(corpus_module, "_build", never)
     assert prepare(str(tmp_path / "copy.txt"), "byte", directory=data).name.endswith("copy.txt")
 
 
@@ -128,7 +130,7 @@ def test_a_text_in_many_chunks_has_the_tokens_that_it_has_in_one(
     kind, file, data, tmp_path, monkeypatch
 ):
     whole = prepare(file, kind, 400, data)
-    monkeypatch.setattr(chunks, "CHUNK", 100)
+    monkeypatch.setattr(sources, "CHUNK", 100)
     parts = prepare(file, kind, 400, tmp_path / "parts")
     for split in ("train", "val"):
         one, other = getattr(whole, split), getattr(parts, split)
@@ -137,48 +139,33 @@ def test_a_text_in_many_chunks_has_the_tokens_that_it_has_in_one(
     assert parts.digest == whole.digest
 
 
-def test_an_interrupted_preparation_goes_on_where_it_was(file, data, monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK", 100)
+def test_an_interrupted_preparation_is_no_corpus_and_is_replaced(file, data, monkeypatch):
+    monkeypatch.setattr(sources, "CHUNK", 100)
     encoded: list[str] = []
+    encode = ByteTokenizer.encode
 
-    def encode(self: ByteTokenizer, text: str) -> np.ndarray:
+    def stop(self: ByteTokenizer, text: str) -> np.ndarray:
+        encoded.append(text)
         if len(encoded) == 5:
             raise KeyboardInterrupt
-        encoded.append(text)
-        return np.frombuffer(text.encode(), np.uint8).astype(np.uint16)
+        return encode(self, text)
 
-    monkeypatch.setattr(ByteTokenizer, "encode", encode)
-    for _ in range(3):
-        with pytest.raises(KeyboardInterrupt):
-            prepare(file, "byte", directory=data)
-        done, encoded = encoded, []
-        assert len(done) == 5
-    monkeypatch.undo()
-    monkeypatch.setattr(chunks, "CHUNK", 100)
+    monkeypatch.setattr(ByteTokenizer, "encode", stop)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(file, "byte", directory=data)
+    (folder,) = (data / "prepared").iterdir()
+    assert [path.name for path in folder.iterdir()] == ["tokenizer.json"]
+    (folder / ".train.tokens.bin.0a1b2c3d.tmp").write_bytes(
+        b"left by a preparation that was killed"
+    )
     corpus = prepare(file, "byte", directory=data)
     whole = [*corpus.train.tokens.tolist(), *corpus.val.tokens.tolist()]
     assert whole == list(TEXT.encode())
-
-
-def test_of_a_text_that_was_written_on_only_the_end_is_tokenized(file, data, monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK", 100)
-    prepare(file, "byte", directory=data)
-    with Path(file).open("a", encoding="utf-8") as story:
-        story.write("And this café is new.")
-    encoded: list[str] = []
-    encode = ByteTokenizer.encode
-    monkeypatch.setattr(
-        ByteTokenizer, "encode", lambda self, text: encoded.append(text) or encode(self, text)
-    )
-    corpus = prepare(file, "byte", directory=data)
-    assert corpus.tokenizer.decode(corpus.val.tokens).endswith(
-        "not open.\r\n\nAnd this café is new."
-    )
-    assert len(encoded) <= 4  # the old end, the new end, and both sides of where the split is now
+    assert not list(folder.glob(".*"))
 
 
 def test_progress_is_told_in_bytes(file, data, monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK", 500)
+    monkeypatch.setattr(sources, "CHUNK", 500)
     told: list[tuple[int, int]] = []
     prepare(file, "char", directory=data, tokenizing=lambda *bytes: told.append(bytes))
     assert [total for _, total in told] == [len(TEXT.encode())] * len(told)
@@ -191,7 +178,7 @@ def test_two_processes_that_prepare_the_same_text_do_it_once(file, data, monkeyp
     opened = corpus_module._open
     answers = iter([None])
     monkeypatch.setattr(corpus_module, "_open", lambda *of: next(answers, opened(*of)))
-    monkeypatch.setattr(corpus_module, "build", never)
+    monkeypatch.setattr(corpus_module, "_build", never)
     assert prepare(file, "byte", directory=data).train.n_bytes
 
 
@@ -227,8 +214,8 @@ def test_nothing_but_the_prepared_files_is_left(data):
     tell(data, "char")
     arrays = ("document_starts", "token_abilities", "tokens")
     expected = [f"{split}.{array}.bin" for split in ("train", "val") for array in arrays]
-    records = ["train.chunks.jsonl", "val.chunks.jsonl", "corpus.json", "tokenizer.json"]
-    assert [path.name for path in prepared_files(data)] == sorted([*expected, *records])
+    expected += ["corpus.json", "tokenizer.json"]
+    assert [path.name for path in prepared_files(data)] == sorted(expected)
 
 
 def test_a_text_from_a_file_has_no_floor(file, data):
@@ -252,7 +239,7 @@ def test_documents_start_at_the_newline_before_their_first_token(tales):
 
 
 def test_a_token_needs_the_ability_of_its_first_byte_that_is_no_space(tales):
-    told = corpus_module.read_source("tales", Path(), *SIZES).val.tales
+    told = sources.read_source("tales", Path(), *SIZES).passages()[1].stories
     assert told is not None
     assert tales.val.token_abilities is not None
     offset = 0
@@ -268,7 +255,7 @@ def test_a_token_needs_the_ability_of_its_first_byte_that_is_no_space(tales):
 
 
 def test_the_floor_is_the_generator_s_and_the_sum_over_abilities(tales):
-    told = corpus_module.read_source("tales", Path(), *SIZES).train.tales
+    told = sources.read_source("tales", Path(), *SIZES).passages()[0].stories
     assert told is not None
     floor = tales.train.floor_nats
     by_ability = tales.train.ability_floor_nats
@@ -301,3 +288,61 @@ def test_a_data_directory_that_cannot_be_written_is_explained(file, tmp_path):
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(RunError, match="cannot be written"):
         prepare(file, "byte", directory=tmp_path / "taken")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    tokenizer = train_tokenizer("bpe", TEXT, 330)
+    tokenizer.save(tmp_path)
+    return tokenizer, tmp_path
+
+
+def test_other_processes_make_the_same_tokens(saved):
+    tokenizer, _ = saved
+    texts = [TEXT[start:] for start in range(12)]
+    with encoder(*saved, workers=2) as encode:
+        made = list(encode(texts))
+    assert [n_bytes for n_bytes, _ in made] == [len(text.encode()) for text in texts]
+    for (_, tokens), text in zip(made, texts, strict=True):
+        assert tokens.tolist() == tokenizer.encode(text).tolist()
+
+
+def encode_after_a_kill(tokenizer: Tokenizer, folder: Path) -> None:
+    with encoder(tokenizer, folder, workers=2) as encode:
+        list(encode([TEXT]))
+        worker = multiprocessing.active_children()[0]
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        worker.join()
+        list(encode([TEXT]))
+
+
+def test_a_process_that_is_killed_is_one_clear_error(saved):
+    with pytest.raises(RunError, match="one of 2 processes that tokenize was killed") as caught:
+        encode_after_a_kill(*saved)
+    assert "run this again, with MLX_ATTN_WORKERS=1" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_long_text_takes_one_process_a_core(monkeypatch):
+    monkeypatch.delenv(corpus_module.WORKERS, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert worker_count(10**9) == 4
+    monkeypatch.setattr(os, "cpu_count", lambda: 96)
+    assert worker_count(10**9) == corpus_module._MOST_WORKERS
+
+
+def test_the_environment_says_how_many(monkeypatch):
+    monkeypatch.setenv(corpus_module.WORKERS, "12")
+    assert worker_count(10**9) == 12
+
+
+def test_a_short_text_takes_no_other_process(monkeypatch):
+    monkeypatch.setenv(corpus_module.WORKERS, "12")
+    assert worker_count(1_000_000) == 1
+
+
+@pytest.mark.parametrize("chosen", ["0", "-1", "two", "1.5", "²"])
+def test_no_number_of_processes_is_refused(monkeypatch, chosen):
+    monkeypatch.setenv(corpus_module.WORKERS, chosen)
+    with pytest.raises(ConfigError, match=f"MLX_ATTN_WORKERS={chosen} must be a whole number"):
+        worker_count(1)

@@ -1,4 +1,4 @@
-"""Any text is read, or refused in one line."""
+"""Any text is read, or refused in one line; its chunks have the tokens of the whole."""
 
 import hashlib
 import io
@@ -8,18 +8,25 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from mlx_attn.errors import RunError
-from mlx_attn.text import corpus as sources
-from mlx_attn.text.corpus import read_source
+from mlx_attn.text import sources
 from mlx_attn.text.downloads import CORPORA
+from mlx_attn.text.sources import Passage, chunked, read_source
+from mlx_attn.text.subwords import GPT2Tokenizer
+from mlx_attn.text.tokenizers import KINDS, train_tokenizer
 
 LINES = "".join(f"line {number}\n" for number in range(100))
 
 
+def text_of(passage: Passage) -> str:
+    return "".join(passage.chunks())
+
+
 def whole(source: str, cache: Path) -> str:
-    read = read_source(source, cache)
-    return read.train.text + read.val.text
+    return "".join(map(text_of, read_source(source, cache).passages()))
 
 
 def written(path: Path, content: bytes | str) -> str:
@@ -30,15 +37,15 @@ def written(path: Path, content: bytes | str) -> str:
 
 def test_a_file_is_split_at_nine_tenths_of_its_characters(tmp_path):
     text = "é" * 99 + LINES
-    source = read_source(written(tmp_path / "file.txt", text), tmp_path)
-    assert source.train.text == text[: int(0.9 * len(text))]
-    assert source.val.text == text[int(0.9 * len(text)) :]
+    train, val = read_source(written(tmp_path / "file.txt", text), tmp_path).passages()
+    assert text_of(train) == text[: int(0.9 * len(text))]
+    assert text_of(val) == text[int(0.9 * len(text)) :]
 
 
 def test_the_split_is_nanogpt_s_to_the_character(tmp_path):
     text = "ab" * (1_115_394 // 2)  # as long as tiny-shakespeare
     source = read_source(written(tmp_path / "file.txt", text), tmp_path)
-    assert (len(source.train.text), len(source.val.text)) == (1_003_854, 111_540)
+    assert [len(text_of(passage)) for passage in source.passages()] == [1_003_854, 111_540]
 
 
 def test_the_digest_is_that_of_the_content(tmp_path):
@@ -81,17 +88,18 @@ def test_a_corpus_is_downloaded_by_name(tmp_path, monkeypatch):
     progress = print
     source = read_source("enwik8", tmp_path, progress=progress)
     assert source.name == "enwik8"
-    assert source.train.text + source.val.text == LINES
+    assert "".join(map(text_of, source.passages())) == LINES
     assert asked == [(CORPORA["enwik8"], tmp_path, progress)]
 
 
 def test_the_tales_begin_with_a_newline_and_know_their_stories(tmp_path):
-    source = read_source("tales", tmp_path, n_bytes=5_000, val_bytes=1_000)
-    for passage, size in ((source.train, 5_000), (source.val, 1_000)):
-        assert passage.tales is not None
-        assert passage.text == "\n" + passage.tales.text
-        assert size <= len(passage.tales.text) < size + 5_000
-    assert source.train.text[:500] != source.val.text[:500]
+    splits = read_source("tales", tmp_path, n_bytes=5_000, val_bytes=1_000).passages()
+    for passage, size in zip(splits, (5_000, 1_000), strict=True):
+        assert passage.stories is not None
+        assert text_of(passage) == "\n" + passage.stories.text
+        assert size <= len(passage.stories.text) < size + 5_000
+    train, val = map(text_of, splits)
+    assert train[:500] != val[:500]
 
 
 def test_the_digest_of_the_tales_is_known_before_they_are_told(tmp_path, monkeypatch):
@@ -177,15 +185,82 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
     source = read_source(written(path, LINES), tmp_path)
     path.write_text(LINES.replace("7", "8"))
     with pytest.raises(RunError, match=r"file\.txt: the text changed while it was read"):
-        _ = source.train.text
+        text_of(source.passages()[0])
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5])
 def test_blocks_may_end_within_a_character(tmp_path, monkeypatch, block):
-    monkeypatch.setattr("mlx_attn.text.corpus._BLOCK", block)
+    monkeypatch.setattr("mlx_attn.text.sources._BLOCK", block)
     text = "\ufefféa語\U0001f600" * 9
     assert whole(written(tmp_path / "file.txt", text), tmp_path) == text[1:]
     with pytest.raises(RunError, match="byte 4 is 0xf0"):
         read_source(written(tmp_path / "bad.txt", "a語".encode() + b"\xf0\x9fz"), tmp_path)
     with pytest.raises(RunError, match=r"byte 4 is 0xf0 \(unexpected end of data\)"):
         read_source(written(tmp_path / "cut.txt", "a語".encode() + b"\xf0\x9f"), tmp_path)
+
+
+SIZE = 60  # characters of a chunk here
+LETTERS = "ab é'1.<|endoftext|>\n\n\r\t\u2581\u3000 the cafe語 "
+MERGES = "t h\nĠ th\nĠth e\nĊ Ċ\nĠ Ġ\n"
+
+texts = st.lists(st.sampled_from([*LETTERS, " the", "<|endoftext|>", "\n\n"]), max_size=400)
+long_texts = st.builds("".join, texts)
+
+
+@pytest.fixture(scope="module")
+def small_chunks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "CHUNK", SIZE)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    made = {kind: train_tokenizer(kind, LETTERS * 9, 330) for kind in KINDS if kind != "gpt2"}
+    return {**made, "gpt2": GPT2Tokenizer(MERGES)}
+
+
+def ends_well(chunk: str) -> bool:
+    return not chunk[-1].isspace()
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=60)
+@given(text=long_texts)
+def test_the_tokens_of_the_chunks_are_those_of_the_text(tokenizers, kind, text):
+    parts = list(chunked([text]))
+    assume(all(map(ends_well, parts[:-1])))
+    tokens = [token for part in parts for token in tokenizers[kind].encode(part).tolist()]
+    assert tokens == tokenizers[kind].encode(text).tolist()
+
+
+@pytest.mark.usefixtures("small_chunks")
+@settings(deadline=None, max_examples=100)
+@given(long_texts, st.integers(1, 50))
+def test_chunks_are_the_text_whatever_its_blocks(text, block):
+    parts = list(chunked(text[i : i + block] for i in range(0, len(text), block)))
+    assert "".join(parts) == text
+    assert parts == list(chunked([text]))
+    assert all(0 < len(part) <= SIZE for part in parts)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_chunk_ends_before_white_space_that_follows_a_word():
+    assert next(chunked(["word " * 20])) == "word " * 11 + "word"
+    assert next(chunked(["word.\n\n" * 20])) == "word.\n\n" * 7 + "word."
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_text_without_spaces_is_cut_at_the_size():
+    assert [len(part) for part in chunked(["語" * 150])] == [60, 60, 30]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_text_of_one_chunk_is_not_cut():
+    assert list(chunked(["a b " * 15])) == ["a b " * 15]
+
+
+@given(st.lists(st.text("xyz", max_size=5)), st.integers(0, 20), st.integers(0, 20))
+def test_a_part_of_a_text_in_pieces(pieces, start, stop):
+    assert "".join(sources._between(pieces, start, stop)) == "".join(pieces)[start:stop]

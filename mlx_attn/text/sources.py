@@ -1,0 +1,291 @@
+"""Where a text comes from: stories, a task, a corpus by name, a file, a folder or a pipe.
+
+A text from a file may be larger than memory: it is read as a stream of chunks, never as a whole.
+A chunk ends after a character that is not white space and before a space or a newline. Every
+tokenizer begins a new token there, so the tokens of the chunks, concatenated, are the tokens of the
+text. A text without such a place within `CHUNK` characters is cut there all the same, which for
+`bpe`, `unigram` and `gpt2` may split one token in two.
+"""
+
+import codecs
+import contextlib
+import difflib
+import hashlib
+import re
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal
+
+from mlx_attn.errors import RunError
+from mlx_attn.text.downloads import CORPORA, Progress, fetch
+from mlx_attn.text.tasks import TASKS
+
+if TYPE_CHECKING:
+    from mlx_attn.text.stories.dataset import TalesText
+    from mlx_attn.text.tasks import Documents
+
+CHUNK = 1_000_000  # characters
+TRAINING_SHARE = 0.9
+SHORTEST = 20  # characters: two of them for validation
+TRAINING_DOCUMENTS = 20_000  # of a task
+VALIDATION_DOCUMENTS = 500
+
+# Identifies the text of the stories, and with it runs and prepared corpora that were made from it:
+# change it whenever the generator writes another text (a golden digest in the tests tells).
+_STORY_GENERATOR = "8ffc3e7bcaf80f3ddabfa4de27c730d8"
+
+_BLOCK = 1 << 20  # bytes
+_PIPE_IN_MEMORY = 1 << 25  # bytes; the rest of a longer pipe goes to a temporary file
+_SUFFIXES = {".txt", ".md"}
+# Matches everything up to the last place where a chunk may end; white space is Unicode's.
+_TO_LAST_EDGE = re.compile(r".*\S(?=[ \n])", re.DOTALL)
+
+Blocks = Callable[[], Iterator[str]]
+"""Reads a text from its beginning; no block is empty."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One split of a source: a text, or the documents of a task.
+
+    Attributes:
+        chunks: Reads the text from its beginning. Raises RunError where it cannot be read, or has
+            changed since.
+        n_characters: Length of the text.
+        stories: What is known of generated stories.
+        documents: The documents of a task, which have no text.
+    """
+
+    chunks: Blocks = lambda: iter(())
+    n_characters: int = 0
+    stories: "TalesText | None" = None
+    documents: "Documents | None" = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text by name and content.
+
+    Attributes:
+        name: Its name for people.
+        digest: BLAKE2b of the content, in hexadecimal; for stories, of everything that determines
+            them, so that they are generated only when `passages` is called.
+        passages: Makes the training and the validation split.
+        symbols: The vocabulary of a task, which replaces any other tokenizer; None for a text.
+        n_bytes: UTF-8 bytes of a text that is read; 0 for one that is generated.
+    """
+
+    name: str
+    digest: str
+    passages: Callable[[], tuple[Passage, Passage]]
+    symbols: Sequence[str] | None = None
+    n_bytes: int = 0
+
+
+def read_source(
+    source: str,
+    directory: Path,
+    n_bytes: int = 6_000_000,
+    val_bytes: int = 200_000,
+    progress: Progress | None = None,
+) -> Source:
+    """Reads the text that `source` names.
+
+    Args:
+        source: `tales`, a name in `TASKS` or `CORPORA`, a file, a folder of .txt and .md files, or
+            `-` for standard input. A name wins over a file of that name; write `./tales` for the
+            file.
+        directory: The data directory, for downloads.
+        n_bytes: For stories, bytes of training text.
+        val_bytes: For stories, bytes of validation text.
+        progress: Called with the bytes done and in all while a corpus is downloaded.
+
+    Raises:
+        RunError: The text is missing, unreadable, not a text, or too short.
+    """
+    if source == "tales":
+        return _stories(n_bytes, val_bytes)
+    if source in TASKS:
+        return _task(source)
+    if source == "-":
+        return _text("standard input", _pipe_blocks(sys.stdin.buffer.read, "standard input"))
+    if source in CORPORA:
+        return _text(source, _path_blocks(fetch(CORPORA[source], directory, progress)))
+    path = Path(source).expanduser()
+    if not path.exists():
+        names = ["tales", *CORPORA, *TASKS]
+        near = difflib.get_close_matches(source.lower(), names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"a corpus is one of {', '.join(names)}"
+        raise RunError(f"{source}: no such file, folder or corpus; {hint}")
+    return _text(source, _path_blocks(path))
+
+
+def _stories(n_bytes: int, val_bytes: int) -> Source:
+    def passage(size: int, split: Literal["train", "val"]) -> Passage:
+        from mlx_attn.text.stories.dataset import tales
+
+        stories = tales(size, split=split)
+        # A newline comes first, so that every story's first letter is predicted from a newline.
+        text = "\n" + stories.text
+        return Passage(lambda: iter([text]), len(text), stories)
+
+    digest = _blake2b(f"{_STORY_GENERATOR} {n_bytes} {val_bytes}".encode()).hexdigest()
+    return Source("tales", digest, lambda: (passage(n_bytes, "train"), passage(val_bytes, "val")))
+
+
+def _task(name: str) -> Source:
+    """A task's documents, generated at once for their digest, in less than a second."""
+    from mlx_attn.text.tasks import draw
+
+    train = draw(name, TRAINING_DOCUMENTS, split="train")
+    val = draw(name, VALIDATION_DOCUMENTS, split="val")
+    content = [array.tobytes() for split in (train, val) for array in split.arrays().values()]
+    content += [val.nats.tobytes(), repr(val.symbols).encode()]
+    passages = Passage(documents=train), Passage(documents=val)
+    return Source(name, _blake2b(b"".join(content)).hexdigest(), lambda: passages, val.symbols)
+
+
+def _text(name: str, blocks: Blocks) -> Source:
+    digest, n_bytes, n_characters = _survey(name, blocks())
+
+    def passage(start: int, stop: int) -> Passage:
+        def chunks() -> Iterator[str]:
+            return _between(chunked(_unchanged(name, blocks(), digest)), start, stop)
+
+        return Passage(chunks, stop - start)
+
+    cut = int(TRAINING_SHARE * n_characters)
+    passages = passage(0, cut), passage(cut, n_characters)
+    return Source(name, digest, lambda: passages, n_bytes=n_bytes)
+
+
+def _survey(name: str, blocks: Iterable[str]) -> tuple[str, int, int]:
+    """Reads a text once; returns its digest, its bytes and its characters."""
+    content, n_bytes, n_characters, first, uniform = _blake2b(), 0, 0, "", True
+    for block in blocks:
+        data = block.encode()
+        content.update(data)
+        n_bytes, n_characters = n_bytes + len(data), n_characters + len(block)
+        first = first or block[0]
+        uniform = uniform and block.count(first) == len(block)
+    if not first:
+        raise RunError(f"{name}: the text is empty; give one of at least {SHORTEST} characters")
+    if n_characters < SHORTEST:
+        raise RunError(f"{name}: {n_characters} characters are too few; give at least {SHORTEST}")
+    if uniform:
+        raise RunError(f"{name}: every character is {first!r}, so there is nothing to learn")
+    return content.hexdigest(), n_bytes, n_characters
+
+
+def _unchanged(name: str, blocks: Iterable[str], digest: str) -> Iterator[str]:
+    """The blocks; raises RunError after the last one if together they have another digest."""
+    content = _blake2b()
+    for block in blocks:
+        content.update(block.encode())
+        yield block
+    if content.hexdigest() != digest:
+        raise RunError(f"{name}: the text changed while it was read; run this again")
+
+
+def chunked(blocks: Iterable[str]) -> Iterator[str]:
+    """The text of `blocks` in chunks of at most `CHUNK` characters, whatever its blocks are."""
+    held = ""
+    for block in blocks:
+        held += block
+        while len(held) > CHUNK:
+            found = _TO_LAST_EDGE.match(held, 0, CHUNK + 1)
+            cut = found.end() if found else CHUNK
+            yield held[:cut]
+            held = held[cut:]
+    if held:
+        yield held
+
+
+def _between(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
+    """The characters `start` to `stop` of a text in chunks, chunk by chunk."""
+    offset = 0
+    for chunk in chunks:
+        if part := chunk[max(0, start - offset) : max(0, stop - offset)]:
+            yield part
+        offset += len(chunk)
+
+
+def _path_blocks(path: Path) -> Blocks:
+    """The text of a file, a folder, or something that can be read only once, as a named pipe."""
+    if path.is_dir():
+        return lambda: _folder(path)
+    if path.is_file():
+        return lambda: _file(path)
+    with _explaining(path), path.open("rb") as file:
+        return _pipe_blocks(file.read, str(path))
+
+
+def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
+    """The text of a pipe, which is read to its end now and kept."""
+    kept = tempfile.SpooledTemporaryFile(_PIPE_IN_MEMORY)  # noqa: SIM115 - closed below
+    for data in iter(lambda: read(_BLOCK), b""):
+        kept.write(data)
+
+    def blocks() -> Iterator[str]:
+        return _decoded(kept, name)
+
+    weakref.finalize(blocks, kept.close)
+    return blocks
+
+
+def _folder(folder: Path) -> Iterator[str]:
+    """The texts of a folder and its subfolders, by path, with a blank line between them."""
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
+    separator = ""
+    for path in sorted(path for path in found if path.is_file()):
+        for number, block in enumerate(_file(path)):
+            yield block if number else separator + block
+            separator = "\n\n"
+    if not separator:
+        raise RunError(f"{folder}: the folder holds no .txt or .md file with text in it")
+
+
+def _file(path: Path) -> Iterator[str]:
+    with _explaining(path), path.open("rb") as file:
+        yield from _decoded(file, str(path))
+
+
+@contextlib.contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _decoded(file: IO[bytes], name: str) -> Iterator[str]:
+    """The characters of a file, without a byte order mark, which no error message counts."""
+    decoder, done, data = codecs.getincrementaldecoder("utf-8")(), 0, b"unread"
+    file.seek(0)
+    file.seek(len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0)
+    while data:
+        data = file.read(_BLOCK)
+        if (nul := data.find(0)) >= 0:
+            raise RunError(
+                f"{name}: not a text, byte {done + nul} is NUL; if it is UTF-16, convert it to "
+                "UTF-8"
+            )
+        held = len(decoder.getstate()[0])  # first bytes of a character that the block cut
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            raise RunError(
+                f"{name}: not UTF-8, byte {done - held + error.start} is "
+                f"0x{error.object[error.start]:02x} ({error.reason}); convert it to UTF-8"
+            ) from error
+        done += len(data)
+        if text:
+            yield text
+
+
+def _blake2b(content: bytes = b"") -> "hashlib.blake2b":
+    return hashlib.blake2b(content, digest_size=16)
