@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from mlx_attn.compare.statistics import (
+    Sample,
     bootstrap_interval,
     decide,
     minimum_detectable_effect,
-    sample,
     student_interval,
 )
 
@@ -31,7 +31,7 @@ def coverage(interval, samples, true_mean):
 
 
 def student(drawn):
-    return student_interval(sample(drawn.tolist()), 0.95)
+    return student_interval(Sample.of(drawn.tolist()), 0.95)
 
 
 def bootstrap(drawn):
@@ -65,12 +65,14 @@ def words(seed, n, means, sd=1.0, delta=0.0, shared=0.0):
     random = np.random.default_rng(seed)
     own, control = random.standard_normal((DRAWS, 3, n)), random.standard_normal((DRAWS, 1, n))
     drawn = sd * (sqrt(1 - shared) * own + sqrt(shared) * control)
-    drawn = (drawn + np.reshape(means, (1, 3, 1))).tolist()
-    return np.array([_words_of(draw, delta) for draw in drawn])
+    drawn = drawn + np.reshape(means, (1, 3, 1))
+    summaries = zip(drawn.mean(2).tolist(), drawn.std(2, ddof=1).tolist(), strict=True)
+    return np.array([_words_of(n, *summary, delta) for summary in summaries])
 
 
-def _words_of(draw, delta):
-    samples = {arm: sample(found) for arm, found in zip(ARMS, draw, strict=True)}
+def _words_of(n, means, deviations, delta):
+    summaries = zip(ARMS, means, deviations, strict=True)
+    samples = {arm: Sample(n, mean, sd) for arm, mean, sd in summaries}
     return [decision.word for decision in decide(samples, delta, 0.95).values()]
 
 

@@ -1,14 +1,12 @@
 """Solve rates and steps to a threshold, on data whose answers are in textbooks."""
 
-from dataclasses import asdict
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mlx_attn.compare.statistics import TimeToSolve, _scores, log_rank, solve_rate
+from mlx_attn.compare.statistics import TimeToSolve, _log_rank_scores, log_rank, solve_rate
 from mlx_attn.errors import ConfigError
 
 
@@ -36,7 +34,9 @@ def test_the_textbook_s_medians():
 
 def test_the_textbook_s_observed_less_expected():
     """9 relapses where 19.25 were expected."""
-    assert _scores([*TREATED, *UNTREATED])[: len(TREATED)].sum() == pytest.approx(-10.25, abs=0.001)
+    assert _log_rank_scores([*TREATED, *UNTREATED])[: len(TREATED)].sum() == pytest.approx(
+        -10.25, abs=0.001
+    )
 
 
 def test_the_textbook_s_arms_differ():
@@ -45,7 +45,7 @@ def test_the_textbook_s_arms_differ():
 
 def test_four_solved_of_five():
     found = solve_rate(attempts(100, 200, -1000, 300, 400))
-    assert asdict(found) == {
+    assert found._asdict() == {
         "solved": 4,
         "runs": 5,
         "rate": 0.8,
