@@ -1,14 +1,17 @@
-"""What a layer's weights amount to, whatever its form: S_h and V_h O_h of every head.
+"""The matrices of an attention layer, whatever its form: S_h and V_h O_h of every head.
 
     score_h(i, j) = scale * x_i S_h x_j^T        a head moves x_j V_h O_h to token i
 
 These are the QK and OV circuits of Elhage et al. (A Mathematical Framework for Transformer
-Circuits, 2021). Every map of attention is linear up to a bias, so its matrix is read off by
-applying it to the rows of the identity: no form needs a case of its own. Biases are no part of
-these matrices.
+Circuits, 2021). Every map of attention is affine, so its matrix and bias are read off by applying
+it to the rows of the identity and to 0: no form needs a case of its own. `probe`, `convert` and
+`train --track` all read layers here, in float64.
 """
 
+import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -17,81 +20,148 @@ from jaxtyping import Float, Float64
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.maps import SCORES, join_heads, value_of
+from mlx_attn.attention.maps import (
+    SCORES,
+    join_heads,
+    merge_query_key,
+    merge_value_output,
+    split_heads,
+    value_of,
+)
 from mlx_attn.errors import RunError
 
 
+def to_numpy(array: mx.array) -> np.ndarray:
+    """A copy in float64; integers keep their type."""
+    if not mx.issubdtype(array.dtype, mx.floating):
+        return np.array(array)
+    # NumPy has no bfloat16.
+    wide = array.astype(mx.float32) if array.dtype == mx.bfloat16 else array
+    return np.array(wide).astype(np.float64)
+
+
+def layer_weights(attention: Attention) -> dict[str, np.ndarray]:
+    """The weights of a layer by name, such as "W_query.weight", in float64.
+
+    Raises:
+        RunError: A weight is not finite.
+    """
+    weights = {name: to_numpy(array) for name, array in named_arrays(attention).items()}
+    for name, array in weights.items():
+        if not np.isfinite(array).all():
+            raise RunError(
+                f"{name} holds numbers that are not finite: the training diverged, train again"
+            )
+    return weights
+
+
 @dataclass(frozen=True, slots=True)
-class HeadProducts:
-    """The matrices left_h right_h of all heads, kept as their factors.
+class ScoreFactors:
+    """score_h(i, j) = scale * (query_h x_i + query_bias_h) . (key_g x_j + key_bias_g).
 
-    Attributes:
-        left: W_query_h or W_value_h, S_h itself where it is one matrix.
-        right: W_key_h^T or O_h, the identity where it is one matrix.
+    Matrices are (out, in), as stored. The key's bias adds the same number to all scores of a query
+    and cancels in the softmax; only values made from keys need it.
     """
 
-    left: Float64[np.ndarray, "H C D"]
-    right: Float64[np.ndarray, "H D d_out"]
+    query: Float[np.ndarray, "H K C"]
+    query_bias: Float[np.ndarray, "H K"]
+    key: Float[np.ndarray, "kv_heads K C"]
+    key_bias: Float[np.ndarray, "kv_heads K"]
 
-    def matrices(self) -> Float64[np.ndarray, "H C d_out"]:
-        """The products, multiplied out."""
-        return self.left @ self.right
+    @property
+    def products(self) -> Float[np.ndarray, "H C C"]:
+        """S_h of every head: x_i S_h x_j^T is the score without biases."""
+        H, _, C = self.query.shape
+        merged = merge_query_key(self.query.reshape(-1, C), self.key.reshape(-1, C), H)
+        return merged.reshape(H, C, C).swapaxes(1, 2)  # the weight of S has the key's side first
 
+    @property
+    def key_side_vectors(self) -> Float[np.ndarray, "H C"]:
+        """u_h = W_key_h b_query_h: a query's bias adds scale * u_h . x_j."""
+        return np.einsum("hkc,hk->hc", _repeated(self.key, len(self.query)), self.query_bias)
+
+    @property
+    def products_with_bias(self) -> Float[np.ndarray, "H C_1 C"]:
+        """The whole score map, (x_i, 1) [S_h; u_h] x_j^T: the vector is one more row of S_h."""
+        return np.concatenate([self.products, self.key_side_vectors[:, None]], axis=1)
+
+    @property
     def singular_values(self) -> Float64[np.ndarray, "H rank"]:
-        """Of every product, the largest first; no more than the factors allow to be other than 0.
-
-        With left = Q_1 R_1 and right^T = Q_2 R_2, the values are those of the small R_1 R_2^T.
-        """
-        if self.left.shape[2] >= self.left.shape[1]:
-            return np.linalg.svd(self.matrices(), compute_uv=False)
-        R_left = np.linalg.qr(self.left, mode="r")
-        R_right = np.linalg.qr(np.swapaxes(self.right, 1, 2), mode="r")
-        return np.linalg.svd(R_left @ np.swapaxes(R_right, 1, 2), compute_uv=False)
+        """Of every S_h, the largest first."""
+        return _singular_values(self.query.swapaxes(1, 2), _repeated(self.key, len(self.query)))
 
 
-def score_products(attention: Attention) -> HeadProducts:
-    """S_h as W_query_h W_key_h^T; see `why_not_one_matrix` for when there is more to scores.
+@dataclass(frozen=True, slots=True)
+class OutputFactors:
+    """y = sum_h output_h (value_g (softmax_h x) + value_bias_g) + constant.
+
+    Matrices are (out, in), as stored.
+    """
+
+    value: Float[np.ndarray, "kv_heads D C"]
+    value_bias: Float[np.ndarray, "kv_heads D"]
+    output: Float[np.ndarray, "d_out width"]
+    constant: Float[np.ndarray, " d_out"]
+
+    @property
+    def n_heads(self) -> int:
+        """Query heads H."""
+        return self.output.shape[1] // self.value.shape[1]
+
+    @property
+    def products(self) -> Float[np.ndarray, "H C d_out"]:
+        """V_h O_h of every head."""
+        C = self.value.shape[2]
+        merged = merge_value_output(self.value.reshape(-1, C), self.output, self.n_heads)
+        products = merged.reshape(len(merged), self.n_heads, C).transpose(1, 2, 0)
+        return np.ascontiguousarray(products)
+
+    @property
+    def total_constant(self) -> Float[np.ndarray, " d_out"]:
+        """The constant with the values' biases in it: the weights of a softmax add up to 1."""
+        return self.constant + self.output @ _repeated(self.value_bias, self.n_heads).reshape(-1)
+
+    @property
+    def singular_values(self) -> Float64[np.ndarray, "H rank"]:
+        """Of every V_h O_h, the largest first."""
+        output = self.output.reshape(len(self.output), self.n_heads, -1).transpose(1, 2, 0)
+        return _singular_values(_repeated(self.value, self.n_heads).swapaxes(1, 2), output)
+
+
+def qk_circuit(attention: Attention) -> ScoreFactors:
+    """The score map of a layer: queries and keys before normalisation and rotation.
+
+    See `why_not_one_matrix` for when there is more to the scores.
 
     Raises:
-        RunError: The weights are not finite.
+        RunError: A weight is not finite.
     """
-    with mx.stream(mx.cpu):  # Apple's newest GPUs would round the matrices to TF32
-        q, k = attention.score(attention, _basis(attention.config.d_in)[None])
-        query, key = (_per_head(y, attention.config.n_heads) for y in (q, k))
-    # Contiguous, because NumPy multiplies stacks of transposed views a thousand times slower.
-    return HeadProducts(query, np.ascontiguousarray(key.swapaxes(1, 2)))
+    with mx.stream(mx.cpu):  # Metal has no float64
+        exact = _in_float64(attention)
+        q, k = exact.score(exact, _basis(exact.config.d_in)[None])
+        (query, query_bias), (key, key_bias) = _affine(q), _affine(k)
+    return ScoreFactors(query, query_bias, key, key_bias)
 
 
-def value_output_products(attention: Attention) -> HeadProducts:
-    """V_h O_h as its factors: W_value_h and the rows of out_proj that read head h.
+def ov_circuit(attention: Attention) -> OutputFactors:
+    """The value and output maps of a layer.
 
     Raises:
-        RunError: The weights are not finite.
+        RunError: A weight is not finite.
     """
-    config = attention.config
     with mx.stream(mx.cpu):
-        x = _basis(config.d_in)[None]
-        _, k = attention.score(attention, x)
-        read = join_heads(k) if config.value == "from_key" else x
-        value = _per_head(attention.value(attention, read, k), config.n_heads)
-        basis = _basis(value.shape[2])
-        alone = [_only(basis, h, config.n_heads) for h in range(config.n_heads)]
-        rows = [_per_head(attention.output(attention, heads)[:, None], 1)[0] for heads in alone]
-    return HeadProducts(value, np.stack(rows))
-
-
-def score_matrices(attention: Attention) -> Float64[np.ndarray, "H C C"]:
-    """S_h of every head, for every form of attention: x_i S_h x_j^T is the score but for biases."""
-    return score_products(attention).matrices()
-
-
-def value_output_matrices(attention: Attention) -> Float64[np.ndarray, "H C d_out"]:
-    """V_h O_h of every head, for every form of attention."""
-    return value_output_products(attention).matrices()
+        exact = _in_float64(attention)
+        config, x = exact.config, _basis(exact.config.d_in)[None]
+        _, k = exact.score(exact, x)
+        inputs = join_heads(k) if config.value == "from_key" else x
+        value, bias = _affine(exact.value(exact, inputs, k))
+        heads = split_heads(_basis(config.n_heads * value.shape[1])[None], config.n_heads)
+        output, constant = _affine(exact.output(exact, heads)[:, None])
+    return OutputFactors(value, bias, output[0], constant[0])
 
 
 def why_not_one_matrix(config: AttentionConfig) -> str:
-    """Why the scores are not x_i S_h x_j^T for one S_h, and what S_h is then; empty where they are.
+    """Why the scores are not x_i S_h x_j^T for one S_h; empty where they are.
 
     ALiBi's bias and the biases of the maps are added to that form and leave S_h as it is.
     """
@@ -105,65 +175,92 @@ def why_not_one_matrix(config: AttentionConfig) -> str:
 
 
 def raw_scores(attention: Attention, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T T"]:
-    """The scores before mask and ALiBi, scale * x_i S_h x_j^T where that is all there is."""
+    """The scores before mask and ALiBi: scale * x_i S_h x_j^T unless rotated or normalised."""
     q, k = attention.score(attention, x)
     keys = attention.memory.keys(attention, attention.memory.write(attention, x, k, 0))
     keys = mx.repeat(keys, q.shape[1] // keys.shape[1], axis=1)
     return attention.config.scale * (attention.place(q, 0) @ keys.swapaxes(2, 3))
 
 
+def _in_float64(attention: Attention) -> Attention:
+    layer_weights(attention)  # refuses weights that are not finite
+    exact = copy.deepcopy(attention)
+    exact.set_dtype(mx.float64)
+    exact.eval()
+    return exact
+
+
 def _basis(width: int) -> Float[mx.array, "rows width"]:
-    """The rows of the identity, and 0 to tell a bias by."""
-    return mx.concatenate([mx.eye(width), mx.zeros((1, width))])
+    """The rows of the identity, and 0 to read a bias by."""
+    return mx.concatenate([mx.eye(width, dtype=mx.float64), mx.zeros((1, width), mx.float64)])
 
 
-def _only(basis: mx.array, head: int, n_heads: int) -> Float[mx.array, "1 H rows D"]:
-    """The heads' outputs where all heads but one are silent."""
-    return (mx.arange(n_heads) == head)[None, :, None, None] * basis
+def _affine(
+    y: Float[mx.array, "1 heads rows D"],
+) -> tuple[Float[np.ndarray, "heads D columns"], Float[np.ndarray, "heads D"]]:
+    """The stored matrix and the bias of a map, from its values on the basis."""
+    made = np.array(y[0])
+    bias = made[:, -1]
+    # Contiguous, because NumPy multiplies stacks of transposed views a thousand times slower.
+    return np.ascontiguousarray((made[:, :-1] - bias[:, None]).swapaxes(1, 2)), bias
 
 
-def _per_head(y: Float[mx.array, "1 heads rows D"], n_heads: int) -> np.ndarray:
-    """What a map made of the basis, less its bias; a head that serves several is repeated."""
-    made = np.array(y[0].astype(mx.float64))
-    if not np.isfinite(made).all():
-        raise RunError("the attention weights are not finite: the training diverged; train again")
-    return np.repeat(made[:, :-1] - made[:, -1:], n_heads // len(made), axis=0)
+def _repeated(parts: np.ndarray, n_heads: int) -> np.ndarray:
+    """A part per query head: one that serves several heads is repeated."""
+    return np.repeat(parts, n_heads // len(parts), axis=0)
+
+
+def _singular_values(
+    left: Float64[np.ndarray, "H C D"], right: Float64[np.ndarray, "H D d_out"]
+) -> Float64[np.ndarray, "H rank"]:
+    """Of left_h right_h; no more values than the factors allow to be other than 0.
+
+    With left = Q_1 R_1 and right^T = Q_2 R_2, the values are those of the small R_1 R_2^T.
+    """
+    if left.shape[2] >= left.shape[1]:
+        return np.linalg.svd(left @ right, compute_uv=False)
+    R_left: Any = np.linalg.qr(left, mode="r")
+    R_right: Any = np.linalg.qr(right.swapaxes(1, 2), mode="r")
+    return np.linalg.svd(R_left @ R_right.swapaxes(1, 2), compute_uv=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Spectrum:
-    """The matrices of one layer's heads, in numbers.
+class Spectra:
+    """One kind of matrix, S_h or V_h O_h, of all heads of some layers, in numbers.
 
     Attributes:
         singular_values: Largest first.
-        effective_rank: See `effective_rank`.
-        stable_rank: See `stable_rank`.
+        effective_rank: exp(-sum_k p_k ln p_k) with p_k = s_k / sum(s) (Roy and Vetterli, 2007).
+        stable_rank: |S|_F^2 / |S|_2^2 (Rudelson and Vershynin, 2007).
         norm: Frobenius norm.
-        symmetry: See `symmetry`.
+        symmetry: 1 if symmetric, -1 if antisymmetric.
+        alignment: Of every two heads of a layer: 1 for the same matrix up to a factor.
     """
 
-    singular_values: Float64[np.ndarray, "H rank"]
-    effective_rank: Float64[np.ndarray, " H"]
-    stable_rank: Float64[np.ndarray, " H"]
-    norm: Float64[np.ndarray, " H"]
-    symmetry: Float64[np.ndarray, " H"]
+    singular_values: Float64[np.ndarray, "L H rank"]
+    effective_rank: Float64[np.ndarray, "L H"]
+    stable_rank: Float64[np.ndarray, "L H"]
+    norm: Float64[np.ndarray, "L H"]
+    symmetry: Float64[np.ndarray, "L H"]
+    alignment: Float64[np.ndarray, "L H H"]
 
 
-def spectrum(products: HeadProducts) -> Spectrum:
-    """The spectrum of every head's matrix, which must be square."""
-    values = products.singular_values()
-    return Spectrum(
-        values,
-        effective_rank(values),
-        stable_rank(values),
-        np.linalg.norm(values, axis=-1),
-        symmetry(products.matrices()),
+def spectra(layers: Iterable[ScoreFactors | OutputFactors]) -> Spectra:
+    """The spectra of the matrices of some layers, which must be square."""
+    rows = []
+    for factors in layers:
+        matrices = factors.products
+        rows.append((factors.singular_values, symmetry(matrices), alignment(matrices)))
+    values, symmetries, alignments = (np.stack(column) for column in zip(*rows, strict=True))
+    norm = np.linalg.norm(values, axis=-1)
+    return Spectra(
+        values, effective_rank(values), stable_rank(values), norm, symmetries, alignments
     )
 
 
 def effective_rank(
-    singular_values: Float[np.ndarray, "H rank"],
-) -> Float64[np.ndarray, " H"]:
+    singular_values: Float[np.ndarray, "*heads rank"],
+) -> Float64[np.ndarray, "*heads"]:
     """exp(-sum_k p_k ln p_k) with p_k = s_k / sum(s): between 1 and the rank; 0 for the 0 matrix.
 
     Source: Roy and Vetterli, The Effective Rank, EUSIPCO 2007.
@@ -175,8 +272,8 @@ def effective_rank(
 
 
 def stable_rank(
-    singular_values: Float[np.ndarray, "H rank"],
-) -> Float64[np.ndarray, " H"]:
+    singular_values: Float[np.ndarray, "*heads rank"],
+) -> Float64[np.ndarray, "*heads"]:
     """|S|_F^2 / |S|_2^2: between 1 and the rank, and blind to small values; 0 for the 0 matrix.
 
     Source: Rudelson and Vershynin, Sampling from Large Matrices, J. ACM 2007.
@@ -223,25 +320,16 @@ class AttentionCost:
 
 def attention_cost(config: AttentionConfig) -> AttentionCost:
     """Count one layer of this configuration, from the shapes of its maps."""
-    matrices, others = _weights(config)
+    trained = named_arrays(Attention(config).trainable_parameters())
+    # Matrices multiply a token; biases and gains are only counted.
+    matrices = sum(array.size for name, array in trained.items() if name.endswith("weight"))
     value_heads, value_width = value_of(config).shape(config)
     key_heads, key_width = SCORES[config.score].key_shape(config)
     per_token = config.n_heads * config.context_length * (key_width + value_width)
     key_floats, value_floats = key_heads * key_width, value_heads * value_width
     remembers_value = config.score != "merged" and config.value not in ("key", "from_key")
     return AttentionCost(
-        parameters=matrices + others,
+        parameters=sum(array.size for array in trained.values()),
         multiply_adds=matrices + per_token,
         cache_floats=key_floats + (value_floats if remembers_value else 0),
     )
-
-
-def _weights(config: AttentionConfig) -> tuple[int, int]:
-    """Numbers in matrices that multiply a token, and in everything else."""
-    sizes = {name: array.size for name, array in _trained(config).items()}
-    matrices = sum(size for name, size in sizes.items() if name.endswith("weight"))
-    return matrices, sum(sizes.values()) - matrices
-
-
-def _trained(config: AttentionConfig) -> dict[str, mx.array]:
-    return named_arrays(Attention(config).trainable_parameters())

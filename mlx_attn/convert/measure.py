@@ -11,15 +11,9 @@ import numpy as np
 from jaxtyping import Float, Float64, Integer
 
 from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import AttentionCache
-from mlx_attn.convert.factors import (
-    Layer,
-    as_numpy,
-    read_layer,
-    read_output,
-    read_scores,
-    relative_error,
-)
+from mlx_attn.convert.algebra import relative_error
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.convert.table import find_conversion
 from mlx_attn.errors import RunError
@@ -120,7 +114,7 @@ def _roundings(before: GPT, after: GPT, tokens: Tokens) -> tuple[float, float, f
 
 
 def _logits(model: GPT, tokens: Tokens) -> Float[np.ndarray, "B T V"]:
-    return as_numpy(model(tokens))
+    return to_numpy(model(tokens))
 
 
 def _largest(array: Float[np.ndarray, "B T V"]) -> float:
@@ -285,18 +279,13 @@ def compare(before: GPT, after: GPT, evaluator: Evaluator, folded: GPT | None = 
 def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
     """The relative errors of S_h and of VO_h, of the worst layer each."""
     pairs = [
-        (read_layer(old.att), read_layer(new.att))
-        for old, new in zip(before.trf_blocks, after.trf_blocks, strict=True)
+        (old.att, new.att) for old, new in zip(before.trf_blocks, after.trf_blocks, strict=True)
     ]
-    return max(_score_error(*pair) for pair in pairs), max(_output_error(*pair) for pair in pairs)
-
-
-def _score_error(before: Layer, after: Layer) -> float:
-    return relative_error(read_scores(before).rows, read_scores(after).rows)
-
-
-def _output_error(before: Layer, after: Layer) -> float:
-    return relative_error(read_output(before).products, read_output(after).products)
+    scores = [[qk_circuit(att).products_with_bias for att in pair] for pair in pairs]
+    outputs = [[ov_circuit(att).products for att in pair] for pair in pairs]
+    return max(relative_error(*pair) for pair in scores), max(
+        relative_error(*pair) for pair in outputs
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Merged scores have x on both sides: S' = diag(gain) S diag(gain), u' = gain * (u
 what the shift adds for the key alone cancels in the softmax. After that the norm only normalises.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -13,18 +14,10 @@ import numpy as np
 from jaxtyping import Integer
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.convert.factors import (
-    Layer,
-    Weights,
-    as_numpy,
-    build_model,
-    completed,
-    read_layer,
-    read_output,
-    read_scores,
-)
-from mlx_attn.convert.table import changes_output, changes_scores, find_conversion
-from mlx_attn.convert.writers import write_output, write_scores, write_value
+from mlx_attn.attention.analysis import layer_weights, to_numpy
+from mlx_attn.attention.attention import Attention
+from mlx_attn.convert import writers
+from mlx_attn.convert.table import find_conversion
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
@@ -41,37 +34,32 @@ def fold_norms(model: GPT) -> GPT:
     shifted = "bias" in model.trf_blocks[0].norm1
     target = replace(model.config, qkv_bias=model.config.qkv_bias or shifted)
     for i, block in enumerate(model.trf_blocks):
-        gain = as_numpy(block.norm1["weight"])
-        shift = as_numpy(block.norm1["bias"]) if shifted else np.zeros_like(gain)
-        folded = _fold(read_layer(block.att), gain, shift)
+        gain = to_numpy(block.norm1["weight"])
+        shift = to_numpy(block.norm1["bias"]) if shifted else np.zeros_like(gain)
+        folded = _fold(block.att, gain, shift)
         norm = {"norm1.weight": np.ones_like(gain)}
         norm |= {"norm1.bias": np.zeros_like(shift)} if shifted else {}
-        attention = completed(folded, target.attention())
+        attention = writers.completed(folded, target.attention())
         parts = norm | {f"att.{name}": weight for name, weight in attention.items()}
         arrays |= {f"trf_blocks.{i}.{name}": weight for name, weight in parts.items()}
-    return build_model(target, arrays, model.tok_emb.weight.dtype)
+    return from_arrays(target, arrays, model.tok_emb.weight.dtype)
 
 
-def _fold(layer: Layer, gain: np.ndarray, shift: np.ndarray) -> Weights:
-    weights = dict(layer.weights)
-    for name in _maps_of_x(layer):
+def _fold(attention: Attention, gain: np.ndarray, shift: np.ndarray) -> writers.Weights:
+    weights, config = layer_weights(attention), attention.config
+    # The maps whose input is x, or softmax_h x of all heads.
+    names = {"W_query", "W_key", "W_value", "S", "VO"}
+    names -= {"W_value"} if config.value == "from_key" else set()
+    for name in (name for name in names if f"{name}.weight" in weights):
         weight = weights[f"{name}.weight"]
         gains, shifts = (np.resize(v, weight.shape[1]) for v in (gain, shift))
         weights[f"{name}.bias"] = weights.get(f"{name}.bias", 0) + weight @ shifts
         weights[f"{name}.weight"] = weight * gains
-    if layer.config.score == "merged":
-        gains = np.tile(gain, layer.config.n_heads)
+    if config.score == "merged":
+        gains = np.tile(gain, config.n_heads)
         weights["S.weight"] *= gains[:, None]
         weights["S.bias"] *= gains
     return weights
-
-
-def _maps_of_x(layer: Layer) -> list[str]:
-    """The maps whose input is x, or softmax_h x of all heads."""
-    names = ["W_query", "W_key", "W_value", "S", "VO"]
-    if layer.config.value == "from_key":
-        names.remove("W_value")
-    return [name for name in names if f"{name}.weight" in layer.weights]
 
 
 def _check(config: GPTConfig) -> None:
@@ -119,20 +107,22 @@ def convert(
     inputs = [] if tokens is None else [x for _, x in attention_inputs(model, tokens)]
     arrays = {n: a for n, a in named_arrays(model).items() if ".att." not in n}
     for i, (block, x) in enumerate(zip_longest(model.trf_blocks, inputs)):
-        weights = _rewrite(read_layer(block.att, x), model.config, target)
+        weights = writers.rewrite(block.att, target.attention(), x)
         arrays |= {f"trf_blocks.{i}.att.{name}": weight for name, weight in weights.items()}
-    return build_model(target, arrays, model.tok_emb.weight.dtype)
+    return from_arrays(target, arrays, model.tok_emb.weight.dtype)
 
 
-def _rewrite(layer: Layer, config: GPTConfig, target: GPTConfig) -> Weights:
-    """The weights of a layer in the target's form; a map that stays is copied."""
-    attention, weights = target.attention(), dict(layer.weights)
-    if changes_scores(config, target):
-        weights |= write_scores(read_scores(layer), attention)
-    if changes_output(config, target):
-        written = {**weights, **write_output(read_output(layer), attention, layer)}
-        weights |= write_value(written, attention, layer)
-    return completed(weights, attention)
+def from_arrays(
+    config: GPTConfig, arrays: Mapping[str, mx.array | np.ndarray], dtype: mx.Dtype
+) -> GPT:
+    """A model of these arrays, in evaluation mode; those that come from NumPy get the type."""
+    model = GPT(config)
+    weights = arrays.items()
+    model.load_weights(
+        [(n, writers.to_mlx(a, dtype) if isinstance(a, np.ndarray) else a) for n, a in weights]
+    )
+    model.eval()
+    return model
 
 
 _FORMS = {(True, False): "merged", (False, True): "merged-output", (True, True): "merged-both"}

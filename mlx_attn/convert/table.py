@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError, did_you_mean
 from mlx_attn.model.config import GPTConfig
 
 Keys = Mapping[str, Any]
+Config = GPTConfig | AttentionConfig
 
 
 def merged(config: GPTConfig, rank: int) -> Keys:
@@ -157,12 +159,12 @@ class Conversion:
         return target
 
 
-def changes_scores(config: GPTConfig, target: GPTConfig) -> bool:
+def changes_scores(config: Config, target: Config) -> bool:
     """Whether the score map of a conversion is rewritten."""
     return _differ(config, target, ("score", "head_dim", "n_kv_heads"))
 
 
-def changes_output(config: GPTConfig, target: GPTConfig) -> bool:
+def changes_output(config: Config, target: Config) -> bool:
     """Whether the value and output maps of a conversion are rewritten."""
     return _differ(config, target, ("value", "output", "value_dim", "n_kv_heads"))
 
@@ -179,7 +181,7 @@ def find_conversion(name: str) -> Conversion:
     raise ConfigError(f"unknown conversion '{name}'{did_you_mean(wanted, CONVERSIONS)}")
 
 
-def _differ(config: GPTConfig, target: GPTConfig, keys: tuple[str, ...]) -> bool:
+def _differ(config: Config, target: Config, keys: tuple[str, ...]) -> bool:
     return any(getattr(config, key) != getattr(target, key) for key in keys)
 
 

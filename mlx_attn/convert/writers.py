@@ -1,117 +1,68 @@
-"""What a pair of maps holds twice.
+"""Every form of attention, written from the factors of any other.
 
-Only products of two maps reach the output, W_1 W_2 = (W_1 B) (B^-1 W_2), so D^2 weights of each
-head are free to choose (Wasielewski and Graef, "MatShrink"), and where the key holds all of x, the
-value can be made from it (Graef and Wasielewski, arXiv:2503.05840).
+The algebra is NumPy's, in float64. A table per map says which function writes which choice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
+import mlx.core as mx
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.maps import merge_value_output
-from mlx_attn.convert.collaborative import fit_shared_maps
-from mlx_attn.convert.factors import (
-    Layer,
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.analysis import (
     OutputFactors,
     ScoreFactors,
-    Weights,
-    as_numpy,
-    balanced_factors,
-    build_attention,
-    read_scores,
+    layer_weights,
+    ov_circuit,
+    qk_circuit,
+    to_numpy,
 )
+from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.maps import merge_value_output
+from mlx_attn.convert import algebra, table
 from mlx_attn.errors import ConfigError
 
-LARGEST_CONDITION = 1e5
-"""Of an inverted matrix: float32 keeps seven digits, and such a matrix may cost five of them."""
+Weights = Mapping[str, np.ndarray]
+"""The weights of a layer by name, such as "W_query.weight", in float64."""
+
+Inputs = Float[mx.array, "B T C"]
 
 
-class Shrunk(NamedTuple):
-    """A matrix W = basis [I, rest], its columns taken in the order (kept, others).
-
-    Attributes:
-        basis: The kept columns of W.
-        rest: What multiplies the basis to give the other columns.
-        places: Where each column of W is in that order.
-    """
-
-    basis: Float[np.ndarray, "D D"]
-    rest: Float[np.ndarray, "D others"]
-    places: Int[np.ndarray, " C"]
-
-
-def shrink(W: Float[np.ndarray, "D C"]) -> Shrunk:
-    """Take D columns of a wide matrix as the basis of the others: D^2 fewer weights, same product.
-
-    The columns are chosen by QR with column pivoting, so that the basis is well conditioned: the
-    next one is always the one that the ones before explain least.
-
-    Raises:
-        ConfigError: The rank of W is below D, so that there is no such basis.
-    """
-    kept = _pivots(W)
-    others = np.setdiff1d(np.arange(W.shape[1]), kept)
-    basis = W[:, kept]
-    _require_invertible(np.linalg.cond(basis), "shrunk", "convert --to separate at a lower --rank")
-    places = np.argsort(np.concatenate([kept, others])).astype(np.int32)
-    return Shrunk(basis, np.linalg.solve(basis, W[:, others]), places)
-
-
-def _pivots(W: Float[np.ndarray, "D C"]) -> Int[np.ndarray, " D"]:
-    residual, kept = W.copy(), []
-    for _ in range(len(W)):
-        lengths = np.linalg.norm(residual, axis=0)
-        lengths[kept] = -1.0
-        column = int(np.argmax(lengths))
-        kept.append(column)
-        direction = residual[:, column] / (lengths[column] or 1.0)
-        residual -= np.outer(direction, direction @ residual)
-    return np.array(kept)
-
-
-def values_from_keys(
-    W_key: Float[np.ndarray, "key_width C"], W_value: Float[np.ndarray, "value_width C"]
-) -> Float[np.ndarray, "value_width key_width"]:
-    """M with W_value = M W_key, as stored weights: v = k M^T without x.
+def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = None) -> Weights:
+    """The weights of a layer in the target's form; a map that stays is copied.
 
     Args:
-        W_key: Stored weight of all key heads together, at least C wide.
-        W_value: Stored weight of the value map.
+        attention: The layer to convert.
+        target: The form to write.
+        x: Inputs of the layer, for a form that is fitted to its outputs.
 
     Raises:
-        ConfigError: The keys do not determine x, or hardly; has the condition number.
+        ConfigError: The layer has no such form, or only an ill-conditioned one; or it is fitted and
+            x is missing.
+        RunError: A weight is not finite.
     """
-    width, C = W_key.shape
-    if width < C:
-        raise ConfigError(
-            f"{width} numbers of the key cannot give back emb_dim={C} of x: slim attention needs "
-            "n_kv_heads * head_dim of at least emb_dim, so no grouped heads"
-        )
-    M, _, _, s = np.linalg.lstsq(W_key.T, W_value.T, rcond=None)
-    _require_invertible(s[0] / max(s[-1], 1e-300), "slim", "train it longer, or keep the values")
-    return M.T
+    weights = layer_weights(attention)
+    if table.changes_scores(attention.config, target):
+        weights |= _SCORES[target.score](qk_circuit(attention), target)
+    if table.changes_output(attention.config, target):
+        weights |= _OUTPUTS[target.output](attention, target, x)
+        weights |= _VALUES[target.value](weights, target)
+    return completed(weights, target)
 
 
-def _require_invertible(condition: float, form: str, way_out: str) -> None:
-    if not condition <= LARGEST_CONDITION:
-        raise ConfigError(
-            f"the {form} form inverts a matrix of W_key or W_value whose condition number is "
-            f"{condition:.1e}, above {LARGEST_CONDITION:.0e}: {way_out}"
-        )
+def completed(weights: Weights, config: AttentionConfig) -> Weights:
+    """Those of the weights that a layer of this configuration has; a bias that is missing is 0."""
+    shapes = {name: array.shape for name, array in named_arrays(Attention(config)).items()}
+    zeros = {name: np.zeros(shape) for name, shape in shapes.items() if name.endswith(".bias")}
+    return {name: {**zeros, **weights}[name] for name in shapes}
 
 
-def write_scores(factors: ScoreFactors, target: AttentionConfig) -> Weights:
-    """The weights of the target's score map.
-
-    Raises:
-        ConfigError: These factors have no such form, or hardly.
-    """
-    return _SCORES[target.score](factors, target)
+def to_mlx(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
+    """The same numbers in that type; integers keep theirs."""
+    return mx.array(array, dtype) if array.dtype == np.float64 else mx.array(array)
 
 
 def _separate(factors: ScoreFactors, target: AttentionConfig) -> Weights:
@@ -125,7 +76,9 @@ def _separate(factors: ScoreFactors, target: AttentionConfig) -> Weights:
 def _nearest_score(factors: ScoreFactors, target: AttentionConfig) -> ScoreFactors:
     """The best factors of rank head_dim; query heads that share a key are decomposed together."""
     H, C, D = target.n_heads, target.d_in, target.head_dim
-    query, key = balanced_factors(factors.rows.reshape(target.n_kv_heads, -1, C), D)
+    query, key = algebra.balanced_factors(
+        factors.products_with_bias.reshape(target.n_kv_heads, -1, C), D
+    )
     query = query.reshape(H, C + 1, D).swapaxes(1, 2)
     return ScoreFactors(query[:, :, :C], query[:, :, C], key, np.zeros(key.shape[:2]))
 
@@ -134,7 +87,7 @@ def _merged(factors: ScoreFactors, target: AttentionConfig) -> Weights:
     """Exact: S_h = W_query_h W_key_h^T, u_h = W_key_h b_query_h."""
     C = target.d_in
     return {
-        "S.weight": factors.products.reshape(-1, C),
+        "S.weight": factors.products.swapaxes(1, 2).reshape(-1, C),
         "S.bias": factors.key_side_vectors.reshape(-1),
     }
 
@@ -146,21 +99,21 @@ def _no_query(factors: ScoreFactors, target: AttentionConfig) -> Weights:
             "a query's bias adds u . x_j to the scores, and without W_query nothing can: "
             "convert --to no-key or --to merged, which keep it"
         )
-    key = factors.products[0].T
+    key = factors.products[0]
     return {"W_key.weight": key, "W_key.bias": np.zeros(len(key))}
 
 
 def _no_key(factors: ScoreFactors, target: AttentionConfig) -> Weights:
     """Exact for one head: q = x S + u, k = x."""
     return {
-        "W_query.weight": factors.products[0],
+        "W_query.weight": factors.products[0].T,
         "W_query.bias": factors.key_side_vectors[0],
     }
 
 
 def _collaborative(factors: ScoreFactors, target: AttentionConfig) -> Weights:
     """Exact where the rank of every S_h is no more than head_dim; else fitted."""
-    maps = fit_shared_maps(factors.rows, target.n_heads * target.head_dim)
+    maps = algebra.fit_shared_maps(factors.products_with_bias, target.n_heads * target.head_dim)
     return {
         "W_query.weight": maps.query[:-1].T,
         "W_query.bias": maps.query[-1],
@@ -174,7 +127,7 @@ def _shrunk_key(factors: ScoreFactors, target: AttentionConfig) -> Weights:
     """Exact: W_query_h takes over the basis of W_key_h."""
     if factors.key.shape != (target.n_kv_heads, target.head_dim, target.d_in):
         factors = _nearest_score(factors, target)
-    shrunk = [shrink(key) for key in factors.key]
+    shrunk = [algebra.shrink(key) for key in factors.key]
     basis = np.repeat([s.basis for s in shrunk], target.n_heads // target.n_kv_heads, axis=0)
     query = basis.swapaxes(1, 2) @ factors.query
     bias = np.einsum("hkl,hk->hl", basis, factors.query_bias)
@@ -202,38 +155,11 @@ _SCORES: dict[str, Callable[[ScoreFactors, AttentionConfig], Weights]] = {
 }
 
 
-def write_output(factors: OutputFactors, target: AttentionConfig, layer: Layer) -> Weights:
-    """The weights of the target's output map, and of a linear value map.
-
-    Args:
-        factors: What the maps compute.
-        target: The form to write.
-        layer: The layer that is converted.
-
-    Raises:
-        ConfigError: These factors have no such form, or no inputs of the layer are known.
-    """
-    return _OUTPUTS[target.output](factors, target, layer)
-
-
-def write_value(weights: Weights, target: AttentionConfig, layer: Layer) -> Weights:
-    """Weights with a linear value map, changed to the target's value map.
-
-    Args:
-        weights: Those of the target's score and output maps, and of a linear value map.
-        target: The form to write.
-        layer: The layer that is converted.
-
-    Raises:
-        ConfigError: There is no such form, or hardly; has the condition number.
-    """
-    return _VALUES[target.value](weights, target, layer)
-
-
-def _linear_output(factors: OutputFactors, target: AttentionConfig, layer: Layer) -> Weights:
+def _linear_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
     """Exact where the rank of VO_h is no more than value_dim, else the nearest of that rank."""
+    factors = ov_circuit(attention)
     kept = (target.n_kv_heads, target.value_dim, target.d_in)
-    if factors.value.shape != kept or layer.config.output == "merged":
+    if factors.value.shape != kept or attention.config.output == "merged":
         factors = _nearest_output(factors, target)
     return {
         "W_value.weight": factors.value.reshape(-1, target.d_in),
@@ -246,75 +172,69 @@ def _linear_output(factors: OutputFactors, target: AttentionConfig, layer: Layer
 def _nearest_output(factors: OutputFactors, target: AttentionConfig) -> OutputFactors:
     """The best factors of rank value_dim; heads that share a value are decomposed together."""
     KV, D, d_out = target.n_kv_heads, target.value_dim, target.d_out
-    rows = factors.products.reshape(KV, -1, target.d_in)
-    output, value = balanced_factors(rows, D)
+    rows = factors.products.swapaxes(1, 2).reshape(KV, -1, target.d_in)
+    output, value = algebra.balanced_factors(rows, D)
     output = output.reshape(target.n_heads, d_out, D).swapaxes(0, 1).reshape(d_out, -1)
-    return OutputFactors(value, np.zeros((KV, D)), output, factors.whole_constant)
+    return OutputFactors(value, np.zeros((KV, D)), output, factors.total_constant)
 
 
-def _merged_output(factors: OutputFactors, target: AttentionConfig, layer: Layer) -> Weights:
-    """Exact: VO_h = W_value_h O_h, and what the values' biases add is a constant."""
+def _merged_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
+    """Exact: VO_h = W_value_h O_h; the values' biases become a constant."""
+    factors = ov_circuit(attention)
     value = factors.value.reshape(-1, target.d_in)
     merged = merge_value_output(value, factors.output, target.n_heads)
-    return {"VO.weight": merged, "VO.bias": factors.whole_constant}
+    return {"VO.weight": merged, "VO.bias": factors.total_constant}
 
 
-def _no_output(factors: OutputFactors, target: AttentionConfig, layer: Layer) -> Weights:
+def _no_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
     """Exact for one head: W_value out_proj is its value map. For several, least squares."""
-    gain = np.ones(1)
-    if layer.config.output == "none":
+    factors, gain = ov_circuit(attention), np.ones(1)
+    if attention.config.output == "none":
         value, bias = factors.value.reshape(-1, target.d_in), factors.value_bias.reshape(-1)
-        gain = layer.weights.get("residual_gain", gain)
+        gain = layer_weights(attention).get("residual_gain", gain)
     elif target.n_heads == 1:
-        value, bias = factors.products[0], factors.whole_constant
-    else:
-        value, bias = _own_coordinates(factors, target, layer)
-    return {"W_value.weight": value, "W_value.bias": bias, "residual_gain": gain}
-
-
-def _own_coordinates(
-    factors: OutputFactors, target: AttentionConfig, layer: Layer
-) -> tuple[np.ndarray, np.ndarray]:
-    """The least-squares answer where head h may write no coordinates but h D..(h+1) D of y.
-
-    What it read, z_h = softmax_h x, must give these coordinates of what all heads wrote together.
-    """
-    if layer.read is None:
+        value, bias = factors.products[0].T, factors.total_constant
+    elif x is None:
         raise ConfigError(
             f"{target.n_heads} heads without out_proj are fitted to what the layer computes: "
             "give some tokens of the training text"
         )
-    read = as_numpy(layer.read).swapaxes(0, 1).reshape(target.n_heads, -1, target.d_in)
-    wrote = sum(z @ VO.T for z, VO in zip(read, factors.products, strict=True))
-    wrote = (wrote + factors.whole_constant).reshape(-1, target.n_heads, target.value_dim)
-    ones = np.ones((read.shape[1], int(target.qkv_bias)))
-    fits = [_least_squares(np.hstack([read[h], ones]), wrote[:, h]) for h in range(target.n_heads)]
-    fitted = np.concatenate([fit.T for fit in fits])
-    bias = fitted[:, target.d_in :].sum(axis=1)
-    return fitted[:, : target.d_in], bias
+    else:
+        value, bias = _fit_slices(factors, target, to_numpy(attention.weights(x) @ x[:, None]))
+    return {"W_value.weight": value, "W_value.bias": bias, "residual_gain": gain}
 
 
-def _least_squares(
-    given: Float[np.ndarray, "N columns"], wanted: Float[np.ndarray, "N D"]
-) -> Float[np.ndarray, "columns D"]:
-    """By the normal equations: many more rows than columns, and no need of their last digits."""
-    return np.linalg.lstsq(given.T @ given, given.T @ wanted, rcond=1e-12)[0]
+def _fit_slices(
+    factors: OutputFactors, target: AttentionConfig, mixed: Float[np.ndarray, "B H T C"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The least-squares value map where head h may write no coordinates but h D..(h+1) D of y.
+
+    From its z_h = softmax_h x, `mixed`, it must give these coordinates of the sum of all heads.
+    """
+    H, C = target.n_heads, target.d_in
+    z = mixed.swapaxes(0, 1).reshape(H, -1, C)
+    y = sum(z_h @ VO for z_h, VO in zip(z, factors.products, strict=True)) + factors.total_constant
+    slices = y.reshape(-1, H, target.value_dim)
+    ones = np.ones((z.shape[1], int(target.qkv_bias)))
+    fits = []
+    for h in range(H):
+        # Normal equations: many more rows than columns, and no need of their last digits.
+        given = np.hstack([z[h], ones])
+        gram, right = given.T @ given, given.T @ slices[:, h]
+        fits.append(np.linalg.lstsq(gram, right, rcond=1e-12)[0].T)
+    fitted = np.concatenate(fits)
+    return fitted[:, :C], fitted[:, C:].sum(axis=1)
 
 
-def _linear_value(weights: Weights, target: AttentionConfig, layer: Layer) -> Weights:
-    return weights
-
-
-def _shrunk_value(weights: Weights, target: AttentionConfig, layer: Layer) -> Weights:
+def _shrunk_value(weights: Weights, target: AttentionConfig) -> Weights:
     """Exact: out_proj takes over the basis of W_value_h."""
     H, KV, D = target.n_heads, target.n_kv_heads, target.value_dim
-    shrunk = [shrink(value) for value in weights["W_value.weight"].reshape(KV, D, -1)]
+    shrunk = [algebra.shrink(value) for value in weights["W_value.weight"].reshape(KV, D, -1)]
     basis = np.stack([s.basis for s in shrunk])
     output = weights["out_proj.weight"].reshape(target.d_out, H, D).swapaxes(0, 1)
     output = (output @ np.repeat(basis, H // KV, axis=0)).swapaxes(0, 1).reshape(target.d_out, -1)
     bias = np.linalg.solve(basis, weights["W_value.bias"].reshape(KV, D, 1))
     return {
-        **weights,
         "W_value.weight": np.concatenate([s.rest for s in shrunk]),
         "W_value.places": np.stack([s.places for s in shrunk]),
         "W_value.bias": bias.reshape(-1),
@@ -322,45 +242,50 @@ def _shrunk_value(weights: Weights, target: AttentionConfig, layer: Layer) -> We
     }
 
 
-def _value_from_key(weights: Weights, target: AttentionConfig, layer: Layer) -> Weights:
+def _value_from_key(weights: Weights, target: AttentionConfig) -> Weights:
     """Exact up to rounding times the condition number: W_value = M W_key."""
+    changed = {}
     if target.score == "separate" and target.position != "rope" and not target.qk_norm:
-        weights = {**weights, **_with_level_keys(weights, target)}
-    keys = read_scores(Layer(build_attention(replace(target, value="linear"), weights), weights))
-    matrix = values_from_keys(keys.key.reshape(-1, target.d_in), weights["W_value.weight"])
+        changed = _orthonormalize_keys(weights, target)
+    layer = Attention(replace(target, value="linear"))
+    arrays = completed({**weights, **changed}, layer.config).items()
+    layer.load_weights([(name, to_mlx(array, mx.float64)) for name, array in arrays])
+    keys = qk_circuit(layer)
+    W_key = keys.key.reshape(-1, target.d_in)
+    matrix = algebra.values_from_keys(W_key, weights["W_value.weight"])
     bias = weights["W_value.bias"] - matrix @ keys.key_bias.reshape(-1)
-    return {**weights, "W_value.weight": matrix, "W_value.bias": bias}
+    return {**changed, "W_value.weight": matrix, "W_value.bias": bias}
 
 
-def _with_level_keys(weights: Weights, target: AttentionConfig) -> Weights:
+def _orthonormalize_keys(weights: Weights, target: AttentionConfig) -> Weights:
     """Exact: each head's key in an orthonormal basis, and its query in the one that goes with it.
 
-    W_key_h = Q_h R_h gives S_h = (W_query_h R_h^T) Q_h^T. A head whose key is singular, or nearly,
-    then no longer stands in the way, and values made from keys lose somewhat less to rounding. The
-    key's bias, which cancels in the softmax, goes.
+    W_key_h = Q_h R_h gives S_h = (W_query_h R_h^T) Q_h^T. A head whose key is nearly singular then
+    no longer stands in the way, and values made from keys lose less to rounding. The key's bias,
+    which cancels in the softmax, is set to 0.
     """
     H, KV, D = target.n_heads, target.n_kv_heads, target.head_dim
     key = weights["W_key.weight"].reshape(KV, D, -1).swapaxes(1, 2)
-    level, triangle = np.linalg.qr(key)
+    orthonormal, triangle = np.linalg.qr(key)
     triangle = np.repeat(triangle, H // KV, axis=0)
     query = triangle @ weights["W_query.weight"].reshape(H, D, -1)
-    leveled = {
+    changed = {
         "W_query.weight": query.reshape(H * D, -1),
-        "W_key.weight": level.swapaxes(1, 2).reshape(KV * D, -1),
+        "W_key.weight": orthonormal.swapaxes(1, 2).reshape(KV * D, -1),
     }
     if target.qkv_bias:
         bias = np.einsum("hkl,hl->hk", triangle, weights["W_query.bias"].reshape(H, D))
-        leveled |= {"W_query.bias": bias.reshape(-1), "W_key.bias": np.zeros(KV * D)}
-    return leveled
+        changed |= {"W_query.bias": bias.reshape(-1), "W_key.bias": np.zeros(KV * D)}
+    return changed
 
 
-_OUTPUTS: dict[str, Callable[[OutputFactors, AttentionConfig, Layer], Weights]] = {
+_OUTPUTS: dict[str, Callable[[Attention, AttentionConfig, Inputs | None], Weights]] = {
     "linear": _linear_output,
     "merged": _merged_output,
     "none": _no_output,
 }
-_VALUES: dict[str, Callable[[Weights, AttentionConfig, Layer], Weights]] = {
-    "linear": _linear_value,
+_VALUES: dict[str, Callable[[Weights, AttentionConfig], Weights]] = {
+    "linear": lambda weights, target: {},
     "shrunk": _shrunk_value,
     "from_key": _value_from_key,
 }

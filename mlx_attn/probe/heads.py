@@ -1,20 +1,13 @@
 """What a model is to read while it is probed: a prompt, or windows of its validation text."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Integer
 
-from mlx_attn.attention.analysis import (
-    HeadProducts,
-    alignment,
-    score_products,
-    spectrum,
-    value_output_products,
-)
-from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.analysis import Spectra, ov_circuit, qk_circuit, spectra
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
@@ -197,65 +190,6 @@ def repeated_sequences(
     return np.concatenate([once, once], axis=1)
 
 
-HeadVector = Float64[np.ndarray, "L H"]
-
-
-@dataclass(frozen=True, slots=True)
-class HeadMatrices:
-    """One kind of matrix, S_h or V_h O_h, of all heads; see `mlx_attn.attention.analysis`.
-
-    Attributes:
-        singular_values: Largest first.
-        effective_rank: How many directions are used.
-        stable_rank: The same, blind to small values.
-        norm: Frobenius norm.
-        symmetry: 1 if symmetric, -1 if antisymmetric.
-        alignment: Of every two heads of a layer: 1 for the same matrix up to a factor.
-    """
-
-    singular_values: Float64[np.ndarray, "L H rank"]
-    effective_rank: HeadVector
-    stable_rank: HeadVector
-    norm: HeadVector
-    symmetry: HeadVector
-    alignment: Float64[np.ndarray, "L H H"]
-
-
-def score_spectra(model: GPT) -> HeadMatrices:
-    """What there is to say of S_h.
-
-    Raises:
-        RunError: Weights are not finite.
-    """
-    return _measured(score_products, model)
-
-
-def value_output_spectra(model: GPT) -> HeadMatrices:
-    """What there is to say of V_h O_h.
-
-    Raises:
-        RunError: Weights are not finite.
-    """
-    return _measured(value_output_products, model)
-
-
-def _measured(products_of: Callable[[Attention], HeadProducts], model: GPT) -> HeadMatrices:
-    products = [products_of(block.att) for block in model.trf_blocks]
-    spectra = [spectrum(product) for product in products]
-    return HeadMatrices(
-        singular_values=_stack(s.singular_values for s in spectra),
-        effective_rank=_stack(s.effective_rank for s in spectra),
-        stable_rank=_stack(s.stable_rank for s in spectra),
-        norm=_stack(s.norm for s in spectra),
-        symmetry=_stack(s.symmetry for s in spectra),
-        alignment=_stack(alignment(product.matrices()) for product in products),
-    )
-
-
-def _stack(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    return np.stack(list(arrays))
-
-
 @dataclass(frozen=True, slots=True)
 class Probe:
     """What was found; L layers, H heads, B texts of T tokens.
@@ -275,8 +209,8 @@ class Probe:
     maps: Float32[np.ndarray, "L B H T T"]
     statistics: HeadStatistics
     uniform: Mapping[str, float]
-    scores: HeadMatrices
-    value_outputs: HeadMatrices
+    scores: Spectra
+    value_outputs: Spectra
 
 
 def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
@@ -295,7 +229,10 @@ def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
         >>> found.maps[layer, text, head]
     """
     config = model.config
-    scores, value_outputs = score_spectra(model), value_output_spectra(model)
+    scores, value_outputs = (
+        spectra(circuit(block.att) for block in model.trf_blocks)
+        for circuit in (qk_circuit, ov_circuit)
+    )
     maps = attention_maps(model, tokens)
     again = repeated_sequences(config.vocab_size, config.context_length)
     repeated = attention_maps(model, again)

@@ -7,20 +7,14 @@ one from the other, in the matrices and in what these do to fixed windows of tex
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from jaxtyping import Float64, Integer
 
 from mlx_attn.arrays import named_arrays, save_arrays
-from mlx_attn.attention.analysis import (
-    HeadProducts,
-    raw_scores,
-    score_matrices,
-    score_products,
-    spectrum,
-    value_output_products,
-)
+from mlx_attn.attention import analysis
 from mlx_attn.attention.attention import Attention
 from mlx_attn.model.gpt import GPT, attention_inputs
 from mlx_attn.runs import Run
@@ -59,19 +53,18 @@ class Tracker:
         self.model.eval()
         tracked = Tracked(
             step=step,
-            scores=spectra(score_products, self.model),
-            value_outputs=spectra(value_output_products, self.model),
+            scores=_spectra(self.model, analysis.qk_circuit),
+            value_outputs=_spectra(self.model, analysis.ov_circuit),
             drift=drift(self.model, self.start, self.tokens) if self.start else None,
         )
         self.model.train(training)
         return tracked
 
 
-def spectra(products_of: Callable[[Attention], HeadProducts], model: GPT) -> dict[str, PerHead]:
-    """Effective rank, norm and symmetry of one kind of matrix (see `attention.analysis`)."""
-    layers = [spectrum(products_of(block.att)) for block in model.trf_blocks]
-    keys = ("effective_rank", "norm", "symmetry")
-    return {key: [getattr(layer, key).tolist() for layer in layers] for key in keys}
+def _spectra(model: GPT, circuit: Callable[[Attention], Any]) -> dict[str, PerHead]:
+    """Effective rank, norm and symmetry of S_h or of V_h O_h."""
+    found = analysis.spectra(circuit(block.att) for block in model.trf_blocks)
+    return {key: getattr(found, key).tolist() for key in ("effective_rank", "norm", "symmetry")}
 
 
 def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str, PerHead]:
@@ -92,7 +85,8 @@ def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str,
     rows: dict[str, PerHead] = {"matrices": [], "scores": [], "maps": []}
     pairs = zip(attention_inputs(model, tokens), attention_inputs(start, tokens), strict=True)
     for (one, x), (other, y) in pairs:
-        rows["matrices"].append(_relative(score_matrices(one), score_matrices(other)))
+        S, S_other = (analysis.qk_circuit(layer).products for layer in (one, other))
+        rows["matrices"].append(_relative(S, S_other))
         rows["scores"].append(_relative(_seen_scores(one, x), _seen_scores(other, y)))
         rows["maps"].append(_moved(one.weights(x), other.weights(y)))
     return rows
@@ -119,7 +113,7 @@ def _folder(run: Run) -> Path:
 
 def _seen_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H seen"]:
     """The scores of tokens that attend to each other, less the mean of every row."""
-    scores = np.array(raw_scores(attention, x).astype(mx.float32)).astype(np.float64)
+    scores = analysis.to_numpy(analysis.raw_scores(attention, x))
     T = scores.shape[-1]
     causal = np.tril(np.ones((T, T)))
     mean = (scores * causal).sum(-1, keepdims=True) / causal.sum(-1, keepdims=True)

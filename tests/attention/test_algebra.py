@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 
 import mlx_attn
 from mlx_attn.attention.maps import merge_query_key, merge_value_output
-from mlx_attn.convert.collaborative import fit_shared_maps
-from mlx_attn.convert.factors import balanced_factors, relative_error
-from mlx_attn.convert.writers import shrink, values_from_keys
+from mlx_attn.convert.algebra import (
+    balanced_factors,
+    fit_shared_maps,
+    relative_error,
+    shrink,
+    values_from_keys,
+)
 from mlx_attn.errors import ConfigError
 
 few = settings(max_examples=20, deadline=None)

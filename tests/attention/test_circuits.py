@@ -8,12 +8,10 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import (
-    HeadProducts,
+    ScoreFactors,
+    ov_circuit,
+    qk_circuit,
     raw_scores,
-    score_matrices,
-    score_products,
-    value_output_matrices,
-    value_output_products,
     why_not_one_matrix,
 )
 from mlx_attn.attention.attention import Attention
@@ -54,7 +52,9 @@ def numbers(array: mx.array) -> np.ndarray:
 def test_scores_are_x_S_x_transposed(form):
     attention = layer(**FORMS[form])
     x = mx.random.normal((1, 6, 8))
-    expected = attention.config.scale * numbers(x) @ score_matrices(attention) @ numbers(x[0]).T
+    expected = (
+        attention.config.scale * numbers(x) @ qk_circuit(attention).products @ numbers(x[0]).T
+    )
     np.testing.assert_allclose(numbers(raw_scores(attention, x))[0], expected, atol=1e-4)
 
 
@@ -63,7 +63,7 @@ def test_the_output_is_the_sum_of_what_heads_look_at_times_value_and_output(form
     attention = layer(**FORMS[form])
     x = mx.random.normal((1, 6, 8))
     looked_at = numbers(attention.weights(x))[0] @ numbers(x)[0]
-    expected = (looked_at @ value_output_matrices(attention)).sum(0)
+    expected = (looked_at @ ov_circuit(attention).products).sum(0)
     constant = numbers(attention(mx.zeros_like(x)))[0]
     np.testing.assert_allclose(numbers(attention(x))[0] - constant, expected, atol=1e-4)
 
@@ -76,25 +76,29 @@ def test_biases_are_no_part_of_the_matrices(form):
     shared = named_arrays(unbiased).keys()
     weights = named_arrays(attention).items()
     unbiased.load_weights([(name, array) for name, array in weights if name in shared])
-    for matrices in (score_matrices, value_output_matrices):
-        np.testing.assert_allclose(matrices(attention), matrices(unbiased), atol=1e-5)
+    for circuit in (qk_circuit, ov_circuit):
+        np.testing.assert_allclose(
+            circuit(attention).products, circuit(unbiased).products, atol=1e-12
+        )
 
 
-@pytest.mark.parametrize("products", [score_products, value_output_products])
-def test_factors_have_the_singular_values_of_their_product(products):
-    found = products(layer())
-    whole = np.linalg.svd(found.matrices(), compute_uv=False)
-    np.testing.assert_allclose(found.singular_values(), whole[:, :2], atol=1e-12)
+@pytest.mark.parametrize("circuit", [qk_circuit, ov_circuit])
+@pytest.mark.parametrize("n_kv_heads", [4, 2])
+def test_factors_have_the_singular_values_of_their_product(circuit, n_kv_heads):
+    found = circuit(layer(n_kv_heads=n_kv_heads))
+    whole = np.linalg.svd(found.products, compute_uv=False)
+    np.testing.assert_allclose(found.singular_values, whole[:, :2], atol=1e-12)
     np.testing.assert_allclose(whole[:, 2:], 0, atol=1e-12)
 
 
 def test_a_wide_factor_is_multiplied_out():
-    left, right = np.random.default_rng(0).normal(size=(2, 1, 3, 5))
-    assert HeadProducts(left, right.swapaxes(1, 2)).singular_values().shape == (1, 3)
+    query, key = np.random.default_rng(0).normal(size=(2, 1, 5, 3))
+    none = np.zeros((1, 5))
+    assert ScoreFactors(query, none, key, none).singular_values.shape == (1, 3)
 
 
 def test_the_book_s_class_may_have_another_width_at_the_end():
-    assert value_output_matrices(layer(d_out=12)).shape == (4, 8, 12)
+    assert ov_circuit(layer(d_out=12)).products.shape == (4, 8, 12)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,8 @@ def test_it_is_said_when_scores_are_more_than_one_matrix(choices, reason):
 def test_with_rope_a_token_s_score_of_itself_is_that_of_distance_0():
     attention = layer(position="rope")
     x = mx.random.normal((1, 6, 8))
-    whole = attention.config.scale * numbers(x) @ score_matrices(attention) @ numbers(x[0]).T
+    S = qk_circuit(attention).products
+    whole = attention.config.scale * numbers(x) @ S @ numbers(x[0]).T
     own = np.diagonal(numbers(raw_scores(attention, x))[0], 0, 1, 2)
     np.testing.assert_allclose(own, np.diagonal(whole, 0, 1, 2), atol=1e-4)
 
@@ -124,13 +129,11 @@ def test_dropout_does_not_reach_the_matrices():
     attention = layer(drop_rate=0.5)
     attention.train()
     attention.weights(mx.zeros((1, 2, 8)))
-    np.testing.assert_array_equal(
-        value_output_matrices(attention), value_output_matrices(attention)
-    )
+    np.testing.assert_array_equal(ov_circuit(attention).products, ov_circuit(attention).products)
 
 
 def test_weights_that_are_not_finite_are_refused():
     attention = layer()
     attention.W_query.weight = attention.W_query.weight * mx.nan
     with pytest.raises(RunError, match="not finite"):
-        score_matrices(attention)
+        qk_circuit(attention)

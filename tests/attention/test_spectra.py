@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.attention.analysis import (
-    HeadProducts,
+    ScoreFactors,
     alignment,
     effective_rank,
-    spectrum,
+    spectra,
     stable_rank,
     symmetry,
 )
@@ -64,6 +64,7 @@ def test_alignment_ignores_sign_and_size_and_is_0_for_orthogonal_matrices():
 
 
 def test_the_zero_matrix_has_no_rank_and_no_direction():
-    found = spectrum(HeadProducts(np.zeros((1, 3, 2)), np.ones((1, 2, 3))))
+    none = np.zeros((1, 2))
+    found = spectra([ScoreFactors(np.zeros((1, 2, 3)), none, np.ones((1, 2, 3)), none)])
     assert found.effective_rank == found.stable_rank == found.symmetry == found.norm == 0
     np.testing.assert_array_equal(alignment(np.zeros((2, 3, 3))), np.zeros((2, 2)))

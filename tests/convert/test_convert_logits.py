@@ -32,7 +32,7 @@ def test_float64_is_near_what_the_model_computes(trained, windows):
 @pytest.mark.parametrize("powers", [True, False], ids=["powers", "MLX's own operations"])
 def test_nothing_is_rounded_to_float32_on_the_way(trained, exact_difference, monkeypatch, powers):
     for module in (exponentials, memory):
-        monkeypatch.setattr(module, "powers_are_faster", lambda: powers)
+        monkeypatch.setattr(module, "on_linux_cpu", lambda: powers)
     for kind in ({"qkv_bias": True}, MODERN):
         model = doubled(trained(**kind))
         assert exact_difference(model, convert(model, "slim")) < 1e-12

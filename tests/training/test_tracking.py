@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.analysis import score_matrices
+from mlx_attn.attention.analysis import qk_circuit
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.attention.maps import merge_query_key
 from mlx_attn.model.config import GPTConfig
@@ -122,7 +122,7 @@ def test_drift_is_the_relative_difference_of_matrices_and_scores_and_the_attenti
     )
     for layer, ((a, x), (b, y)) in enumerate(pairs):
         for head in range(2):
-            S, S_other = score_matrices(a)[head], score_matrices(b)[head]
+            S, S_other = qk_circuit(a).products[head], qk_circuit(b).products[head]
             expected = np.linalg.norm(S - S_other) / np.linalg.norm(S_other)
             assert found["matrices"][layer][head] == pytest.approx(expected)
             scores = [seen(m, n) for m, n in ((S, x), (S_other, y))]

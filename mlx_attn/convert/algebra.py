@@ -1,0 +1,210 @@
+"""Matrices as products of smaller ones, in NumPy: low rank, maps shared by heads, shared bases.
+
+Only products of two maps reach the output, W_1 W_2 = (W_1 B) (B^-1 W_2), so D^2 weights of each
+head are free to choose (Wasielewski and Graef, "MatShrink"), and where the key holds all of x, the
+value can be made from it (Graef and Wasielewski, arXiv:2503.05840).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from mlx_attn.errors import ConfigError
+
+LARGEST_CONDITION = 1e5
+"""Of an inverted matrix: float32 keeps seven digits, and such a matrix may cost five of them."""
+
+SWEEPS = 100
+SETTLED = 1e-5
+"""A sweep that lowers the relative error by less than this share of it is the last."""
+ROUNDING = 1e-13
+"""An error that is no error."""
+RIDGE = 1e-12
+"""Keeps the normal equations solvable where two shared dimensions are the same."""
+
+
+def balanced_factors(
+    matrix: Float[np.ndarray, "*heads rows columns"], rank: int
+) -> tuple[Float[np.ndarray, "*heads rows rank"], Float[np.ndarray, "*heads rank columns"]]:
+    """The best product A B of that rank, with both factors equally large.
+
+    With the singular value decomposition M = U diag(s) V, A = U sqrt(s) and B = sqrt(s) V, cut to
+    the largest singular values, which come first. No matrix of that rank is nearer to M in the
+    Frobenius norm (Eckart and Young, 1936); at full rank the product is M.
+    """
+    U, s, V = np.linalg.svd(matrix, full_matrices=False)
+    root = np.sqrt(s[..., :rank])
+    return U[..., :rank] * root[..., None, :], root[..., :, None] * V[..., :rank, :]
+
+
+def relative_error(
+    exact: Float[np.ndarray, "*shape"], approximate: Float[np.ndarray, "*shape"]
+) -> float:
+    """|exact - approximate| / |exact| in the Frobenius norm; 0 where both are 0."""
+    size = np.linalg.norm(exact)
+    return float(np.linalg.norm(exact - approximate) / size) if size else 0.0
+
+
+class Shrunk(NamedTuple):
+    """A matrix W = basis [I, rest], its columns taken in the order (kept, others).
+
+    Attributes:
+        basis: The kept columns of W.
+        rest: What multiplies the basis to give the other columns.
+        places: Where each column of W is in that order.
+    """
+
+    basis: Float[np.ndarray, "D D"]
+    rest: Float[np.ndarray, "D others"]
+    places: Int[np.ndarray, " C"]
+
+
+def shrink(W: Float[np.ndarray, "D C"]) -> Shrunk:
+    """Take D columns of a wide matrix as the basis of the others: D^2 fewer weights, same product.
+
+    The columns are chosen by QR with column pivoting, so that the basis is well conditioned: the
+    next one is always the one that the ones before explain least.
+
+    Raises:
+        ConfigError: The rank of W is below D, so that there is no such basis.
+    """
+    kept = _pivots(W)
+    others = np.setdiff1d(np.arange(W.shape[1]), kept)
+    basis = W[:, kept]
+    _require_invertible(np.linalg.cond(basis), "shrunk", "convert --to separate at a lower --rank")
+    places = np.argsort(np.concatenate([kept, others])).astype(np.int32)
+    return Shrunk(basis, np.linalg.solve(basis, W[:, others]), places)
+
+
+def _pivots(W: Float[np.ndarray, "D C"]) -> Int[np.ndarray, " D"]:
+    residual, kept = W.copy(), []
+    for _ in range(len(W)):
+        lengths = np.linalg.norm(residual, axis=0)
+        lengths[kept] = -1.0
+        column = int(np.argmax(lengths))
+        kept.append(column)
+        direction = residual[:, column] / (lengths[column] or 1.0)
+        residual -= np.outer(direction, direction @ residual)
+    return np.array(kept)
+
+
+def values_from_keys(
+    W_key: Float[np.ndarray, "key_width C"], W_value: Float[np.ndarray, "value_width C"]
+) -> Float[np.ndarray, "value_width key_width"]:
+    """M with W_value = M W_key, as stored weights: v = k M^T without x.
+
+    Args:
+        W_key: Stored weight of all key heads together, at least C wide.
+        W_value: Stored weight of the value map.
+
+    Raises:
+        ConfigError: The keys do not determine x, or hardly; has the condition number.
+    """
+    width, C = W_key.shape
+    if width < C:
+        raise ConfigError(
+            f"{width} numbers of the key cannot give back emb_dim={C} of x: slim attention needs "
+            "n_kv_heads * head_dim of at least emb_dim, so no grouped heads"
+        )
+    M, _, _, s = np.linalg.lstsq(W_key.T, W_value.T, rcond=None)
+    _require_invertible(s[0] / max(s[-1], 1e-300), "slim", "train it longer, or keep the values")
+    return M.T
+
+
+def _require_invertible(condition: float, form: str, way_out: str) -> None:
+    if not condition <= LARGEST_CONDITION:
+        raise ConfigError(
+            f"the {form} form inverts a matrix of W_key or W_value whose condition number is "
+            f"{condition:.1e}, above {LARGEST_CONDITION:.0e}: {way_out}"
+        )
+
+
+class SharedMaps(NamedTuple):
+    """S_h = query diag(mixing_h) key^T."""
+
+    query: Float[np.ndarray, "rows R"]
+    key: Float[np.ndarray, "C R"]
+    mixing: Float[np.ndarray, "H R"]
+
+    def product(self) -> Float[np.ndarray, "H rows C"]:
+        """The matrices S_h."""
+        return (self.query * self.mixing[:, None]) @ self.key.T
+
+
+def fit_shared_maps(S: Float[np.ndarray, "H rows C"], width: int) -> SharedMaps:
+    """Maps of that width, shared by all heads, that give the nearest S_h (arXiv:2006.16362).
+
+    This is the canonical polyadic decomposition of the tensor S. It starts from every head's best
+    factors of rank width / H, each mixed in by its own head alone, which is exact where the rank of
+    S_h is no more; alternating least squares then solves for one of the three at a time, and goes
+    further in the direction of each sweep where that is better still. The error never grows; what
+    is found need not be the global optimum.
+
+    Args:
+        S: A matrix per head.
+        width: Shared width R, a multiple of the number of heads.
+    """
+    maps, pace = _separate_blocks(S, width), 1.0
+    error = relative_error(S, maps.product())
+    for _ in range(SWEEPS):
+        if error < ROUNDING:
+            break
+        swept = _sweep(S, maps)
+        ahead = _extrapolated(maps, swept, pace)
+        found = {relative_error(S, new.product()): new for new in (ahead, swept)}
+        previous, error = error, min(found)
+        if previous - error < SETTLED * previous:
+            break
+        maps, pace = found[error], pace * (1.5 if found[error] is ahead else 0.5)
+    return _balanced(maps)
+
+
+def _separate_blocks(S: Float[np.ndarray, "H rows C"], width: int) -> SharedMaps:
+    n_heads, rows, C = S.shape
+    query, key = balanced_factors(S, width // n_heads)
+    return SharedMaps(
+        query.swapaxes(0, 1).reshape(rows, width),
+        key.reshape(width, C).T,
+        np.repeat(np.eye(n_heads), width // n_heads, axis=1),
+    )
+
+
+def _sweep(S: Float[np.ndarray, "H rows C"], maps: SharedMaps) -> SharedMaps:
+    """Least squares for the query map, then the key map, then the mixing vectors."""
+    _, key, mixing = maps
+    towards_query = ((S @ key) * mixing[:, None]).sum(0)
+    query = _solve(towards_query, mixing.T @ mixing, key.T @ key)
+    towards_key = ((S.swapaxes(1, 2) @ query) * mixing[:, None]).sum(0)
+    key = _solve(towards_key, mixing.T @ mixing, query.T @ query)
+    towards_mixing = ((S @ key) * query).sum(1)
+    mixing = _solve(towards_mixing, query.T @ query, key.T @ key)
+    return _balanced(SharedMaps(query, key, mixing))
+
+
+def _extrapolated(start: SharedMaps, end: SharedMaps, pace: float) -> SharedMaps:
+    """As much further than `end` as the pace says, in the direction from `start`."""
+    return SharedMaps(*(b + pace * (b - a) for a, b in zip(start, end, strict=True)))
+
+
+def _solve(
+    right: Float[np.ndarray, "rows R"],
+    gram: Float[np.ndarray, "R R"],
+    other_gram: Float[np.ndarray, "R R"],
+) -> Float[np.ndarray, "rows R"]:
+    normal = gram * other_gram
+    ridge = RIDGE * np.trace(normal) / len(normal)
+    return np.linalg.solve(normal + ridge * np.eye(len(normal)), right.T).T
+
+
+def _balanced(maps: SharedMaps) -> SharedMaps:
+    """The same product, with query and key equally large and mixing vectors within 1 of 0."""
+    largest = np.abs(maps.mixing).max(axis=0)
+    sizes = np.linalg.norm(maps.query, axis=0), np.linalg.norm(maps.key, axis=0)
+    shared = np.sqrt(sizes[0] * sizes[1] * largest)
+    query, key = (
+        matrix * np.divide(shared, size, out=np.zeros_like(shared), where=size > 0)
+        for matrix, size in zip(maps[:2], sizes, strict=True)
+    )
+    mixing = np.divide(maps.mixing, largest, out=np.zeros_like(maps.mixing), where=largest > 0)
+    return SharedMaps(query, key, mixing)
