@@ -1,4 +1,4 @@
-"""`mlx-attn bench --peers` with PyTorch among the peers, on the GPU where PyTorch has one.
+"""`floors.py --peers` with PyTorch among the peers, on the GPU where PyTorch has one.
 
     pip install torch
     python benchmarks/with_torch.py --preset tiny --part train
@@ -10,18 +10,14 @@ import importlib
 import sys
 from typing import Any
 
-# Before MLX, because it loads the BLAS.
-import mlx_attn  # noqa: F401
+import floors
 
-# isort: split
-from mlx_attn.bench import peers
-from mlx_attn.bench.timing import Subject
-from mlx_attn.cli.main import main
+from mlx_attn.bench.speed import Timed
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.config import TrainConfig
 
 
-def torch_step(config: GPTConfig, training: TrainConfig) -> Subject:
+def torch_step(config: GPTConfig, training: TrainConfig) -> Timed:
     """A training step: loss, gradients, clipping and AdamW."""
     torch: Any = importlib.import_module("torch")
     device = _device(torch)
@@ -97,6 +93,5 @@ def _model(torch: Any, config: GPTConfig) -> Any:
 
 
 if __name__ == "__main__":
-    torch_peer = peers.Peer("PyTorch", "train", torch_step, peers.ENCODER, "torch")
-    peers.PEERS = (*peers.PEERS, torch_peer)
-    main(["bench", "--peers", *sys.argv[1:]])
+    floors.PEERS.append(floors.Peer("PyTorch", "train", torch_step, floors.ENCODER, "torch"))
+    floors.command(["--peers", *sys.argv[1:]])

@@ -1,22 +1,252 @@
-"""The entrance: several models, each doing several kinds of work, measured in turns."""
+"""Speed and memory of several models, each doing several kinds of work, measured in turns.
+
+A round runs every model in one order and then in the opposite one, A B C C B A, which cancels a
+machine that slows down evenly during the round. Ratios are formed within a round and only then
+summarised. Texts are random tokens.
+"""
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
 
 import mlx.core as mx
+import numpy as np
 
+from mlx_attn import blas
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import find_variant
-from mlx_attn.bench.floors import PARTS, WORKS, Work, floors, shares
-from mlx_attn.bench.timing import Spread, Timing, in_turns
+from mlx_attn.cpu import num_shards, parallel_map, single_stream
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, config_from
+from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.sampling.generate import DecodingState, decode
+from mlx_attn.sampling.samplers import Sampler, SamplerConfig
+from mlx_attn.training import trainer
+from mlx_attn.training.batches import EveryToken, ResidentTokens, window_losses
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.trainer import keep_buffers, least_memory, machine_memory
+from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.training.step import TrainStep
 
-SHARE_OF_PARTS = 0.4
-"""How much of the time goes into where the time goes."""
+Name = TypeVar("Name")
+Timed = Callable[[], object]
+"""Does the work once, and waits until it is done."""
+Setup = tuple[GPTConfig, TrainConfig]
+"""A model, and how it is trained: its batch size is that of a forward pass too."""
+
+SHORTEST = 0.02
+"""Seconds that one turn lasts at least: shorter work is repeated."""
+FEWEST_ROUNDS = 3
+TEXT_TOKENS = 100_000
+PROMPT_TOKENS = 16
+NEW_TOKENS = 256
+"""Tokens that decoding adds, or fewer where the context ends before."""
+
+
+@dataclass(frozen=True, slots=True)
+class MedianIQR:
+    """A median and its quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> "MedianIQR":
+        """The median and the quartiles of at least one number."""
+        if len(numbers) == 1:
+            return cls(numbers[0], numbers[0], numbers[0])
+        low, median, high = statistics.quantiles(numbers, n=4, method="inclusive")
+        return cls(median, low, high)
+
+    def inverse(self, numerator: float = 1.0) -> "MedianIQR":
+        """`numerator` divided by each of them: seconds become a speed."""
+        return MedianIQR(numerator / self.median, numerator / self.high, numerator / self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds for doing the work once: one number a round, the mean of its two turns."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def spread(self) -> MedianIQR:
+        """Median and quartiles over the rounds."""
+        return MedianIQR.of(self.seconds)
+
+    def over(self, other: "Timing") -> MedianIQR:
+        """This time divided by the other's, round by round; both from one measurement."""
+        pairs = zip(self.seconds, other.seconds, strict=True)
+        return MedianIQR.of([mine / its for mine, its in pairs])
+
+
+def interleaved(
+    works: Mapping[Name, Timed], seconds: float, fewest_rounds: int = FEWEST_ROUNDS
+) -> dict[Name, Timing]:
+    """Time every work in rounds until the time is over.
+
+    Args:
+        works: The works by name. Each is run twice beforehand: the first run may compile or
+            allocate, and the second says how often a short one is repeated in a turn.
+        seconds: About how long to measure.
+        fewest_rounds: Rounds that are measured even if that takes longer.
+    """
+    repeats = {name: _repeats(work) for name, work in works.items()}
+    rounds: dict[Name, list[float]] = {name: [] for name in works}
+    began, n = time.perf_counter(), 0
+    # Another round begins only if it is expected to end in time.
+    while n < fewest_rounds or (time.perf_counter() - began) * (n + 1) / n < seconds:
+        elapsed = dict.fromkeys(works, 0.0)
+        for name in (*works, *reversed(list(works))):
+            elapsed[name] += _timed(works[name], repeats[name])
+        for name, both in elapsed.items():
+            rounds[name].append(both / 2)
+        n += 1
+    return {name: Timing(tuple(measured)) for name, measured in rounds.items()}
+
+
+def _repeats(work: Timed) -> int:
+    work()
+    return max(1, math.ceil(SHORTEST / _timed(work, 1)))
+
+
+def _timed(work: Timed, repeats: int) -> float:
+    """Seconds for one run."""
+    began = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    return (time.perf_counter() - began) / repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Something to time.
+
+    Attributes:
+        run: Does it once.
+        operations: Of the graph of one step: one training step, one pass, one new token.
+        tokens: Tokens that it reads or writes.
+        multiply_adds: Per token at full context, with those of the gradients.
+    """
+
+    run: Timed
+    operations: Callable[[], Counter[str]]
+    tokens: int
+    multiply_adds: int
+
+
+def training_step(config: GPTConfig, training: TrainConfig) -> Workload:
+    """One step of the trainer: forward, backward, clipping and the optimizer."""
+    B, T = training.batch_size, config.context_length
+    step = train_step(config, training)
+    starts = mx.random.randint(0, TEXT_TOKENS - T - 1, (B,))
+    mx.eval(starts)
+
+    def graph() -> Counter[str]:
+        result = single_stream(step)(starts)
+        state = named_arrays([step.model.state, step.optimizer.state])
+        counted = operations(*result, *state.values())
+        mx.eval(result, step.state)
+        return counted
+
+    # Each product has two more in the gradients, one of each operand.
+    cost = 3 * model_cost(config).multiply_adds
+    return Workload(lambda: mx.eval(step(starts), step.state), graph, B * T, cost)
+
+
+def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
+    """The trainer's step on a new model and a random text."""
+    model = GPT(config)
+    optimizer = GroupedOptimizer(model, training, config.n_heads)
+    optimizer.schedule(1e-3)
+    tokens = np.array(random_tokens(config, TEXT_TOKENS))
+    objective = EveryToken(ResidentTokens(tokens, config.context_length))
+    step = TrainStep(model, optimizer, objective, training)
+    mx.eval(step.state)
+    return step
+
+
+def forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
+    """The losses of one batch, as validation computes them."""
+    B, T = training.batch_size, config.context_length
+    model = eval_model(config)
+    windows = random_tokens(config, B * (T + 1)).reshape(B, T + 1)
+    shards = windows.split(num_shards(B))
+    mx.eval(windows, shards)
+    return Workload(
+        lambda: mx.eval(parallel_map(lambda shard: window_losses(model, shard), shards)),
+        lambda: operations(window_losses(model, windows)),
+        B * T,
+        model_cost(config).multiply_adds,
+    )
+
+
+def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
+    """One text, token by token, with the cache: the likeliest token each time."""
+    model = eval_model(config)
+    n_prompt, new = decoded_lengths(config)
+    prompt = [i % config.vocab_size for i in range(n_prompt)]
+
+    def run() -> None:
+        blas.use_threads(blas.preload().threads)
+        greedy = Sampler(SamplerConfig(temp=0.0))
+        for _ in islice(decode(DecodingState(model), prompt, greedy), new):
+            pass
+        # The token after the last one is still being computed.
+        mx.synchronize()
+
+    def graph() -> Counter[str]:
+        state = DecodingState(model)
+        mx.eval(state.read(mx.array(prompt)))
+        return operations(state.read(mx.array([0])))
+
+    return Workload(run, graph, new, model_cost(config).multiply_adds)
+
+
+def decoded_lengths(config: GPTConfig) -> tuple[int, int]:
+    """Tokens of the prompt, and new tokens."""
+    prompt = min(PROMPT_TOKENS, config.context_length // 2)
+    return prompt, min(NEW_TOKENS, config.context_length - prompt)
+
+
+def random_tokens(config: GPTConfig, count: int) -> mx.array:
+    """A text of random tokens."""
+    return mx.random.randint(0, config.vocab_size, (count,)).astype(mx.uint32)
+
+
+def eval_model(config: GPTConfig) -> GPT:
+    """A new model in evaluation mode."""
+    model = GPT(config)
+    model.eval()
+    mx.eval(model.parameters())
+    return model
+
+
+WORKLOADS: dict[str, Callable[[GPTConfig, TrainConfig], Workload]] = {
+    "train": training_step,
+    "forward": forward_pass,
+    "decode": decoding,
+}
+"""The kinds of work by name."""
+
+_OPERATION = re.compile(r'label ="(\w+)", shape=rectangle')
+
+
+def operations(*outputs: mx.array) -> Counter[str]:
+    """The operations that computing these arrays, not evaluated yet, would run, by name."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "graph.dot"
+        mx.export_to_dot(str(file), *outputs)
+        return Counter(_OPERATION.findall(file.read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,38 +258,95 @@ class Measurement:
         name: The variant.
         tok_s: Tokens per second.
         seconds: Seconds for doing the work once.
-        over_floor: Its time divided by the floor, that of its matrix products alone.
-        over_best: Its time divided by that of the faster way to compute those products.
-        over_first: Its time divided by that of the first one measured beside it.
+        over_first: Its time divided by that of the first model measured beside it.
         tokens: Tokens that it reads or writes at once.
-        multiply_adds: Those of its matrix products, per token.
+        multiply_adds: Per token at full context, with those of the gradients.
         peak_memory: The most bytes that its arrays had at a time, weights included.
         operations: Operations in the graph of one step, as written: compiling joins some.
-        shares: The share of each part in the time.
     """
 
     work: str
     name: str
-    tok_s: Spread
-    seconds: Spread
-    over_floor: Spread
-    over_best: Spread
-    over_first: Spread
+    tok_s: MedianIQR
+    seconds: MedianIQR
+    over_first: MedianIQR
     tokens: int
     multiply_adds: int
     peak_memory: int
     operations: int
-    shares: Mapping[str, float]
 
 
-Setup = tuple[GPTConfig, TrainConfig]
-"""A model, and how it is trained: its batch size is that of a forward pass too."""
+def bench(
+    setups: Mapping[str, Setup], works: Sequence[str], seconds: float
+) -> Iterator[Measurement]:
+    """Measure models beside each other; each kind of work is yielded when it has been measured.
+
+    Args:
+        setups: The models by name; times are compared with the first one's.
+        works: Keys of `WORKLOADS`.
+        seconds: About how long all of it may take.
+
+    Raises:
+        ConfigError: The models do not fit into memory together.
+    """
+    check_memory(setups)
+    trainer.keep_buffers()
+    for kind in works:
+        prepared = {name: prepare(kind, *setup) for name, setup in setups.items()}
+        runs = {name: work.run for name, (work, _) in prepared.items()}
+        timings = interleaved(runs, seconds / len(works))
+        for name, (work, peak) in prepared.items():
+            yield measurement(kind, name, work, peak, timings[name], timings[next(iter(setups))])
+
+
+def measurement(
+    kind: str, name: str, work: Workload, peak: int, timing: Timing, first: Timing
+) -> Measurement:
+    """The result of timing one model's work."""
+    return Measurement(
+        work=kind,
+        name=name,
+        tok_s=timing.spread.inverse(float(work.tokens)),
+        seconds=timing.spread,
+        over_first=timing.over(first),
+        tokens=work.tokens,
+        multiply_adds=work.multiply_adds,
+        peak_memory=peak,
+        operations=work.operations().total(),
+    )
+
+
+def prepare(kind: str, config: GPTConfig, training: TrainConfig) -> tuple[Workload, int]:
+    """A work that has been done twice, and the most bytes of arrays that the second time took."""
+    # Garbage that is freed during the measurement would be missing from the difference.
+    gc.collect()
+    before = mx.get_active_memory()
+    work = WORKLOADS[kind](config, training)
+    work.run()
+    mx.reset_peak_memory()
+    work.run()
+    return work, mx.get_peak_memory() - before
+
+
+def check_memory(setups: Mapping[str, Setup]) -> None:
+    """Refuse models that do not fit into memory together.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    needed = sum(trainer.least_memory(config, t.batch_size) for config, t in setups.values())
+    if needed > trainer.machine_memory():
+        raise ConfigError(
+            f"{len(setups)} models side by side need more than {needed / 1e9:,.0f} GB and the "
+            f"machine has {trainer.machine_memory() / 1e9:,.0f} GB: name fewer variants or smaller "
+            "sizes"
+        )
 
 
 def variant_setups(
     model: Mapping[str, Any], training: TrainConfig, variants: Sequence[str]
 ) -> tuple[dict[str, Setup], dict[str, str]]:
-    """Variants at the sizes of a model, and why others cannot be."""
+    """Variants at the sizes of a model, and the reason of each that these sizes do not allow."""
     setups: dict[str, Setup] = {}
     refused: dict[str, str] = {}
     for name in variants:
@@ -71,90 +358,7 @@ def variant_setups(
     return setups, refused
 
 
-def bench(
-    setups: Mapping[str, Setup], works: Sequence[str], seconds: float
-) -> Iterator[Measurement]:
-    """Measure models beside each other; each kind of work is yielded when it has been measured.
-
-    Args:
-        setups: The models by name; times are compared with the first one's.
-        works: Keys of `WORKS`.
-        seconds: About how long all of it may take.
-
-    Raises:
-        ConfigError: The models do not fit into memory together.
-    """
-    _check_memory(setups)
-    keep_buffers()
-    for kind in works:
-        yield from _side_by_side(kind, setups, seconds / len(works))
-
-
-def _side_by_side(kind: str, setups: Mapping[str, Setup], seconds: float) -> Iterator[Measurement]:
-    works, peaks = {}, {}
-    for name, setup in setups.items():
-        works[name], peaks[name] = prepared(kind, *setup)
-    subjects = {(name, "whole work"): work.run for name, work in works.items()}
-    for name, work in works.items():
-        ways = floors(work.config, work.reading, work.backward, work.steps)
-        subjects |= {(name, way): subject for way, subject in ways.items()}
-    timings = in_turns(subjects, seconds * (1 - SHARE_OF_PARTS))
-    first = timings[next(iter(setups)), "whole work"]
-    each = seconds * SHARE_OF_PARTS / len(setups)
-    for name, setup in setups.items():
-        work, whole = works.pop(name), timings[name, "whole work"]
-        found = shares(work, PARTS[kind](*setup), each)
-        yield Measurement(
-            kind,
-            name,
-            *_speeds(work, whole, _floors(timings, name), first),
-            tokens=work.tokens,
-            multiply_adds=work.multiply_adds,
-            peak_memory=peaks[name],
-            operations=work.operations().total(),
-            shares=found,
-        )
-
-
-def _floors(timings: Mapping[tuple[str, str], Timing], name: str) -> tuple[Timing, Timing]:
-    """The time of one model's matrix products, and that of the faster way to compute them."""
-    ways = {way: t for (of, way), t in timings.items() if of == name and way != "whole work"}
-    return ways["whole"], min(ways.values(), key=lambda timing: timing.spread.median)
-
-
-def prepared(kind: str, config: GPTConfig, training: TrainConfig) -> tuple[Work, int]:
-    """A work that has been done twice, and the most bytes of arrays that the second time took."""
-    # What is no longer used would be freed some time later and be missing from the difference.
-    gc.collect()
-    before = mx.get_active_memory()
-    work = WORKS[kind](config, training)
-    work.run()
-    mx.reset_peak_memory()
-    work.run()
-    return work, mx.get_peak_memory() - before
-
-
-def _speeds(
-    work: Work, whole: Timing, floors: tuple[Timing, Timing], first: Timing
-) -> tuple[Spread, ...]:
-    return (
-        whole.spread.inverse(float(work.tokens)),
-        whole.spread,
-        *(whole.over(floor) for floor in floors),
-        whole.over(first),
-    )
-
-
-def _check_memory(setups: Mapping[str, Setup]) -> None:
-    needed = sum(least_memory(config, training.batch_size) for config, training in setups.values())
-    if needed > machine_memory():
-        raise ConfigError(
-            f"{len(setups)} models side by side need more than {needed / 1e9:,.0f} GB and the "
-            f"machine has {machine_memory() / 1e9:,.0f} GB: name fewer variants or smaller sizes"
-        )
-
-
-FACTORS = (0.5, 1, 2, 4)
+_FACTORS = (0.5, 1, 2, 4)
 AXES = {
     "context": "context_length",
     "width": "emb_dim",
@@ -164,8 +368,8 @@ AXES = {
 """What can grow, and the setting of each."""
 
 
-def scaled(model: Mapping[str, Any], training: TrainConfig, axis: str) -> dict[str, Setup]:
-    """The setups to measure, from the smallest to the largest.
+def scaled_setups(model: Mapping[str, Any], training: TrainConfig, axis: str) -> dict[str, Setup]:
+    """One model at half to four times one of its sizes, from the smallest to the largest.
 
     Args:
         model: Keys of `GPTConfig`; sizes that it leaves out follow the others.
@@ -173,13 +377,9 @@ def scaled(model: Mapping[str, Any], training: TrainConfig, axis: str) -> dict[s
         axis: A key of `AXES`.
     """
     key = AXES[axis]
-    base = training.batch_size if axis == "batch" else getattr(config_from(model), key)
-    sizes = sorted({max(1, round(base * factor)) for factor in FACTORS})
-    return {f"{axis} {size}": _setup(model, training, key, size) for size in sizes}
-
-
-def _setup(model: Mapping[str, Any], training: TrainConfig, key: str, size: int) -> Setup:
     if key == "batch_size":
-        return config_from(model), replace(training, batch_size=size)
-    config: GPTConfig = config_from({**model, key: size})
-    return config, training
+        batches = sorted({max(1, round(training.batch_size * factor)) for factor in _FACTORS})
+        config = config_from(model)
+        return {f"{axis} {B}": (config, replace(training, batch_size=B)) for B in batches}
+    sizes = sorted({max(1, round(getattr(config_from(model), key) * f)) for f in _FACTORS})
+    return {f"{axis} {size}": (config_from({**model, key: size}), training) for size in sizes}

@@ -1,43 +1,44 @@
 """The tables of docs/performance.md are what was measured. Run as a script, it rewrites them.
 
-mlx-attn bench --json > docs/performance/tiny.json && python tests/docs/test_performance_page.py
+python benchmarks/floors.py --json > docs/performance/tiny.json
+python tests/docs/test_performance_page.py
 """
 
+import importlib.util
 import json
 import re
-from collections.abc import Sequence
+import sys
 from pathlib import Path
 from typing import Any
 
-from mlx_attn.bench.show import (
-    BESIDE,
-    SPEEDS,
-    TITLES,
-    comparisons_from,
-    measurements_from,
-    peer_cells,
-    speed_cells,
-)
-
-DOCS = Path(__file__).parent.parent.parent / "docs"
-PAGE = DOCS / "performance.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "performance.md"
+RUNS = ROOT / "docs" / "performance"
 MARKS = re.compile(r"(<!-- bench: (\w+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
+
+
+def load_floors() -> Any:
+    """The script benchmarks/floors.py as a module."""
+    spec = importlib.util.spec_from_file_location("floors", ROOT / "benchmarks" / "floors.py")
+    assert spec
+    assert spec.loader
+    module = sys.modules["floors"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def tables(name: str) -> str:
     """All tables of one run, in Markdown."""
-    found = json.loads((DOCS / "performance" / f"{name}.json").read_text(encoding="utf-8"))
-    measured = measurements_from(found["measurements"])
+    floors = load_floors()
+    found = json.loads((RUNS / f"{name}.json").read_text(encoding="utf-8"))
+    measured = found["measurements"]
     parts = [_machine(found["machine"])]
-    for work in dict.fromkeys(row.work for row in measured):
-        rows = [row for row in measured if row.work == work]
-        speeds = [[row.name, *speed_cells(row, rows[0])] for row in rows]
-        shares = [[row.name, *(f"{s:.0%}" for s in row.shares.values())] for row in rows]
-        parts.append(_table(TITLES[work], SPEEDS, speeds))
-        parts.append(_table("share of its time", list(rows[0].shares), shares))
-    peers = [[f"{r.peer}: {r.work}", *peer_cells(r)] for r in comparisons_from(found["peers"])]
-    if peers:
-        parts.append(_table("beside others", BESIDE, peers))
+    for work in dict.fromkeys(row["work"] for row in measured):
+        rows = [row for row in measured if row["work"] == work]
+        speeds, shares = floors.tables(rows).items()
+        parts += [_table(*speeds), _table("share of its time", shares[1])]
+    if found["peers"]:
+        parts.append(_table("beside others", floors.peers_table(found["peers"])))
     return "\n".join(parts)
 
 
@@ -45,9 +46,11 @@ def _machine(facts: dict[str, Any]) -> str:
     return f"On {facts['platform'].split('-')[0]}, {facts['device']}, mlx {facts['mlx']}.\n"
 
 
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [[title, *headings], ["---", *["---:"] * len(headings)], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def _table(title: str, lines: list[tuple[str, dict[str, str]]]) -> str:
+    headings = list(lines[0][1])
+    rows = [[title, *headings], ["---", *["---:"] * len(headings)]]
+    rows += [[name, *cells.values()] for name, cells in lines]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def test_its_tables_are_what_was_measured():
@@ -58,7 +61,7 @@ def test_its_tables_are_what_was_measured():
 
 
 def test_every_run_is_shown():
-    runs = {file.stem for file in (DOCS / "performance").glob("*.json")}
+    runs = {file.stem for file in RUNS.glob("*.json")}
     assert runs == {name for _, name, _, _ in MARKS.findall(PAGE.read_text(encoding="utf-8"))}
 
 

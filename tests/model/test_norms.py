@@ -5,7 +5,7 @@ import mlx.nn as nn
 import pytest
 
 from mlx_attn import cpu as exponentials
-from mlx_attn.bench.floors import operations
+from mlx_attn.bench.speed import operations
 from mlx_attn.model.gpt import LayerNorm, RMSNorm
 
 PAIRS = [(LayerNorm, nn.LayerNorm), (RMSNorm, nn.RMSNorm)]

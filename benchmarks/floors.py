@@ -1,0 +1,560 @@
+"""How near training, a forward pass and decoding come to their matrix products alone.
+
+    python benchmarks/floors.py --block modern --variants standard,merged [--peers] [--json]
+
+Takes the flags of `mlx-attn bench`, and adds to its table the columns
+
+    x floor    time / time of the model's matrix products alone: same shapes, whole BLAS
+    x best     time / time of the faster way to compute them: whole, or by shards of the batch
+
+a table of where the time goes (parts run alone on inputs of the right shape), and with --peers the
+speed of other programs on a model that computes the same. Nothing that computes the same numbers
+with the same products is faster than the products. Those of an optimizer such as Muon are not the
+model's and are left out.
+"""
+
+import importlib
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+# Before MLX, because it loads the BLAS.
+from mlx_attn import blas
+
+# isort: split
+import click
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+from mlx.utils import tree_unflatten
+
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.maps import SCORES, value_of
+from mlx_attn.bench import show, speed
+from mlx_attn.bench.speed import MedianIQR, Setup, Timed, Timing
+from mlx_attn.cli import bench as command_line
+from mlx_attn.cli.info import machine_facts
+from mlx_attn.cli.options import SectionedCommand
+from mlx_attn.cpu import cross_entropy, num_shards, parallel_map
+from mlx_attn.model.config import BLOCKS, GPTConfig, config_from
+from mlx_attn.model.gpt import GPT
+from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.trainer import keep_buffers
+from mlx_attn.ui.terminal import count, stdout_console
+
+# The matrix products of a model, counted from its configuration.
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`batch` products of [rows, inner] with [inner, columns]."""
+
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiplications, each with its addition."""
+        return self.batch * self.rows * self.inner * self.columns
+
+
+def model_products(config: GPTConfig, B: int, T_q: int, T_k: int) -> Counter[Product]:
+    """The products of one forward pass that reads the last T_q of T_k tokens, and their counts."""
+    layer = Counter(
+        _attention_products(config.attention(), GPT(config).trf_blocks[0].att, B, T_q, T_k)
+    )
+    layer[Product(1, B * T_q, config.emb_dim, config.hidden_dim)] += 1
+    layer[Product(1, B * T_q, config.hidden_dim, config.emb_dim)] += 1
+    products = Counter({product: n * config.n_layers for product, n in layer.items()})
+    products[Product(1, B * T_q, config.emb_dim, config.vocab_size)] += 1
+    return products
+
+
+def _attention_products(
+    config: AttentionConfig, layer: nn.Module, B: int, T_q: int, T_k: int
+) -> Iterator[Product]:
+    """The products of one attention layer: its maps, the scores and the weighted sum."""
+    H, C, D = config.n_heads, config.d_in, config.value_dim
+    key_heads, key_width = SCORES[config.score].key_shape(config)
+    value_heads, value_width = value_of(config).shape(config)
+    weights = named_arrays(layer.trainable_parameters())
+    projected = any(name.startswith("W_value") for name in weights)
+    # Such a cache keeps x (or joined keys); values are projected before the sum or after it.
+    keeps_input = config.score == "merged" or config.value == "from_key"
+    first = T_k * C * config.n_kv_heads * D + H * T_q * T_k * D
+    after = keeps_input and H * T_q * T_k * C + H * T_q * C * D < first
+    for name, weight in weights.items():
+        is_value = name.startswith("W_value")
+        if name.endswith("weight") and not (after and is_value):
+            columns, inner = weight.shape
+            yield Product(1, B * (T_k if is_value and keeps_input else T_q), inner, columns)
+    yield Product(B * key_heads, H // key_heads * T_q, key_width, T_k)
+    if after:
+        value_heads, value_width = 1, C
+    yield Product(B * value_heads, H // value_heads * T_q, T_k, value_width)
+    if after and projected:
+        yield Product(B * H, T_q, C, D)
+
+
+def products_of(kind: str, config: GPTConfig, B: int) -> Counter[Product]:
+    """The products of one step: training and forward passes read a batch, decoding one token."""
+    if kind != "decode":
+        return model_products(config, B, config.context_length, config.context_length)
+    prompt, new = speed.decoded_lengths(config)
+    return model_products(config, 1, 1, prompt + new // 2)  # in the middle of the text
+
+
+def floors(kind: str, config: GPTConfig, training: TrainConfig) -> dict[str, Timed]:
+    """Two ways to compute the products and nothing else.
+
+    `whole`, the floor, computes each at its own shape with all threads of the BLAS. `shards`, where
+    there are several cores, divides the batch among them as a training step does.
+    """
+    B = training.batch_size if kind != "decode" else 1
+    steps = speed.decoded_lengths(config)[1] if kind == "decode" else 1
+    n = num_shards(B)
+    ways = {"whole": _floor(products_of(kind, config, B), kind == "train", steps, 1)}
+    if n > 1:
+        ways["shards"] = _floor(products_of(kind, config, B // n), kind == "train", steps, n)
+    return ways
+
+
+def _floor(products: Counter[Product], backward: bool, steps: int, shards: int) -> Timed:
+    operands = {product: [_operands(product) for _ in range(shards)] for product in products}
+    mx.eval(list(operands.values()))
+    every = [operands[product] for product in products.elements()]
+    compute = _times_backward if backward else _product
+
+    def run() -> None:
+        if shards == 1:
+            blas.use_threads(blas.preload().threads)
+        begun: list[list[mx.array]] = []
+        for parts in every * steps:
+            # Started one by one, so that no result is kept for longer than it takes.
+            begun = parallel_map(compute, parts)
+            mx.async_eval(begun)
+        mx.eval(begun)
+
+    return run
+
+
+def _product(operands: Sequence[mx.array]) -> list[mx.array]:
+    a, b, _ = operands
+    return [a @ b.swapaxes(-1, -2)]
+
+
+def _times_backward(operands: Sequence[mx.array]) -> list[mx.array]:
+    a, b, g = operands
+    return [a @ b.swapaxes(-1, -2), g @ b, g.swapaxes(-1, -2) @ a]
+
+
+def _operands(product: Product) -> list[mx.array]:
+    """Left factor, transposed right factor, and the gradient of their product."""
+    batch = () if product.batch == 1 else (product.batch,)
+    rows, inner, columns = product.rows, product.inner, product.columns
+    shapes = ((rows, inner), (columns, inner), (rows, columns))
+    return [mx.random.normal((*batch, *shape)) for shape in shapes]
+
+
+# Where the time goes: parts run alone.
+
+REST = "everything else"
+PARTS_TIME = 0.4
+"""Fraction of the time that is spent on the parts."""
+Inputs = tuple[mx.array, ...]
+"""x, and the other inputs of a part."""
+Function = Callable[[Inputs], mx.array]
+Layer = tuple[nn.Module, Function]
+"""A module that has weights, and the function that it computes."""
+
+
+def shares(
+    kind: str, config: GPTConfig, training: TrainConfig, whole: Timed, seconds: float
+) -> dict[str, float]:
+    """Each part's share of the time of the whole work; with everything else they add up to 1."""
+    parts = decoding_parts(config) if kind == "decode" else _batch_parts(kind, config, training)
+    steps = speed.decoded_lengths(config)[1] if kind == "decode" else 1
+    timings = speed.interleaved({REST: whole, **parts}, seconds)
+    total = timings.pop(REST)
+    found = {part: timing.over(total).median * steps for part, timing in timings.items()}
+    return {**found, REST: 1 - sum(found.values())}
+
+
+def _batch_parts(kind: str, config: GPTConfig, training: TrainConfig) -> dict[str, Timed]:
+    """The parts of a training step, or of a forward pass."""
+    if kind == "forward":
+        return _model_parts(speed.eval_model(config), training.batch_size, _run_alone)
+    step = speed.train_step(config, training)
+    gradients = {name: mx.ones_like(a) * 1e-3 for name, a in named_arrays(step.model).items()}
+    mx.eval(gradients)
+    tree = tree_unflatten(list(gradients.items()))
+
+    def optimizer() -> None:
+        step.optimizer.update(step.model, tree)
+        mx.eval(step.state)
+
+    parts = _model_parts(step.model, training.batch_size, _run_with_gradients)
+    return {**parts, "optimizer": optimizer}
+
+
+def decoding_parts(config: GPTConfig) -> dict[str, Timed]:
+    """The parts of decoding one token, in the middle of the text."""
+    model, (prompt, new) = speed.eval_model(config), speed.decoded_lengths(config)
+    length = prompt + new // 2
+    caches = model.new_caches()
+    mx.eval(model(mx.zeros((1, length), mx.uint32), caches))
+    x = _normal(1, 1, config.emb_dim)
+
+    def attention() -> None:
+        pairs = zip(model.trf_blocks, caches, strict=True)
+        mx.eval([block.att(x, cache) for block, cache in pairs])
+        for cache in caches:
+            cache.trim(length)
+
+    return {
+        "attention": attention,
+        "MLP": lambda: mx.eval([block.ff(x) for block in model.trf_blocks]),
+        "head": lambda: mx.eval(mx.argmax(_head(model)(x))),
+    }
+
+
+def _model_parts(
+    model: GPT, B: int, run: Callable[[Sequence[Layer], Sequence[Inputs]], Timed]
+) -> dict[str, Timed]:
+    config, head, blocks = model.config, _head(model), model.trf_blocks
+
+    def loss(inputs: Inputs) -> mx.array:
+        x, targets = inputs
+        return cross_entropy(head(x).astype(mx.float32), targets).mean()
+
+    owner = model.tok_emb if config.tied_head else model.out_head
+    T, n = config.context_length, num_shards(B)
+    targets = mx.random.randint(0, config.vocab_size, (B, T))
+    divided = [array.split(n) for array in (_normal(B, T, config.emb_dim), targets)]
+    mx.eval(divided)
+    inputs: list[Inputs] = list(zip(*divided, strict=True))
+    return {
+        "attention": run([(b.att, lambda i, b=b: b.att(i[0])) for b in blocks], inputs),
+        "MLP": run([(b.ff, lambda i, b=b: b.ff(i[0])) for b in blocks], inputs),
+        "head and loss": run([(owner, loss)], inputs),
+    }
+
+
+def _run_alone(layers: Sequence[Layer], inputs: Sequence[Inputs]) -> Timed:
+    def run() -> None:
+        for _, function in layers:
+            mx.eval(parallel_map(function, inputs))
+
+    return run
+
+
+def _run_with_gradients(layers: Sequence[Layer], inputs: Sequence[Inputs]) -> Timed:
+    """Runs functions of x with the gradients of x and of the weights of the module of each."""
+    passes = [(module, named_arrays(module.trainable_parameters()), f) for module, f in layers]
+    cotangents = [mx.ones_like(layers[0][1](part)) for part in inputs]
+    mx.eval(cotangents)
+    # One argument, because `parallel_map` maps over one.
+    parts = [{"inputs": i, "cotangent": c} for i, c in zip(inputs, cotangents, strict=True)]
+
+    def gradients(
+        module: nn.Module, weights: Mapping[str, mx.array], function: Function
+    ) -> Callable[[Mapping[str, Any]], Any]:
+        def vjp(part: Mapping[str, Any]) -> Any:
+            x, *others = part["inputs"]
+
+            def of(x: mx.array, *arrays: mx.array) -> list[mx.array]:
+                module.update(tree_unflatten(list(zip(weights, arrays, strict=True))))
+                return [function((x, *others))]
+
+            return mx.vjp(of, [x, *weights.values()], [part["cotangent"]])
+
+        return vjp
+
+    def run() -> None:
+        for module, weights, function in passes:
+            mx.eval(parallel_map(gradients(module, weights, function), parts))
+            module.update(tree_unflatten(list(weights.items())))
+
+    return run
+
+
+def _head(model: GPT) -> Callable[[mx.array], mx.array]:
+    return model.tok_emb.as_linear if model.config.tied_head else model.out_head
+
+
+def _normal(*shape: int) -> mx.array:
+    x = mx.random.normal(shape)
+    mx.eval(x)
+    return x
+
+
+# Other programs at the same work.
+
+
+class EncoderModel(nn.Module):
+    """Token and position embeddings, MLX's encoder under a causal mask, and a linear head."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.tok_emb = nn.Embedding(config.vocab_size, config.emb_dim)
+        self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)
+        self.encoder = nn.TransformerEncoder(
+            config.n_layers,
+            config.emb_dim,
+            config.n_heads,
+            config.hidden_dim,
+            activation=nn.gelu_approx,
+            norm_first=True,
+        )
+        self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        """Logits [B, T, V] of the next token after each of tokens [B, T]."""
+        T = tokens.shape[1]
+        mask = nn.MultiHeadAttention.create_additive_causal_mask(T)
+        x = self.tok_emb(tokens) + self.pos_emb(mx.arange(T))
+        return self.out_head(self.encoder(x, mask))
+
+
+def encoder_step(config: GPTConfig, training: TrainConfig) -> Timed:
+    """A training step: loss, gradients, clipping and AdamW, compiled on a GPU."""
+    model = EncoderModel(config)
+    optimizer = optim.AdamW(
+        1e-6, [training.beta1, training.beta2], weight_decay=training.weight_decay
+    )
+    B, T = training.batch_size, config.context_length
+    windows = speed.random_tokens(config, B * (T + 1)).reshape(B, -1)
+    state = [model.state, optimizer.state]
+
+    def loss(model: nn.Module, windows: mx.array) -> mx.array:
+        return nn.losses.cross_entropy(model(windows[:, :-1]), windows[:, 1:], reduction="mean")
+
+    gradients = nn.value_and_grad(model, loss)
+
+    def step(windows: mx.array) -> mx.array:
+        value, found = gradients(model, windows)
+        clipped, _ = optim.clip_grad_norm(found, training.clip)
+        optimizer.update(model, clipped)
+        return value
+
+    on_gpu = mx.default_device().type == mx.DeviceType.gpu
+    one = mx.compile(step, inputs=state, outputs=state) if on_gpu else step
+
+    def run() -> None:
+        blas.use_threads(blas.preload().threads)
+        mx.eval(one(windows), state)
+
+    return run
+
+
+def mlx_lm_decoding(config: GPTConfig, training: TrainConfig) -> Timed:
+    """One text, the likeliest token each time, by mlx-lm's generation with its own GPT-2."""
+    gpt2: Any = importlib.import_module("mlx_lm.models.gpt2")
+    generation: Any = importlib.import_module("mlx_lm.generate")
+    sizes = gpt2.ModelArgs(
+        model_type="gpt2",
+        n_ctx=config.context_length,
+        n_embd=config.emb_dim,
+        n_head=config.n_heads,
+        n_layer=config.n_layers,
+        n_positions=config.context_length,
+        layer_norm_epsilon=1e-5,
+        vocab_size=config.vocab_size,
+    )
+    model = gpt2.Model(sizes)
+    mx.eval(model.parameters())
+    n_prompt, new = speed.decoded_lengths(config)
+    prompt = mx.arange(n_prompt) % config.vocab_size
+
+    def run() -> None:
+        blas.use_threads(blas.preload().threads)
+        for _ in generation.generate_step(prompt, model, max_tokens=new):
+            pass
+        mx.synchronize()
+
+    return run
+
+
+_MAPS = {"score": "separate", "value": "linear", "output": "linear", "n_kv_heads": 0}
+_BOOK: dict[str, Any] = {**BLOCKS["book"], **_MAPS, "position": "learned", "drop_rate": 0.0}
+ENCODER = _BOOK | {"qkv_bias": False, "tied_head": False}
+GPT2 = _BOOK | {"qkv_bias": True, "tied_head": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another program.
+
+    Attributes:
+        name: For people.
+        work: The kind of work it does, a key of `WORKLOADS`.
+        make: The same work as `WORKLOADS[work]` of the same configuration.
+        like: Settings with which our model computes the same.
+        package: What has to be installed.
+    """
+
+    name: str
+    work: str
+    make: Callable[[GPTConfig, TrainConfig], Timed]
+    like: dict[str, Any] = field(default_factory=dict)
+    package: str = "mlx"
+
+
+PEERS = [
+    Peer("mlx.nn.TransformerEncoder", "train", encoder_step, ENCODER),
+    Peer("mlx-lm's gpt2", "decode", mlx_lm_decoding, GPT2, "mlx_lm"),
+]
+
+
+def beside(peer: Peer, setup: Setup, seconds: float) -> dict[str, Any]:
+    """Tokens per second of ours and of a peer at the same sizes, and their ratio.
+
+    The optimizer is AdamW on both sides; decoding has room for all its tokens.
+    """
+    config, training = setup
+    training = replace(training, optimizer="adamw", dtype="float32", accumulate=1)
+    room = max(config.context_length, speed.PROMPT_TOKENS + speed.NEW_TOKENS)
+    sizes = {"context_length": room} if peer.work == "decode" else {}
+    config = config_from(config.as_dict() | peer.like | sizes)
+    ours = speed.WORKLOADS[peer.work](config, training)
+    keep_buffers()
+    both = speed.interleaved({"ours": ours.run, "theirs": peer.make(config, training)}, seconds)
+    tok_s = {name: asdict(t.spread.inverse(float(ours.tokens))) for name, t in both.items()}
+    faster = asdict(both["theirs"].over(both["ours"]))
+    return {"work": peer.work, "peer": peer.name, **tok_s, "faster": faster}
+
+
+# Measuring, and showing what was measured. Rows are dictionaries, as in the JSON file.
+
+
+def measure(
+    setups: Mapping[str, Setup], works: Sequence[str], seconds: float
+) -> Iterator[list[dict[str, Any]]]:
+    """The rows of one kind of work after the other: those of `bench`, with floors and shares."""
+    speed.check_memory(setups)
+    keep_buffers()
+    for kind in works:
+        prepared = {name: speed.prepare(kind, *setup) for name, setup in setups.items()}
+        timed = {(name, "work"): work.run for name, (work, _) in prepared.items()}
+        for name, setup in setups.items():
+            timed |= {(name, way): run for way, run in floors(kind, *setup).items()}
+        budget = seconds / len(works)
+        timings = speed.interleaved(timed, budget * (1 - PARTS_TIME))
+        each = budget * PARTS_TIME / len(setups)
+        first = timings[next(iter(setups)), "work"]
+        rows = []
+        for name, (work, peak) in prepared.items():
+            own = {way: timing for (of, way), timing in timings.items() if of == name}
+            whole = own.pop("work")
+            row = asdict(speed.measurement(kind, name, work, peak, whole, first))
+            parts = shares(kind, *setups[name], work.run, each)
+            rows.append(row | _over_floors(whole, own) | {"shares": parts})
+        yield rows
+
+
+def _over_floors(whole: Timing, ways: Mapping[str, Timing]) -> dict[str, Any]:
+    best = min(ways.values(), key=lambda timing: timing.spread.median)
+    return {
+        "over_floor": asdict(whole.over(ways["whole"])),
+        "over_best": asdict(whole.over(best)),
+    }
+
+
+Lines = list[tuple[str, dict[str, str]]]
+"""The lines of a table: a name, and the cells by heading."""
+
+
+def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, Lines]:
+    """The tables of one kind of work, by title: speeds, and shares of the time."""
+    title = show.TITLES[rows[0]["work"]]
+    first = _measurement(rows[0])
+    speeds: Lines = []
+    for row in rows:
+        floors = {f"x {key}": f"{row[f'over_{key}']['median']:.2f}" for key in ("floor", "best")}
+        speeds.append((row["name"], show.speed_cells(_measurement(row), first) | floors))
+    found: Lines = [
+        (row["name"], {part: f"{share:.0%}" for part, share in row["shares"].items()})
+        for row in rows
+    ]
+    return {title: speeds, f"{title}: share of the time": found}
+
+
+def _measurement(row: Mapping[str, Any]) -> speed.Measurement:
+    known = {key.name: row[key.name] for key in fields(speed.Measurement)}
+    spreads = {key: MedianIQR(**v) for key, v in known.items() if isinstance(v, dict)}
+    return speed.Measurement(**{**known, **spreads})
+
+
+def peers_table(rows: Sequence[Mapping[str, Any]]) -> Lines:
+    """Ours beside each peer, on a model that computes the same as the peer's."""
+    return [
+        (
+            f"{row['peer']}: {row['work']}",
+            {
+                "ours, tokens/s": count(row["ours"]["median"]),
+                "theirs": count(row["theirs"]["median"]),
+                "ours / theirs": f"{row['faster']['median']:.2f}",
+                "+-": show.half_iqr(MedianIQR(**row["faster"])),
+            },
+        )
+        for row in rows
+    ]
+
+
+def _print(title: str, lines: Lines) -> None:
+    table = show.table_of(title, lines[0][1])
+    for name, cells in lines:
+        table.add_row(name, *cells.values())
+    stdout_console().print(table, "", sep="\n")
+
+
+def main(
+    preset: str,
+    variants: str,
+    part: Sequence[str],
+    seconds: float,
+    scaling: str | None,
+    peers: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Measure speed, floors, parts and peers."""
+    given = {key: value for key, value in given.items() if value is not None}
+    works = part or (("train",) if scaling else tuple(speed.WORKLOADS))
+    setups = command_line.setups_of(preset, variants, scaling, given)
+    measured: list[dict[str, Any]] = []
+    for rows in measure(setups, works, seconds):
+        measured += rows
+        for title, lines in () if as_json else tables(rows).items():
+            _print(title, lines)
+    compared = []
+    for peer in [peer for peer in PEERS if peers and peer.work in works]:
+        if importlib.util.find_spec(peer.package):
+            compared.append(beside(peer, next(iter(setups.values())), seconds / 3))
+        else:
+            click.echo(f"{peer.name} is left out: {peer.package} is not installed", err=True)
+    if as_json:
+        facts = {"machine": machine_facts(), "preset": preset, "settings": given}
+        click.echo(json.dumps(facts | {"measurements": measured, "peers": compared}))
+    elif compared:
+        _print("beside others, at the same sizes", peers_table(compared))
+
+
+command = SectionedCommand(
+    "floors.py",
+    callback=main,
+    params=[
+        click.Option(["--peers"], is_flag=True, help="also other programs that are installed"),
+        *(option for option in command_line.command.params if option.name != "figure"),
+    ],
+    help=main.__doc__,
+)
+
+if __name__ == "__main__":
+    command()

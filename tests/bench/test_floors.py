@@ -1,0 +1,99 @@
+"""benchmarks/floors.py: the floor has the products that the model computes, and no others."""
+
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from mlx_attn.arrays import count_parameters
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.bench import speed
+from mlx_attn.cpu import on_linux_cpu
+from mlx_attn.model.config import GPTConfig, config_from
+from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.training.config import TrainConfig
+
+
+def load_script(name: str) -> Any:
+    path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec
+    assert spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+floors = load_script("floors")
+
+B, T = 3, 16
+SIZES = {"vocab_size": 40, "context_length": T, "emb_dim": 32, "n_heads": 2, "n_layers": 2}
+RECIPE = TrainConfig(steps=1, batch_size=B, compile="off")
+
+
+def config(variant: str) -> GPTConfig:
+    return config_from({**SIZES, "bias": False, **VARIANTS[variant].maps})
+
+
+def multiply_adds(products: Counter) -> int:
+    return sum(product.multiply_adds * n for product, n in products.items())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_forward_pass_has_the_multiply_adds_that_variants_cost(variant):
+    found = multiply_adds(floors.products_of("forward", config(variant), B))
+    assert found == B * T * model_cost(config(variant)).multiply_adds
+
+
+@pytest.mark.skipif(not on_linux_cpu(), reason="fused attention hides its two products")
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("kind", "times"), [("forward", 1), ("train", 3), ("decode", 1)])
+def test_the_graph_has_just_these_products(variant, kind, times):
+    work = speed.WORKLOADS[kind](config(variant), RECIPE)
+    products = floors.products_of(kind, config(variant), B)
+    assert work.operations()["Matmul"] == times * products.total()
+
+
+def test_a_product_counts_every_multiplication():
+    assert floors.Product(batch=2, rows=3, inner=5, columns=7).multiply_adds == 210
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[dict[str, Any]]:
+    setups, _ = speed.variant_setups(SIZES, RECIPE, ["standard", "merged"])
+    return [row for rows in floors.measure(setups, list(speed.WORKLOADS), 0.0) for row in rows]
+
+
+def test_shares_of_the_time_add_up_to_one(measured):
+    for row in measured:
+        assert sum(row["shares"].values()) == pytest.approx(1)
+    assert {row["work"] for row in measured if "optimizer" in row["shares"]} == {"train"}
+
+
+def test_the_table_has_the_speeds_and_the_floors(measured):
+    speeds, shares = floors.tables(measured[:2]).values()
+    assert [name for name, _ in speeds] == ["standard", "merged"]
+    assert {"tokens/s", "x floor", "x best"} <= speeds[0][1].keys()
+    assert shares[0][1].keys() == measured[0]["shares"].keys()
+
+
+def test_mlx_s_encoder_has_our_weights_but_for_the_biases_of_its_output():
+    ours = config_from({**SIZES, **floors.ENCODER})
+    # MLX's attention has one bias flag for all four maps, and ours has a bias in out_proj.
+    assert count_parameters(GPT(ours)) - count_parameters(floors.EncoderModel(ours)) == 2 * 32
+
+
+def test_mlx_s_encoder_sees_no_later_token():
+    model = floors.EncoderModel(config("standard"))
+    first, changed = mx.array([[1, 2, 3, 4]]), mx.array([[1, 2, 9, 9]])
+    assert mx.allclose(model(first)[:, :2], model(changed)[:, :2], atol=1e-6)
+
+
+def test_a_peer_is_measured_beside_ours():
+    found = floors.beside(floors.PEERS[0], (config("merged"), RECIPE), 0.0)
+    assert found["peer"] == "mlx.nn.TransformerEncoder"
+    assert min(found[key]["median"] for key in ("ours", "theirs", "faster")) > 0

@@ -1,0 +1,125 @@
+"""Things are timed in turns, and compared within a round; what a measurement says of a model."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_attn.bench import speed
+from mlx_attn.bench.speed import MedianIQR, Timing, interleaved
+from mlx_attn.errors import ConfigError
+from mlx_attn.model.config import BLOCKS, config_from, find_preset
+from mlx_attn.model.gpt import GPT
+from mlx_attn.text.corpus import Split
+from mlx_attn.training.config import TrainConfig, resolve
+from mlx_attn.training.evaluation import Evaluator
+
+NUMBERS = st.lists(st.floats(0.1, 10), min_size=1, max_size=20)
+SIZES = {"vocab_size": 40, "context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 1}
+RECIPE = TrainConfig(steps=1, batch_size=2)
+
+
+def test_rounds_are_run_forth_and_back_after_two_warm_up_runs(monkeypatch):
+    monkeypatch.setattr(speed, "SHORTEST", 0.0)
+    log: list[str] = []
+    measured = interleaved({"a": lambda: log.append("a"), "b": lambda: log.append("b")}, 0.0, 3)
+    assert "".join(log) == "aabb" + 3 * "abba"
+    assert [len(t.seconds) for t in measured.values()] == [3, 3]
+
+
+def test_quick_things_are_repeated_in_a_turn(monkeypatch):
+    monkeypatch.setattr(speed, "SHORTEST", 1e-3)
+    log: list[int] = []
+    interleaved({"quick": lambda: log.append(1)}, 0.0, 1)
+    assert len(log) > 4
+
+
+@given(NUMBERS)
+def test_median_and_quartiles_are_in_order(numbers):
+    spread = MedianIQR.of(numbers)
+    assert min(numbers) <= spread.low <= spread.median <= spread.high <= max(numbers)
+    inverse = spread.inverse(100.0)
+    assert inverse.low <= inverse.median <= inverse.high
+
+
+def test_ratios_are_formed_within_a_round():
+    slow, fast = Timing((2.0, 20.0, 200.0)), Timing((1.0, 10.0, 100.0))
+    assert slow.over(fast) == MedianIQR(2.0, 2.0, 2.0)
+    with pytest.raises(ValueError, match="shorter"):
+        slow.over(Timing((1.0,)))
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[speed.Measurement]:
+    """Two variants, all kinds of work, the fewest rounds."""
+    setups, _ = speed.variant_setups(SIZES, RECIPE, ["standard", "merged"])
+    return list(speed.bench(setups, list(speed.WORKLOADS), seconds=0.0))
+
+
+def test_every_kind_of_work_of_every_variant_is_measured(measured):
+    names = [(row.work, row.name) for row in measured]
+    assert names == [(work, name) for work in speed.WORKLOADS for name in ("standard", "merged")]
+
+
+def test_speed_is_tokens_over_seconds(measured):
+    assert measured[0].tok_s.median * measured[0].seconds.median == pytest.approx(2 * 16)
+    assert measured[0].over_first.median == 1
+
+
+def test_memory_holds_at_least_the_weights(measured):
+    for row in measured:
+        assert row.peak_memory > 4 * 40 * 16, (row.work, row.name)
+
+
+def test_training_has_more_operations_than_a_forward_pass(measured):
+    train, forward = measured[0], measured[2]
+    assert train.operations > 2 * forward.operations > 0
+    assert train.multiply_adds == 3 * forward.multiply_adds
+
+
+def test_operations_are_those_still_to_be_computed():
+    x = mx.ones((2, 2))
+    mx.eval(x)
+    assert speed.operations(mx.exp(x @ x)) == {"Matmul": 1, "Exp": 1}
+
+
+def test_sizes_that_a_variant_refuses_leave_it_out():
+    setups, refused = speed.variant_setups(
+        {**SIZES, "value_dim": 4}, RECIPE, ["standard", "key-as-value"]
+    )
+    assert list(setups) == ["standard"]
+    assert "value_dim=4" in refused["key-as-value"]
+
+
+def test_more_than_the_machine_holds_is_refused():
+    setups, _ = speed.variant_setups({**SIZES, "emb_dim": 2**20}, RECIPE, ["standard"])
+    with pytest.raises(ConfigError, match="fewer variants"):
+        next(speed.bench(setups, ["train"], 0.0))
+
+
+def peak(batch_size: int = 8, n_layers: int = 2) -> int:
+    sizes = {"vocab_size": 64, "context_length": 64, "emb_dim": 64, "n_heads": 2}
+    config = config_from({**sizes, "n_layers": n_layers, **BLOCKS["modern"]})
+    recipe = TrainConfig(steps=1, batch_size=batch_size, optimizer="adamw")
+    return speed.prepare("train", config, recipe)[1]
+
+
+@pytest.mark.parametrize("axis", ["batch_size", "n_layers"])
+def test_a_step_s_memory_grows_by_as_much_with_every_doubling(axis):
+    at = {size: peak(**{axis: size}) for size in (8, 16, 32)}
+    assert at[32] - at[16] == pytest.approx(2 * (at[16] - at[8]), rel=0.25)
+
+
+@pytest.mark.parametrize("name", ["tiny", "macbook"])
+def test_validation_needs_less_memory_than_a_step(name):
+    settings = resolve({"preset": name})
+    config = settings.model_config(find_preset(name).vocab_size)
+    step = speed.prepare("train", config, settings.training)[1]
+    model, tokens = GPT(config), np.arange(8000, dtype=np.uint16) % config.vocab_size
+    evaluator = Evaluator(Split(tokens=tokens, n_bytes=len(tokens)), config.context_length)
+    mx.eval(model.parameters())
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    evaluator(model)
+    assert mx.get_peak_memory() - before < step
