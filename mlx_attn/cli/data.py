@@ -87,21 +87,21 @@ def show(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> None:
 def tales(stories: int, seed: int, spans: bool, as_json: bool, out: Path | None) -> None:
     """Tell stories: the text that training uses when no other is given."""
     from mlx_attn.files import write_text
-    from mlx_attn.text.show import coloured, tale_facts
-    from mlx_attn.text.stories.dataset import tell
+    from mlx_attn.text.show import coloured, story_facts
+    from mlx_attn.text.stories.dataset import generate_story
     from mlx_attn.ui.terminal import stdout_console
 
     generator = random.Random(seed)
-    told = [tell(generator) for _ in range(stories)]
-    text = "".join(tale.text for tale in told)
+    generated = [generate_story(generator) for _ in range(stories)]
+    text = "".join(story.text for story in generated)
     if out:
         if out.exists():
             raise ConfigError(f"{out} exists: choose another name")
         write_text(out, text)
     elif as_json:
-        for tale in told:
-            click.echo(json.dumps(tale_facts(tale)))
+        for story in generated:
+            click.echo(json.dumps(story_facts(story)))
     elif spans:
-        stdout_console().print(coloured(told), soft_wrap=True)
+        stdout_console().print(coloured(generated), soft_wrap=True)
     else:
         click.echo(text, nl=False)

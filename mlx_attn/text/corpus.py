@@ -38,7 +38,7 @@ from mlx_attn.text.subwords import sample
 from mlx_attn.text.tokenizers import TRAINED, Tokenizer, load_tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
-    from mlx_attn.text.stories.dataset import TalesText
+    from mlx_attn.text.stories.dataset import StoryCorpus
 
 WORKERS = "MLX_ATTN_WORKERS"
 """The environment variable that sets how many processes tokenize a long text."""
@@ -66,11 +66,11 @@ class Split:
         n_bytes: UTF-8 bytes that the tokens stand for; the divisor of bits per byte.
         document_starts: Stories and tasks: the index of the newline token before each document, so
             that a window that starts there predicts the document's first token.
-        token_abilities: Stories and tasks: the skill that each token calls for, as an index into
-            their `SKILLS`; for stories, that of its first byte that is not a space.
+        token_abilities: Stories and tasks: the ability that each token calls for, as an index into
+            their `ABILITIES`; for stories, that of its first byte that is not a space.
         floor_nats: Stories and tasks: -log p of all scored tokens, in nats; no model does better on
             average.
-        ability_floor_nats: Stories and tasks: the floor by skill.
+        ability_floor_nats: Stories and tasks: the floor by ability.
         scored: Tasks only: 1 for the tokens that count, else 0; in a text all but the first count.
     """
 
@@ -246,7 +246,7 @@ def _write_split(
 
 
 def _story_arrays(
-    stories: "TalesText", tokens: UInt16[np.ndarray, " N"], tokenizer: Tokenizer
+    stories: "StoryCorpus", tokens: UInt16[np.ndarray, " N"], tokenizer: Tokenizer
 ) -> dict[str, np.ndarray]:
     pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
     lengths = np.array([len(piece) for piece in pieces])[tokens]
@@ -254,14 +254,14 @@ def _story_arrays(
     # Leading spaces; a token of spaces alone counts for itself.
     spaces = [len(piece) - len(piece.lstrip(b" ")) if piece.strip(b" ") else 0 for piece in pieces]
     # The newline that opens the stream is like the one that ends it, and moves all by a byte.
-    skills = np.roll(np.append(stories.abilities, stories.abilities[-1]), 1)
+    abilities = np.roll(np.append(stories.abilities, stories.abilities[-1]), 1)
     return {
         "document_starts": np.searchsorted(offsets, stories.story_starts),
-        "token_abilities": skills[offsets + np.array(spaces)[tokens]],
+        "token_abilities": abilities[offsets + np.array(spaces)[tokens]],
     }
 
 
-def _story_facts(stories: "TalesText") -> dict[str, Any]:
+def _story_facts(stories: "StoryCorpus") -> dict[str, Any]:
     from mlx_attn.text.stories.grammar import ABILITIES
 
     nats = (0.0 - stories.ability_log_probability).tolist()  # never -0.0

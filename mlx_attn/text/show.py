@@ -10,11 +10,11 @@ from rich.text import Text
 
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import CORPORA, data_directory
-from mlx_attn.text.stories.dataset import Tale
+from mlx_attn.text.stories.dataset import Story
 from mlx_attn.text.tasks import TASKS
 from mlx_attn.ui.terminal import memory, printable
 
-STYLES = {
+_STYLES = {
     "free": "bold red",
     "grammar": "",
     "agreement": "magenta",
@@ -108,23 +108,23 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
 
 
-def tale_facts(tale: Tale) -> dict[str, Any]:
+def story_facts(story: Story) -> dict[str, Any]:
     """A story with its spans, for a program."""
     return {
-        "text": tale.text,
-        "log_probability": tale.log_probability,
-        "spans": [asdict(span) for span in tale.spans],
+        "text": story.text,
+        "log_probability": story.log_probability,
+        "spans": [asdict(span) for span in story.spans],
     }
 
 
-def coloured(tales: Sequence[Tale]) -> Text:
+def coloured(stories: Sequence[Story]) -> Text:
     """Stories whose words are coloured by ability, with the key to the colours."""
-    key = Text("  ").join(Text(name, style) for name, style in STYLES.items())
-    stories = Text("\n").join(
-        Text.assemble(*((tale.text[s.start : s.end], STYLES[s.ability]) for s in tale.spans))
-        for tale in tales
+    key = Text("  ").join(Text(name, style) for name, style in _STYLES.items())
+    text = Text("\n").join(
+        Text.assemble(*((story.text[s.start : s.end], _STYLES[s.ability]) for s in story.spans))
+        for story in stories
     )
-    return Text("\n\n").join([key, stories])
+    return Text("\n\n").join([key, text])
 
 
 LONG = 20_000_000

@@ -25,7 +25,7 @@ from mlx_attn.text.downloads import CORPORA, Progress, fetch
 from mlx_attn.text.tasks import TASKS
 
 if TYPE_CHECKING:
-    from mlx_attn.text.stories.dataset import TalesText
+    from mlx_attn.text.stories.dataset import StoryCorpus
     from mlx_attn.text.tasks import Documents
 
 CHUNK = 1_000_000  # characters
@@ -62,7 +62,7 @@ class Passage:
 
     chunks: Blocks = lambda: iter(())
     n_characters: int = 0
-    stories: "TalesText | None" = None
+    stories: "StoryCorpus | None" = None
     documents: "Documents | None" = None
 
 
@@ -126,9 +126,9 @@ def read_source(
 
 def _stories(n_bytes: int, val_bytes: int) -> Source:
     def passage(size: int, split: Literal["train", "val"]) -> Passage:
-        from mlx_attn.text.stories.dataset import tales
+        from mlx_attn.text.stories.dataset import generate_stories
 
-        stories = tales(size, split=split)
+        stories = generate_stories(size, split=split)
         # A newline comes first, so that every story's first letter is predicted from a newline.
         text = "\n" + stories.text
         return Passage(lambda: iter([text]), len(text), stories)

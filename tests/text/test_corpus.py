@@ -22,7 +22,7 @@ from mlx_attn.text.tokenizers import KINDS, Tokenizer, train_tokenizer
 
 TEXT = "The café is open.\nThe other café is not open.\r\n\n" * 40
 MERGES = "t h\nĠ th\nĠth e\n"
-SIZES = (20_000, 4_000)  # bytes of tales for training and validation
+SIZES = (10_000, 4_000)  # bytes of tales for training and validation
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_the_second_time_nothing_is_made(file, data, monkeypatch):
 
 def test_the_second_time_the_tales_are_not_told(data, monkeypatch):
     first = tell(data, "char")
-    monkeypatch.setattr("mlx_attn.text.stories.dataset.tales", never)
+    monkeypatch.setattr("mlx_attn.text.stories.dataset.generate_stories", never)
     again = tell(data, "char")
     assert again.val.floor_nats == first.val.floor_nats
     assert (again.val.tokens == first.val.tokens).all()

@@ -103,7 +103,7 @@ def test_the_tales_begin_with_a_newline_and_know_their_stories(tmp_path):
 
 
 def test_the_digest_of_the_tales_is_known_before_they_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("mlx_attn.text.stories.dataset.tales", None)
+    monkeypatch.setattr("mlx_attn.text.stories.dataset.generate_stories", None)
     digest = read_source("tales", tmp_path).digest
     assert digest == read_source("tales", tmp_path).digest
     assert digest != read_source("tales", tmp_path, n_bytes=1_000).digest

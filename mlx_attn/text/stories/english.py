@@ -1,20 +1,12 @@
-"""The words of the tales: people, places, things, animals, food, numbers and their forms."""
+"""The words and plots of the stories: people, places, animals, things, food and numbers."""
 
-from mlx_attn.text.stories.grammar import (
-    AGREEMENT,
-    COUNTING,
-    Grammar,
-    Lexicon,
-    Variable,
-    Word,
-    unlike,
-)
+from mlx_attn.text.stories import grammar
 
 _HE = {"he": "he", "He": "He", "him": "him", "his": "his", "His": "His"}
 _SHE = {"he": "she", "He": "She", "him": "her", "his": "her", "His": "Her"}
 _IT = {"was": "was", "is": "is", "it": "it"}
 _THEY = {"was": "were", "is": "are", "it": "they"}
-_AGREEING = dict.fromkeys([*_HE, *_IT, "a_", "A_"], AGREEMENT)
+_AGREEING = dict.fromkeys([*_HE, *_IT, "a_", "A_"], grammar.AGREEMENT)
 
 
 def _articles(text: str) -> dict[str, str]:
@@ -24,32 +16,32 @@ def _articles(text: str) -> dict[str, str]:
     return {**whole, "a_": article, "A_": article.capitalize()}
 
 
-def _plain(texts: str) -> tuple[Word, ...]:
-    return tuple(Word(text) for text in texts.split())
+def _plain(texts: str) -> tuple[grammar.Word, ...]:
+    return tuple(grammar.Word(text) for text in texts.split())
 
 
-def _singular(texts: str) -> tuple[Word, ...]:
-    return tuple(Word(text, {**_articles(text), **_IT}) for text in texts.split())
+def _singular(texts: str) -> tuple[grammar.Word, ...]:
+    return tuple(grammar.Word(text, {**_articles(text), **_IT}) for text in texts.split())
 
 
-def _plural(texts: str) -> tuple[Word, ...]:
-    return tuple(Word(text, _THEY) for text in texts.split())
+def _plural(texts: str) -> tuple[grammar.Word, ...]:
+    return tuple(grammar.Word(text, _THEY) for text in texts.split())
 
 
-def _people(names: str, pronouns: dict[str, str]) -> tuple[Word, ...]:
-    return tuple(Word(name, pronouns) for name in names.split())
+def _people(names: str, pronouns: dict[str, str]) -> tuple[grammar.Word, ...]:
+    return tuple(grammar.Word(name, pronouns) for name in names.split())
 
 
-def _places(preposition: str, texts: str) -> tuple[Word, ...]:
+def _places(preposition: str, texts: str) -> tuple[grammar.Word, ...]:
     """Places; the form `at` is the place with its preposition."""
-    return tuple(Word(text, {"at": f"{preposition} the {text}"}) for text in texts.split())
+    return tuple(grammar.Word(text, {"at": f"{preposition} the {text}"}) for text in texts.split())
 
 
-def _numbers(texts: str, ordinals: str) -> tuple[Word, ...]:
+def _numbers(texts: str, ordinals: str) -> tuple[grammar.Word, ...]:
     """The numbers from one; the form `counted` counts up to them."""
     words = texts.split()
     return tuple(
-        Word(
+        grammar.Word(
             word,
             {
                 "was": "was" if value == 1 else "were",
@@ -62,14 +54,14 @@ def _numbers(texts: str, ordinals: str) -> tuple[Word, ...]:
     )
 
 
-PEOPLE = Lexicon(
+PEOPLE = grammar.Lexicon(
     (
         *_people("Anna Lily Mia Rosa Nell Zoe Ivy Ruth Clara Dora", _SHE),
         *_people("Tom Ben Sam Max Leo Finn Hugo Jack Oscar Peter", _HE),
     ),
     _AGREEING,
 )
-PLACES = Lexicon(
+PLACES = grammar.Lexicon(
     (
         *_places("in", "garden forest meadow orchard barn park"),
         *_places("at", "harbor market mill castle"),
@@ -77,117 +69,119 @@ PLACES = Lexicon(
         *_places("on", "hill beach island"),
     )
 )
-BELONGINGS = Lexicon(
+BELONGINGS = grammar.Lexicon(
     _singular("hat scarf umbrella apron coat cloak ribbon shawl cap belt purse fan"), _AGREEING
 )
-HUES = Lexicon(
+HUES = grammar.Lexicon(
     _singular("red blue green yellow orange purple white pink gray brown black violet"), _AGREEING
 )
-TREASURES = Lexicon(
+TREASURES = grammar.Lexicon(
     _singular(
         "kite drum boat bell lantern map key button whistle ball spoon cup mirror clock flute book"
     ),
     _AGREEING,
 )
-THINGS = Lexicon(
+THINGS = grammar.Lexicon(
     (*TREASURES.words, *_plural("marbles skates beads shells")),
     _AGREEING,
 )
-QUALITIES = Lexicon(
+QUALITIES = grammar.Lexicon(
     _singular(
         "silver golden old tiny shiny striped odd big pretty plain spotted ugly wooden lucky round"
         " painted"
     ),
     _AGREEING,
 )
-ANIMALS = Lexicon(
+ANIMALS = grammar.Lexicon(
     _singular(
         "owl otter fox hen goat mouse frog rabbit robin hedgehog duck cat pony ant swan badger"
     ),
     _AGREEING,
 )
-MOODS = Lexicon(
+MOODS = grammar.Lexicon(
     _singular("hungry eager lonely sleepy grumpy funny lazy noisy thin fat anxious lost"),
     _AGREEING,
 )
-TRAITS = Lexicon(
+TRAITS = grammar.Lexicon(
     _plain("clever gentle shy wise brave patient young quiet kind curious proud merry")
 )
-TEXTURES = Lexicon(
+TEXTURES = grammar.Lexicon(
     _singular("mossy crooked tall dusty wide muddy ancient huge leaning narrow low broken"),
     _AGREEING,
 )
-LANDMARKS = Lexicon(
+LANDMARKS = grammar.Lexicon(
     _singular("wall tree bench gate fence stone log bush cart barrel statue ladder hedge shed"),
     _AGREEING,
 )
-WEATHERS = Lexicon(
+WEATHERS = grammar.Lexicon(
     _singular("sunny windy rainy snowy foggy chilly bright warm misty frosty icy mild"), _AGREEING
 )
-HOURS = Lexicon(_singular("morning afternoon evening day"), _AGREEING)
-NEAR = Lexicon(_plain("behind beside near under"))
-FEELINGS = Lexicon(_plain("happy glad proud merry tired warm hungry sleepy"))
-FOODS = Lexicon(_plain("apples plums pears buns cookies eggs cherries carrots peaches nuts"))
-SKILLS = Lexicon(_plain("swim juggle skate climb knit dive fish ride sew row"))
-NUMBERS = Lexicon(
+HOURS = grammar.Lexicon(_singular("morning afternoon evening day"), _AGREEING)
+NEAR = grammar.Lexicon(_plain("behind beside near under"))
+FEELINGS = grammar.Lexicon(_plain("happy glad proud merry tired warm hungry sleepy"))
+FOODS = grammar.Lexicon(
+    _plain("apples plums pears buns cookies eggs cherries carrots peaches nuts")
+)
+SKILLS = grammar.Lexicon(_plain("swim juggle skate climb knit dive fish ride sew row"))
+NUMBERS = grammar.Lexicon(
     _numbers("one two three four five six seven", "first second third fourth fifth sixth seventh"),
-    {"was": AGREEMENT, "ordinal": COUNTING, "counted": COUNTING},
+    {"was": grammar.AGREEMENT, "ordinal": grammar.COUNTING, "counted": grammar.COUNTING},
 )
 
 
-def _between(least: int, most: int) -> Variable:
-    return Variable(NUMBERS, (), lambda word: least <= word.value <= most)
+def _between(least: int, most: int) -> grammar.Variable:
+    return grammar.Variable(NUMBERS, (), lambda word: least <= word.value <= most)
 
 
-def _leaving(total: str, least: int) -> Variable:
+def _leaving(total: str, least: int) -> grammar.Variable:
     """A number to take away from a total so that at least so many are left."""
-    return Variable(
-        NUMBERS, (total,), lambda word, whole: word.value <= whole.value - least, COUNTING
+    return grammar.Variable(
+        NUMBERS, (total,), lambda word, whole: word.value <= whole.value - least, grammar.COUNTING
     )
 
 
-def _difference(total: str, taken: str) -> Variable:
-    def left(word: Word, whole: Word, part: Word) -> bool:
+def _difference(total: str, taken: str) -> grammar.Variable:
+    def left(word: grammar.Word, whole: grammar.Word, part: grammar.Word) -> bool:
         return word.value == whole.value - part.value
 
-    return Variable(NUMBERS, (total, taken), left, COUNTING)
+    return grammar.Variable(NUMBERS, (total, taken), left, grammar.COUNTING)
 
 
 VARIABLES = {
-    "weather": Variable(WEATHERS),
-    "hour": Variable(HOURS),
-    "place": Variable(PLACES),
-    "trait": Variable(TRAITS),
-    "hero": Variable(PEOPLE),
-    "friend_trait": unlike(TRAITS, "trait"),
-    "friend": unlike(PEOPLE, "hero"),
-    "hue": Variable(HUES),
-    "carried": Variable(BELONGINGS),
-    "hue2": unlike(HUES, "hue"),
-    "quality": Variable(QUALITIES),
-    "thing": Variable(THINGS),
-    "treasure": Variable(TREASURES),
-    "quality2": unlike(QUALITIES, "quality"),
-    "treasure2": unlike(TREASURES, "thing", "treasure"),
-    "quality3": unlike(QUALITIES, "quality", "quality2"),
-    "treasure3": unlike(TREASURES, "treasure", "treasure2"),
-    "mood": Variable(MOODS),
-    "animal": Variable(ANIMALS),
-    "near": Variable(NEAR),
-    "texture": Variable(TEXTURES),
-    "landmark": Variable(LANDMARKS),
-    "near2": Variable(NEAR),
-    "texture2": unlike(TEXTURES, "texture"),
-    "landmark2": unlike(LANDMARKS, "landmark"),
-    "food": Variable(FOODS),
-    "skill": Variable(SKILLS),
+    "weather": grammar.Variable(WEATHERS),
+    "hour": grammar.Variable(HOURS),
+    "place": grammar.Variable(PLACES),
+    "trait": grammar.Variable(TRAITS),
+    "hero": grammar.Variable(PEOPLE),
+    "friend_trait": grammar.unlike(TRAITS, "trait"),
+    "friend": grammar.unlike(PEOPLE, "hero"),
+    "hue": grammar.Variable(HUES),
+    "carried": grammar.Variable(BELONGINGS),
+    "hue2": grammar.unlike(HUES, "hue"),
+    "quality": grammar.Variable(QUALITIES),
+    "thing": grammar.Variable(THINGS),
+    "treasure": grammar.Variable(TREASURES),
+    "quality2": grammar.unlike(QUALITIES, "quality"),
+    "treasure2": grammar.unlike(TREASURES, "thing", "treasure"),
+    "quality3": grammar.unlike(QUALITIES, "quality", "quality2"),
+    "treasure3": grammar.unlike(TREASURES, "treasure", "treasure2"),
+    "mood": grammar.Variable(MOODS),
+    "animal": grammar.Variable(ANIMALS),
+    "near": grammar.Variable(NEAR),
+    "texture": grammar.Variable(TEXTURES),
+    "landmark": grammar.Variable(LANDMARKS),
+    "near2": grammar.Variable(NEAR),
+    "texture2": grammar.unlike(TEXTURES, "texture"),
+    "landmark2": grammar.unlike(LANDMARKS, "landmark"),
+    "food": grammar.Variable(FOODS),
+    "skill": grammar.Variable(SKILLS),
     "total": _between(4, 7),
     "given": _leaving("total", 2),
     "left": _difference("total", "given"),
     "given2": _leaving("left", 1),
     "left2": _difference("left", "given2"),
-    "feeling": Variable(FEELINGS),
-    "feeling2": unlike(FEELINGS, "feeling"),
+    "feeling": grammar.Variable(FEELINGS),
+    "feeling2": grammar.unlike(FEELINGS, "feeling"),
     "count": _between(3, 6),
 }
 
@@ -306,6 +300,8 @@ _PLOTS = {
     """,
 }
 
-_TALE = {"tale": "<beginning> <plot>", "plot": " | ".join(_PLOTS.values())}
+_STORY = {"story": "<beginning> <plot>", "plot": " | ".join(_PLOTS.values())}
 
-GRAMMAR = Grammar({**_WORDS, **_SENTENCES, **_TALE}, VARIABLES, start="tale", terminator="\n")
+GRAMMAR = grammar.Grammar(
+    {**_WORDS, **_SENTENCES, **_STORY}, VARIABLES, start="story", terminator="\n"
+)

@@ -1,22 +1,29 @@
-"""Words with their forms, lexicons of words, and the variables of a story that are bound to words.
+"""A grammar with one derivation for each of its texts, so that every text's probability is known.
 
-A variable is what a story remembers: its hero, the lost thing, how many plums are left. Which words
-it may take can depend on the variables bound before it (a friend is not the hero; what is left is a
-difference), and the choice is renormalised exactly.
+A rule is a template: options separated by `|`, each with an optional integer weight, of
+
+    {new hero}      a word for the variable `hero`, chosen among those that it may take
+    {hero.his}      a form of the word that `hero` is bound to
+    {a new hue}     as `{new hue}`, with its article; also `{a hue}`
+    <walked>        another rule
+    [wish: ...]     text that is remembered as `wish`
+    {wish}          that text again, word for word
+
+Which words a variable may take can depend on the variables bound before it (a friend is not the
+hero; what is left is a difference); the choice is renormalised exactly.
 """
 
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from math import log
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from mlx_attn.errors import ConfigError
 
 ABILITIES = ("free", "grammar", "agreement", "recall", "copy", "counting")
-"""What it takes to predict a span of text; `TalesText.abilities` indexes this tuple."""
+"""What it takes to predict a span of text; `StoryCorpus.abilities` indexes this tuple."""
 
 FREE, GRAMMAR, AGREEMENT, RECALL, COPY, COUNTING = range(len(ABILITIES))
 
@@ -42,15 +49,11 @@ class Word:
 class Lexicon:
     """Words that may stand for one another.
 
-    `abilities` says what it takes to predict each of their forms, `recall` where it does not.
+    `abilities` says what it takes to predict their forms after a first mention, by default recall.
     """
 
     words: tuple[Word, ...]
     abilities: Mapping[str, int] = field(default_factory=dict)
-
-    def ability(self, form: str) -> int:
-        """What it takes to predict this form of a word that was mentioned before."""
-        return self.abilities.get(form, RECALL)
 
 
 def _anything(word: Word, *_: Word) -> bool:
@@ -59,10 +62,10 @@ def _anything(word: Word, *_: Word) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Variable:
-    """What a story remembers, and which words it may be bound to.
+    """Something a text remembers, and the words that it may be bound to.
 
     A word is a candidate if `allowed(word, *given)` holds, `given` being the words bound to the
-    variables so named (those not bound are left out). Where a single candidate remains, nothing is
+    variables so named (unbound ones are left out). Where a single candidate remains, nothing is
     free: its text calls for the ability `determined`.
     """
 
@@ -88,16 +91,15 @@ def unlike(lexicon: Lexicon, *others: str) -> Variable:
     return Variable(lexicon, others, lambda word, *taken: word not in taken)
 
 
-def ambiguities(texts: list[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of which the second text begins with the first, so that a reader cannot choose."""
-    # Sorted, a text is followed at once by those that extend it.
-    return ((a, b) for a, b in itertools.pairwise(sorted(texts)) if b.startswith(a))
-
-
 class Fragment(NamedTuple):
-    """A stretch of text that calls for one ability, with its log-probability in nats.
+    """A stretch of text that calls for one ability.
 
-    `marks` holds the index of the ability once for each byte.
+    Attributes:
+        text: The text; ASCII.
+        ability: Index into `ABILITIES`.
+        marks: `ability` once for each byte.
+        log_probability: In nats; 0 where nothing is chosen.
+        referent: The variable or remembered text that it mentions, if any.
     """
 
     text: str
@@ -107,199 +109,137 @@ class Fragment(NamedTuple):
     referent: str
 
 
-def fragment(text: str, ability: int, log_probability: float = 0.0, referent: str = "") -> Fragment:
-    """A fragment; `referent` names the variable that it mentions, if any."""
+def _fragment(
+    text: str, ability: int, log_probability: float = 0.0, referent: str = ""
+) -> Fragment:
     return Fragment(text, ability, bytes([ability]) * len(text), log_probability, referent)
 
 
-class Telling(NamedTuple):
-    """A story being told; `draw` gives uniform numbers in [0, 1)."""
+class _State(NamedTuple):
+    """A text while it is sampled; `draw` gives uniform numbers in [0, 1)."""
 
     fragments: list[Fragment]
     bound: dict[str, Word]
     draw: Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One derivation as far as it was followed: its text, bound variables and exact probability.
-
-    If `target` is not None, the text must be a prefix of it.
-    """
-
-    text: str
-    bound: Mapping[str, Word]
-    probability: Fraction
-    target: str | None = None
-
-    def say(self, text: str) -> Iterator["Reading"]:
-        """This reading continued by a text, if the target allows it."""
-        if self.target is None or self.target.startswith(text, len(self.text)):
-            yield Reading(self.text + text, self.bound, self.probability, self.target)
-
-    def choose(self, probability: Fraction) -> "Reading":
-        """This reading after a choice of that probability."""
-        return Reading(self.text, self.bound, self.probability * probability, self.target)
-
-    def bind(self, name: str, word: Word) -> "Reading":
-        """This reading with a variable bound to a word."""
-        return Reading(self.text, {**self.bound, name: word}, self.probability, self.target)
-
-
 @runtime_checkable
 class Piece(Protocol):
     """A part of a template."""
 
-    def tell(self, telling: Telling) -> None:
+    def sample(self, state: _State) -> None:
         """Append the piece's fragments, making its choices at random."""
         ...
 
-    def read(self, reading: Reading) -> Iterator[Reading]:
-        """Every way to continue a reading through this piece."""
-        ...
-
-
-def read_all(pieces: tuple[Piece, ...], reading: Reading) -> Iterator[Reading]:
-    """Every way to continue a reading through pieces in a row."""
-    if not pieces:
-        yield reading
-        return
-    for after in pieces[0].read(reading):
-        yield from read_all(pieces[1:], after)
-
 
 @dataclass(frozen=True)
-class Say:
+class Literal:
     """A fixed text."""
 
-    said: Fragment
+    fragment: Fragment
 
-    def tell(self, telling: Telling) -> None:  # noqa: D102
-        telling.fragments.append(self.said)
-
-    def read(self, reading: Reading) -> Iterator[Reading]:  # noqa: D102
-        return reading.say(self.said.text)
+    def sample(self, state: _State) -> None:  # noqa: D102
+        state.fragments.append(self.fragment)
 
 
-class Pick:
-    """Binds a variable to a word, chosen by weight among those allowed, and says one form of it."""
+class Choice:
+    """Binds a variable to a word, chosen by weight among those allowed, and writes a form of it."""
 
     def __init__(self, name: str, variable: Variable, form: str) -> None:
         self.name, self.variable, self.form = name, variable, form
         self._tables: dict[tuple[Word, ...], list[tuple[Word, Fragment]]] = {}
-        for first, second in ambiguities([word.form(form) for word in variable.lexicon.words]):
+        for first, second in _ambiguities([word.form(form) for word in variable.lexicon.words]):
             raise ConfigError(f"{{{name}}}: the word {first!r} also begins {second!r}; rename one")
 
-    def tell(self, telling: Telling) -> None:  # noqa: D102
-        key = self.variable.key(telling.bound)
+    def sample(self, state: _State) -> None:  # noqa: D102
+        key = self.variable.key(state.bound)
         table = self._tables.get(key) or self._tabulate(key)
-        word, said = table[int(telling.draw() * len(table))]
-        telling.bound[self.name] = word
-        telling.fragments.append(said)
-
-    def read(self, reading: Reading) -> Iterator[Reading]:  # noqa: D102
-        words = self.variable.candidates(self.variable.key(reading.bound))
-        total = sum(word.weight for word in words)
-        for word in words:
-            chosen = reading.choose(Fraction(word.weight, total)).bind(self.name, word)
-            yield from chosen.say(word.form(self.form))
+        word, fragment = table[int(state.draw() * len(table))]
+        state.bound[self.name] = word
+        state.fragments.append(fragment)
 
     def _tabulate(self, key: tuple[Word, ...]) -> list[tuple[Word, Fragment]]:
-        """Each candidate as often as its weight says, so that one uniform number picks it."""
+        """Each candidate as often as its weight, so that one uniform number chooses it."""
         words = self.variable.candidates(key)
         total = sum(word.weight for word in words)
         ability = self.variable.determined if len(words) == 1 else FREE
         table = self._tables[key] = []
         for word in words:
-            said = fragment(word.form(self.form), ability, log(word.weight / total), self.name)
-            table += [(word, said)] * word.weight
+            text, nats = word.form(self.form), log(word.weight / total)
+            table += [(word, _fragment(text, ability, nats, self.name))] * word.weight
         return table
 
 
-class Show:
-    """Says a form of the word that a variable is bound to."""
+class Reference:
+    """A form of the word that a variable is bound to."""
 
     def __init__(self, name: str, variable: Variable, form: str) -> None:
         self.name, self.form = name, form
-        ability = variable.lexicon.ability(form)
-        self._said = {
-            word: fragment(word.form(form), ability, 0.0, name) for word in variable.lexicon.words
+        ability = variable.lexicon.abilities.get(form, RECALL)
+        self._fragments = {
+            word: _fragment(word.form(form), ability, referent=name)
+            for word in variable.lexicon.words
         }
 
-    def tell(self, telling: Telling) -> None:  # noqa: D102
-        telling.fragments.append(self._said[telling.bound[self.name]])
-
-    def read(self, reading: Reading) -> Iterator[Reading]:  # noqa: D102
-        return reading.say(reading.bound[self.name].form(self.form))
+    def sample(self, state: _State) -> None:  # noqa: D102
+        state.fragments.append(self._fragments[state.bound[self.name]])
 
 
 @dataclass(frozen=True)
-class Note:
-    """Says some pieces and remembers the whole text, to be repeated word for word."""
+class Capture:
+    """Pieces whose whole text is remembered."""
 
     name: str
     pieces: tuple[Piece, ...]
 
-    def tell(self, telling: Telling) -> None:  # noqa: D102
-        start = len(telling.fragments)
+    def sample(self, state: _State) -> None:  # noqa: D102
+        start = len(state.fragments)
         for piece in self.pieces:
-            piece.tell(telling)
-        telling.bound[self.name] = Word("".join([said.text for said in telling.fragments[start:]]))
-
-    def read(self, reading: Reading) -> Iterator[Reading]:  # noqa: D102
-        for after in read_all(self.pieces, reading):
-            yield after.bind(self.name, Word(after.text[len(reading.text) :]))
+            piece.sample(state)
+        state.bound[self.name] = Word("".join([f.text for f in state.fragments[start:]]))
 
 
 @dataclass(frozen=True)
-class Repeat:
-    """Says a remembered text again."""
+class Backreference:
+    """A remembered text, word for word."""
 
     name: str
 
-    def tell(self, telling: Telling) -> None:  # noqa: D102
-        telling.fragments.append(fragment(telling.bound[self.name].text, COPY, 0.0, self.name))
-
-    def read(self, reading: Reading) -> Iterator[Reading]:  # noqa: D102
-        return reading.say(reading.bound[self.name].text)
+    def sample(self, state: _State) -> None:  # noqa: D102
+        state.fragments.append(_fragment(state.bound[self.name].text, COPY, referent=self.name))
 
 
 class Rule:
-    """A choice, by integer weights, among options that are told apart by the words they begin with.
+    """A choice, by integer weights, among options that their first words tell apart.
 
     Those words are `free` and carry the log-probability of the choice.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._options: list[tuple[int, tuple[Piece, ...]]] = []
-        self._drawn: list[tuple[Piece, ...]] = []
+        self.options: list[tuple[int, tuple[Piece, ...]]] = []
+        self._table: list[tuple[Piece, ...]] = []
 
     def fill(self, options: list[tuple[int, tuple[Piece, ...]]]) -> None:
         """Set the options, once; rules may refer to one another before they are filled."""
-        self._options = options
         total = sum(weight for weight, _ in options)
         openings = _openings(self.name, [pieces for _, pieces in options])
         for (weight, pieces), opening in zip(options, openings, strict=True):
-            free = _split(pieces, opening, log(weight / total))
-            self._drawn += [free] * weight
+            marked = _with_free_opening(pieces, opening, log(weight / total))
+            self.options.append((weight, marked))
+            self._table += [marked] * weight
 
-    def tell(self, telling: Telling) -> None:  # noqa: D102
-        for piece in self._drawn[int(telling.draw() * len(self._drawn))]:
-            piece.tell(telling)
-
-    def read(self, reading: Reading) -> Iterator[Reading]:  # noqa: D102
-        total = sum(weight for weight, _ in self._options)
-        for weight, pieces in self._options:
-            yield from read_all(pieces, reading.choose(Fraction(weight, total)))
+    def sample(self, state: _State) -> None:  # noqa: D102
+        for piece in self._table[int(state.draw() * len(self._table))]:
+            piece.sample(state)
 
 
 def _openings(rule: str, options: list[tuple[Piece, ...]]) -> list[str]:
-    """The least words with which each option tells itself apart from all others."""
+    """The fewest words with which each option differs from all others."""
     if len(options) == 1:
         return [""]
-    texts = [pieces[0].said.text if isinstance(pieces[0], Say) else "" for pieces in options]
-    for first, second in ambiguities(texts):
+    texts = [first.fragment.text if isinstance(first, Literal) else "" for first, *_ in options]
+    for first, second in _ambiguities(texts):
         raise ConfigError(
             f"<{rule}>: the words {first!r} also begin {second!r}; begin each option with its own"
         )
@@ -312,20 +252,31 @@ def _distinct(text: str, others: list[str]) -> str:
     return next(text[:end] for end in ends if not any(o.startswith(text[:end]) for o in others))
 
 
-def _split(pieces: tuple[Piece, ...], opening: str, log_probability: float) -> tuple[Piece, ...]:
+def _with_free_opening(
+    pieces: tuple[Piece, ...], opening: str, log_probability: float
+) -> tuple[Piece, ...]:
     """The pieces with the opening words of the first one marked as free."""
-    if not opening or not isinstance(pieces[0], Say):
+    if not opening or not isinstance(pieces[0], Literal):
         return pieces
-    rest = pieces[0].said.text[len(opening) :]
-    free = Say(fragment(opening, FREE, log_probability))
-    return (free, *([Say(fragment(rest, GRAMMAR))] if rest else []), *pieces[1:])
+    free = Literal(_fragment(opening, FREE, log_probability))
+    return (free, *_literal(pieces[0].fragment.text[len(opening) :]), *pieces[1:])
+
+
+def _ambiguities(texts: list[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of which the second text begins with the first, so that a reader cannot choose."""
+    # Sorted, a text is followed at once by those that extend it.
+    return ((a, b) for a, b in itertools.pairwise(sorted(texts)) if b.startswith(a))
+
+
+def _literal(text: str) -> list[Piece]:
+    return [Literal(_fragment(text, GRAMMAR))] if text else []
 
 
 _MARK = re.compile(
     r"\{(?P<article>[aA] )?(?P<new>new )?(?P<name>\w+)(\.(?P<form>\w+))?\}"
-    r"|<(?P<rule>\w+)>|\[(?P<note>\w+): |(?P<close>\])"
+    r"|<(?P<rule>\w+)>|\[(?P<capture>\w+): |(?P<close>\])"
 )
-_REMEMBERED = re.compile(r"\[(\w+): ")
+_CAPTURED = re.compile(r"\[(\w+): ")
 _WEIGHT = re.compile(r"(?:(\d+) \* )?(.*)")
 
 
@@ -340,81 +291,55 @@ class Grammar:
         terminator: str = "",
     ) -> None:
         self._variables = variables
-        self._remembered = set(_REMEMBERED.findall(" ".join(rules.values())))
+        self._captured = set(_CAPTURED.findall(" ".join(rules.values())))
         self._rules = {name: Rule(name) for name in rules}
         for name, template in rules.items():
             self._rules[name].fill([self._option(text) for text in template.split("|")])
-        self._pieces: tuple[Piece, ...] = (self._rules[start], *_say(terminator))
+        self.pieces: tuple[Piece, ...] = (self._rules[start], *_literal(terminator))
 
-    def tell(self, draw: Callable[[], float]) -> list[Fragment]:
+    def sample(self, draw: Callable[[], float]) -> list[Fragment]:
         """One text drawn at random, as fragments; `draw` gives uniform numbers in [0, 1)."""
-        telling = Telling([], {}, draw)
-        for piece in self._pieces:
-            piece.tell(telling)
-        return telling.fragments
-
-    def derivations(self, text: str) -> list[Fraction]:
-        """The exact probability of every derivation of a text: of one, or none at all."""
-        readings = read_all(self._pieces, Reading("", {}, Fraction(1), text))
-        return [reading.probability for reading in readings if reading.text == text]
-
-    def parse(self, text: str) -> float:
-        """The log-probability of a text in nats, minus infinity if the grammar cannot tell it."""
-        probability = sum(self.derivations(text), Fraction(0))
-        return (
-            log(probability.numerator) - log(probability.denominator)
-            if probability
-            else -float("inf")
-        )
-
-    def enumerate(self) -> Iterator[tuple[str, Fraction]]:
-        """Every derivation of the grammar, as its text and exact probability."""
-        for reading in read_all(self._pieces, Reading("", {}, Fraction(1))):
-            yield reading.text, reading.probability
+        state = _State([], {}, draw)
+        for piece in self.pieces:
+            piece.sample(state)
+        return state.fragments
 
     def _option(self, text: str) -> tuple[int, tuple[Piece, ...]]:
         match = _WEIGHT.fullmatch(" ".join(text.split()))
         weight, template = match.groups() if match else ("1", "")
-        return int(weight or 1), self._pieces_of(template)
+        return int(weight or 1), self._compile(template)
 
-    def _pieces_of(self, template: str) -> tuple[Piece, ...]:
-        """The pieces of a template; a remembered text collects its own until its bracket closes."""
-        open_notes: list[tuple[str, list[Piece]]] = [("", [])]
+    def _compile(self, template: str) -> tuple[Piece, ...]:
+        """The pieces of a template; a capture collects its own until its bracket closes."""
+        open_captures: list[tuple[str, list[Piece]]] = [("", [])]
         end = 0
         for mark in _MARK.finditer(template):
-            open_notes[-1][1].extend(_say(template[end : mark.start()]))
+            open_captures[-1][1].extend(_literal(template[end : mark.start()]))
             end = mark.end()
-            if mark["note"]:
-                open_notes.append((mark["note"], []))
+            if mark["capture"]:
+                open_captures.append((mark["capture"], []))
             elif mark["close"]:
-                name, pieces = open_notes.pop()
-                open_notes[-1][1].append(Note(name, tuple(pieces)))
+                name, pieces = open_captures.pop()
+                open_captures[-1][1].append(Capture(name, tuple(pieces)))
             else:
-                open_notes[-1][1].extend(self._marked(mark))
-        return (*open_notes[0][1], *_say(template[end:]))
+                open_captures[-1][1].extend(self._marked(mark))
+        return (*open_captures[0][1], *_literal(template[end:]))
 
     def _marked(self, mark: re.Match[str]) -> list[Piece]:
-        if mark["rule"]:
-            return [self._rule(mark["rule"])]
+        if rule := mark["rule"]:
+            if rule not in self._rules:
+                known = ", ".join(self._rules)
+                raise ConfigError(f"the grammar has no rule <{rule}>; it has {known}")
+            return [self._rules[rule]]
         name, article = mark["name"], (mark["article"] or "").strip()
         variable = self._variables.get(name)
         if variable is None:
-            return [self._repeat(name)]
+            if name not in self._captured:
+                raise ConfigError(f"{{{name}}} is neither a variable nor a remembered text")
+            return [Backreference(name)]
         if mark["new"]:
-            return [Pick(name, variable, article or mark["form"] or "")]
-        shown: list[Piece] = [Show(name, variable, mark["form"] or "")]
-        return [Show(name, variable, f"{article}_"), *_say(" "), *shown] if article else shown
-
-    def _repeat(self, name: str) -> Repeat:
-        if name not in self._remembered:
-            raise ConfigError(f"{{{name}}} is neither a variable nor a remembered text")
-        return Repeat(name)
-
-    def _rule(self, name: str) -> Rule:
-        if name not in self._rules:
-            raise ConfigError(f"the grammar has no rule <{name}>; it has {', '.join(self._rules)}")
-        return self._rules[name]
-
-
-def _say(text: str) -> list[Piece]:
-    return [Say(fragment(text, GRAMMAR))] if text else []
+            return [Choice(name, variable, article or mark["form"] or "")]
+        word: list[Piece] = [Reference(name, variable, mark["form"] or "")]
+        return (
+            [Reference(name, variable, f"{article}_"), *_literal(" "), *word] if article else word
+        )

@@ -21,6 +21,7 @@ from mlx_attn.text.stories.grammar import (
     Word,
     unlike,
 )
+from tests.text.stories.derivations import derivations, enumerate_texts, log_probability
 
 PEOPLE = Lexicon(
     (
@@ -52,7 +53,7 @@ SMALL = Grammar(RULES, VARIABLES, start="tale", terminator="\n")
 
 @pytest.fixture(scope="module")
 def every_text() -> list[tuple[str, Fraction]]:
-    return list(SMALL.enumerate())
+    return list(enumerate_texts(SMALL))
 
 
 def test_probabilities_of_all_texts_sum_to_one(every_text):
@@ -61,29 +62,31 @@ def test_probabilities_of_all_texts_sum_to_one(every_text):
 
 def test_every_text_has_exactly_one_derivation(every_text):
     assert max(Counter(text for text, _ in every_text).values()) == 1
-    assert all(SMALL.derivations(text) == [probability] for text, probability in every_text)
+    assert all(derivations(SMALL, text) == [probability] for text, probability in every_text)
 
 
-def test_parse_gives_the_enumerated_log_probability(every_text):
+def test_parsing_gives_the_enumerated_log_probability(every_text):
     for text, probability in every_text:
-        assert SMALL.parse(text) == pytest.approx(math.log(probability), abs=1e-12)
+        assert log_probability(SMALL, text) == pytest.approx(math.log(probability), abs=1e-12)
 
 
-def test_a_told_text_has_its_enumerated_log_probability(every_text):
+def test_a_sampled_text_has_its_enumerated_log_probability(every_text):
     exact = dict(every_text)
     draw = random.Random(0).random
     for _ in range(500):
-        fragments = SMALL.tell(draw)
-        told = sum(said.log_probability for said in fragments)
-        text = "".join(said.text for said in fragments)
-        assert told == pytest.approx(math.log(exact[text]), abs=1e-12)
+        fragments = SMALL.sample(draw)
+        sampled = sum(fragment.log_probability for fragment in fragments)
+        text = "".join(fragment.text for fragment in fragments)
+        assert sampled == pytest.approx(math.log(exact[text]), abs=1e-12)
 
 
-def test_texts_are_told_as_often_as_their_probability_says(every_text):
-    told, draw = 8_000, random.Random(1).random
-    counts = Counter("".join(said.text for said in SMALL.tell(draw)) for _ in range(told))
+def test_texts_are_sampled_as_often_as_their_probability_says(every_text):
+    sampled, draw = 3_000, random.Random(1).random
+    counts = Counter(
+        "".join(fragment.text for fragment in SMALL.sample(draw)) for _ in range(sampled)
+    )
     chi_squared = sum(
-        (counts[text] - told * float(p)) ** 2 / (told * float(p)) for text, p in every_text
+        (counts[text] - sampled * float(p)) ** 2 / (sampled * float(p)) for text, p in every_text
     )
     freedom = len(every_text) - 1
     assert chi_squared < freedom + 5 * math.sqrt(2 * freedom)
@@ -92,17 +95,20 @@ def test_texts_are_told_as_often_as_their_probability_says(every_text):
 def test_the_mean_of_minus_log_p_is_the_entropy(every_text):
     entropy = -sum(float(p) * math.log(p) for _, p in every_text)
     spread = math.sqrt(sum(float(p) * (math.log(p) + entropy) ** 2 for _, p in every_text))
-    told, draw = 8_000, random.Random(2).random
-    nats = -sum(said.log_probability for _ in range(told) for said in SMALL.tell(draw))
-    assert nats / told == pytest.approx(entropy, abs=4 * spread / math.sqrt(told))
+    sampled, draw = 3_000, random.Random(2).random
+    nats = -sum(fragment.log_probability for _ in range(sampled) for fragment in SMALL.sample(draw))
+    assert nats / sampled == pytest.approx(entropy, abs=4 * spread / math.sqrt(sampled))
 
 
-def test_a_text_that_the_grammar_cannot_tell_has_probability_zero(every_text):
+def test_a_text_that_the_grammar_does_not_generate_has_probability_zero(every_text):
     text = every_text[0][0]
-    assert SMALL.parse(text) > -math.inf
-    assert SMALL.parse(text.removesuffix("\n")) == -math.inf
-    assert SMALL.parse(text + " ") == -math.inf
-    assert SMALL.parse("Ann met Ann. I want a fig, she said. Nobody had a fig.\n") == -math.inf
+    assert log_probability(SMALL, text) > -math.inf
+    assert log_probability(SMALL, text.removesuffix("\n")) == -math.inf
+    assert log_probability(SMALL, text + " ") == -math.inf
+    assert (
+        log_probability(SMALL, "Ann met Ann. I want a fig, she said. Nobody had a fig.\n")
+        == -math.inf
+    )
 
 
 def test_spans_call_for_the_abilities_that_predict_them():
@@ -113,8 +119,8 @@ def test_spans_call_for_the_abilities_that_predict_them():
         },
         {**VARIABLES, "total": Variable(NUMBERS, (), lambda word: word.value == 2, FREE)},
         start="tale",
-    ).tell(lambda: 0.0)
-    assert [(said.text, said.ability) for said in fragments] == [
+    ).sample(lambda: 0.0)
+    assert [(fragment.text, fragment.ability) for fragment in fragments] == [
         ("Ann", FREE),
         (" wants ", GRAMMAR),
         ("a fig", FREE),
@@ -139,9 +145,9 @@ def test_spans_call_for_the_abilities_that_predict_them():
 
 def test_a_choice_is_free_up_to_the_word_that_reveals_it():
     grammar = Grammar({"tale": "went to bed | went to eat | ran"}, {}, start="tale")
-    fragments = grammar.tell(lambda: 0.0)
-    assert [(said.text, said.ability) for said in fragments] == [("went to bed", FREE)]
-    fragments = grammar.tell(lambda: 0.99)
+    fragments = grammar.sample(lambda: 0.0)
+    assert [(fragment.text, fragment.ability) for fragment in fragments] == [("went to bed", FREE)]
+    fragments = grammar.sample(lambda: 0.99)
     assert fragments[0].log_probability == pytest.approx(-math.log(3))
 
 
@@ -171,4 +177,4 @@ def test_a_variable_without_a_word_to_take_is_refused():
         {"tale": "{new hero}"}, {"hero": Variable(PEOPLE, (), lambda word: False)}, start="tale"
     )
     with pytest.raises(ConfigError, match="no word is allowed"):
-        grammar.tell(random.Random(0).random)
+        grammar.sample(random.Random(0).random)
