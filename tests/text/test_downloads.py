@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.text import downloads as transfer
 from mlx_attn.text.downloads import CORPORA, GPT2_MERGES, Download, data_directory, fetch
+from mlx_attn.text.show import download_lines, tokenizing_lines
 
 CONTENT = bytes(range(256)) * 1000
 HALF = len(CONTENT) // 2
@@ -90,7 +90,6 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("no_proxy", "*")
-    transfer._opener.cache_clear()
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -98,7 +97,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         server.released.set()
         server.shutdown()
         thread.join()
-    transfer._opener.cache_clear()
 
 
 def described(url: str, content: bytes = CONTENT) -> Download:
@@ -315,3 +313,32 @@ def test_elsewhere_the_data_directory_is_the_user_s_cache(
     if cache:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
     assert data_directory() == tmp_path / expected
+
+
+def said(calls) -> list[str]:
+    lines = []
+    progress = download_lines(lines.append)
+    for done, total in calls:
+        progress(done, total)
+    return lines
+
+
+def test_a_line_at_every_tenth_of_the_way():
+    lines = said((done, 1_000_000) for done in range(0, 1_000_001, 10_000))
+    assert lines[:2] == ["downloading: 0 kB of 1 MB", "downloading: 100 kB of 1 MB"]
+    assert len(lines) == 11
+
+
+def test_without_a_known_size_a_line_every_ten_megabytes():
+    lines = said((done, None) for done in range(0, 30_000_001, 1_000_000))
+    assert lines[1:] == ["downloading: 10 MB", "downloading: 20 MB", "downloading: 30 MB"]
+
+
+def test_tokenizing_a_long_text_is_told_and_a_short_one_is_not():
+    lines: list[str] = []
+    for total in (1_000_000, 1_000_000_000):
+        progress = tokenizing_lines(lines.append)
+        for tenth in range(11):
+            progress(total * tenth // 10, total)
+    assert lines[:2] == ["tokenizing: 0 kB of 1.0 GB", "tokenizing: 100 MB of 1.0 GB"]
+    assert len(lines) == 11
