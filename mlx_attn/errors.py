@@ -1,10 +1,13 @@
 """The two errors a user may meet; each message is one line that says what to do.
 
-The library raises them, the command line prints them. Anything else that escapes is a bug.
+The library raises them, the command line prints them. Any other exception that escapes is a bug.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Row = TypeVar("Row")
 
 
 class ConfigError(ValueError):
@@ -16,7 +19,18 @@ class RunError(RuntimeError):
 
 
 def did_you_mean(wanted: str, names: Iterable[str]) -> str:
-    """What to say after an unknown name: the closest known one, or all of them."""
+    """The hint after an unknown name: the closest known one, or all of them."""
     names = list(names)
     close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
     return f": did you mean '{close[0]}'?" if close else f": choose from {', '.join(names)}"
+
+
+def find_row(table: Mapping[str, Row], name: str, kind: str) -> Row:
+    """The row of a table by name.
+
+    Raises:
+        ConfigError: "unknown {kind} '{name}'", and the nearest name.
+    """
+    if name in table:
+        return table[name]
+    raise ConfigError(f"unknown {kind} '{name}'{did_you_mean(name, table)}")

@@ -129,10 +129,12 @@ def _request(url: str, start: int, stall: float) -> http.client.HTTPResponse:
 
 
 class _StaysOnHTTP(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *request: Any) -> urllib.request.Request | None:
-        if not request[-1].startswith(("http://", "https://")):
-            raise urllib.error.URLError(f"it is redirected to {request[-1]}")
-        return super().redirect_request(*request)
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if not newurl.startswith(("http://", "https://")):
+            raise urllib.error.URLError(f"it is redirected to {newurl}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 @contextlib.contextmanager
