@@ -15,7 +15,7 @@ blas.preload()
 
 def __getattr__(name: str) -> Any:
     if name == "convert":
-        from mlx_attn.convert.model import convert
+        from importlib import import_module
 
-        return convert
+        return import_module("mlx_attn.convert")
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""`mlx-attn convert`: a trained model in another form of attention, with the error made."""
+"""`mlx-attn convert`: a trained model in another form of attention, and the error of that."""
 
 import json
 import re
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from mlx_attn.text.corpus import Corpus
 
 
-class Ranks(click.ParamType):
-    """Ranks as people write them: 8, or 1,2,4, or 1..128, or 8..128:8, or several with commas."""
+class _Ranks(click.ParamType):
+    """8, or 1,2,4, or 1..128, or 8..128:8, or several with commas."""
 
     name = "ranks"
 
@@ -38,7 +38,7 @@ class Ranks(click.ParamType):
         return tuple(ranks)
 
 
-class Form(click.ParamType):
+class _Form(click.ParamType):
     """A conversion by name; the library checks it and suggests the nearest."""
 
     name = "form"
@@ -62,8 +62,8 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @run_argument
-@click.option("--to", type=Form(), help="The form to convert to; --list shows them.")
-@click.option("--rank", "ranks", type=Ranks(), help="One rank, or several for a curve: 1..128.")
+@click.option("--to", type=_Form(), help="The form to convert to; --list shows them.")
+@click.option("--rank", "ranks", type=_Ranks(), help="One rank, or several for a curve: 1..128.")
 @click.option("--fold-norm", is_flag=True, help="Fold the norm's gain and shift into the maps.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where the result goes.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")
@@ -106,8 +106,7 @@ def _convert(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    from mlx_attn.convert.measure import convert_run
-    from mlx_attn.convert.show import outcome_table
+    from mlx_attn.convert import measure, show
     from mlx_attn.convert.table import find_conversion
     from mlx_attn.runs import free_name
     from mlx_attn.ui.terminal import stdout_console
@@ -117,39 +116,44 @@ def _convert(
     out = out or free_name(run.path.parent, f"{run.name}-{to}")
     rank = ranks[0] if ranks else 0
     options: dict[str, Any] = {"rank": rank, "fold_norm": fold_norm, "overwrite": overwrite}
-    new, outcome = convert_run(run, to, out, _corpus(run), **options)
+    new, outcome = measure.convert_run(run, to, out, _corpus(run), **options)
     if as_json:
         facts = {"run": str(new.path), "from": str(run.path), "to": to, "rank": rank}
         click.echo(json.dumps(facts | outcome.record()))
         return
     click.echo(str(new.path))
-    stdout_console().print(outcome_table(outcome))
+    stdout_console().print(show.outcome_table(outcome))
 
 
 def _measure_ranks(
     name: str | None, to: str, ranks: tuple[int, ...], out: Path | None, as_json: bool
 ) -> None:
-    from mlx_attn.convert.measure import measure_ranks
-    from mlx_attn.convert.show import rank_table, save_rank_curve
+    from mlx_attn.convert import measure, show
     from mlx_attn.ui.plots import MISSING, can_draw
     from mlx_attn.ui.terminal import stdout_console
 
     if not can_draw():
         click.echo(MISSING, err=True)
     run = _open(name)
-    curve = measure_ranks(run, to, ranks, _corpus(run), _say_progress(len(ranks)))
-    files = save_rank_curve(curve, out or run.path) if can_draw() else []
+    curve = measure.measure_ranks(
+        run,
+        to,
+        ranks,
+        _corpus(run),
+        lambda rank, done: click.echo(f"rank {rank}: {done} of {len(ranks)}", err=True),
+    )
+    files = show.save_rank_curve(curve, out or run.path) if can_draw() else []
     if as_json:
         facts = {"run": str(run.path), "figures": [str(file) for file in files]}
         click.echo(json.dumps(facts | curve.record()))
         return
-    stdout_console().print(rank_table(curve))
+    stdout_console().print(show.rank_table(curve))
     for file in files:
         click.echo(str(file))
 
 
 def _show_list(as_json: bool) -> None:
-    from mlx_attn.convert.show import conversions_table
+    from mlx_attn.convert import show
     from mlx_attn.convert.table import CONVERSIONS
     from mlx_attn.ui.terminal import stdout_console
 
@@ -158,7 +162,7 @@ def _show_list(as_json: bool) -> None:
         rows = [{key: getattr(row, key) for key in keys} for row in CONVERSIONS.values()]
         click.echo(json.dumps({"conversions": rows}))
     else:
-        stdout_console().print(conversions_table())
+        stdout_console().print(show.conversions_table())
 
 
 def _open(name: str | None) -> "Run":
@@ -175,12 +179,3 @@ def _corpus(run: "Run") -> "Corpus":
     text = run.settings["text"]
     progress = download_lines(lambda line: click.echo(line, err=True))
     return prepare(text["data"], text["tokenizer"], text["vocab_size"], progress=progress)
-
-
-def _say_progress(total: int) -> Any:
-    """Says on stderr which rank is done."""
-
-    def say(rank: int, done: int) -> None:
-        click.echo(f"rank {rank}: {done} of {total}", err=True)
-
-    return say

@@ -1,5 +1,9 @@
-"""The windows of a text on which models are compared."""
+"""Runs converted, and the difference measured: loss, logits, weights; loss against rank.
 
+Logits are compared as the models compute them and in float64, which tells rounding from error.
+"""
+
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,46 +16,28 @@ from jaxtyping import Float, Float64, Integer
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
-from mlx_attn.attention.attention import AttentionCache
 from mlx_attn.convert.algebra import relative_error
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.convert.table import find_conversion
 from mlx_attn.errors import RunError
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT, TransformerBlock, model_cost
+from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.runs import Run, check_free, create_run
 from mlx_attn.text.corpus import Corpus, Split
-from mlx_attn.training.batches import read_windows
 from mlx_attn.training.config import settings_from, variant_name
-from mlx_attn.training.evaluation import Evaluation, Evaluator
+from mlx_attn.training.evaluation import Evaluation, Evaluator, evaluation_record
 from mlx_attn.training.trainer import Trainer
 
-LOGITS_AT_ONCE = 2**24
-"""Of a batch: 134 MB in float64."""
-
-
-def sample_windows(split: Split, context_length: int, n_tokens: int) -> Integer[mx.array, "B T"]:
-    """Windows spread evenly over a text, of about so many tokens together."""
-    available = len(split.tokens) // context_length
-    count = max(1, min(available, n_tokens // context_length))
-    starts = mx.linspace(0, len(split.tokens) - context_length, count).astype(mx.int32)
-    return mx.array(read_windows(split.tokens, np.array(starts, np.int64), context_length))
-
-
-def batches(
-    windows: Integer[mx.array, "B T"], vocab_size: int
-) -> Iterator[Integer[mx.array, "batch T"]]:
-    """The windows, as many at a time as memory has room for their logits."""
-    size = max(1, LOGITS_AT_ONCE // (windows.shape[1] * vocab_size))
-    for start in range(0, len(windows), size):
-        yield windows[start : start + size]
-
+FITTED_TOKENS = 8192
+"""Tokens of the training text that a fitted conversion sees, at most."""
 
 LOGIT_TOKENS = 4096
 """Tokens of the validation text whose logits are compared, at most."""
 
-EXACT_WORK = 20e9
-"""Multiply-adds of one model in float64, about: all these tokens in tiny models, 160 in GPT-2."""
+FLOAT64_WORK = 20e9
+"""Multiply-adds of one model in float64: all these tokens in tiny models, 160 in GPT-2."""
+
+LOGITS_AT_ONCE = 2**24
+"""Logits in memory for one batch: 134 MB in float64."""
 
 Tokens = Integer[mx.array, "B T"]
 
@@ -61,11 +47,11 @@ class LogitDifferences:
     """The logits of a model before and after a conversion: largest absolute values.
 
     Attributes:
-        logit_difference: Of the difference between the two models as they are.
-        largest_logit: Of the model's logits before.
-        exact_difference: Of the difference between the two, both computed in float64: what the
-            conversion and the storing of its weights changed.
-        rounding: Of the difference between the model before as it is and computed in float64.
+        logit_difference: Between the two models as they are.
+        largest_logit: Of the model before.
+        exact_difference: Between the two in float64: the error of the conversion and of storing
+            its weights.
+        rounding: Between the model before as it is and in float64.
         rounding_after: The same of the model after.
     """
 
@@ -79,94 +65,39 @@ class LogitDifferences:
 def compare_logits(before: GPT, after: GPT, split: Split) -> LogitDifferences:
     """Compare two models on windows of a text; in float64 on fewer where they are large."""
     T, V = before.config.context_length, before.config.vocab_size
-    n_exact = _exact_tokens(before, after)
-    windows = batches(sample_windows(split, T, LOGIT_TOKENS), V)
-    exact_windows = batches(sample_windows(split, min(T, n_exact), n_exact), V)
-    differences = np.max([_differences(before, after, tokens) for tokens in windows], axis=0)
-    roundings = np.max([_roundings(before, after, tokens) for tokens in exact_windows], axis=0)
-    return LogitDifferences(*differences.tolist(), *roundings.tolist())
-
-
-def logit_difference(before: GPT, after: GPT, tokens: Tokens) -> float:
-    """The largest difference between the logits of two models for the same tokens."""
-    return _differences(before, after, tokens)[0]
-
-
-def _exact_tokens(before: GPT, after: GPT) -> int:
     params = max(model_cost(model.config).parameters for model in (before, after))
-    return min(LOGIT_TOKENS, max(1, int(EXACT_WORK / params)))
+    n_exact = min(LOGIT_TOKENS, max(1, int(FLOAT64_WORK / params)))
+    found, exact = [], []
+    for tokens in _batches(_spread_windows(split, T, LOGIT_TOKENS), V):
+        logits = to_numpy(before(tokens))
+        found.append((_largest(logits - to_numpy(after(tokens))), _largest(logits)))
+    for tokens in _batches(_spread_windows(split, min(T, n_exact), n_exact), V):
+        old, new = float64_logits(before, tokens), float64_logits(after, tokens)
+        rounding, rounding_after = old - to_numpy(before(tokens)), new - to_numpy(after(tokens))
+        exact.append([_largest(array) for array in (old - new, rounding, rounding_after)])
+    return LogitDifferences(*np.max(found, axis=0).tolist(), *np.max(exact, axis=0).tolist())
 
 
-def _differences(before: GPT, after: GPT, tokens: Tokens) -> tuple[float, float]:
-    """The difference as the models are, and the largest logit."""
-    logits = _logits(before, tokens)
-    return _largest(logits - _logits(after, tokens)), _largest(logits)
-
-
-def _roundings(before: GPT, after: GPT, tokens: Tokens) -> tuple[float, float, float]:
-    """The difference in float64, and what each model differs from itself in float64."""
-    old, new = exact_logits(before, tokens), exact_logits(after, tokens)
-    return (
-        _largest(old - new),
-        _largest(old - _logits(before, tokens)),
-        _largest(new - _logits(after, tokens)),
-    )
-
-
-def _logits(model: GPT, tokens: Tokens) -> Float[np.ndarray, "B T V"]:
-    return to_numpy(model(tokens))
-
-
-def _largest(array: Float[np.ndarray, "B T V"]) -> float:
-    return float(np.abs(array).max())
-
-
-def exact_logits(model: GPT, tokens: Integer[mx.array, "B T"]) -> Float64[np.ndarray, "B T V"]:
-    """The logits of a model's weights as they are, computed in float64 and without dropout.
+def float64_logits(model: GPT, tokens: Tokens) -> Float64[np.ndarray, "B T V"]:
+    """The logits of a model's weights computed in float64, without dropout.
 
     The angles of RoPE and the slopes of ALiBi stay those of float32: they belong to the model.
     """
-    with mx.stream(mx.cpu):
-        return np.array(_in_float64(model)(tokens))
-
-
-def _in_float64(model: GPT) -> GPT:
-    exact = GPT(model.config)
-    exact.update(model.parameters())
-    exact.final_norm = _PlainNorm(model.final_norm)
-    exact.trf_blocks = []
-    exact.set_dtype(mx.float64)
-    exact.eval()
-    blocks: Any = [_ExactBlock(block, model.config) for block in model.trf_blocks]
-    exact.trf_blocks = blocks
-    return exact
-
-
-@dataclass(frozen=True, slots=True)
-class _ExactBlock:
-    """A block whose weights are in float64 only while it computes: large models have many."""
-
-    block: TransformerBlock
-    config: GPTConfig
-
-    def __call__(
-        self, x: Float[mx.array, "B T C"], cache: AttentionCache | None = None
-    ) -> Float[mx.array, "B T C"]:
-        exact = TransformerBlock(self.config)
-        exact.update(self.block.parameters())
-        exact.norm1, exact.norm2 = _PlainNorm(self.block.norm1), _PlainNorm(self.block.norm2)
-        exact.att.fused = False
-        if self.config.qk_norm:
-            exact.att.normalise = _unit_rms
+    with mx.stream(mx.cpu):  # Metal has no float64
+        exact = copy.deepcopy(model)
         exact.set_dtype(mx.float64)
         exact.eval()
-        y = exact(x, cache)
-        mx.eval(y)
-        return y
+        exact.final_norm = _PlainNorm(exact.final_norm)
+        for block in exact.trf_blocks:
+            block.norm1, block.norm2 = _PlainNorm(block.norm1), _PlainNorm(block.norm2)
+            block.att.fused = False
+            if model.config.qk_norm:
+                block.att.normalise = _unit_rms
+        return np.array(exact(tokens))
 
 
 class _PlainNorm(nn.Module):
-    """LayerNorm or RMSNorm in plain operations, with the weights of an existing one."""
+    """LayerNorm or RMSNorm in plain operations: those of `mx.fast` compute in float32."""
 
     def __init__(self, norm: Any):
         super().__init__()
@@ -183,28 +114,58 @@ def _unit_rms(x: Float[mx.array, "*batch C"], eps: float = 1e-6) -> Float[mx.arr
     return x / mx.sqrt(mx.square(x).mean(-1, keepdims=True) + eps)
 
 
+def _spread_windows(split: Split, context_length: int, n_tokens: int) -> Tokens:
+    """Windows evenly spread over a text, of at most `n_tokens` together but at least one."""
+    count = max(1, n_tokens // context_length)
+    return mx.array(Evaluator(split, context_length).texts(count))
+
+
+def _batches(windows: Tokens, vocab_size: int) -> Iterator[Tokens]:
+    size = max(1, LOGITS_AT_ONCE // (windows.shape[1] * vocab_size))
+    return (windows[start : start + size] for start in range(0, len(windows), size))
+
+
+def _largest(array: Float[np.ndarray, "B T V"]) -> float:
+    return float(np.abs(array).max())
+
+
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ModelMetrics:
     """A model in numbers.
 
     Attributes:
         variant: The name of its attention's three choices.
-        val_loss: Nats per token over the whole validation text.
-        bits_per_byte: The same per byte of text; None for a task.
-        above_floor: Bits per byte above the text's exact entropy, where that is known; for a task,
-            nats per scored token above its floor.
-        accuracy: Share of a task's answers that are right; None for a text.
+        evaluation: On the whole validation text.
         params: Trained numbers.
-        cache_bytes_per_token: Bytes remembered for each token when decoding.
+        cache_bytes_per_token: Size of the decoding cache.
     """
 
     variant: str
-    val_loss: float
-    bits_per_byte: float | None
-    above_floor: float | None
-    accuracy: float | None
+    evaluation: Evaluation
     params: int
     cache_bytes_per_token: int
+
+    @property
+    def val_loss(self) -> float:
+        """Nats per token."""
+        return self.evaluation.val_loss
+
+    def record(self) -> dict[str, Any]:
+        """The numbers as one flat JSON object."""
+        record = {**asdict(self), **evaluation_record(self.evaluation)}
+        del record["evaluation"], record["abilities"]
+        return record
+
+
+def measure_model(model: GPT, evaluator: Evaluator) -> ModelMetrics:
+    """Evaluate a model and count it."""
+    cost = model_cost(model.config)
+    return ModelMetrics(
+        variant=variant_name(model.config.as_dict()),
+        evaluation=evaluator(model),
+        params=cost.parameters,
+        cache_bytes_per_token=cost.cache_floats * model.tok_emb.weight.itemsize,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,143 +174,50 @@ class Outcome:
 
     Attributes:
         before: The model that was converted.
-        after: What it became.
-        logits: How far apart the two are in what they compute, and how much of it is rounding.
+        after: The model in its new form.
+        logits: The difference between their logits, and its share of rounding.
         score_error: |S - S'| / |S| in the Frobenius norm, of the worst layer; its bias is in it.
         output_error: The same of VO.
     """
 
-    before: Figures
-    after: Figures
+    before: ModelMetrics
+    after: ModelMetrics
     logits: LogitDifferences
     score_error: float
     output_error: float
 
     @property
     def loss_change(self) -> float:
-        """Validation loss after less before, in nats per token."""
+        """Validation loss after minus before, in nats per token."""
         return self.after.val_loss - self.before.val_loss
 
     @property
     def weights_removed(self) -> int:
-        """How many trained numbers fewer there are; negative where there are more."""
+        """Trained numbers before minus after."""
         return self.before.params - self.after.params
 
     def record(self) -> dict[str, Any]:
         """All of it as one JSON object."""
-        derived = {"loss_change": self.loss_change, "weights_removed": self.weights_removed}
-        flat = asdict(self)
-        logits = flat.pop("logits")
-        return flat | logits | derived
-
-
-def figures(model: GPT, evaluator: Evaluator) -> Figures:
-    """Evaluate a model and count it."""
-    evaluation, cost = evaluator(model), model_cost(model.config)
-    return Figures(
-        variant=variant_name(model.config.as_dict()),
-        val_loss=evaluation.val_loss,
-        bits_per_byte=evaluation.bits_per_byte,
-        above_floor=evaluation.above_floor,
-        accuracy=evaluation.accuracy,
-        params=cost.parameters,
-        cache_bytes_per_token=cost.cache_floats * model.tok_emb.weight.itemsize,
-    )
-
-
-def compare(before: GPT, after: GPT, evaluator: Evaluator, folded: GPT | None = None) -> Outcome:
-    """Measure a conversion on the validation text.
-
-    Args:
-        before: The model that was converted.
-        after: What it became.
-        evaluator: For both.
-        folded: The same model as `before` with its norms folded, where `after` has them folded.
-    """
-    score_error, output_error = weight_errors(folded or before, after)
-    return Outcome(
-        before=figures(before, evaluator),
-        after=figures(after, evaluator),
-        logits=compare_logits(before, after, evaluator.split),
-        score_error=score_error,
-        output_error=output_error,
-    )
+        return {
+            "before": self.before.record(),
+            "after": self.after.record(),
+            "score_error": self.score_error,
+            "output_error": self.output_error,
+            **asdict(self.logits),
+            "loss_change": self.loss_change,
+            "weights_removed": self.weights_removed,
+        }
 
 
 def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
     """The relative errors of S_h and of VO_h, of the worst layer each."""
-    pairs = [
-        (old.att, new.att) for old, new in zip(before.trf_blocks, after.trf_blocks, strict=True)
-    ]
-    scores = [[qk_circuit(att).products_with_bias for att in pair] for pair in pairs]
-    outputs = [[ov_circuit(att).products for att in pair] for pair in pairs]
-    return max(relative_error(*pair) for pair in scores), max(
-        relative_error(*pair) for pair in outputs
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class RankPoint:
-    """A model cut to one rank.
-
-    Attributes:
-        rank: What the conversion's row says it means.
-        figures: The model's loss, size and cache.
-        error: Relative error of what was cut, S or VO, of the worst layer.
-    """
-
-    rank: int
-    figures: Figures
-    error: float
-
-
-@dataclass(frozen=True, slots=True)
-class RankCurve:
-    """A model and what it is at several ranks.
-
-    Attributes:
-        to: The conversion that cuts it.
-        original: The model itself.
-        points: In the order measured.
-    """
-
-    to: str
-    original: Figures
-    points: tuple[RankPoint, ...]
-
-    def record(self) -> dict[str, Any]:
-        """All of it as one JSON object."""
-        return asdict(self)
-
-
-def rank_points(
-    model: GPT,
-    to: str,
-    ranks: Sequence[int],
-    evaluator: Evaluator,
-    tokens: Integer[mx.array, "B T"] | None = None,
-) -> Iterator[RankPoint]:
-    """The model at each rank, one at a time: each is converted anew from the model itself.
-
-    Args:
-        model: A trained model.
-        to: A conversion that takes a rank.
-        ranks: In the order wanted.
-        evaluator: For all of them.
-        tokens: See `convert`.
-
-    Raises:
-        ConfigError: The conversion does not apply, or a rank is out of reach.
-    """
-    conversion = find_conversion(to)
-    for rank in ranks:
-        same = conversion.changed(model.config, rank) == model.config
-        cut = model if same else convert(model, to, rank=rank, tokens=tokens)
-        yield RankPoint(rank, figures(cut, evaluator), max(weight_errors(model, cut)))
-
-
-FITTED_TOKENS = 8192
-"""Tokens of the training text that a conversion is fitted to, where one is, at most."""
+    errors = []
+    for old, new in zip(before.trf_blocks, after.trf_blocks, strict=True):
+        scores = [qk_circuit(att).products_with_bias for att in (old.att, new.att)]
+        outputs = [ov_circuit(att).products for att in (old.att, new.att)]
+        errors.append((relative_error(*scores), relative_error(*outputs)))
+    score_error, output_error = np.max(errors, axis=0).tolist()
+    return score_error, output_error
 
 
 def convert_run(
@@ -368,7 +236,7 @@ def convert_run(
     optimizer, so that `train --resume` trains the converted model by the same recipe.
 
     Args:
-        run: What to convert.
+        run: The run to convert.
         to: A name in `CONVERSIONS`.
         out: The new directory.
         corpus: The text that the run was trained on.
@@ -380,22 +248,70 @@ def convert_run(
         ConfigError: The conversion does not apply to this model.
         RunError: The text is another one, or files cannot be read or written.
     """
-    check_corpus(run, corpus)
+    _check_corpus(run, corpus)
     check_free(out, overwrite)
-    model = run.load_model()
-    T = model.config.context_length
-    tokens = sample_windows(corpus.train, T, FITTED_TOKENS)
-    converted = convert(model, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
-    folded = fold_norms(model) if fold_norm else None
-    outcome = compare(model, converted, Evaluator(corpus.val, T), folded)
+    before = run.load_model()
+    T = before.config.context_length
+    tokens = _spread_windows(corpus.train, T, FITTED_TOKENS)
+    after = convert(before, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
+    # Folding changes S and VO, and not the function: it is no error of the conversion.
+    errors = weight_errors(fold_norms(before) if fold_norm else before, after)
+    evaluator = Evaluator(corpus.val, T)
+    outcome = Outcome(
+        measure_model(before, evaluator),
+        measure_model(after, evaluator),
+        compare_logits(before, after, corpus.val),
+        *errors,
+    )
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
-    config = converted.config.as_dict()
-    changed = {"model": config, "variant": variant_name(config), "converted": facts}
-    new = create_run(out, {**run.settings, **changed}, overwrite)
+    changed = {"model": after.config.as_dict(), "variant": outcome.after.variant}
+    new = create_run(out, {**run.settings, **changed, "converted": facts}, overwrite)
     run.load_tokenizer().save(new.path)
-    new.save_model(converted)
-    _save_start(new, converted, corpus, outcome)
+    new.save_model(after)
+    trainer = Trainer(settings_from(new.settings, {}), corpus)
+    trainer.model.load_weights(list(named_arrays(after).items()))
+    trainer.progress.best = outcome.after.evaluation
+    trainer.run = new
+    trainer.save()
     return new, outcome
+
+
+@dataclass(frozen=True, slots=True)
+class RankPoint:
+    """A model cut to one rank.
+
+    Attributes:
+        rank: As the conversion defines it.
+        metrics: The model's loss, size and cache.
+        error: Relative error of S or VO, whichever was cut, of the worst layer.
+    """
+
+    rank: int
+    metrics: ModelMetrics
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankCurve:
+    """A model as it is and cut to several ranks.
+
+    Attributes:
+        to: The conversion that cuts it.
+        original: The model itself.
+        points: In the order measured.
+    """
+
+    to: str
+    original: ModelMetrics
+    points: tuple[RankPoint, ...]
+
+    def record(self) -> dict[str, Any]:
+        """All of it as one JSON object."""
+        points = [
+            {"rank": point.rank, "figures": point.metrics.record(), "error": point.error}
+            for point in self.points
+        ]
+        return {"to": self.to, "original": self.original.record(), "points": points}
 
 
 def measure_ranks(
@@ -408,48 +324,29 @@ def measure_ranks(
     """The loss of a run's best weights, cut to each of several ranks.
 
     Args:
-        run: What to measure; it is left as it is.
+        run: The run to measure; it is left unchanged.
         to: A conversion that takes a rank.
-        ranks: In the order wanted.
+        ranks: In the order wanted; each is cut from the model itself.
         corpus: The text that the run was trained on.
-        done: Called after each rank, with the rank and how many are done.
+        done: Called after each rank, with the rank and the number done.
 
     Raises:
         ConfigError: The conversion does not apply, or a rank is out of reach.
         RunError: The text is another one, or files cannot be read.
     """
-    check_corpus(run, corpus)
+    _check_corpus(run, corpus)
     conversion, model = find_conversion(to), run.load_model()
-    for rank in ranks:
-        conversion.changed(model.config, rank)
+    targets = [conversion.target(model.config, rank) for rank in ranks]
     evaluator = Evaluator(corpus.val, model.config.context_length)
-    original, points = figures(model, evaluator), []
-    for point in rank_points(model, conversion.name, ranks, evaluator):
-        points.append(point)
-        done(point.rank, len(points))
+    original, points = measure_model(model, evaluator), []
+    for rank, target in zip(ranks, targets, strict=True):
+        cut = model if target == model.config else convert(model, to, rank=rank)
+        error = max(weight_errors(model, cut))
+        points.append(RankPoint(rank, measure_model(cut, evaluator), error))
+        done(rank, len(points))
     return RankCurve(conversion.name, original, tuple(points))
 
 
-def check_corpus(run: Run, corpus: Corpus) -> None:
-    """Refuse a text that the run was not trained on.
-
-    Raises:
-        RunError: It is another one.
-    """
+def _check_corpus(run: Run, corpus: Corpus) -> None:
     if run.settings.get("digest") not in (None, corpus.digest):
         raise RunError(f"{run.path} was trained on another text than {corpus.name} holds now")
-
-
-def _save_start(run: Run, model: GPT, corpus: Corpus, outcome: Outcome) -> None:
-    """Write a checkpoint at step 0, from which training goes on."""
-    trainer = Trainer(settings_from(run.settings, {}), corpus)
-    trainer.model.load_weights(list(named_arrays(model).items()))
-    now = outcome.after
-    trainer.progress.best = Evaluation(
-        val_loss=now.val_loss,
-        bits_per_byte=now.bits_per_byte,
-        above_floor=now.above_floor,
-        accuracy=now.accuracy,
-    )
-    trainer.run = run
-    trainer.save()

@@ -1,9 +1,4 @@
-"""The norm before attention, folded into the maps that read it.
-
-With x = gain * z + shift, where z is normalised, every x W + b is z (diag(gain) W) + (b + shift W).
-Merged scores have x on both sides: S' = diag(gain) S diag(gain), u' = gain * (u + shift S), and
-what the shift adds for the key alone cancels in the softmax. After that the norm only normalises.
-"""
+"""A whole model converted, its norms folded into attention, or made the start of a training."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,31 +18,83 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
 
 
+def convert(
+    model: GPT,
+    to: str,
+    *,
+    rank: int = 0,
+    fold_norm: bool = False,
+    tokens: Integer[mx.array, "B T"] | None = None,
+) -> GPT:
+    """The same model with its attention in another form, ready for evaluation.
+
+    The algebra is done in float64; the new weights have the type of the old ones.
+
+    Args:
+        model: A trained model; it is left unchanged.
+        to: A name in `CONVERSIONS`.
+        rank: As the conversion's row defines it; 0 is the row's own choice.
+        fold_norm: First multiply the gain and shift of the norm before attention into its maps.
+        tokens: Some of the training text, for conversions that are fitted.
+
+    Raises:
+        ConfigError: The conversion does not apply to this model; says why and what to do.
+        RunError: The model's weights are not finite.
+
+    Example:
+        >>> merged = convert(run.load_model(), "merged")
+    """
+    if fold_norm:
+        model = fold_norms(model)
+    conversion = find_conversion(to)
+    target = conversion.target(model.config, rank)
+    if target == model.config:
+        raise ConfigError(f"the model is in the form that --to {conversion.name} gives already")
+    inputs = [] if tokens is None else [x for _, x in attention_inputs(model, tokens)]
+    arrays = {name: array for name, array in named_arrays(model).items() if ".att." not in name}
+    for i, (block, x) in enumerate(zip_longest(model.trf_blocks, inputs)):
+        weights = writers.rewrite(block.att, target.attention(), x)
+        arrays |= {f"trf_blocks.{i}.att.{name}": weight for name, weight in weights.items()}
+    return _from_arrays(target, arrays, model.tok_emb.weight.dtype)
+
+
 def fold_norms(model: GPT) -> GPT:
     """The same model with every gain of `norm1` 1 and every shift 0.
+
+    With x = gain * z + shift, where z is normalised, every x W + b is
+    z (diag(gain) W) + (b + shift W). Merged scores have x on both sides:
+    S' = diag(gain) S diag(gain), u' = gain * (u + shift S); the shift's share that depends on the
+    query alone cancels in the softmax.
 
     Raises:
         ConfigError: Attention uses x itself, or a shift has no place.
     """
-    _check(model.config)
-    arrays = dict(named_arrays(model))
+    config = model.config
+    if config.score in ("no_query", "no_key", "shrunk") or config.value in ("identity", "shrunk"):
+        raise ConfigError(
+            f"score={config.score} and value={config.value} use x itself, so the norm's gain has "
+            "nowhere to go: fold it before that conversion, or leave --fold-norm out"
+        )
+    if config.output == "merged" and config.drop_rate > 0 and config.bias:
+        raise ConfigError(
+            "the norm's shift becomes a constant only where attention weights add up to 1, and "
+            f"drop_rate={config.drop_rate} drops some: leave --fold-norm out"
+        )
     shifted = "bias" in model.trf_blocks[0].norm1
-    target = replace(model.config, qkv_bias=model.config.qkv_bias or shifted)
+    target, arrays = replace(config, qkv_bias=config.qkv_bias or shifted), named_arrays(model)
     for i, block in enumerate(model.trf_blocks):
         gain = to_numpy(block.norm1["weight"])
         shift = to_numpy(block.norm1["bias"]) if shifted else np.zeros_like(gain)
-        folded = _fold(block.att, gain, shift)
-        norm = {"norm1.weight": np.ones_like(gain)}
-        norm |= {"norm1.bias": np.zeros_like(shift)} if shifted else {}
-        attention = writers.completed(folded, target.attention())
-        parts = norm | {f"att.{name}": weight for name, weight in attention.items()}
-        arrays |= {f"trf_blocks.{i}.{name}": weight for name, weight in parts.items()}
-    return from_arrays(target, arrays, model.tok_emb.weight.dtype)
+        norm = {"weight": np.ones_like(gain)} | ({"bias": 0 * shift} if shifted else {})
+        folded = writers.completed(_folded(block.att, gain, shift), target.attention())
+        arrays |= {f"trf_blocks.{i}.norm1.{name}": weight for name, weight in norm.items()}
+        arrays |= {f"trf_blocks.{i}.att.{name}": weight for name, weight in folded.items()}
+    return _from_arrays(target, arrays, model.tok_emb.weight.dtype)
 
 
-def _fold(attention: Attention, gain: np.ndarray, shift: np.ndarray) -> writers.Weights:
+def _folded(attention: Attention, gain: np.ndarray, shift: np.ndarray) -> writers.Weights:
     weights, config = layer_weights(attention), attention.config
-    # The maps whose input is x, or softmax_h x of all heads.
+    # The maps whose input is x, or softmax_h x of all heads, which is several times as wide.
     names = {"W_query", "W_key", "W_value", "S", "VO"}
     names -= {"W_value"} if config.value == "from_key" else set()
     for name in (name for name in names if f"{name}.weight" in weights):
@@ -62,64 +109,16 @@ def _fold(attention: Attention, gain: np.ndarray, shift: np.ndarray) -> writers.
     return weights
 
 
-def _check(config: GPTConfig) -> None:
-    if config.score in ("no_query", "no_key", "shrunk") or config.value in ("identity", "shrunk"):
-        raise ConfigError(
-            f"score={config.score} and value={config.value} use x itself, so the norm's gain has "
-            "nowhere to go: fold it before that conversion, or leave --fold-norm out"
-        )
-    if config.output == "merged" and config.drop_rate > 0 and config.bias:
-        raise ConfigError(
-            "the norm's shift becomes a constant only where attention weights add up to 1, and "
-            f"drop_rate={config.drop_rate} drops some: leave --fold-norm out"
-        )
-
-
-def convert(
-    model: GPT,
-    to: str,
-    *,
-    rank: int = 0,
-    fold_norm: bool = False,
-    tokens: Integer[mx.array, "B T"] | None = None,
-) -> GPT:
-    """The same model with its attention in another form, ready for evaluation.
-
-    The algebra is done in float64; the new weights have the type of the old ones.
-
-    Args:
-        model: A trained model; it is left as it was.
-        to: A name in `CONVERSIONS`.
-        rank: What the conversion's row says it means; 0 is the row's own choice.
-        fold_norm: First multiply the gain and shift of the norm before attention into its maps.
-        tokens: Some of the training text, for conversions that fit to what the model computes.
-
-    Raises:
-        ConfigError: The conversion does not apply to this model; says why and what to do.
-        RunError: The model's weights are not finite.
-
-    Example:
-        >>> merged = convert(run.load_model(), "merged")
-    """
-    if fold_norm:
-        model = fold_norms(model)
-    target = find_conversion(to).target(model.config, rank)
-    inputs = [] if tokens is None else [x for _, x in attention_inputs(model, tokens)]
-    arrays = {n: a for n, a in named_arrays(model).items() if ".att." not in n}
-    for i, (block, x) in enumerate(zip_longest(model.trf_blocks, inputs)):
-        weights = writers.rewrite(block.att, target.attention(), x)
-        arrays |= {f"trf_blocks.{i}.att.{name}": weight for name, weight in weights.items()}
-    return from_arrays(target, arrays, model.tok_emb.weight.dtype)
-
-
-def from_arrays(
+def _from_arrays(
     config: GPTConfig, arrays: Mapping[str, mx.array | np.ndarray], dtype: mx.Dtype
 ) -> GPT:
-    """A model of these arrays, in evaluation mode; those that come from NumPy get the type."""
+    """A model of these arrays, in evaluation mode; those from NumPy get the type."""
     model = GPT(config)
-    weights = arrays.items()
     model.load_weights(
-        [(n, writers.to_mlx(a, dtype) if isinstance(a, np.ndarray) else a) for n, a in weights]
+        [
+            (name, writers.to_mlx(array, dtype) if isinstance(array, np.ndarray) else array)
+            for name, array in arrays.items()
+        ]
     )
     model.eval()
     return model
@@ -129,14 +128,14 @@ _FORMS = {(True, False): "merged", (False, True): "merged-output", (True, True):
 """The conversion that is exact for every model: by whether scores and output become merged."""
 
 _OF_TRAINING = frozenset({"drop_rate", "merged_start", "start"})
-"""Keys that say nothing of the function that a model computes once it is trained."""
+"""Keys that do not change the function of a trained model."""
 
 
 def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
-    """The same function in the form that is wanted: the form it has, or with products merged.
+    """The same function in the wanted form: the form it has, or with products merged.
 
     Args:
-        source: A trained model; it is left as it was.
+        source: A trained model; it is left unchanged.
         wanted: The configuration of the training to come.
 
     Returns:
@@ -146,17 +145,11 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
         ConfigError: Its weights cannot be taken over exactly, with the reason.
     """
     have = source.config
-    merges = _merges("score", have, wanted), _merges("output", have, wanted)
-    form = _FORMS.get(merges)
-    _check_same(find_conversion(form).target(have) if form else have, wanted)
-    return convert(source, form) if form else source
-
-
-def _merges(key: str, have: GPTConfig, wanted: GPTConfig) -> bool:
-    return getattr(wanted, key) == "merged" != getattr(have, key)
-
-
-def _check_same(target: GPTConfig, wanted: GPTConfig) -> None:
+    score, output = (
+        getattr(wanted, key) == "merged" != getattr(have, key) for key in ("score", "output")
+    )
+    form = _FORMS.get((score, output))
+    target = find_conversion(form).target(have) if form else have
     given, asked = target.as_dict(), wanted.as_dict()
     for key in given:
         if key not in _OF_TRAINING and given[key] != asked[key]:
@@ -165,3 +158,4 @@ def _check_same(target: GPTConfig, wanted: GPTConfig) -> None:
                 f"{key}={asked[key]!r}: keep {key}; only the form of attention may change, to "
                 "score=merged or output=merged"
             )
+    return convert(source, form) if form else source

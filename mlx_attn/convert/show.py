@@ -1,4 +1,4 @@
-"""A conversion, and a model at several ranks, as tables for a terminal."""
+"""Conversions as tables for a terminal, and loss against rank as a figure."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.convert.measure import Figures, LogitDifferences, Outcome, RankCurve
+from mlx_attn.convert.measure import ModelMetrics, Outcome, RankCurve
 from mlx_attn.convert.table import CONVERSIONS, find_conversion
 from mlx_attn.ui.plots import COLOURS, panels, save_figure
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def outcome_table(outcome: Outcome) -> Table:
-    """What a conversion changed, before beside after."""
+    """A conversion: before beside after."""
     before, after = outcome.before, outcome.after
     title = f"attention: {before.variant} -> {after.variant}"
     table = Table(title=title, title_justify="left", title_style="", box=None, padding=(0, 2, 0, 0))
@@ -27,14 +27,17 @@ def outcome_table(outcome: Outcome) -> Table:
         f"{after.val_loss:.6f}",
         f"{outcome.loss_change:+.1e} nats",
     )
-    _add_counts(table, "parameters", before.params, after.params)
-    _add_counts(
-        table,
-        "cache bytes per token",
-        before.cache_bytes_per_token,
-        after.cache_bytes_per_token,
+    for name, key in (("parameters", "params"), ("cache bytes per token", "cache_bytes_per_token")):
+        old, new = getattr(before, key), getattr(after, key)
+        table.add_row(name, f"{old:,}", f"{new:,}", f"{new - old:+,}")
+    logits = outcome.logits
+    table.add_row("largest logit difference", "", "", f"{logits.logit_difference:.1e}")
+    table.add_row("  in float64", "", "", f"{logits.exact_difference:.1e}")
+    table.add_row(
+        f"  rounding, logits to {logits.largest_logit:.1f}",
+        f"{logits.rounding:.1e}",
+        f"{logits.rounding_after:.1e}",
     )
-    _add_logits(table, outcome.logits)
     table.add_row("relative error of S", "", "", f"{outcome.score_error:.1e}")
     table.add_row("relative error of VO", "", "", f"{outcome.output_error:.1e}")
     return table
@@ -47,8 +50,8 @@ def rank_table(curve: RankCurve) -> Table:
     for heading in ("rank", "val loss", "change", "parameters", "cache bytes/token", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
     for point in curve.points:
-        change = f"{point.figures.val_loss - original.val_loss:+.4f}"
-        table.add_row(str(point.rank), *_cells(point.figures, change), f"{point.error:.1e}")
+        change = f"{point.metrics.val_loss - original.val_loss:+.4f}"
+        table.add_row(str(point.rank), *_cells(point.metrics, change), f"{point.error:.1e}")
     table.add_row("model", *_cells(original, ""), "")
     return table
 
@@ -65,28 +68,9 @@ def conversions_table() -> Table:
     return table
 
 
-def _add_counts(table: Table, name: str, before: int, after: int) -> None:
-    table.add_row(name, f"{before:,}", f"{after:,}", f"{after - before:+,}")
-
-
-def _add_logits(table: Table, logits: LogitDifferences) -> None:
-    """Differences against what rounding alone is on logits of that size."""
-    table.add_row("largest logit difference", "", "", f"{logits.logit_difference:.1e}")
-    table.add_row("  in float64", "", "", f"{logits.exact_difference:.1e}")
-    table.add_row(
-        f"  rounding, logits to {logits.largest_logit:.1f}",
-        f"{logits.rounding:.1e}",
-        f"{logits.rounding_after:.1e}",
-    )
-
-
-def _cells(figures: Figures, change: str) -> tuple[str, ...]:
-    counts = (f"{figures.params:,}", f"{figures.cache_bytes_per_token:,}")
-    return (f"{figures.val_loss:.4f}", change, *counts)
-
-
-WIDE = 8
-"""Ranks from 1 to this many times as much or more are drawn on a logarithmic scale."""
+def _cells(metrics: ModelMetrics, change: str) -> tuple[str, ...]:
+    counts = (f"{metrics.params:,}", f"{metrics.cache_bytes_per_token:,}")
+    return (f"{metrics.val_loss:.4f}", change, *counts)
 
 
 def save_rank_curve(curve: RankCurve, directory: Path) -> list[Path]:
@@ -102,7 +86,7 @@ def draw_rank_curve(curve: RankCurve) -> "Figure":
     """Validation loss against rank, with the loss of the model itself as a line."""
     ranks, original = [point.rank for point in curve.points], curve.original
     figure, (axis,) = panels(1, 1, (5.2, 3.2))
-    losses = [point.figures.val_loss for point in curve.points]
+    losses = [point.metrics.val_loss for point in curve.points]
     axis.plot(ranks, losses, "-o", color=COLOURS[1], linewidth=1.4, markersize=3.5)
     axis.axhline(original.val_loss, color=COLOURS[0], linewidth=1, linestyle="--")
     axis.annotate(
@@ -113,7 +97,7 @@ def draw_rank_curve(curve: RankCurve) -> "Figure":
         textcoords="offset points",
         color=COLOURS[0],
     )
-    if max(ranks) >= WIDE * min(ranks):
+    if max(ranks) >= 8 * min(ranks):
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter("{x:g}")
     axis.set(

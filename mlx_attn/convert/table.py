@@ -1,7 +1,4 @@
-"""The configuration keys that a conversion changes, from a configuration and a rank (0: none).
-
-Everything else is carried along, the scale of the scores above all.
-"""
+"""The conversions: the form that each leads to, the identity behind it, and what it refuses."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,96 +8,8 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError, did_you_mean
 from mlx_attn.model.config import GPTConfig
 
-Keys = Mapping[str, Any]
 Config = GPTConfig | AttentionConfig
-
-
-def merged(config: GPTConfig, rank: int) -> Keys:
-    """Scores from one matrix per head."""
-    return {"score": "merged", **_without_keys(config)}
-
-
-def separate(config: GPTConfig, rank: int) -> Keys:
-    """Scores from two maps; by default as wide as what they come from."""
-    _check_rank(rank, config.emb_dim, "emb_dim")
-    width = config.n_heads * config.head_dim if config.score == "collaborative" else config.head_dim
-    head_dim = rank or min(width, config.emb_dim)
-    return {"score": "separate", "head_dim": head_dim, **_without_keys(config)}
-
-
-def standard(config: GPTConfig, rank: int) -> Keys:
-    """The book's three maps."""
-    scores = {} if config.score == "separate" else separate(config, rank)
-    return {**scores, "value": "linear", "output": "linear"}
-
-
-def merged_output(config: GPTConfig, rank: int) -> Keys:
-    """One matrix per head in place of W_value and out_proj."""
-    return {"value": "linear", "output": "merged", "n_kv_heads": config.n_heads}
-
-
-def merged_both(config: GPTConfig, rank: int) -> Keys:
-    """Both products as whole matrices; shared keys and values are repeated."""
-    return {**merged(config, rank), **merged_output(config, rank)}
-
-
-def separate_output(config: GPTConfig, rank: int) -> Keys:
-    """W_value and out_proj."""
-    _check_rank(rank, config.emb_dim, "emb_dim")
-    return {"value": "linear", "output": "linear", "value_dim": rank or config.value_dim}
-
-
-def no_out_proj(config: GPTConfig, rank: int) -> Keys:
-    """Heads that write their own slice of y; the bias of out_proj moves into W_value."""
-    return {
-        "value": "linear",
-        "output": "none",
-        "value_dim": config.emb_dim // config.n_heads,
-        "qkv_bias": config.qkv_bias or (config.bias and config.output != "none"),
-    }
-
-
-def no_query(config: GPTConfig, rank: int) -> Keys:
-    """X as the query."""
-    return {"score": "no_query", "head_dim": config.emb_dim, **_without_keys(config)}
-
-
-def no_key(config: GPTConfig, rank: int) -> Keys:
-    """X as the key."""
-    return {"score": "no_key", "head_dim": config.emb_dim, **_without_keys(config)}
-
-
-def shrunk(config: GPTConfig, rank: int) -> Keys:
-    """Keys, and values where out_proj reads them, less their redundant weights."""
-    values = {"value": "shrunk"} if config.output == "linear" else _without_keys(config)
-    return {"score": "shrunk", **values}
-
-
-def collaborative(config: GPTConfig, rank: int) -> Keys:
-    """Maps shared by all heads."""
-    _check_rank(rank, config.n_heads * config.emb_dim, "n_heads * emb_dim")
-    if rank % config.n_heads:
-        raise ConfigError(f"rank {rank} is shared, so it must be a multiple of {config.n_heads}")
-    head_dim = rank // config.n_heads or config.head_dim
-    return {"score": "collaborative", "head_dim": head_dim, **_without_keys(config)}
-
-
-def slim(config: GPTConfig, rank: int) -> Keys:
-    """Values made from keys."""
-    return {"value": "from_key"}
-
-
-def _without_keys(config: GPTConfig) -> Keys:
-    """Values made from keys are written out, where the keys are about to change."""
-    return {"value": "linear"} if config.value in ("key", "from_key") else {}
-
-
-def _check_rank(rank: int, largest: int, name: str) -> None:
-    if not 0 <= rank <= largest:
-        raise ConfigError(f"rank {rank} must be from 1 to {name}={largest}")
-
-
-Changes = Callable[[GPTConfig, int], Mapping[str, Any]]
+Keys = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,53 +28,51 @@ class Conversion:
     """One way to rewrite a trained model.
 
     Attributes:
-        name: What the command line calls it; that of the variant where there is one.
-        identity: Why both compute the same, in the field's letters.
+        name: Its name on the command line; that of the variant where there is one.
+        identity: Why both forms compute the same, in the field's letters.
         exact: When they do.
-        changes: The configuration keys that differ, from a configuration and a rank (0: not
-            given).
-        refusals: What it cannot convert.
-        ranked: What --rank means; empty where it means nothing.
+        keys: The configuration keys that differ in the target, from a configuration and a rank
+            (0: not given). All others are carried along, the scale of the scores above all.
+        refusals: Models that it cannot convert.
+        ranked: The meaning of --rank; empty where it has none.
     """
 
     name: str
     identity: str
     exact: str
-    changes: Changes
+    keys: Callable[[GPTConfig, int], Keys]
     refusals: tuple[Refusal, ...] = ()
     ranked: str = ""
 
     def target(self, config: GPTConfig, rank: int = 0) -> GPTConfig:
-        """The configuration of the converted model; the scale is carried along.
+        """The configuration of the converted model; the same where it has that form already.
 
         Raises:
             ConfigError: The conversion does not apply, with the reason.
         """
-        target = self.changed(config, rank)
-        if target == config:
-            raise ConfigError(f"the model is in the form that --to {self.name} gives already")
-        return target
-
-    def changed(self, config: GPTConfig, rank: int = 0) -> GPTConfig:
-        """As `target`, and the configuration itself where it is in that form already."""
         if rank and not self.ranked:
             names = ", ".join(name for name, row in CONVERSIONS.items() if row.ranked)
             raise ConfigError(f"--to {self.name} has no rank: leave --rank out, or use {names}")
-        for refusal in self.refusals:
-            _refuse(refusal, config, self.name)
-        target = replace(config, **self.changes(config, rank))
-        for refusal in _OF_SCORES if changes_scores(config, target) else ():
-            _refuse(refusal, config, self.name)
+        self._refuse(self.refusals, config)
+        target = replace(config, **self.keys(config, rank))
+        if changes_scores(config, target):
+            self._refuse(_OF_SCORES, config)
         return target
+
+    def _refuse(self, refusals: tuple[Refusal, ...], config: GPTConfig) -> None:
+        for refusal in refusals:
+            if refusal.applies(config):
+                reason = refusal.reason.format(**config.as_dict())
+                raise ConfigError(f"--to {self.name}: {reason}")
 
 
 def changes_scores(config: Config, target: Config) -> bool:
-    """Whether the score map of a conversion is rewritten."""
+    """Whether a conversion rewrites the score map."""
     return _differ(config, target, ("score", "head_dim", "n_kv_heads"))
 
 
 def changes_output(config: Config, target: Config) -> bool:
-    """Whether the value and output maps of a conversion are rewritten."""
+    """Whether a conversion rewrites the value and output maps."""
     return _differ(config, target, ("value", "output", "value_dim", "n_kv_heads"))
 
 
@@ -185,9 +92,79 @@ def _differ(config: Config, target: Config, keys: tuple[str, ...]) -> bool:
     return any(getattr(config, key) != getattr(target, key) for key in keys)
 
 
-def _refuse(refusal: Refusal, config: GPTConfig, name: str) -> None:
-    if refusal.applies(config):
-        raise ConfigError(f"--to {name}: {refusal.reason.format(**config.as_dict())}")
+def _merged(config: GPTConfig, rank: int) -> Keys:
+    return {"score": "merged", **_without_keys(config)}
+
+
+def _separate(config: GPTConfig, rank: int) -> Keys:
+    _check_rank(rank, config.emb_dim, "emb_dim")
+    width = config.n_heads * config.head_dim if config.score == "collaborative" else config.head_dim
+    head_dim = rank or min(width, config.emb_dim)
+    return {"score": "separate", "head_dim": head_dim, **_without_keys(config)}
+
+
+def _standard(config: GPTConfig, rank: int) -> Keys:
+    scores = {} if config.score == "separate" else _separate(config, rank)
+    return {**scores, "value": "linear", "output": "linear"}
+
+
+def _merged_output(config: GPTConfig, rank: int) -> Keys:
+    return {"value": "linear", "output": "merged", "n_kv_heads": config.n_heads}
+
+
+def _merged_both(config: GPTConfig, rank: int) -> Keys:
+    return {**_merged(config, rank), **_merged_output(config, rank)}
+
+
+def _separate_output(config: GPTConfig, rank: int) -> Keys:
+    _check_rank(rank, config.emb_dim, "emb_dim")
+    return {"value": "linear", "output": "linear", "value_dim": rank or config.value_dim}
+
+
+def _no_out_proj(config: GPTConfig, rank: int) -> Keys:
+    """Heads that write their own slice of y; the bias of out_proj moves into W_value."""
+    return {
+        "value": "linear",
+        "output": "none",
+        "value_dim": config.emb_dim // config.n_heads,
+        "qkv_bias": config.qkv_bias or (config.bias and config.output != "none"),
+    }
+
+
+def _no_query(config: GPTConfig, rank: int) -> Keys:
+    return {"score": "no_query", "head_dim": config.emb_dim, **_without_keys(config)}
+
+
+def _no_key(config: GPTConfig, rank: int) -> Keys:
+    return {"score": "no_key", "head_dim": config.emb_dim, **_without_keys(config)}
+
+
+def _shrunk(config: GPTConfig, rank: int) -> Keys:
+    """Keys without their redundant weights, and values likewise where out_proj reads them."""
+    values = {"value": "shrunk"} if config.output == "linear" else _without_keys(config)
+    return {"score": "shrunk", **values}
+
+
+def _collaborative(config: GPTConfig, rank: int) -> Keys:
+    _check_rank(rank, config.n_heads * config.emb_dim, "n_heads * emb_dim")
+    if rank % config.n_heads:
+        raise ConfigError(f"rank {rank} is shared, so it must be a multiple of {config.n_heads}")
+    head_dim = rank // config.n_heads or config.head_dim
+    return {"score": "collaborative", "head_dim": head_dim, **_without_keys(config)}
+
+
+def _slim(config: GPTConfig, rank: int) -> Keys:
+    return {"value": "from_key"}
+
+
+def _without_keys(config: GPTConfig) -> Keys:
+    """Values made from keys are written out, where the keys are about to change."""
+    return {"value": "linear"} if config.value in ("key", "from_key") else {}
+
+
+def _check_rank(rank: int, largest: int, name: str) -> None:
+    if not 0 <= rank <= largest:
+        raise ConfigError(f"rank {rank} must be from 1 to {name}={largest}")
 
 
 _OF_SCORES = (
@@ -224,26 +201,26 @@ _ROWS = (
         name="standard",
         identity="S_h = W_query_h W_key_h^T and VO_h = W_value_h out_proj_h, written out",
         exact="unless a merged matrix has a rank above head_dim",
-        changes=standard,
+        keys=_standard,
     ),
     Conversion(
         name="merged",
         identity="S_h = W_query_h W_key_h^T, u_h = W_key_h b_query_h; b_key cancels",
         exact="always",
-        changes=merged,
+        keys=_merged,
     ),
     Conversion(
         name="separate",
         identity="(S_h; u_h) = U sqrt(s) . sqrt(s) V, cut to the largest singular values",
         exact="where the rank of S_h is no more than --rank",
-        changes=separate,
+        keys=_separate,
         ranked="head_dim of query and key",
     ),
     Conversion(
         name="merged-output",
         identity="VO_h = W_value_h out_proj_h, and b_value a constant",
         exact="always",
-        changes=merged_output,
+        keys=_merged_output,
         refusals=(
             Refusal(
                 lambda c: c.n_kv_heads < c.n_heads and c.score != "merged",
@@ -258,14 +235,14 @@ _ROWS = (
         name="merged-both",
         identity="S_h = W_query_h W_key_h^T, VO_h = W_value_h out_proj_h",
         exact="always",
-        changes=merged_both,
+        keys=_merged_both,
         refusals=(_DROPPED_BIAS, _NO_PLACE),
     ),
     Conversion(
         name="separate-output",
         identity="VO_h = U sqrt(s) . sqrt(s) V, cut to the largest singular values",
         exact="where the rank of VO_h is no more than --rank",
-        changes=separate_output,
+        keys=_separate_output,
         refusals=(_DROPPED_BIAS, _NO_PLACE),
         ranked="value_dim",
     ),
@@ -273,7 +250,7 @@ _ROWS = (
         name="no-out-proj",
         identity="y = softmax x (W_value out_proj) for one head; least squares for several",
         exact="for one head",
-        changes=no_out_proj,
+        keys=_no_out_proj,
         refusals=(
             Refusal(
                 lambda c: c.emb_dim % c.n_heads > 0,
@@ -294,34 +271,34 @@ _ROWS = (
         name="no-query",
         identity="q = x, k = x S^T",
         exact="for one head without a query bias; others are refused",
-        changes=no_query,
+        keys=_no_query,
         refusals=(_SEVERAL_HEADS,),
     ),
     Conversion(
         name="no-key",
         identity="q = x S + u, k = x",
         exact="for one head; others are refused",
-        changes=no_key,
+        keys=_no_key,
         refusals=(_SEVERAL_HEADS,),
     ),
     Conversion(
         name="shrunk",
         identity="W_1 W_2 = (W_1 B) (B^-1 W_2), where B^-1 W_2 holds an identity",
         exact="unless a merged matrix has a rank above head_dim",
-        changes=shrunk,
+        keys=_shrunk,
     ),
     Conversion(
         name="collaborative",
         identity="S_h = W_query diag(m_h) W_key^T, fitted by alternating least squares",
         exact="where the rank of S_h is no more than --rank / n_heads",
-        changes=collaborative,
+        keys=_collaborative,
         ranked="width shared by all heads",
     ),
     Conversion(
         name="slim",
         identity="v = k W_key^-1 W_value, so that the key alone is remembered",
         exact="up to rounding times the condition number of W_key",
-        changes=slim,
+        keys=_slim,
         refusals=(
             Refusal(
                 lambda c: c.score in ("merged", "collaborative"),

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.convert.measure import exact_logits
+from mlx_attn.convert.measure import float64_logits
 from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import Run, create_run
 from mlx_attn.text.corpus import Corpus, prepare
@@ -85,6 +85,12 @@ def exact_difference(windows) -> Callable[[GPT, GPT], float]:
     """The largest difference between the logits of two models computed in float64."""
 
     def difference(before: GPT, after: GPT) -> float:
-        return np.abs(exact_logits(before, windows) - exact_logits(after, windows)).max()
+        return np.abs(float64_logits(before, windows) - float64_logits(after, windows)).max()
 
     return difference
+
+
+@pytest.fixture(scope="session")
+def logit_difference() -> Callable[[GPT, GPT, mx.array], float]:
+    """The largest difference between the logits of two models as they are."""
+    return lambda before, after, tokens: np.abs(before(tokens) - after(tokens)).max()

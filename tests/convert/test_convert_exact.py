@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.convert.measure import logit_difference, weight_errors
+from mlx_attn.convert.measure import weight_errors
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT
@@ -33,7 +33,7 @@ def name_of(kind: dict) -> str:
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
 @pytest.mark.parametrize("to", SEVERAL_HEADS)
-def test_several_heads(trained, exact_difference, windows, kind, to):
+def test_several_heads(trained, exact_difference, logit_difference, windows, kind, to):
     model = trained(**kind)
     converted = convert(model, to)
     limit = 1e-5

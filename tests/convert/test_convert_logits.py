@@ -7,7 +7,7 @@ import pytest
 from mlx_attn import cpu as exponentials
 from mlx_attn.attention import attention as memory
 from mlx_attn.convert import measure as logits
-from mlx_attn.convert.measure import compare_logits, exact_logits
+from mlx_attn.convert.measure import compare_logits, float64_logits
 from mlx_attn.convert.model import convert
 from mlx_attn.model.gpt import GPT, model_cost
 
@@ -25,7 +25,7 @@ def doubled(model: GPT) -> GPT:
 def test_float64_is_near_what_the_model_computes(trained, windows):
     for kind in ({"qkv_bias": True}, MODERN, {"position": "alibi"}):
         model = trained(**kind)
-        difference = np.abs(exact_logits(model, windows) - np.array(model(windows))).max()
+        difference = np.abs(float64_logits(model, windows) - np.array(model(windows))).max()
         assert 0 < difference < 1e-5
 
 
@@ -41,7 +41,7 @@ def test_nothing_is_rounded_to_float32_on_the_way(trained, exact_difference, mon
 def test_the_model_stays_as_it_was(trained, windows):
     model = trained()
     before = model(windows)
-    exact_logits(model, windows)
+    float64_logits(model, windows)
     assert mx.array_equal(model(windows), before)
     assert model.trf_blocks[0].att.fused
 
@@ -70,9 +70,9 @@ def test_a_cut_shows_in_float64_too(trained, corpus):
 
 def test_a_large_model_is_computed_in_float64_on_fewer_tokens(trained, corpus, monkeypatch):
     model, seen = trained(), []
-    monkeypatch.setattr(logits, "EXACT_WORK", 10 * model_cost(model.config).parameters)
+    monkeypatch.setattr(logits, "FLOAT64_WORK", 10 * model_cost(model.config).parameters)
     monkeypatch.setattr(
-        logits, "exact_logits", lambda m, w: seen.append(w.shape) or exact_logits(m, w)
+        logits, "float64_logits", lambda m, w: seen.append(w.shape) or float64_logits(m, w)
     )
     compare_logits(model, model, corpus.val)
     assert seen == [(1, 10), (1, 10)]

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.convert.measure import figures, rank_points, weight_errors
+from mlx_attn.convert.measure import measure_model, measure_ranks, weight_errors
 from mlx_attn.convert.model import convert
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.training.evaluation import Evaluator
@@ -42,15 +42,20 @@ def test_a_rank_sets_the_width_of_what_it_cuts_and_of_nothing_else(trained):
     assert values.config.value_dim == 3
 
 
-def test_each_rank_is_reported_with_its_loss_size_and_cache(trained, corpus):
-    model, evaluator = trained(), Evaluator(corpus.val, 32)
-    points = list(rank_points(model, "separate", (2, 8), evaluator))
-    assert [point.rank for point in points] == [2, 8]
-    assert points[1].figures == figures(model, evaluator)
-    assert points[0].figures.val_loss > points[1].figures.val_loss
+def test_each_rank_is_reported_with_its_loss_size_and_cache(run, corpus):
+    seen = []
+    curve = measure_ranks(run, "separate", (8, 2), corpus, lambda *done: seen.append(done))
+    assert seen == [(8, 1), (2, 2)]
+    whole, cut = curve.points
+    assert (whole.rank, cut.rank) == (8, 2)
+    assert whole.metrics == curve.original
+    assert whole.metrics == measure_model(run.load_model(), Evaluator(corpus.val, 32))
+    assert cut.metrics.val_loss > whole.metrics.val_loss
+    assert cut.error > 0.01
     # Per layer, four keys of 2 and four values of 8, four bytes each.
-    assert points[0].figures.cache_bytes_per_token == 2 * 4 * (2 + 8) * 4
-    assert points[1].figures.params - points[0].figures.params == 2 * 2 * 4 * 6 * 32
+    assert cut.metrics.cache_bytes_per_token == 2 * 4 * (2 + 8) * 4
+    # Per layer, query and key of four heads lose 6 of 8 rows and as many biases.
+    assert whole.metrics.params - cut.metrics.params == 2 * 2 * 4 * 6 * (32 + 1)
 
 
 def test_several_heads_without_out_proj_are_fitted_to_what_they_wrote(trained, windows):

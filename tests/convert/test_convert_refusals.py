@@ -3,7 +3,6 @@
 import mlx.core as mx
 import pytest
 
-from mlx_attn.convert.measure import logit_difference
 from mlx_attn.convert.model import convert
 from mlx_attn.convert.table import CONVERSIONS
 from mlx_attn.errors import ConfigError, RunError
@@ -33,7 +32,7 @@ def test_what_stands_between_query_and_key(to, settings, reason):
 
 @pytest.mark.parametrize("settings", [{"position": "rope"}, {"qk_norm": True}])
 @pytest.mark.parametrize("to", ["merged-output", "slim"])
-def test_what_leaves_the_scores_alone_converts_with_rope_and_norms(settings, to):
+def test_what_leaves_the_scores_alone_converts_with_rope_and_norms(logit_difference, settings, to):
     before, tokens = model(**settings), mx.array([[3, 1, 4, 1, 5]])
     assert logit_difference(before, convert(before, to), tokens) < 1e-4
 
@@ -110,7 +109,7 @@ def test_heads_with_equal_keys_do_not_hold_all_of_x():
         convert(flat, "slim")
 
 
-def test_a_head_whose_key_has_two_equal_rows_is_given_another_basis():
+def test_a_head_whose_key_has_two_equal_rows_is_given_another_basis(logit_difference):
     flat = model()
     weight = flat.trf_blocks[0].att.W_key.weight
     flat.trf_blocks[0].att.W_key.weight = mx.concatenate([weight[1:2], weight[1:]])

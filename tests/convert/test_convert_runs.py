@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from mlx_attn.convert.measure import convert_run, measure_ranks
+from mlx_attn.convert.measure import convert_run
 from mlx_attn.errors import RunError
 from mlx_attn.runs import open_run
 from mlx_attn.text.corpus import prepare
@@ -62,12 +62,3 @@ def test_another_text_is_refused(run, tmp_path):
     other.write_text("another text altogether, and long enough. " * 20)
     with pytest.raises(RunError, match="was trained on another text"):
         convert_run(run, "merged", tmp_path / "new", prepare(str(other), directory=tmp_path))
-
-
-def test_ranks_are_measured_in_order_and_reported_as_they_come(run, corpus):
-    seen = []
-    curve = measure_ranks(run, "separate", (8, 2), corpus, lambda *done: seen.append(done))
-    assert seen == [(8, 1), (2, 2)]
-    assert [point.rank for point in curve.points] == [8, 2]
-    assert curve.points[0].figures == curve.original
-    assert curve.points[1].error > 0.01
