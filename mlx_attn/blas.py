@@ -2,31 +2,51 @@
 
 The Linux wheel of MLX links the reference BLAS, whose matrix product is some forty times slower
 than OpenBLAS. A symbol that is already loaded globally wins, so loading OpenBLAS first replaces it
-and changes no other code. The system's library is taken where there is one, and the one in the
-wheel `scipy-openblas32` where there is none. On macOS MLX uses Accelerate and Metal: nothing is
-done there.
+and changes no other code. The system's library is taken where there is one. Elsewhere it comes from
+the wheel `scipy-openblas32`, which is OpenBLAS with a prefix on every symbol: the three functions
+that MLX asks for are compiled once, as forwarding functions, and kept in the user's cache. On macOS
+MLX uses Accelerate and Metal: nothing is done there.
 """
 
 import ctypes
+import hashlib
+import importlib.util
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-from mlx_attn.blas_wheel import forwarding_library
 
 SWITCH = "MLX_ATTN_BLAS"
 """Environment variable: "off" leaves MLX's own BLAS in place; a path loads that library."""
 
 _CANDIDATES = ("libopenblas.so.0", "libopenblasp.so.0", "libmkl_rt.so.2")
+_WHEEL = "scipy_openblas32"
 _HINT = "install OpenBLAS for matrix products that are many times faster: apt install libopenblas0"
 _TOO_LATE = "mlx was imported before mlx_attn, so its slow BLAS is in use: import mlx_attn first"
 
 
+_SOURCE = """
+#define FORWARD(NAME, SCALAR) \\
+  void scipy_##NAME(int, int, int, int, int, int, SCALAR, const void *, int, const void *, int, \\
+                    SCALAR, void *, int); \\
+  void NAME(int order, int turn_a, int turn_b, int m, int n, int k, SCALAR alpha, const void *a, \\
+            int lda, const void *b, int ldb, SCALAR beta, void *c, int ldc) { \\
+    scipy_##NAME(order, turn_a, turn_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc); \\
+  }
+FORWARD(cblas_sgemm, float)
+FORWARD(cblas_dgemm, double)
+FORWARD(cblas_cgemm, const void *)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """What `preload` did: the library in use, or why there is none and what to do.
+    """The library in use, or the reason why there is none.
 
     Attributes:
         library: Its name; None where MLX's own is in use.
@@ -44,11 +64,7 @@ _handle: ctypes.CDLL | None = None
 
 
 def preload() -> Blas:
-    """Load a fast BLAS into the process once, and say which.
-
-    Returns:
-        The library loaded, or None with the reason and the way out.
-    """
+    """Load a fast BLAS into the process once, and say which."""
     global _loaded
     if _loaded is None:
         _loaded = _choose()
@@ -56,7 +72,7 @@ def preload() -> Blas:
 
 
 def use_threads(count: int) -> None:
-    """Give every matrix product from now on so many threads, where the library is OpenBLAS."""
+    """Set the threads of every later matrix product, where the library is OpenBLAS."""
     if set_threads := _openblas("set_num_threads"):
         set_threads(count)
 
@@ -73,11 +89,9 @@ def _choose() -> Blas:
     for name in (wish,) if wish else _CANDIDATES:
         if _load(name):
             return _in_use(name)
-    return Blas(None, f"{wish} cannot be loaded") if wish else _from_wheel()
-
-
-def _from_wheel() -> Blas:
-    library = forwarding_library()
+    if wish:
+        return Blas(None, f"{wish} cannot be loaded")
+    library = _forwarding_library()
     if library and _load(str(library)):
         return _in_use("scipy-openblas32")
     return Blas(None, _HINT)
@@ -101,3 +115,44 @@ def _load(name: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _forwarding_library() -> Path | None:
+    """A library with the three functions, compiled now if it is not there yet.
+
+    None where the wheel, a C compiler or a place to keep it is missing.
+    """
+    openblas, compiler = _wheel_library(), shutil.which("cc") or shutil.which("gcc")
+    if openblas is None:
+        return None
+    facts = f"{_SOURCE}{openblas}{openblas.stat().st_size}{openblas.stat().st_mtime_ns}"
+    digest = hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    target = cache / "mlx_attn" / "blas" / f"forward-{digest}.so"
+    if target.exists():
+        return target
+    try:
+        return _compiled(compiler, openblas, target) if compiler else None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _wheel_library() -> Path | None:
+    found = importlib.util.find_spec(_WHEEL)
+    if found is None or found.origin is None:
+        return None
+    library = Path(found.origin).parent / "lib" / "libscipy_openblas.so"
+    return library if library.exists() else None
+
+
+def _compiled(compiler: str, openblas: Path, target: Path) -> Path:
+    """Compile into a temporary file and rename: two processes may do it at once."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        source, built = Path(folder, "forward.c"), Path(folder, "forward.so")
+        source.write_text(_SOURCE)
+        flags = ["-O2", "-shared", "-fPIC", f"-Wl,-rpath,{openblas.parent}"]
+        command = [compiler, *flags, str(source), str(openblas), "-o", str(built)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        built.replace(target)
+    return target

@@ -25,8 +25,12 @@ from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 
+RUNS = Path("runs")
+"""Where runs land unless told otherwise."""
+
 CONFIG = "config.json"
-FILES = (
+_SEED = "seed-"  # prefix of the directories of seeds that were trained at once
+_FILES = (
     CONFIG,
     "metrics.jsonl",
     "samples.txt",
@@ -38,7 +42,7 @@ FILES = (
 )
 """A run's own files: what overwriting it removes."""
 
-SAMPLE_HEADING = re.compile(r"^--- step (\d+)$", re.MULTILINE)
+_SAMPLE_HEADING = re.compile(r"^--- step (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,43 +87,23 @@ class Run:
         return model
 
     def load_tokenizer(self) -> Tokenizer:
-        """The tokenizer it was trained with.
-
-        Raises:
-            RunError: It is missing or damaged.
-        """
+        """The tokenizer it was trained with."""
         return load_tokenizer(self.path)
 
     def save_model(self, model: GPT) -> None:
-        """Write these weights as the best.
-
-        Raises:
-            RunError: The file cannot be written.
-        """
+        """Write these weights as the best."""
         save_arrays(self.weights, named_arrays(model), {})
 
     def add_report(self, record: Mapping[str, Any]) -> None:
-        """Add a report to metrics.jsonl.
-
-        Raises:
-            RunError: It cannot be written.
-        """
+        """Add a report to metrics.jsonl."""
         self.append("metrics.jsonl", json.dumps(record, allow_nan=False) + "\n")
 
     def add_sample(self, step: int, text: str) -> None:
-        """Add what the model wrote after a step to samples.txt.
-
-        Raises:
-            RunError: It cannot be written.
-        """
+        """Add what the model wrote after a step to samples.txt."""
         self.append("samples.txt", f"--- step {step}\n{text}\n\n")
 
     def append(self, file: str, text: str) -> None:
-        """Add text to the end of a file of the run, such as metrics.jsonl.
-
-        Raises:
-            RunError: It cannot be written.
-        """
+        """Add text to the end of a file of the run, such as metrics.jsonl."""
         try:
             with (self.path / file).open("a", encoding="utf-8") as stream:
                 stream.write(text)
@@ -127,11 +111,7 @@ class Run:
             raise unwritable(self.path / file, error) from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The reports written so far; a last line cut short by a crash is left out.
-
-        Raises:
-            RunError: The file cannot be read, or a line in it is damaged.
-        """
+        """The reports written so far; a last line cut short by a crash is left out."""
         path = self.path / "metrics.jsonl"
         lines = read_text(path).split("\n")[:-1] if path.exists() else []
         return [
@@ -139,37 +119,26 @@ class Run:
         ]
 
     def forget_after(self, step: int) -> None:
-        """Drop reports and samples of later steps, which a resumed training will make again.
-
-        The report of its end, which is of no step, goes too.
-
-        Raises:
-            RunError: A file cannot be read or written.
-        """
+        """Drop the final report, and those and the samples of later steps, before resuming."""
         reports = [r for r in self.metrics() if "step" in r and r["step"] <= step]
         lines = (json.dumps(report) + "\n" for report in reports)
         write_text(self.path / "metrics.jsonl", "".join(lines))
-        samples = self.path / "samples.txt"
-        if samples.exists():
-            write_text(samples, _samples_until(step, read_text(samples)))
+        file = self.path / "samples.txt"
+        if file.exists():
+            samples = read_text(file)
+            headings = _SAMPLE_HEADING.finditer(samples)
+            later = (heading.start() for heading in headings if int(heading[1]) > step)
+            write_text(file, samples[: next(later, None)])
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Run":
-        """The run with other settings in its config.json.
-
-        Raises:
-            RunError: The file cannot be written.
-        """
+        """The run with other settings in its config.json."""
         text = json.dumps(settings, indent=1, sort_keys=True, allow_nan=False)
         write_text(self.path / CONFIG, text + "\n")
         return Run(self.path, settings)
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of a run.
-
-    Raises:
-        RunError: It cannot be read.
-    """
+    """The text of a file of a run."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -193,19 +162,6 @@ def parsed_object(text: str, place: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RunError(f"{place}: damaged (not a JSON object)")
     return content
-
-
-def _samples_until(step: int, samples: str) -> str:
-    """The samples up to a step; each is headed by its own."""
-    later = (m.start() for m in SAMPLE_HEADING.finditer(samples) if int(m[1]) > step)
-    return samples[: next(later, None)]
-
-
-RUNS = Path("runs")
-"""Where runs land unless told otherwise."""
-
-SEED = "seed-"
-"""How the directories of seeds that were trained at once begin, inside of one that holds them."""
 
 
 def create_run(path: Path, settings: Mapping[str, Any], overwrite: bool = False) -> Run:
@@ -237,11 +193,7 @@ def check_free(path: Path, overwrite: bool = False) -> None:
 
 
 def check_no_run(path: Path) -> None:
-    """Refuse a run's own directory as one that is to hold other runs.
-
-    Raises:
-        RunError: It is a run.
-    """
+    """Refuse a run's own directory as one that is to hold other runs."""
     if (path / CONFIG).exists():
         raise RunError(f"{path} is a run: --name or --out names another directory for several")
 
@@ -290,7 +242,7 @@ def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
 
 def find_runs(directory: Path = RUNS) -> list[Path]:
     """The run directories in a directory, those of seeds included, the latest first."""
-    found = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{SEED}*/{CONFIG}")]
+    found = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")]
     return [file.parent for file in sorted(found, key=lambda f: f.stat().st_mtime, reverse=True)]
 
 
@@ -301,29 +253,23 @@ def run_names(directory: Path = RUNS) -> list[str]:
 
 def seed_place(path: Path, seed: int) -> Path:
     """Where the run of one seed goes, of several that were trained at once."""
-    return path / f"{SEED}{seed}"
+    return path / f"{_SEED}{seed}"
 
 
 def find_replicas(name: str, directory: Path = RUNS) -> list[Run]:
-    """The runs that were trained at once, in the order of their seeds; none where that is no such.
+    """The runs of seeds that were trained at once, in the order of their seeds; none elsewhere.
 
     Args:
         name: The directory that holds them, or its name in `directory`.
         directory: Where runs land.
-
-    Raises:
-        RunError: A config.json is damaged.
     """
     for path in (Path(name).expanduser(), directory / name):
-        places = [file.parent for file in path.glob(f"{SEED}*/{CONFIG}")]
-        seeds = {int(seed): place for place in places if (seed := _seed_of(place)).isdigit()}
-        if seeds and not (path / CONFIG).exists():
-            return [open_run(place) for _, place in sorted(seeds.items())]
+        found = [file.parent for file in path.glob(f"{_SEED}*/{CONFIG}")]
+        seeds = {place.name.removeprefix(_SEED): place for place in found}
+        places = [seeds[seed] for seed in sorted(filter(str.isdigit, seeds), key=int)]
+        if places and not (path / CONFIG).exists():
+            return [open_run(place) for place in places]
     return []
-
-
-def _seed_of(place: Path) -> str:
-    return place.name.removeprefix(SEED)
 
 
 def free_name(directory: Path, name: str) -> Path:
@@ -355,7 +301,7 @@ def _taken(path: Path) -> RunError:
 def _clear(path: Path) -> None:
     """Remove a run's own files; whatever else lies in the directory is not ours to delete."""
     try:
-        for pattern in FILES:
+        for pattern in _FILES:
             for file in path.glob(pattern):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
     except OSError as error:

@@ -1,12 +1,16 @@
+"""A fast BLAS is loaded before MLX on Linux, from the system or from a wheel."""
+
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from mlx_attn import blas
 
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux needs another BLAS")
 PRODUCT = """
 import json, sys, mlx_attn, mlx.core as mx
 from mlx_attn.blas import preload
@@ -66,6 +70,7 @@ def test_the_first_library_that_loads_is_taken(monkeypatch):
     monkeypatch.delenv(blas.SWITCH, raising=False)
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
     monkeypatch.setattr(blas, "_load", lambda name: "mkl" in name)
+    monkeypatch.setattr(blas, "_handle", None)
     assert blas._choose() == blas.Blas("libmkl_rt.so.2", "loaded before mlx")
 
 
@@ -90,3 +95,76 @@ def test_importing_the_package_imports_neither_mlx_nor_numpy():
     code = "import mlx_attn, sys; print([m for m in ('mlx.core', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "mlx_attn" / "blas"
+
+
+def run(code: str) -> str:
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@on_linux
+def test_the_forwarding_functions_are_compiled_once(cache):
+    first = blas._forwarding_library()
+    assert first is not None
+    assert first.parent == cache
+    made = first.stat().st_mtime_ns
+    assert blas._forwarding_library() == first
+    assert first.stat().st_mtime_ns == made
+
+
+@on_linux
+def test_without_the_wheel_there_is_none(cache, monkeypatch):
+    monkeypatch.setattr(blas, "_WHEEL", "no_such_package")
+    assert blas._forwarding_library() is None
+
+
+@on_linux
+def test_without_a_compiler_there_is_none(cache, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert blas._forwarding_library() is None
+
+
+@on_linux
+def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert blas._forwarding_library() is None
+
+
+@on_linux
+def test_products_are_those_of_mlx_s_own_blas(cache):
+    """In processes of their own, because the first library that is loaded stays."""
+    product = """
+import mlx.core as mx, numpy as np
+x = mx.array(np.random.default_rng(0).normal(size=(3, 65, 70)), mx.float32)
+y = x @ x.swapaxes(1, 2)
+with mx.stream(mx.cpu):
+    z = x.astype(mx.float64) @ x.swapaxes(1, 2).astype(mx.float64)
+print(([float(y.sum()), float(z.sum()), float(mx.abs(y[1, 2, 3]))]))
+"""
+    by_wheel = "from mlx_attn import blas; import ctypes\n"
+    by_wheel += "library = str(blas._forwarding_library())\n"
+    by_wheel += "ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)\n"
+    off = "import os; os.environ['MLX_ATTN_BLAS'] = 'off'\n"
+    ours, own = (json.loads(run(code + product)) for code in (off + by_wheel, off))
+    assert ours == pytest.approx(own, rel=1e-5)
+
+
+@on_linux
+def test_it_is_what_is_loaded_where_the_system_has_none(cache):
+    code = """
+import os
+os.environ["MLX_ATTN_BLAS"] = "off"
+from mlx_attn import blas
+blas._CANDIDATES, blas._loaded = (), None
+del os.environ["MLX_ATTN_BLAS"]
+print(blas.preload().library)
+"""
+    assert run(code).strip() == "scipy-openblas32"
