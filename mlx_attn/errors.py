@@ -26,11 +26,12 @@ def did_you_mean(wanted: str, names: Iterable[str]) -> str:
 
 
 def find_row(table: Mapping[str, Row], name: str, kind: str) -> Row:
-    """The row of a table by name.
+    """The row of a table by name; capitals are small letters, underscores are hyphens.
 
     Raises:
         ConfigError: "unknown {kind} '{name}'", and the nearest name.
     """
-    if name in table:
-        return table[name]
-    raise ConfigError(f"unknown {kind} '{name}'{did_you_mean(name, table)}")
+    wanted = name.strip().lower().replace("_", "-")
+    if wanted in table:
+        return table[wanted]
+    raise ConfigError(f"unknown {kind} '{name}'{did_you_mean(wanted, table)}")

@@ -1,4 +1,11 @@
-from mlx_attn.errors import ConfigError, RunError, did_you_mean
+import pytest
+
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.compare.claim import CLAIMS
+from mlx_attn.convert.table import CONVERSIONS
+from mlx_attn.errors import ConfigError, RunError, did_you_mean, find_row
+from mlx_attn.model.config import BLOCKS, PRESETS
+from mlx_attn.text.downloads import CORPORA
 
 
 def test_the_two_errors_are_what_python_calls_such_failures():
@@ -12,3 +19,17 @@ def test_a_typing_error_gets_the_nearest_name():
 
 def test_something_else_gets_all_names():
     assert did_you_mean("xyz", ["standard", "merged"]) == ": choose from standard, merged"
+
+
+@pytest.mark.parametrize("table", [VARIANTS, CONVERSIONS, CLAIMS, PRESETS, BLOCKS, CORPORA])
+def test_every_row_is_found_by_its_name(table):
+    assert all(find_row(table, name, "row") is row for name, row in table.items())
+
+
+def test_a_name_may_have_capitals_and_underscores():
+    assert find_row({"no-key": 3}, "No_Key", "variant") == 3
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match="unknown variant 'No_Kye': did you mean 'no-key'"):
+        find_row({"no-key": 3}, "No_Kye", "variant")

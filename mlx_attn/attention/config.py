@@ -6,7 +6,7 @@ built from it never check again.
 
 from dataclasses import dataclass
 
-from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.errors import ConfigError, find_row
 
 SCORE_CHOICES = ("separate", "merged", "no_query", "no_key", "shared", "collaborative", "shrunk")
 VALUE_CHOICES = ("linear", "identity", "key", "shrunk", "from_key")
@@ -283,7 +283,4 @@ def find_variant(name: str) -> Variant:
     Raises:
         ConfigError: There is none of that name; the nearest name is suggested.
     """
-    wanted = name.strip().lower().replace("_", "-")
-    if wanted in VARIANTS:
-        return VARIANTS[wanted]
-    raise ConfigError(f"unknown variant '{name}'{did_you_mean(wanted, VARIANTS)}")
+    return find_row(VARIANTS, name, "variant")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.errors import ConfigError, find_row
 
 
 @click.group(invoke_without_command=True)
@@ -24,51 +24,49 @@ def command(ctx: click.Context) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def list_corpora(as_json: bool = False) -> None:
     """Show the corpora and the probing tasks that are known by name."""
-    from mlx_attn.text.show import corpora_facts, corpora_table, tasks_facts, tasks_table
+    from mlx_attn.text import show
     from mlx_attn.ui.terminal import stdout_console
 
-    facts, tasks = corpora_facts(), tasks_facts()
+    corpora, tasks = show.corpora_facts(), show.tasks_facts()
     if as_json:
-        click.echo(json.dumps([*facts, *tasks], indent=1))
+        click.echo(json.dumps([*corpora, *tasks], indent=1))
     else:
-        stdout_console().print(corpora_table(facts), "", tasks_table(tasks), sep="\n")
+        tables = show.corpora_table(corpora), show.tasks_table(tasks)
+        stdout_console().print(tables[0], "", tables[1], sep="\n")
 
 
 @command.command()
 @click.argument("name")
 def fetch(name: str) -> None:
     """Download a corpus by name, verify it, and print where it is."""
-    from mlx_attn.text.downloads import CORPORA, data_directory
-    from mlx_attn.text.downloads import fetch as fetch_file
+    from mlx_attn.text import downloads
     from mlx_attn.text.show import download_lines
 
-    if name not in CORPORA:
-        raise ConfigError(f"unknown corpus '{name}'{did_you_mean(name, CORPORA)}")
+    corpus = find_row(downloads.CORPORA, name, "corpus")
     say = download_lines(lambda line: click.echo(line, err=True))
-    click.echo(fetch_file(CORPORA[name], data_directory(), progress=say))
+    click.echo(downloads.fetch(corpus, downloads.data_directory(), progress=say))
 
 
-@command.command()
+@command.command("show")
 @click.argument("source", default="tales")
 @click.option("--tokenizer", default="bpe", show_default=True, help="char, byte, bpe, ...")
 @click.option("--vocab-size", default=1024, show_default=True, help="For bpe and unigram.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-def show(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> None:
+def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> None:
     """Prepare a text (a name, a file, a folder or -) and show its figures and its beginning."""
+    from mlx_attn.text import show
     from mlx_attn.text.corpus import prepare
-    from mlx_attn.text.show import corpus_facts, download_lines, facts_rows, tokenizing_lines
     from mlx_attn.ui.terminal import print_rows, stdout_console
 
     def say(line: str) -> None:
         click.echo(line, err=True)
 
-    lines = {"progress": download_lines(say), "tokenizing": tokenizing_lines(say)}
-    corpus = prepare(source, tokenizer, vocab_size, **lines)
-    facts = corpus_facts(corpus)
+    lines = {"progress": show.download_lines(say), "tokenizing": show.tokenizing_lines(say)}
+    facts = show.corpus_facts(prepare(source, tokenizer, vocab_size, **lines))
     if as_json:
         click.echo(json.dumps(facts))
     else:
-        print_rows(facts_rows(facts), stdout_console())
+        print_rows(show.facts_rows(facts), stdout_console())
 
 
 @command.command()
@@ -87,7 +85,7 @@ def show(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> None:
 def tales(stories: int, seed: int, spans: bool, as_json: bool, out: Path | None) -> None:
     """Tell stories: the text that training uses when no other is given."""
     from mlx_attn.files import write_text
-    from mlx_attn.text.show import coloured, story_facts
+    from mlx_attn.text import show
     from mlx_attn.text.stories.dataset import generate_story
     from mlx_attn.ui.terminal import stdout_console
 
@@ -100,8 +98,8 @@ def tales(stories: int, seed: int, spans: bool, as_json: bool, out: Path | None)
         write_text(out, text)
     elif as_json:
         for story in generated:
-            click.echo(json.dumps(story_facts(story)))
+            click.echo(json.dumps(show.story_facts(story)))
     elif spans:
-        stdout_console().print(coloured(generated), soft_wrap=True)
+        stdout_console().print(show.coloured(generated), soft_wrap=True)
     else:
         click.echo(text, nl=False)

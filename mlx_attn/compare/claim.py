@@ -16,7 +16,7 @@ from mlx_attn.compare.comparison import ComparisonRun
 from mlx_attn.compare.result import BudgetResult, Comparison, TrialResult
 from mlx_attn.compare.runner import ComparisonEvent, Concluded, Runner
 from mlx_attn.compare.statistics import Verdict, judge
-from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.errors import find_row
 from mlx_attn.text.tasks import TASKS
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
@@ -87,9 +87,7 @@ def find_claim(name: str) -> Claim:
     Raises:
         ConfigError: There is none of that name; the nearest is suggested.
     """
-    if name in CLAIMS:
-        return CLAIMS[name]
-    raise ConfigError(f"unknown claim '{name}'{did_you_mean(name, CLAIMS)}")
+    return find_row(CLAIMS, name, "claim")
 
 
 class Metric(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.model.config import GPTConfig
 
 Config = GPTConfig | AttentionConfig
@@ -82,10 +82,7 @@ def find_conversion(name: str) -> Conversion:
     Raises:
         ConfigError: There is none of that name; the nearest name is suggested.
     """
-    wanted = name.strip().lower().replace("_", "-")
-    if wanted in CONVERSIONS:
-        return CONVERSIONS[wanted]
-    raise ConfigError(f"unknown conversion '{name}'{did_you_mean(wanted, CONVERSIONS)}")
+    return find_row(CONVERSIONS, name, "conversion")
 
 
 def _differ(config: Config, target: Config, keys: tuple[str, ...]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.errors import ConfigError, did_you_mean, find_row
 
 CHOICES = {
     "norm": ("layernorm", "rmsnorm"),
@@ -247,6 +247,4 @@ def find_preset(name: str) -> Preset:
     Raises:
         ConfigError: There is none of that name; the nearest name is suggested.
     """
-    if name in PRESETS:
-        return PRESETS[name]
-    raise ConfigError(f"unknown preset '{name}'{did_you_mean(name, PRESETS)}")
+    return find_row(PRESETS, name, "preset")

@@ -6,7 +6,7 @@ from sys import float_info
 from typing import Any
 
 from mlx_attn.attention.config import VARIANTS, find_variant
-from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import keys_of, validate
 from mlx_attn.model.config import BLOCKS, PRESETS, GPTConfig, config_from, find_preset
 
@@ -246,7 +246,7 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
     plain = validate(layer, keys_of(*_CONFIGS) | dict.fromkeys(_SEVERAL, str))
     short: dict[str, Any] = {}
     if "block" in plain:
-        short |= _block(plain.pop("block"))
+        short |= find_row(BLOCKS, plain.pop("block"), "block")
     if "variant" in plain:
         short |= find_variant(plain.pop("variant")).maps
     return {**short, **plain}
@@ -273,12 +273,6 @@ def _check_resumable(record: Mapping[str, Any], changes: Mapping[str, Any]) -> N
                 f"{key}={value!r} cannot change when a training goes on: it is "
                 f"{recorded.get(key)!r}; what can: {', '.join(sorted(RESUMABLE))}"
             )
-
-
-def _block(name: str) -> Mapping[str, Any]:
-    if name not in BLOCKS:
-        raise ConfigError(f"unknown block '{name}'{did_you_mean(name, BLOCKS)}")
-    return BLOCKS[name]
 
 
 def _join(layers: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
