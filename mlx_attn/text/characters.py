@@ -1,9 +1,8 @@
-"""Encoding word by word, each distinct word once: how the subword tokenizers are fast."""
+"""Tokenizers of bytes, of characters and of a task's symbols, and the base of all of them."""
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -13,39 +12,11 @@ from jaxtyping import UInt16
 from mlx_attn.errors import ConfigError
 from mlx_attn.files import write_text
 
-_BATCH = 1 << 20  # words encoded at a time, which bounds the memory
-
-
-def encode_by_word(
-    words: Iterator[str],
-    encode: Callable[[list[str]], Iterable[list[int]]],
-    known: Mapping[str, list[int]],
-) -> UInt16[np.ndarray, " N"]:
-    """The token ids of `words`, one after the other.
-
-    Args:
-        words: The text, cut.
-        encode: The token ids of each of a list of distinct words.
-        known: Words whose token ids are given.
-    """
-    batches = [np.empty(0, np.uint16)]
-    while batch := list(islice(words, _BATCH)):
-        distinct = list(set(batch).difference(known))
-        encoded = dict(zip(distinct, encode(distinct), strict=True)) | {**known}
-        tokens = chain.from_iterable(map(encoded.__getitem__, batch))
-        batches.append(np.fromiter(tokens, np.uint16))
-    return np.concatenate(batches)
-
-
 LARGEST_VOCABULARY = 65_536  # token ids are uint16
 
 
 def utf8(text: str) -> bytes:
-    """The UTF-8 of `text`.
-
-    Raises:
-        ConfigError: `text` holds a lone surrogate, which no UTF-8 can express.
-    """
+    """The UTF-8 of `text`; ConfigError for a lone surrogate, which UTF-8 cannot express."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -69,11 +40,7 @@ class ByteTable:
         self._pieces = list(pieces)
 
     def token_bytes(self, token: SupportsIndex) -> bytes:
-        """The bytes that `token` stands for.
-
-        Raises:
-            ConfigError: `token` is outside the vocabulary.
-        """
+        """The bytes that `token` stands for; ConfigError outside the vocabulary."""
         index = token.__index__()
         if not 0 <= index < self.vocab_size:
             raise ConfigError(f"token {index} is outside the vocabulary of {self.vocab_size}")
@@ -120,7 +87,7 @@ class CharacterTokenizer(ByteTable):
         super().__init__([character.encode() for character in characters])
         self._characters = characters
         codes = _code_points(characters)
-        # One more entry than the largest character: whatever is larger is looked up there.
+        # The last entry is for all characters beyond the largest known one.
         self._tokens = np.full(int(codes.max(initial=0)) + 2, -1, np.int32)
         self._tokens[codes] = np.arange(len(codes))
 
@@ -131,25 +98,18 @@ class CharacterTokenizer(ByteTable):
         return cls("".join(sorted(set(text))))
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """The token ids of `text`.
-
-        Raises:
-            ConfigError: Names the characters that are not in the vocabulary.
-        """
+        """The token ids of `text`; ConfigError names characters outside the vocabulary."""
         utf8(text)
         codes = np.minimum(_code_points(text), len(self._tokens) - 1)
         tokens = self._tokens[codes]
         if tokens.min(initial=0) < 0:
-            raise self._unknown(text)
+            unknown = sorted(set(text) - set(self._characters))
+            raise ConfigError(
+                f"{len(unknown)} characters are not in the vocabulary of {self.vocab_size}: "
+                f"{_listed(unknown)}; leave them out, or train with the byte or bpe tokenizer, "
+                "which read any text"
+            )
         return tokens.astype(np.uint16)
-
-    def _unknown(self, text: str) -> ConfigError:
-        unknown = sorted(set(text) - set(self._characters))
-        shown = ", ".join(map(repr, unknown[:8])) + (", ..." if len(unknown) > 8 else "")
-        return ConfigError(
-            f"{len(unknown)} characters are not in the vocabulary of {self.vocab_size}: {shown}; "
-            "leave them out, or train with the byte or bpe tokenizer, which read any text"
-        )
 
     def save(self, directory: Path) -> None:
         """Writes `tokenizer.json`."""
@@ -159,6 +119,10 @@ class CharacterTokenizer(ByteTable):
     def load(cls, settings: dict[str, Any], directory: Path) -> "CharacterTokenizer":
         """The tokenizer that `save` wrote."""
         return cls(settings["characters"])
+
+
+def _listed(unknown: list[str]) -> str:
+    return ", ".join(map(repr, unknown[:8])) + (", ..." if len(unknown) > 8 else "")
 
 
 def _code_points(text: str) -> np.ndarray:
@@ -183,24 +147,16 @@ class SymbolTokenizer(ByteTable):
         self._tokens = {"\n": 0} | {symbol: t for t, symbol in enumerate(symbols, 1)}
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """The token ids of `text`, the first of which is the newline.
-
-        Raises:
-            ConfigError: Names the words that are no symbols.
-        """
+        """The token ids of `text`, the newline first; ConfigError names unknown words."""
         utf8(text)
         words = re.findall(r"\n|\S+", text)
         if unknown := sorted(set(words) - set(self._tokens)):
-            raise self._unknown(unknown)
+            raise ConfigError(
+                f"no symbols of this task: {_listed(unknown)}; its {len(self.symbols)} symbols are "
+                f"{self.symbols[0]} to {self.symbols[-1]}, with spaces between them"
+            )
         opening = [] if words[:1] == ["\n"] else ["\n"]
         return np.array([self._tokens[word] for word in opening + words], np.uint16)
-
-    def _unknown(self, words: list[str]) -> ConfigError:
-        shown = ", ".join(map(repr, words[:8])) + (", ..." if len(words) > 8 else "")
-        return ConfigError(
-            f"no symbols of this task: {shown}; its {len(self.symbols)} symbols are "
-            f"{self.symbols[0]} to {self.symbols[-1]}, with spaces between them"
-        )
 
     def save(self, directory: Path) -> None:
         """Writes `tokenizer.json`."""

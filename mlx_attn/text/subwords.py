@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers, made lossless.
+"""Tokenizers of subwords: SentencePiece, made lossless, and the byte-level BPE of GPT-2.
 
 Kudo and Richardson, "SentencePiece: A simple and language independent subword tokenizer and
 detokenizer for Neural Text Processing", 2018 (arXiv 1808.06226); the unigram model: Kudo, "Subword
@@ -17,8 +17,8 @@ import itertools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,7 @@ from jaxtyping import UInt16
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_bytes, write_text
-from mlx_attn.text.characters import (
-    LARGEST_VOCABULARY,
-    ByteTable,
-    encode_by_word,
-    utf8,
-    write_settings,
-)
+from mlx_attn.text.characters import LARGEST_VOCABULARY, ByteTable, utf8, write_settings
 from mlx_attn.text.downloads import GPT2_MERGES, fetch
 
 SMALLEST_VOCABULARY = 320  # 256 bytes, the unknown token, and room for letters and pieces
@@ -43,6 +37,30 @@ _PASSAGES = 64  # that the sample is made of
 _ALWAYS_BYTES = "\n\0\u2581"
 # A space belongs to the word that follows it. SentencePiece's trainer breaks on huge words.
 _WORDS = re.compile(rf"[{_ALWAYS_BYTES}]| ?[^ {_ALWAYS_BYTES}]{{1,1000}}| ")
+
+
+_BATCH = 1 << 20  # words encoded at a time, which bounds the memory
+
+
+def _encode_by_word(
+    words: Iterator[str],
+    encode: Callable[[list[str]], Iterable[list[int]]],
+    known: Mapping[str, list[int]],
+) -> UInt16[np.ndarray, " N"]:
+    """The token ids of a text in words; each distinct word is encoded once, which makes it fast.
+
+    Args:
+        words: The text.
+        encode: The token ids of each of a list of distinct words.
+        known: Words whose token ids are given.
+    """
+    batches = [np.empty(0, np.uint16)]
+    while batch := list(islice(words, _BATCH)):
+        distinct = list(set(batch).difference(known))
+        encoded = dict(zip(distinct, encode(distinct), strict=True)) | {**known}
+        tokens = chain.from_iterable(map(encoded.__getitem__, batch))
+        batches.append(np.fromiter(tokens, np.uint16))
+    return np.concatenate(batches)
 
 
 class SubwordTokenizer(ByteTable):
@@ -71,7 +89,7 @@ class SubwordTokenizer(ByteTable):
         """The token ids of `text`."""
         utf8(text)
         words = map(re.Match.group, _WORDS.finditer(text))
-        return encode_by_word(words, self._processor.encode, self._byte_words)
+        return _encode_by_word(words, self._processor.encode, self._byte_words)
 
     def save(self, directory: Path) -> None:
         """Writes `tokenizer.model`, SentencePiece's own format, and `tokenizer.json`."""
@@ -80,11 +98,7 @@ class SubwordTokenizer(ByteTable):
 
     @classmethod
     def load(cls, settings: dict[str, Any], directory: Path) -> "SubwordTokenizer":
-        """The tokenizer that `save` wrote.
-
-        Raises:
-            ValueError: The model is not the one that was saved.
-        """
+        """The tokenizer that `save` wrote; ValueError for another model."""
         model = (directory / "tokenizer.model").read_bytes()
         if _digest(model) != settings["blake2b"]:
             raise ValueError(f"tokenizer.model has {len(model)} bytes that were not saved with it")
@@ -137,13 +151,13 @@ def _train_model(kind: str, words: Iterable[str], vocab_size: int) -> bytes:
 
 
 def sample(pieces: Iterable[str], length: int) -> str:
-    """What a vocabulary is trained on: a text that is not long, or passages evenly spread over it.
+    """A text to train a vocabulary on: all of it, or of a long one, passages evenly spread.
 
     Args:
         pieces: The text, which is read once.
         length: How many characters it has.
     """
-    if length <= SAMPLE + _PASSAGES:  # a sample is its own sample
+    if length <= SAMPLE + _PASSAGES:  # so that the sample of a sample is itself
         return "".join(pieces)
     width, place, passages = SAMPLE // _PASSAGES, 0, [""] * _PASSAGES
     for piece in pieces:
@@ -199,7 +213,7 @@ class GPT2Tokenizer(ByteTable):
         """The token ids of `text`."""
         utf8(text)
         known = {END_OF_TEXT: [self.vocab_size - 1]}
-        return encode_by_word(_words(text), lambda words: map(self._merge, words), known)
+        return _encode_by_word(_words(text), lambda words: map(self._merge, words), known)
 
     def _merge(self, word: str) -> list[int]:
         parts = [bytes([byte]) for byte in word.encode()]
@@ -214,11 +228,7 @@ class GPT2Tokenizer(ByteTable):
 
     @classmethod
     def load(cls, settings: dict[str, Any], directory: Path) -> "GPT2Tokenizer":
-        """The tokenizer that `save` wrote.
-
-        Raises:
-            ValueError: The merges are not those that were saved.
-        """
+        """The tokenizer that `save` wrote; ValueError for other merges."""
         tokenizer = cls((directory / _FILE).read_text(encoding="utf-8"))
         if tokenizer.vocab_size != settings["vocab_size"]:
             raise ValueError(f"{_FILE} makes {tokenizer.vocab_size} tokens")

@@ -7,28 +7,27 @@
     gpt2      the byte-level BPE of GPT-2, with its published merges
 
 Every kind is lossless: `decode(encode(text)) == text`. Only `char` can refuse a text. A probing
-task has its own, `symbols`, which cannot be chosen and reads nothing but the task's words. The
-bytes of the tokens, concatenated, are the text's UTF-8, so that a stream of tokens is shown with
+task brings its own, `symbols`, which reads only the task's words. The bytes of the tokens,
+concatenated, are the text's UTF-8, so that a stream of tokens is shown with
 `codecs.getincrementaldecoder("utf-8")("replace")` and never splits a character.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol, SupportsIndex, runtime_checkable
+from typing import Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 from jaxtyping import UInt16
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer, SymbolTokenizer
+from mlx_attn.text import characters, subwords
 from mlx_attn.text.downloads import data_directory
-from mlx_attn.text.subwords import GPT2Tokenizer, SubwordTokenizer
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What training and sampling need of a tokenizer; see the package for the kinds."""
+    """The methods that training and sampling use; see the module for the kinds."""
 
     kind: str
     vocab_size: int
@@ -46,42 +45,24 @@ class Tokenizer(Protocol):
         ...
 
     def token_bytes(self, token: SupportsIndex) -> bytes:
-        """The bytes that `token` stands for.
-
-        Raises:
-            ConfigError: `token` is outside the vocabulary.
-        """
+        """The bytes that `token` stands for; ConfigError outside the vocabulary."""
         ...
 
     def save(self, directory: Path) -> None:
-        """Writes `tokenizer.json`, and `tokenizer.model` where there is one, into `directory`.
-
-        Raises:
-            RunError: The files cannot be written.
-        """
+        """Writes `tokenizer.json`, and the file that its kind needs beside it."""
         ...
 
 
-_TRAINERS: dict[str, Callable[[str, int, Path], Tokenizer]] = {
-    "char": lambda text, vocab_size, directory: CharacterTokenizer.train(text),
-    "byte": lambda text, vocab_size, directory: ByteTokenizer(),
-    "bpe": lambda text, vocab_size, directory: SubwordTokenizer.train("bpe", text, vocab_size),
-    "unigram": lambda text, vocab_size, directory: SubwordTokenizer.train(
-        "unigram", text, vocab_size
-    ),
-    "gpt2": lambda text, vocab_size, directory: GPT2Tokenizer.published(directory),
+_CLASSES = {
+    "char": characters.CharacterTokenizer,
+    "byte": characters.ByteTokenizer,
+    "bpe": subwords.SubwordTokenizer,
+    "unigram": subwords.SubwordTokenizer,
+    "gpt2": subwords.GPT2Tokenizer,
+    "symbols": characters.SymbolTokenizer,
 }
 
-_LOADERS: dict[str, Callable[[dict[str, Any], Path], Tokenizer]] = {
-    "char": CharacterTokenizer.load,
-    "byte": ByteTokenizer.load,
-    "bpe": SubwordTokenizer.load,
-    "unigram": SubwordTokenizer.load,
-    "gpt2": GPT2Tokenizer.load,
-    "symbols": SymbolTokenizer.load,
-}
-
-KINDS = tuple(_TRAINERS)
+KINDS = ("char", "byte", "bpe", "unigram", "gpt2")
 TRAINED = ("bpe", "unigram")  # the kinds that a vocabulary size is chosen for
 
 
@@ -92,7 +73,7 @@ def train_tokenizer(
 
     Args:
         kind: One of `KINDS`.
-        text: What the vocabulary is made from; `char` needs the whole text.
+        text: The text that the vocabulary is made from; `char` needs all of it.
         vocab_size: The most tokens that `bpe` and `unigram` may use; a short text yields fewer.
         directory: Where `gpt2` keeps its merges; `downloads.data_directory()` by default.
 
@@ -100,9 +81,17 @@ def train_tokenizer(
         ConfigError: An unknown kind, or a text or vocabulary size that cannot work.
         RunError: The merges of `gpt2` cannot be downloaded.
     """
-    if kind not in _TRAINERS:
-        raise ConfigError(f"unknown tokenizer {kind!r}: choose from {', '.join(KINDS)}")
-    return _TRAINERS[kind](text, vocab_size, directory or data_directory())
+    match kind:
+        case "char":
+            return characters.CharacterTokenizer.train(text)
+        case "byte":
+            return characters.ByteTokenizer()
+        case "bpe" | "unigram":
+            return subwords.SubwordTokenizer.train(kind, text, vocab_size)
+        case "gpt2":
+            return subwords.GPT2Tokenizer.published(directory or data_directory())
+        case _:
+            raise ConfigError(f"unknown tokenizer {kind!r}: choose from {', '.join(KINDS)}")
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
@@ -114,7 +103,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     path = directory / "tokenizer.json"
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-        return _LOADERS[settings["kind"]](settings, directory)
+        return _CLASSES[settings["kind"]].load(settings, directory)
     except FileNotFoundError as error:
         raise RunError(f"{error.filename}: no such file, so there is no tokenizer here") from error
     except OSError as error:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.characters import SymbolTokenizer
-from mlx_attn.text.tasks import TASKS, draw
+from mlx_attn.text.tasks import TASKS, Documents, draw
 from tests.text.tasks.solvers import SOLVERS
 
 tasks = pytest.mark.parametrize("task", TASKS)
@@ -113,3 +113,68 @@ def test_what_cannot_be_drawn_is_refused(arguments, message):
 def test_an_unknown_size_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError, match="recall has no size 'key'; it has"):
         draw("recall", 1, key=3)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "length", "floor"),
+    [(32, 64, 1.7054), (64, 128, 2.0631)],
+)
+def test_the_floor_is_the_cost_of_half_the_string(vocabulary, length, floor):
+    documents = draw("copy", 3, vocabulary=vocabulary, length=length)
+    assert documents.floor == pytest.approx(floor, abs=5e-5)
+
+
+def test_the_second_half_is_the_first_again():
+    documents = draw("copy", 50)
+    first, second = np.split(documents.places, 2, axis=1)
+    assert np.array_equal(first, second)
+    assert documents.answers[:, 32:].all()
+    assert not documents.answers[:, :32].any()
+
+
+def test_all_symbols_but_the_first_are_scored():
+    documents = draw("copy", 5)
+    assert not documents.scored[:, 0].any()
+    assert documents.scored[:, 1:].all()
+    assert documents.nats[:, 1:32] == pytest.approx(math.log(32))
+
+
+@pytest.fixture(scope="module")
+def chains() -> Documents:
+    return draw("markov", 4000)
+
+
+def mean_and_error(nats: np.ndarray) -> tuple[float, float]:
+    """Over documents."""
+    each = nats[:, 1:].mean(axis=1)
+    return float(each.mean()), float(each.std() / math.sqrt(len(each)))
+
+
+def test_a_uniform_guess_costs_the_logarithm_of_the_states(chains):
+    assert math.log(len(chains.symbols)) == pytest.approx(1.0986, abs=5e-5)
+
+
+def test_the_bayes_optimum_is_where_theory_has_it(chains):
+    mean, error = mean_and_error(chains.nats)
+    assert mean == pytest.approx(0.8854, abs=3 * math.hypot(error, 0.002))
+
+
+def test_counting_states_alone_lies_between_the_two(chains):
+    hot = np.eye(3)[chains.places]
+    seen = hot.cumsum(axis=1) - hot + 1
+    nats = -np.log((seen * hot).sum(axis=-1) / seen.sum(axis=-1))
+    mean, error = mean_and_error(nats)
+    assert mean == pytest.approx(1.0090, abs=3 * error)
+
+
+def test_no_predictor_of_the_same_chains_is_better_than_the_optimum(chains):
+    """Other pseudo-counts are worse, beyond sampling error; so no model ends below the floor."""
+    documents = np.arange(len(chains.places))
+    for prior in (0.3, 3.0):
+        seen, nats = np.full((len(documents), 3, 3), prior), np.zeros(chains.places.shape)
+        for t in range(1, chains.places.shape[1]):
+            row = seen[documents, chains.places[:, t - 1]]
+            nats[:, t] = np.log(row.sum(axis=-1) / row[documents, chains.places[:, t]])
+            seen[documents, chains.places[:, t - 1], chains.places[:, t]] += 1
+        mean, error = mean_and_error(nats - chains.nats)
+        assert mean > 3 * error
