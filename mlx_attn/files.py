@@ -52,12 +52,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Makes `folder` as needed and holds it: another process that asks for it waits its turn.
+    """Makes `folder` as needed and locks it: another process that asks for it waits its turn.
 
     A folder that is empty in the end is removed.
-
-    Raises:
-        RunError: The folder cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,21 +72,13 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes `data` to `path` in one step.
-
-    Raises:
-        RunError: The file cannot be written.
-    """
+    """Writes `data` to `path` in one step."""
     with atomic_write(path) as temporary:
         temporary.write_bytes(data)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes `text` to `path` as UTF-8 in one step, line endings as they are.
-
-    Raises:
-        RunError: The file cannot be written.
-    """
+    """Writes `text` to `path` as UTF-8 in one step, line endings as they are."""
     write_bytes(path, text.encode())
 
 

@@ -1,7 +1,7 @@
-"""Configuration classes as sets of keys: which there are, and what each may hold.
+"""Settings checked against the fields of the configuration classes.
 
-Settings reach the classes from files, flags and the environment; here they are held to the classes'
-own fields, so that a wrong key or a wrong type is one line and not a surprise later.
+They come from files, flags and the environment; a wrong key or a wrong type is one line here and
+not a surprise later.
 """
 
 import math

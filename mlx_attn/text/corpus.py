@@ -31,11 +31,11 @@ from jaxtyping import Int64, UInt8, UInt16
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import atomic_write, lock, write_text
-from mlx_attn.text import sources
+from mlx_attn.text import sources, tokenizers
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.downloads import Progress, data_directory
 from mlx_attn.text.subwords import sample
-from mlx_attn.text.tokenizers import TRAINED, Tokenizer, load_tokenizer, train_tokenizer
+from mlx_attn.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from mlx_attn.text.stories.dataset import StoryCorpus
@@ -135,7 +135,7 @@ def prepare(
     directory = directory or data_directory()
     origin = sources.read_source(source, directory, n_bytes, val_bytes, progress)
     kind = tokenizer if origin.symbols is None else SymbolTokenizer.kind
-    settings = (_FORMAT, origin.digest, kind, vocab_size if kind in TRAINED else None)
+    settings = (_FORMAT, origin.digest, kind, vocab_size if kind in tokenizers.TRAINED else None)
     digest = hashlib.blake2b(repr(settings).encode(), digest_size=16).hexdigest()
     folder = directory / "prepared" / digest
     if corpus := _open(folder, origin):
@@ -154,7 +154,7 @@ def _open(folder: Path, source: sources.Source) -> Corpus | None:
     try:
         record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
         train, val = (_open_split(folder, name, record[name]) for name in ("train", "val"))
-        return Corpus(source.name, source.digest, load_tokenizer(folder), train, val)
+        return Corpus(source.name, source.digest, tokenizers.load_tokenizer(folder), train, val)
     except (OSError, RunError, ValueError, KeyError, TypeError):
         return None
 
@@ -208,9 +208,9 @@ def _make_tokenizer(
     text = ""
     if kind == "char":
         text = "".join(set().union(*splits["train"].chunks(), *splits["val"].chunks()))
-    elif kind in TRAINED:
+    elif kind in tokenizers.TRAINED:
         text = sample(splits["train"].chunks(), splits["train"].n_characters)
-    return train_tokenizer(kind, text, vocab_size, directory)
+    return tokenizers.train_tokenizer(kind, text, vocab_size, directory)
 
 
 def _write_split(
@@ -335,7 +335,7 @@ def _start_worker(folder: Path) -> None:
     """Loads the tokenizer. A worker leaves Ctrl-C to its parent, and ends when that does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _worker_tokenizer.append(load_tokenizer(folder))
+    _worker_tokenizer.append(tokenizers.load_tokenizer(folder))
 
 
 def _end_with_parent() -> None:

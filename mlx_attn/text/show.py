@@ -1,4 +1,4 @@
-"""Texts and tasks as tables: which are known, what one is made of, what makes it predictable."""
+"""How texts and tasks look: tables of them, stories in colours, progress in lines."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ _STYLES = {
 
 
 def corpora_facts() -> list[dict[str, Any]]:
-    """The corpora known by name: what they are and whether they are here."""
+    """The corpora known by name, and whether they are here."""
     directory = data_directory()
     made = {"name": "tales", "bytes": None, "licence": "MIT, generated here", "digest": None}
     return [
@@ -46,7 +46,7 @@ def corpora_facts() -> list[dict[str, Any]]:
 
 
 def tasks_facts() -> list[dict[str, Any]]:
-    """The probing tasks: what each asks, and what it is predicted to tell apart."""
+    """The probing tasks, and the forms of attention that each is predicted to separate."""
     return [
         {"name": task.name, "asks": task.summary, "separates": task.separates, "sizes": task.sizes}
         for task in TASKS.values()
@@ -76,7 +76,7 @@ def corpora_table(facts: Sequence[dict[str, Any]]) -> Table:
 
 
 def corpus_facts(corpus: Corpus) -> dict[str, Any]:
-    """What a prepared text is made of."""
+    """The figures of a prepared text."""
     train, val = corpus.train, corpus.val
     bits = None
     if val.floor_nats is not None and val.scored is None:
@@ -127,8 +127,7 @@ def coloured(stories: Sequence[Story]) -> Text:
     return Text("\n\n").join([key, text])
 
 
-LONG = 20_000_000
-"""Bytes of text from which tokenizing takes long enough to speak of."""
+_LONG = 20_000_000  # bytes of text whose tokenizing takes long enough to report
 
 
 def download_lines(say: Callable[[str], None]) -> Callable[[int, int | None], None]:
@@ -139,7 +138,7 @@ def download_lines(say: Callable[[str], None]) -> Callable[[int, int | None], No
 def tokenizing_lines(say: Callable[[str], None]) -> Callable[[int, int], None]:
     """A callback for bytes done and in all of a text, which is silent when that is short."""
     lines = _lines("tokenizing", say)
-    return lambda done, total: lines(done, total) if total >= LONG else None
+    return lambda done, total: lines(done, total) if total >= _LONG else None
 
 
 def _lines(doing: str, say: Callable[[str], None]) -> Callable[[int, int | None], None]:

@@ -28,8 +28,7 @@ from jaxtyping import UInt16
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_bytes, write_text
-from mlx_attn.text.characters import LARGEST_VOCABULARY, ByteTable, utf8, write_settings
-from mlx_attn.text.downloads import GPT2_MERGES, fetch
+from mlx_attn.text import characters, downloads
 
 SMALLEST_VOCABULARY = 320  # 256 bytes, the unknown token, and room for letters and pieces
 SAMPLE = 4_000_000  # characters of text that a vocabulary is trained on, at most
@@ -63,7 +62,7 @@ def _encode_by_word(
     return np.concatenate(batches)
 
 
-class SubwordTokenizer(ByteTable):
+class SubwordTokenizer(characters.ByteTable):
     """A SentencePiece model (`bpe` or `unigram`) over 256 byte tokens and learned pieces."""
 
     def __init__(self, kind: str, model: bytes):
@@ -87,14 +86,14 @@ class SubwordTokenizer(ByteTable):
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
         """The token ids of `text`."""
-        utf8(text)
+        characters.utf8(text)
         words = map(re.Match.group, _WORDS.finditer(text))
         return _encode_by_word(words, self._processor.encode, self._byte_words)
 
     def save(self, directory: Path) -> None:
         """Writes `tokenizer.model`, SentencePiece's own format, and `tokenizer.json`."""
         write_bytes(directory / "tokenizer.model", self._model)
-        write_settings(directory, {"kind": self.kind, "blake2b": _digest(self._model)})
+        characters.write_settings(directory, {"kind": self.kind, "blake2b": _digest(self._model)})
 
     @classmethod
     def load(cls, settings: dict[str, Any], directory: Path) -> "SubwordTokenizer":
@@ -115,12 +114,13 @@ class SubwordTokenizer(ByteTable):
         Raises:
             ConfigError: `vocab_size` is out of range, or `text` holds no word.
         """
-        if not SMALLEST_VOCABULARY <= vocab_size <= LARGEST_VOCABULARY:
+        if not SMALLEST_VOCABULARY <= vocab_size <= characters.LARGEST_VOCABULARY:
             raise ConfigError(
                 f"a vocabulary of {vocab_size} is not possible for the {kind} tokenizer: choose "
-                f"{SMALLEST_VOCABULARY} (256 bytes and some pieces) to {LARGEST_VOCABULARY}"
+                f"{SMALLEST_VOCABULARY} (256 bytes and some pieces) to "
+                f"{characters.LARGEST_VOCABULARY}"
             )
-        utf8(text)
+        characters.utf8(text)
         words = _training_words(sample([text], len(text)), letters=(vocab_size - 257) // 2)
         first = next(words, None)
         if first is None:
@@ -184,7 +184,7 @@ _SPACE = "\t-\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3
 _FILE = "tokenizer.bpe"
 
 
-class GPT2Tokenizer(ByteTable):
+class GPT2Tokenizer(characters.ByteTable):
     """Token ids of GPT-2: 256 bytes, one for each merge, and the end of text (50256) last.
 
     As in the book, `<|endoftext|>` written in a text is the one token.
@@ -203,7 +203,7 @@ class GPT2Tokenizer(ByteTable):
     @classmethod
     def published(cls, directory: Path) -> "GPT2Tokenizer":
         """The tokenizer of the published models; downloads its merges to `directory` once."""
-        path = fetch(GPT2_MERGES, directory)
+        path = downloads.fetch(downloads.GPT2_MERGES, directory)
         try:
             return cls(path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -211,7 +211,7 @@ class GPT2Tokenizer(ByteTable):
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
         """The token ids of `text`."""
-        utf8(text)
+        characters.utf8(text)
         known = {END_OF_TEXT: [self.vocab_size - 1]}
         return _encode_by_word(_words(text), lambda words: map(self._merge, words), known)
 
@@ -224,7 +224,7 @@ class GPT2Tokenizer(ByteTable):
     def save(self, directory: Path) -> None:
         """Writes `tokenizer.bpe`, the merges, and `tokenizer.json`."""
         write_text(directory / _FILE, self._merges)
-        write_settings(directory, {"kind": self.kind, "vocab_size": self.vocab_size})
+        characters.write_settings(directory, {"kind": self.kind, "vocab_size": self.vocab_size})
 
     @classmethod
     def load(cls, settings: dict[str, Any], directory: Path) -> "GPT2Tokenizer":

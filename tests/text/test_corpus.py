@@ -89,7 +89,7 @@ def test_subwords_are_trained_on_the_training_text_alone(tmp_path, data):
 def test_the_second_time_nothing_is_made(file, data, monkeypatch):
     first = prepare(file, "bpe", 400, data)
     monkeypatch.setattr(corpus_module, "_build", never)
-    monkeypatch.setattr(corpus_module, "train_tokenizer", never)
+    monkeypatch.setattr(corpus_module.tokenizers, "train_tokenizer", never)
     again = prepare(file, "bpe", 400, data)
     assert again.digest == first.digest
     assert (again.train.tokens == first.train.tokens).all()

@@ -3,6 +3,7 @@
 import pytest
 
 from mlx_attn.errors import RunError
+from mlx_attn.text import downloads
 from mlx_attn.text import subwords as gpt2
 from mlx_attn.text.downloads import GPT2_MERGES
 from mlx_attn.text.subwords import GPT2Tokenizer
@@ -75,7 +76,7 @@ def test_the_merges_are_fetched_by_name(tmp_path, monkeypatch):
     path = tmp_path / "merges"
     path.write_text(MERGES, encoding="utf-8")
     asked = []
-    monkeypatch.setattr(gpt2, "fetch", lambda *what: asked.append(what) or path)
+    monkeypatch.setattr(downloads, "fetch", lambda *what: asked.append(what) or path)
     assert train_tokenizer("gpt2", "", directory=tmp_path).vocab_size == 262
     assert asked == [(GPT2_MERGES, tmp_path)]
 
@@ -84,6 +85,6 @@ def test_the_merges_are_fetched_by_name(tmp_path, monkeypatch):
 def test_a_file_that_is_no_list_of_merges_is_refused(content, tmp_path, monkeypatch):
     path = tmp_path / "merges"
     path.write_text(content, encoding="utf-8")
-    monkeypatch.setattr(gpt2, "fetch", lambda *what: path)
+    monkeypatch.setattr(downloads, "fetch", lambda *what: path)
     with pytest.raises(RunError, match="not GPT-2's merges"):
         GPT2Tokenizer.published(tmp_path)
