@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from mlx_attn.compare.report import summary_lines
-from mlx_attn.compare.wording import (
+from mlx_attn.compare.show import (
     between,
     number,
     places,
     probability,
     seeds_needed,
-    shown,
     signed,
+    visible,
 )
 
 
@@ -61,7 +61,7 @@ def test_the_interval_that_one_seed_does_not_have_is_a_dash():
 
 
 def test_what_cannot_be_seen_is_shown_as_its_code():
-    assert shown("a\u202eb\x00\n龍") == "a\\u202eb\\x00\n龍"
+    assert visible("a\u202eb\x00\n龍") == "a\\u202eb\\x00\n龍"
 
 
 def test_a_thousand_seeds_stands_for_more(comparison):
