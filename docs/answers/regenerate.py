@@ -41,8 +41,7 @@ def keep() -> None:
         shutil.copy(file, HERE / "findings" / file.name)
         if (TRAINED / file.stem / "comparison.json").exists():
             comparison = read_comparison(TRAINED / file.stem)
-            budget, delta = comparison.budgets[0], comparison.delta
-            draw = partial(forest_figure, budget, delta)
+            draw = partial(forest_figure, comparison.budgets[0], comparison)
             _, bitmap = save_figure(draw, HERE / "figures" / file.stem)
             bitmap.unlink()
 
@@ -63,19 +62,8 @@ def render(found: Mapping[str, Mapping[str, Any]]) -> str:
         trim_blocks=True,
         autoescape=False,
     )
-    numbers = Numbers(found)
-    names = (
-        "answer",
-        "difference",
-        "word",
-        "value",
-        "number",
-        "table",
-        "seeds",
-        "spread",
-        "noise",
-    )
-    functions = {name: getattr(numbers, name) for name in names}
+    names = ("word", "number", "table", "seeds", "spread", "noise")
+    functions = {name: getattr(Numbers(found), name) for name in names}
     return environment.get_template("answers.md.jinja").render(found=found, **functions)
 
 
@@ -84,10 +72,6 @@ class Numbers:
 
     def __init__(self, found: Mapping[str, Mapping[str, Any]]):
         self.found = found
-
-    def answer(self, claim: str) -> str:
-        """Whether a claim holds."""
-        return self.found[claim]["answer"]
 
     def seeds(self, claim: str) -> int:
         """Seeds of a claim's verdict."""
@@ -106,17 +90,9 @@ class Numbers:
         verdict = self.found[claim]["noise"]
         return f"{verdict['word']}, {_interval(verdict)}"
 
-    def value(self, claim: str, arm: str, budget: str | None = None, form: str = ".4f") -> str:
-        """The mean of what was measured of an arm."""
-        return format(self._arm(claim, arm, budget)["value"], form)
-
     def word(self, claim: str, arm: str, budget: str | None = None) -> str:
         """The verdict on an arm."""
         return self._arm(claim, arm, budget)["verdict"]["word"]
-
-    def difference(self, claim: str, arm: str, budget: str | None = None) -> str:
-        """Mean paired difference with its interval."""
-        return _interval(self._arm(claim, arm, budget)["verdict"])
 
     def table(self, claim: str, budget: str | None = None) -> str:
         """All arms of a claim under a budget, as a Markdown table."""

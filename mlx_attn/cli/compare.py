@@ -293,8 +293,9 @@ def _run(
 
 def _conclude(comparison: "Comparison", directory: Path, as_json: bool) -> None:
     """The result on stdout, and the report beside the trainings."""
-    from mlx_attn.compare.report import summary_lines, verdict_tables, write_report
+    from mlx_attn.compare.report import write_report
     from mlx_attn.compare.result import save_comparison
+    from mlx_attn.compare.show import summary_lines, verdict_tables
     from mlx_attn.ui.terminal import stdout_console
 
     save_comparison(comparison, directory)

@@ -2,12 +2,8 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from mlx_attn.compare.result import Comparison
 
 _PATH = click.Path(path_type=Path)
 
@@ -30,51 +26,25 @@ def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool
     DIR is a comparison's directory, or its name in runs/. Its report is written there, as
     report.html, one page that needs no network, and as report.md.
     """
+    from mlx_attn.compare import report, show
     from mlx_attn.compare.result import read_comparison
+    from mlx_attn.runs import RUNS
+    from mlx_attn.ui.terminal import stdout_console
 
     if markdown and as_json:
         raise click.UsageError("--markdown and --json both print to stdout: choose one")
-    directory = _found(directory)
+    named = RUNS / directory
+    directory = named if named.is_dir() and not directory.exists() else directory
     comparison = read_comparison(directory)
-    files = _figures(comparison, figures)
+    files = report.save_figures(comparison, figures) if figures else []
     if as_json:
         click.echo(json.dumps(comparison.as_dict()))
     elif markdown:
-        _print_markdown(comparison)
+        click.echo(report.as_markdown(report.report_of(comparison)), nl=False)
     else:
-        files += _report(comparison, directory)
+        stdout_console().print(show.verdict_tables(comparison))
+        for line in show.summary_lines(comparison):
+            click.echo(line)
+        files += report.write_report(comparison, directory)
     for file in files:
         click.echo(f"wrote {file}", err=True)
-
-
-def _found(directory: Path) -> Path:
-    """The directory, or that of the name in runs/."""
-    from mlx_attn.runs import RUNS
-
-    named = RUNS / directory
-    return named if named.is_dir() and not directory.exists() else directory
-
-
-def _figures(comparison: "Comparison", directory: Path | None) -> list[Path]:
-    if directory is None:
-        return []
-    from mlx_attn.compare.report import save_figures
-
-    return save_figures(comparison, directory)
-
-
-def _print_markdown(comparison: "Comparison") -> None:
-    from mlx_attn.compare.report import as_markdown, report_of
-
-    click.echo(as_markdown(report_of(comparison)), nl=False)
-
-
-def _report(comparison: "Comparison", directory: Path) -> list[Path]:
-    """Show the answer, and write the report; returns the paths."""
-    from mlx_attn.compare.report import summary_lines, verdict_tables, write_report
-    from mlx_attn.ui.terminal import stdout_console
-
-    stdout_console().print(verdict_tables(comparison))
-    for line in summary_lines(comparison):
-        click.echo(line)
-    return write_report(comparison, directory)

@@ -1,7 +1,7 @@
 """The figures of a report. Every arm has one colour, marker and dash pattern in all of them."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from mlx_attn.compare import show
-from mlx_attn.compare.result import ArmResult, BudgetResult, Comparison, TrialResult, Tuning
+from mlx_attn.compare.result import ArmResult, BudgetResult, Comparison, TrialResult
 from mlx_attn.ui.plots import COLOURS, panels
 from mlx_attn.ui.terminal import count
 
@@ -41,6 +41,10 @@ COSTS = {
 }
 """What an arm costs, and what that is called."""
 
+_RANGE = "Lines are means over seeds, bands reach from the lowest seed to the highest."
+
+_BARS = "bars reach from the lowest seed to the highest."
+
 _BAND = {"color": "#0072b2", "alpha": 0.15, "linewidth": 0}
 _GREY = "#7f7f7f"
 _MARKERS, _DASHES = "osD^vPX*", ("-", "--", "-.", ":")
@@ -48,7 +52,7 @@ _NAME = 20
 """Characters of a name on one line."""
 
 
-class Mark(NamedTuple):
+class _Mark(NamedTuple):
     """How an arm is drawn; never told apart by colour alone."""
 
     label: str
@@ -67,15 +71,12 @@ class Mark(NamedTuple):
         return {**looks, "markersize": size, "label": self.label}
 
 
-Marks = Mapping[str, Mark]
-
-
-def marks_of(comparison: Comparison) -> Marks:
+def _marks(comparison: Comparison) -> dict[str, _Mark]:
     """A mark for every arm, the same under all budgets."""
     arms = [arm.arm for budget in comparison.budgets for arm in budget.arms]
     names = dict.fromkeys([*arms, *(tuning.arm for tuning in comparison.tunings)])
     return {
-        name: Mark(
+        name: _Mark(
             show.visible(name),
             COLOURS[(i + 1) % len(COLOURS)],
             _MARKERS[i % len(_MARKERS)],
@@ -157,14 +158,9 @@ def x_axis(budget: BudgetResult) -> tuple[str, str]:
     return "step", f"step (of {per_step.pop():,} tokens)" if len(per_step) == 1 else "step"
 
 
-def forest_figure(budget: BudgetResult, delta: float) -> "Figure":
-    """Differences of loss to the control: a dot per seed, the mean, its interval, the delta band.
-
-    Args:
-        budget: The arms under one budget, with verdicts.
-        delta: Half the width of the band, in nats per token.
-    """
-    verdicts = budget.verdicts
+def forest_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
+    """Differences of loss to the control: a dot per seed, their mean, its interval, delta."""
+    verdicts, delta = budget.verdicts, comparison.delta
     figure, (axis,) = panels(1, 1, (WIDTH, 1 + 0.5 * len(verdicts)))
     if delta:
         axis.axvspan(-delta, delta, **_BAND)
@@ -189,9 +185,10 @@ def forest_figure(budget: BudgetResult, delta: float) -> "Figure":
     return figure
 
 
-def curves_figure(budget: BudgetResult, marks: Marks, delta: float) -> "Figure":
+def curves_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     """Loss through training, and its paired difference to the control: mean and range of seeds."""
     x, label = x_axis(budget)
+    marks, delta = _marks(comparison), comparison.delta
     control, *others = budget.arms
     figure, (losses, differences) = panels(2, 1, (WIDTH, 1.9), sharex=True)
     lines = [_draw(losses, series(arm, x, "val_loss"), marks[arm.arm]) for arm in budget.arms]
@@ -205,9 +202,9 @@ def curves_figure(budget: BudgetResult, marks: Marks, delta: float) -> "Figure":
     return _with_legend(figure, losses)
 
 
-def accuracy_figure(budget: BudgetResult, marks: Marks) -> "Figure":
+def accuracy_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     """The share of tokens predicted right through training: mean and range of seeds."""
-    x, label = x_axis(budget)
+    marks, (x, label) = _marks(comparison), x_axis(budget)
     figure, (axis,) = panels(1, 1, (WIDTH, 2.6))
     for arm in budget.arms:
         _draw(axis, series(arm, x, "accuracy"), marks[arm.arm])
@@ -215,8 +212,9 @@ def accuracy_figure(budget: BudgetResult, marks: Marks) -> "Figure":
     return _with_legend(figure, axis)
 
 
-def ranks_figure(budget: BudgetResult, marks: Marks) -> "Figure":
+def ranks_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     """Effective rank of the heads' matrices through training: mean and range of seeds."""
+    marks = _marks(comparison)
     figure, axes = panels(2, 2, (WIDTH / 2, 2.3), sharex=True)
     for axis, title, field in zip(axes, ("S", "VO"), ("scores", "value_outputs"), strict=True):
         for arm in budget.arms:
@@ -228,8 +226,9 @@ def ranks_figure(budget: BudgetResult, marks: Marks) -> "Figure":
     return _with_legend(figure, axes[0])
 
 
-def costs_figure(budget: BudgetResult, marks: Marks) -> "Figure":
+def costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     """Loss against each cost; bars from the lowest to the highest seed."""
+    marks = _marks(comparison)
     figure, axes = panels(len(COSTS), 2, (WIDTH / 2, 1.8), sharey=True)
     for axis, (field, label) in zip(axes, COSTS.items(), strict=True):
         for arm in budget.arms:
@@ -251,9 +250,9 @@ def cost(arm: ArmResult, field: str) -> float:
     return float(getattr(arm, field))
 
 
-def abilities_figure(budget: BudgetResult, marks: Marks) -> "Figure":
+def abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     """What each ability adds to the loss: a row per ability, a mark per arm."""
-    names = abilities(budget)
+    marks, names = _marks(comparison), abilities(budget)
     figure, (axis,) = panels(1, 1, (WIDTH, 1.1 + 0.42 * len(names)))
     apart = 0.7 / len(budget.arms)
     for i, arm in enumerate(budget.arms):
@@ -281,10 +280,11 @@ def ability_values(arm: ArmResult, names: Sequence[str]) -> Float64[np.ndarray, 
     return np.array([[training.abilities[name] for name in names] for training in arm.trainings])
 
 
-def tuning_figure(tunings: Sequence[Tuning], marks: Marks) -> "Figure":
+def tuning_figure(_: BudgetResult | None, comparison: Comparison) -> "Figure":
     """Loss against the factor of the learning rates; a ring around every arm's best."""
+    marks = _marks(comparison)
     figure, (axis,) = panels(1, 1, (WIDTH, 2.8))
-    for tuning in tunings:
+    for tuning in comparison.tunings:
         mark, best = marks[tuning.arm], tuning.losses.get(tuning.best)
         known = sorted((factor, loss) for factor, loss in tuning.losses.items() if loss is not None)
         at, losses = np.array(known).reshape(-1, 2).T
@@ -298,7 +298,7 @@ def tuning_figure(tunings: Sequence[Tuning], marks: Marks) -> "Figure":
     return _with_legend(figure, axis)
 
 
-def _draw(axis: Any, line: Series | None, mark: Mark) -> Series | None:
+def _draw(axis: Any, line: Series | None, mark: _Mark) -> Series | None:
     """The mean as a line in the range of the seeds; returns what was drawn."""
     if line is None:
         return None
@@ -331,3 +331,43 @@ def _with_legend(figure: "Figure", axis: Any) -> "Figure":
     columns = 1 if max(map(len, labels), default=0) > 24 else 2
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     return figure
+
+
+FIGURES: dict[str, tuple[Callable[[Any, Comparison], "Figure"], str, str]] = {
+    "forest": (
+        forest_figure,
+        "Differences of loss to {control}",
+        "Small dots are seeds, paired with {control}'s; the large mark is their mean, its line the "
+        "{interval}. Below zero an arm is better than {control}; within the band a difference "
+        "counts as none.",
+    ),
+    "curves": (
+        curves_figure,
+        "Validation loss through training",
+        f"{_RANGE} Above the loss, below its paired difference to {{control}}, with the band that "
+        "counts as none. The first losses lie above the figure.",
+    ),
+    "accuracy": (accuracy_figure, "Share of tokens predicted right through training", _RANGE),
+    "costs": (
+        costs_figure,
+        "Loss against what it costs",
+        f"Lower is better, further left is cheaper; {_BARS}",
+    ),
+    "abilities": (
+        abilities_figure,
+        "What each ability adds to the loss",
+        f"In bits per byte above the exact floor of the text; {_BARS}",
+    ),
+    "ranks": (
+        ranks_figure,
+        "Effective rank of the heads' matrices through training",
+        f"S makes the scores, VO is what a head moves x by. {_RANGE}",
+    ),
+    "tuning": (
+        tuning_figure,
+        "Loss against the learning rate",
+        "Means over {seeds} that play no part in the verdicts; a ring marks the factor that was "
+        "chosen.",
+    ),
+}
+"""How each is drawn of a budget of a comparison, its title, and how to read it."""

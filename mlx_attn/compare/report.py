@@ -1,23 +1,21 @@
-"""The report of a comparison: one structure of sections, shown as a page, Markdown or tables.
+"""The report of a comparison: one structure of sections, written as a page or as Markdown.
 
-`report_of` makes the structure, the answer first and what it rests on last. `as_html` and
-`as_markdown` write all of it; a terminal gets `verdict_tables` and `summary_lines`.
+`report_of` makes the structure, the answer first and what it rests on last; `as_html` and
+`as_markdown` write it. What a terminal gets of it is in show.py.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Group
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from mlx_attn.compare import figures, show, statistics
-from mlx_attn.compare.result import AATest, ArmResult, BudgetResult, Comparison, TrialResult
+from mlx_attn.compare.result import ArmResult, BudgetResult, Comparison, TrialResult
 from mlx_attn.compare.show import MISSING, between, number, places, signed, visible
 from mlx_attn.files import write_text
 from mlx_attn.ui.plots import figure_for_page, markup, render, save_figure
@@ -33,19 +31,10 @@ SOLVED = 0.99
 WRITTEN = 700
 """Characters of a sample that are shown."""
 
-BUDGETS = {
-    "steps": "equal steps",
-    "seconds": "equal training time",
-    "params": "equal parameters",
-}
-"""What a budget makes equal."""
-
 WORDS = (
     "Equivalent: the difference is shown to be smaller than what counts as one, zero or not. "
     "Better and worse: it is shown not to be zero. Undecided: these seeds show neither."
 )
-
-RANGE = "Lines are means over seeds, bands reach from the lowest seed to the highest."
 
 _COURSE_ROWS = 9
 """Of a table about the course of a training."""
@@ -61,23 +50,15 @@ class Table:
     wordy: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure, and the tables that hold its numbers.
-
-    Attributes:
-        name: Of its file, without the ending.
-        title: What is shown.
-        text: How to read it.
-        draw: Makes the figure.
-        tables: Beside it on a page.
-    """
+    """A figure; its file's name, its title, how to read it, and the tables with its numbers."""
 
     name: str
     title: str
     text: str
     draw: Callable[[], "Figure"]
-    tables: Sequence[Table] = ()
+    tables: Sequence[Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +66,12 @@ class Section:
     """A heading and what stands below it, in the order of the fields.
 
     Attributes:
-        heading: Its name.
         answers: Verdicts, each with its sentences.
         code: Text to be copied, such as a command.
         text: Paragraphs.
-        plots: Figures with their tables.
-        tables: Without a figure.
+        tables: Those without a figure.
         notes: Paragraphs that must not be overlooked.
         samples: Names of arms, each with what its model writes.
-        parts: Sections within.
     """
 
     heading: str
@@ -125,12 +103,11 @@ class Report:
 
 def report_of(comparison: Comparison) -> Report:
     """The report of a comparison."""
-    marks = figures.marks_of(comparison)
     sections = (
         _answers(comparison),
         _noise(comparison),
-        *(_budget(budget, comparison, marks) for budget in comparison.budgets),
-        _tuning(comparison, marks),
+        *(_budget(budget, comparison) for budget in comparison.budgets),
+        _tuning(comparison),
         _samples(comparison),
         _settings(comparison),
         Section(
@@ -140,79 +117,23 @@ def report_of(comparison: Comparison) -> Report:
             tables=[_pairs("Versions and machine", comparison.versions)],
         ),
     )
-    return Report(
-        comparison.name, comparison.question, [section for section in sections if section]
-    )
+    return Report(comparison.name, comparison.question, [one for one in sections if one])
 
 
 def _answers(comparison: Comparison) -> Section:
     """What was found of every arm, and all verdicts in one table."""
-    arms = _judged(comparison)
+    arms = show.judged(comparison)
     if not arms:
-        text = ["There is nothing to compare with: only one arm was trained."]
-        return Section("Answer", text=text)
+        alone = "There is nothing to compare with: only one arm was trained."
+        return Section("Answer", text=[alone])
     summary = Table(
         f"Verdicts, and mean differences to {comparison.control} in nats per token",
-        ["arm", *map(_name, comparison.budgets)],
+        ["arm", *map(show.budget_name, comparison.budgets)],
         [[arm, *(_cell(b, arm, comparison.delta) for b in comparison.budgets)] for arm in arms],
     )
-    answers = [_answer(comparison, arm) for arm in arms]
+    answers = [show.answer_of(comparison, arm) for arm in arms]
     tables = [summary] if len(comparison.budgets) > 1 else []
     return Section("Answer", answers, text=[WORDS], tables=tables)
-
-
-def _judged(comparison: Comparison) -> list[str]:
-    """Arms with a verdict under some budget, in order."""
-    return list(dict.fromkeys(arm for budget in comparison.budgets for arm in budget.verdicts))
-
-
-def _answer(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
-    """The verdict under the first budget that has one, and sentences on it and on the others."""
-    first, *others = [budget for budget in comparison.budgets if arm in budget.verdicts]
-    where = f"With {_name(first)}, " if len(comparison.budgets) > 1 else ""
-    elsewhere: dict[str, list[str]] = {}
-    for budget in others:
-        verdict = budget.verdicts[arm]
-        difference = signed(verdict.mean, places(comparison.delta))
-        said = f"with {_name(budget)} ({difference})"
-        elsewhere.setdefault(verdict.word, []).append(said)
-    for budget in comparison.budgets:
-        if arm in budget.refused:
-            elsewhere.setdefault("not to be had", []).append(f"with {_name(budget)}")
-    also = [f"{word.capitalize()} {' and '.join(said)}." for word, said in elsewhere.items()]
-    verdict = first.verdicts[arm]
-    return verdict.word, [f"{where}{_finding(arm, verdict, comparison)}", *also]
-
-
-def _finding(arm: str, verdict: statistics.Verdict, comparison: Comparison) -> str:
-    """A verdict with its numbers, as a sentence."""
-    control, unit, more = comparison.control, " nats per token", ""
-    said = f"{arm} is {verdict.word} than {control}"
-    if verdict.word == "equivalent":
-        said = f"{arm} is equivalent to {control} within {comparison.delta:g}{unit}"
-        unit = ""
-    if verdict.word == "undecided":
-        said = f"{arm} against {control} is undecided"
-    if verdict.interval and verdict.seeds_needed is not None:
-        more = f"; about {show.seeds_needed(verdict)} seeds would decide"
-    return f"{said}: {_numbers(verdict, comparison, unit)}{more}."
-
-
-def _numbers(verdict: statistics.Verdict, comparison: Comparison, unit: str) -> str:
-    decimals = places(comparison.delta)
-    mean, interval = signed(verdict.mean, decimals), between(verdict.interval, decimals)
-    seeds = plural(len(verdict.differences), "seed")
-    if interval == MISSING:
-        return f"{mean}{unit}, {seeds}, too few for an interval"
-    return f"{mean}{unit}, {_interval(comparison)} {interval}, {seeds}"
-
-
-def _interval(comparison: Comparison) -> str:
-    return f"{100 * comparison.confidence:g} % interval"
-
-
-def _name(budget: BudgetResult) -> str:
-    return BUDGETS.get(budget.budget, f"equal {budget.budget}")
 
 
 def _cell(budget: BudgetResult, arm: str, delta: float) -> str:
@@ -227,50 +148,61 @@ def _noise(comparison: Comparison) -> Section:
     noise, control = comparison.noise, comparison.control
     if noise is None:
         return Section("Noise", text=["The control was not compared with itself."])
-    warning = (
-        f"{control} differs from itself: seeds vary more than these intervals allow for, so take "
-        "the verdicts with care."
-    )
-    differs = noise.verdict.word in ("better", "worse")
-    return Section("Noise", text=[_noise_text(noise, comparison)], notes=[warning] * differs)
+    text, differs = show.noise_text(noise, comparison), noise.verdict.word in ("better", "worse")
+    warning = "seeds vary more than these intervals allow for, so take the verdicts with care."
+    notes = [f"{control} differs from itself: {warning}"] if differs else []
+    return Section("Noise", text=[text], notes=notes)
 
 
-def _noise_text(noise: AATest, comparison: Comparison) -> str:
-    repeat = (
-        "Two trainings with the same seed end with the same loss to the last bit"
-        if noise.repeat_difference == 0
-        else f"Two trainings with the same seed differ by up to {noise.repeat_difference:.2g} nats"
-    )
-    control, spread = comparison.control, number(noise.seed_spread, places(comparison.delta) + 1)
-    numbers = _numbers(noise.verdict, comparison, " nats per token")
-    return (
-        f"{repeat}. Between seeds the loss of {control} has a standard deviation of {spread} nats. "
-        f"Against itself, with other seeds, {control} is {noise.verdict.word}: {numbers}."
-    )
-
-
-def _budget(budget: BudgetResult, comparison: Comparison, marks: figures.Marks) -> Section:
+def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
     """All that was measured under one budget."""
     refused = [f"{arm} cannot be had: {why}" for arm, why in budget.refused.items()]
-    heading = _name(budget).capitalize()
+    heading = show.budget_name(budget).capitalize()
     if not budget.arms:
         return Section(heading, text=refused)
+
+    def plots(kind: str, *tables: Table) -> list[Plot]:
+        return _plots(kind, comparison, budget, tables)
+
+    losses = _course("Mean validation loss, nats per token", budget, "val_loss", 4)
+    shares = _course("Mean share predicted right", budget, "accuracy", 3)
+    scores = _course("Effective rank of S, mean", budget, "scores", 2, "ranks")
+    outputs = _course("Effective rank of VO, mean", budget, "value_outputs", 2, "ranks")
     parts = (
-        _differences(budget, comparison),
-        _losses(budget, comparison),
-        _solved(budget, comparison),
-        _through_training(budget, comparison, marks),
-        _costs(budget, marks),
-        _abilities(budget, marks),
-        _ranks(budget, marks),
+        Section("Differences", plots=plots("forest", _differences(budget, comparison))),
+        Section("Losses", tables=[_losses(budget, comparison)]),
+        Section("Solved", tables=_solved(budget, comparison)),
+        Section("Through training", plots=plots("curves", losses) + plots("accuracy", shares)),
+        Section("Costs", plots=plots("costs", _costs(budget))),
+        Section("Abilities", plots=plots("abilities", _abilities(budget))),
+        Section("Rank", plots=plots("ranks", scores, outputs)),
     )
     return Section(heading, text=refused, parts=[part for part in parts if part])
 
 
-def _differences(budget: BudgetResult, comparison: Comparison) -> Section:
+def _plots(
+    kind: str, comparison: Comparison, budget: BudgetResult | None, tables: Sequence[Table]
+) -> list[Plot]:
+    """A figure with its tables; none where these have nothing to show."""
+    draw, title, text = figures.FIGURES[kind]
+    facts = {"control": comparison.control, "interval": show.interval_name(comparison)}
+    facts["seeds"] = plural(len(comparison.tunings[0].seeds), "seed") if comparison.tunings else ""
+    return [
+        Plot(
+            name=f"{kind}-{budget.budget}" if budget else kind,
+            title=title.format(**facts),
+            text=text.format(**facts),
+            draw=partial(draw, budget, comparison),
+            tables=tables,
+        )
+    ] * any(table.rows for table in tables)
+
+
+def _differences(budget: BudgetResult, comparison: Comparison) -> Table:
     control, decimals = comparison.control, places(comparison.delta)
-    names = ["arm", "difference", _interval(comparison), "verdict", "Holm p", "equivalence p"]
-    table = Table(
+    interval = show.interval_name(comparison)
+    names = ["arm", "difference", interval, "verdict", "Holm p", "equivalence p"]
+    return Table(
         f"Loss less that of {control}, in nats per token, paired by seed",
         [*names, "bootstrap interval", "could find", "seeds needed"],
         [
@@ -288,24 +220,14 @@ def _differences(budget: BudgetResult, comparison: Comparison) -> Section:
             for arm, verdict in budget.verdicts.items()
         ],
     )
-    plot = Plot(
-        name=f"forest-{budget.budget}",
-        title=f"Differences of loss to {control}",
-        text=f"Small dots are seeds, paired with {control}'s; the large mark is their mean, its "
-        f"line the {_interval(comparison)}. Below zero an arm is better than {control}; within the "
-        "band a difference counts as none.",
-        draw=lambda: figures.forest_figure(budget, comparison.delta),
-        tables=[table],
-    )
-    return Section("Differences", plots=[plot] if budget.verdicts else [])
 
 
-def _losses(budget: BudgetResult, comparison: Comparison) -> Section:
+def _losses(budget: BudgetResult, comparison: Comparison) -> Table:
     """A row per arm; columns that no arm has are left out."""
     decimals = max(4, places(comparison.delta) + 1)
 
     def mean(field: str) -> Callable[[ArmResult], str]:
-        return lambda arm: number(_mean(arm, field), decimals)
+        return lambda arm: number(show.mean_of(arm, field), decimals)
 
     def spread(arm: ArmResult) -> str:
         losses = [training.val_loss for training in arm.trainings]
@@ -318,26 +240,19 @@ def _losses(budget: BudgetResult, comparison: Comparison) -> Section:
         "between seeds": spread,
         "bits per byte": mean("bits_per_byte"),
         "above floor": mean("above_floor"),
-        "accuracy": lambda arm: show.percent(_mean(arm, "accuracy")),
+        "accuracy": lambda arm: show.percent(show.mean_of(arm, "accuracy")),
     }
     cells = {name: [cell(arm) for arm in budget.arms] for name, cell in columns.items()}
     kept = {name: column for name, column in cells.items() if set(column) != {MISSING}}
     caption = "Mean validation loss in nats per token, and its standard deviation between seeds"
-    return Section("Losses", tables=[Table(caption, [*kept], [*zip(*kept.values(), strict=True)])])
+    return Table(caption, [*kept], [*zip(*kept.values(), strict=True)])
 
 
-def _mean(arm: ArmResult, field: str) -> float | None:
-    """A field's mean over the trainings that have it; None where none has."""
-    found = [getattr(training, field) for training in arm.trainings]
-    known = [value for value in found if value is not None]
-    return fmean(known) if known else None
-
-
-def _solved(budget: BudgetResult, comparison: Comparison) -> Section:
+def _solved(budget: BudgetResult, comparison: Comparison) -> list[Table]:
     """How often and how soon a task was solved; empty where no accuracy was measured."""
     curves = [training.curve for arm in budget.arms for training in arm.trainings]
     if not all(any(point.accuracy is not None for point in curve) for curve in curves):
-        return Section("Solved")
+        return []
     times = {arm.arm: [*map(_time_to_solve, arm.trainings)] for arm in budget.arms}
     control = times[budget.arms[0].arm]
     others = {arm: found for arm, found in times.items() if arm != comparison.control}
@@ -353,8 +268,8 @@ def _solved(budget: BudgetResult, comparison: Comparison) -> Section:
         f"Seeds that predicted {SOLVED:.0%} of the tokens right, and how soon; log-rank test "
         f"against {comparison.control}"
     )
-    headings = ["arm", "solved", _interval(comparison), "median steps", "Holm p"]
-    return Section("Solved", tables=[Table(caption, headings, rows)])
+    headings = ["arm", "solved", show.interval_name(comparison), "median steps", "Holm p"]
+    return [Table(caption, headings, rows)]
 
 
 def _time_to_solve(training: TrialResult) -> statistics.TimeToSolve:
@@ -362,40 +277,15 @@ def _time_to_solve(training: TrialResult) -> statistics.TimeToSolve:
     return statistics.TimeToSolve(steps=min(right, default=training.steps), solved=bool(right))
 
 
-def _through_training(
-    budget: BudgetResult, comparison: Comparison, marks: figures.Marks
-) -> Section:
-    losses = _course("Mean validation loss, nats per token", budget, "val_loss", 4)
-    shares = _course("Mean share predicted right", budget, "accuracy", 3)
-    plots = [
-        Plot(
-            name=f"curves-{budget.budget}",
-            title="Validation loss through training",
-            text=f"{RANGE} Above the loss, below its paired difference to {comparison.control}, "
-            "with the band that counts as none. The first losses lie above the figure.",
-            draw=lambda: figures.curves_figure(budget, marks, comparison.delta),
-            tables=losses,
-        ),
-        Plot(
-            name=f"accuracy-{budget.budget}",
-            title="Share of tokens predicted right through training",
-            text=RANGE,
-            draw=lambda: figures.accuracy_figure(budget, marks),
-            tables=shares,
-        ),
-    ]
-    return Section("Through training", plots=[plot for plot in plots if plot.tables])
-
-
 def _course(
     caption: str, budget: BudgetResult, field: str, decimals: int, points: str = "curve"
-) -> list[Table]:
-    """Means at a few places of the first arm's curve, a column per arm; none without curves."""
+) -> Table:
+    """Means at a few places of the first arm's curve, a column per arm; no rows without curves."""
     x, label = ("step", "step") if points == "ranks" else figures.x_axis(budget)
     lines = {arm.arm: figures.series(arm, x, field, points) for arm in budget.arms}
     known = {arm: line for arm, line in lines.items() if line}
     if not known:
-        return []
+        return Table(caption, [label], [])
     at = next(iter(known.values())).at
     at = at[np.unique(np.linspace(0, len(at) - 1, _COURSE_ROWS).astype(int))]
     columns = [
@@ -403,12 +293,12 @@ def _course(
         for line in known.values()
     ]
     names = [f"{value:,.4g}" if value < 1000 else f"{value:,.0f}" for value in at]
-    return [Table(caption, [label, *known], [*zip(names, *columns, strict=True)])]
+    return Table(caption, [label, *known], [*zip(names, *columns, strict=True)])
 
 
-def _costs(budget: BudgetResult, marks: figures.Marks) -> Section:
+def _costs(budget: BudgetResult) -> Table:
     sizes = ["arm", "parameters", "multiply-adds", "cache bytes per token"]
-    table = Table(
+    return Table(
         "Multiply-adds per token, forward, at full context; time and memory are means",
         [*sizes, "tokens per second", "training", "peak memory", "learning rate"],
         [
@@ -417,91 +307,46 @@ def _costs(budget: BudgetResult, marks: figures.Marks) -> Section:
                 f"{arm.params:,}",
                 count(arm.multiply_adds),
                 f"{arm.cache_bytes_per_token:,}",
-                count(_mean(arm, "tok_s") or 0),
+                count(show.mean_of(arm, "tok_s") or 0),
                 duration(figures.cost(arm, "seconds")),
-                memory(_mean(arm, "peak_memory") or 0),
+                memory(show.mean_of(arm, "peak_memory") or 0),
                 f"x {arm.lr_scale:g}",
             ]
             for arm in budget.arms
         ],
     )
-    plot = Plot(
-        name=f"costs-{budget.budget}",
-        title="Loss against what it costs",
-        text="Lower is better, further left is cheaper; bars reach from the lowest seed to the "
-        "highest.",
-        draw=lambda: figures.costs_figure(budget, marks),
-        tables=[table],
-    )
-    return Section("Costs", plots=[plot])
 
 
-def _abilities(budget: BudgetResult, marks: figures.Marks) -> Section:
+def _abilities(budget: BudgetResult) -> Table:
     names = figures.abilities(budget)
     means = {arm.arm: figures.ability_values(arm, names).mean(axis=0) for arm in budget.arms}
-    table = Table(
+    return Table(
         "Mean contribution to the loss above the floor, bits per byte",
         ["arm", *names],
-        [[arm, *(number(part, 4) for part in parts)] for arm, parts in means.items()],
+        [[arm, *(number(part, 4) for part in parts)] for arm, parts in means.items() if names],
     )
-    plot = Plot(
-        name=f"abilities-{budget.budget}",
-        title="What each ability adds to the loss",
-        text="In bits per byte above the exact floor of the text; bars reach from the lowest seed "
-        "to the highest.",
-        draw=lambda: figures.abilities_figure(budget, marks),
-        tables=[table],
-    )
-    return Section("Abilities", plots=[plot] if names else [])
 
 
-def _ranks(budget: BudgetResult, marks: figures.Marks) -> Section:
-    plot = Plot(
-        name=f"ranks-{budget.budget}",
-        title="Effective rank of the heads' matrices through training",
-        text=f"S makes the scores, VO is what a head moves x by. {RANGE}",
-        draw=lambda: figures.ranks_figure(budget, marks),
-        tables=[
-            *_course("Effective rank of S, mean", budget, "scores", 2, "ranks"),
-            *_course("Effective rank of VO, mean", budget, "value_outputs", 2, "ranks"),
-        ],
-    )
-    return Section("Rank", plots=[plot] if plot.tables else [])
-
-
-def _tuning(comparison: Comparison, marks: figures.Marks) -> Section:
+def _tuning(comparison: Comparison) -> Section:
     """How every arm's learning rate was found: a row per arm, a column per factor."""
-    tunings = comparison.tunings
+    heading, tunings = "Learning rates", comparison.tunings
     if not tunings:
-        text = ["Every arm has the learning rates of the settings."]
-        return Section("Learning rates", text=text)
+        return Section(heading, text=["Every arm has the learning rates of the settings."])
     factors = sorted({factor for tuning in tunings for factor in tuning.losses})
 
     def tried(losses: Mapping[float, float | None], factor: float) -> str:
-        if factor not in losses:
-            return "not tried"
-        loss = losses[factor]
-        return "diverged" if loss is None else number(loss, 4)
+        loss, why = losses.get(factor), "diverged" if factor in losses else "not tried"
+        return why if loss is None else number(loss, 4)
 
     table = Table(
         "Mean loss for each factor of the learning rates, nats per token",
         ["arm", *(f"x {factor:g}" for factor in factors), "chosen"],
         [[t.arm, *(tried(t.losses, f) for f in factors), f"x {t.best:g}"] for t in tunings],
     )
-    plot = Plot(
-        name="tuning",
-        title="Loss against the learning rate",
-        text=f"Means over {plural(len(tunings[0].seeds), 'seed')} that play no part in the "
-        "verdicts; a ring marks the factor that was chosen.",
-        draw=lambda: figures.tuning_figure(tunings, marks),
-        tables=[table],
-    )
-    edges = [tuning.arm for tuning in tunings if not tuning.interior]
-    note = (
-        f"{', '.join(edges)}: the best factor is at the edge of those tried, so a better one may "
-        "lie beyond it."
-    )
-    return Section("Learning rates", plots=[plot], notes=[note] if edges else [])
+    edges = ", ".join(tuning.arm for tuning in tunings if not tuning.interior)
+    beyond = "the best factor is at the edge of those tried, so a better one may lie beyond it."
+    notes = [f"{edges}: {beyond}"] if edges else []
+    return Section(heading, plots=_plots("tuning", comparison, None, [table]), notes=notes)
 
 
 def _samples(comparison: Comparison) -> Section:
@@ -512,14 +357,14 @@ def _samples(comparison: Comparison) -> Section:
     if not (first and samples):
         return Section("Samples")
     seed = next(iter(trained.values())).seed
-    text = f"What the models of seed {seed} write, greedily, with {_name(first)}."
+    text = f"What the models of seed {seed} write, greedily, with {show.budget_name(first)}."
     return Section("Samples", text=[text], samples=samples)
 
 
 def _settings(comparison: Comparison) -> Section:
     """What sets the arms apart, what all share, and the text."""
     arms = {arm.arm: arm.settings for budget in comparison.budgets for arm in budget.arms}
-    rows = [(name, _flat(settings)) for name, settings in arms.items()]
+    rows = [(name, show.settings_text(settings)) for name, settings in arms.items()]
     own = Table("What sets the arms apart", ["arm", "settings of its own"], rows, wordy=True)
     tables = [own] if rows else []
     tables.append(_pairs("What all arms share", comparison.settings))
@@ -527,28 +372,12 @@ def _settings(comparison: Comparison) -> Section:
 
 
 def _pairs(caption: str, values: Mapping[str, Any]) -> Table:
-    rows = [(name, _text(value)) for name, value in values.items()]
+    rows = [(name, show.value_text(value)) for name, value in values.items()]
     return Table(caption, ["name", "value"], rows, wordy=True)
 
 
-def _flat(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} = {_text(value)}" for key, value in settings.items()) or "none"
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, Mapping):
-        return _flat(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def as_html(report: Report) -> str:
-    """The page as text.
-
-    Raises:
-        RunError: jinja2 or matplotlib is not installed.
-    """
+    """The page, without anything that it would have to load."""
     return render("report", report=report, drawn=_drawn, visible=visible, slug=_slug)
 
 
@@ -560,8 +389,7 @@ def _drawn(plot: Plot) -> "Markup":
 
 def _slug(*sections: Section) -> str:
     """What an address calls a section."""
-    headings = " ".join(section.heading for section in sections)
-    return re.sub(r"\W+", "-", headings.lower()).strip("-")
+    return re.sub(r"\W+", "-", " ".join(one.heading for one in sections).lower()).strip("-")
 
 
 def as_markdown(report: Report) -> str:
@@ -605,63 +433,16 @@ def _fenced(text: str) -> str:
     return f"{fence}text\n{visible(text)}\n{fence}"
 
 
-_STYLES = {"better": "green", "worse": "red", "equivalent": "cyan"}
-
-
-def summary_lines(comparison: Comparison) -> list[str]:
-    """The answer for every arm, one line each."""
-    return [visible(" ".join(_answer(comparison, arm)[1])) for arm in _judged(comparison)]
-
-
-def verdict_tables(comparison: Comparison) -> Group:
-    """A table per budget: every arm's loss, difference, interval and verdict; a line between."""
-    return Group(*(line for b in comparison.budgets for line in _verdicts(b, comparison)))
-
-
-def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
-    decimals = places(comparison.delta)
-    title = f"{_name(budget)}: nats per token, differences to {visible(comparison.control)}"
-    looks: dict[str, Any] = {"title_justify": "left", "title_style": "", "padding": (0, 2, 0, 0)}
-    table = RichTable(title=title, box=None, **looks)
-    table.add_column("arm", overflow="fold")
-    for heading in ("loss", "difference", _interval(comparison)):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for arm in budget.arms:
-        cells: list[str | Text] = [MISSING] * 3
-        if verdict := budget.verdicts.get(arm.arm):
-            word = Text(verdict.word, _STYLES.get(verdict.word, ""))
-            interval = between(verdict.interval, decimals)
-            cells = [signed(verdict.mean, decimals), interval, word]
-        loss = number(_mean(arm, "val_loss"), max(4, decimals))
-        table.add_row(Text(visible(arm.arm)), loss, *cells)
-    yield table
-    for arm, why in budget.refused.items():
-        yield Text(f"{visible(arm)} cannot be had: {visible(why)}", "dim")
-    yield ""
-
-
-HTML, MARKDOWN = "report.html", "report.md"
-
-
 def write_report(comparison: Comparison, directory: Path) -> list[Path]:
-    """Write report.html and report.md into a directory; returns their paths.
-
-    Raises:
-        RunError: jinja2 or matplotlib is not installed, or a file cannot be written.
-    """
+    """Write report.html and report.md into a directory; returns their paths."""
     report = report_of(comparison)
-    texts = {HTML: as_html(report), MARKDOWN: as_markdown(report)}
+    texts = {"report.html": as_html(report), "report.md": as_markdown(report)}
     for name, text in texts.items():
         write_text(directory / name, text)
     return [directory / name for name in texts]
 
 
 def save_figures(comparison: Comparison, directory: Path) -> list[Path]:
-    """Write every figure as SVG and PNG; returns their paths.
-
-    Raises:
-        RunError: matplotlib is not installed, or a file cannot be written.
-    """
+    """Write every figure as SVG and PNG; returns their paths."""
     plots = report_of(comparison).plots()
     return [path for plot in plots for path in save_figure(plot.draw, directory / plot.name)]

@@ -4,7 +4,9 @@ Progress is a bar on a terminal, a plain line an event in a pipe.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Any
 
 import rich.progress
 from rich.console import Console, Group
@@ -13,12 +15,22 @@ from rich.text import Text
 
 from mlx_attn.compare import claim, runner
 from mlx_attn.compare.comparison import ComparisonRun
-from mlx_attn.compare.result import Tuning
+from mlx_attn.compare.result import AATest, ArmResult, BudgetResult, Comparison
 from mlx_attn.compare.statistics import MOST_SEEDS, Verdict
-from mlx_attn.ui.terminal import duration, is_live
+from mlx_attn.ui.terminal import duration, is_live, plural
 
 MISSING = "-"
 """Stands for a number that there is not."""
+
+BUDGETS = {
+    "steps": "equal steps",
+    "seconds": "equal training time",
+    "params": "equal parameters",
+}
+"""What a budget makes equal."""
+
+VERDICTS = {"better": "green", "worse": "red", "equivalent": "cyan"}
+"""Their colours."""
 
 ANSWERS = {"holds": "green", "does not hold": "red", "undecided": "yellow"}
 """Of a claim, with their colours."""
@@ -81,6 +93,131 @@ def seeds_needed(verdict: Verdict) -> str:
     return f"{verdict.seeds_needed}{' or more' if verdict.seeds_needed >= MOST_SEEDS else ''}"
 
 
+def judged(comparison: Comparison) -> list[str]:
+    """Arms with a verdict under some budget, in order."""
+    return list(dict.fromkeys(arm for budget in comparison.budgets for arm in budget.verdicts))
+
+
+def answer_of(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
+    """The verdict under the first budget that has one, and sentences on it and on the others."""
+    first, *others = [budget for budget in comparison.budgets if arm in budget.verdicts]
+    where = f"With {budget_name(first)}, " if len(comparison.budgets) > 1 else ""
+    elsewhere: dict[str, list[str]] = {}
+    for budget in others:
+        verdict = budget.verdicts[arm]
+        difference = signed(verdict.mean, places(comparison.delta))
+        said = f"with {budget_name(budget)} ({difference})"
+        elsewhere.setdefault(verdict.word, []).append(said)
+    for budget in comparison.budgets:
+        if arm in budget.refused:
+            elsewhere.setdefault("not to be had", []).append(f"with {budget_name(budget)}")
+    also = [f"{word.capitalize()} {' and '.join(said)}." for word, said in elsewhere.items()]
+    verdict = first.verdicts[arm]
+    return verdict.word, [f"{where}{_finding(arm, verdict, comparison)}", *also]
+
+
+def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
+    """A verdict with its numbers, as a sentence."""
+    control, unit, more = comparison.control, " nats per token", ""
+    said = f"{arm} is {verdict.word} than {control}"
+    if verdict.word == "equivalent":
+        said = f"{arm} is equivalent to {control} within {comparison.delta:g}{unit}"
+        unit = ""
+    if verdict.word == "undecided":
+        said = f"{arm} against {control} is undecided"
+    if verdict.interval and verdict.seeds_needed is not None:
+        more = f"; about {seeds_needed(verdict)} seeds would decide"
+    return f"{said}: {_numbers(verdict, comparison, unit)}{more}."
+
+
+def _numbers(verdict: Verdict, comparison: Comparison, unit: str) -> str:
+    decimals = places(comparison.delta)
+    mean, interval = signed(verdict.mean, decimals), between(verdict.interval, decimals)
+    seeds = plural(len(verdict.differences), "seed")
+    if interval == MISSING:
+        return f"{mean}{unit}, {seeds}, too few for an interval"
+    return f"{mean}{unit}, {interval_name(comparison)} {interval}, {seeds}"
+
+
+def interval_name(comparison: Comparison) -> str:
+    """What the interval of a verdict is called."""
+    return f"{100 * comparison.confidence:g} % interval"
+
+
+def budget_name(budget: BudgetResult) -> str:
+    """What the budget makes equal."""
+    return BUDGETS.get(budget.budget, f"equal {budget.budget}")
+
+
+def noise_text(noise: AATest, comparison: Comparison) -> str:
+    """What the A/A run says of this machine and of what is measured."""
+    repeat = (
+        "Two trainings with the same seed end with the same loss to the last bit"
+        if noise.repeat_difference == 0
+        else f"Two trainings with the same seed differ by up to {noise.repeat_difference:.2g} nats"
+    )
+    control, spread = comparison.control, number(noise.seed_spread, places(comparison.delta) + 1)
+    numbers = _numbers(noise.verdict, comparison, " nats per token")
+    return (
+        f"{repeat}. Between seeds the loss of {control} has a standard deviation of {spread} nats. "
+        f"Against itself, with other seeds, {control} is {noise.verdict.word}: {numbers}."
+    )
+
+
+def mean_of(arm: ArmResult, field: str) -> float | None:
+    """A field's mean over the trainings that have it; None where none has."""
+    found = [getattr(training, field) for training in arm.trainings]
+    known = [value for value in found if value is not None]
+    return fmean(known) if known else None
+
+
+def summary_lines(comparison: Comparison) -> list[str]:
+    """The answer for every arm, one line each."""
+    return [visible(" ".join(answer_of(comparison, arm)[1])) for arm in judged(comparison)]
+
+
+def verdict_tables(comparison: Comparison) -> Group:
+    """A table per budget: every arm's loss, difference, interval and verdict; a line between."""
+    return Group(*(line for b in comparison.budgets for line in _verdicts(b, comparison)))
+
+
+def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
+    decimals = places(comparison.delta)
+    title = f"{budget_name(budget)}: nats per token, differences to {visible(comparison.control)}"
+    looks: dict[str, Any] = {"title_justify": "left", "title_style": "", "padding": (0, 2, 0, 0)}
+    table = Table(title=title, box=None, **looks)
+    table.add_column("arm", overflow="fold")
+    for heading in ("loss", "difference", interval_name(comparison)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for arm in budget.arms:
+        cells: list[str | Text] = [MISSING] * 3
+        if verdict := budget.verdicts.get(arm.arm):
+            word = Text(verdict.word, VERDICTS.get(verdict.word, ""))
+            interval = between(verdict.interval, decimals)
+            cells = [signed(verdict.mean, decimals), interval, word]
+        loss = number(mean_of(arm, "val_loss"), max(4, decimals))
+        table.add_row(Text(visible(arm.arm)), loss, *cells)
+    yield table
+    for arm, why in budget.refused.items():
+        yield Text(f"{visible(arm)} cannot be had: {visible(why)}", "dim")
+    yield ""
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Settings on one line."""
+    return ", ".join(f"{key} = {value_text(value)}" for key, value in settings.items()) or "none"
+
+
+def value_text(value: Any) -> str:
+    """A setting as a report writes it."""
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return settings_text(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 class Display:
     """The progress of a comparison on stderr.
 
@@ -141,11 +278,22 @@ def event_line(event: runner.ComparisonEvent) -> str:
             stored = f", {event.stored} of them finished before" if event.stored else ""
             return f"{event.stage}: {event.trainings} trainings{stored}"
         case runner.Finished():
-            return f"{_finished(event)}  ({event.left} left, {duration(event.seconds_left)})"
+            cell, outcome = event.cell, event.outcome
+            diverged = isinstance(outcome, runner.Diverged)
+            loss = "diverged" if diverged else f"{outcome.val_loss:.4f} nats per token"
+            name = f"{cell.arm}, seed {cell.seed}, learning rates x {cell.lr_scale:g}"
+            return f"{name}: {loss}  ({event.left} left, {duration(event.seconds_left)})"
         case runner.Tuned():
-            return _tuned(event.tuning)
+            found = event.tuning
+            rates = "rates" if found.knob == "lr" else "rate of S, lr / n_heads"
+            edge = "" if found.interior else " (the last one tried: the best may lie beyond it)"
+            return f"{found.arm}: learning {rates} x {found.best:g}{edge}"
         case runner.Planned():
-            return _planned(event)
+            plan = f"{event.seeds} seeds, about {event.minutes:.0f} minutes in all"
+            if event.resolves is None:
+                return plan
+            found = f"a difference of {event.resolves:.3f} nats would be found 4 times out of 5"
+            return f"{plan}; {found}"
         case _:
             return ""
 
@@ -170,27 +318,6 @@ def plan_rows(comparing: ComparisonRun) -> list[tuple[str, str]]:
     ]
 
 
-def _planned(event: runner.Planned) -> str:
-    plan = f"{event.seeds} seeds, about {event.minutes:.0f} minutes in all"
-    if event.resolves is None:
-        return plan
-    return f"{plan}; a difference of {event.resolves:.3f} nats would be found 4 times out of 5"
-
-
-def _finished(event: runner.Finished) -> str:
-    cell = event.cell
-    name = f"{cell.arm}, seed {cell.seed}, learning rates x {cell.lr_scale:g}"
-    if isinstance(event.outcome, runner.Diverged):
-        return f"{name}: diverged"
-    return f"{name}: {event.outcome.val_loss:.4f} nats per token"
-
-
-def _tuned(tuning: Tuning) -> str:
-    what = "learning rates" if tuning.knob == "lr" else "learning rate of S, lr / n_heads"
-    edge = "" if tuning.interior else " (the last one tried: the best may lie beyond it)"
-    return f"{tuning.arm}: {what} x {tuning.best:g}{edge}"
-
-
 def claims_table(claims: Iterable[claim.Claim]) -> Table:
     """All claims: name, statement, source."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
@@ -207,28 +334,20 @@ def finding_lines(finding: claim.Finding) -> Group:
     """What was found of a claim: the answer, and the numbers behind it."""
     answer = Text(f"{finding.claim}: ")
     answer.append(finding.answer, ANSWERS[finding.answer])
-    lines: list[Text] = [answer, Text(f"  {finding.statement}", "dim")]
-    lines += [Text(f"  {line}") for line in number_lines(finding)]
-    return Group(*lines, Text(""))
-
-
-def number_lines(finding: claim.Finding) -> Iterator[str]:
-    """The numbers of a finding, a line each."""
+    lines = [answer, Text(f"  {finding.statement}", "dim")]
     for budget, arms in finding.arms.items():
-        yield f"equal {budget}, {finding.unit}, {finding.seeds} seeds:"
-        for arm in arms:
-            yield f"  {_arm(arm)}"
+        lines.append(Text(f"  equal {budget}, {finding.unit}, {finding.seeds} seeds:"))
+        lines += [Text(f"    {_arm(arm)}") for arm in arms]
     if not finding.arms:
-        for name, value in finding.numbers.items():
-            yield f"{name}: {value:.4g}"
+        lines += [Text(f"  {name}: {value:.4g}") for name, value in finding.numbers.items()]
+    return Group(*lines, Text(""))
 
 
 def _arm(arm: claim.ArmFinding) -> str:
     if arm.refused:
         return f"{arm.arm}: cannot be had: {arm.refused}"
-    text = f"{arm.arm}: {number(arm.value, 4)}"
-    if arm.verdict is None:
+    text, verdict = f"{arm.arm}: {number(arm.value, 4)}", arm.verdict
+    if verdict is None:
         return text
-    verdict = arm.verdict
     interval = between(verdict.interval, 4)
     return f"{text}, {signed(verdict.mean, 4)} ({interval}), {verdict.word}"

@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from mlx_attn.compare.figures import forest_figure
-from mlx_attn.compare.report import report_of, verdict_tables, write_report
+from mlx_attn.compare.report import report_of, write_report
 from mlx_attn.compare.result import comparison_from
+from mlx_attn.compare.show import verdict_tables
 from mlx_attn.ui.plots import save_figure
 
 
@@ -35,7 +36,7 @@ def test_every_figure_has_a_file_name_of_its_own(comparison):
 
 def test_the_forest_plot_is_a_figure_of_its_own(comparison, tmp_path):
     made = comparison(budgets=["steps"])
-    figure = lambda: forest_figure(made.budget("steps"), made.delta)  # noqa: E731
+    figure = lambda: forest_figure(made.budget("steps"), made)  # noqa: E731
     svg, png = save_figure(figure, tmp_path / "forest")
     words = "".join(ET.parse(svg).getroot().itertext())
     assert {"merged", "equivalent", "worse"} <= set(words.split())

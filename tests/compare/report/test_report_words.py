@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from mlx_attn.compare.report import summary_lines
 from mlx_attn.compare.show import (
     between,
     number,
@@ -13,6 +12,7 @@ from mlx_attn.compare.show import (
     probability,
     seeds_needed,
     signed,
+    summary_lines,
     visible,
 )
 
