@@ -7,8 +7,8 @@ import pytest
 
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.runs import create_run, open_run
+from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
-from mlx_attn.sampling.samplers import SamplerConfig
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import resolve
 from mlx_attn.training.events import Ended, Stepped

@@ -28,8 +28,9 @@ from mlx_attn.cpu import num_shards, parallel_map, single_stream
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import DecodingState, decode
-from mlx_attn.sampling.samplers import Sampler, SamplerConfig
+from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.training import trainer
 from mlx_attn.training.batches import EveryToken, ResidentTokens, window_losses
 from mlx_attn.training.config import TrainConfig

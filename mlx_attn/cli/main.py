@@ -17,14 +17,10 @@ from typing import Any
 import click
 
 from mlx_attn import __version__, blas
-from mlx_attn.cli.options import PREFIX
+from mlx_attn.cli.options import INTERRUPTED, PREFIX
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
 
 Asked = Callable[[], bool]
-
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted."""
-
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -21,6 +21,9 @@ from mlx_attn.training import config as training
 from mlx_attn.training.config import TextConfig
 
 PREFIX = "MLX_ATTN_"
+"""Of the environment variables that give options."""
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted."""
 
 
 class Named(click.ParamType):

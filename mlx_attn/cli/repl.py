@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.sample import INTERRUPTED, run_argument, sampling_options
+from mlx_attn.cli.options import INTERRUPTED
+from mlx_attn.cli.sample import run_argument, sampling_options
 
 if TYPE_CHECKING:
     from mlx_attn.repl.session import Settings
@@ -35,31 +36,31 @@ def command(
     try:
         from mlx_attn.repl.session import Settings
         from mlx_attn.sampling.generate import load_run
-        from mlx_attn.sampling.samplers import SamplerConfig
 
-        settings = Settings(sampler=SamplerConfig(**sampler), max_tokens=max_tokens, stop=stop)
+        settings = Settings(max_tokens=max_tokens, stop=stop, **sampler)
         at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         (_at_terminal if at_terminal else _in_pipe)(load_run(run), settings)
     except KeyboardInterrupt:
         ctx.exit(INTERRUPTED)
 
 
-def _at_terminal(voice: "LoadedRun", settings: "Settings") -> None:
+def _at_terminal(run: "LoadedRun", settings: "Settings") -> None:
+    from mlx_attn.repl.commands import print_banner
     from mlx_attn.repl.screen import Prompt, interactive_loop, open_history, terminal_screen
-    from mlx_attn.repl.session import Session, banner
+    from mlx_attn.repl.session import Session
     from mlx_attn.sampling.generate import load_run
 
-    session = Session(voice, terminal_screen(), load_run, settings)
-    banner(session)
+    session = Session(run, terminal_screen(), load_run, settings)
+    print_banner(session)
     interactive_loop(session, Prompt(session.screen.note, open_history()).read)
 
 
-def _in_pipe(voice: "LoadedRun", settings: "Settings") -> None:
+def _in_pipe(run: "LoadedRun", settings: "Settings") -> None:
     from mlx_attn.repl.screen import PlainScreen, read_lines
     from mlx_attn.repl.session import Session
     from mlx_attn.sampling.generate import load_run
 
     screen = PlainScreen(partial(click.echo, nl=False), partial(click.echo, nl=False, err=True))
-    session = Session(voice, screen, load_run, settings)
+    session = Session(run, screen, load_run, settings)
     # Bytes that are not UTF-8 become what the tokenizer refuses by name.
     read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))

@@ -4,39 +4,45 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from mlx_attn.cli.options import INTERRUPTED, PREFIX
 from mlx_attn.errors import RunError
+from mlx_attn.sampling.config import SamplerConfig
 
 if TYPE_CHECKING:
     from mlx_attn.sampling.generate import GenerationStep, LoadedRun
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 
 _Command = Callable[..., Any]
 
 
 def _option(*names: str, **attributes: Any) -> Callable[[_Command], _Command]:
-    """An option that the environment may give too, as MLX_ATTN_ and its first name."""
-    variable = "MLX_ATTN_" + names[0].lstrip("-").replace("-", "_").upper()
+    """An option that the environment may give too, as the prefix and its first name."""
+    variable = PREFIX + names[0].lstrip("-").replace("-", "_").upper()
     return click.option(*names, envvar=variable, show_envvar=True, show_default=True, **attributes)
 
 
+_ALSO = {"temp": ("--temperature",)}
 _OPTIONS = (
-    _option("--max-tokens", "-m", default=200, help="Most new tokens."),
-    _option("--temp", "--temperature", "temp", default=0.8, help="0 takes the likeliest token."),
-    _option("--top-k", default=0, help="Only the k likeliest tokens; 0 is all."),
-    _option("--top-p", default=1.0, help="Only the likeliest, of this probability together."),
-    _option("--min-p", default=0.0, help="Only those this fraction as likely as the likeliest."),
-    _option("--repetition-penalty", default=1.0, help="For recent tokens; 1 is none."),
-    _option("--seed", type=int, help="The same seed gives the same text.  [default: random]"),
+    _option("--max-tokens", "-m", default=200, help="most new tokens"),
+    *(
+        _option(
+            "--" + key.name.replace("_", "-"),
+            *_ALSO.get(key.name, ()),
+            key.name,
+            type=int if key.default is None else type(key.default),
+            default=key.default,
+            help=key.metadata["help"],
+        )
+        for key in fields(SamplerConfig)
+        if "help" in key.metadata
+    ),
     # Without the environment: click would cut its value into words.
-    click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; repeatable."),
+    click.option("--stop", multiple=True, metavar="TEXT", help="stop before TEXT; repeatable"),
 )
 
 
@@ -48,7 +54,7 @@ def sampling_options(command: _Command) -> _Command:
 
 
 def run_argument(command: _Command) -> _Command:
-    """The run that speaks: a directory, or a name in runs/; the latest where it is left out."""
+    """The run to sample: a directory, or a name in runs/; the latest where it is left out."""
     return click.argument("run", required=False, shell_complete=_complete_run)(command)
 
 
@@ -88,20 +94,19 @@ def command(
     """
     try:
         from mlx_attn.sampling.generate import load_run
-        from mlx_attn.sampling.samplers import SamplerConfig
 
         config = SamplerConfig(**sampler)
         text = _standard_input() if prompt == "-" else prompt
-        voice = load_run(run)
-        pieces = voice.stream(text, config, max_tokens, stop)
-        code = _print_json(voice, text, pieces) if as_json else _print_text(pieces)
+        loaded = load_run(run)
+        steps = loaded.stream(text, config, max_tokens, stop)
+        code = _print_json(loaded, text, steps) if as_json else _print_text(steps)
     except KeyboardInterrupt:
         code = INTERRUPTED
     ctx.exit(code)
 
 
 def _standard_input() -> str:
-    """What stdin holds, less the newline that `echo` and editors put at the end."""
+    """The text on stdin without the newline that `echo` and editors put at the end."""
     try:
         return sys.stdin.buffer.read().decode().removesuffix("\n")
     except UnicodeDecodeError as error:
@@ -110,16 +115,16 @@ def _standard_input() -> str:
         ) from error
 
 
-def _print_text(pieces: "Iterator[GenerationStep]") -> int:
+def _print_text(steps: "Iterator[GenerationStep]") -> int:
     from mlx_attn.ui.terminal import printable
 
     show = printable if sys.stdout.isatty() else str
     code = 0
     statistics = None
     try:
-        for piece in pieces:
-            statistics = piece.statistics
-            sys.stdout.write(show(piece.text))
+        for step in steps:
+            statistics = step.statistics
+            sys.stdout.write(show(step.text))
             sys.stdout.flush()
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -130,12 +135,12 @@ def _print_text(pieces: "Iterator[GenerationStep]") -> int:
     return code
 
 
-def _print_json(voice: "LoadedRun", prompt: str, pieces: "Iterator[GenerationStep]") -> int:
-    said: list[GenerationStep] = []
+def _print_json(loaded: "LoadedRun", prompt: str, steps: "Iterator[GenerationStep]") -> int:
+    taken: list[GenerationStep] = []
     with contextlib.suppress(KeyboardInterrupt):
-        said.extend(pieces)
-    facts = asdict(said[-1].statistics) if said else {}
+        taken.extend(steps)
+    facts = asdict(taken[-1].statistics) if taken else {}
     finished = facts.get("finish_reason")
-    record = {"run": str(voice.run.path), "prompt": prompt, "text": "".join(p.text for p in said)}
+    record = {"run": str(loaded.run.path), "prompt": prompt, "text": "".join(s.text for s in taken)}
     click.echo(json.dumps(record | facts | {"finish_reason": finished or "interrupted"}))
     return 0 if finished else INTERRUPTED

@@ -15,8 +15,8 @@ from mlx_attn.convert.measure import compare_logits
 from mlx_attn.convert.model import convert
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
-from mlx_attn.sampling.samplers import SamplerConfig
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.batches import window_losses
 from mlx_attn.training.config import resolve

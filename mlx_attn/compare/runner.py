@@ -25,8 +25,8 @@ from mlx_attn.compare.plan import Trial, corpus_of, floor_of
 from mlx_attn.compare.result import Comparison, Point, RankPoint, TrialResult, Tuning, training_from
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
+from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
-from mlx_attn.sampling.samplers import SamplerConfig
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.batches import objective_for
 from mlx_attn.training.config import Settings, resolve

@@ -1,11 +1,9 @@
-"""Two texts side by side, row by row as they come: nothing on the screen is ever redrawn."""
+"""A terminal or a pipe as the screen, the prompt, and the loops over what is typed."""
 
 import contextlib
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -17,93 +15,14 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.repl.session import COMMANDS, SETTINGS, Session, is_command, is_open, plain_name, take
+from mlx_attn.repl import commands
+from mlx_attn.repl.session import SETTINGS, Session, plain_name
 from mlx_attn.runs import run_names
 from mlx_attn.ui.terminal import printable
-
-
-class Column:
-    """A text that is cut into rows of at most `width` cells, at spaces where there are any.
-
-    Attributes:
-        rows: Those that no further text can change.
-    """
-
-    def __init__(self, width: int):
-        self.width = width
-        self.rows: deque[str] = deque()
-        self._open = ""
-
-    def push(self, text: str) -> None:
-        """Go on with `text`."""
-        self._open += text.replace("\t", " ")
-        while cut := cut_row(self._open, self.width):
-            row, self._open = cut
-            self.rows.append(row)
-
-    def close(self) -> None:
-        """The text is at its end, so its last row is final."""
-        if self._open:
-            self.rows.append(self._open)
-        self._open = ""
-
-
-def cut_row(text: str, width: int) -> tuple[str, str] | None:
-    """The first row of a text and what follows it; None while more text may still change it."""
-    line, newline, rest = text.partition("\n")
-    fits = _fitting(line, width)
-    if fits == len(line):
-        return (line, rest) if newline else None
-    space = line.rfind(" ", 0, fits + 1)
-    end = space if space > 0 else fits
-    return text[:end], text[end:].removeprefix(" ")
-
-
-def side_by_side(
-    streams: Sequence[Iterator[str]], columns: Sequence[Column]
-) -> Iterator[tuple[str, ...]]:
-    """Rows of all columns, each as soon as every column has it; the streams take turns.
-
-    A column whose stream has ended has empty rows.
-    """
-    running = dict(zip(columns, streams, strict=True))
-    while running:
-        for column, stream in list(running.items()):
-            text = next(stream, None)
-            if text is None:
-                column.close()
-                del running[column]
-            else:
-                column.push(text)
-        while any(c.rows for c in columns) and all(c.rows for c in running):
-            yield next_row(columns)
-
-
-def next_row(columns: Sequence[Column]) -> tuple[str, ...]:
-    """The next row of every column, empty where there is none."""
-    return tuple(column.rows.popleft() if column.rows else "" for column in columns)
-
-
-def padded(text: str, width: int) -> str:
-    """A text with spaces up to `width` cells."""
-    return text + " " * (width - cell_len(text))
-
-
-def _fitting(line: str, width: int) -> int:
-    """How many characters fit; at least one, so that every text comes to an end."""
-    ends = accumulate(map(cell_len, line))
-    return max(1, sum(1 for end in ends if end <= width)) if line else 0
-
-
-WIDE = 80
-"""Columns of a terminal from which two texts fit side by side."""
-
-RULE = " │ "
 
 
 class PlainScreen:
@@ -113,8 +32,6 @@ class PlainScreen:
         answers: Writes text at once.
         messages: Writes text at once.
     """
-
-    wide = False
 
     def __init__(self, answers: Callable[[str], None], messages: Callable[[str], None]):
         self._answer = answers
@@ -127,26 +44,20 @@ class PlainScreen:
     note = say
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Show names and what they mean."""
+        """Show names and their meanings."""
         width = max(len(name) for name, _ in rows)
         for name, meaning in rows:
             self.say(f"{name:{width}}  {meaning}")
 
     def heading(self, text: str) -> None:
-        """Say whose text follows, among the answers."""
+        """Name the run whose answer follows, among the answers."""
         self._answer(f"[{text}]\n")
 
-    def stream(self, pieces: Iterator[str]) -> None:
+    def stream(self, texts: Iterator[str]) -> None:
         """Show a text as it comes, and a newline."""
-        for piece in pieces:
-            self._answer(piece)
+        for text in texts:
+            self._answer(text)
         self._answer("\n")
-
-    def columns(self, headings: Sequence[str], streams: Sequence[Iterator[str]]) -> None:
-        """Show one text after the other."""
-        for heading, pieces in zip(headings, streams, strict=True):
-            self.heading(heading)
-            self.stream(pieces)
 
 
 class TerminalScreen:
@@ -154,11 +65,6 @@ class TerminalScreen:
 
     def __init__(self, console: Console):
         self._console = console
-
-    @property
-    def wide(self) -> bool:
-        """Whether two texts fit side by side."""
-        return self._console.width >= WIDE
 
     def say(self, text: str) -> None:
         """Show a message."""
@@ -169,45 +75,23 @@ class TerminalScreen:
         self._print(text, "dim")
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Show names and what they mean."""
+        """Show names and their meanings."""
         grid = Table.grid(padding=(0, 2, 0, 0))
         for name, meaning in rows:
             grid.add_row(Text(printable(name)), Text(printable(meaning)))
         self._console.print(grid)
 
     def heading(self, text: str) -> None:
-        """Say whose text follows."""
+        """Name the run whose answer follows."""
         self._print(text, "bold")
 
-    def stream(self, pieces: Iterator[str]) -> None:
+    def stream(self, texts: Iterator[str]) -> None:
         """Show a text as it comes; the terminal wraps it."""
         try:
-            for piece in pieces:
-                self._console.out(printable(piece), end="", highlight=False)
+            for text in texts:
+                self._console.out(printable(text), end="", highlight=False)
         finally:
             self._console.out()
-
-    def columns(self, headings: Sequence[str], streams: Sequence[Iterator[str]]) -> None:
-        """Show texts side by side, row by row."""
-        width = (self._console.width - len(RULE) * (len(streams) - 1)) // len(streams)
-        columns = [Column(width) for _ in streams]
-        shown = [(printable(piece) for piece in pieces) for pieces in streams]
-        self._row(headings, width, "bold")
-        try:
-            for row in side_by_side(shown, columns):
-                self._row(row, width)
-        finally:
-            self._rest(columns, width)
-
-    def _rest(self, columns: Sequence[Column], width: int) -> None:
-        """The rows that were under way when the answers ended or were stopped."""
-        for column in columns:
-            column.close()
-        while any(column.rows for column in columns):
-            self._row(next_row(columns), width)
-
-    def _row(self, cells: Sequence[str], width: int, style: str = "") -> None:
-        self._print(RULE.join(padded(cell, width) for cell in cells).rstrip(), style)
 
     def _print(self, text: str, style: str = "") -> None:
         self._console.print(Text(printable(text), style))
@@ -224,7 +108,7 @@ HINT = "Ctrl-D or /quit leaves"
 
 
 class Prompt:
-    """Reads what is typed, one prompt or command at a time.
+    """The input line: one prompt or command at a time.
 
     Enter sends, but not inside an open block in triple quotes; Alt-Enter is a newline; pasted
     newlines stay; the tab key completes commands; the up arrow and Ctrl-R search earlier lines.
@@ -252,7 +136,7 @@ class Prompt:
         )
 
     def read(self) -> str:
-        """What is typed next; Ctrl-C clears the line and tells how to leave.
+        """The next input; Ctrl-C clears the line and tells how to leave.
 
         Raises:
             EOFError: Ctrl-D was pressed on an empty line.
@@ -270,7 +154,7 @@ def _keys() -> KeyBindings:
     @keys.add("enter", filter=typing)
     def enter(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
-        if is_open(buffer.text):
+        if commands.is_open(buffer.text):
             buffer.insert_text("\n")
         else:
             buffer.validate_and_handle()
@@ -293,12 +177,12 @@ class CommandCompleter(Completer):
     ) -> Iterable[Completion]:
         """What the word before the cursor may become."""
         line = document.text_before_cursor
-        if not is_command(line):
+        if not commands.is_command(line):
             return
         name, space, argument = line[1:].partition(" ")
-        command = COMMANDS.get(plain_name(name))
+        command = commands.COMMANDS.get(plain_name(name))
         if not space:
-            yield from _beginning(name, [*COMMANDS, *SETTINGS])
+            yield from _beginning(name, [*commands.COMMANDS, *map(plain_name, SETTINGS)])
         elif command and command.completes == "file":
             yield from self._paths.get_completions(Document(argument), complete_event)
         else:
@@ -307,7 +191,7 @@ class CommandCompleter(Completer):
 
 _WORDS: dict[str, Callable[[], list[str]]] = {
     "": list,
-    "setting": lambda: [setting.name for setting in SETTINGS.values()],
+    "setting": lambda: list(SETTINGS),
     "run": run_names,
 }
 """What a word of each kind may be."""
@@ -351,12 +235,12 @@ def interactive_loop(session: Session, read: Callable[[], str]) -> None:
     """A conversation at a terminal: Ctrl-C stops the answer and not the conversation.
 
     Args:
-        session: Who speaks, and where it is shown.
-        read: What is typed next; raises EOFError at the end.
+        session: The conversation.
+        read: Returns the next input; raises EOFError at the end.
     """
     while not session.over:
         try:
-            take(session, read())
+            commands.handle_input(session, read())
         except KeyboardInterrupt:
             session.screen.note("stopped; /more goes on")
         except EOFError:
@@ -370,7 +254,7 @@ def read_lines(session: Session, lines: Iterable[str]) -> None:
         KeyboardInterrupt: Ctrl-C was pressed; it ends everything.
     """
     for text in _blocks(lines):
-        take(session, text)
+        commands.handle_input(session, text)
         if session.over:
             return
 
@@ -380,7 +264,7 @@ def _blocks(lines: Iterable[str]) -> Iterable[str]:
     block = ""
     for line in lines:
         block += line
-        if not is_open(block):
+        if not commands.is_open(block):
             yield block.removesuffix("\n")
             block = ""
     if block:

@@ -1,4 +1,4 @@
-"""Text out of a stream of tokens: whole characters, up to a stop text."""
+"""A model continues a prompt: decoding with caches, whole characters, a run by its name."""
 
 import codecs
 import time
@@ -14,22 +14,23 @@ from jaxtyping import Float, Integer
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import RUNS, Run, find_run
-from mlx_attn.sampling.samplers import Sampler, SamplerConfig
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.text.tokenizers import Tokenizer
 
 
 class StreamingDetokenizer:
-    """Joins the bytes of tokens and lets go of text as soon as it is certain.
+    """Joins the bytes of tokens and releases text as soon as it is certain.
 
     Bytes wait for the rest of their character; bytes that can be no character become U+FFFD. Text
     that may be the beginning of a stop text waits too; a stop text itself never comes out.
 
     Args:
-        tokenizer: Whose tokens come.
+        tokenizer: Decodes the tokens.
         stop: The texts to stop at.
 
     Attributes:
-        stopped: Whether a stop text has come.
+        stopped: Whether a stop text was found.
 
     Raises:
         ConfigError: A stop text is empty.
@@ -42,15 +43,15 @@ class StreamingDetokenizer:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._waiting = ""
+        self._pending = ""
 
     def push(self, token: int, last: bool = False) -> str:
-        """The text that `token` makes certain; with `last`, all that is left."""
-        text = self._waiting + self._decoder.decode(self._tokenizer.token_bytes(token), last)
+        """The text that `token` makes certain; with `last`, all the rest."""
+        text = self._pending + self._decoder.decode(self._tokenizer.token_bytes(token), last)
         found = [text.index(stop) for stop in self._stop if stop in text]
         self.stopped = bool(found)
         certain = min(found) if found else len(text) - (0 if last else self._uncertain(text))
-        self._waiting = text[certain:]
+        self._pending = text[certain:]
         return text[:certain]
 
     def _uncertain(self, text: str) -> int:
@@ -63,17 +64,17 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in sizes if text.endswith(stop[:size])), 0)
 
 
-def fitting(length: int, context_length: int) -> int:
-    """How many tokens of a text are read, its last ones: all if they fit, else half a context."""
+def tokens_that_fit(length: int, context_length: int) -> int:
+    """How many of a text's last tokens are read: all if they fit, else half a context."""
     return length if length <= context_length else max(1, context_length // 2)
 
 
 class DecodingState:
-    """The end of a text, at most context_length tokens, as the model's caches remember it.
+    """The model's caches over the last tokens of a text, at most context_length of them.
 
     A text that does not fit is read again from its last context_length / 2 tokens, as a text that
-    starts there. So a text may go on for ever, in the same way for every kind of position, and
-    half of the context is always there.
+    starts there. So a text may be of any length, for every kind of position, and at least half of
+    the context is always used.
     """
 
     def __init__(self, model: GPT):
@@ -83,10 +84,10 @@ class DecodingState:
         self._read: list[mx.array] = []
 
     def read(self, tokens: Integer[mx.array, " N"]) -> Float[mx.array, "1 V"]:
-        """The logits of the token after `tokens`, which go on where the last ones ended."""
+        """The logits of the token after `tokens`, which continue those read before."""
         self._read.append(tokens)
         self.length += tokens.size
-        kept = fitting(self.length, self.model.config.context_length)
+        kept = tokens_that_fit(self.length, self.model.config.context_length)
         if kept < self.length:
             tokens = self._restart(kept)
         return self.model(tokens[None], self.caches)[:, -1].astype(mx.float32)
@@ -99,17 +100,17 @@ class DecodingState:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that all layers remember for each token."""
+        """Bytes that the caches of all layers hold for each token."""
         return sum(cache.bytes_per_token for cache in self.caches)
 
 
-def decode(window: DecodingState, prompt: list[int], sampler: Sampler) -> Iterator[int]:
+def decode(state: DecodingState, prompt: list[int], sampler: Sampler) -> Iterator[int]:
     """The tokens after a prompt, without end.
 
-    Step n + 1 is under way before token n is read, so that the device does not wait for Python.
+    Step n + 1 is started before token n is read, so that the device does not wait for Python.
 
     Args:
-        window: A new one; its model is in evaluation mode.
+        state: A new one; its model is in evaluation mode.
         prompt: At least one token.
         sampler: A new one.
 
@@ -117,13 +118,13 @@ def decode(window: DecodingState, prompt: list[int], sampler: Sampler) -> Iterat
         RunError: The model's logits are not numbers.
     """
     newest = mx.array(prompt, mx.uint32)
-    logits = window.read(newest)
+    logits = state.read(newest)
     if mx.isnan(logits).any().item():
         raise RunError("the model's logits are not numbers: its training diverged; train it again")
     token = sampler(logits, newest)
     mx.async_eval(token)
     while True:
-        following = sampler(window.read(token), token)
+        following = sampler(state.read(token), token)
         mx.async_eval(following)
         yield cast(int, token.item())
         token = following
@@ -131,7 +132,7 @@ def decode(window: DecodingState, prompt: list[int], sampler: Sampler) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a continuation has cost so far.
+    """The cost of a continuation so far.
 
     Attributes:
         prompt_tokens: Tokens of the prompt.
@@ -139,10 +140,10 @@ class Statistics:
         prompt_tok_s: Tokens read per second, until the first new token.
         tokens: New tokens.
         tok_s: New tokens per second after the first; 0 while there is only one.
-        peak_memory: The most bytes that this process's arrays have had at a time.
-        cache_bytes_per_token: Bytes remembered for each token, all layers together.
-        finish_reason: `length` or `stop` in the last piece, None before.
-        seed: What makes the same text again.
+        peak_memory: The most bytes of this process's arrays at a time.
+        cache_bytes_per_token: Cached bytes per token, all layers together.
+        finish_reason: `length` or `stop` in the last step, None before.
+        seed: Reproduces the text.
     """
 
     prompt_tokens: int
@@ -161,7 +162,7 @@ class GenerationStep:
     """One new token.
 
     Attributes:
-        text: What can be shown now: whole characters, or nothing yet.
+        text: The text that is certain now: whole characters, or none yet.
         token: The token.
         statistics: As of this token.
     """
@@ -179,31 +180,30 @@ def stream_generate(
     max_tokens: int = 200,
     stop: Sequence[str] = (),
 ) -> Iterator[GenerationStep]:
-    """The continuation of a prompt, one piece a token; the pieces' texts add up to it.
+    """The continuation of a prompt, one step a token; the steps' texts add up to it.
 
-    An empty prompt is a newline, or token 0 where the vocabulary has none. What does not fit into
-    the context is handled as `DecodingState` says.
+    An empty prompt is a newline, or token 0 where the vocabulary has none. `DecodingState` says how
+    texts longer than the context are read.
 
     Args:
         model: In evaluation mode.
         tokenizer: The one it was trained with.
-        prompt: The text to go on from.
+        prompt: The text to continue.
         config: How tokens are drawn; None is the default.
         max_tokens: The most new tokens.
         stop: Ends before any of these texts.
 
     Raises:
-        ConfigError: Before the first piece: a character of the prompt is unknown to the tokenizer,
+        ConfigError: Before the first step: a character of the prompt is unknown to the tokenizer,
             or `max_tokens` or `stop` cannot work.
-        RunError: With the first piece: the model's logits are not numbers.
+        RunError: With the first step: the model's logits are not numbers.
     """
     if max_tokens < 1:
         raise ConfigError(f"max_tokens={max_tokens} must be at least 1")
     tokens = prompt_tokens(tokenizer, prompt)
-    text = StreamingDetokenizer(tokenizer, stop)
-    return _pieces(
-        DecodingState(model), tokens, Sampler(config or SamplerConfig()), text, max_tokens
-    )
+    detokenizer = StreamingDetokenizer(tokenizer, stop)
+    sampler = Sampler(config or SamplerConfig())
+    return _steps(DecodingState(model), tokens, sampler, detokenizer, max_tokens)
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
@@ -220,17 +220,17 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
         return [0]
 
 
-def _pieces(
-    window: DecodingState,
+def _steps(
+    state: DecodingState,
     prompt: list[int],
     sampler: Sampler,
-    text: StreamingDetokenizer,
+    detokenizer: StreamingDetokenizer,
     max_tokens: int,
 ) -> Iterator[GenerationStep]:
-    read = fitting(len(prompt), window.model.config.context_length)
+    read = tokens_that_fit(len(prompt), state.model.config.context_length)
     clock = _Clock()
-    for n, token in enumerate(islice(decode(window, prompt, sampler), max_tokens), 1):
-        shown = text.push(token, last=n == max_tokens)
+    for n, token in enumerate(islice(decode(state, prompt, sampler), max_tokens), 1):
+        text = detokenizer.push(token, last=n == max_tokens)
         clock.tick()
         statistics = Statistics(
             prompt_tokens=len(prompt),
@@ -239,12 +239,12 @@ def _pieces(
             tokens=n,
             tok_s=(n - 1) / clock.since_first if n > 1 else 0.0,
             peak_memory=mx.get_peak_memory(),
-            cache_bytes_per_token=window.bytes_per_token,
-            finish_reason="stop" if text.stopped else "length" if n == max_tokens else None,
+            cache_bytes_per_token=state.bytes_per_token,
+            finish_reason="stop" if detokenizer.stopped else "length" if n == max_tokens else None,
             seed=sampler.seed,
         )
-        yield GenerationStep(shown, token, statistics)
-        if text.stopped:
+        yield GenerationStep(text, token, statistics)
+        if detokenizer.stopped:
             return
 
 
@@ -282,7 +282,7 @@ class LoadedRun:
         max_tokens: int = 200,
         stop: Sequence[str] = (),
     ) -> Iterator[GenerationStep]:
-        """The continuation of a prompt; see `mlx_attn.sampling.stream_generate`."""
+        """The continuation of a prompt; see `stream_generate`."""
         return stream_generate(self.model, self.tokenizer, prompt, config, max_tokens, stop)
 
 

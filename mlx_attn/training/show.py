@@ -18,8 +18,8 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import ModelCost, model_cost
+from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
-from mlx_attn.sampling.samplers import SamplerConfig
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import TrainConfig

@@ -9,8 +9,8 @@ from mlx.utils import tree_map
 from mlx_attn.arrays import named_arrays
 from mlx_attn.convert.model import convert
 from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
-from mlx_attn.sampling.samplers import SamplerConfig
 from mlx_attn.training.batches import window_losses
 
 SPEAKING = ["merged", "merged-both", "shrunk", "collaborative", "slim"]

@@ -8,7 +8,8 @@ import pytest
 from mlx_attn.errors import RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.repl.session import Session, take
+from mlx_attn.repl.commands import handle_input
+from mlx_attn.repl.session import Session
 from mlx_attn.runs import Run
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.text.tokenizers import train_tokenizer
@@ -22,7 +23,7 @@ class Echo(GPT):
         return 100.0 * (following[..., None] == mx.arange(self.config.vocab_size))
 
 
-def voice(name: str, tokenizer: str = "byte") -> LoadedRun:
+def loaded(name: str, tokenizer: str = "byte") -> LoadedRun:
     config = GPTConfig(vocab_size=256, context_length=16, emb_dim=8, n_heads=2, n_layers=1)
     run = Run(Path("runs", name), {"variant": "standard"})
     return LoadedRun(run, Echo(config), train_tokenizer(tokenizer, "abcxyz", 0))
@@ -32,7 +33,6 @@ def voice(name: str, tokenizer: str = "byte") -> LoadedRun:
 class Page:
     """A screen that remembers: answers as they came, everything else line by line."""
 
-    wide: bool = False
     answers: list[str] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
 
@@ -45,11 +45,8 @@ class Page:
     def heading(self, text: str) -> None:
         self.answers.append(f"[{text}]")
 
-    def stream(self, pieces: Iterator[str]) -> None:
-        self.answers.append("".join(pieces))
-
-    def columns(self, headings: Sequence[str], streams: Sequence[Iterator[str]]) -> None:
-        self.answers.extend(f"{h}|{''.join(s)}" for h, s in zip(headings, streams, strict=True))
+    def stream(self, texts: Iterator[str]) -> None:
+        self.answers.append("".join(texts))
 
     def note(self, text: str) -> None:
         self.messages.append(text)
@@ -58,10 +55,10 @@ class Page:
 RUNS = {"alpha": "byte", "beta": "byte", "letters": "char"}
 
 
-def open_voice(name: str) -> LoadedRun:
+def open_run(name: str) -> LoadedRun:
     if name not in RUNS:
         raise RunError(f"there is no run '{name}'")
-    return voice(name, RUNS[name])
+    return loaded(name, RUNS[name])
 
 
 @pytest.fixture
@@ -71,7 +68,7 @@ def page() -> Page:
 
 @pytest.fixture
 def session(page) -> Session:
-    return Session(open_voice("alpha"), page, open_voice)
+    return Session(open_run("alpha"), page, open_run)
 
 
 @pytest.fixture
@@ -80,7 +77,7 @@ def typed(session) -> Callable[..., Session]:
 
     def type_lines(*lines: str) -> Session:
         for line in lines:
-            take(session, line)
+            handle_input(session, line)
         return session
 
     return type_lines

@@ -30,34 +30,9 @@ def test_a_pipe_gets_answers_and_messages_apart():
     assert piped(show) == ("once upon\n", "2 tokens\nhello\n")
 
 
-def test_a_pipe_gets_two_answers_one_after_the_other():
-    answers, _ = piped(lambda screen: screen.columns(["a", "b"], [iter("xy"), iter("z")]))
-    assert answers == "[a]\nxy\n[b]\nz\n"
-    assert not PlainScreen.wide
-
-
 def test_a_table_in_a_pipe_is_aligned():
     _, messages = piped(lambda screen: screen.table([("/x", "one"), ("/long", "two")]))
     assert messages == "/x     one\n/long  two\n"
-
-
-def test_a_terminal_shows_two_texts_side_by_side():
-    screen, file = terminal(83)
-    screen.columns(["a", "b"], [iter(["left\n", "more"]), iter(["right"])])
-    rows = [f"{left:40} │ {right}".rstrip() for left, right in [("a", "b"), ("left", "right")]]
-    assert file.getvalue().splitlines() == [*rows, f"{'more':40} │"]
-
-
-def test_what_was_under_way_is_shown_when_columns_are_stopped():
-    def stopped():
-        yield "half a"
-        raise KeyboardInterrupt
-
-    screen, file = terminal(80)
-    with pytest.raises(KeyboardInterrupt):
-        screen.columns(["a", "b"], [stopped(), iter(["other"])])
-    assert "half a" in file.getvalue()
-    assert "other" in file.getvalue()
 
 
 def test_a_stopped_answer_ends_its_line():
@@ -69,11 +44,6 @@ def test_a_stopped_answer_ends_its_line():
     with pytest.raises(KeyboardInterrupt):
         screen.stream(stopped())
     assert file.getvalue() == "half\n"
-
-
-@pytest.mark.parametrize(("width", "wide"), [(40, False), (79, False), (80, True)])
-def test_two_texts_need_eighty_columns(width, wide):
-    assert terminal(width)[0].wide is wide
 
 
 def test_messages_and_tables_fit_a_narrow_terminal():

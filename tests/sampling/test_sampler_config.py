@@ -3,7 +3,7 @@ import math
 import pytest
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.sampling.samplers import SamplerConfig
+from mlx_attn.sampling.config import SamplerConfig
 
 
 def test_defaults_leave_the_distribution_as_it_is_but_for_the_temperature():

@@ -1,8 +1,8 @@
 import pytest
 
 from mlx_attn.errors import ConfigError
+from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import prompt_tokens, stream_generate
-from mlx_attn.sampling.samplers import SamplerConfig
 from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer
 
 BYTES = ByteTokenizer()

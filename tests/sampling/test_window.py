@@ -6,8 +6,9 @@ import pytest
 
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import DecodingState, decode
-from mlx_attn.sampling.samplers import Sampler, SamplerConfig
+from mlx_attn.sampling.samplers import Sampler
 
 POSITIONS = ("learned", "alibi", "rope", "none")
 PROMPT = [3, 1, 4, 1, 5]

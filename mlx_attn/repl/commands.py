@@ -1,0 +1,237 @@
+"""The commands of the REPL: one table, and the input that runs them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from mlx_attn.errors import ConfigError, RunError, did_you_mean
+from mlx_attn.model.gpt import model_cost
+from mlx_attn.repl.session import (
+    SETTINGS,
+    Session,
+    find_setting,
+    load_transcript,
+    parse_setting,
+    plain_name,
+    plural_of,
+    shown_setting,
+)
+from mlx_attn.sampling.generate import LoadedRun
+
+_QUOTES = '"""'
+
+
+def handle_input(session: Session, text: str) -> None:
+    """Run a command, or answer a prompt; blank input does nothing. Failures become messages."""
+    try:
+        if is_command(text):
+            _run_command(session, text[1:])
+        elif text.strip():
+            session.ask(parse_prompt(text))
+    except (ConfigError, RunError) as error:
+        session.screen.say(" ".join(str(error).split()))
+
+
+def print_banner(session: Session) -> None:
+    """Show the run that answers, and how to find the rest."""
+    session.screen.table(_facts(session.run))
+    session.screen.note("Type a text to go on from; /help shows the commands.")
+
+
+def is_command(text: str) -> bool:
+    """Whether a text is a command and not a prompt."""
+    return text.startswith("/") and not text.startswith("//") and "\n" not in text
+
+
+def parse_prompt(text: str) -> str:
+    """The prompt without its quotes or doubled slash; lines of quotes alone leave no empty line."""
+    if text.startswith(_QUOTES):
+        inside = text.removeprefix(_QUOTES).rstrip().removesuffix(_QUOTES)
+        return inside.removeprefix("\n").removesuffix("\n")
+    return text[1:] if text.startswith("//") else text
+
+
+def is_open(text: str) -> bool:
+    """Whether a text is a block in triple quotes whose end has not come."""
+    inside = text.removeprefix(_QUOTES)
+    return inside != text and not inside.rstrip().endswith(_QUOTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: its name without the slash, its line of help, and its function.
+
+    Attributes:
+        name: As typed, without the slash.
+        help: Its line in /help.
+        run: Called with the session and the text after the name.
+        argument: The argument's name in /help.
+        required: Whether the argument has to be given.
+        completes: What the tab key offers for the argument.
+    """
+
+    name: str
+    help: str
+    run: Callable[[Session, str], None]
+    argument: str = ""
+    required: bool = False
+    completes: Literal["", "setting", "run", "file"] = ""
+
+    @property
+    def usage(self) -> str:
+        """The command as typed."""
+        return f"/{self.name} {self.argument}".strip()
+
+
+def _run_command(session: Session, line: str) -> None:
+    name, _, argument = line.partition(" ")
+    plain, argument = ALIASES.get(name, plain_name(name)), argument.strip()
+    if plain in map(plain_name, SETTINGS):
+        _set(session, f"{name} {argument}")
+    elif plain not in COMMANDS:
+        known = [f"/{name}" for name in (*COMMANDS, *map(plain_name, SETTINGS))]
+        raise ConfigError(f"unknown command '/{name}'{did_you_mean(f'/{name}', known)}")
+    elif COMMANDS[plain].required and not argument:
+        raise ConfigError(f"usage: {COMMANDS[plain].usage}")
+    else:
+        COMMANDS[plain].run(session, argument)
+
+
+def _help(session: Session, argument: str) -> None:
+    session.screen.say("Type a text, and the model goes on from it. Only that text is read.")
+    session.screen.table([(command.usage, command.help) for command in COMMANDS.values()])
+    session.screen.say("Settings, for /set NAME VALUE or short /temp 0.5, /topk 40, ...:")
+    session.screen.table([(name, key.metadata["help"]) for name, key in SETTINGS.items()])
+    session.screen.say(
+        'Start a block of several lines with """ and end it with """, or press Alt-Enter for a '
+        "new line. A prompt that starts with a slash is typed with two."
+    )
+
+
+def _set(session: Session, argument: str) -> None:
+    name, _, value = argument.replace("=", " ", 1).partition(" ")
+    names = [find_setting(name)] if name else list(SETTINGS)
+    if value.strip():
+        key = SETTINGS[names[0]].name
+        session.settings = replace(
+            session.settings, **{key: parse_setting(names[0], value.strip())}
+        )
+    _show_settings(session, names)
+
+
+def _show_settings(session: Session, names: Sequence[str]) -> None:
+    values = [getattr(session.settings, SETTINGS[name].name) for name in names]
+    session.screen.table(
+        [(n, shown_setting(value)) for n, value in zip(names, values, strict=True)]
+    )
+
+
+def _more(session: Session, argument: str) -> None:
+    if not session.transcript.turns:
+        raise ConfigError("there is no text to go on with yet: type one")
+    session.ask(argument, follows=True)
+
+
+def _retry(session: Session, argument: str) -> None:
+    turn = session.undo()
+    try:
+        session.ask(turn.prompt, turn.follows, turn.attempt + 1)
+    except ConfigError:
+        session.transcript.turns.append(turn)
+        raise
+
+
+def _undo(session: Session, argument: str) -> None:
+    line = " ".join(session.undo().prompt.split())
+    session.screen.say(f"forgot '{line if len(line) <= 30 else line[:27] + '...'}'")
+
+
+def _reset(session: Session, argument: str) -> None:
+    session.transcript.turns.clear()
+    session.screen.say("forgot everything that was said; settings and runs stay")
+
+
+def _save(session: Session, argument: str) -> None:
+    path = Path(argument).expanduser().absolute()
+    if path.exists() and path not in session.written:
+        raise RunError(f"{argument} exists: choose another name, or delete it first")
+    session.transcript.save(path)
+    session.written.add(path)
+    session.screen.say(f"saved {plural_of(len(session.transcript.turns), 'turn')} to {argument}")
+
+
+def _load(session: Session, argument: str) -> None:
+    session.transcript = load_transcript(Path(argument).expanduser())
+    turns = plural_of(len(session.transcript.turns), "turn")
+    session.screen.say(f"loaded {turns}; /more goes on with the last")
+
+
+def _model(session: Session, argument: str) -> None:
+    if argument:
+        session.run = _differs(session.load_run(argument), session.other_run)
+    _show_runs(session)
+
+
+def _vs(session: Session, argument: str) -> None:
+    if argument == "off":
+        session.other_run = None
+    elif argument:
+        session.other_run = _differs(session.load_run(argument), session.run)
+    _show_runs(session)
+
+
+def _differs(wanted: LoadedRun, present: LoadedRun | None) -> LoadedRun:
+    if present and wanted.name == present.name:
+        raise ConfigError(f"{wanted.name} answers already: name another run")
+    return wanted
+
+
+def _show_runs(session: Session) -> None:
+    against = f" against {session.other_run.name}" if session.other_run else ""
+    session.screen.say(f"{session.run.name} answers{against}")
+
+
+def _info(session: Session, argument: str) -> None:
+    for run in session.runs:
+        session.screen.table(_facts(run))
+    _show_settings(session, list(SETTINGS))
+
+
+def _facts(loaded: LoadedRun) -> list[tuple[str, str]]:
+    config, settings = loaded.model.config, loaded.run.settings
+    maps = f"score {config.score}, value {config.value}, output {config.output}"
+    sizes = f"{config.n_layers} layers, {config.n_heads} heads, {config.emb_dim} wide"
+    return [
+        ("run", str(loaded.run.path)),
+        ("variant", f"{settings.get('variant', 'custom')} ({maps}, position {config.position})"),
+        ("model", f"{model_cost(config).parameters:,} parameters, {sizes}"),
+        ("context", f"{config.context_length} tokens"),
+        ("vocabulary", f"{config.vocab_size} tokens ({loaded.tokenizer.kind})"),
+    ]
+
+
+def _quit(session: Session, argument: str) -> None:
+    session.over = True
+
+
+_ROWS = (
+    Command("help", "show this", _help),
+    Command("set", "show or change settings", _set, "[NAME [VALUE]]", completes="setting"),
+    Command("more", "go on with the text so far, and TEXT after it", _more, "[TEXT]"),
+    Command("retry", "answer the last prompt again, with another seed", _retry),
+    Command("undo", "forget the last prompt and its answer", _undo),
+    Command("reset", "forget all that was said", _reset),
+    Command("save", "keep what was said (.json loads again)", _save, "FILE", True, "file"),
+    Command("load", "go back to what was saved", _load, "FILE", True, "file"),
+    Command("model", "let another run answer", _model, "RUN", completes="run"),
+    Command("vs", "let a second run answer too; off ends it", _vs, "RUN|off", completes="run"),
+    Command("info", "show the run and the settings", _info),
+    Command("quit", "leave (or Ctrl-D)", _quit),
+)
+
+COMMANDS: dict[str, Command] = {row.name: row for row in _ROWS}
+"""All commands, by name."""
+
+ALIASES = {"?": "help", "h": "help", "q": "quit", "exit": "quit", "bye": "quit"}
+"""What else people type."""

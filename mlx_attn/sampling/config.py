@@ -1,0 +1,53 @@
+"""The settings of a sampler, checked once; importing them does not import MLX.
+
+The options of `mlx-attn sample` and the settings of the REPL are made from the fields with a help.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlx_attn.errors import ConfigError
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerConfig:
+    """Settings of a sampler; each default but `temp` leaves the model's distribution as it is.
+
+    `top_k`, `top_p` and `min_p` each say which tokens may be drawn, judged by the probabilities at
+    temperature 1 (as mlx-lm does); a token must pass all of them. The last `repetition_window`
+    tokens, those of the prompt included, are penalised.
+
+    Raises:
+        ConfigError: A value is out of its range.
+    """
+
+    temp: float = _setting(0.8, "temperature; 0 takes the likeliest token")
+    top_k: int = _setting(0, "only the k likeliest tokens; 0 is all")
+    top_p: float = _setting(1.0, "only the likeliest, of this probability together; 1 is all")
+    min_p: float = _setting(0.0, "only those this fraction as likely as the likeliest")
+    repetition_penalty: float = _setting(1.0, "for recent tokens; 1 is none")
+    repetition_window: int = 20
+    seed: int | None = _setting(None, "the same seed, the same text; none is random")
+
+    def __post_init__(self):
+        for key, (fits, range_) in _RANGES.items():
+            value = getattr(self, key)
+            if not fits(value):
+                raise ConfigError(f"{key}={value} must be {range_}")
+
+
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temp": (lambda t: 0 <= t < math.inf, "0 (the likeliest token) or more"),
+    "top_k": (lambda k: k >= 0, "0 (all tokens) or more"),
+    "top_p": (lambda p: 0 < p <= 1, "above 0, and at most 1 (all tokens)"),
+    "min_p": (lambda p: 0 <= p <= 1, "from 0 (all tokens) to 1"),
+    "repetition_penalty": (lambda r: 0 < r < math.inf, "above 0, and 1 for no penalty"),
+    "repetition_window": (lambda n: n >= 1, "at least 1"),
+    "seed": (lambda s: s is None or 0 <= s < 2**64, "from 0 to 2^64 - 1"),
+}
