@@ -33,7 +33,7 @@ from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.maps import SCORES, value_of
+from mlx_attn.attention.layer import maps_of
 from mlx_attn.bench import show, speed
 from mlx_attn.bench.speed import MedianIQR, Setup, Timed, Timing
 from mlx_attn.cli import bench as command_line
@@ -81,8 +81,9 @@ def _attention_products(
 ) -> Iterator[Product]:
     """The products of one attention layer: its maps, the scores and the weighted sum."""
     H, C, D = config.n_heads, config.d_in, config.value_dim
-    key_heads, key_width = SCORES[config.score].key_shape(config)
-    value_heads, value_width = value_of(config).shape(config)
+    maps = maps_of(config)
+    key_heads, key_width = maps.score.shape(config)
+    value_heads, value_width = maps.value.shape(config)
     weights = named_arrays(layer.trainable_parameters())
     projected = any(name.startswith("W_value") for name in weights)
     # Such a cache keeps x (or joined keys); values are projected before the sum or after it.

@@ -1,6 +1,6 @@
 """The heart: attention as three maps, each of which can be replaced. Readable alone.
 
-Read `attention` from top to bottom, then `maps`; `config` has the table of named variants.
+Read `attention` from top to bottom, then `maps`; `config` has the named variants.
 """
 
 from typing import TYPE_CHECKING, Any

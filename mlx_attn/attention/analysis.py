@@ -18,15 +18,14 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.attention import Attention, attention_scores
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.maps import (
-    SCORES,
-    join_heads,
+from mlx_attn.attention.layer import (
+    maps_of,
+    merge_heads,
     merge_query_key,
     merge_value_output,
     split_heads,
-    value_of,
 )
 from mlx_attn.errors import RunError
 
@@ -138,7 +137,7 @@ def qk_circuit(attention: Attention) -> ScoreFactors:
     """
     with mx.stream(mx.cpu):  # Metal has no float64
         exact = _in_float64(attention)
-        q, k = exact.score(exact, _basis(exact.config.d_in)[None])
+        q, k = exact.score(_basis(exact.config.d_in)[None])
         (query, query_bias), (key, key_bias) = _affine(q), _affine(k)
     return ScoreFactors(query, query_bias, key, key_bias)
 
@@ -152,11 +151,11 @@ def ov_circuit(attention: Attention) -> OutputFactors:
     with mx.stream(mx.cpu):
         exact = _in_float64(attention)
         config, x = exact.config, _basis(exact.config.d_in)[None]
-        _, k = exact.score(exact, x)
-        inputs = join_heads(k) if config.value == "from_key" else x
-        value, bias = _affine(exact.value(exact, inputs, k))
+        _, k = exact.score(x)
+        inputs = merge_heads(k) if config.value == "from_key" else x
+        value, bias = _affine(exact.value(inputs, k))
         heads = split_heads(_basis(config.n_heads * value.shape[1])[None], config.n_heads)
-        output, constant = _affine(exact.output(exact, heads)[:, None])
+        output, constant = _affine(exact.output(heads)[:, None])
     return OutputFactors(value, bias, output[0], constant[0])
 
 
@@ -176,10 +175,7 @@ def why_not_one_matrix(config: AttentionConfig) -> str:
 
 def raw_scores(attention: Attention, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T T"]:
     """The scores before mask and ALiBi: scale * x_i S_h x_j^T unless rotated or normalised."""
-    q, k = attention.score(attention, x)
-    keys = attention.memory.keys(attention, attention.memory.write(attention, x, k, 0))
-    keys = mx.repeat(keys, q.shape[1] // keys.shape[1], axis=1)
-    return attention.config.scale * (attention.place(q, 0) @ keys.swapaxes(2, 3))
+    return attention_scores(*attention.queries_and_keys(x), attention.config.scale)
 
 
 def _in_float64(attention: Attention) -> Attention:
@@ -323,8 +319,9 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     trained = named_arrays(Attention(config).trainable_parameters())
     # Matrices multiply a token; biases and gains are only counted.
     matrices = sum(array.size for name, array in trained.items() if name.endswith("weight"))
-    value_heads, value_width = value_of(config).shape(config)
-    key_heads, key_width = SCORES[config.score].key_shape(config)
+    maps = maps_of(config)
+    value_heads, value_width = maps.value.shape(config)
+    key_heads, key_width = maps.score.shape(config)
     per_token = config.n_heads * config.context_length * (key_width + value_width)
     key_floats, value_floats = key_heads * key_width, value_heads * value_width
     remembers_value = config.score != "merged" and config.value not in ("key", "from_key")

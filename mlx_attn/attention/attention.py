@@ -1,8 +1,15 @@
-"""Which attention shapes have a fused Metal kernel, and which calls Metal refuses.
+"""Causal attention, top to bottom: positions, cache, the weighted sum, cache layouts, `Attention`.
 
-Facts about mlx 0.32.4, read from its source and its Metal library; none of them was run on a Mac
-by this project (docs/verified.md). They live in code so that tests hold the project to them on any
-machine, and so that the choice of a form by shape is written down in one place.
+    score_h(i, j) = scale * x_i S_h x_j^T
+    head_h        = softmax(score_h + causal mask) x V_h
+    y             = sum_h head_h O_h
+
+The maps S_h, V_h and O_h are choices (`mlx_attn.attention.maps`), made once in the constructor; the
+forward pass is the same for all of them.
+
+Facts about Metal in mlx 0.32.4 stand here too, read from its source and its Metal library; none of
+them was run on a Mac by this project (docs/verified.md). As code, tests hold the project to them on
+any machine.
 
 - A fused kernel for more than 8 queries needs query and value heads of one width in `FULL_WIDTHS`.
 - Up to 8 queries (decoding) another kernel serves `VECTOR_WIDTHS`, as long as queries times query
@@ -12,48 +19,28 @@ machine, and so that the choice of a form by shape is written down in one place.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.maps import OUTPUTS, SCORES, Draw, join_heads, linear_draw, value_of
-from mlx_attn.cpu import attention_cpu, on_linux_cpu, softmax
+from mlx_attn.attention.layer import Keys, MapWeights, Queries, Values, merge_heads
+from mlx_attn.cpu import attention_cpu, on_linux_cpu
 
+ROPE_BASE = 10000.0
 FULL_WIDTHS = frozenset({64, 72, 80, 96, 128, 192, 256})
 VECTOR_WIDTHS = frozenset({64, 96, 128, 192, 256})
 VECTOR_QUERIES = 8
 VECTOR_ROWS = 32
 
-
-def on_gpu() -> bool:
-    """Whether arrays are computed on a GPU by default."""
-    return mx.default_device().type == mx.DeviceType.gpu
+Heads = Float[mx.array, "B H T_q D"]
+Bias = Float[mx.array, "H T_q T_k"] | None
 
 
-def has_fused_kernel(width: int, T_q: int, heads_per_key: int) -> bool:
-    """Whether scaled dot-product attention of equal query and value width runs fused on Metal."""
-    if T_q <= VECTOR_QUERIES:
-        return width in VECTOR_WIDTHS and T_q * heads_per_key <= VECTOR_ROWS
-    return width in FULL_WIDTHS
-
-
-def refuses_gradient(width: int, T_q: int) -> bool:
-    """Whether Metal raises when the gradient of fused attention of this shape is asked for."""
-    return T_q <= VECTOR_QUERIES and width in VECTOR_WIDTHS
-
-
-ROPE_BASE = 10000.0
-
-Rotation = Callable[[mx.array, int], mx.array]
-
-
-def unrotated(y: mx.array, offset: int) -> mx.array:
-    """The rotation of every position kind but RoPE: none."""
-    return y
+# Positions inside attention. Learned positions are added to the input by the model.
 
 
 def rope(y: Float[mx.array, "B H T D"], offset: int) -> Float[mx.array, "B H T D"]:
@@ -64,6 +51,11 @@ def rope(y: Float[mx.array, "B H T D"], offset: int) -> Float[mx.array, "B H T D
         offset: Position of the first of the T tokens.
     """
     return mx.fast.rope(y, y.shape[-1], traditional=False, base=ROPE_BASE, scale=1.0, offset=offset)
+
+
+def unit_rms(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
+    """Queries or keys over their root mean square (QK-norm, without weights)."""
+    return mx.fast.rms_norm(y, None, 1e-6)
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
@@ -91,98 +83,37 @@ def causal_mask(T_q: int, T_k: int) -> Float[mx.array, "T_q T_k"]:
     return mx.where(mx.arange(T_k)[None, :] <= query, 0.0, -mx.inf)
 
 
-Queries = Float[mx.array, "B H T_q K"]
-Keys = Float[mx.array, "B key_heads T_k K"]
-Values = Float[mx.array, "B value_heads T_k D"]
-Bias = Float[mx.array, "H T_q T_k"] | None
+# The cache: one growing buffer per array that a layout keeps.
 
-
-def fused_attention(
-    q: Queries, k: Keys, v: Values, scale: float, bias: Bias = None
-) -> Float[mx.array, "B H T_q D"]:
-    """softmax(scale q k^T + causal mask + bias) v by MLX's own operation.
-
-    Args:
-        q: Queries.
-        k: Keys; each head serves H / key_heads query heads.
-        v: Values, with as many heads as the keys.
-        scale: Factor of the scores.
-        bias: Added to the scores, the causal mask already in it; None is the causal mask alone.
-    """
-    causal = "causal" if q.shape[2] > 1 else None
-    mask = causal if bias is None else bias.astype(q.dtype)
-    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
-
-
-def explicit_attention(
-    q: Queries,
-    k: Keys,
-    v: Values,
-    mask: mx.array,
-    scale: float,
-    dropout: Callable[[mx.array], mx.array],
-) -> Float[mx.array, "B H T_q D"]:
-    """dropout(softmax(scale q k^T + mask)) v, written out.
-
-    `mask` is added to the scores and broadcast over the batch (and heads).
-    """
-    return weighted_sum(dropout(attention_weights(q, k, mask, scale)), v)
-
-
-def attention_weights(
-    q: Queries, k: Keys, mask: mx.array, scale: float
-) -> Float[mx.array, "B H T_q T_k"]:
-    """softmax(scale q k^T + mask), in the mask's float32, or in float64 where the inputs are.
-
-    Query heads that share a key head are folded into the rows of one matrix product, so a key is
-    never repeated: this is also the row-folded form of merged attention, where x is the only key.
-    """
-    B, H, T_q, _ = q.shape
-    rows = (q * scale).reshape(B, k.shape[1], -1, q.shape[-1])
-    scores = (rows @ k.swapaxes(2, 3)).reshape(B, H, T_q, -1)
-    return softmax(scores + mask).astype(q.dtype)
-
-
-def weighted_sum(
-    weights: Float[mx.array, "B H T_q T_k"], v: Values
-) -> Float[mx.array, "B H T_q D"]:
-    """Weights v, with query heads that share a value head folded into rows."""
-    B, H, T_q, T_k = weights.shape
-    rows = weights.reshape(B, v.shape[1], -1, T_k)
-    return (rows @ v).reshape(B, H, T_q, -1)
-
-
-STEP = 256
-"""Buffers grow by this many tokens at a time: growing by one copies everything every time."""
-
-Memory = tuple[Float[mx.array, "_ _ _ _"], ...]
+Kept = tuple[Float[mx.array, "_ _ _ _"], ...]
 
 
 class AttentionCache:
-    """The remembered arrays of one attention layer, [B, heads, T, width] each.
+    """The kept arrays of one attention layer, [B, heads, T, width] each.
 
     `offset` is the number of tokens held, which is the position of the next one.
     """
+
+    STEP = 256
+    """Tokens that buffers grow by: growing by one would copy everything every time."""
 
     def __init__(self):
         self.offset = 0
         self._buffers: list[mx.array] = []
 
-    def extend(self, arrays: Memory) -> Memory:
-        """Append the arrays of new tokens; return those of all tokens so far."""
+    def extend(self, arrays: Kept) -> Kept:
+        """Append the arrays of new tokens; return those of all tokens."""
         if not self._buffers:
             self._buffers = [_empty(array, 0) for array in arrays]
         end = self.offset + arrays[0].shape[2]
         for i, array in enumerate(arrays):
             if end > self._buffers[i].shape[2]:
-                self._buffers[i] = self._grown(i, array, end)
+                room = _empty(array, -(-end // self.STEP) * self.STEP - self.offset)
+                held = self._buffers[i][:, :, : self.offset]
+                self._buffers[i] = mx.concatenate([held, room], axis=2)
             self._buffers[i][:, :, self.offset : end] = array
         self.offset = end
         return tuple(buffer[:, :, :end] for buffer in self._buffers)
-
-    def _grown(self, i: int, array: mx.array, end: int) -> mx.array:
-        room = -(-end // STEP) * STEP - self.offset
-        return mx.concatenate([self._buffers[i][:, :, : self.offset], _empty(array, room)], axis=2)
 
     def trim(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
@@ -204,80 +135,140 @@ class AttentionCache:
         return sum(b.shape[1] * b.shape[3] * b.itemsize for b in self._buffers)
 
 
-def cache_state(caches: Sequence[AttentionCache]) -> list[mx.array]:
-    """The buffers of all layers, for `mx.eval`."""
-    return [buffer for cache in caches for buffer in cache.state]
-
-
 def _empty(like: mx.array, length: int) -> mx.array:
     B, heads, _, width = like.shape
     return mx.zeros((B, heads, length, width), like.dtype)
 
 
-@runtime_checkable
-class TokenMemory(Protocol):
-    """One way to leave a memory and to read it."""
-
-    def write(self, layers: Any, x: mx.array, k: mx.array, offset: int) -> Memory:
-        """What to remember of the tokens x, whose keys are k and whose first position is offset."""
-        ...
-
-    def read(self, layers: Any, q: mx.array, memory: Memory) -> Float[mx.array, "B H T_q D"]:
-        """The heads of the last T_q tokens, whose queries are q, over all remembered tokens."""
-        ...
-
-    def keys(self, layers: Any, memory: Memory) -> Float[mx.array, "B key_heads T_k K"]:
-        """The keys in a memory."""
-        ...
+# The weighted sum of values. Three paths give the same numbers.
 
 
-class KeyValueMemory:
-    """Leaves key and value; one of them where they are the same."""
+def on_gpu() -> bool:
+    """Whether arrays are computed on a GPU by default."""
+    return mx.default_device().type == mx.DeviceType.gpu
 
-    def write(self, layers: Any, x: mx.array, k: mx.array, offset: int) -> Memory:
-        v = layers.value(layers, x, k)
-        key = layers.place(k, offset)
+
+def has_fused_kernel(width: int, T_q: int, heads_per_key: int) -> bool:
+    """Whether scaled dot-product attention of equal query and value width runs fused on Metal."""
+    if T_q <= VECTOR_QUERIES:
+        return width in VECTOR_WIDTHS and T_q * heads_per_key <= VECTOR_ROWS
+    return width in FULL_WIDTHS
+
+
+def refuses_gradient(width: int, T_q: int) -> bool:
+    """Whether Metal raises when the gradient of fused attention of this shape is asked for."""
+    return T_q <= VECTOR_QUERIES and width in VECTOR_WIDTHS
+
+
+def fused_attention(q: Queries, k: Keys, v: Values, scale: float, bias: Bias = None) -> Heads:
+    """softmax(scale q k^T + causal mask + bias) v by MLX's own operation.
+
+    Args:
+        q: Queries.
+        k: Keys; each head serves H / key_heads query heads.
+        v: Values, with as many heads as the keys.
+        scale: Factor of the scores.
+        bias: Added to the scores, the causal mask already in it; None is the causal mask alone.
+    """
+    causal = "causal" if q.shape[2] > 1 else None
+    mask = causal if bias is None else bias.astype(q.dtype)
+    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+
+
+def explicit_attention(a: "Attention", q: Queries, k: Keys, v: Values) -> Heads:
+    """The sum dropout(mixing(logits(scale q k^T) + mask)) v, written out."""
+    return weighted_sum(a.dropout(a.mix(q, k)), v)
+
+
+def attention_scores(q: Queries, k: Keys, scale: float) -> Float[mx.array, "B H T_q T_k"]:
+    """The scores scale q k^T.
+
+    Query heads that share a key head are folded into the rows of one matrix product, so a key is
+    never repeated: this is also the row-folded form of merged attention, where x is the only key.
+    """
+    B, H, T_q, _ = q.shape
+    rows = (q * scale).reshape(B, k.shape[1], -1, q.shape[-1])  # [B, key_heads, H/key_heads T_q, K]
+    return (rows @ k.swapaxes(2, 3)).reshape(B, H, T_q, -1)
+
+
+def weighted_sum(weights: Float[mx.array, "B H T_q T_k"], v: Values) -> Heads:
+    """Weights v, with query heads that share a value head folded into rows."""
+    B, H, T_q, T_k = weights.shape
+    rows = weights.reshape(B, v.shape[1], -1, T_k)
+    return (rows @ v).reshape(B, H, T_q, -1)
+
+
+def fastest_attention(a: "Attention", q: Queries, k: Keys, v: Values) -> Heads:
+    """The weighted sum by the fastest path that applies.
+
+    MLX's own operation is fused on Metal for the shapes above. The explicit path is needed for
+    dropout of the weights, under a gradient that the fused kernel refuses, and where keys and
+    values have different numbers of heads. On a Linux processor `attention_cpu` beats both.
+    """
+    T_q, T_k, scale = q.shape[2], k.shape[2], a.config.scale
+    if on_linux_cpu() and T_q > 1 and not a.has_dropout:
+        return attention_cpu(q, k, v, a.mask(T_q, T_k), scale)
+    refused = a.training and refuses_gradient(q.shape[3], T_q)
+    if a.has_dropout or refused or k.shape[1] != v.shape[1]:
+        return explicit_attention(a, q, k, v)
+    return fused_attention(q, k, v, scale, a.bias(T_q, T_k))
+
+
+# Cache layouts: what decoding keeps of a token, and how later tokens read it.
+
+
+class KeyValueLayout:
+    """Keeps key and value; one of them where they are the same."""
+
+    def append(self, a: "Attention", x: mx.array, k: Keys, offset: int) -> Kept:
+        """What is kept of the tokens x with keys k, the first one at position `offset`."""
+        v = a.value(x, k)
+        key = a.normalize_and_rotate(k, offset)
         return (key,) if v is key else (key, v)
 
-    def read(self, layers: Any, q: mx.array, memory: Memory) -> Float[mx.array, "B H T_q D"]:
-        return attend(layers, q, memory[0], memory[-1])
+    def attend(self, a: "Attention", q: Queries, kept: Kept) -> Heads:
+        """The heads of the last T_q tokens over all kept ones."""
+        return a.attend(a, q, kept[0], kept[-1])
 
-    def keys(self, layers: Any, memory: Memory) -> Float[mx.array, "B key_heads T_k K"]:
-        return memory[0]
+    def keys(self, a: "Attention", kept: Kept) -> Keys:
+        """The keys of the kept tokens."""
+        return kept[0]
 
 
-class InputMemory:
-    """Leaves x alone, for merged scores: k = x, and the value is computed when it is read."""
+class InputLayout:
+    """Keeps x alone, for merged scores: k = x, and values are computed when they are read."""
 
-    def write(self, layers: Any, x: mx.array, k: mx.array, offset: int) -> Memory:
+    def append(self, a: "Attention", x: mx.array, k: Keys, offset: int) -> Kept:
+        """The input, as one head."""
         return (x[:, None],)
 
-    def read(self, layers: Any, q: mx.array, memory: Memory) -> Float[mx.array, "B H T_q D"]:
-        x, k = join_heads(memory[0]), self.keys(layers, memory)
-        if values_first(layers.config, q.shape[2], x.shape[1], layers.drops):
-            return attend(layers, q, k, layers.value(layers, x, k))
-        return layers.value.after(layers, attend(layers, q, k, x[:, None]))
+    def attend(self, a: "Attention", q: Queries, kept: Kept) -> Heads:
+        """The heads, in the cheaper one of two exact forms."""
+        x, k = merge_heads(kept[0]), self.keys(a, kept)
+        if project_values_first(a.config, q.shape[2], x.shape[1], a.has_dropout):
+            return a.attend(a, q, k, a.value(x, k))
+        after = a.maps.value.after
+        assert after is not None, f"value={a.config.value} cannot be read from x"
+        return after(a, a.attend(a, q, k, x[:, None]))
 
-    def keys(self, layers: Any, memory: Memory) -> Float[mx.array, "B key_heads T_k K"]:
-        return layers.place(memory[0], 0)
+    def keys(self, a: "Attention", kept: Kept) -> Keys:
+        """The input, as the one key of all heads."""
+        return a.normalize_and_rotate(kept[0], 0)
 
 
-class KeyMemory(InputMemory):
-    """Leaves the key alone, before rotation: the joined keys are what the value reads."""
+class KeyLayout(InputLayout):
+    """Keeps the key alone, before rotation: the concatenated keys are what the value reads."""
 
-    def write(self, layers: Any, x: mx.array, k: mx.array, offset: int) -> Memory:
+    def append(self, a: "Attention", x: mx.array, k: Keys, offset: int) -> Kept:
+        """The keys."""
         return (k,)
 
 
-def memory_of(config: AttentionConfig) -> TokenMemory:
-    """The memory of a configuration."""
-    if config.value == "from_key":
-        return KeyMemory()
-    return InputMemory() if config.score == "merged" else KeyValueMemory()
+LAYOUTS = {"kv": KeyValueLayout(), "x": InputLayout(), "k": KeyLayout()}
 
 
-def values_first(config: AttentionConfig, T_q: int, T_k: int, drops: bool) -> bool:
-    """The rule that chooses between the two exact forms of reading a memory of x.
+def project_values_first(config: AttentionConfig, T_q: int, T_k: int, has_dropout: bool) -> bool:
+    """Whether values are computed before the weighted sum of kept inputs, or after it.
 
     With P_h the attention weights of head h, P_h (x W_value_h) = (P_h x) W_value_h.
 
@@ -287,11 +278,11 @@ def values_first(config: AttentionConfig, T_q: int, T_k: int, drops: bool) -> bo
       serves where C has one, and decoding computes no value of an old token. It costs
       H T_q T_k C + H T_q C D.
 
-    On a GPU the fused kernel decides for x; elsewhere the smaller count does, as for joined keys in
-    the place of x. When weights are dropped they no longer add up to 1, a bias would not come out
-    the same, and values go first.
+    On a GPU the fused kernel decides for x; elsewhere the smaller count does, as for the keys in
+    the place of x. Dropped weights do not add up to 1, a bias would not come out the same, and
+    values go first.
     """
-    if drops:
+    if has_dropout:
         return True
     H, C, D = config.n_heads, config.d_in, config.value_dim
     if on_gpu() and config.score == "merged" and config.position != "alibi":
@@ -301,59 +292,22 @@ def values_first(config: AttentionConfig, T_q: int, T_k: int, drops: bool) -> bo
     return first <= after
 
 
-def attend(layers: Any, q: mx.array, k: mx.array, v: mx.array) -> Float[mx.array, "B H T_q D"]:
-    """The weighted sum by the fastest path that applies."""
-    T_q, T_k, scale = q.shape[2], k.shape[2], layers.config.scale
-    refused = layers.training and refuses_gradient(q.shape[3], T_q)
-    unfused = layers.drops or refused or not layers.fused
-    if on_linux_cpu() and T_q > 1 and not layers.drops:
-        return attention_cpu(q, k, v, layers.mask(T_q, T_k), scale)
-    if unfused or k.shape[1] != v.shape[1]:
-        return explicit_attention(q, k, v, layers.mask(T_q, T_k), scale, layers.dropout)
-    return fused_attention(q, k, v, scale, layers.bias(T_q, T_k))
-
-
-class Attention(nn.Module):
+class Attention(MapWeights):
     """One causal self-attention layer of any variant.
 
-    The trained parts are attributes under the book's names: W_query, W_key, W_value, out_proj, and
-    S for the merged query and key, VO for the merged value and output. A variant has what it needs.
-
     Attributes:
-        fused: Whether a fused kernel may serve. None may under `mx.vmap`: a kernel that saves
-            numbers for its gradient has more outputs than what MLX maps in its place.
+        attend: The weighted sum of values: `attend(self, q, k, v)`.
     """
 
-    W_query: nn.Linear
-    W_key: nn.Linear
-    W_value: nn.Linear
-    out_proj: nn.Linear
-    S: nn.Linear
-    VO: nn.Linear
-    mixing: mx.array
-    residual_gain: mx.array
-    normalise: Callable[[mx.array], mx.array]
-
     def __init__(self, config: AttentionConfig):
-        super().__init__()
-        self.config, self.fused = config, True
-        self.score = SCORES[config.score]
-        self.value = value_of(config)
-        self.output = OUTPUTS[config.output]
-        self.memory = memory_of(config)
-        self.normalise = unit_rms if config.qk_norm else unchanged
-        self.rotation = rope if config.position == "rope" else unrotated
+        super().__init__(config)
+        keeps = {self.maps.score.cache, self.maps.value.cache} - {"kv"}
+        self.layout = LAYOUTS[keeps.pop() if keeps else "kv"]
+        hooked = config.logits != "none" or config.mixing != "softmax"
+        self.attend = explicit_attention if hooked else fastest_attention
+        self.normalize: Callable[..., mx.array] = unit_rms if config.qk_norm else lambda y: y
+        self.rotate = rope if config.position == "rope" else lambda y, offset: y
         self.dropout = nn.Dropout(config.drop_rate)
-        for part in (self.score, self.value, self.output):
-            for name, layer in part.layers(config).items():
-                setattr(self, name, layer)
-        self.start(linear_draw)
-
-    def start(self, draw: Draw) -> None:
-        """Draw every weight matrix afresh; merged matrices from the factors they replace."""
-        for part in (self.score, self.value, self.output):
-            for name, weight in part.start(self.config, draw).items():
-                self.update({name: {"weight": weight} if "weight" in self[name] else weight})
 
     def __call__(
         self, x: Float[mx.array, "B T C"], cache: AttentionCache | None = None
@@ -362,31 +316,46 @@ class Attention(nn.Module):
 
         Args:
             x: New tokens.
-            cache: What earlier calls remembered; it is extended.
+            cache: What earlier calls kept; it is extended.
         """
         offset = cache.offset if cache else 0
-        q, k = self.score(self, x)
-        memory = self.memory.write(self, x, k, offset)
+        q, k = self.score(x)  # [B, H, T, K], [B, key_heads, T, K]
+        kept = self.layout.append(self, x, k, offset)
         if cache is not None:
-            memory = cache.extend(memory)
-        heads = self.memory.read(self, self.place(q, offset), memory)
-        return self.output(self, heads)
+            kept = cache.extend(kept)
+        heads = self.layout.attend(self, self.normalize_and_rotate(q, offset), kept)
+        return self.output(heads)  # [B, H, T, D] -> [B, T, d_out]
 
     def weights(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T T"]:
         """The attention weights of every head: row i is what token i looks at, and adds up to 1."""
-        q, k = self.score(self, x)
-        keys = self.memory.keys(self, self.memory.write(self, x, k, 0))
-        mask = self.mask(x.shape[1], x.shape[1])
-        return attention_weights(self.place(q, 0), keys, mask, self.config.scale)
+        q, k = self.queries_and_keys(x)
+        return self.mix(q, k)
+
+    def queries_and_keys(self, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+        """Queries and keys as the scores see them: normalized and rotated."""
+        q, k = self.score(x)
+        keys = self.layout.keys(self, self.layout.append(self, x, k, 0))
+        return self.normalize_and_rotate(q, 0), keys
+
+    def mix(self, q: Queries, k: Keys) -> Float[mx.array, "B H T_q T_k"]:
+        """The attention weights mixing(logits(scale q k^T) + mask), through both hooks.
+
+        They are computed in the mask's float32, or in float64 where the inputs are.
+        """
+        scores = self.maps.logits.apply(self, attention_scores(q, k, self.config.scale))
+        masked = scores + self.mask(q.shape[2], k.shape[2])
+        return self.maps.mixing.apply(self, masked).astype(q.dtype)
 
     @property
-    def drops(self) -> bool:
+    def has_dropout(self) -> bool:
         """Whether attention weights are dropped now."""
         return self.training and self.config.drop_rate > 0
 
-    def place(self, y: Float[mx.array, "B H T D"], offset: int) -> Float[mx.array, "B H T D"]:
-        """Queries or keys, normalised and rotated as the configuration asks."""
-        return self.rotation(self.normalise(y), offset)
+    def normalize_and_rotate(
+        self, y: Float[mx.array, "B H T D"], offset: int
+    ) -> Float[mx.array, "B H T D"]:
+        """Queries or keys over their root mean square (QK-norm) and rotated, where asked for."""
+        return self.rotate(self.normalize(y), offset)
 
     def bias(self, T_q: int, T_k: int) -> mx.array | None:
         """The mask with ALiBi's bias in it; None where the causal mask is all there is."""
@@ -404,14 +373,7 @@ class Attention(nn.Module):
         return causal_mask(T_q, T_k) if T_q > 1 else mx.array(0.0)
 
 
-def unit_rms(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
-    """Queries or keys over their root mean square (QK-norm, without weights)."""
-    return mx.fast.rms_norm(y, None, 1e-6)
-
-
-def unchanged(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
-    """Queries or keys without QK-norm."""
-    return y
+# The book's two classes (chapter 3): a reader swaps the class and nothing else.
 
 
 class CausalAttention(Attention):

@@ -1,26 +1,94 @@
-"""What one attention layer is: sizes, the three maps, positions, and what cannot be combined.
+"""What one attention layer is: sizes, a choice for every map, positions; and the named variants.
 
 A configuration is a value that can be written to a file. It is checked once, here; the modules
-built from it never check again.
+built from it never check again. The choices themselves stand in `mlx_attn.attention.maps`, which
+registers them when it is imported, as a user's file does.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 from mlx_attn.errors import ConfigError, find_row
 
-SCORE_CHOICES = ("separate", "merged", "no_query", "no_key", "shared", "collaborative", "shrunk")
-VALUE_CHOICES = ("linear", "identity", "key", "shrunk", "from_key")
-OUTPUT_CHOICES = ("linear", "none", "merged")
 POSITIONS = ("learned", "alibi", "rope", "none")
 MERGED_STARTS = ("product", "matched")
-CHOICES = {
-    "score": SCORE_CHOICES,
-    "value": VALUE_CHOICES,
-    "output": OUTPUT_CHOICES,
-    "position": POSITIONS,
-    "merged_start": MERGED_STARTS,
+MAPS = {
+    "score": "separate",
+    "value": "linear",
+    "output": "linear",
+    "logits": "none",
+    "mixing": "softmax",
 }
-"""The keys that are one of a few words."""
+"""What a variant chooses, three maps and two hooks between score and value, with the standard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One choice of a map: its formula, the weights that it trains, what it computes.
+
+    Functions of a configuration are called with an `AttentionConfig`, functions of a layer with an
+    `Attention`, whose attributes hold the weights by name.
+
+    Attributes:
+        map: The map that it is a choice of, one of `MAPS`.
+        name: The word in a configuration.
+        formula: What it computes, in the field's letters.
+        source: The paper or book section it is from.
+        apply: Computes the map: `score(a, x) -> q, k`; `value(a, x, k) -> v`;
+            `output(a, heads) -> y`; `logits(a, s) -> s`; `mixing(a, s) -> weights`.
+        weights: Makes each of its trained parts by name: a Linear layer, an array, or None where a
+            configuration needs none.
+        init: Starting weights by name, where they are not drawn as every Linear layer's are.
+        shape: Of a score or value map: how many heads its keys or values have, and their width.
+        after: Of a value map: the same map applied to softmax_h x, which gives the same heads.
+        cache: What decoding keeps of a token: "kv" key and value, "x" the input, "k" the key.
+        affine: Whether the map is linear up to a bias. Conversions and spectra need that.
+        refuses: Why a configuration cannot use it, and the way out; empty where it can.
+    """
+
+    map: str
+    name: str
+    formula: str
+    source: str = ""
+    apply: Callable[..., Any]
+    weights: Mapping[str, Callable[["AttentionConfig"], Any]] = field(default_factory=dict)
+    init: Callable[["AttentionConfig", Callable[..., Any]], Mapping[str, Any]] | None = None
+    shape: Callable[["AttentionConfig"], tuple[int, int]] = lambda config: (config.n_kv_heads, 0)
+    after: Callable[..., Any] | None = None
+    cache: str = "kv"
+    affine: bool = True
+    refuses: Callable[["AttentionConfig"], str] = lambda config: ""
+
+
+CHOICES: dict[str, dict[str, Choice]] = {name: {} for name in MAPS}
+"""Every registered choice by map and name."""
+
+
+def register(entry: "Choice | Variant") -> None:
+    """Add a choice of a map, or a named variant.
+
+    Raises:
+        ConfigError: The name is taken.
+    """
+    table: dict[str, Any] = VARIANTS if isinstance(entry, Variant) else CHOICES[entry.map]
+    if entry.name in table:
+        raise ConfigError(f"'{entry.name}' is registered already: choose another name")
+    table[entry.name] = entry
+
+
+def choice_of(map_name: str, name: str) -> Choice:
+    """The named choice of a map.
+
+    Raises:
+        ConfigError: There is none of that name; all names are listed.
+    """
+    import_module("mlx_attn.attention.maps")
+    table = CHOICES[map_name]
+    if name not in table:
+        raise ConfigError(f"{map_name}='{name}' must be one of {', '.join(table)}")
+    return table[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +107,11 @@ class AttentionConfig:
             (grouped-query attention, arXiv:2305.13245; 1 is multi-query). 0: n_heads.
         scale: Factor of the scores. 0: 1 / sqrt(head_dim), of the separate form for every variant,
             so that converted models keep their scores.
-        score: How x becomes scores, one of `SCORE_CHOICES`.
-        value: How x becomes values, one of `VALUE_CHOICES`.
-        output: How heads become the output, one of `OUTPUT_CHOICES`.
+        score: How x becomes queries and keys.
+        value: How x becomes values.
+        output: How heads become the output.
+        logits: A map of the scores before the softmax, or "none".
+        mixing: How logits become attention weights.
         qkv_bias: Whether query, key and value maps have biases.
         out_bias: Whether the output map has a bias.
         position: "learned" and "none" change nothing here; "alibi" and "rope" do.
@@ -63,6 +133,8 @@ class AttentionConfig:
     score: str = "separate"
     value: str = "linear"
     output: str = "linear"
+    logits: str = "none"
+    mixing: str = "softmax"
     qkv_bias: bool = False
     out_bias: bool = True
     position: str = "learned"
@@ -74,19 +146,22 @@ class AttentionConfig:
     def __post_init__(self):
         for key in ("d_in", "d_out", "context_length", "n_heads"):
             _require(getattr(self, key) >= 1, f"{key}={getattr(self, key)} must be at least 1")
-        self._fill_in()
-        self._check_choices()
+        self._derive_sizes()
+        for key, words in {"position": POSITIONS, "merged_start": MERGED_STARTS}.items():
+            word = getattr(self, key)
+            _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
+        _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
         self._check_heads()
-        self._check_slices()
-        self._check_combinations()
+        for name in MAPS:
+            reason = choice_of(name, getattr(self, name)).refuses(self)
+            _require(not reason, reason)
 
-    def _fill_in(self):
-        if not self.head_dim:
-            _require(
-                self.d_out % self.n_heads == 0,
-                f"emb_dim={self.d_out} must be a multiple of n_heads={self.n_heads}: "
-                "change one of them, or set head_dim",
-            )
+    def _derive_sizes(self):
+        _require(
+            bool(self.head_dim) or self.d_out % self.n_heads == 0,
+            f"emb_dim={self.d_out} must be a multiple of n_heads={self.n_heads}: "
+            "change one of them, or set head_dim",
+        )
         self._derive("head_dim", self.d_out // self.n_heads)
         self._derive("value_dim", self.head_dim)
         self._derive("n_kv_heads", self.n_heads)
@@ -96,12 +171,6 @@ class AttentionConfig:
         if not getattr(self, key):
             object.__setattr__(self, key, value)
 
-    def _check_choices(self):
-        for key, table in CHOICES.items():
-            value = getattr(self, key)
-            _require(value in table, f"{key}='{value}' must be one of {', '.join(table)}")
-        _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
-
     def _check_heads(self):
         for key in ("head_dim", "value_dim"):
             _require(getattr(self, key) >= 1, f"{key}={getattr(self, key)} must be at least 1")
@@ -109,63 +178,10 @@ class AttentionConfig:
             self.n_kv_heads >= 1 and self.n_heads % self.n_kv_heads == 0,
             f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}",
         )
-        odd = self.d_in if self.score == "merged" else self.head_dim
+        rotated = self.d_in if self.score == "merged" else self.head_dim
         _require(
-            self.position != "rope" or odd % 2 == 0,
-            f"rope rotates pairs of coordinates, and the width {odd} is odd: use an even one",
-        )
-
-    def _check_slices(self):
-        """Slices of x must be as wide as a head, and as many as the heads that read them."""
-        readers = {
-            "score=no_query": (self.score == "no_query", self.n_heads, self.head_dim),
-            "score=no_key": (self.score == "no_key", self.n_kv_heads, self.head_dim),
-            "value=identity": (self.value == "identity", self.n_kv_heads, self.value_dim),
-        }
-        for choice, (chosen, heads, width) in readers.items():
-            _require(
-                not chosen or heads * width == self.d_in,
-                f"{choice} gives each head a slice of x, so {heads} heads of {width} must "
-                f"make up emb_dim={self.d_in}: change n_heads, n_kv_heads or head_dim",
-            )
-        _require(
-            self.output != "none" or self.n_heads * self.value_dim == self.d_out,
-            f"output=none concatenates {self.n_heads} heads of {self.value_dim} to "
-            f"{self.n_heads * self.value_dim}, which must be {self.d_out}: keep out_proj or "
-            "change head_dim",
-        )
-        self._check_shrunk()
-
-    def _check_shrunk(self):
-        widths = {"score": self.head_dim, "value": self.value_dim}
-        for key, width in widths.items():
-            _require(
-                getattr(self, key) != "shrunk" or width < self.d_in,
-                f"{key}=shrunk passes {width} coordinates of x on as they are, which must be fewer "
-                f"than emb_dim={self.d_in}: use more heads",
-            )
-
-    def _check_combinations(self):
-        _require(
-            self.score != "shared" or self.n_kv_heads == self.n_heads,
-            f"score=shared uses the queries as keys, so n_kv_heads={self.n_kv_heads} must be "
-            f"n_heads={self.n_heads}",
-        )
-        _require(
-            self.value not in ("key", "from_key") or self.score not in ("merged", "collaborative"),
-            f"value={self.value} needs a key per head, and score={self.score} has one for all: "
-            "use score=separate, or output=merged for values of full width",
-        )
-        _require(
-            self.value != "key" or self.value_dim == self.head_dim,
-            f"value=key makes values as wide as keys, so value_dim={self.value_dim} must be "
-            f"head_dim={self.head_dim}",
-        )
-        _require(
-            self.output != "merged" or (self.value, self.n_kv_heads) == ("linear", self.n_heads),
-            f"output=merged trains W_value and out_proj as one matrix per head: it needs "
-            f"value=linear (it is '{self.value}') and as many value heads as heads "
-            f"({self.n_kv_heads} of {self.n_heads})",
+            self.position != "rope" or rotated % 2 == 0,
+            f"rope rotates pairs of coordinates, and the width {rotated} is odd: use an even one",
         )
 
 
@@ -176,19 +192,25 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A choice for each of the three maps of attention, and its formula in the field's letters."""
+    """A choice for each map of attention, and its formula in the field's letters.
+
+    The command line's choices, the README's table, the documentation and the parametrised tests all
+    read these rows; nothing else lists variants.
+    """
 
     name: str
     score: str = "separate"
     value: str = "linear"
     output: str = "linear"
+    logits: str = "none"
+    mixing: str = "softmax"
     formula: str
     summary: str
 
     @property
     def maps(self) -> dict[str, str]:
-        """The three choices as configuration keys."""
-        return {"score": self.score, "value": self.value, "output": self.output}
+        """Its choices as configuration keys."""
+        return {name: getattr(self, name) for name in MAPS}
 
 
 _ROWS = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.config import MAPS, VARIANTS
 from mlx_attn.cli.options import PREFIX, Named, Section, SectionedCommand, options_from
 from mlx_attn.model.config import BLOCKS, PRESETS, GPTConfig, find_preset
 from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig, resolve
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 WORKS = ("train", "forward", "decode")
 _AXES = ("context", "width", "layers", "batch")
-_MAPS = frozenset({"score", "value", "output"})
 _NOT_MEASURED = frozenset(TrainConfig.__dataclass_fields__) - {
     *("batch_size", "optimizer", "dtype", "compile")
 }
@@ -150,7 +149,7 @@ command = SectionedCommand(
         Section(
             ["--block"], section="Sizes", type=Named(BLOCKS), metavar="NAME", help="book or modern"
         ),
-        *options_from(GPTConfig, "Sizes", {}, _MAPS),
+        *options_from(GPTConfig, "Sizes", {}, frozenset(MAPS)),
         *options_from(TrainConfig, "Training step", {}, _NOT_MEASURED),
     ],
     help=bench.__doc__,

@@ -114,7 +114,8 @@ SHORTHANDS: dict[str, dict[str, Any]] = {
 }
 """Flags that change one map, whatever the variant says of the others."""
 
-_NAMES = {**attention.CHOICES, **model.CHOICES, **training.CHOICES}
+_ATTENTION = {"position": attention.POSITIONS, "merged_start": attention.MERGED_STARTS}
+_NAMES = {**_ATTENTION, **model.CHOICES, **training.CHOICES}
 _TYPES: dict[str, click.ParamType] = {key: Named(names) for key, names in _NAMES.items()}
 
 

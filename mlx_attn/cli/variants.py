@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.config import MAPS, VARIANTS
 from mlx_attn.cli.options import PREFIX, Named, Section, SectionedCommand, options_from
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS, GPTConfig, config_from, find_preset
@@ -15,7 +15,6 @@ from mlx_attn.training.config import DEFAULT_PRESET, resolve
 if TYPE_CHECKING:
     from rich.table import Table
 
-_MAPS = frozenset({"score", "value", "output"})
 _COSTS = {
     "parameters": "parameters",
     "multiply-adds": "multiply_adds",
@@ -96,7 +95,7 @@ command = SectionedCommand(
             envvar=PREFIX + "PRESET",
         ),
         Section(["--json", "as_json"], section="What to show", is_flag=True, help="as JSON"),
-        *options_from(GPTConfig, "Sizes", {}, _MAPS),
+        *options_from(GPTConfig, "Sizes", {}, frozenset(MAPS)),
     ],
     help=variants.__doc__,
 )

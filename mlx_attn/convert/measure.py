@@ -16,6 +16,7 @@ from jaxtyping import Float, Float64, Integer
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
+from mlx_attn.attention.attention import explicit_attention
 from mlx_attn.convert.algebra import relative_error
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.convert.table import find_conversion
@@ -90,9 +91,9 @@ def float64_logits(model: GPT, tokens: Tokens) -> Float64[np.ndarray, "B T V"]:
         exact.final_norm = _PlainNorm(exact.final_norm)
         for block in exact.trf_blocks:
             block.norm1, block.norm2 = _PlainNorm(block.norm1), _PlainNorm(block.norm2)
-            block.att.fused = False
+            block.att.attend = explicit_attention
             if model.config.qk_norm:
-                block.att.normalise = _unit_rms
+                block.att.normalize = _unit_rms
         return np.array(exact(tokens))
 
 

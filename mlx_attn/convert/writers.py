@@ -21,7 +21,7 @@ from mlx_attn.attention.analysis import (
 )
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.maps import merge_value_output
+from mlx_attn.attention.layer import merge_value_output
 from mlx_attn.convert import algebra, table
 from mlx_attn.errors import ConfigError
 

@@ -48,6 +48,8 @@ class GPTConfig:
     score: str = _key("separate", "score map")
     value: str = _key("linear", "value map")
     output: str = _key("linear", "output map")
+    logits: str = _key("none", "map of the scores before the softmax")
+    mixing: str = _key("softmax", "how logits become attention weights")
     position: str = _key("learned", "positions: learned, alibi, rope or none")
     qk_norm: bool = _key(False, "RMS-normalise queries and keys")
     merged_start: str = _key("product", "start of merged matrices: product or matched")
@@ -89,21 +91,9 @@ class GPTConfig:
         return asdict(self)
 
 
-_ATTENTION_KEYS = (
-    "n_heads",
-    "head_dim",
-    "value_dim",
-    "n_kv_heads",
-    "scale",
-    "score",
-    "value",
-    "output",
-    "qkv_bias",
-    "position",
-    "qk_norm",
-    "merged_start",
-    "drop_rate",
-)
+_ATTENTION_KEYS = {f.name for f in fields(AttentionConfig)} & {
+    f.name for f in fields(GPTConfig)
+} - {"context_length"}
 
 
 def config_from(settings: Mapping[str, Any]) -> GPTConfig:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Integer
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention, AttentionCache
-from mlx_attn.attention.maps import Draw, linear_draw
+from mlx_attn.attention.layer import Initializer, uniform_init
 from mlx_attn.cpu import gelu, is_compiled
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
@@ -71,7 +71,7 @@ def _inverse_rms(x: mx.array, width: int, eps: float) -> mx.array:
 GPT2_STD = 0.02
 
 
-def gpt2_draw(n_layers: int) -> Draw:
+def gpt2_init(n_layers: int) -> Initializer:
     """N(0, 0.02), and 0.02 / sqrt(2 n_layers) where a branch ends."""
 
     def draw(rows: int, columns: int, residual: bool = False) -> mx.array:
@@ -81,18 +81,18 @@ def gpt2_draw(n_layers: int) -> Draw:
     return draw
 
 
-def zero_draw(rows: int, columns: int, residual: bool = False) -> mx.array:
+def zero_init(rows: int, columns: int, residual: bool = False) -> mx.array:
     """N(0, 1 / columns), and 0 where a branch ends."""
     return mx.random.normal((rows, columns)) * (0.0 if residual else columns**-0.5)
 
 
 def initialise(model: nn.Module, config: GPTConfig) -> None:
     """Start all weights of a model in place, as `config.start` says."""
-    draws = {"book": linear_draw, "gpt2": gpt2_draw(config.n_layers), "zero": zero_draw}
+    draws = {"book": uniform_init, "gpt2": gpt2_init(config.n_layers), "zero": zero_init}
     draw = draws[config.start]
     for name, module in reversed(model.named_modules()):
         if isinstance(module, Attention):
-            module.start(draw)
+            module.init_weights(draw)
         elif isinstance(module, nn.Embedding):
             module.weight = _embedding_std(config) * mx.random.normal(module.weight.shape)
         elif isinstance(module, nn.Linear):
@@ -105,7 +105,7 @@ def _embedding_std(config: GPTConfig) -> float:
     return GPT2_STD if small else 1.0
 
 
-def _start_linear(name: str, module: nn.Linear, config: GPTConfig, draw: Draw) -> None:
+def _start_linear(name: str, module: nn.Linear, config: GPTConfig, draw: Initializer) -> None:
     if ".att." not in name:
         ends_branch = name.endswith("ff.layers.2") or (
             name == "out_head" and config.start == "zero"

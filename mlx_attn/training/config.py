@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from sys import float_info
 from typing import Any
 
-from mlx_attn.attention.config import VARIANTS, find_variant
+from mlx_attn.attention.config import MAPS, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import keys_of, validate
 from mlx_attn.model.config import BLOCKS, PRESETS, GPTConfig, config_from, find_preset
@@ -254,10 +254,13 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 def variant_name(model: Mapping[str, Any]) -> str:
     """The row of the table with these maps, or the maps themselves where there is none."""
-    defaults = {"score": "separate", "value": "linear", "output": "linear"}
-    maps = {key: model.get(key, default) for key, default in defaults.items()}
+    maps = {key: model.get(key, default) for key, default in MAPS.items()}
     names = [name for name, variant in VARIANTS.items() if variant.maps == maps]
-    return names[0] if names else "+".join(maps.values())
+    words = [word for key, word in maps.items() if key in _ALWAYS_NAMED or word != MAPS[key]]
+    return names[0] if names else "+".join(words)
+
+
+_ALWAYS_NAMED = ("score", "value", "output")
 
 
 def known_keys() -> dict[str, type]:

@@ -11,6 +11,7 @@ import mlx.core as mx
 from jaxtyping import Integer
 from mlx.utils import tree_map
 
+from mlx_attn.attention.attention import explicit_attention, fastest_attention
 from mlx_attn.cpu import single_stream
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.corpus import Corpus
@@ -205,7 +206,7 @@ class ReplicaStep(TrainStep):
 
     def _allow_fused(self, allowed: bool) -> None:
         for block in self.model.trf_blocks:
-            block.att.fused = allowed
+            block.att.attend = fastest_attention if allowed else explicit_attention
 
 
 Launched = list[tuple[Number, Number]]

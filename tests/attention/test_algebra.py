@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlx_attn
-from mlx_attn.attention.maps import merge_query_key, merge_value_output
+from mlx_attn.attention.layer import merge_query_key, merge_value_output
 from mlx_attn.convert.algebra import (
     balanced_factors,
     fit_shared_maps,

@@ -6,11 +6,11 @@ import pytest
 
 from mlx_attn.attention.attention import MultiHeadAttention
 from mlx_attn.attention.config import (
-    OUTPUT_CHOICES,
-    SCORE_CHOICES,
-    VALUE_CHOICES,
+    CHOICES,
+    MAPS,
     VARIANTS,
     AttentionConfig,
+    choice_of,
     find_variant,
 )
 from mlx_attn.errors import ConfigError
@@ -51,7 +51,7 @@ def test_an_impossible_combination_is_refused(choices, words):
 
 
 def test_the_scale_is_that_of_the_separate_form_for_every_score():
-    scales = {config(score=score, n_heads=4).scale for score in SCORE_CHOICES}
+    scales = {config(score=score, n_heads=4).scale for score in CHOICES["score"]}
     assert scales == {6**-0.5}
 
 
@@ -68,9 +68,7 @@ def test_grouped_queries_share_keys_and_values():
 
 def test_every_variant_is_made_of_known_choices():
     for variant in VARIANTS.values():
-        assert variant.score in SCORE_CHOICES
-        assert variant.value in VALUE_CHOICES
-        assert variant.output in OUTPUT_CHOICES
+        assert all(choice_of(name, variant.maps[name]) for name in MAPS)
 
 
 def test_no_two_variants_are_the_same():

@@ -233,7 +233,7 @@ def test_merged_matrices_start_with_the_spread_of_the_factors_they_replace():
 
     def spread(**choices: Any) -> float:
         module = layer(qkv_bias=False, **choices)
-        q, k = module.score(module, x)
+        q, k = module.score(x)
         return float(np.array(mx.std(q @ k.swapaxes(2, 3))))
 
     base = np.mean([spread(score="separate") for _ in range(8)])

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention import attention as memory
-from mlx_attn.attention.attention import Attention, values_first
+from mlx_attn.attention import attention
+from mlx_attn.attention.attention import Attention, project_values_first
 from mlx_attn.attention.config import AttentionConfig
 
 C, T = 16, 10
@@ -28,7 +28,7 @@ def layer(**choices: Any) -> Attention:
 
 
 def result(module: Attention, first: bool, monkeypatch) -> tuple[mx.array, dict[str, mx.array]]:
-    monkeypatch.setattr(memory, "values_first", lambda *_: first)
+    monkeypatch.setattr(attention, "project_values_first", lambda *_: first)
     x = mx.array(np.random.default_rng(0).normal(size=(2, T, C)), mx.float32)
 
     def loss(parameters: dict) -> mx.array:
@@ -62,16 +62,16 @@ def test_both_forms_give_the_same_output_and_gradients(choices, monkeypatch):
         assert mx.allclose(gradient, other_gradients[name], rtol=1e-4, atol=1e-4), name
 
 
-def test_training_computes_values_first_on_a_processor():
-    assert values_first(layer().config, T_q=T, T_k=T, drops=False)
+def test_training_computes_project_values_first_on_a_processor():
+    assert project_values_first(layer().config, T_q=T, T_k=T, has_dropout=False)
 
 
 def test_decoding_one_token_computes_no_value_of_an_old_token():
-    assert not values_first(layer().config, T_q=1, T_k=T, drops=False)
+    assert not project_values_first(layer().config, T_q=1, T_k=T, has_dropout=False)
 
 
 def test_dropped_weights_do_not_add_up_to_one_so_values_go_first():
-    assert values_first(layer().config, T_q=1, T_k=T, drops=True)
+    assert project_values_first(layer().config, T_q=1, T_k=T, has_dropout=True)
 
 
 @settings(deadline=None, max_examples=50)
@@ -81,11 +81,11 @@ def test_on_a_processor_the_form_with_fewer_multiply_adds_is_chosen(T_q, past, h
     T_k, D = T_q + past, config.head_dim
     first = T_k * C * C + heads * T_q * T_k * D
     after = heads * T_q * T_k * C + heads * T_q * C * D
-    assert values_first(config, T_q, T_k, drops=False) == (first <= after)
+    assert project_values_first(config, T_q, T_k, has_dropout=False) == (first <= after)
 
 
 @pytest.mark.parametrize(("width", "first"), [(48, True), (64, False), (128, False), (130, True)])
 def test_on_a_gpu_a_fused_kernel_for_the_width_decides(width, first, monkeypatch):
-    monkeypatch.setattr(memory, "on_gpu", lambda: True)
+    monkeypatch.setattr(attention, "on_gpu", lambda: True)
     config = layer(d_in=width, d_out=width, n_heads=2).config
-    assert values_first(config, T_q=64, T_k=64, drops=False) == first
+    assert project_values_first(config, T_q=64, T_k=64, has_dropout=False) == first

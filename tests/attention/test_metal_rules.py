@@ -8,8 +8,7 @@ import mlx.core as mx
 import pytest
 
 import mlx_attn
-from mlx_attn.attention import attention as memory
-from mlx_attn.attention import attention as metal
+from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention, explicit_attention, fused_attention
 from mlx_attn.attention.config import AttentionConfig
 
@@ -25,8 +24,8 @@ def fused_calls(monkeypatch) -> list[tuple]:
         calls.append((q.shape, k.shape, bias is None))
         return fused_attention(q, k, v, scale, bias)
 
-    monkeypatch.setattr(memory, "on_linux_cpu", lambda: False)
-    monkeypatch.setattr(memory, "fused_attention", record)
+    monkeypatch.setattr(attention, "on_linux_cpu", lambda: False)
+    monkeypatch.setattr(attention, "fused_attention", record)
     return calls
 
 
@@ -58,7 +57,7 @@ def test_dropout_takes_the_explicit_path(fused_calls):
 
 
 def test_merged_attention_of_a_fused_width_is_one_multi_query_call(fused_calls, monkeypatch):
-    monkeypatch.setattr(metal, "on_gpu", lambda: True)
+    monkeypatch.setattr(attention, "on_gpu", lambda: True)
     layer(score="merged")(mx.ones((1, 16, 128)))
     assert fused_calls == [((1, 2, 16, 128), (1, 1, 16, 128), True)]
 
@@ -69,8 +68,8 @@ def test_both_paths_give_the_same_numbers(key_heads, alibi):
     module = layer(position="alibi" if alibi else "none", n_heads=4)
     q = mx.random.normal((2, 4, 16, 32))
     k, v = mx.random.normal((2, 2, key_heads, 16, 32))
-    fused = fused_attention(q, k, v, 0.3, module.bias(16, 16))
-    explicit = explicit_attention(q, k, v, module.mask(16, 16), 0.3, lambda weights: weights)
+    fused = fused_attention(q, k, v, module.config.scale, module.bias(16, 16))
+    explicit = explicit_attention(module, q, k, v)
     assert mx.allclose(fused, explicit, atol=1e-5)
 
 
@@ -79,7 +78,7 @@ def test_both_paths_give_the_same_numbers(key_heads, alibi):
     [(64, 9, 1, True), (32, 64, 1, False), (72, 8, 1, False), (128, 1, 8, True), (64, 8, 8, False)],
 )
 def test_the_table_of_fused_shapes(width, T_q, heads_per_key, fused):
-    assert metal.has_fused_kernel(width, T_q, heads_per_key) == fused
+    assert attention.has_fused_kernel(width, T_q, heads_per_key) == fused
 
 
 def linear_algebra_calls() -> list[tuple[Path, ast.Call]]:

@@ -6,6 +6,7 @@ import pytest
 
 from mlx_attn import cpu as exponentials
 from mlx_attn.attention import attention as memory
+from mlx_attn.attention.attention import fastest_attention
 from mlx_attn.convert import measure as logits
 from mlx_attn.convert.measure import compare_logits, float64_logits
 from mlx_attn.convert.model import convert
@@ -43,7 +44,7 @@ def test_the_model_stays_as_it_was(trained, windows):
     before = model(windows)
     float64_logits(model, windows)
     assert mx.array_equal(model(windows), before)
-    assert model.trf_blocks[0].att.fused
+    assert model.trf_blocks[0].att.attend is fastest_attention
 
 
 def test_a_model_beside_itself_shows_its_rounding_alone(trained, corpus):

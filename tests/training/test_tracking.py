@@ -10,7 +10,7 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import qk_circuit
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.attention.maps import merge_query_key
+from mlx_attn.attention.layer import merge_query_key
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
 from mlx_attn.runs import Run, create_run, open_run

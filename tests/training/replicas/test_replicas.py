@@ -9,6 +9,7 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import attention as memory
+from mlx_attn.attention.attention import fastest_attention
 from mlx_attn.errors import ConfigError
 from mlx_attn.runs import open_run
 from mlx_attn.training.config import Settings
@@ -219,7 +220,7 @@ def test_no_fused_kernel_is_mapped_and_afterwards_all_may_serve(corpus, settings
     replicas = replicas_of(settings(), corpus)
     launched = Together()(replicas)
     assert all(np.isfinite(loss.item()) for loss, _ in launched)
-    assert replicas[0].model.trf_blocks[0].att.fused
+    assert replicas[0].model.trf_blocks[0].att.attend is fastest_attention
 
 
 def test_the_models_are_usable_between_steps(corpus, settings):

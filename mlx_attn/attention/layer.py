@@ -1,0 +1,252 @@
+"""The trained weights of one attention layer, and what its maps are made of.
+
+Heads, starting weights, the exact products, a linear map without redundancy, and `MapWeights`, the
+layer that every choice of a map works on.
+
+Linear weights are stored (out, in), so a row vector x is mapped to x W^T; the letters of the
+formulas are the matrices that act on x from the right, as in q = x W_query. The two products serve
+MLX's arrays and NumPy's alike.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from jaxtyping import Float
+
+from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, choice_of, register
+
+Array = TypeVar("Array", mx.array, np.ndarray)
+Queries = Float[mx.array, "B H T_q K"]
+Keys = Float[mx.array, "B key_heads T_k K"]
+Values = Float[mx.array, "B value_heads T_k D"]
+
+
+def split_heads(
+    y: Float[mx.array, "B T width"], n_heads: int
+) -> Float[mx.array, "B {n_heads} T head_dim"]:
+    """Cut the last axis into heads: [B, T, H D] -> [B, H, T, D]."""
+    if y.shape[1] == 1:  # one token, as in decoding: the axes to exchange are one element long
+        return y.reshape(y.shape[0], n_heads, 1, -1)
+    return y.reshape(*y.shape[:2], n_heads, -1).transpose(0, 2, 1, 3)
+
+
+def merge_heads(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B T width"]:
+    """Concatenate heads, the inverse of `split_heads`: [B, H, T, D] -> [B, T, H D]."""
+    if y.shape[2] == 1:
+        return y.reshape(y.shape[0], 1, -1)
+    return y.transpose(0, 2, 1, 3).flatten(2)
+
+
+@runtime_checkable
+class Initializer(Protocol):
+    """Draws the starting weight of a linear map."""
+
+    def __call__(self, rows: int, columns: int, residual: bool = False) -> mx.array:
+        """A (rows, columns) = (out, in) matrix; `residual` marks a map that ends a branch."""
+        ...
+
+
+def uniform_init(rows: int, columns: int, residual: bool = False) -> mx.array:
+    """The uniform start of PyTorch's and MLX's Linear: within 1 / sqrt(columns) of 0."""
+    bound = columns**-0.5
+    return mx.random.uniform(-bound, bound, (rows, columns))
+
+
+def merge_query_key(
+    W_query: Float[Array, "width C"], W_key: Float[Array, "kv_width C"], n_heads: int
+) -> Float[Array, "merged C"]:
+    """The merged score matrix S_h = W_query_h W_key_h^T of every head, as the weight of `S`.
+
+    (x_i W_query_h) . (x_j W_key_h) = (x_i S_h) . x_j. Rows h C..(h+1) C hold head h. A key head
+    that serves several query heads is used for each of them.
+
+    Args:
+        W_query: Stored weight of the query map, n_heads * head_dim rows.
+        W_key: Stored weight of the key map, n_kv_heads * head_dim rows.
+        n_heads: Number of query heads H.
+
+    Returns:
+        [H C, C], so that `x @ S.T` holds q_h in columns h C..(h+1) C.
+    """
+    C, head_dim = W_query.shape[1], W_query.shape[0] // n_heads
+    key = W_key.reshape(-1, 1, head_dim, C)
+    query = W_query.reshape(key.shape[0], -1, head_dim, C)
+    return (key.swapaxes(2, 3) @ query).reshape(n_heads * C, C)
+
+
+def merge_value_output(
+    W_value: Float[Array, "kv_width d_in"], out_proj: Float[Array, "d_out width"], n_heads: int
+) -> Float[Array, "d_out merged"]:
+    """The merged output matrix V_h O_h of every head, as the weight of `VO`.
+
+    sum_h (softmax_h x) W_value_h O_h = sum_h (softmax_h x) VO_h, where O_h are the rows of
+    out_proj that read head h. Columns h C..(h+1) C hold head h. A value head that serves several
+    query heads is used for each of them.
+
+    Returns:
+        [d_out, H C], so that `concat_h(softmax_h x) @ VO.T` is the layer's output.
+    """
+    d_out, head_dim = out_proj.shape[0], out_proj.shape[1] // n_heads
+    value = W_value.reshape(-1, 1, head_dim, W_value.shape[1])
+    output = out_proj.reshape(d_out, value.shape[0], -1, head_dim).transpose(1, 2, 0, 3)
+    return (output @ value).reshape(n_heads, d_out, -1).swapaxes(0, 1).reshape(d_out, -1)
+
+
+def merged_init(
+    start: str, product: Float[mx.array, "rows columns"], spread: mx.array
+) -> Float[mx.array, "rows columns"]:
+    """The start of a merged matrix: the product of its factors, or Gaussian with its spread.
+
+    Args:
+        start: "product" or "matched".
+        product: The product of the two factors that the matrix replaces.
+        spread: Standard deviation of one element of the product, see `product_std`.
+    """
+    return product if start == "product" else mx.random.normal(product.shape) * spread
+
+
+def product_std(first: mx.array, second: mx.array, inner: int) -> mx.array:
+    """sqrt(D) s_1 s_2: of an element of a product of two random factors with inner size D."""
+    return inner**0.5 * mx.std(first) * mx.std(second)
+
+
+class ShrunkLinear(nn.Module):
+    """y_h = x[kept_h] + x[rest_h] R_h, for each head h: D coordinates of x pass as they are.
+
+    Where only the product of two maps matters, W_1 W_2 = (W_1 B) (B^-1 W_2) for every invertible B.
+    The B that turns D rows of W_2 into the identity leaves D^2 weights fewer to keep and computes
+    the same (Wasielewski and Graef, "MatShrink").
+
+    Args:
+        C: Width of x.
+        n_heads: Number of heads H.
+        head_dim: Width D of a head, less than C.
+        bias: Whether a bias is added.
+
+    Attributes:
+        weight: The matrices R_h as (out, in): [H D, C - D], head h in rows h D..(h+1) D.
+        places: Position of coordinate c of x in (kept_h, rest_h): [H, C] integers, not trained.
+    """
+
+    def __init__(self, C: int, n_heads: int, head_dim: int, bias: bool):
+        super().__init__()
+        self.weight = mx.zeros((n_heads * head_dim, C - head_dim))
+        self.places = (mx.arange(C)[None] - head_dim * mx.arange(n_heads)[:, None]) % C
+        if bias:
+            self.bias = mx.zeros((n_heads * head_dim,))
+        self.freeze(recurse=False, keys=["places"])
+
+    def __call__(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T width"]:
+        """The heads of x, side by side."""
+        y = x @ self.dense_weight().T
+        return y + self.bias if "bias" in self else y
+
+    def dense_weight(self) -> Float[mx.array, "width C"]:
+        """The matrix with the identity written out, as (out, in)."""
+        n_heads, C = self.places.shape
+        rest = self.weight.reshape(n_heads, -1, self.weight.shape[1])
+        D = rest.shape[1]
+        kept = mx.broadcast_to(mx.eye(D, dtype=rest.dtype), (n_heads, D, D))
+        dense = mx.concatenate([kept, rest], axis=2)
+        places = mx.broadcast_to(self.places[:, None], dense.shape)
+        return mx.take_along_axis(dense, places, axis=2).reshape(-1, C)
+
+
+@dataclass(frozen=True, slots=True)
+class Maps:
+    """The choices of one layer."""
+
+    score: Choice
+    value: Choice
+    output: Choice
+    logits: Choice
+    mixing: Choice
+
+    @property
+    def trained(self) -> tuple[Choice, ...]:
+        """All of them, in the order in which weights are drawn."""
+        return self.score, self.value, self.output, self.logits, self.mixing
+
+
+class MapWeights(nn.Module):
+    """The trained parts of one attention layer, under the book's names, and its three maps.
+
+    W_query, W_key, W_value and out_proj are the book's; S is the merged query and key, VO the
+    merged value and output. A layer has those that its choices need.
+    """
+
+    W_query: nn.Linear
+    W_key: nn.Linear
+    W_value: nn.Linear
+    out_proj: nn.Linear
+    S: nn.Linear
+    VO: nn.Linear
+    mixing: mx.array
+    residual_gain: mx.array
+
+    def __init__(self, config: AttentionConfig):
+        super().__init__()
+        self.config = config
+        self.maps = maps_of(config)
+        for choice in self.maps.trained:
+            for name, make in choice.weights.items():
+                if (part := make(config)) is not None:
+                    setattr(self, name, part)
+        self.init_weights(uniform_init)
+
+    def init_weights(self, draw: Initializer) -> None:
+        """Draw every weight matrix afresh; merged matrices from the factors they replace."""
+        for choice in self.maps.trained:
+            for name, weight in self._drawn(choice, draw).items():
+                self.update({name: {"weight": weight} if "weight" in self[name] else weight})
+
+    def _drawn(self, choice: Choice, draw: Initializer) -> Mapping[str, mx.array]:
+        if choice.init is not None:
+            return choice.init(self.config, draw)
+        layers = {name: self[name] for name in choice.weights if "weight" in self[name]}
+        return {name: draw(*layer.weight.shape) for name, layer in layers.items()}
+
+    def score(self, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+        """Queries and keys of x."""
+        return self.maps.score.apply(self, x)
+
+    def value(self, x: Float[mx.array, "B T width"], k: Keys) -> Values:
+        """Values of x, whose keys are k."""
+        return self.maps.value.apply(self, x, k)
+
+    def output(self, heads: Float[mx.array, "B H T D"]) -> Float[mx.array, "B T d_out"]:
+        """The layer's output from its heads."""
+        return self.maps.output.apply(self, heads)
+
+
+WHOLE_VALUE = Choice(
+    map="value",
+    name="whole",
+    formula="v = x",
+    apply=lambda a, x, k: x[:, None],
+    shape=lambda c: (1, c.d_in),
+    after=lambda a, y: y,
+)
+"""One value for all heads, x itself: with output=merged the map is inside VO."""
+
+
+def maps_of(config: AttentionConfig) -> Maps:
+    """The choices of a configuration; with a merged output the value is x itself."""
+    chosen = {name: choice_of(name, getattr(config, name)) for name in MAPS}
+    if config.output == "merged":
+        chosen["value"] = WHOLE_VALUE
+    return Maps(**chosen)
+
+
+def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:
+    """Register the decorated function as what a choice computes."""
+
+    def register_it(apply: Callable[..., Any]) -> Callable[..., Any]:
+        register(Choice(map=map_name, name=name, formula=formula, apply=apply, **facts))
+        return apply
+
+    return register_it
