@@ -12,13 +12,12 @@ from mlx_attn.compare.runner import (
     Began,
     ComparisonEvent,
     Concluded,
-    Diverged,
     Finished,
     Planned,
     Runner,
-    Store,
 )
 from mlx_attn.compare.statistics import judge, minimum_detectable_effect
+from mlx_attn.compare.trial import Diverged, Store
 from mlx_attn.compare.tuning import TunedArm, Tuner, trial_for
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
@@ -318,7 +317,7 @@ class ComparisonRun:
 
     Args:
         protocol: What to do.
-        crew: Does the trainings, and keeps them.
+        runner: Does the trainings, and keeps them.
         versions: What made the result, for the record.
 
     Raises:
@@ -326,9 +325,9 @@ class ComparisonRun:
         RunError: The text cannot be read.
     """
 
-    def __init__(self, protocol: ComparisonConfig, crew: Runner, versions: Mapping[str, Any]):
-        self.crew, self.store = crew, crew.store
-        self.versions = {**versions, "trained": crew.way}
+    def __init__(self, protocol: ComparisonConfig, runner: Runner, versions: Mapping[str, Any]):
+        self.runner, self.store = runner, runner.store
+        self.versions = {**versions, "trained": runner.mode}
         # Prepared here, once, before several processes want it at the same time.
         self.corpus = corpus_of(protocol.settings(protocol.arms[0]))
         self.protocol = replace(protocol, text=self.corpus.digest)
@@ -349,7 +348,7 @@ class ComparisonRun:
         speeds = {name: median(t.tok_s for t in done) for name, done in tuning.items()}
         layout = TrialPlan(self.protocol, choices, self.vocab_size, speeds)
         seeds = range(self._seeds(layout, tuning))
-        minutes = layout.seconds(tuning) * len(seeds) / self.crew.size / 60
+        minutes = layout.seconds(tuning) * len(seeds) / self.runner.size / 60
         yield Planned(len(seeds), minutes, self._resolves(tuner, choices, len(seeds)))
         yield from self._train("verdict", layout.all(seeds))
         yield Concluded(summarize(layout, self.store, self.corpus, tunings, seeds, self.versions))
@@ -357,15 +356,15 @@ class ComparisonRun:
     def _train(self, stage: str, cells: Iterable[Trial]) -> Generator[ComparisonEvent, None, None]:
         """Do the trainings that the store lacks."""
         wanted = {cell.digest: cell for cell in cells}
-        missing = self.crew.missing(wanted.values())
+        missing = self.runner.missing(wanted.values())
         yield Began(stage, len(wanted), len(wanted) - len(missing))
         taken: list[float] = []
         for left, (cell, outcome) in zip(
-            range(len(missing) - 1, -1, -1), self.crew(missing), strict=True
+            range(len(missing) - 1, -1, -1), self.runner(missing), strict=True
         ):
             taken += [outcome.seconds] if isinstance(outcome, TrialResult) else []
             each = sum(taken) / max(1, len(taken))
-            yield Finished(cell, outcome, left, left * each / self.crew.size)
+            yield Finished(cell, outcome, left, left * each / self.runner.size)
 
     def _timed(
         self, tuner: Tuner, choices: Sequence[TunedArm], tunings: Sequence[Tuning]
@@ -394,5 +393,5 @@ class ComparisonRun:
         if self.protocol.seeds:
             return self.protocol.seeds
         spent = sum(training.seconds for done in tuning.values() for training in done)
-        left = 60 * self.protocol.minutes * self.crew.size - spent
+        left = 60 * self.protocol.minutes * self.runner.size - spent
         return layout.seeds_within(left, tuning)

@@ -9,10 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mlx_attn.compare.statistics import Verdict
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.runs import parsed_object, read_text
+from mlx_attn.training.evaluation import Evaluation
 
 FORMAT = 1
 
@@ -53,36 +56,27 @@ class RankPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialResult:
-    """One finished training.
+class TrialResult(Evaluation):
+    """One finished trial: its last evaluation, over the whole validation text, and its cost.
 
     Attributes:
-        seed: Of weights, batches and dropout; trainings of the same seed are pairs.
-        lr_scale: Learning rates, times those of the settings.
+        above_floor: Nats per scored token above the exact floor, for texts too, where it is known.
+        seed: Of weights, batches and dropout; trials of the same seed are pairs.
+        lr_scale: The factor of all learning rates.
         steps: Optimizer steps.
         tokens: Tokens trained on.
-        val_loss: Nats per scored token at the end, over the whole validation text.
-        bits_per_byte: The same per byte of text; None for tasks.
-        above_floor: Nats per scored token above the exact floor, where that is known.
-        accuracy: Share of scored tokens predicted right; tasks only.
-        abilities: What each ability contributes to the loss above the floor, in bits per byte.
-        curve: The validations on the way, the last one included.
-        ranks: The heads' matrices on the way.
+        curve: The validations during training, the last one included.
+        ranks: The heads' matrices during training.
         tok_s: Tokens per second of training.
         seconds: Training time, validation included.
         peak_memory: Bytes.
-        sample: What the trained model writes, greedily.
+        sample: A greedy continuation by the trained model.
     """
 
     seed: int
     lr_scale: float
     steps: int
     tokens: int
-    val_loss: float
-    bits_per_byte: float | None
-    above_floor: float | None
-    accuracy: float | None
-    abilities: Mapping[str, float]
     curve: tuple[Point, ...]
     ranks: tuple[RankPoint, ...]
     tok_s: float
@@ -214,56 +208,12 @@ class Comparison:
 
 
 def comparison_from(record: Mapping[str, Any]) -> Comparison:
-    """The comparison that `Comparison.as_dict` made, also after a trip through JSON."""
-    noise = record["noise"]
-    parts: dict[str, Any] = {
-        "noise": None if noise is None else _noise(noise),
-        "tunings": tuple(_tuning(tuning) for tuning in record["tunings"]),
-        "budgets": tuple(_budget(budget) for budget in record["budgets"]),
-    }
-    return Comparison(**{**record, **parts})
+    """The comparison that `Comparison.as_dict` made, also after a trip through JSON.
 
-
-def training_from(record: Mapping[str, Any]) -> TrialResult:
-    """The training whose fields these are."""
-    parts: dict[str, Any] = {
-        "curve": tuple(Point(**point) for point in record["curve"]),
-        "ranks": tuple(RankPoint(**ranks) for ranks in record["ranks"]),
-    }
-    return TrialResult(**{**record, **parts})
-
-
-def _noise(record: Mapping[str, Any]) -> AATest:
-    verdict: Any = _verdict(record["verdict"])
-    return AATest(**{**record, "verdict": verdict})
-
-
-def _verdict(record: Mapping[str, Any]) -> Verdict:
-    parts: dict[str, Any] = {
-        key: tuple(value) for key, value in record.items() if isinstance(value, list)
-    }
-    return Verdict(**{**record, **parts})
-
-
-def _tuning(record: Mapping[str, Any]) -> Tuning:
-    parts: dict[str, Any] = {
-        "losses": {float(scale): loss for scale, loss in record["losses"].items()},
-        "seeds": tuple(record["seeds"]),
-    }
-    return Tuning(**{**record, **parts})
-
-
-def _budget(record: Mapping[str, Any]) -> BudgetResult:
-    parts: dict[str, Any] = {
-        "arms": tuple(_arm(arm) for arm in record["arms"]),
-        "verdicts": {name: _verdict(verdict) for name, verdict in record["verdicts"].items()},
-    }
-    return BudgetResult(**{**record, **parts})
-
-
-def _arm(record: Mapping[str, Any]) -> ArmResult:
-    parts: dict[str, Any] = {"trainings": tuple(training_from(t) for t in record["trainings"])}
-    return ArmResult(**{**record, **parts})
+    Raises:
+        ValueError: A value is missing or of another type; the message says which.
+    """
+    return msgspec.convert(record, Comparison, str_keys=True)
 
 
 COMPARISON = "comparison.json"
@@ -298,5 +248,5 @@ def read_comparison(directory: Path) -> Comparison:
         )
     try:
         return comparison_from(record)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{file} is not a whole comparison ({error!r}): make it again") from error
+    except ValueError as error:
+        raise RunError(f"{file} is not a whole comparison ({error}): make it again") from error

@@ -17,6 +17,7 @@ from mlx_attn.compare import claim, runner
 from mlx_attn.compare.comparison import ComparisonRun
 from mlx_attn.compare.result import AATest, ArmResult, BudgetResult, Comparison
 from mlx_attn.compare.statistics import MOST_SEEDS, Verdict
+from mlx_attn.compare.trial import Diverged
 from mlx_attn.ui.terminal import duration, is_live, plural
 
 MISSING = "-"
@@ -278,10 +279,10 @@ def event_line(event: runner.ComparisonEvent) -> str:
             stored = f", {event.stored} of them finished before" if event.stored else ""
             return f"{event.stage}: {event.trainings} trainings{stored}"
         case runner.Finished():
-            cell, outcome = event.cell, event.outcome
-            diverged = isinstance(outcome, runner.Diverged)
+            trial, outcome = event.trial, event.outcome
+            diverged = isinstance(outcome, Diverged)
             loss = "diverged" if diverged else f"{outcome.val_loss:.4f} nats per token"
-            name = f"{cell.arm}, seed {cell.seed}, learning rates x {cell.lr_scale:g}"
+            name = f"{trial.arm}, seed {trial.seed}, learning rates x {trial.lr_scale:g}"
             return f"{name}: {loss}  ({event.left} left, {duration(event.seconds_left)})"
         case runner.Tuned():
             found = event.tuning
@@ -314,7 +315,7 @@ def plan_rows(comparing: ComparisonRun) -> list[tuple[str, str]]:
         ("seeds", seeds),
         ("equal", ", ".join(protocol.budgets)),
         ("counts as none", f"less than {protocol.delta:g} nats per token"),
-        ("at once", f"{comparing.crew.size} processes, trainings {comparing.crew.way}"),
+        ("at once", f"{comparing.runner.size} processes, trainings {comparing.runner.mode}"),
     ]
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from mlx_attn.compare.plan import TUNING_SEED, Arm, ComparisonConfig, Trial, make_trial
 from mlx_attn.compare.result import TrialResult, Tuning
-from mlx_attn.compare.runner import ComparisonEvent, Outcome, Store, Tuned
+from mlx_attn.compare.runner import ComparisonEvent, Tuned
+from mlx_attn.compare.trial import Outcome, Store
 
 WIDENINGS = 4
 """How often a search may go on beyond its ends."""

@@ -1,10 +1,9 @@
-"""Comparisons without trainings: a crew whose losses follow a formula."""
+"""Comparisons without trainings: a runner whose losses follow a formula."""
 
 import json
 import math
 import zlib
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import pytest
 from mlx_attn.compare.comparison import ComparisonRun
 from mlx_attn.compare.plan import ComparisonConfig, Trial, arms_from
 from mlx_attn.compare.result import Comparison, Point, TrialResult
-from mlx_attn.compare.runner import ComparisonEvent, Concluded, Diverged, Outcome, Store
+from mlx_attn.compare.runner import ComparisonEvent, Concluded, Result, Runner
+from mlx_attn.compare.trial import Diverged, Outcome, Store
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
 
@@ -49,68 +49,63 @@ class Remembered(Store):
         super().__init__(folder)
         self.outcomes: dict[str, Outcome] = {}
 
-    def __contains__(self, cell: Trial) -> bool:
-        return cell.digest in self.outcomes
+    def __contains__(self, trial: Trial) -> bool:
+        return trial.digest in self.outcomes
 
-    def __getitem__(self, cell: Trial) -> Outcome:
-        return self.outcomes[cell.digest]
+    def __getitem__(self, trial: Trial) -> Outcome:
+        return self.outcomes[trial.digest]
 
-    def __setitem__(self, cell: Trial, outcome: Outcome) -> None:
-        self.outcomes[cell.digest] = outcome
+    def __setitem__(self, trial: Trial, outcome: Outcome) -> None:
+        self.outcomes[trial.digest] = outcome
 
 
-@dataclass
-class FormulaCrew:
-    """Does trainings by a formula.
+class FormulaRunner(Runner):
+    """Trains by a formula.
 
     The loss is 1, plus an arm's own effect, plus 0.1 for every factor of 2 between the learning
-    rate and the arm's best one, squared, plus noise that is a function of the training.
+    rate and the arm's best one, squared, plus noise that is a function of the trial.
 
     Attributes:
-        store: Where the results go.
         effects: What each arm's loss is higher by.
         best_rates: The best learning rates; where none is given, 0.01.
-        diverges: Arms whose trainings all diverge.
+        diverges: Arms whose trials all diverge.
         noise: Standard deviation of the noise.
-        fails_after: Raises KeyboardInterrupt after so many trainings.
-        done: What was trained.
+        fails_after: Raises KeyboardInterrupt after this many trials.
+        done: The trials trained.
     """
 
-    store: Store
-    effects: dict[str, float] = field(default_factory=dict)
-    best_rates: dict[str, float] = field(default_factory=dict)
-    diverges: tuple[str, ...] = ()
-    noise: float = 0.0
-    fails_after: float = math.inf
-    size: int = 2
-    way: str = "by a formula"
-    done: list[Trial] = field(default_factory=list)
+    def __init__(self, store: Store, noise: float = 0.0, fails_after: float = math.inf):
+        super().__init__(store, size=2)
+        self.mode = "by a formula"
+        self.noise, self.fails_after = noise, fails_after
+        self.effects: dict[str, float] = {}
+        self.best_rates: dict[str, float] = {}
+        self.diverges: tuple[str, ...] = ()
+        self.done: list[Trial] = []
 
-    def missing(self, cells: Iterable[Trial]) -> list[Trial]:
-        wanted = {cell.digest: cell for cell in cells}
-        return [cell for cell in wanted.values() if cell not in self.store]
-
-    def __call__(self, cells: Iterable[Trial]) -> Generator[tuple[Trial, Outcome], None, None]:
-        for cell in self.missing(cells):
+    def rounds(
+        self, trials: Sequence[Trial], seconds: float | None = None
+    ) -> Generator[list[Result], None, None]:
+        for trial in trials:
             if len(self.done) >= self.fails_after:
                 raise KeyboardInterrupt
-            self.store[cell] = self._outcome(cell)
-            self.done.append(cell)
-            yield cell, self.store[cell]
+            self.store[trial] = self._outcome(trial)
+            self.done.append(trial)
+            yield [(trial, self.store[trial])]
 
-    def _outcome(self, cell: Trial) -> Outcome:
-        if cell.arm in self.diverges:
+    def _outcome(self, trial: Trial) -> Outcome:
+        if trial.arm in self.diverges:
             return Diverged("loss nan at step 3")
-        best = self.best_rates.get(cell.arm, 0.01)
-        octaves = math.log2(cell.settings["lr"] / best)
+        best = self.best_rates.get(trial.arm, 0.01)
+        octaves = math.log2(trial.settings["lr"] / best)
         # The text's path is another one in every run of the tests, and no part of the noise.
-        facts = {k: v for k, v in cell.settings.items() if k != "data"}
-        number = zlib.crc32(json.dumps([facts, cell.repeat], sort_keys=True).encode())
+        facts = {k: v for k, v in trial.settings.items() if k != "data"}
+        number = zlib.crc32(json.dumps([facts, trial.repeat], sort_keys=True).encode())
         noise = np.random.default_rng(number).normal() * self.noise
-        loss = 1 + self.effects.get(cell.arm, 0.0) + 0.1 * octaves**2 + noise
-        speed = 50.0 if "merged" in cell.arm else 100.0
+        loss = 1 + self.effects.get(trial.arm, 0.0) + 0.1 * octaves**2 + noise
+        speed = 50.0 if "merged" in trial.arm else 100.0
         return training(
-            cell.seed, loss, lr_scale=cell.lr_scale, steps=cell.settings["steps"], tok_s=speed
+            trial.seed, loss, lr_scale=trial.lr_scale, steps=trial.settings["steps"], tok_s=speed
         )
 
 
@@ -152,25 +147,25 @@ def protocol(shared: dict[str, Any]) -> Callable[..., ComparisonConfig]:
 
 
 @pytest.fixture
-def crews(tmp_path: Path) -> Callable[..., FormulaCrew]:
-    """Makes crews that work by the formula, each with a folder of its own."""
+def runners(tmp_path: Path) -> Callable[..., FormulaRunner]:
+    """Makes runners that work by the formula, each with a folder of its own."""
 
-    def make(folder: str = "trainings", **facts: Any) -> FormulaCrew:
-        return FormulaCrew(Store(tmp_path / folder), **facts)
+    def make(folder: str = "trainings", **facts: Any) -> FormulaRunner:
+        return FormulaRunner(Store(tmp_path / folder), **facts)
 
     return make
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> FormulaCrew:
-    """A crew that works by the formula and keeps nothing on disk."""
-    return FormulaCrew(Remembered(tmp_path / "trainings"))
+def runner(tmp_path: Path) -> FormulaRunner:
+    """A runner that works by the formula and keeps nothing on disk."""
+    return FormulaRunner(Remembered(tmp_path / "trainings"))
 
 
 @pytest.fixture
 def events_of() -> Callable[[ComparisonConfig, Any], list[ComparisonEvent]]:
     """All that a comparison yields."""
-    return lambda protocol, crew: list(ComparisonRun(protocol, crew, {}))
+    return lambda protocol, runner: list(ComparisonRun(protocol, runner, {}))
 
 
 @pytest.fixture
@@ -179,8 +174,8 @@ def conclusion(
 ) -> Callable[[ComparisonConfig, Any], Comparison]:
     """What a comparison ends with."""
 
-    def conclude(protocol: ComparisonConfig, crew: Any) -> Comparison:
-        last = events_of(protocol, crew)[-1]
+    def conclude(protocol: ComparisonConfig, runner: Any) -> Comparison:
+        last = events_of(protocol, runner)[-1]
         assert isinstance(last, Concluded)
         return last.comparison
 

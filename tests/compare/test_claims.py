@@ -43,11 +43,11 @@ def claim():
 
 
 @pytest.fixture
-def finding(crew, shared):
+def finding(runner, shared):
     """What testing a claim finds; trainings by formula."""
 
     def find(claim, seeds=4):
-        *_, last = run_claim(claim, crew, {"mlx": "0"}, seeds=seeds, settings=shared)
+        *_, last = run_claim(claim, runner, {"mlx": "0"}, seeds=seeds, settings=shared)
         assert isinstance(last, ClaimResult)
         return last.finding
 
@@ -74,23 +74,23 @@ def test_an_unknown_claim_is_refused_with_the_nearest():
         find_claim("merging-cost")
 
 
-def test_a_claim_that_nothing_is_lost_holds_where_arms_are_equivalent(claim, finding, crew):
-    crew.noise = 0.001
+def test_a_claim_that_nothing_is_lost_holds_where_arms_are_equivalent(claim, finding, runner):
+    runner.noise = 0.001
     assert finding(claim).answer == HOLDS
 
 
-def test_it_does_not_hold_where_the_arm_is_worse(claim, finding, crew):
-    crew.noise, crew.effects = 0.001, {"no-query": 0.3}
+def test_it_does_not_hold_where_the_arm_is_worse(claim, finding, runner):
+    runner.noise, runner.effects = 0.001, {"no-query": 0.3}
     assert finding(claim).answer == FAILS
 
 
-def test_it_is_undecided_where_the_noise_is_too_large(claim, finding, crew):
-    crew.noise = 0.3
+def test_it_is_undecided_where_the_noise_is_too_large(claim, finding, runner):
+    runner.noise = 0.3
     assert finding(claim).answer == UNDECIDED
 
 
-def test_arms_that_the_claim_does_not_speak_of_do_not_count(claim, finding, crew):
-    crew.noise, crew.effects = 0.001, {"no-value": 0.3}
+def test_arms_that_the_claim_does_not_speak_of_do_not_count(claim, finding, runner):
+    runner.noise, runner.effects = 0.001, {"no-value": 0.3}
     found = finding(claim)
     assert found.answer == HOLDS
     assert found.arms["steps"][2].verdict.word == "worse"
@@ -112,26 +112,26 @@ def test_an_arm_that_was_refused_decides_nothing(claim):
     assert answer_of(claim, ()) == UNDECIDED
 
 
-def test_ranks_are_compared_as_the_claim_asks(claim, finding, crew):
-    grow = crew._outcome
+def test_ranks_are_compared_as_the_claim_asks(claim, finding, runner):
+    grow = runner._outcome
 
-    def with_ranks(cell):
-        rank = 12.0 if cell.arm == "no-query" else 6.0
-        ranks = (RankPoint(step=8, scores=rank + 0.01 * cell.seed, value_outputs=1.0),)
-        return replace(grow(cell), ranks=ranks)
+    def with_ranks(trial):
+        rank = 12.0 if trial.arm == "no-query" else 6.0
+        ranks = (RankPoint(step=8, scores=rank + 0.01 * trial.seed, value_outputs=1.0),)
+        return replace(grow(trial), ranks=ranks)
 
-    crew._outcome = with_ranks
+    runner._outcome = with_ranks
     expects = {"no-query": ("better",)}
     found = finding(replace(claim, metric="score rank", expects=expects, delta=0.25))
     assert found.answer == HOLDS
     assert found.arms["steps"][1].value == pytest.approx(12.015)
 
 
-def test_claims_share_trainings(claim, finding, crew):
+def test_claims_share_trainings(claim, finding, runner):
     finding(claim)
-    before = len(crew.done)
+    before = len(runner.done)
     finding(replace(claim, name="other"))
-    assert len(crew.done) == before
+    assert len(runner.done) == before
 
 
 def arms_with(words):

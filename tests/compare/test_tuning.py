@@ -9,65 +9,65 @@ def scale_of(comparison, arm):
     return next(a.lr_scale for a in comparison.budgets[0].arms if a.arm == arm)
 
 
-def test_every_arm_gets_its_own_best_rate(protocol, crew, conclusion):
-    crew.best_rates = {"standard": 0.02, "no-query": 0.005}
-    comparison = conclusion(protocol(), crew)
+def test_every_arm_gets_its_own_best_rate(protocol, runner, conclusion):
+    runner.best_rates = {"standard": 0.02, "no-query": 0.005}
+    comparison = conclusion(protocol(), runner)
     assert (scale_of(comparison, "standard"), scale_of(comparison, "no-query")) == (2.0, 0.5)
 
 
 @pytest.mark.parametrize(("best", "scale"), [(0.16, 16.0), (0.000625, 0.0625)])
 def test_a_search_goes_on_until_the_best_lies_between_others(
-    protocol, crew, best, scale, conclusion
+    protocol, runner, best, scale, conclusion
 ):
-    crew.best_rates = {"standard": best, "no-query": best}
-    tuning = conclusion(protocol(), crew).tunings[0]
+    runner.best_rates = {"standard": best, "no-query": best}
+    tuning = conclusion(protocol(), runner).tunings[0]
     assert (tuning.best, tuning.interior) == (scale, True)
 
 
-def test_a_search_that_would_go_on_for_ever_ends_and_says_so(protocol, crew, conclusion):
-    crew.best_rates = {"standard": 1e6, "no-query": 1e6}
-    tuning = conclusion(protocol(), crew).tunings[0]
+def test_a_search_that_would_go_on_for_ever_ends_and_says_so(protocol, runner, conclusion):
+    runner.best_rates = {"standard": 1e6, "no-query": 1e6}
+    tuning = conclusion(protocol(), runner).tunings[0]
     assert not tuning.interior
     assert tuning.best == max(tuning.losses)
 
 
-def test_tuning_uses_seeds_of_its_own(protocol, crew, conclusion):
-    conclusion(protocol(tuning_seeds=2), crew)
-    seeds = {cell.seed for cell in crew.done if cell.seed >= TUNING_SEED}
-    verdict = {cell.seed for cell in crew.done if cell.seed < TUNING_SEED}
+def test_tuning_uses_seeds_of_its_own(protocol, runner, conclusion):
+    conclusion(protocol(tuning_seeds=2), runner)
+    seeds = {trial.seed for trial in runner.done if trial.seed >= TUNING_SEED}
+    verdict = {trial.seed for trial in runner.done if trial.seed < TUNING_SEED}
     assert seeds == {TUNING_SEED, TUNING_SEED + 1}
     assert verdict == {0, 1, 2}
 
 
-def test_a_rate_that_diverges_is_not_chosen(protocol, crew, conclusion):
-    crew.diverges = ("no-query",)
-    comparison = conclusion(protocol(budgets=("steps",)), crew)
+def test_a_rate_that_diverges_is_not_chosen(protocol, runner, conclusion):
+    runner.diverges = ("no-query",)
+    comparison = conclusion(protocol(budgets=("steps",)), runner)
     assert set(comparison.tunings[1].losses.values()) == {None}
     assert "diverged" in comparison.budgets[0].refused["no-query"]
 
 
-def test_one_factor_turns_tuning_off(protocol, crew, conclusion):
-    comparison = conclusion(protocol(scales=(1.0,)), crew)
+def test_one_factor_turns_tuning_off(protocol, runner, conclusion):
+    comparison = conclusion(protocol(scales=(1.0,)), runner)
     assert comparison.tunings == ()
-    assert {cell.lr_scale for cell in crew.done} == {1.0}
+    assert {trial.lr_scale for trial in runner.done} == {1.0}
 
 
-def test_all_learning_rates_are_scaled_together(protocol, crew, conclusion):
-    conclusion(protocol(scales=(0.5,)), crew)
-    settings = crew.done[0].settings
+def test_all_learning_rates_are_scaled_together(protocol, runner, conclusion):
+    conclusion(protocol(scales=(0.5,)), runner)
+    settings = runner.done[0].settings
     assert (settings["lr"], settings["muon_lr"]) == (0.005, 0.005)
 
 
-def test_the_rate_of_s_is_searched_around_lr_over_heads(protocol, crew, conclusion):
-    tunings = conclusion(protocol("standard", "merged"), crew).tunings
+def test_the_rate_of_s_is_searched_around_lr_over_heads(protocol, runner, conclusion):
+    tunings = conclusion(protocol("standard", "merged"), runner).tunings
     (second,) = [tuning for tuning in tunings if tuning.knob == "merged_lr"]
     assert second.arm == "merged"
     assert 1.0 in second.losses  # lr / n_heads
-    rates = {cell.settings["merged_lr"] for cell in crew.done if cell.arm == "merged"}
+    rates = {trial.settings["merged_lr"] for trial in runner.done if trial.arm == "merged"}
     assert rates >= {0.5, 1.0}  # 1 / n_heads and 1, of lr
 
 
-def test_muon_moves_s_with_the_other_matrices(protocol, crew, shared, conclusion):
+def test_muon_moves_s_with_the_other_matrices(protocol, runner, shared, conclusion):
     shared["optimizer"] = "muon"
-    tunings = conclusion(protocol("standard", "merged"), crew).tunings
+    tunings = conclusion(protocol("standard", "merged"), runner).tunings
     assert [tuning.knob for tuning in tunings] == ["lr", "lr"]

@@ -1,0 +1,253 @@
+"""One trial: trained, recorded, and kept as one small JSON file, named by what was trained.
+
+A finished trial is never trained again, so that an interrupted comparison continues where it was,
+and another seed or arm costs only its own trials.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+import numpy as np
+
+from mlx_attn.compare.plan import Trial, corpus_of, floor_of
+from mlx_attn.compare.result import Point, RankPoint, TrialResult
+from mlx_attn.errors import RunError
+from mlx_attn.files import write_text
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.generate import stream_generate
+from mlx_attn.text.corpus import Corpus
+from mlx_attn.training import events, replicas
+from mlx_attn.training.batches import objective_for
+from mlx_attn.training.config import Settings, resolve
+from mlx_attn.training.evaluation import evaluation_record
+from mlx_attn.training.loop import INTERRUPTED, never, train
+from mlx_attn.training.trainer import Diverged as DivergedError
+from mlx_attn.training.trainer import Trainer
+
+SUBSET_WINDOWS = 32
+"""Validation windows that a text is evaluated on during training."""
+
+_PROMPT_TOKENS, _SAMPLE_TOKENS = 8, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """The outcome of a trial whose loss is no longer finite; the message says at which step."""
+
+    message: str
+
+
+Outcome = TrialResult | Diverged
+
+
+class Store:
+    """The finished trials in a folder, which is made when the first one is kept."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __contains__(self, trial: Trial) -> bool:
+        return self._path(trial).exists()
+
+    def __getitem__(self, trial: Trial) -> Outcome:
+        path = self._path(trial)
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if "diverged" in record:
+                return Diverged(record["diverged"])
+            return msgspec.convert({**record["training"], "lr_scale": trial.lr_scale}, TrialResult)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{path}: not a finished training ({error}); delete the file to train it again"
+            ) from error
+
+    def __setitem__(self, trial: Trial, outcome: Outcome) -> None:
+        diverged = isinstance(outcome, Diverged)
+        result = {"diverged": outcome.message} if diverged else {"training": asdict(outcome)}
+        record = {"arm": trial.arm, "settings": dict(trial.settings), **result}
+        self.keep(trial, json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+    def text(self, trial: Trial) -> str:
+        """The record of a finished trial, as another store may `keep` it."""
+        self[trial]  # refuses a damaged one
+        return self._path(trial).read_text(encoding="utf-8")
+
+    def keep(self, trial: Trial, text: str) -> None:
+        """Write the record of a finished trial."""
+        write_text(self._path(trial), text)
+
+    def _path(self, trial: Trial) -> Path:
+        return self.folder / f"{trial.digest}.json"
+
+
+def train_trial(
+    trial: Trial, should_stop: Callable[[], bool] = never
+) -> TrialResult | Diverged | None:
+    """Train one trial; None when told to stop.
+
+    Raises:
+        RunError: The text cannot be read, or has changed.
+        ConfigError: The settings cannot work.
+    """
+    settings = resolve(trial.settings)
+    corpus = _unchanged_corpus(trial, settings)
+    recorder = TrialRecorder(trial, Trainer(settings, corpus), corpus)
+    try:
+        for event in train(recorder.trainer, should_stop):
+            recorder.record(event)
+    except DivergedError as error:
+        return Diverged(str(error))
+    return recorder.result()
+
+
+def train_together(
+    trials: Sequence[Trial], should_stop: Callable[[], bool] = never
+) -> Iterator[tuple[Trial, Outcome]]:
+    """Train trials that differ only in seeds and learning rates, as one mapped step."""
+    settings = [resolve(trial.settings) for trial in trials]
+    corpus = _unchanged_corpus(trials[0], settings[0])
+    # Timed before the models are made, because it draws random numbers.
+    step_seconds = replicas.step_seconds(settings[0], corpus)
+    recorders = {
+        trainer: TrialRecorder(trial, trainer, corpus)
+        for trial, trainer in zip(trials, replicas.replicas_of(settings, corpus), strict=True)
+    }
+    steps = replicas.train_replicas([*recorders], replicas.Together(), should_stop)
+    for trainer, event in steps:
+        if isinstance(event, events.Failed):
+            yield recorders[trainer].trial, Diverged(event.message)
+        elif isinstance(event, events.Stepped):
+            trainer.settle()
+        recorders[trainer].record(event)
+    for recorder in recorders.values():
+        if result := recorder.result():
+            tok_s = recorder.trainer.tokens_per_step / step_seconds
+            yield recorder.trial, share_of(result, len(trials), tok_s)
+
+
+def share_of(result: TrialResult, count: int, tok_s: float) -> TrialResult:
+    """One trial's share of the time and memory that `count` trials took together.
+
+    Its speed, and the times of its curve, are those of one trial alone.
+    """
+    return replace(
+        result,
+        tok_s=tok_s,
+        seconds=result.seconds / count,
+        peak_memory=result.peak_memory // count,
+        curve=tuple(replace(point, seconds=point.tokens / tok_s) for point in result.curve),
+    )
+
+
+class TrialRecorder:
+    """Collects the curve and the end of a training from its events.
+
+    Args:
+        trial: What is trained.
+        trainer: Its trainer, before the first step.
+        corpus: Its text.
+    """
+
+    def __init__(self, trial: Trial, trainer: Trainer, corpus: Corpus):
+        self.trial, self.trainer, self.corpus = trial, trainer, corpus
+        self._evaluate = SubsetEvaluator(trainer, corpus)
+        self._points: list[Point] = []
+        self._ranks: list[RankPoint] = []
+        self._last: events.Evaluated | None = None
+        self._ended: events.Ended | None = None
+
+    def record(self, event: events.Event) -> None:
+        """Take one event, while the model still has the weights that it is about."""
+        match event:
+            case events.Stepped():
+                if not self.trainer.config.eval_every and event.step < self.trainer.steps:
+                    self._add_point(event, self._evaluate())
+            case events.Evaluated():
+                self._last = event
+                self._add_point(event, event.evaluation.val_loss, event.evaluation.accuracy)
+            case events.Tracked():
+                ranks = event.scores["effective_rank"], event.value_outputs["effective_rank"]
+                scores, value_outputs = (float(np.mean(rank)) for rank in ranks)
+                self._ranks.append(
+                    RankPoint(step=event.step, scores=scores, value_outputs=value_outputs)
+                )
+            case events.Ended():
+                self._ended = event
+
+    def _add_point(
+        self, event: events.Stepped | events.Evaluated, loss: float, accuracy: float | None = None
+    ) -> None:
+        self._points.append(
+            Point(
+                step=event.step,
+                tokens=event.tokens,
+                seconds=event.seconds,
+                val_loss=loss,
+                accuracy=accuracy,
+            )
+        )
+
+    def result(self) -> TrialResult | None:
+        """The finished trial; None where it did not end by itself."""
+        ended, last, floor = self._ended, self._last, floor_of(self.corpus)
+        if ended is None or last is None or ended.reason == INTERRUPTED:
+            return None
+        loss = last.evaluation.val_loss
+        above_floor = None if floor is None else loss - floor
+        found: dict[str, Any] = {**evaluation_record(last.evaluation), "above_floor": above_floor}
+        return TrialResult(
+            **found,
+            seed=self.trial.seed,
+            lr_scale=self.trial.lr_scale,
+            steps=ended.steps,
+            tokens=ended.tokens,
+            curve=tuple(self._points),
+            ranks=tuple(self._ranks),
+            tok_s=ended.tok_s,
+            seconds=ended.seconds,
+            peak_memory=ended.peak_memory,
+            sample=_greedy_sample(self.trainer, self.corpus),
+        )
+
+
+class SubsetEvaluator:
+    """The loss on a few validation windows, spread evenly, the same ones for every arm."""
+
+    def __init__(self, trainer: Trainer, corpus: Corpus):
+        self.model, evaluator = trainer.model, trainer.evaluator
+        self._objective = objective_for(
+            corpus.val, evaluator.context_length, trainer.config.token_memory
+        )
+        spread = np.linspace(0, len(evaluator.windows) - 1, SUBSET_WINDOWS).astype(int)
+        self._starts = mx.array(evaluator.windows.start[np.unique(spread)])
+
+    def __call__(self) -> float:
+        """The loss now, in nats per token; the model stays in training mode."""
+        self.model.eval()
+        batch = self._objective.gather(self._objective.fetch(self._starts))
+        loss: Any = self._objective.loss(self.model, batch).item()
+        self.model.train()
+        return loss
+
+
+def _unchanged_corpus(trial: Trial, settings: Settings) -> Corpus:
+    corpus = corpus_of(settings)
+    if corpus.digest != trial.text:
+        raise RunError(f"{corpus.name} has changed since the comparison began")
+    return corpus
+
+
+def _greedy_sample(trainer: Trainer, corpus: Corpus) -> str:
+    """The first tokens of the validation text and the model's continuation."""
+    beginning = [int(token) for token in corpus.val.tokens[:_PROMPT_TOKENS]]
+    prompt = b"".join(map(corpus.tokenizer.token_bytes, beginning)).decode(errors="ignore")
+    trainer.model.eval()
+    pieces = stream_generate(
+        trainer.model, corpus.tokenizer, prompt, SamplerConfig(temp=0.0), _SAMPLE_TOKENS
+    )
+    return prompt + "".join(piece.text for piece in pieces)

@@ -1,0 +1,192 @@
+"""Whole comparisons, with trainings by formula: what is trained, resumed and concluded."""
+
+import pytest
+
+from mlx_attn.compare.comparison import ComparisonRun
+from mlx_attn.compare.result import read_comparison, save_comparison
+from mlx_attn.compare.runner import Planned
+from mlx_attn.errors import ConfigError, RunError
+
+
+def differences(comparison, arm, budget="steps"):
+    return comparison.budget(budget).verdicts[arm].differences
+
+
+def test_differences_are_paired_by_seed(protocol, runner, conclusion):
+    runner.noise = 0.01
+    comparison = conclusion(protocol(), runner)
+    control, arm = comparison.budget("steps").arms
+    pairs = zip(arm.trainings, control.trainings, strict=True)
+    expected = [one.val_loss - other.val_loss for one, other in pairs]
+    assert differences(comparison, "no-query") == pytest.approx(expected)
+    assert [training.seed for training in arm.trainings] == [0, 1, 2]
+
+
+def test_a_planted_difference_is_found(protocol, runner, conclusion):
+    runner.noise, runner.effects = 0.002, {"no-query": 0.2}
+    assert (
+        conclusion(protocol(seeds=5), runner).budget("steps").verdicts["no-query"].word == "worse"
+    )
+
+
+def test_no_difference_is_equivalent(protocol, runner, conclusion):
+    runner.noise = 0.001
+    verdict = conclusion(protocol(seeds=5), runner).budget("steps").verdicts["no-query"]
+    assert verdict.word == "equivalent"
+
+
+def test_pairs_share_their_batches(protocol, runner, conclusion):
+    conclusion(protocol(), runner)
+    seeds = [trial.settings["seed"] for trial in runner.done if trial.seed < 100]
+    assert all(seeds.count(seed) >= 2 for seed in (0, 1, 2))
+
+
+def test_the_control_runs_against_itself_with_other_weights(protocol, runner, conclusion):
+    runner.noise = 0.01
+    noise = conclusion(protocol(), runner).noise
+    again = [trial for trial in runner.done if trial.settings["init_seed"] >= 0]
+    assert {trial.arm for trial in again} == {"standard"}
+    assert [trial.seed for trial in again] == [0, 1, 2]
+    assert len(noise.verdict.differences) == 3
+    assert noise.seed_spread > 0
+
+
+def test_a_repeated_training_shows_what_the_machine_adds(protocol, runner, conclusion):
+    runner.noise = 0.01  # the formula gives a repetition noise of its own
+    assert conclusion(protocol(), runner).noise.repeat_difference > 0
+
+
+def test_noise_can_be_left_out(protocol, runner, conclusion):
+    assert conclusion(protocol(noise=False), runner).noise is None
+
+
+def test_equal_seconds_gives_a_slower_arm_fewer_steps(protocol, runner, conclusion):
+    comparison = conclusion(protocol("standard", "merged"), runner)
+    steps = {arm.arm: arm.trainings[0].steps for arm in comparison.budget("seconds").arms}
+    assert steps == {"standard": 8, "merged": 4}
+
+
+def test_equal_parameters_gives_a_smaller_arm_a_wider_feed_forward_layer(
+    protocol, runner, conclusion
+):
+    control, arm = conclusion(protocol(), runner).budget("params").arms
+    assert abs(arm.params - control.params) <= 0.005 * control.params
+    assert arm.settings["hidden_dim"] > 64
+
+
+def test_an_arm_that_cannot_be_as_small_is_refused_with_the_numbers(
+    protocol, runner, shared, conclusion
+):
+    shared["n_heads"], shared["hidden_dim"] = 16, 4
+    result = conclusion(protocol("standard", "merged"), runner).budget("params")
+    assert "parameters more than the control" in result.refused["merged"]
+    assert [arm.arm for arm in result.arms] == ["standard"]
+
+
+def test_another_seed_costs_only_its_own_trainings(protocol, runner, conclusion):
+    conclusion(protocol(seeds=3), runner)
+    before = len(runner.done)
+    conclusion(protocol(seeds=4), runner)
+    assert {trial.seed for trial in runner.done[before:]} == {3}
+
+
+def test_another_arm_costs_only_its_own_trainings(protocol, runner, conclusion):
+    conclusion(protocol("standard", "no-query"), runner)
+    before = len(runner.done)
+    conclusion(protocol("standard", "no-query", "no-value"), runner)
+    assert {trial.arm for trial in runner.done[before:]} == {"no-value"}
+
+
+@pytest.mark.parametrize("finished", [0, 1, 7, 20, 30])
+def test_an_interrupted_comparison_ends_like_an_uninterrupted_one(
+    protocol, runners, finished, conclusion
+):
+    whole = runners("whole", noise=0.01)
+    cut = runners("cut", noise=0.01, fails_after=finished)
+    expected = conclusion(protocol(), whole)
+    with pytest.raises(KeyboardInterrupt):
+        conclusion(protocol(), cut)
+    cut.fails_after = float("inf")
+    assert conclusion(protocol(), cut) == expected
+    assert len(cut.done) == len(whole.done)
+
+
+def test_a_changed_text_is_trained_on_anew(protocol, runner, story, conclusion):
+    conclusion(protocol(), runner)
+    before = len(runner.done)
+    story.write_text(story.read_text() + "the end. " * 30)
+    conclusion(protocol(), runner)
+    assert len(runner.done) == 2 * before
+
+
+def test_time_decides_on_the_seeds(protocol, runner, events_of):
+    # 20 tuning trainings of 1 s; a seed is 4: the control, its A/A run, and the arm, which is as
+    # fast as the control, with its own and with as many parameters.
+    (planned,) = [
+        event
+        for event in events_of(protocol(seeds=0, minutes=1.0), runner)
+        if isinstance(event, Planned)
+    ]
+    assert planned.seeds == int((2 * 60 - 20) / 4)
+
+
+def test_the_plan_says_what_difference_it_can_resolve(protocol, runner, events_of):
+    runner.noise = 0.02
+    (few,) = [e for e in events_of(protocol(seeds=3), runner) if isinstance(e, Planned)]
+    (many,) = [e for e in events_of(protocol(seeds=8), runner) if isinstance(e, Planned)]
+    assert few.resolves
+    assert many.resolves
+    assert 0 < many.resolves < few.resolves
+
+
+def test_without_tuning_nothing_is_known_of_the_spread(protocol, runner, events_of):
+    (planned,) = [e for e in events_of(protocol(scales=(1.0,)), runner) if isinstance(e, Planned)]
+    assert planned.resolves is None
+
+
+def test_too_little_time_is_refused_with_what_it_takes(protocol, runner, conclusion):
+    with pytest.raises(ConfigError, match=r"at least 3 are needed"):
+        conclusion(protocol(seeds=0, minutes=0.2), runner)
+
+
+def test_a_control_that_diverges_ends_the_comparison(protocol, runner, conclusion):
+    runner.diverges = ("standard",)
+    with pytest.raises(RunError, match="the control diverged"):
+        conclusion(protocol(budgets=("steps",)), runner)
+
+
+def test_an_impossible_arm_is_refused_before_anything_is_trained(protocol, runner):
+    with pytest.raises(ConfigError):
+        ComparisonRun(protocol("standard", "odd: standard, n_heads=3"), runner, {})
+    assert runner.done == []
+
+
+def test_the_result_survives_its_file(protocol, runner, tmp_path, conclusion):
+    runner.noise = 0.01
+    comparison = conclusion(protocol(), runner)
+    save_comparison(comparison, tmp_path)
+    assert read_comparison(tmp_path) == comparison
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"budgets": ("watts",)}, "budget 'watts'"),
+        ({"budgets": ()}, "no budget"),
+        ({"seeds": 0}, "give minutes"),
+        ({"seeds": -1}, "at least 1"),
+        ({"delta": 0.0}, "delta=0.0"),
+        ({"confidence": 1.0}, "confidence=1.0"),
+        ({"scales": ()}, "at least one"),
+        ({"tuning_seeds": 0}, "tuning_seeds=0"),
+    ],
+)
+def test_a_protocol_that_cannot_work_is_refused(protocol, fields, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        protocol(**fields)
+
+
+def test_a_comparison_is_bounded_by_steps_alone(protocol, runner, shared):
+    shared["epochs"] = 1.0
+    with pytest.raises(ConfigError, match="counts steps"):
+        ComparisonRun(protocol(), runner, {})
