@@ -123,9 +123,9 @@ class Runner:
             left = set(futures)
             while left:
                 done, left = wait(left, seconds, until)
-                yield [(trial, self._outcome(f, trial)) for f in done for trial in futures[f]]
+                yield [(trial, self._result_of(f, trial)) for f in done for trial in futures[f]]
 
-    def _outcome(self, future: Future[None], trial: Trial) -> Outcome:
+    def _result_of(self, future: Future[None], trial: Trial) -> Outcome:
         try:
             future.result()
         except Exception as error:

@@ -107,7 +107,7 @@ def test_as_many_trainings_at_once_as_there_are_cores(store):
 
 def test_a_training_records_its_course(trials):
     training = train_trial(trials[0])
-    assert training
+    assert isinstance(training, TrialResult)
     assert [point.step for point in training.curve] == list(range(1, 9))
     assert [ranks.step for ranks in training.ranks] == list(range(9))
     assert training.val_loss == training.curve[-1].val_loss
@@ -257,7 +257,7 @@ def test_whoever_is_told_to_stop_has_no_result(pair_of_rates):
 
 def test_time_and_memory_are_shared_and_speed_is_that_of_one_alone(pair_of_rates):
     training = train_trial(pair_of_rates[0])
-    assert training
+    assert isinstance(training, TrialResult)
     one = share_of(replace(training, seconds=6.0, peak_memory=3000), 3, tok_s=50.0)
     assert (one.seconds, one.peak_memory, one.tok_s) == (2.0, 1000, 50.0)
     assert one.curve[-1].seconds == one.curve[-1].tokens / 50.0
