@@ -1,4 +1,4 @@
-"""`mlx-attn probe`: what the heads of a trained model look at, and what their matrices are like."""
+"""`mlx-attn probe`: the attention maps of a trained model, and its heads in numbers."""
 
 import json
 import sys
@@ -69,31 +69,30 @@ def _show_probe(
     as_json: bool,
     **_: Any,
 ) -> None:
-    from mlx_attn.probe.heads import probe
-    from mlx_attn.probe.show import heads_table, legend, record
+    from mlx_attn.probe import heads, show
     from mlx_attn.ui.terminal import stdout_console
 
     tokens = _tokens(run, prompt, windows)
-    found = probe(run.load_model(), tokens)
+    found = heads.probe(run.load_model(), tokens)
     files = _write(run, found, prompt is not None, html, figures)
     if as_json:
-        click.echo(json.dumps({"run": str(run.path), **record(found), "files": files}))
+        click.echo(json.dumps({"run": str(run.path), **show.record(found), "files": files}))
         return
-    stdout_console().print(heads_table(found))
-    for line in legend(found):
+    stdout_console().print(show.heads_table(found))
+    for line in show.legend(found):
         click.echo(line)
     _name(files)
 
 
 def _tokens(run: "Run", prompt: str | None, windows: int) -> "np.ndarray":
-    from mlx_attn.probe.heads import prompt_tokens, validation_windows
+    from mlx_attn.probe import heads
     from mlx_attn.text.show import download_lines
 
     if prompt is None:
-        return validation_windows(run, windows, download_lines(_say))
+        return heads.validation_windows(run, windows, download_lines(_say))
     text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
     tokenizer, context_length = run.load_tokenizer(), run.settings["model"]["context_length"]
-    tokens = prompt_tokens(text, tokenizer, context_length)
+    tokens = heads.prompt_tokens(text, tokenizer, context_length)
     given = len(tokenizer.encode(text))
     if tokens.shape[1] < given:
         _say(f"the model reads the last {tokens.shape[1]} of {given} tokens: more do not fit")
@@ -106,14 +105,16 @@ def _write(
     """Write what was asked for; returns the paths."""
     files: list[Path] = []
     if html:
-        from mlx_attn.probe.page import page_facts, write_page
+        from mlx_attn.files import write_text
+        from mlx_attn.probe import page
 
-        write_page(html, found, run.load_tokenizer(), page_facts(run, found, prompted))
+        facts = page.page_facts(run, found, prompted)
+        write_text(html, page.render_page(found, run.load_tokenizer(), facts))
         files.append(html)
     if figures:
-        from mlx_attn.probe.show import save_figures
+        from mlx_attn.probe import show
 
-        files += save_figures(found, figures)
+        files += show.save_figures(found, figures)
     return [str(file) for file in files]
 
 
@@ -126,37 +127,38 @@ def _show_track(
     as_json: bool,
     **_: Any,
 ) -> None:
-    from mlx_attn.probe.show import pair_record, pair_table, save_tracks, track_record, track_table
-    from mlx_attn.probe.tracks import read_track
+    from mlx_attn.probe import show, tracks
     from mlx_attn.ui.terminal import stdout_console
 
     if html:
         raise ConfigError("--track shows curves, which --figures draws: leave out --html")
     other = _open(against) if against else None
-    tracks = [read_track(one) for one in (run, other) if one]
+    tracked = [tracks.read_track(one) for one in (run, other) if one]
     pair = _pair(run, other, prompt) if other else None
-    files = [str(f) for f in save_tracks(tracks, pair, figures)] if figures else []
+    files = [str(f) for f in show.save_tracks(tracked, pair, figures)] if figures else []
     if as_json:
-        drift = pair_record(pair) if pair else None
-        records = [track_record(track) for track in tracks]
+        drift = show.pair_record(pair) if pair else None
+        records = [show.track_record(track) for track in tracked]
         click.echo(json.dumps({"tracks": records, "drift": drift, "files": files}))
         return
     console = stdout_console()
-    for track in tracks:
-        console.print(track_table(track))
+    for track in tracked:
+        console.print(show.track_table(track))
     if pair:
-        console.print(pair_table(pair, f"{run.name} against {tracks[1].name}: means over heads"))
+        console.print(
+            show.pair_table(pair, f"{run.name} against {tracked[1].name}: means over heads")
+        )
     _name(files)
 
 
 def _pair(run: "Run", other: "Run", prompt: str | None) -> "PairDrift | None":
     """The drift between two runs; None, with the reason on stderr, where they kept no weights."""
     from mlx_attn.errors import RunError
-    from mlx_attn.probe.tracks import pair_drift
+    from mlx_attn.probe import tracks
     from mlx_attn.training.tracking import TRACKED_TEXTS
 
     try:
-        return pair_drift(run, other, _tokens(run, prompt, TRACKED_TEXTS))
+        return tracks.pair_drift(run, other, _tokens(run, prompt, TRACKED_TEXTS))
     except RunError as error:
         _say(str(error))
         return None

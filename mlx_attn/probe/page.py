@@ -3,25 +3,14 @@
 import base64
 import hashlib
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.files import write_text
+from mlx_attn.probe import show
 from mlx_attn.probe.heads import Probe
-from mlx_attn.probe.show import (
-    COLUMNS,
-    Column,
-    caveat,
-    draw_alignment,
-    draw_singular_values,
-    number,
-    why_multi_headed,
-)
 from mlx_attn.runs import Run
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import variant_name
@@ -58,15 +47,6 @@ def page_facts(run: Run, found: Probe, prompted: bool) -> PageFacts:
     )
 
 
-def write_page(path: Path, found: Probe, tokenizer: Tokenizer, facts: PageFacts) -> None:
-    """Write the page.
-
-    Raises:
-        RunError: jinja2 or matplotlib is not installed, or the file cannot be written.
-    """
-    write_text(path, render_page(found, tokenizer, facts))
-
-
 def render_page(found: Probe, tokenizer: Tokenizer, facts: PageFacts) -> str:
     """The page as text.
 
@@ -74,16 +54,18 @@ def render_page(found: Probe, tokenizer: Tokenizer, facts: PageFacts) -> str:
         RunError: jinja2 or matplotlib is not installed.
     """
     script = template("probe.js")
+    digest = hashlib.sha256(script.encode()).digest()
     data = _data(found, tokenizer)
     return render(
         "probe",
         name=facts.name,
         facts=facts.facts,
         averaged_over=facts.averaged_over,
-        why_multi_headed=why_multi_headed(found),
-        caveat=caveat(found),
+        why_multi_headed=show.why_multi_headed(found),
+        caveat=show.caveat(found),
         script=markup(script),
-        script_hash=_hash(script),
+        # The page's policy lets this script run and no other.
+        script_hash=f"sha256-{base64.b64encode(digest).decode()}",
         figures=[{**figure, "svg": markup(figure["svg"])} for figure in _figures(found)],
         texts=len(data["texts"]),
         data=data,
@@ -125,53 +107,46 @@ def _data(found: Probe, tokenizer: Tokenizer) -> dict[str, Any]:
         "full": FULL,
         "layers": config.n_layers,
         "heads": config.n_heads,
-        "summaries": _summaries(found),
+        "summaries": [
+            [_summary(found, layer, head) for head in range(config.n_heads)]
+            for layer in range(config.n_layers)
+        ],
         "texts": texts,
     }
 
 
-def _summaries(found: Probe) -> list[list[str]]:
-    """A text alternative to every map."""
-    statistics = found.statistics
-    return [
-        [
-            f"Entropy {number(statistics.entropy[layer, head])} nats, "
-            f"{number(statistics.distance[layer, head])} tokens back on average, "
-            f"previous token {number(statistics.previous[layer, head])}, "
-            f"first token {number(statistics.first[layer, head])}, "
-            f"induction {number(statistics.induction[layer, head])}."
-            for head in range(found.config.n_heads)
-        ]
-        for layer in range(found.config.n_layers)
-    ]
+def _summary(found: Probe, layer: int, head: int) -> str:
+    """A text alternative to a map."""
+    of = {key: show.number(array[layer, head]) for key, array in asdict(found.statistics).items()}
+    return (
+        f"Entropy {of['entropy']} nats, {of['distance']} tokens back on average, previous token "
+        f"{of['previous']}, first token {of['first']}, induction {of['induction']}."
+    )
 
 
 def _table(found: Probe) -> dict[str, Any]:
     """The columns in groups, and a row of cells per head, each shaded within its column."""
-    groups: dict[str, list[Column]] = {}
-    for column in COLUMNS:
+    groups: dict[str, list[show.Column]] = {}
+    for column in show.COLUMNS:
         groups.setdefault(column.group, []).append(column)
-    values = [column.values(found) for column in COLUMNS]
-    shades = [_shades(v, column.full) for v, column in zip(values, COLUMNS, strict=True)]
+    values = [column.values(found) for column in show.COLUMNS]
+    shades = [_shades(v, column.full) for v, column in zip(values, show.COLUMNS, strict=True)]
     rows = [
         {
             "layer": layer,
             "head": head,
             "cells": [
-                {"text": number(value[layer, head]), "shade": f"{shade[layer, head]:.2f}"}
+                {"text": show.number(value[layer, head]), "shade": f"{shade[layer, head]:.2f}"}
                 for value, shade in zip(values, shades, strict=True)
             ],
         }
         for layer, head in np.ndindex(found.config.n_layers, found.config.n_heads)
     ]
-    uniform = [number(found.uniform[c.uniform]) if c.uniform else "" for c in COLUMNS]
-    columns = [{"heading": heading, "columns": group} for heading, group in groups.items()]
-    meanings = {column.heading: column.meaning for column in COLUMNS}
     return {
-        "groups": columns,
+        "groups": [{"heading": heading, "columns": group} for heading, group in groups.items()],
         "rows": rows,
-        "uniform": uniform,
-        "meanings": list(meanings.items()),
+        "uniform": [column.uniform(found) for column in show.COLUMNS],
+        "meanings": list({column.heading: column.meaning for column in show.COLUMNS}.items()),
     }
 
 
@@ -181,32 +156,28 @@ def _shades(values: np.ndarray, full: float) -> np.ndarray:
     return np.minimum(sizes / max(full or sizes.max(), 1e-12), 1)
 
 
-def _figures(found: Probe) -> Sequence[dict[str, str]]:
-    letters = {"S": "S_h, which makes the scores", "VO": "V_h O_h, which a head moves x by"}
+def _figures(found: Probe) -> list[dict[str, str]]:
+    matrices = {
+        "S_h, which makes the scores": found.scores,
+        "V_h O_h, which a head moves x by": found.value_outputs,
+    }
     spectra = [
         {
-            "heading": f"Singular values of {text}",
+            "heading": f"Singular values of {name}",
             "text": "A steep fall means few directions, a flat line many. One panel per layer, one "
             "line per head; the effective rank of each is in the table.",
-            "svg": figure_for_page(lambda kind=kind: draw_singular_values(found, kind)),
+            "svg": figure_for_page(lambda of=of: show.draw_singular_values(of)),
         }
-        for kind, text in letters.items()
+        for name, of in matrices.items()
     ]
-    if found.config.n_heads == 1:
-        return spectra
     alignments = [
         {
-            "heading": f"Alignment between heads of {text}",
+            "heading": f"Alignment between heads of {name}",
             "text": "1 where two heads have the same matrix up to a factor, 0 where their matrices "
             "have nothing in common.",
-            "svg": figure_for_page(lambda kind=kind: draw_alignment(found, kind)),
+            "svg": figure_for_page(lambda of=of: show.draw_alignment(of)),
         }
-        for kind, text in letters.items()
+        for name, of in matrices.items()
+        if found.config.n_heads > 1
     ]
     return [*spectra, *alignments]
-
-
-def _hash(script: str) -> str:
-    """What the page's policy allows to run: this script and no other."""
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"

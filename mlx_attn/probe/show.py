@@ -1,17 +1,18 @@
-"""The numbers of every head: which there are, and how they are put into a table and into JSON."""
+"""The numbers and curves of every head as tables, JSON and figures."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float64
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.attention.analysis import why_not_one_matrix
+from mlx_attn.attention.analysis import Spectra, why_not_one_matrix
 from mlx_attn.probe.heads import Probe
 from mlx_attn.probe.tracks import Curves, PairDrift, Track
 from mlx_attn.ui.plots import COLOURS, Draw, panels, save_figure
@@ -21,106 +22,98 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_GROUPS = {
+    "statistics": "what it looks at",
+    "scores": "S_h, which makes its scores",
+    "value_outputs": "V_h O_h, which it moves x by",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A number that every head has.
+    """A number of every head.
 
     Attributes:
-        group: What it is a number of.
-        heading: Its name.
-        meaning: What it says, for people.
-        values: The number of every layer and head.
-        uniform: Its name in `Probe.uniform`; empty where a uniform head has none.
-        short: Its heading where there is little room; empty leaves it out there.
+        of: The attribute of a `Probe` that holds it.
+        key: Its name there.
+        meaning: For a reader of the page.
+        short: Its heading in a terminal; empty leaves it out there.
         full: The value that is shaded fully; 0 is the largest of the column.
     """
 
-    group: str
-    heading: str
+    of: str
+    key: str
     meaning: str
-    values: Callable[[Probe], np.ndarray]
-    uniform: str = ""
     short: str = ""
     full: float = 0.0
 
+    @property
+    def group(self) -> str:
+        """The heading above several columns."""
+        return _GROUPS[self.of]
 
-def _matrix_columns(group: str, letters: str, of: Callable[[Probe], Any]) -> tuple[Column, ...]:
+    @property
+    def heading(self) -> str:
+        """The name of the number."""
+        return self.key.replace("_", " ")
+
+    def values(self, found: Probe) -> Float64[np.ndarray, "L H"]:
+        """The numbers of all heads."""
+        return getattr(getattr(found, self.of), self.key)
+
+    def uniform(self, found: Probe) -> str:
+        """The number of a head that looks at all tokens alike; empty where it has none."""
+        return number(found.uniform[self.key]) if self.of == "statistics" else ""
+
+
+def _matrix_columns(of: str, letters: str) -> tuple[Column, ...]:
     return (
         Column(
-            group,
-            "effective rank",
+            of,
+            "effective_rank",
             "how many directions the matrix uses: the exponential of the entropy of its singular "
             "values (Roy and Vetterli, 2007)",
-            lambda found: of(found).effective_rank,
-            short=f"{letters}\nrank",
+            f"{letters}\nrank",
         ),
         Column(
-            group,
-            "stable rank",
+            of,
+            "stable_rank",
             "squared Frobenius norm over squared largest singular value: a rank blind to small "
             "values",
-            lambda found: of(found).stable_rank,
         ),
-        Column(group, "norm", "Frobenius norm of the matrix", lambda found: of(found).norm),
+        Column(of, "norm", "Frobenius norm of the matrix"),
         Column(
-            group,
+            of,
             "symmetry",
             "1 for a symmetric matrix, -1 for an antisymmetric one, 0 in between",
-            lambda found: of(found).symmetry,
-            short=f"{letters}\nsymm.",
-            full=1.0,
+            f"{letters}\nsymm.",
+            1.0,
         ),
     )
 
 
-LOOKS = "what it looks at"
 COLUMNS = (
     Column(
-        LOOKS,
+        "statistics",
         "entropy",
         "spread of the attention in nats; e to the entropy is the number of tokens looked at",
-        lambda found: found.statistics.entropy,
-        "entropy",
         "entropy",
     ),
+    Column("statistics", "distance", "how far back it looks, in tokens", "distance"),
     Column(
-        LOOKS,
-        "distance",
-        "how far back it looks, in tokens",
-        lambda found: found.statistics.distance,
-        "distance",
-        "distance",
+        "statistics", "previous", "share of the attention on the token before", "prev.\ntoken", 1.0
     ),
+    Column("statistics", "first", "share of the attention on the first token", "first\ntoken", 1.0),
     Column(
-        LOOKS,
-        "previous",
-        "share of the attention on the token before",
-        lambda found: found.statistics.previous,
-        "previous",
-        "prev.\ntoken",
-        1.0,
-    ),
-    Column(
-        LOOKS,
-        "first",
-        "share of the attention on the first token",
-        lambda found: found.statistics.first,
-        "first",
-        "first\ntoken",
-        1.0,
-    ),
-    Column(
-        LOOKS,
+        "statistics",
         "induction",
         "on random tokens read twice, the share on the token that followed last time (Olsson et "
         "al., 2022)",
-        lambda found: found.statistics.induction,
-        "induction",
         "induc-\ntion",
         1.0,
     ),
-    *_matrix_columns("S_h, which makes its scores", "S", lambda found: found.scores),
-    *_matrix_columns("V_h O_h, which it moves x by", "VO", lambda found: found.value_outputs),
+    *_matrix_columns("scores", "S"),
+    *_matrix_columns("value_outputs", "VO"),
 )
 
 
@@ -156,12 +149,12 @@ def heads_table(found: Probe) -> Group:
     for layer, head in np.ndindex(found.config.n_layers, found.config.n_heads):
         numbers = [number(value[layer, head]) for value in values]
         table.add_row(str(layer), str(head), *numbers)
-    table.add_row("uniform", "", *_uniform(found, columns), style="dim")
+    table.add_row("uniform", "", *(column.uniform(found) for column in columns), style="dim")
     return Group(Text(why_multi_headed(found)), table)
 
 
 def legend(found: Probe) -> list[str]:
-    """What the table's numbers are, in a few lines."""
+    """The meaning of the table's numbers, in a few lines."""
     lines = [
         "entropy in nats, distance in tokens, shares of 1; uniform looks at all tokens alike",
         "S and VO: effective rank and symmetry of S_h and V_h O_h",
@@ -171,33 +164,28 @@ def legend(found: Probe) -> list[str]:
 
 def record(found: Probe) -> dict[str, Any]:
     """All numbers, for JSON; the maps themselves are left out."""
+    matrices = {"S": found.scores, "VO": found.value_outputs}
+    keys = ("effective_rank", "stable_rank", "norm", "symmetry", "singular_values")
     heads = [
         {"layer": layer, "head": head}
         | {key: _json(array[layer, head]) for key, array in asdict(found.statistics).items()}
-        | {"S": _matrix(found.scores, layer, head)}
-        | {"VO": _matrix(found.value_outputs, layer, head)}
+        | {
+            name: {key: getattr(of, key)[layer, head].tolist() for key in keys}
+            for name, of in matrices.items()
+        }
         for layer, head in np.ndindex(found.config.n_layers, found.config.n_heads)
     ]
-    uniform = {key: _json(value) for key, value in found.uniform.items()}
-    alignment = {
-        "S": found.scores.alignment.tolist(),
-        "VO": found.value_outputs.alignment.tolist(),
+    return {
+        "texts": len(found.tokens),
+        "tokens": found.tokens.shape[1],
+        "heads": heads,
+        "uniform": {key: _json(value) for key, value in found.uniform.items()},
+        "alignment": {name: of.alignment.tolist() for name, of in matrices.items()},
     }
-    facts = {"texts": len(found.tokens), "tokens": found.tokens.shape[1]}
-    return facts | {"heads": heads, "uniform": uniform, "alignment": alignment}
-
-
-def _matrix(matrices: Any, layer: int, head: int) -> dict[str, Any]:
-    keys = ("effective_rank", "stable_rank", "norm", "symmetry", "singular_values")
-    return {key: getattr(matrices, key)[layer, head].tolist() for key in keys}
 
 
 def _json(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _uniform(found: Probe, columns: list[Column]) -> list[str]:
-    return [number(found.uniform[c.uniform]) if c.uniform else "" for c in columns]
 
 
 def draw_maps(found: Probe, text: int = 0) -> "Figure":
@@ -213,9 +201,9 @@ def draw_maps(found: Probe, text: int = 0) -> "Figure":
     return figure
 
 
-def draw_singular_values(found: Probe, kind: str) -> "Figure":
-    """The singular values of every head, a panel per layer; kind is "S" or "VO"."""
-    values = _matrices(found, kind).singular_values
+def draw_singular_values(matrices: Spectra) -> "Figure":
+    """The singular values of every head, a panel per layer."""
+    values = matrices.singular_values
     figure, axes = panels(len(values), 4, (2.6, 2.1), sharex=True, sharey=True)
     for layer, axis in enumerate(axes):
         for head, line in enumerate(values[layer]):
@@ -231,9 +219,9 @@ def draw_singular_values(found: Probe, kind: str) -> "Figure":
     return figure
 
 
-def draw_alignment(found: Probe, kind: str) -> "Figure":
-    """How alike the heads of a layer are, a panel per layer; kind is "S" or "VO"."""
-    alignment = _matrices(found, kind).alignment
+def draw_alignment(matrices: Spectra) -> "Figure":
+    """The alignment between the heads of a layer, a panel per layer."""
+    alignment = matrices.alignment
     figure, axes = panels(len(alignment), 4, (2.2, 2.2), sharex=True, sharey=True)
     for layer, axis in enumerate(axes):
         axis.imshow(alignment[layer], cmap="Oranges", vmin=0, vmax=1)
@@ -246,28 +234,29 @@ def draw_alignment(found: Probe, kind: str) -> "Figure":
 
 
 def save_figures(found: Probe, directory: Path) -> list[Path]:
-    """All figures, as SVG and PNG; returns their paths.
+    """Write all figures as SVG and PNG; returns their paths.
 
     Raises:
         RunError: matplotlib is not installed, or the files cannot be written.
     """
-    draws: dict[str, Draw] = {
-        "maps": lambda: draw_maps(found),
-        "singular-values-s": lambda: draw_singular_values(found, "S"),
-        "singular-values-vo": lambda: draw_singular_values(found, "VO"),
-        "alignment-s": lambda: draw_alignment(found, "S"),
-        "alignment-vo": lambda: draw_alignment(found, "VO"),
-    }
-    paths = [save_figure(draw, directory / name) for name, draw in draws.items()]
-    return [path for pair in paths for path in pair]
+    return _save(
+        directory,
+        {
+            "maps": lambda: draw_maps(found),
+            "singular-values-s": lambda: draw_singular_values(found.scores),
+            "singular-values-vo": lambda: draw_singular_values(found.value_outputs),
+            "alignment-s": lambda: draw_alignment(found.scores),
+            "alignment-vo": lambda: draw_alignment(found.value_outputs),
+        },
+    )
 
 
-def _matrices(found: Probe, kind: str) -> Any:
-    return {"S": found.scores, "VO": found.value_outputs}[kind]
+def _save(directory: Path, draws: Mapping[str, Draw]) -> list[Path]:
+    return [path for name, draw in draws.items() for path in save_figure(draw, directory / name)]
 
 
 ROWS = 20
-"""Most rows of a table; longer tracks are shown at so many steps, evenly spread."""
+"""Rows of a table at most; longer tracks are shown at evenly spread steps."""
 
 NAMES = {
     "effective_rank": "effective rank",
@@ -277,7 +266,7 @@ NAMES = {
     "scores": "drift of scores",
     "maps": "attention moved",
 }
-"""What the curves are called where people read them."""
+"""The curves' names for people."""
 
 
 def track_table(track: Track) -> Group:
@@ -320,12 +309,7 @@ def draw_tracks(tracks: Sequence[Track], kind: str) -> "Figure":
         kind: "scores", "value_outputs" or "drift".
     """
     named = [(track.name, track.steps, getattr(track, kind)) for track in tracks]
-    return _draw([line for line in named if line[2]])
-
-
-def draw_pair(pair: PairDrift) -> "Figure":
-    """The drift of every head of a pair of runs, a column per layer."""
-    return _draw([("", pair.steps, pair.drift)])
+    return _draw_curves([line for line in named if line[2]])
 
 
 def save_tracks(tracks: Sequence[Track], pair: PairDrift | None, directory: Path) -> list[Path]:
@@ -341,18 +325,23 @@ def save_tracks(tracks: Sequence[Track], pair: PairDrift | None, directory: Path
     if any(track.drift for track in tracks):
         draws["track-drift"] = lambda: draw_tracks(tracks, "drift")
     if pair:
-        draws["track-pair"] = lambda: draw_pair(pair)
-    paths = [save_figure(draw, directory / name) for name, draw in draws.items()]
-    return [path for two in paths for path in two]
+        draws["track-pair"] = lambda: _draw_curves([("", pair.steps, pair.drift)])
+    return _save(directory, draws)
 
 
-def _draw(lines: Sequence[tuple[str, np.ndarray, Curves]]) -> "Figure":
+def _draw_curves(lines: Sequence[tuple[str, np.ndarray, Curves]]) -> "Figure":
+    """A row of panels per curve, a column per layer, a line per head of every run."""
     keys = list(lines[0][2])
     n_layers = lines[0][2][keys[0]].shape[1]
     figure, axes = panels(len(keys) * n_layers, n_layers, (2.3, 1.8), sharex=True, sharey="row")
     for axis, (row, layer) in zip(axes, np.ndindex(len(keys), n_layers), strict=True):
         for run, (name, steps, curves) in enumerate(lines):
-            _draw_heads(axis, steps, curves[keys[row]][:, layer], name, run, len(lines))
+            for head, line in enumerate(curves[keys[row]][:, layer].T):
+                # One run has a colour per head; several have a colour each, and one label.
+                colour = COLOURS[(run if len(lines) > 1 else head) % len(COLOURS)]
+                of_run = name if head == 0 else None
+                label = of_run if len(lines) > 1 else f"head {head}"
+                axis.plot(steps, line, color=colour, linewidth=1, alpha=0.9, label=label)
         if row == 0:
             axis.set_title(f"layer {layer}")
         if layer == 0:
@@ -362,30 +351,16 @@ def _draw(lines: Sequence[tuple[str, np.ndarray, Curves]]) -> "Figure":
     return figure
 
 
-def _draw_heads(
-    axis: Any, steps: np.ndarray, heads: np.ndarray, name: str, run: int, runs: int
-) -> None:
-    """A line per head; several runs have a colour each, and one label."""
-    for head, line in enumerate(heads.T):
-        colour = COLOURS[(head if runs == 1 else run) % len(COLOURS)]
-        label = f"head {head}" if runs == 1 else name if head == 0 else None
-        axis.plot(steps, line, color=colour, linewidth=1, alpha=0.9, label=label)
-
-
 def _table(title: str, steps: np.ndarray, columns: Sequence[tuple[str, np.ndarray]]) -> Group:
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("step", *(_stacked(heading) for heading, _ in columns)):
+    stacked = [heading.replace("effective", "eff.").replace(" ", "\n") for heading, _ in columns]
+    for heading in ("step", *stacked):
         table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
     shown = np.unique(np.linspace(0, len(steps) - 1, ROWS).astype(int))
     means = [curve.mean(axis=(1, 2)) for _, curve in columns]
     for i in shown:
         table.add_row(str(steps[i]), *(number(mean[i]) for mean in means))
     return Group(Text(title), table)
-
-
-def _stacked(heading: str) -> str:
-    """A heading over a narrow column."""
-    return heading.replace("effective", "eff.").replace(" ", "\n")
 
 
 def _lists(curves: Curves) -> dict[str, Any]:

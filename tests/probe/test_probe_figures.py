@@ -24,12 +24,12 @@ def test_every_figure_is_an_svg_and_a_png(found, tmp_path, choices):
 
 
 def test_the_same_probe_gives_the_same_figure(found):
-    one, two = (figure_for_page(lambda: draw_singular_values(found(), "S")) for _ in range(2))
+    one, two = (figure_for_page(lambda: draw_singular_values(found().scores)) for _ in range(2))
     assert one == two
 
 
 def test_a_figure_in_a_page_has_the_page_s_colour_of_text(found):
-    svg = figure_for_page(lambda: draw_singular_values(found(), "S"))
+    svg = figure_for_page(lambda: draw_singular_values(found().scores))
     assert svg.startswith("<svg")
     assert "fill: currentColor" in svg
     assert "#010203" not in svg
