@@ -127,8 +127,8 @@ def last_start(n_tokens: int, context_length: int) -> int:
     return n_tokens - context_length - 1
 
 
-Starts = Integer[mx.array, "*N B"]
-"""Where windows start; those of several replicas are along a first axis N."""
+Starts = Integer[mx.array, " B"]
+"""Where windows start."""
 
 MEGABYTE = 1_000_000
 
@@ -141,7 +141,7 @@ class TokenSource(Protocol):
         """What the host does before a step; the result is the step's input."""
         ...
 
-    def windows(self, fetched: mx.array) -> Integer[mx.array, "*N B T1"]:
+    def windows(self, fetched: mx.array) -> Integer[mx.array, "B T1"]:
         """The T + 1 tokens from each start, inside of the step."""
         ...
 
@@ -162,7 +162,7 @@ class ResidentTokens:
         """The starts."""
         return starts
 
-    def windows(self, fetched: Starts) -> Integer[mx.array, "*N B T1"]:
+    def windows(self, fetched: Starts) -> Integer[mx.array, "B T1"]:
         """The T + 1 tokens from each start."""
         return self._tokens[fetched[..., None] + self._offsets]
 
@@ -178,11 +178,11 @@ class StreamedTokens:
     def __init__(self, tokens: Integer[np.ndarray, " N"], context_length: int):
         self._tokens, self._length = tokens, context_length + 1
 
-    def fetch(self, starts: Starts) -> Integer[mx.array, "*N B T1"]:
+    def fetch(self, starts: Starts) -> Integer[mx.array, "B T1"]:
         """The T + 1 tokens from each start."""
         return mx.array(read_windows(self._tokens, np.array(starts, np.int64), self._length))
 
-    def windows(self, fetched: Integer[mx.array, "*N B T1"]) -> Integer[mx.array, "*N B T1"]:
+    def windows(self, fetched: Integer[mx.array, "B T1"]) -> Integer[mx.array, "B T1"]:
         """The windows, which were fetched."""
         return fetched
 
@@ -202,8 +202,8 @@ def token_source(
 
 
 def read_windows(
-    tokens: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, "*N B"], length: int
-) -> Integer[np.ndarray, "*N B length"]:
+    tokens: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " B"], length: int
+) -> Integer[np.ndarray, "B length"]:
     """The `length` tokens from each start.
 
     A map that stays open keeps every page that was ever read in this process's resident memory,
@@ -219,15 +219,12 @@ def reopened(tokens: Integer[np.ndarray, " N"]) -> Integer[np.ndarray, " N"]:
     return tokens
 
 
-Numbers = Float[mx.array, "*N"]
-"""One number; of several replicas, along a first axis N, one of each."""
+Scalar = Float[mx.array, ""]
 
-Windows = Integer[mx.array, "*N B T1"]
-Scored = Integer[mx.array, "*N B T"]
+Windows = Integer[mx.array, "B T1"]
+Scored = Integer[mx.array, "B T"]
 Model = Callable[[mx.array], mx.array]
-"""From tokens to logits: a GPT, or several."""
-
-_WINDOW_AXES = (-2, -1)
+"""From tokens to logits."""
 
 
 @runtime_checkable
@@ -242,11 +239,11 @@ class Objective(Protocol):
         """The batch, inside of the step."""
         ...
 
-    def loss(self, model: Model, batch: Any) -> Numbers:
+    def loss(self, model: Model, batch: Any) -> Scalar:
         """The mean loss in nats per scored token."""
         ...
 
-    def weight(self, batch: Any) -> Numbers:
+    def weight(self, batch: Any) -> Scalar:
         """How many tokens that is the mean of."""
         ...
 
@@ -257,7 +254,7 @@ class EveryToken:
     def __init__(self, tokens: TokenSource):
         self.fetch, self.gather = tokens.fetch, tokens.windows
 
-    def loss(self, model: Model, batch: Windows) -> Numbers:
+    def loss(self, model: Model, batch: Windows) -> Scalar:
         """Mean nats per token.
 
         Window by window: on a processor MLX adds numbers one after the other, and a sum of all of a
@@ -265,7 +262,7 @@ class EveryToken:
         """
         return window_losses(model, batch).mean(-1).mean(-1)
 
-    def weight(self, batch: Windows) -> Numbers:
+    def weight(self, batch: Windows) -> Scalar:
         """All tokens but each window's first."""
         return mx.array(float(batch.shape[-2] * (batch.shape[-1] - 1)))
 
@@ -290,15 +287,15 @@ class ScoredTokens:
         windows, scored = (s.windows(f) for s, f in zip(self._sources, fetched, strict=True))
         return windows, scored[..., 1:]
 
-    def loss(self, model: Model, batch: tuple[Windows, Scored]) -> Numbers:
+    def loss(self, model: Model, batch: tuple[Windows, Scored]) -> Scalar:
         """Mean nats per scored token; 0 where there is none."""
         windows, scored = batch
-        total = (window_losses(model, windows) * scored).sum(_WINDOW_AXES)
-        return total / mx.maximum(scored.sum(_WINDOW_AXES), 1)
+        total = (window_losses(model, windows) * scored).sum()
+        return total / mx.maximum(scored.sum(), 1)
 
-    def weight(self, batch: tuple[Windows, Scored]) -> Numbers:
+    def weight(self, batch: tuple[Windows, Scored]) -> Scalar:
         """The scored ones."""
-        return batch[1].sum(_WINDOW_AXES).astype(mx.float32)
+        return batch[1].sum().astype(mx.float32)
 
 
 def objective_for(split: Split, context_length: int, token_memory: int) -> Objective:
@@ -309,7 +306,7 @@ def objective_for(split: Split, context_length: int, token_memory: int) -> Objec
     return ScoredTokens(tokens, token_source(split.scored, context_length, token_memory))
 
 
-def window_losses(model: Model, windows: Windows) -> Float[mx.array, "*N B T"]:
+def window_losses(model: Model, windows: Windows) -> Float[mx.array, "B T"]:
     """Cross-entropy in nats of each token of the windows given those before it, in float32."""
     logits = model(windows[..., :-1]).astype(mx.float32)
     return cross_entropy(logits, windows[..., 1:])

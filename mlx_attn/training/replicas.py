@@ -1,58 +1,60 @@
-"""One of several trainings that take their steps together."""
+"""Several seeds of one form, trained side by side in one process.
 
+Their steps are one mapped computation (`Together`) or taken one after the other (`in_turn`). It is
+built on `Trainer`, `TrainStep` and the loop's `between_steps` from outside; these know nothing of
+it.
+"""
+
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import mlx.core as mx
-from jaxtyping import Integer
+from jaxtyping import Float, Integer
 from mlx.utils import tree_map
 
-from mlx_attn.attention.attention import explicit_attention, fastest_attention
+from mlx_attn.attention.attention import explicit_attention
 from mlx_attn.cpu import single_stream
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.training.batches import Numbers
-from mlx_attn.training.checkpoint import MODEL, get_state, nested, set_state, strip_prefix
+from mlx_attn.training import checkpoint
+from mlx_attn.training.checkpoint import get_state, set_state
 from mlx_attn.training.config import Settings
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Event, Failed, Tracked
-from mlx_attn.training.loop import Monitor, Number, Stopwatch, never, training_events
-from mlx_attn.training.step import TrainStep
+from mlx_attn.training.loop import Monitor, between_steps, never
+from mlx_attn.training.step import TrainStep, compiled
 from mlx_attn.training.trainer import Diverged, Trainer, translate_mlx_errors
 
 VARIED = frozenset({"seed", "init_seed", "lr", "min_lr", "muon_lr"})
 """The settings in which replicas may differ."""
 
 State = dict[str, mx.array]
+PerReplica = Float[mx.array, " N"]
 
 
 class Replica(Trainer):
     """A training beside others in one process.
 
-    While it takes its steps together with others, its state is in theirs; it comes back when it is
-    evaluated, tracked or saved.
+    While steps are taken together, `stacked` gets this replica's state out of those of all; it is
+    copied here before the model is evaluated, tracked or saved.
     """
 
-    def __init__(self, settings: Settings, corpus: Corpus):
-        super().__init__(settings, corpus)
-        self._share: Callable[[], State] | None = None
+    stacked: Callable[[], State] | None = None
 
-    def evaluate(self) -> tuple[Evaluation, bool]:
-        """As every training, with its own weights."""
+    def evaluate(self) -> tuple[Evaluation, bool]:  # noqa: D102
         self.settle()
         return super().evaluate()
 
-    def track(self) -> Tracked:
-        """As every training, with its own weights."""
+    def track(self) -> Tracked:  # noqa: D102
         self.settle()
         return super().track()
 
-    def save(self) -> None:
-        """As every training, with its own state."""
+    def save(self) -> None:  # noqa: D102
         self.settle()
         super().save()
 
@@ -61,19 +63,10 @@ class Replica(Trainer):
         self.settle()
         return get_state(self.model, self.optimizer)
 
-    def lend(self, share: Callable[[], State]) -> None:
-        """Its steps are taken elsewhere; `share` gets the state that they lead to."""
-        self._share = share
-
-    def take_back(self) -> None:
-        """Its steps are its own again."""
-        self.settle()
-        self._share = None
-
     def settle(self) -> None:
         """Bring weights and optimizer up to date."""
-        if self._share:
-            set_state(self._share(), self.model, self.optimizer)
+        if self.stacked:
+            set_state(self.stacked(), self.model, self.optimizer)
 
 
 def replicas_of(settings: Sequence[Settings], corpus: Corpus) -> list[Replica]:
@@ -103,10 +96,14 @@ def with_seeds(settings: Settings, count: int) -> list[Settings]:
 
 def check_alike(settings: Sequence[Settings]) -> None:
     """Refuse what cannot be trained as replicas; see `replicas_of`."""
-    first, *others = (_facts(each) for each in settings)
-    for other in others:
+    facts = [
+        {"drop_rate": 0.0, **each.model, **asdict(each.training), **asdict(each.text)}
+        for each in settings
+    ]
+    first = facts[0]
+    for other in facts[1:]:
         for key, value in first.items():
-            if other[key] != value:
+            if key not in VARIED and other[key] != value:
                 raise ConfigError(
                     f"replicas have one form: {key} is {value!r} and {other[key]!r}; what may "
                     f"differ: {', '.join(sorted(VARIED))}"
@@ -123,17 +120,7 @@ def check_alike(settings: Sequence[Settings]) -> None:
         )
 
 
-def _facts(settings: Settings) -> dict:
-    facts = {
-        "drop_rate": 0.0,
-        **settings.model,
-        **asdict(settings.training),
-        **asdict(settings.text),
-    }
-    return {key: value for key, value in facts.items() if key not in VARIED}
-
-
-class ReplicaStep(TrainStep):
+class ReplicaStep:
     """Trains N models by one step at a call.
 
     Args:
@@ -141,50 +128,65 @@ class ReplicaStep(TrainStep):
         states: What `get_state` gives of each.
 
     Attributes:
-        stack: The states, stacked; a call replaces them.
+        stack: The states, stacked along a first axis N; a call replaces them.
     """
 
     def __init__(self, single: TrainStep, states: Sequence[Mapping[str, mx.array]]):
-        self.stack: State = {
-            name: mx.stack([state[name] for state in states]) for name in states[0]
-        }
-        super().__init__(single.model, single.optimizer, single.objective, single.config)
-        self._summed: Any = mx.value_and_grad(self._sum_of_losses)
-        self._forwards: Any = mx.vmap(self._forward)
+        self.n = len(states)
+        self.stack = {name: mx.stack([state[name] for state in states]) for name in states[0]}
+        self.model, self.optimizer = single.model, single.optimizer
+        self.objective, self.config = single.objective, single.config
+        self._dtype = getattr(mx, self.config.dtype)
+        self._loss_and_grad: Any = mx.value_and_grad(self._sum_of_losses)
+        self._gradients = compiled(self._losses_and_gradients, self.config, [self.stack])
+        self._update = compiled(self._updated, self.config, [self.stack])
 
-    def schedule(self, rates: Sequence[Sequence[float]]) -> None:
-        """Set the learning rates: of every replica those of its groups."""
-        for group, of_group in enumerate(zip(*rates, strict=True)):
-            self.stack[f"optimizer.{group}.learning_rate"] = mx.array(of_group)
+    def __call__(self, starts: Integer[mx.array, "N B"]) -> tuple[PerReplica, PerReplica]:
+        """Train on the windows that start there: losses and gradient norms, as of `TrainStep`."""
+        n, losses, total = self.config.accumulate, mx.zeros(self.n), None
+        for part in starts.split(n, axis=1):
+            part_losses, gradients = self._gradients(self.objective.fetch(part.reshape(-1)))
+            gradients = tree_map(lambda g: g / n, gradients)
+            total = gradients if total is None else tree_map(mx.add, total, gradients)
+            losses = losses + part_losses / n
+            if n > 1:
+                mx.eval(losses, total)
+        return losses, self._update(total)
+
+    def schedule(self, optimizers: Sequence[list[dict]]) -> None:
+        """Take the learning rates of the replicas' optimizers, given by their states."""
+        for group, states in enumerate(zip(*optimizers, strict=True)):
+            rates = mx.stack([state["learning_rate"] for state in states])
+            self.stack[f"{checkpoint.OPTIMIZER}{group}.learning_rate"] = rates
 
     def share(self, place: int) -> State:
         """The state of the replica at this place."""
         return {name: array[place] for name, array in self.stack.items()}
 
-    @property
-    def state(self) -> list:
-        """All that a step changes, for `mx.eval`."""
-        return [self.stack]
-
-    def _gradients(self, batch: Any) -> tuple[Numbers, dict]:
+    def _losses_and_gradients(self, fetched: Any) -> tuple[PerReplica, dict]:
+        """The mean loss of every replica on its own windows, and the gradients, stacked."""
+        batch = self.objective.gather(fetched)  # of windows [N * B, T + 1]
+        batch = tree_map(lambda array: array.reshape(self.n, -1, *array.shape[1:]), batch)
+        weights = checkpoint.nested(checkpoint.strip_prefix(checkpoint.MODEL, self.stack))
         with self._borrowed():
-            (_, losses), gradients = self._summed(nested(strip_prefix(MODEL, self.stack)), batch)
+            (_, losses), gradients = self._loss_and_grad(weights, batch)
         return losses, gradients
 
-    def _sum_of_losses(self, weights: dict, batch: Any) -> tuple[mx.array, Numbers]:
-        computed = tree_map(lambda array: array.astype(self._dtype), weights)
-        losses = self.objective.loss(partial(self._forwards, computed), batch)
+    def _sum_of_losses(self, weights: dict, batch: Any) -> tuple[mx.array, PerReplica]:
+        """The sum, whose gradient by a replica's weights is that of its own loss."""
+
+        def loss(weights: dict, batch: Any) -> mx.array:
+            self.model.update(weights)
+            return self.objective.loss(self.model, batch)
+
+        mapped: Any = mx.vmap(single_stream(loss))
+        losses = mapped(tree_map(lambda array: array.astype(self._dtype), weights), batch)
         return losses.sum(), losses
 
-    def _forward(self, weights: dict, tokens: Integer[mx.array, "B T"]) -> mx.array:
-        """The logits of one replica."""
-        self.model.update(weights)
-        return self.model(tokens)
-
-    def _update(self, gradients: dict) -> Numbers:
+    def _updated(self, gradients: dict) -> PerReplica:
         def one(state: State, gradients: dict) -> tuple[mx.array, State]:
             set_state(state, self.model, self.optimizer)
-            norm = TrainStep._update(self, gradients)
+            norm = self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
             return norm, get_state(self.model, self.optimizer)
 
         with self._borrowed():
@@ -195,28 +197,32 @@ class ReplicaStep(TrainStep):
 
     @contextmanager
     def _borrowed(self) -> Iterator[None]:
-        """Let the map write into the model and the optimizer, and then undo what it wrote."""
+        """Let the map write into the model and the optimizer, and then undo what it wrote.
+
+        MLX's own attention cannot be mapped: a kernel that saves numbers for its gradient has more
+        outputs than the graph that `mx.vmap` puts in its place.
+        """
         before = get_state(self.model, self.optimizer)
+        layers = [block.att for block in self.model.trf_blocks]
+        paths = [layer.attend for layer in layers]
         try:
-            self._allow_fused(False)
+            for layer in layers:
+                layer.attend = explicit_attention
             yield
         finally:
-            self._allow_fused(True)
+            for layer, path in zip(layers, paths, strict=True):
+                layer.attend = path
             set_state(before, self.model, self.optimizer)
 
-    def _allow_fused(self, allowed: bool) -> None:
-        for block in self.model.trf_blocks:
-            block.att.attend = fastest_attention if allowed else explicit_attention
 
-
-Launched = list[tuple[Number, Number]]
-"""Of every replica its loss and its gradient norm."""
+Launched = list[tuple[mx.array, mx.array]]
+"""The loss and the gradient norm of every replica."""
 
 Launch = Callable[[Sequence[Replica]], Launched]
 
 
 def in_turn(replicas: Sequence[Replica]) -> Launched:
-    """One step of each, as many computations: the same bits as trainings of their own."""
+    """One step of each, one after the other: the same bits as separate trainings."""
     return [replica.launch_step() for replica in replicas]
 
 
@@ -233,39 +239,32 @@ class Together:
     def __call__(self, replicas: Sequence[Replica]) -> Launched:
         """Launch the next step of these, which are at the same one."""
         step = self._step_of(replicas)
-        step.schedule([replica.optimizer.rates(replica.factor) for replica in replicas])
-        losses, norms = step(mx.stack([replica.starts() for replica in replicas]))
-        mx.async_eval(losses, norms, *step.state)
+        for replica in replicas:
+            replica.optimizer.schedule(replica.factor)
+        step.schedule([replica.optimizer.state for replica in replicas])
+        results = step(mx.stack([replica.starts() for replica in replicas]))
+        pairs = [(results[0][i], results[1][i]) for i in range(len(replicas))]
+        mx.async_eval(pairs, step.stack)
         for replica in replicas:
             replica.progress.step += 1
-        return [(Element(losses, i), Element(norms, i)) for i in range(len(replicas))]
+        return pairs
 
     def _step_of(self, replicas: Sequence[Replica]) -> ReplicaStep:
         if self._step is None or self._replicas != list(replicas):
             for replica in self._replicas:
-                replica.take_back()
+                replica.settle()
+                replica.stacked = None
             self._replicas = list(replicas)
-            self._step = ReplicaStep(replicas[0].step, [replica.state() for replica in replicas])
+            states = [get_state(replica.model, replica.optimizer) for replica in replicas]
+            self._step = ReplicaStep(replicas[0].step, states)
             for place, replica in enumerate(replicas):
-                replica.lend(partial(self._step.share, place))
+                replica.stacked = partial(self._step.share, place)
         return self._step
-
-
-class Element:
-    """One number of an array, read when it is asked for: all of them are one transfer."""
-
-    def __init__(self, array: mx.array, place: int):
-        self.array, self.place = array, place
-
-    def item(self) -> float:
-        """The number; waits for it."""
-        numbers: Any = self.array.tolist()
-        return numbers[self.place]
 
 
 ROUNDS = 5
 WORTH_IT = 1.2
-"""A smaller gain than this is not worth results that differ in the last digits."""
+"""A smaller gain is not worth results that differ in the last digits."""
 
 
 def step_times(
@@ -279,74 +278,35 @@ def step_times(
     Args:
         settings: Of the replicas, as for `replicas_of`.
         corpus: What they train on.
-        rounds: Steps of each kind that are timed, alternating, after one that is not.
+        rounds: Steps of each kind that are timed, alternating, after one that compiles.
     """
-    kinds: list[Launch] = [in_turn, Together()]
-    pairs = [(launch, replicas_of(settings, corpus)) for launch in kinds]
-    apart, together = _best_times(pairs, rounds)
+    kinds: list[tuple[Launch, list[Replica]]] = [
+        (launch, replicas_of(settings, corpus)) for launch in (in_turn, Together())
+    ]
+    times = [[_timed(*kind) for kind in kinds] for _ in range(rounds + 1)]
+    apart, together = (min(column) for column in zip(*times[1:], strict=True))
     return apart, together
 
 
 def step_seconds(settings: Settings, corpus: Corpus, rounds: int = ROUNDS) -> float:
     """Seconds of one step of one training alone; see `step_times`."""
-    (best,) = _best_times([(in_turn, replicas_of([settings], corpus))], rounds)
-    return best
-
-
-def speedup(settings: Sequence[Settings], corpus: Corpus, rounds: int = ROUNDS) -> float:
-    """The time of a step in turn, divided by that of one together; see `step_times`."""
-    apart, together = step_times(settings, corpus, rounds)
-    return apart / together
+    group = replicas_of([settings], corpus)
+    return min([_timed(in_turn, group) for _ in range(rounds + 1)][1:])
 
 
 def pays_off(settings: Sequence[Settings], corpus: Corpus) -> bool:
-    """Whether training these together is faster by a fifth or more; see `speedup`."""
-    return len(settings) > 1 and speedup(settings, corpus) >= WORTH_IT
+    """Whether training these together is faster by a fifth or more; see `step_times`."""
+    if len(settings) == 1:
+        return False
+    apart, together = step_times(settings, corpus)
+    return apart / together >= WORTH_IT
 
 
-def _best_times(pairs: Sequence[tuple[Launch, Sequence[Replica]]], rounds: int) -> list[float]:
-    """Of every kind the time of its fastest step, but for the first, which compiles."""
-    times = [[_seconds(launch, group) for launch, group in pairs] for _ in range(rounds + 1)]
-    return [min(column) for column in zip(*times[1:], strict=True)]
-
-
-def _seconds(launch: Launch, group: Sequence[Replica]) -> float:
-    """The time of one step of all."""
+def _timed(launch: Launch, group: Sequence[Replica]) -> float:
     start = time.perf_counter()
-    for result in launch(group):
-        for number in result:
-            number.item()
+    mx.eval(launch(group))
     mx.synchronize()
     return time.perf_counter() - start
-
-
-@dataclass(slots=True)
-class _Going:
-    """A replica on its course; `launched` is the step whose loss its log is to be told."""
-
-    replica: Replica
-    log: Monitor
-    course: Iterator[Event | None]
-    launched: tuple[Number, Number] | None = None
-    waits: bool = False
-
-    @property
-    def step(self) -> int:
-        return self.replica.progress.step
-
-    def advance(self) -> Iterator[Event]:
-        """What happens up to its next step, where it waits; it does not if there is none."""
-        self.waits = False
-        try:
-            if self.launched:
-                self.log.launched(self.launched)
-            for report in self.course:
-                if report is None:
-                    self.waits = True
-                    return
-                yield report
-        except Diverged as error:
-            yield Failed(step=self.step, message=str(error))
 
 
 def train_replicas(
@@ -362,32 +322,41 @@ def train_replicas(
     Raises:
         RunError: The disk cannot be written.
     """
-    stops: list[bool] = []
-    stopwatch = Stopwatch([replica.progress for replica in replicas])
-    going = [_departing(replica, stopwatch, lambda: bool(stops)) for replica in replicas]
     mx.reset_peak_memory()
+    monitors = {replica: Monitor(replica) for replica in replicas}
+    for replica, monitor in monitors.items():
+        replica.model.train()
+        yield replica, monitor.started()
+    launched: dict[Replica, tuple[mx.array, mx.array]] = {}
+    ready, stop = list(replicas), False
     with translate_mlx_errors():
-        while going:
-            # Asked once for all, so that all are saved at the same step.
-            stops += [True] if should_stop() else []
-            for each in going:
-                for report in [] if each.waits else each.advance():
-                    yield each.replica, report
-            going = [each for each in going if each.waits]
-            _launch_hindmost(going, launch)
+        while monitors:
+            stop = stop or should_stop()  # asked once for all, so that all are saved at one step
+            for replica in ready:
+                if (yield from _advance(replica, monitors[replica], launched.get(replica), stop)):
+                    del monitors[replica]
+            # Those that resumed at an earlier step catch up first.
+            least = min((replica.progress.step for replica in monitors), default=0)
+            ready = [replica for replica in monitors if replica.progress.step == least]
+            for monitor in monitors.values():
+                monitor.pause()  # a validation of one replica is no training time of the others
+            launched = dict(zip(ready, launch(ready) if ready else [], strict=True))
 
 
-def _departing(replica: Replica, stopwatch: Stopwatch, should_stop: Callable[[], bool]) -> _Going:
-    replica.model.train()
-    log = Monitor(replica, stopwatch)
-    return _Going(replica, log, training_events(replica, log, should_stop))
-
-
-def _launch_hindmost(going: Sequence[_Going], launch: Launch) -> None:
-    """Launch the next step of those that have the most steps to do."""
-    first = min((each.step for each in going), default=0)
-    hindmost = [each for each in going if each.step == first]
-    if hindmost:
-        launched = launch([each.replica for each in hindmost])
-        for each, each.launched in zip(hindmost, launched, strict=True):
-            each.waits = False
+def _advance(
+    replica: Replica, monitor: Monitor, launched: tuple[mx.array, mx.array] | None, stop: bool
+) -> Generator[tuple[Replica, Event], None, bool]:
+    """The events of one replica up to its next step; returns whether there is none."""
+    try:
+        if launched:
+            monitor.launched(launched)
+        events = between_steps(replica, monitor, lambda: stop)
+        while True:
+            yield replica, next(events)
+    except StopIteration as end:
+        if end.value:
+            yield replica, monitor.ended(end.value)
+        return bool(end.value)
+    except Diverged as error:
+        yield replica, Failed(step=replica.progress.step, message=str(error))
+        return True

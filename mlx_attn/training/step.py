@@ -1,4 +1,4 @@
-"""A batch divided among the processor's cores.
+"""One training step, its batch divided among the processor's cores.
 
 The loss is a mean over tokens, so it is also the sum of the shares' losses, each by the part of the
 tokens that its share has; the forward and backward pass of each share runs beside the others'.
@@ -16,20 +16,18 @@ from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.attention.attention import on_gpu
 from mlx_attn.cpu import num_shards, parallel_map, single_stream
 from mlx_attn.model.gpt import GPT
-from mlx_attn.training.batches import Numbers, Objective, Starts
+from mlx_attn.training.batches import Objective, Scalar, Starts
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.optimizers import GroupedOptimizer
 
-Gradients = Callable[..., tuple[Numbers, dict]]
+Gradients = Callable[..., tuple[Scalar, dict]]
 
 MOST_COPIED = 2**26
 """Weights at most whose gradients are held, those of all shares together."""
 
 
-def shard_batch(
-    gradients: Gradients, weight: Callable[[Any], Numbers], n_weights: int
-) -> Gradients:
+def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights: int) -> Gradients:
     """The same mean loss and gradients, computed by shares.
 
     Args:
@@ -38,7 +36,7 @@ def shard_batch(
         n_weights: How many gradients there are.
     """
 
-    def of_shares(batch: Any) -> tuple[Numbers, dict]:
+    def of_shares(batch: Any) -> tuple[Scalar, dict]:
         shares = num_shards(len(next(iter(named_arrays([batch]).values()))))
         if shares == 1 or shares * n_weights > MOST_COPIED:
             return gradients(batch)
@@ -76,11 +74,11 @@ class TrainStep:
         self._dtype = getattr(mx, config.dtype)
         whole = nn.value_and_grad(model, self._loss)
         self._value_and_grad = shard_batch(whole, objective.weight, count_parameters(model))
-        self._single = self._compiled(self._step)
-        self._micro = self._compiled(self._accumulate)
-        self._apply = self._compiled(self._finish)
+        self._whole = compiled(self._step, config, self.state)
+        self._micro = compiled(self._micro_batch, config, self.state)
+        self._finish = compiled(self._apply, config, self.state)
 
-    def __call__(self, starts: Starts) -> tuple[Numbers, Numbers]:
+    def __call__(self, starts: Starts) -> tuple[Scalar, Scalar]:
         """Train on the windows that start there; lazily, `state` is to be evaluated with these.
 
         Returns:
@@ -88,39 +86,34 @@ class TrainStep:
             all ranks' windows.
         """
         if self.config.accumulate == 1:
-            return self._single(self.objective.fetch(starts))
+            return self._whole(self.objective.fetch(starts))
         total, loss = None, mx.array(0.0)
-        for part in starts.split(self.config.accumulate, axis=-1):
+        for part in starts.split(self.config.accumulate):
             part_loss, total = self._micro(total, self.objective.fetch(part))
             loss = loss + part_loss / self.config.accumulate
             # Without this the graphs of all micro-batches would be alive at once.
             mx.eval(loss, total, self.state)
-        return self._apply(loss, total)
+        return self._finish(loss, total)
 
     @property
     def state(self) -> list:
         """All that a step changes, for `mx.eval`."""
         return [self.model.state, self.optimizer.state, mx.random.state]
 
-    def _step(self, fetched: Any) -> tuple[Numbers, Numbers]:
-        return self._finish(*self._gradients(self.objective.gather(fetched)))
+    def _step(self, fetched: Any) -> tuple[Scalar, Scalar]:
+        return self._apply(*self._value_and_grad(self.objective.gather(fetched)))
 
-    def _accumulate(self, total: dict | None, fetched: Any) -> tuple[Numbers, dict]:
-        loss, gradients = self._gradients(self.objective.gather(fetched))
+    def _micro_batch(self, total: dict | None, fetched: Any) -> tuple[Scalar, dict]:
+        loss, gradients = self._value_and_grad(self.objective.gather(fetched))
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)
 
-    def _finish(self, loss: Numbers, gradients: dict) -> tuple[Numbers, Numbers]:
+    def _apply(self, loss: Scalar, gradients: dict) -> tuple[Scalar, Scalar]:
         loss, gradients = self.ranks.average([loss, gradients])
-        return loss, self._update(gradients)
+        norm = self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
+        return loss, norm
 
-    def _update(self, gradients: dict) -> Numbers:
-        return self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
-
-    def _gradients(self, batch: Any) -> tuple[Numbers, dict]:
-        return self._value_and_grad(batch)
-
-    def _loss(self, batch: Any, weight: float | Numbers = 1.0) -> Numbers:
+    def _loss(self, batch: Any, weight: float | Scalar = 1.0) -> Scalar:
         """Mean loss by weight, computed in the compute type over float32 master weights."""
         if self._dtype == mx.float32:
             return self.objective.loss(self.model, batch) * weight
@@ -130,8 +123,9 @@ class TrainStep:
         self.model.update(masters)
         return loss * weight
 
-    def _compiled(self, function: Callable) -> Callable:
-        wanted = {"auto": on_gpu(), "on": True, "off": False}[self.config.compile]
-        if not wanted:
-            return function
-        return mx.compile(single_stream(function), inputs=self.state, outputs=self.state)
+
+def compiled(function: Callable, config: TrainConfig, state: list) -> Callable:
+    """The function as one compiled graph, where the recipe says so; `state` is what it changes."""
+    if not {"auto": on_gpu(), "on": True, "off": False}[config.compile]:
+        return function
+    return mx.compile(single_stream(function), inputs=state, outputs=state)

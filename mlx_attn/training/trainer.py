@@ -273,11 +273,11 @@ class Trainer:
         """What to say when a loss is not finite."""
         return Diverged(
             f"{what} at step {step}, learning rate {self._learning_rate(step):.3g}: "
-            f"try a smaller --lr, or --clip 1; {self.kept()}"
+            f"try a smaller --lr, or --clip 1; {self.last_checkpoint()}"
         )
 
-    def kept(self) -> str:
-        """What there is to go on from."""
+    def last_checkpoint(self) -> str:
+        """Where to resume from, for a message."""
         if self.saved_step is None:
             return "no checkpoint was saved yet"
         place = self.run.checkpoint if self.run else "kept by rank 0"

@@ -21,7 +21,7 @@ from mlx_attn.training.replicas import (
     in_turn,
     pays_off,
     replicas_of,
-    speedup,
+    step_times,
     train_replicas,
     with_seeds,
 )
@@ -251,8 +251,7 @@ def test_what_they_would_share_is_refused(corpus, settings, changes):
 
 
 def test_the_trial_times_both_ways(corpus, settings):
-    gain = speedup(settings(), corpus, rounds=1)
-    assert 0 < gain < 1000
+    assert all(0 < seconds < 100 for seconds in step_times(settings(), corpus, rounds=1))
 
 
 def test_one_alone_gains_nothing(corpus, settings):
