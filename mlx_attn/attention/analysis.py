@@ -3,8 +3,8 @@
     score_h(i, j) = scale * x_i S_h x_j^T        a head moves x_j V_h O_h to token i
 
 These are the QK and OV circuits of Elhage et al. (A Mathematical Framework for Transformer
-Circuits, 2021). Every map of attention is affine, so its matrix and bias are read off by applying
-it to the rows of the identity and to 0: no form needs a case of its own. `probe`, `convert` and
+Circuits, 2021). The maps are affine, so their matrices and biases are read off by applying them to
+the rows of the identity and to 0: no form needs a case of its own. `probe`, `convert` and
 `train --track` all read layers here, in float64.
 """
 
@@ -27,7 +27,7 @@ from mlx_attn.attention.layer import (
     merge_value_output,
     split_heads,
 )
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 
 
 def to_numpy(array: mx.array) -> np.ndarray:
@@ -134,9 +134,10 @@ def qk_circuit(attention: Attention) -> ScoreFactors:
 
     Raises:
         RunError: A weight is not finite.
+        ConfigError: The map is not affine.
     """
     with mx.stream(mx.cpu):  # Metal has no float64
-        exact = _in_float64(attention)
+        exact = _in_float64(attention, "score")
         q, k = exact.score(_basis(exact.config.d_in)[None])
         (query, query_bias), (key, key_bias) = _affine(q), _affine(k)
     return ScoreFactors(query, query_bias, key, key_bias)
@@ -147,9 +148,10 @@ def ov_circuit(attention: Attention) -> OutputFactors:
 
     Raises:
         RunError: A weight is not finite.
+        ConfigError: The map is not affine.
     """
     with mx.stream(mx.cpu):
-        exact = _in_float64(attention)
+        exact = _in_float64(attention, "score", "value", "output")
         config, x = exact.config, _basis(exact.config.d_in)[None]
         _, k = exact.score(x)
         inputs = merge_heads(k) if config.value == "from_key" else x
@@ -178,8 +180,16 @@ def raw_scores(attention: Attention, x: Float[mx.array, "B T C"]) -> Float[mx.ar
     return attention_scores(*attention.queries_and_keys(x), attention.config.scale)
 
 
-def _in_float64(attention: Attention) -> Attention:
-    layer_weights(attention)  # refuses weights that are not finite
+def _in_float64(attention: Attention, *maps: str) -> Attention:
+    """A copy in float64, refused where weights are not finite or a map has no matrix."""
+    for key in maps:
+        name = getattr(attention.config, key)
+        if not getattr(attention.maps, key).affine:
+            raise ConfigError(
+                f"{key}={name} is not affine in x, so its heads have no matrices to read: "
+                "they can be trained and sampled, and neither probed nor converted"
+            )
+    layer_weights(attention)
     exact = copy.deepcopy(attention)
     exact.set_dtype(mx.float64)
     exact.eval()

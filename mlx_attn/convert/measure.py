@@ -132,14 +132,7 @@ def _largest(array: Float[np.ndarray, "B T V"]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetrics:
-    """A model in numbers.
-
-    Attributes:
-        variant: The name of its attention's three choices.
-        evaluation: On the whole validation text.
-        params: Trained numbers.
-        cache_bytes_per_token: Size of the decoding cache.
-    """
+    """A model in numbers; the evaluation is on the whole validation text."""
 
     variant: str
     evaluation: Evaluation
@@ -236,14 +229,8 @@ def convert_run(
     The new run keeps the settings of training and text. Its checkpoint is at step 0 with a fresh
     optimizer, so that `train --resume` trains the converted model by the same recipe.
 
-    Args:
-        run: The run to convert.
-        to: A name in `CONVERSIONS`.
-        out: The new directory.
-        corpus: The text that the run was trained on.
-        rank: See `convert`.
-        fold_norm: See `convert`.
-        overwrite: Whether an existing run directory may be replaced.
+    `to`, `rank` and `fold_norm` are those of `convert`; `corpus` is the text that the run was
+    trained on, and `overwrite` allows an existing run directory at `out` to be replaced.
 
     Raises:
         ConfigError: The conversion does not apply to this model.
@@ -279,13 +266,7 @@ def convert_run(
 
 @dataclass(frozen=True, slots=True)
 class RankPoint:
-    """A model cut to one rank.
-
-    Attributes:
-        rank: As the conversion defines it.
-        metrics: The model's loss, size and cache.
-        error: Relative error of S or VO, whichever was cut, of the worst layer.
-    """
+    """A model cut to one rank; `error` is that of S or VO, relative, of the worst layer."""
 
     rank: int
     metrics: ModelMetrics
@@ -294,13 +275,7 @@ class RankPoint:
 
 @dataclass(frozen=True, slots=True)
 class RankCurve:
-    """A model as it is and cut to several ranks.
-
-    Attributes:
-        to: The conversion that cuts it.
-        original: The model itself.
-        points: In the order measured.
-    """
+    """A model as it is, and cut to several ranks by the conversion `to`."""
 
     to: str
     original: ModelMetrics
@@ -327,7 +302,7 @@ def measure_ranks(
     Args:
         run: The run to measure; it is left unchanged.
         to: A conversion that takes a rank.
-        ranks: In the order wanted; each is cut from the model itself.
+        ranks: In the order wanted.
         corpus: The text that the run was trained on.
         done: Called after each rank, with the rank and the number done.
 

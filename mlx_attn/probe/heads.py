@@ -1,4 +1,4 @@
-"""What a model is to read while it is probed: a prompt, or windows of its validation text."""
+"""Attention maps, head statistics and spectra of a model while it reads some texts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -19,7 +19,7 @@ from mlx_attn.training.config import settings_from
 from mlx_attn.training.evaluation import Evaluator
 
 LONGEST = 256
-"""Tokens of a text at most: a map has their square, and more than this is no longer looked at."""
+"""Tokens of a text at most: a map holds their square, and a reader cannot take in more."""
 
 Tokens = Integer[np.ndarray, "B T"]
 
@@ -40,12 +40,9 @@ def prompt_tokens(text: str, tokenizer: Tokenizer, context_length: int) -> Token
 
 
 def validation_windows(run: Run, count: int, progress: Progress | None = None) -> Tokens:
-    """At most `count` windows of the run's validation text, evenly spread, of `LONGEST` at most.
+    """At most `count` windows of the run's validation text, evenly spread, cut to `LONGEST`.
 
-    Args:
-        run: A trained run.
-        count: How many windows.
-        progress: Called with the bytes done and in all while a text is downloaded.
+    `progress` is called with the bytes done and in all while a text is downloaded.
 
     Raises:
         RunError: The text is not what the run was trained on, or cannot be read.
@@ -70,18 +67,7 @@ PerHead = Float64[np.ndarray, "*heads"]
 
 @dataclass(frozen=True, slots=True)
 class HeadStatistics:
-    """One number per layer and head, averaged over the texts.
-
-    Attributes:
-        entropy: -sum_j A_ij ln A_ij in nats, averaged over i: e^entropy tokens are looked at.
-        distance: sum_j A_ij (i - j) in tokens, averaged over i.
-        previous: A_i,i-1 averaged over i: 1 for a head that always looks one token back.
-        first: A_i0 averaged over i: 1 for a head that rests on the first token.
-        induction: On a random sequence that is read twice, the weight of the token after the one
-            that was the same last time, averaged over the second reading (the prefix-matching score
-            of Olsson et al., In-context Learning and Induction Heads, arXiv:2209.11895). NaN where
-            the context is too short to read anything twice.
-    """
+    """One number per layer and head, averaged over texts; see the functions of these names."""
 
     entropy: Float64[np.ndarray, "L H"]
     distance: Float64[np.ndarray, "L H"]
@@ -93,12 +79,7 @@ class HeadStatistics:
 def head_statistics(
     maps: Float[np.ndarray, "L B H T T"], repeated: Float[np.ndarray, "L B2 H T2 T2"]
 ) -> HeadStatistics:
-    """The statistics of every head.
-
-    Args:
-        maps: Attention maps of texts of at least two tokens.
-        repeated: Maps of texts whose second half repeats the first.
-    """
+    """The statistics of every head; the second half of each `repeated` text repeats the first."""
     return HeadStatistics(
         entropy=entropy(maps).mean(1),
         distance=distance(maps).mean(1),
@@ -109,14 +90,14 @@ def head_statistics(
 
 
 def uniform_statistics(T: int, T_repeated: int) -> dict[str, float]:
-    """What a head that looks at all tokens so far alike scores: compare with these."""
+    """The statistics of a head that looks at all tokens so far alike, to compare with."""
     maps, repeated = (uniform_map(length)[None, None] for length in (T, T_repeated))
     statistics = head_statistics(maps, repeated)
     return {f.name: getattr(statistics, f.name).item() for f in fields(HeadStatistics)}
 
 
 def entropy(maps: Maps) -> PerHead:
-    """-sum_j A_ij ln A_ij in nats, averaged over i > 0."""
+    """-sum_j A_ij ln A_ij in nats, averaged over i > 0: e^entropy tokens are looked at."""
     rows = np.asarray(maps[..., 1:, :], np.float64)
     return 0.0 - np.sum(rows * np.log(np.where(rows > 0, rows, 1)), axis=-1).mean(-1)
 
@@ -129,17 +110,22 @@ def distance(maps: Maps) -> PerHead:
 
 
 def previous(maps: Maps) -> PerHead:
-    """A_i,i-1 averaged over i > 0."""
+    """A_i,i-1 averaged over i > 0: 1 for a head that always looks one token back."""
     return _diagonal_mean(maps, -1)
 
 
 def first(maps: Maps) -> PerHead:
-    """A_i0 averaged over i > 0."""
+    """A_i0 averaged over i > 0: 1 for a head that rests on the first token."""
     return maps[..., 1:, 0].astype(np.float64).mean(-1)
 
 
 def induction(repeated: Maps) -> PerHead:
-    """A_i,i-n+1 averaged over the second half i >= n of maps of 2 n tokens; NaN for none."""
+    """The weight of the token that followed this one last time, on tokens that are read twice.
+
+    A_i,i-n+1 averaged over the second half i >= n of maps of 2 n tokens; NaN below n = 2. This is
+    the prefix-matching score of Olsson et al., In-context Learning and Induction Heads,
+    arXiv:2209.11895.
+    """
     n = repeated.shape[-1] // 2
     if n < 2:
         return np.full(repeated.shape[:-2], np.nan)
@@ -152,23 +138,15 @@ def uniform_map(T: int) -> Float64[np.ndarray, "1 T T"]:
 
 
 def _diagonal_mean(maps: Maps, offset: int, skip: int = 0) -> PerHead:
-    """The mean of a diagonal below the main one, less its first entries."""
+    """The mean of a diagonal below the main one, without its first `skip` entries."""
     diagonal = np.diagonal(maps, offset, -2, -1)[..., skip:]
     return diagonal.astype(np.float64).mean(-1)
-
-
-LARGEST_REPEAT = 64
 
 
 def attention_maps(
     model: GPT, tokens: Integer[np.ndarray, "B T"]
 ) -> Float32[np.ndarray, "L B H T T"]:
-    """What every head of every layer looks at: row i is what token i looks at, and adds up to 1.
-
-    Args:
-        model: In evaluation mode.
-        tokens: Token ids, no more than its context.
-    """
+    """The attention weights of every head, [i, j] of token i on token j; row sums are 1."""
     layers = attention_inputs(model, mx.array(tokens))
     return np.stack([np.array(layer.weights(x).astype(mx.float32)) for layer, x in layers])
 
@@ -176,15 +154,12 @@ def attention_maps(
 def repeated_sequences(
     vocab_size: int, context_length: int, count: int = 4, seed: int = 0
 ) -> Integer[np.ndarray, "B T"]:
-    """Random tokens, all different, and then the same once more.
+    """N random tokens, all different, and then the same once more; n is at most 64.
 
-    Nothing but the first reading predicts the second, so whoever does so copies: the test of Olsson
-    et al. (arXiv:2209.11895) for induction heads.
-
-    Returns:
-        Sequences of 2 n tokens, with n half the context and at most `LARGEST_REPEAT`.
+    Nothing but the first reading predicts the second, so a model that does so copies: the test of
+    Olsson et al. (arXiv:2209.11895) for induction heads.
     """
-    n = min(context_length // 2, vocab_size, LARGEST_REPEAT)
+    n = min(context_length // 2, vocab_size, 64)
     random = np.random.default_rng(seed)
     once = np.stack([random.permutation(vocab_size)[:n] for _ in range(count)])
     return np.concatenate([once, once], axis=1)
@@ -192,12 +167,12 @@ def repeated_sequences(
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What was found; L layers, H heads, B texts of T tokens.
+    """The heads of a model that read B texts of T tokens; L layers, H heads.
 
     Attributes:
-        config: Of the model.
-        tokens: What it read.
-        maps: What every head looked at; row i is what token i looks at.
+        config: The model's configuration.
+        tokens: The texts.
+        maps: See `attention_maps`.
         statistics: Of every head, averaged over the texts.
         uniform: The same of a head that looks at all earlier tokens alike, to compare with.
         scores: The matrices S_h.
@@ -218,8 +193,7 @@ def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
 
     Args:
         model: In evaluation mode; see `Run.load_model`.
-        tokens: Token ids of texts of the same length, from `prompt_tokens` or
-            `validation_windows`.
+        tokens: Texts of the same length, from `prompt_tokens` or `validation_windows`.
 
     Raises:
         RunError: The model's weights are not finite.

@@ -1,5 +1,6 @@
 """S_h and V_h O_h, read off every form of attention."""
 
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -16,7 +17,7 @@ from mlx_attn.attention.analysis import (
 )
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import VARIANTS, AttentionConfig
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 
 FORMS = {
     **{name: variant.maps for name, variant in VARIANTS.items()},
@@ -137,3 +138,12 @@ def test_weights_that_are_not_finite_are_refused():
     attention.W_query.weight = attention.W_query.weight * mx.nan
     with pytest.raises(RunError, match="not finite"):
         qk_circuit(attention)
+
+
+@pytest.mark.parametrize(("key", "circuit"), [("score", qk_circuit), ("value", ov_circuit)])
+def test_a_map_that_is_not_affine_has_no_matrices(key, circuit):
+    attention = layer()
+    bent = replace(getattr(attention.maps, key), affine=False)
+    attention.maps = replace(attention.maps, **{key: bent})
+    with pytest.raises(ConfigError, match="is not affine in x"):
+        circuit(attention)
