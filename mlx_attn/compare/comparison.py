@@ -1,21 +1,17 @@
-"""Which trainings a verdict rests on: every arm, under every budget, with every seed."""
+"""A comparison from plan to verdict: tune, choose the seeds, train, judge.
+
+Every arm is trained under every budget with every seed; `TrialPlan` lists these trials,
+`ComparisonRun` has them trained, and `summarize` judges them.
+"""
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from statistics import fmean, median, stdev
 from typing import Any
 
-from mlx_attn.compare.plan import AGAIN_SEED, ComparisonConfig, Trial, corpus_of, floor_of
-from mlx_attn.compare.result import AATest, ArmResult, BudgetResult, Comparison, TrialResult, Tuning
-from mlx_attn.compare.runner import (
-    Began,
-    ComparisonEvent,
-    Concluded,
-    Finished,
-    Planned,
-    Runner,
-)
+from mlx_attn.compare import result, runner
+from mlx_attn.compare.plan import RESEED, ComparisonConfig, Trial, corpus_of, floor_of
+from mlx_attn.compare.result import AATest, Comparison, TrialResult
 from mlx_attn.compare.statistics import judge, minimum_detectable_effect
 from mlx_attn.compare.trial import Diverged, Store
 from mlx_attn.compare.tuning import TunedArm, Tuner, trial_for
@@ -25,79 +21,83 @@ from mlx_attn.model.gpt import model_cost
 from mlx_attn.text.corpus import Corpus
 
 FEWEST_SEEDS, MOST_SEEDS = 3, 30
-"""How many seeds a plan by time may choose."""
+"""The range of seeds that a plan by time may choose."""
+
+EQUAL_PARAMS = 0.005
+"""The largest relative difference of two arms' parameters that counts as equal."""
+
+FLOAT_BYTES = 4
+
+Events = Generator[runner.ComparisonEvent, None, None]
 
 
-@dataclass(frozen=True, slots=True)
-class TrialPlan:
-    """The trainings of a comparison's verdict.
+class ComparisonRun:
+    """One comparison; iterating does what is not done yet, and yields events.
 
-    Attributes:
-        protocol: The comparison.
-        choices: The arms with their learning rates, the control first.
-        vocab_size: Tokens of the text's vocabulary.
-        speeds: Tokens per second of each arm, by name.
+    Args:
+        protocol: What to do.
+        trains: Trains and keeps the trials.
+        versions: Of what made the result, for the record.
+
+    Raises:
+        ConfigError: An arm's settings cannot work, or the time is too short.
+        RunError: The text cannot be read, a training failed, or the control diverged.
     """
 
-    protocol: ComparisonConfig
-    choices: Sequence[TunedArm]
-    vocab_size: int
-    speeds: Mapping[str, float]
+    def __init__(
+        self, protocol: ComparisonConfig, trains: runner.Runner, versions: Mapping[str, Any]
+    ):
+        self.runner, self.store = trains, trains.store
+        self.versions = {**versions, "trained": trains.mode}
+        # Prepared here, once, before several processes want it at the same time.
+        self.corpus = corpus_of(protocol.settings(protocol.arms[0]))
+        self.protocol = replace(protocol, text=self.corpus.digest)
+        self.vocab_size = self.corpus.tokenizer.vocab_size
+        for arm in protocol.arms:
+            protocol.settings(arm).model_config(self.vocab_size)
 
-    @property
-    def control(self) -> TunedArm:
-        """What the other arms are compared with."""
-        return self.choices[0]
+    def __iter__(self) -> Iterator[runner.ComparisonEvent]:
+        tuner = Tuner(self.protocol, self.store, lambda trials: self._train("tuning", trials))
+        arms, tunings = yield from tuner()
+        timed = yield from self._timed(tuner, arms, tunings)
+        speeds = {name: median(t.tok_s for t in done) for name, done in timed.items()}
+        plan = TrialPlan(self.protocol, arms, self.vocab_size, speeds)
+        per_seed = plan.seconds(timed)
+        seeds = range(self.protocol.seeds or self._affordable_seeds(per_seed, timed))
+        minutes = per_seed * len(seeds) / self.runner.size / 60
+        yield runner.Planned(len(seeds), minutes, self._detectable(tuner, arms, len(seeds)))
+        yield from self._train("verdict", plan.all(seeds))
+        comparison = summarize(plan, self.store, self.corpus, tunings, seeds, self.versions)
+        yield runner.Concluded(comparison)
 
-    def changes(self, budget: str, choice: TunedArm) -> dict[str, Any]:
-        """What an arm changes under a budget.
+    def _train(self, stage: str, trials: Iterable[Trial]) -> Events:
+        """Train the trials that the store lacks."""
+        wanted = {trial.digest: trial for trial in trials}
+        missing = self.runner.missing(wanted.values())
+        yield runner.Began(stage, len(wanted), len(wanted) - len(missing))
+        left, taken = len(missing), []
+        for trial, outcome in self.runner(missing):
+            left -= 1
+            taken += [outcome.seconds] if isinstance(outcome, TrialResult) else []
+            each = fmean(taken) if taken else 0.0
+            yield runner.Finished(trial, outcome, left, left * each / self.runner.size)
 
-        Raises:
-            ConfigError: The arm cannot be had under it.
-        """
-        return changes_for(
-            budget, self.protocol, self.control, choice, self.vocab_size, self.speeds
-        )
+    def _timed(
+        self, tuner: Tuner, arms: Sequence[TunedArm], tunings: Sequence[result.Tuning]
+    ) -> Generator[runner.ComparisonEvent, None, dict[str, list[TrialResult]]]:
+        """Finished trials of every arm, for their times: those of tuning, or a first seed."""
+        if tunings:
+            first = [tuning for tuning in tunings if tuning.knob == "lr"]
+            return {t.arm: done for t in first if (done := tuner.trainings(t))}
+        trials = [trial_for(self.protocol, arm, 0) for arm in arms]
+        yield from self._train("first seed", trials)
+        outcomes = {trial.arm: self.store[trial] for trial in trials}
+        return {arm: [o] for arm, o in outcomes.items() if isinstance(o, TrialResult)}
 
-    def trainings(self, budget: str, choice: TunedArm, seeds: Sequence[int]) -> list[Trial]:
-        """The trainings of an arm under a budget, seed by seed.
-
-        Raises:
-            ConfigError: The arm cannot be had under this budget.
-        """
-        changes = self.changes(budget, choice)
-        return [trial_for(self.protocol, choice, seed, changes) for seed in seeds]
-
-    def again(self, seeds: Sequence[int]) -> list[Trial]:
-        """The control once more, seed by seed: the same batches, other weights to start with."""
-        return [
-            trial_for(self.protocol, self.control, seed, {"init_seed": AGAIN_SEED + seed})
-            for seed in seeds
-        ]
-
-    def repeat(self, seeds: Sequence[int]) -> Trial:
-        """The control's first training once more, the same in every respect."""
-        return replace(trial_for(self.protocol, self.control, seeds[0]), repeat=1)
-
-    def all(self, seeds: Sequence[int]) -> Iterator[Trial]:
-        """Every training, seed by seed, so that an interruption leaves whole pairs behind."""
-        if self.protocol.noise:
-            yield self.repeat(seeds)
-        for seed in seeds:
-            yield from self._of_seed(seed)
-
-    def seeds_within(self, seconds: float, tuning: Mapping[str, Sequence[TrialResult]]) -> int:
-        """How many seeds' trainings take so long, judged by the time that tuning took.
-
-        Args:
-            seconds: Of all processes together.
-            tuning: Trainings of each arm.
-
-        Raises:
-            ConfigError: There is no time for `FEWEST_SEEDS`.
-        """
-        per_seed = self.seconds(tuning)
-        seeds = int(seconds / per_seed)
+    def _affordable_seeds(self, per_seed: float, timed: Mapping[str, Sequence[TrialResult]]) -> int:
+        """Seeds that the time has room for; from recorded times, so that resuming changes none."""
+        spent = sum(trial.seconds for done in timed.values() for trial in done)
+        seeds = int((60 * self.protocol.minutes * self.runner.size - spent) / per_seed)
         if seeds < FEWEST_SEEDS:
             raise ConfigError(
                 f"{self.protocol.minutes:g} minutes leave time for {max(seeds, 0)} seeds and at "
@@ -106,35 +106,101 @@ class TrialPlan:
             )
         return min(seeds, MOST_SEEDS)
 
-    def seconds(self, tuning: Mapping[str, Sequence[TrialResult]]) -> float:
-        """What the trainings of one seed take, of all processes together."""
-        each = {name: fmean(t.seconds for t in done) for name, done in tuning.items() if done}
-        usual = fmean(each.values())
-        cells = {cell.digest: cell for cell in self._of_seed(0)}.values()
-        return sum(each.get(cell.arm, usual) * self._length(cell) for cell in cells)
+    def _detectable(self, tuner: Tuner, arms: Sequence[TunedArm], seeds: int) -> float | None:
+        """The minimum detectable effect, judged by the spread seen while tuning."""
+        spread = tuner.spread(arms) if self.protocol.tunes else None
+        if not spread or seeds < 2:
+            return None
+        confidence, others = self.protocol.confidence, len(arms) - 1
+        return minimum_detectable_effect(spread, seeds, confidence=confidence, arms=others)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """The trials of a comparison's verdict.
+
+    Attributes:
+        protocol: The comparison.
+        arms: The arms with their learning rates, the control first.
+        vocab_size: Tokens of the text's vocabulary.
+        speeds: Tokens per second of each arm, by name.
+    """
+
+    protocol: ComparisonConfig
+    arms: Sequence[TunedArm]
+    vocab_size: int
+    speeds: Mapping[str, float]
+
+    @property
+    def control(self) -> TunedArm:
+        """The arm that the others are compared with."""
+        return self.arms[0]
+
+    def all(self, seeds: Sequence[int]) -> Iterator[Trial]:
+        """Every trial, seed by seed, so that an interruption leaves whole pairs behind."""
+        if self.protocol.noise:
+            yield self.repeat(seeds)
+        for seed in seeds:
+            yield from self._of_seed(seed)
 
     def _of_seed(self, seed: int) -> Iterator[Trial]:
-        for choice, budget in chain.from_iterable(
-            ((choice, budget) for budget in self.protocol.budgets) for choice in self.choices
-        ):
-            try:
-                yield from self.trainings(budget, choice, [seed])
-            except ConfigError:
-                continue  # The result says that this arm is refused, and why.
+        for arm in self.arms:
+            for budget in self.protocol.budgets:
+                try:
+                    yield from self.trials(budget, arm, [seed])
+                except ConfigError:
+                    continue  # the result says that this arm is refused, and why
         if self.protocol.noise:
-            yield from self.again([seed])
+            yield from self.reseeded_control([seed])
 
-    def _length(self, cell: Trial) -> float:
-        """How much longer than its arm's tuning a training is."""
-        return cell.settings["steps"] / self.protocol.settings(self.control.arm).training.steps
+    def trials(self, budget: str, arm: TunedArm, seeds: Sequence[int]) -> list[Trial]:
+        """An arm's trials under a budget, seed by seed; see `changes`."""
+        changes = self.changes(budget, arm)
+        return [trial_for(self.protocol, arm, seed, changes) for seed in seeds]
 
+    def reseeded_control(self, seeds: Sequence[int]) -> list[Trial]:
+        """The control once more, seed by seed: the same batches, other initial weights."""
+        return [
+            trial_for(self.protocol, self.control, seed, {"init_seed": RESEED + seed})
+            for seed in seeds
+        ]
 
-NEAREST = 0.005
-"""How far, as a share, the numbers of two arms may be apart and still count as equal."""
+    def repeat(self, seeds: Sequence[int]) -> Trial:
+        """The control's first trial once more, the same in every respect."""
+        return replace(trial_for(self.protocol, self.control, seeds[0]), repeat=1)
+
+    def changes(self, budget: str, arm: TunedArm) -> dict[str, Any]:
+        """What an arm changes under a budget; nothing for the control.
+
+        Raises:
+            ConfigError: The arm is impossible under it.
+        """
+        if arm is self.control or budget == "steps":
+            return {}
+        if budget == "params":
+            pair = [self._config(self.control), self._config(arm)]
+            return equal_parameters(*pair)
+        names = self.control.arm.name, arm.arm.name
+        if not self.speeds.keys() >= {*names}:
+            raise ConfigError("its speed is not known: it diverged with every learning rate")
+        control, own = (self.speeds[name] for name in names)
+        steps = self.protocol.settings(self.control.arm).training.steps
+        return {"steps": max(1, round(steps * own / control))}
+
+    def _config(self, arm: TunedArm) -> GPTConfig:
+        return self.protocol.settings(arm.arm).model_config(self.vocab_size)
+
+    def seconds(self, timed: Mapping[str, Sequence[TrialResult]]) -> float:
+        """The time of one seed's trials, of all processes together, judged by timed ones."""
+        each = {name: fmean(t.seconds for t in done) for name, done in timed.items() if done}
+        usual = fmean(each.values())
+        steps = self.protocol.settings(self.control.arm).training.steps
+        trials = {trial.digest: trial for trial in self._of_seed(0)}.values()
+        return sum(each.get(t.arm, usual) * t.settings["steps"] / steps for t in trials)
 
 
 def equal_parameters(control: GPTConfig, arm: GPTConfig) -> dict[str, Any]:
-    """The feed-forward width that gives an arm as many trained numbers as the control has.
+    """The feed-forward width that gives an arm as many parameters as the control.
 
     Raises:
         ConfigError: No width does; the message has the numbers.
@@ -148,250 +214,115 @@ def equal_parameters(control: GPTConfig, arm: GPTConfig) -> dict[str, Any]:
             f"layers have only {arm.hidden_dim * per_width:,} to give: use fewer heads"
         )
     gap = abs(model_cost(replace(arm, hidden_dim=hidden)).parameters - wanted)
-    if gap > NEAREST * wanted:
+    if gap > EQUAL_PARAMS * wanted:
         raise ConfigError(f"the nearest width leaves a difference of {gap:,} parameters")
     return {} if hidden == arm.hidden_dim else {"hidden_dim": hidden}
 
 
-def equal_seconds(steps: int, control: float, arm: float) -> dict[str, Any]:
-    """The steps that an arm does in the time in which the control does `steps`.
-
-    Args:
-        steps: Of the control.
-        control: Tokens per second of the control's training.
-        arm: The same of the arm.
-    """
-    return {"steps": max(1, round(steps * arm / control))}
-
-
-def changes_for(
-    budget: str,
-    protocol: ComparisonConfig,
-    control: TunedArm,
-    choice: TunedArm,
-    vocab_size: int,
-    speeds: Mapping[str, float],
-) -> dict[str, Any]:
-    """What an arm changes under a budget; nothing for the control.
-
-    Raises:
-        ConfigError: The arm cannot be had under this budget.
-    """
-    if choice is control or budget == "steps":
-        return {}
-    if budget == "seconds":
-        if choice.arm.name not in speeds or control.arm.name not in speeds:
-            raise ConfigError("its speed is not known: it diverged with every learning rate")
-        steps = protocol.settings(control.arm).training.steps
-        return equal_seconds(steps, speeds[control.arm.name], speeds[choice.arm.name])
-    configs = [protocol.settings(c.arm).model_config(vocab_size) for c in (control, choice)]
-    return equal_parameters(*configs)
-
-
-FLOAT_BYTES = 4
-
-
 def summarize(
-    layout: TrialPlan,
+    plan: TrialPlan,
     store: Store,
     corpus: Corpus,
-    tunings: Sequence[Tuning],
+    tunings: Sequence[result.Tuning],
     seeds: Sequence[int],
     versions: Mapping[str, Any],
 ) -> Comparison:
-    """The result of a comparison whose trainings are all finished.
+    """The result of a comparison whose trials are all finished.
 
     Raises:
         RunError: The control diverged.
     """
-    protocol = layout.protocol
-    budgets = tuple(_budget(budget, layout, store, seeds) for budget in protocol.budgets)
-    everything = {cell.digest: cell for cell in layout.all(seeds)}.values()
-    outcomes = [store[cell] for cell in everything]
+    protocol = plan.protocol
+    budgets = tuple(_budget(budget, plan, store, seeds) for budget in protocol.budgets)
+    outcomes = [store[t] for t in {trial.digest: trial for trial in plan.all(seeds)}.values()]
     return Comparison(
         name=protocol.name,
         question=protocol.question,
         command=protocol.command,
-        control=layout.control.arm.name,
-        settings=_shared(layout),
+        control=plan.control.arm.name,
+        settings=_shared(plan),
         delta=protocol.delta,
         confidence=protocol.confidence,
         text={"name": corpus.name, "digest": corpus.digest, "floor": floor_of(corpus)},
         versions=dict(versions),
-        noise=_noise(layout, store, seeds) if protocol.noise else None,
+        noise=_aa_test(plan, store, seeds) if protocol.noise else None,
         tunings=tuple(tunings),
         budgets=budgets,
         seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
     )
 
 
-def _shared(layout: TrialPlan) -> dict[str, Any]:
-    """All settings of the control but what sets arms apart, for people."""
-    settings = layout.protocol.settings(layout.control.arm)
-    own = {key for choice in layout.choices for key in choice.arm.settings}
+def _shared(plan: TrialPlan) -> dict[str, Any]:
+    """All settings of the control except those that set arms apart."""
+    settings = plan.protocol.settings(plan.control.arm)
+    own = {key for arm in plan.arms for key in arm.arm.settings}
     flat = {**settings.model, **settings.training.as_dict(), "data": settings.text.data}
     return {"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}}
 
 
-def _budget(budget: str, layout: TrialPlan, store: Store, seeds: Sequence[int]) -> BudgetResult:
-    arms: list[ArmResult] = []
+def _budget(
+    budget: str, plan: TrialPlan, store: Store, seeds: Sequence[int]
+) -> result.BudgetResult:
+    arms: list[result.ArmResult] = []
     refused: dict[str, str] = {}
-    for choice in layout.choices:
+    for arm in plan.arms:
         try:
-            arms.append(_arm(budget, choice, layout, store, seeds))
+            arms.append(_arm(budget, arm, plan, store, seeds))
         except ConfigError as error:
-            refused[choice.arm.name] = str(error)
-    if layout.control.arm.name in refused:
-        raise RunError(
-            f"the control diverged, so there is nothing to compare with: "
-            f"{refused[layout.control.arm.name]}"
-        )
-    differences = {arm.arm: _differences(arm, arms[0]) for arm in arms[1:]}
-    protocol = layout.protocol
-    verdicts = judge(differences, protocol.delta, protocol.confidence) if differences else {}
-    return BudgetResult(budget=budget, arms=tuple(arms), refused=refused, verdicts=verdicts)
+            refused[arm.arm.name] = str(error)
+    if reason := refused.get(plan.control.arm.name):
+        raise RunError(f"the control diverged, so there is nothing to compare with: {reason}")
+    control, *others = arms
+    differences = {arm.arm: _differences(arm.trainings, control.trainings) for arm in others}
+    verdicts = judge(differences, plan.protocol.delta, plan.protocol.confidence)
+    return result.BudgetResult(budget=budget, arms=tuple(arms), refused=refused, verdicts=verdicts)
 
 
 def _arm(
-    budget: str, choice: TunedArm, layout: TrialPlan, store: Store, seeds: Sequence[int]
-) -> ArmResult:
-    """An arm's trainings and its size.
-
-    Raises:
-        ConfigError: It cannot be had under this budget, or a training diverged.
-    """
-    changes = {**choice.changes, **layout.changes(budget, choice)}
-    config = layout.protocol.settings(choice.arm, changes).model_config(layout.vocab_size)
-    cost = model_cost(config)
-    return ArmResult(
-        arm=choice.arm.name,
-        settings={**choice.arm.settings, **changes},
-        lr_scale=choice.lr_scale,
+    budget: str, arm: TunedArm, plan: TrialPlan, store: Store, seeds: Sequence[int]
+) -> result.ArmResult:
+    """An arm's trials and its size; ConfigError where it is refused, or a trial diverged."""
+    changes = {**arm.changes, **plan.changes(budget, arm)}
+    cost = model_cost(plan.protocol.settings(arm.arm, changes).model_config(plan.vocab_size))
+    return result.ArmResult(
+        arm=arm.arm.name,
+        settings={**arm.arm.settings, **changes},
+        lr_scale=arm.lr_scale,
         params=cost.parameters,
         multiply_adds=cost.multiply_adds,
         cache_bytes_per_token=FLOAT_BYTES * cost.cache_floats,
-        trainings=_finished(layout.trainings(budget, choice, seeds), store),
+        trainings=_results(plan.trials(budget, arm, seeds), store),
     )
 
 
-def _finished(cells: Sequence[Trial], store: Store) -> tuple[TrialResult, ...]:
-    trainings: list[TrialResult] = []
-    for cell in cells:
-        outcome = store[cell]
+def _results(trials: Sequence[Trial], store: Store) -> tuple[TrialResult, ...]:
+    results: list[TrialResult] = []
+    for trial in trials:
+        outcome = store[trial]
         if isinstance(outcome, Diverged):
-            raise ConfigError(f"with seed {cell.seed} it diverged: {outcome.message}")
-        trainings.append(outcome)
-    return tuple(trainings)
+            raise ConfigError(f"with seed {trial.seed} it diverged: {outcome.message}")
+        results.append(outcome)
+    return tuple(results)
 
 
-def _differences(arm: ArmResult, control: ArmResult) -> list[float]:
-    """Loss of the arm less that of the control, seed by seed."""
-    pairs = zip(arm.trainings, control.trainings, strict=True)
-    return [one.val_loss - other.val_loss for one, other in pairs]
+def _differences(arm: Sequence[TrialResult], control: Sequence[TrialResult]) -> list[float]:
+    """Loss of the arm minus that of the control, seed by seed."""
+    return [one.val_loss - other.val_loss for one, other in zip(arm, control, strict=True)]
 
 
-def _noise(layout: TrialPlan, store: Store, seeds: Sequence[int]) -> AATest:
-    """The control against itself.
-
-    Raises:
-        RunError: It diverged.
-    """
+def _aa_test(plan: TrialPlan, store: Store, seeds: Sequence[int]) -> AATest:
+    """The control against itself."""
     try:
-        once = _finished(layout.trainings("steps", layout.control, seeds), store)
-        again = _finished(layout.again(seeds), store)
-        repeated = _finished([layout.repeat(seeds)], store)
+        once = _results(plan.trials("steps", plan.control, seeds), store)
+        again = _results(plan.reseeded_control(seeds), store)
+        (repeated,) = _results([plan.repeat(seeds)], store)
     except ConfigError as error:
         raise RunError(f"the control against itself: {error}") from error
-    losses = [training.val_loss for training in once]
-    differences = [a.val_loss - b.val_loss for a, b in zip(again, once, strict=True)]
-    name, protocol = layout.control.arm.name, layout.protocol
+    losses = [trial.val_loss for trial in once]
+    name, protocol = plan.control.arm.name, plan.protocol
+    verdicts = judge({name: _differences(again, once)}, protocol.delta, protocol.confidence)
     return AATest(
-        repeat_difference=abs(repeated[0].val_loss - losses[0]),
+        repeat_difference=abs(repeated.val_loss - losses[0]),
         seed_spread=stdev(losses) if len(losses) > 1 else 0.0,
-        verdict=judge({name: differences}, protocol.delta, protocol.confidence)[name],
+        verdict=verdicts[name],
     )
-
-
-class ComparisonRun:
-    """One comparison.
-
-    Args:
-        protocol: What to do.
-        runner: Does the trainings, and keeps them.
-        versions: What made the result, for the record.
-
-    Raises:
-        ConfigError: An arm's settings cannot work.
-        RunError: The text cannot be read.
-    """
-
-    def __init__(self, protocol: ComparisonConfig, runner: Runner, versions: Mapping[str, Any]):
-        self.runner, self.store = runner, runner.store
-        self.versions = {**versions, "trained": runner.mode}
-        # Prepared here, once, before several processes want it at the same time.
-        self.corpus = corpus_of(protocol.settings(protocol.arms[0]))
-        self.protocol = replace(protocol, text=self.corpus.digest)
-        self.vocab_size = self.corpus.tokenizer.vocab_size
-        for arm in protocol.arms:
-            protocol.settings(arm).model_config(self.vocab_size)
-
-    def __iter__(self) -> Iterator[ComparisonEvent]:
-        """Do what is not done yet.
-
-        Raises:
-            ConfigError: The time is too short.
-            RunError: A process failed, the disk cannot be written, or the control diverged.
-        """
-        tuner = Tuner(self.protocol, self.store, lambda cells: self._train("tuning", cells))
-        choices, tunings = yield from tuner()
-        tuning = yield from self._timed(tuner, choices, tunings)
-        speeds = {name: median(t.tok_s for t in done) for name, done in tuning.items()}
-        layout = TrialPlan(self.protocol, choices, self.vocab_size, speeds)
-        seeds = range(self._seeds(layout, tuning))
-        minutes = layout.seconds(tuning) * len(seeds) / self.runner.size / 60
-        yield Planned(len(seeds), minutes, self._resolves(tuner, choices, len(seeds)))
-        yield from self._train("verdict", layout.all(seeds))
-        yield Concluded(summarize(layout, self.store, self.corpus, tunings, seeds, self.versions))
-
-    def _train(self, stage: str, cells: Iterable[Trial]) -> Generator[ComparisonEvent, None, None]:
-        """Do the trainings that the store lacks."""
-        wanted = {cell.digest: cell for cell in cells}
-        missing = self.runner.missing(wanted.values())
-        yield Began(stage, len(wanted), len(wanted) - len(missing))
-        taken: list[float] = []
-        for left, (cell, outcome) in zip(
-            range(len(missing) - 1, -1, -1), self.runner(missing), strict=True
-        ):
-            taken += [outcome.seconds] if isinstance(outcome, TrialResult) else []
-            each = sum(taken) / max(1, len(taken))
-            yield Finished(cell, outcome, left, left * each / self.runner.size)
-
-    def _timed(
-        self, tuner: Tuner, choices: Sequence[TunedArm], tunings: Sequence[Tuning]
-    ) -> Generator[ComparisonEvent, None, dict[str, list[TrialResult]]]:
-        """Finished trainings of every arm, for their times: those of tuning, or a first seed."""
-        if tunings:
-            first = [tuning for tuning in tunings if tuning.knob == "lr"]
-            return {t.arm: done for t in first if (done := tuner.trainings(t))}
-        cells = [trial_for(self.protocol, choice, 0) for choice in choices]
-        yield from self._train("first seed", cells)
-        outcomes = {cell.arm: self.store[cell] for cell in cells}
-        return {arm: [o] for arm, o in outcomes.items() if isinstance(o, TrialResult)}
-
-    def _resolves(self, tuner: Tuner, choices: Sequence[TunedArm], seeds: int) -> float | None:
-        """The smallest difference to expect to find, judged by the spread seen while tuning."""
-        spread = tuner.spread(choices) if self.protocol.tunes else None
-        if not spread or seeds < 2:
-            return None
-        arms = len(choices) - 1
-        return minimum_detectable_effect(
-            spread, seeds, confidence=self.protocol.confidence, arms=arms
-        )
-
-    def _seeds(self, layout: TrialPlan, tuning: Mapping[str, Sequence[TrialResult]]) -> int:
-        """Seeds of the verdict. Counted from what trainings took, so that resuming changes none."""
-        if self.protocol.seeds:
-            return self.protocol.seeds
-        spent = sum(training.seconds for done in tuning.values() for training in done)
-        left = 60 * self.protocol.minutes * self.runner.size - spent
-        return layout.seeds_within(left, tuning)

@@ -108,7 +108,7 @@ DEFAULTS: dict[str, Any] = {"preset": "nano", "optimizer": "adamw", "lr": 0.02, 
 AdamW, because the claims that are to be settled were made with it, and near its best rate here.
 """
 
-TUNING_SEED, AGAIN_SEED = 10_000, 20_000
+TUNING_SEED, RESEED = 10_000, 20_000
 """Where the seeds of tuning and of the A/A run's other weights begin: never a verdict's seeds."""
 
 
