@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from mlx_attn.cli.train import connected, named
 if TYPE_CHECKING:
     from mlx_attn.compare.comparison import ComparisonRun
     from mlx_attn.compare.plan import ComparisonConfig
-    from mlx_attn.compare.result import Comparison
     from mlx_attn.training.distributed import Distributed
 
 _OWN = {"variant", "seed", "init_seed", "eval_every", "save_every", "log_every", "track"}
@@ -27,11 +27,11 @@ _OWN |= {"patience", "epochs", "minutes"}
 
 _SHARED_SECTIONS = ("Text", "Model", "Training")
 
-SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
+_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Factors of the learning rates that are tried first; more where the best is the last of them."""
 
 
-class Numbers(click.ParamType):
+class _Numbers(click.ParamType):
     """Numbers between commas."""
 
     name = "numbers"
@@ -39,124 +39,96 @@ class Numbers(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[float, ...]:
-        """The numbers."""
         try:
             return value if isinstance(value, tuple) else tuple(map(float, value.split(",")))
         except ValueError:
             self.fail(f"'{value}' must be numbers between commas, such as 0.5,1,2", param, ctx)
 
 
-def _option(*names: str, text: str, section: str = "What to compare", **attributes: Any) -> Section:
-    return Section([*names], section=section, help=text, **attributes)
-
-
-PLAIN = ("delta", "confidence", "tuning_seeds", "noise", "question")
+_PLAIN = ("delta", "confidence", "tuning_seeds", "noise", "question")
 """Options that the protocol takes as they are."""
 
-_SURE, _RUN = "How sure", "The run"
+_subject, _certainty, _running = (
+    partial(Section, section=section) for section in ("What to compare", "How sure", "The run")
+)
+_SHOWN: dict[str, Any] = {"type": float, "show_default": True}
+
 _OWN_OPTIONS: list[click.Option] = [
-    _option("--variants", default="", metavar="A,B", text="variants; the first is the control"),
-    _option(
-        "--arm",
-        "arms",
+    _subject(["--variants"], default="", metavar="A,B", help="variants; the first is the control"),
+    _subject(
+        ["--arm", "arms"],
         multiple=True,
         metavar="TEXT",
-        text="an arm with settings: 'one head: merged, n_heads=1'; may be given several times",
+        help="an arm with settings: 'one head: merged, n_heads=1'; may be given several times",
     ),
-    _option("--budgets", default="steps,seconds,params", metavar="LIST", text="what is equal"),
-    _option("--question", default="", metavar="TEXT", text="a sentence for the report's head"),
-    _option("--seeds", type=int, metavar="N", section=_SURE, text="seeds (default: 5)"),
-    _option(
-        "--minutes",
-        type=float,
-        default=0.0,
-        metavar="X",
-        section=_SURE,
-        text="as many seeds as so much time has room for",
+    _subject(["--budgets"], default="steps,seconds,params", metavar="LIST", help="what is equal"),
+    _subject(["--question"], default="", metavar="TEXT", help="a sentence for the report's head"),
+    _certainty(["--seeds"], type=int, metavar="N", help="seeds (default: 5)"),
+    _certainty(
+        ["--minutes"], default=0.0, metavar="X", help="as many seeds as so much time has room for"
     ),
-    _option(
-        "--delta",
-        type=float,
+    _certainty(
+        ["--delta"],
+        **_SHOWN,
         default=0.02,
-        show_default=True,
         metavar="NATS",
-        section=_SURE,
-        text="differences smaller than this count as none",
+        help="differences smaller than this count as none",
     ),
-    _option(
-        "--confidence",
-        type=float,
-        default=0.95,
-        show_default=True,
-        metavar="X",
-        section=_SURE,
-        text="of the intervals",
-    ),
-    _option(
-        "--tune/--no-tune", default=True, section=_SURE, text="search each arm's learning rate"
-    ),
-    _option(
-        "--scales",
-        type=Numbers(),
-        default=SCALES,
+    _certainty(["--confidence"], **_SHOWN, default=0.95, metavar="X", help="of the intervals"),
+    _certainty(["--tune/--no-tune"], default=True, help="search each arm's learning rate"),
+    _certainty(
+        ["--scales"],
+        type=_Numbers(),
+        default=_SCALES,
         metavar="LIST",
-        section=_SURE,
-        text="factors of the learning rates to begin with",
+        help="factors of the learning rates to begin with",
     ),
-    _option(
-        "--tuning-seeds",
+    _certainty(
+        ["--tuning-seeds"],
         type=int,
         default=2,
         show_default=True,
         metavar="N",
-        section=_SURE,
-        text="seeds that each factor is tried on",
+        help="seeds that each factor is tried on",
     ),
-    _option("--noise/--no-noise", default=True, section=_SURE, text="the control against itself"),
-    _option(
-        "--out",
-        "-o",
+    _certainty(["--noise/--no-noise"], default=True, help="the control against itself"),
+    _running(
+        ["--out", "-o"],
         type=click.Path(path_type=Path),
         metavar="DIR",
-        section=_RUN,
-        text="where trainings and the report go (default: in runs/)",
+        help="where trainings and the report go (default: in runs/)",
     ),
-    _option(
-        "--jobs",
+    _running(
+        ["--jobs"],
         type=click.IntRange(0),
         default=0,
         metavar="N",
-        section=_RUN,
-        text="trainings at once (0: one for every core, one on a GPU)",
+        help="trainings at once (0: one for every core, one on a GPU)",
     ),
-    _option(
-        "--together",
+    _running(
+        ["--together"],
         type=click.Choice(("auto", "on", "off")),
         default="auto",
         show_default=True,
-        section=_RUN,
-        text="trainings that differ in seed and rate as one mapped step: on, off, or on a GPU what "
+        help="trainings that differ in seed and rate as one mapped step: on, off, or on a GPU what "
         "a short trial finds faster",
     ),
-    _option("--dry-run", "-n", is_flag=True, section=_RUN, text="show the plan and stop"),
-    _option("--json", "as_json", is_flag=True, section=_RUN, text="the result as one JSON object"),
-    _option("--quiet", "-q", is_flag=True, section=_RUN, text="no progress"),
+    _running(["--dry-run", "-n"], is_flag=True, help="show the plan and stop"),
+    _running(["--json", "as_json"], is_flag=True, help="the result as one JSON object"),
+    _running(["--quiet", "-q"], is_flag=True, help="no progress"),
 ]
 
-COMPARE_OPTIONS: list[click.Option] = [
-    *_OWN_OPTIONS,
-    *(option for option in TRAIN_OPTIONS if option.name in ("preset", "block")),
-    *(
-        option
-        for option in TRAIN_OPTIONS
-        if getattr(option, "section", "") in _SHARED_SECTIONS and option.name not in _OWN
-    ),
+_TRAIN_OPTIONS = [
+    option
+    for option in TRAIN_OPTIONS
+    if option.name in ("preset", "block")
+    or (getattr(option, "section", "") in _SHARED_SECTIONS and option.name not in _OWN)
 ]
 
 
-DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
-DEFAULT_SEEDS = 5
-RUNS = Path("runs")
+_DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
+_DEFAULT_SEEDS = 5
+_RUNS = Path("runs")
 
 _EXAMPLES = """\b
 Examples:
@@ -188,18 +160,24 @@ def compare(
     also runs against itself: that is the noise. Under mlx.launch the trainings are shared between
     all processes.
     """
+    from mlx_attn.cli.info import versions
+    from mlx_attn.compare.comparison import ComparisonRun
+    from mlx_attn.compare.runner import make_runner
+
     check_environment()
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
     ranks = connected()
     with named(ranks):
-        directory = out or RUNS / protocol.name
-        # A plan takes no time, and so makes no trial.
-        tried = "off" if dry_run and together == "auto" else together
-        comparing = _comparing(protocol, directory, jobs, tried, ranks)
+        directory = out or _RUNS / protocol.name
+        # A plan takes no time, and so times no mapped step.
+        together = "off" if dry_run and together == "auto" else together
+        control = protocol.arms[0]
+        runner = make_runner(directory, jobs, together, lambda: protocol.settings(control), ranks)
+        comparison = ComparisonRun(protocol, runner, versions())
         if not dry_run:
-            _run(comparing, directory, as_json, quiet, ranks)
+            _train_and_judge(comparison, directory, as_json, quiet, ranks)
         elif not ranks.rank:
-            _show_plan(comparing, as_json)
+            _show_plan(comparison, as_json)
         # mlx.launch ends all ranks when the first one ends: not before rank 0 has said all.
         ranks.barrier()
 
@@ -210,38 +188,22 @@ def _protocol(
     """What is compared, and how; what the options still hold is shared by all arms."""
     from mlx_attn.compare.plan import ComparisonConfig, arms_from
 
-    arms = arms_from(texts or DEFAULT_ARMS)
+    arms = arms_from(texts or _DEFAULT_ARMS)
     budgets, scales, tune = (options.pop(key) for key in ("budgets", "scales", "tune"))
     minutes, seeds = (options.pop(key) for key in ("minutes", "seeds"))
-    own = {key: options.pop(key) for key in PLAIN}
+    own = {key: options.pop(key) for key in _PLAIN}
+    slug = re.sub(r"[^a-z0-9]+", "-", "-".join(arm.name for arm in arms).lower()).strip("-")[:60]
     return ComparisonConfig(
         arms=arms,
         shared=_shared(options),
-        seeds=(0 if minutes else DEFAULT_SEEDS) if seeds is None else seeds,
+        seeds=(0 if minutes else _DEFAULT_SEEDS) if seeds is None else seeds,
         minutes=minutes,
         budgets=tuple(budget.strip() for budget in budgets.split(",")),
         scales=scales if tune else (1.0,),
-        name=out.name if out else f"compare-{slug([arm.name for arm in arms])}",
-        command=_command_line(),
+        name=out.name if out else f"compare-{slug}",
+        command=shlex.join(["mlx-attn", *sys.argv[1:]]),
         **own,
     )
-
-
-def _comparing(
-    protocol: "ComparisonConfig", directory: Path, jobs: int, together: str, ranks: "Distributed"
-) -> "ComparisonRun":
-    from mlx_attn.cli.info import versions
-    from mlx_attn.compare.comparison import ComparisonRun
-    from mlx_attn.compare.runner import make_runner
-
-    control = protocol.arms[0]
-    crew = make_runner(directory, jobs, together, lambda: protocol.settings(control), ranks)
-    return ComparisonRun(protocol, crew, versions())
-
-
-def slug(names: Sequence[str]) -> str:
-    """Names as a part of a file's name."""
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(names).lower()).strip("-")[:60]
 
 
 def _shared(options: dict[str, Any]) -> dict[str, Any]:
@@ -253,51 +215,39 @@ def _shared(options: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _command_line() -> str:
-    """What was typed, to reproduce it."""
-    return shlex.join(["mlx-attn", *sys.argv[1:]])
-
-
-def _show_plan(comparing: "ComparisonRun", as_json: bool) -> None:
+def _show_plan(run: "ComparisonRun", as_json: bool) -> None:
     from mlx_attn.compare.show import plan_rows
     from mlx_attn.ui.terminal import print_rows, stdout_console
 
-    rows = plan_rows(comparing)
+    rows = plan_rows(run)
     if as_json:
         click.echo(json.dumps(dict(rows)))
     else:
         print_rows(rows, stdout_console())
 
 
-def _run(
-    comparing: "ComparisonRun", directory: Path, as_json: bool, quiet: bool, ranks: "Distributed"
+def _train_and_judge(
+    run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool, ranks: "Distributed"
 ) -> None:
-    """Compare, and on rank 0 show it and say what came of it."""
+    """Compare; on rank 0 keep the result and its report, and show the verdicts on stdout."""
+    from mlx_attn.compare.report import write_report
+    from mlx_attn.compare.result import save_comparison
     from mlx_attn.compare.runner import Concluded
-    from mlx_attn.compare.show import display_for
-    from mlx_attn.ui.terminal import stderr_console
+    from mlx_attn.compare.show import display_for, summary_lines, verdict_tables
+    from mlx_attn.ui.terminal import stderr_console, stdout_console
 
     comparison = None
     with display_for(stderr_console(), quiet or as_json, ranks.rank) as display:
         try:
-            for event in comparing:
+            for event in run:
                 display(event)
                 if isinstance(event, Concluded):
                     comparison = event.comparison
         except KeyboardInterrupt:
             display.message("interrupted; finished trainings are kept: the same command goes on")
             click.get_current_context().exit(INTERRUPTED)
-    if comparison and not ranks.rank:
-        _conclude(comparison, directory, as_json)
-
-
-def _conclude(comparison: "Comparison", directory: Path, as_json: bool) -> None:
-    """The result on stdout, and the report beside the trainings."""
-    from mlx_attn.compare.report import write_report
-    from mlx_attn.compare.result import save_comparison
-    from mlx_attn.compare.show import summary_lines, verdict_tables
-    from mlx_attn.ui.terminal import stdout_console
-
+    if comparison is None or ranks.rank:
+        return
     save_comparison(comparison, directory)
     files = write_report(comparison, directory)
     if as_json:
@@ -310,7 +260,7 @@ def _conclude(comparison: "Comparison", directory: Path, as_json: bool) -> None:
 command = SectionedCommand(
     "compare",
     callback=compare,
-    params=[*COMPARE_OPTIONS],
+    params=[*_OWN_OPTIONS, *_TRAIN_OPTIONS],
     help=compare.__doc__,
     epilog=_EXAMPLES,
 )
