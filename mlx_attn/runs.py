@@ -23,6 +23,7 @@ from mlx_attn.files import unwritable, write_text
 from mlx_attn.keys import keys_of, validate
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT
+from mlx_attn.plugins import check_plugins
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 
 RUNS = Path("runs")
@@ -75,7 +76,9 @@ class Run:
 
         Raises:
             RunError: The weights are missing, damaged, or of another configuration.
+            ConfigError: A plugin that it uses is not loaded.
         """
+        check_plugins(self.settings)
         weights = weights or self.weights
         arrays, _ = load_arrays(weights)
         try:
