@@ -110,7 +110,7 @@ def test_only_the_command_line_knows_click(file):
 
 @pytest.mark.parametrize("file", FILES, ids=name)
 def test_no_file_of_a_user_is_executed_but_a_plugin_that_is_named(file):
-    assert room(file) == "plugins" or "importlib.util" not in imported(file)
+    assert room(file) == "plugins" or "exec_module" not in file.read_text(encoding="utf-8")
     assert not {"eval", "exec", "compile", "__import__"} & called(file)
     roots = {module.split(".")[0] for module in imported(file)}
     assert not {"pickle", "marshal", "shelve", "dill", "joblib"} & roots
