@@ -20,10 +20,8 @@ from typing import Any
 from mlx_attn.arrays import load_arrays, load_weights, named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
 from mlx_attn.files import unwritable, write_text
-from mlx_attn.keys import keys_of, validate
-from mlx_attn.model.config import GPTConfig, config_from
+from mlx_attn.model.config import config_from, saved_settings
 from mlx_attn.model.gpt import GPT
-from mlx_attn.plugins import check_plugins
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 
 RUNS = Path("runs")
@@ -76,13 +74,11 @@ class Run:
 
         Raises:
             RunError: The weights are missing, damaged, or of another configuration.
-            ConfigError: A plugin that it uses is not loaded.
         """
-        check_plugins(self.settings)
         weights = weights or self.weights
         arrays, _ = load_arrays(weights)
         try:
-            model = GPT(config_from(validate(self.settings["model"], keys_of(GPTConfig))))
+            model = GPT(config_from(saved_settings(self.settings["model"])))
         except ConfigError as error:
             raise RunError(f"{self.path / CONFIG}: {error}") from error
         load_weights(weights, model, arrays)

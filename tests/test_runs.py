@@ -220,3 +220,15 @@ def test_a_directory_of_seeds_is_no_run_and_tells_which_are(tmp_path):
     create_run(seed_place(tmp_path / "several", 3), SETTINGS)
     with pytest.raises(RunError, match=r"not a run directory \(there are: .*several/seed-3\)"):
         open_run(tmp_path / "several")
+
+
+def test_a_run_of_version_0_1_0_keeps_the_slopes_that_it_was_trained_with(tmp_path):
+    config = GPTConfig(vocab_size=5, context_length=4, emb_dim=4, n_heads=1, position="alibi")
+    model = config.as_dict()
+    for key in ("alibi_slopes", "logits", "mixing", "latent_dim", "window", "global_every"):
+        del model[key]
+    old = create_run(tmp_path / "old", {"model": model, "training": {}, "text": {}})
+    old.save_model(GPT(config))
+    loaded = open_run(old.path).load_model()
+    assert config.attention().slopes() == (2**-2,)
+    assert loaded.trf_blocks[0].att.config.slopes() == (2**-8,)

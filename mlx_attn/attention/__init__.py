@@ -3,28 +3,41 @@
 Read `attention` from top to bottom, then `maps`; `config` has the named variants.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mlx_attn.attention.config import VARIANTS, AttentionConfig, Variant, find_variant
+from mlx_attn.attention import catalog as _catalog  # noqa: F401 (fills VARIANTS)
+from mlx_attn.attention.config import (
+    VARIANTS,
+    AttentionConfig,
+    Choice,
+    Variant,
+    find_variant,
+    register,
+)
 
 if TYPE_CHECKING:
     from mlx_attn.attention.attention import Attention, CausalAttention, MultiHeadAttention
+    from mlx_attn.attention.layer import MapWeights, choice
 
 __all__ = [
     "VARIANTS",
     "Attention",
     "AttentionConfig",
     "CausalAttention",
+    "Choice",
+    "MapWeights",
     "MultiHeadAttention",
     "Variant",
+    "choice",
     "find_variant",
+    "register",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Imported when first used, so that the command line's help is quick."""
     if name in __all__:
-        from mlx_attn.attention import attention
-
-        return getattr(attention, name)
+        home = "layer" if name in ("MapWeights", "choice") else "attention"
+        return getattr(import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -21,6 +21,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention, attention_scores
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
+    Carry,
     maps_of,
     merge_heads,
     merge_query_key,
@@ -154,7 +155,7 @@ def ov_circuit(attention: Attention) -> OutputFactors:
         exact = _in_float64(attention, "score", "value", "output")
         config, x = exact.config, _basis(exact.config.d_in)[None]
         _, k = exact.score(x)
-        inputs = merge_heads(k) if config.value == "from_key" else x
+        inputs = merge_heads(k) if exact.maps.value.cache == "k" else x
         value, bias = _affine(exact.value(inputs, k))
         heads = split_heads(_basis(config.n_heads * value.shape[1])[None], config.n_heads)
         output, constant = _affine(exact.output(heads)[:, None])
@@ -172,6 +173,10 @@ def why_not_one_matrix(config: AttentionConfig) -> str:
         "queries and keys are divided by their lengths, which depend on the token: "
         "S_h is the matrix before that": config.qk_norm,
     }
+    for hook in config.choices("logits"):
+        reasons[f"the logits are changed afterwards, {hook.formula}: S_h is the matrix before"] = (
+            True
+        )
     return "; ".join(reason for reason, applies in reasons.items() if applies)
 
 
@@ -326,17 +331,27 @@ class AttentionCost:
 
 def attention_cost(config: AttentionConfig) -> AttentionCost:
     """Count one layer of this configuration, from the shapes of its maps."""
-    trained = named_arrays(Attention(config).trainable_parameters())
-    # Matrices multiply a token; biases and gains are only counted.
-    matrices = sum(array.size for name, array in trained.items() if name.endswith("weight"))
-    maps = maps_of(config)
-    value_heads, value_width = maps.value.shape(config)
-    key_heads, key_width = maps.score.shape(config)
-    per_token = config.n_heads * config.context_length * (key_width + value_width)
-    key_floats, value_floats = key_heads * key_width, value_heads * value_width
-    remembers_value = config.score != "merged" and config.value not in ("key", "from_key")
-    return AttentionCost(
-        parameters=sum(array.size for array in trained.values()),
-        multiply_adds=matrices + per_token,
-        cache_floats=key_floats + (value_floats if remembers_value else 0),
+    layer = Attention(config)
+    sizes = {name: array.size for name, array in named_arrays(layer.trainable_parameters()).items()}
+    # Matrices multiply a token; biases and gains are only counted, and tables are looked up.
+    matrices = sum(
+        n for name, n in sizes.items() if name.endswith("weight") and "table" not in name
     )
+    _, key_width = layer.maps.score.shape(config)
+    _, value_width = layer.maps.value.shape(config)
+    queries = config.n_heads * layer.maps.score.queries_per_head
+    seen = min(config.window or config.context_length, config.context_length)
+    more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
+    kept = layer.layout.append(layer, *_one_token(config), 0, Carry(mx.zeros((1, 1), mx.int32)))
+    kept = (*kept, *layer.remembered(_one_token(config)[0]))
+    return AttentionCost(
+        parameters=sum(sizes.values()),
+        multiply_adds=matrices + queries * seen * (key_width + value_width) + more,
+        cache_floats=sum(array.size for array in kept),
+    )
+
+
+def _one_token(config: AttentionConfig) -> tuple[mx.array, mx.array]:
+    """The input and the keys of one token; only their shapes count, nothing is computed."""
+    key_heads, key_width = maps_of(config).score.shape(config)
+    return mx.zeros((1, 1, config.d_in)), mx.zeros((1, key_heads, 1, key_width))

@@ -18,7 +18,6 @@ any machine.
 - float64 and `mx.linalg` decompositions have no Metal kernel: they must name the CPU stream.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +26,7 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Keys, MapWeights, Queries, Values, merge_heads
+from mlx_attn.attention.layer import Carry, Keys, MapWeights, Queries, Values, merge_heads
 from mlx_attn.cpu import attention_cpu, on_linux_cpu
 
 ROPE_BASE = 10000.0
@@ -37,7 +36,7 @@ VECTOR_QUERIES = 8
 VECTOR_ROWS = 32
 
 Heads = Float[mx.array, "B H T_q D"]
-Bias = Float[mx.array, "H T_q T_k"] | None
+Bias = Float[mx.array, "*heads T_q T_k"] | None
 
 
 # Positions inside attention. Learned positions are added to the input by the model.
@@ -58,18 +57,6 @@ def unit_rms(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
     return mx.fast.rms_norm(y, None, 1e-6)
 
 
-def alibi_slopes(n_heads: int) -> list[float]:
-    """One slope per head, a geometric series (ALiBi, arXiv:2108.12409, section 3).
-
-    For a power of two H the series is 2^(-8/H), 2^(-16/H), ...; for other H the next smaller power
-    of two gives its slopes, and every second slope of the next larger one the rest.
-    """
-    power = 2 ** math.floor(math.log2(n_heads))
-    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-    between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]
-    return slopes + between[: n_heads - power]
-
-
 def alibi_bias(slopes: Float[mx.array, " H"], T_q: int, T_k: int) -> Float[mx.array, "H T_q T_k"]:
     """-slope_h (i - j), with the last query at the last key."""
     query = mx.arange(T_k - T_q, T_k)[:, None]
@@ -77,10 +64,15 @@ def alibi_bias(slopes: Float[mx.array, " H"], T_q: int, T_k: int) -> Float[mx.ar
     return -slopes[:, None, None] * distance
 
 
-def causal_mask(T_q: int, T_k: int) -> Float[mx.array, "T_q T_k"]:
-    """0 where key j is not after query i, minus infinity where it is; the last query sees all."""
-    query = mx.arange(T_k - T_q, T_k)[:, None]
-    return mx.where(mx.arange(T_k)[None, :] <= query, 0.0, -mx.inf)
+def causal_mask(T_q: int, T_k: int, window: int = 0) -> Float[mx.array, "T_q T_k"]:
+    """0 where query i sees key j, minus infinity elsewhere; the last query is at the last key.
+
+    A query sees the keys that are not after it, with a window only the last `window` of these
+    (sliding window attention, arXiv:2004.05150).
+    """
+    distance = mx.arange(T_k - T_q, T_k)[:, None] - mx.arange(T_k)[None, :]
+    seen = (distance >= 0) & (distance < window) if window else distance >= 0
+    return mx.where(seen, 0.0, -mx.inf)
 
 
 # The cache: one growing buffer per array that a layout keeps.
@@ -91,32 +83,48 @@ Kept = tuple[Float[mx.array, "_ _ _ _"], ...]
 class AttentionCache:
     """The kept arrays of one attention layer, [B, heads, T, width] each.
 
-    `offset` is the number of tokens held, which is the position of the next one.
+    `offset` is the number of tokens read, which is the position of the next one.
+
+    Args:
+        window: Tokens that a query sees, itself included: older ones are dropped. 0: all are held.
     """
 
     STEP = 256
     """Tokens that buffers grow by: growing by one would copy everything every time."""
 
-    def __init__(self):
-        self.offset = 0
+    def __init__(self, window: int = 0):
+        self.window = window
+        self.offset = self.dropped = 0
         self._buffers: list[mx.array] = []
 
     def extend(self, arrays: Kept) -> Kept:
         """Append the arrays of new tokens; return those of all tokens."""
         if not self._buffers:
             self._buffers = [_empty(array, 0) for array in arrays]
-        end = self.offset + arrays[0].shape[2]
+        held = self.offset - self.dropped
+        if self.window and held >= self.window + self.STEP:
+            held = self._drop(held)
+        end = held + arrays[0].shape[2]
         for i, array in enumerate(arrays):
             if end > self._buffers[i].shape[2]:
-                room = _empty(array, -(-end // self.STEP) * self.STEP - self.offset)
-                held = self._buffers[i][:, :, : self.offset]
-                self._buffers[i] = mx.concatenate([held, room], axis=2)
-            self._buffers[i][:, :, self.offset : end] = array
-        self.offset = end
+                room = _empty(array, -(-end // self.STEP) * self.STEP - held)
+                kept = self._buffers[i][:, :, :held]
+                self._buffers[i] = mx.concatenate([kept, room], axis=2)
+            self._buffers[i][:, :, held:end] = array
+        self.offset = self.dropped + end
         return tuple(buffer[:, :, :end] for buffer in self._buffers)
 
+    def _drop(self, held: int) -> int:
+        """Keep the last tokens that the next query can see, one copy every STEP tokens."""
+        keep = self.window - 1
+        self._buffers = [mx.contiguous(b[:, :, held - keep : held]) for b in self._buffers]
+        self.dropped += held - keep
+        return keep
+
     def trim(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+        """Forget all but the first `length` tokens, of which a window may have dropped some."""
+        if length < min(self.offset, self.dropped + max(self.window - 1, 0)):
+            self._buffers, self.offset, self.dropped = [], 0, 0
         self.offset = min(self.offset, length)
 
     @property
@@ -175,9 +183,9 @@ def fused_attention(q: Queries, k: Keys, v: Values, scale: float, bias: Bias = N
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
 
 
-def explicit_attention(a: "Attention", q: Queries, k: Keys, v: Values) -> Heads:
+def explicit_attention(a: "Attention", q: Queries, k: Keys, v: Values, *kept: mx.array) -> Heads:
     """The sum dropout(mixing(logits(scale q k^T) + mask)) v, written out."""
-    return weighted_sum(a.dropout(a.mix(q, k)), v)
+    return weighted_sum(a.dropout(a.mix(q, k, *kept)), v)
 
 
 def attention_scores(q: Queries, k: Keys, scale: float) -> Float[mx.array, "B H T_q T_k"]:
@@ -198,7 +206,7 @@ def weighted_sum(weights: Float[mx.array, "B H T_q T_k"], v: Values) -> Heads:
     return (rows @ v).reshape(B, H, T_q, -1)
 
 
-def fastest_attention(a: "Attention", q: Queries, k: Keys, v: Values) -> Heads:
+def fastest_attention(a: "Attention", q: Queries, k: Keys, v: Values, *kept: mx.array) -> Heads:
     """The weighted sum by the fastest path that applies.
 
     MLX's own operation is fused on Metal for the shapes above. The explicit path is needed for
@@ -210,7 +218,7 @@ def fastest_attention(a: "Attention", q: Queries, k: Keys, v: Values) -> Heads:
         return attention_cpu(q, k, v, a.mask(T_q, T_k), scale)
     refused = a.training and refuses_gradient(q.shape[3], T_q)
     if a.has_dropout or refused or k.shape[1] != v.shape[1]:
-        return explicit_attention(a, q, k, v)
+        return explicit_attention(a, q, k, v, *kept)
     return fused_attention(q, k, v, scale, a.bias(T_q, T_k))
 
 
@@ -220,46 +228,44 @@ def fastest_attention(a: "Attention", q: Queries, k: Keys, v: Values) -> Heads:
 class KeyValueLayout:
     """Keeps key and value; one of them where they are the same."""
 
-    def append(self, a: "Attention", x: mx.array, k: Keys, offset: int) -> Kept:
+    def append(
+        self, a: "Attention", x: mx.array, k: Keys, offset: int, carry: Carry | None
+    ) -> Kept:
         """What is kept of the tokens x with keys k, the first one at position `offset`."""
-        v = a.value(x, k)
+        v = a.value(x, k, carry)
         key = a.normalize_and_rotate(k, offset)
         return (key,) if v is key else (key, v)
 
-    def attend(self, a: "Attention", q: Queries, kept: Kept) -> Heads:
-        """The heads of the last T_q tokens over all kept ones."""
-        return a.attend(a, q, kept[0], kept[-1])
-
-    def keys(self, a: "Attention", kept: Kept) -> Keys:
-        """The keys of the kept tokens."""
-        return kept[0]
+    def attend(self, a: "Attention", q: Queries, kept: Kept, *more: mx.array) -> Heads:
+        """The heads of the last T_q tokens over all kept ones; `more` is what hooks keep."""
+        return a.attend(a, q, kept[0], kept[-1], *more)
 
 
 class InputLayout:
     """Keeps x alone, for merged scores: k = x, and values are computed when they are read."""
 
-    def append(self, a: "Attention", x: mx.array, k: Keys, offset: int) -> Kept:
+    def append(
+        self, a: "Attention", x: mx.array, k: Keys, offset: int, carry: Carry | None
+    ) -> Kept:
         """The input, as one head."""
         return (x[:, None],)
 
-    def attend(self, a: "Attention", q: Queries, kept: Kept) -> Heads:
+    def attend(self, a: "Attention", q: Queries, kept: Kept, *more: mx.array) -> Heads:
         """The heads, in the cheaper one of two exact forms."""
-        x, k = merge_heads(kept[0]), self.keys(a, kept)
+        x, k = merge_heads(kept[0]), a.normalize_and_rotate(kept[0], 0)
         if project_values_first(a.config, q.shape[2], x.shape[1], a.has_dropout):
-            return a.attend(a, q, k, a.value(x, k))
+            return a.attend(a, q, k, a.value(x, k), *more)
         after = a.maps.value.after
         assert after is not None, f"value={a.config.value} cannot be read from x"
-        return after(a, a.attend(a, q, k, x[:, None]))
-
-    def keys(self, a: "Attention", kept: Kept) -> Keys:
-        """The input, as the one key of all heads."""
-        return a.normalize_and_rotate(kept[0], 0)
+        return after(a, a.attend(a, q, k, x[:, None], *more))
 
 
 class KeyLayout(InputLayout):
     """Keeps the key alone, before rotation: the concatenated keys are what the value reads."""
 
-    def append(self, a: "Attention", x: mx.array, k: Keys, offset: int) -> Kept:
+    def append(
+        self, a: "Attention", x: mx.array, k: Keys, offset: int, carry: Carry | None
+    ) -> Kept:
         """The keys."""
         return (k,)
 
@@ -279,10 +285,10 @@ def project_values_first(config: AttentionConfig, T_q: int, T_k: int, has_dropou
       H T_q T_k C + H T_q C D.
 
     On a GPU the fused kernel decides for x; elsewhere the smaller count does, as for the keys in
-    the place of x. Dropped weights do not add up to 1, a bias would not come out the same, and
-    values go first.
+    the place of x. Dropped weights, and those of other mixings, do not add up to 1, a bias would
+    not come out the same, and values go first.
     """
-    if has_dropout:
+    if has_dropout or config.mixing != "softmax":
         return True
     H, C, D = config.n_heads, config.d_in, config.value_dim
     if on_gpu() and config.score == "merged" and config.position != "alibi":
@@ -303,46 +309,58 @@ class Attention(MapWeights):
         super().__init__(config)
         keeps = {self.maps.score.cache, self.maps.value.cache} - {"kv"}
         self.layout = LAYOUTS[keeps.pop() if keeps else "kv"]
-        hooked = config.logits != "none" or config.mixing != "softmax"
+        if learned := config.position == "alibi" and config.alibi_slopes == "learned":
+            self.log_slopes = mx.log(mx.array(config.slopes()))
+        hooked = learned or config.logits != "none" or config.mixing != "softmax"
         self.attend = explicit_attention if hooked else fastest_attention
         self.normalize: Callable[..., mx.array] = unit_rms if config.qk_norm else lambda y: y
         self.rotate = rope if config.position == "rope" else lambda y, offset: y
         self.dropout = nn.Dropout(config.drop_rate)
 
     def __call__(
-        self, x: Float[mx.array, "B T C"], cache: AttentionCache | None = None
+        self,
+        x: Float[mx.array, "B T C"],
+        cache: AttentionCache | None = None,
+        carry: Carry | None = None,
     ) -> Float[mx.array, "B T d_out"]:
         """Attend from each token of x to itself and to earlier ones, those in the cache included.
 
         Args:
             x: New tokens.
             cache: What earlier calls kept; it is extended.
+            carry: What layers hand on in one forward pass of a model.
         """
         offset = cache.offset if cache else 0
         q, k = self.score(x)  # [B, H, T, K], [B, key_heads, T, K]
-        kept = self.layout.append(self, x, k, offset)
+        more = self.remembered(x)
+        kept = (*self.layout.append(self, x, k, offset, carry), *more)
         if cache is not None:
             kept = cache.extend(kept)
-        heads = self.layout.attend(self, self.normalize_and_rotate(q, offset), kept)
-        return self.output(heads)  # [B, H, T, D] -> [B, T, d_out]
+        own, more = kept[: len(kept) - len(more)], kept[len(kept) - len(more) :]
+        heads = self.layout.attend(self, self.normalize_and_rotate(q, offset), own, *more)
+        return self.output(heads, x)  # [B, H, T, D] -> [B, T, d_out]
+
+    def remembered(self, x: Float[mx.array, "B T C"]) -> Kept:
+        """What hooks keep of the tokens x."""
+        return tuple(hook.remembers(self, x) for hook in self.maps.logits if hook.remembers)
 
     def weights(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T T"]:
         """The attention weights of every head: row i is what token i looks at, and adds up to 1."""
-        q, k = self.queries_and_keys(x)
-        return self.mix(q, k)
+        return self.mix(*self.queries_and_keys(x), *self.remembered(x))
 
     def queries_and_keys(self, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
         """Queries and keys as the scores see them: normalized and rotated."""
         q, k = self.score(x)
-        keys = self.layout.keys(self, self.layout.append(self, x, k, 0))
-        return self.normalize_and_rotate(q, 0), keys
+        return self.normalize_and_rotate(q, 0), self.normalize_and_rotate(k, 0)
 
-    def mix(self, q: Queries, k: Keys) -> Float[mx.array, "B H T_q T_k"]:
+    def mix(self, q: Queries, k: Keys, *kept: mx.array) -> Float[mx.array, "B H T_q T_k"]:
         """The attention weights mixing(logits(scale q k^T) + mask), through both hooks.
 
         They are computed in the mask's float32, or in float64 where the inputs are.
         """
-        scores = self.maps.logits.apply(self, attention_scores(q, k, self.config.scale))
+        scores, more = attention_scores(q, k, self.config.scale), iter(kept)
+        for hook in self.maps.logits:
+            scores = hook.apply(self, scores, *([next(more)] if hook.remembers else []))
         masked = scores + self.mask(q.shape[2], k.shape[2])
         return self.maps.mixing.apply(self, masked).astype(q.dtype)
 
@@ -358,15 +376,21 @@ class Attention(MapWeights):
         return self.rotate(self.normalize(y), offset)
 
     def bias(self, T_q: int, T_k: int) -> mx.array | None:
-        """The mask with ALiBi's bias in it; None where the causal mask is all there is."""
-        if self.config.position != "alibi":
+        """The mask with window and ALiBi's bias in it; None where it is the causal mask alone."""
+        window, alibi = self.config.window, self.config.position == "alibi"
+        if not alibi and not 0 < window < T_k:
             return None
-        slopes = mx.array(alibi_slopes(self.config.n_heads))
+        mask = causal_mask(T_q, T_k, window) if T_q > 1 or 0 < window < T_k else None
+        if not alibi:
+            return mask
+        learned = "log_slopes" in self
+        slopes = mx.exp(self.log_slopes) if learned else mx.array(self.config.slopes())
+        slopes = mx.repeat(slopes, self.maps.score.queries_per_head)
         bias = alibi_bias(slopes, T_q, T_k)
-        return bias + causal_mask(T_q, T_k) if T_q > 1 else bias
+        return bias if mask is None else bias + mask
 
     def mask(self, T_q: int, T_k: int) -> mx.array:
-        """The mask as an array, for the explicit path; a single query sees all."""
+        """The mask as an array, for the explicit path; a single query without a window sees all."""
         bias = self.bias(T_q, T_k)
         if bias is not None:
             return bias

@@ -5,6 +5,7 @@ built from it never check again. The choices themselves stand in `mlx_attn.atten
 registers them when it is imported, as a user's file does.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -37,7 +38,7 @@ class Choice:
         formula: What it computes, in the field's letters.
         source: The paper or book section it is from.
         apply: Computes the map: `score(a, x) -> q, k`; `value(a, x, k) -> v`;
-            `output(a, heads) -> y`; `logits(a, s) -> s`; `mixing(a, s) -> weights`.
+            `output(a, heads, x) -> y`; `logits(a, s) -> s`; `mixing(a, s) -> weights`.
         weights: Makes each of its trained parts by name: a Linear layer, an array, or None where a
             configuration needs none.
         init: Starting weights by name, where they are not drawn as every Linear layer's are.
@@ -45,6 +46,12 @@ class Choice:
         after: Of a value map: the same map applied to softmax_h x, which gives the same heads.
         cache: What decoding keeps of a token: "kv" key and value, "x" the input, "k" the key.
         affine: Whether the map is linear up to a bias. Conversions and spectra need that.
+        queries_per_head: Of a score map: query heads for each head.
+        multiply_adds: Per token at full context, besides those of its matrices, of the scores and
+            of the weighted sum.
+        carries: Whether a value map reads what layers hand on, as `value(a, x, k, carry)`.
+        remembers: Of a logits map: what decoding keeps besides, [B, heads, T, width] of x; the map
+            is then `logits(a, s, kept)` with that of all tokens.
         refuses: Why a configuration cannot use it, and the way out; empty where it can.
     """
 
@@ -59,6 +66,10 @@ class Choice:
     after: Callable[..., Any] | None = None
     cache: str = "kv"
     affine: bool = True
+    queries_per_head: int = 1
+    multiply_adds: Callable[["AttentionConfig"], int] = lambda config: 0
+    carries: bool = False
+    remembers: Callable[..., Any] | None = None
     refuses: Callable[["AttentionConfig"], str] = lambda config: ""
 
 
@@ -84,11 +95,25 @@ def choice_of(map_name: str, name: str) -> Choice:
     Raises:
         ConfigError: There is none of that name; all names are listed.
     """
-    import_module("mlx_attn.attention.maps")
+    for module in ("maps", "recent", "hooks"):
+        import_module(f"mlx_attn.attention.{module}")
     table = CHOICES[map_name]
     if name not in table:
         raise ConfigError(f"{map_name}='{name}' must be one of {', '.join(table)}")
     return table[name]
+
+
+def published_slopes(n_heads: int) -> list[float]:
+    """One slope per head, a geometric series (ALiBi, arXiv:2108.12409, section 3).
+
+    For a power of two H the series is 2^(-8/H), 2^(-16/H), ...; for other H the next smaller power
+    of two gives its slopes, and every second slope of the next larger one the rest. One head gets
+    2^-8, which is hardly a position at all.
+    """
+    power = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]
+    return slopes + between[: n_heads - power]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +135,17 @@ class AttentionConfig:
         score: How x becomes queries and keys.
         value: How x becomes values.
         output: How heads become the output.
-        logits: A map of the scores before the softmax, or "none".
+        logits: A map of the scores before the softmax, "none", or several as "a+b".
         mixing: How logits become attention weights.
         qkv_bias: Whether query, key and value maps have biases.
         out_bias: Whether the output map has a bias.
+        latent_dim: Width L of the latent of score "latent". 0: half of d_in.
+        vocab_size: Tokens in the vocabulary, for values that are looked up. 0: unknown.
+        window: Tokens that a token sees, itself included. 0: all earlier ones.
         position: "learned" and "none" change nothing here; "alibi" and "rope" do.
+        alibi_slopes: "range" spreads them over 2^-2 to 2^-8 for any number of heads, "heads" is the
+            paper's function of the number of heads, "learned" trains those of "range"; or numbers
+            with commas, one per head.
         qk_norm: RMS-normalise queries and keys (arXiv:2302.05442).
         residual_gain: With output "none", scale the output by one trained number.
         merged_start: S starts as W_query W_key^T ("product") or as a Gaussian with the same spread
@@ -137,7 +168,11 @@ class AttentionConfig:
     mixing: str = "softmax"
     qkv_bias: bool = False
     out_bias: bool = True
+    latent_dim: int = 0
+    vocab_size: int = 0
+    window: int = 0
     position: str = "learned"
+    alibi_slopes: str = "range"
     qk_norm: bool = False
     residual_gain: bool = False
     merged_start: str = "product"
@@ -152,9 +187,10 @@ class AttentionConfig:
             _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
         _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
         self._check_heads()
-        for name in MAPS:
-            reason = choice_of(name, getattr(self, name)).refuses(self)
-            _require(not reason, reason)
+        _require(self.window >= 0, f"window={self.window} must not be negative")
+        for map_name in MAPS:
+            for choice in self.choices(map_name):
+                _require(not (reason := choice.refuses(self)), reason)
 
     def _derive_sizes(self):
         _require(
@@ -165,7 +201,33 @@ class AttentionConfig:
         self._derive("head_dim", self.d_out // self.n_heads)
         self._derive("value_dim", self.head_dim)
         self._derive("n_kv_heads", self.n_heads)
+        self._derive("latent_dim", max(self.d_in // 2, 1))
         self._derive("scale", max(self.head_dim, 1) ** -0.5)
+
+    def choices(self, map_name: str) -> tuple[Choice, ...]:
+        """The choices of a map: one, or as many logits hooks as there are."""
+        words = getattr(self, map_name)
+        if map_name == "logits":
+            return tuple(choice_of("logits", word) for word in words.split("+") if word != "none")
+        return (choice_of(map_name, words),)
+
+    def slopes(self) -> tuple[float, ...]:
+        """ALiBi's slope of every head."""
+        if self.alibi_slopes == "heads":
+            return tuple(published_slopes(self.n_heads))
+        if self.alibi_slopes in ("range", "learned"):
+            last = max(self.n_heads - 1, 1)
+            return tuple(2 ** -(2 + 6 * h / last) for h in range(self.n_heads))
+        try:
+            given = tuple(float(word) for word in self.alibi_slopes.split(","))
+        except ValueError:
+            given = ()
+        _require(
+            len(given) == self.n_heads and all(0 <= slope < math.inf for slope in given),
+            f"alibi_slopes='{self.alibi_slopes}' must be range, heads, learned, or n_heads="
+            f"{self.n_heads} numbers with commas",
+        )
+        return given
 
     def _derive(self, key: str, value: int | float):
         if not getattr(self, key):
@@ -178,6 +240,7 @@ class AttentionConfig:
             self.n_kv_heads >= 1 and self.n_heads % self.n_kv_heads == 0,
             f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}",
         )
+        self.slopes()
         rotated = self.d_in if self.score == "merged" else self.head_dim
         _require(
             self.position != "rope" or rotated % 2 == 0,
@@ -206,6 +269,7 @@ class Variant:
     mixing: str = "softmax"
     formula: str
     summary: str
+    group: str = "yours"
 
     @property
     def maps(self) -> dict[str, str]:
@@ -213,90 +277,8 @@ class Variant:
         return {name: getattr(self, name) for name in MAPS}
 
 
-_ROWS = (
-    Variant(
-        name="standard",
-        formula="q = x W_query, k = x W_key, v = x W_value, y = concat(heads) out_proj",
-        summary="the book's multi-head attention",
-    ),
-    Variant(
-        name="no-out-proj",
-        output="none",
-        formula="y = g concat(heads)",
-        summary="the heads' outputs are concatenated and used as they are",
-    ),
-    Variant(
-        name="merged",
-        score="merged",
-        formula="q_h = x S_h, k = x",
-        summary="W_query_h W_key_h^T is trained as one full-rank matrix S_h",
-    ),
-    Variant(
-        name="merged-no-out-proj",
-        score="merged",
-        output="none",
-        formula="q_h = x S_h, k = x, y = g concat(heads)",
-        summary="merged scores and no output projection",
-    ),
-    Variant(
-        name="no-query",
-        score="no_query",
-        formula="q_h = x[slice h], k = x W_key",
-        summary="the query is the head's own slice of x",
-    ),
-    Variant(
-        name="no-key",
-        score="no_key",
-        formula="q = x W_query, k_h = x[slice h]",
-        summary="the key is the head's own slice of x",
-    ),
-    Variant(
-        name="shared-query-key",
-        score="shared",
-        formula="q = k = x W_query",
-        summary="one matrix for query and key: the scores are symmetric",
-    ),
-    Variant(
-        name="collaborative",
-        score="collaborative",
-        formula="q_h = (x W_query) * m_h, k = x W_key",
-        summary="all heads share W_query and W_key; each head has its own mixing vector m_h",
-    ),
-    Variant(
-        name="no-value",
-        value="identity",
-        formula="v_h = x[slice h]",
-        summary="the value is the head's own slice of x",
-    ),
-    Variant(
-        name="no-value-no-out-proj",
-        value="identity",
-        output="none",
-        formula="v_h = x[slice h], y = g concat(heads)",
-        summary="attention only moves slices of x about",
-    ),
-    Variant(
-        name="key-as-value",
-        value="key",
-        formula="v = k = x W_key",
-        summary="the key is used as the value: half the cache",
-    ),
-    Variant(
-        name="merged-output",
-        output="merged",
-        formula="y = sum_h softmax_h x VO_h",
-        summary="W_value_h out_proj_h is trained as one C x C matrix per head",
-    ),
-    Variant(
-        name="merged-both",
-        score="merged",
-        output="merged",
-        formula="q_h = x S_h, k = x, y = sum_h softmax_h x VO_h",
-        summary="both products are trained as whole matrices",
-    ),
-)
-
-VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _ROWS}
+VARIANTS: dict[str, Variant] = {}
+"""Every named variant; `mlx_attn.attention.catalog` holds the rows."""
 
 
 def find_variant(name: str) -> Variant:

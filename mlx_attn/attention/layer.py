@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 
-from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, choice_of, register
+from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, register
 
 Array = TypeVar("Array", mx.array, np.ndarray)
 Queries = Float[mx.array, "B H T_q K"]
@@ -163,13 +163,26 @@ class Maps:
     score: Choice
     value: Choice
     output: Choice
-    logits: Choice
+    logits: tuple[Choice, ...]
     mixing: Choice
 
     @property
-    def trained(self) -> tuple[Choice, ...]:
+    def all(self) -> tuple[Choice, ...]:
         """All of them, in the order in which weights are drawn."""
-        return self.score, self.value, self.output, self.logits, self.mixing
+        return self.score, self.value, self.output, *self.logits, self.mixing
+
+
+@dataclass(slots=True)
+class Carry:
+    """What one forward pass hands from layer to layer.
+
+    Attributes:
+        tokens: The token ids that the model reads.
+        first_values: The values of the first layer, once it has computed them.
+    """
+
+    tokens: Integer[mx.array, "B T"] | None = None
+    first_values: Values | None = None
 
 
 class MapWeights(nn.Module):
@@ -192,7 +205,7 @@ class MapWeights(nn.Module):
         super().__init__()
         self.config = config
         self.maps = maps_of(config)
-        for choice in self.maps.trained:
+        for choice in self.maps.all:
             for name, make in choice.weights.items():
                 if (part := make(config)) is not None:
                     setattr(self, name, part)
@@ -200,7 +213,7 @@ class MapWeights(nn.Module):
 
     def init_weights(self, draw: Initializer) -> None:
         """Draw every weight matrix afresh; merged matrices from the factors they replace."""
-        for choice in self.maps.trained:
+        for choice in self.maps.all:
             for name, weight in self._drawn(choice, draw).items():
                 self.update({name: {"weight": weight} if "weight" in self[name] else weight})
 
@@ -214,13 +227,17 @@ class MapWeights(nn.Module):
         """Queries and keys of x."""
         return self.maps.score.apply(self, x)
 
-    def value(self, x: Float[mx.array, "B T width"], k: Keys) -> Values:
+    def value(self, x: Float[mx.array, "B T width"], k: Keys, carry: Carry | None = None) -> Values:
         """Values of x, whose keys are k."""
+        if self.maps.value.carries:
+            return self.maps.value.apply(self, x, k, carry or Carry())
         return self.maps.value.apply(self, x, k)
 
-    def output(self, heads: Float[mx.array, "B H T D"]) -> Float[mx.array, "B T d_out"]:
-        """The layer's output from its heads."""
-        return self.maps.output.apply(self, heads)
+    def output(
+        self, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"] | None = None
+    ) -> Float[mx.array, "B T d_out"]:
+        """The layer's output from its heads; a map that is not affine reads x as well."""
+        return self.maps.output.apply(self, heads, x)
 
 
 WHOLE_VALUE = Choice(
@@ -236,10 +253,10 @@ WHOLE_VALUE = Choice(
 
 def maps_of(config: AttentionConfig) -> Maps:
     """The choices of a configuration; with a merged output the value is x itself."""
-    chosen = {name: choice_of(name, getattr(config, name)) for name in MAPS}
+    one = {name: config.choices(name)[0] for name in MAPS if name != "logits"}
     if config.output == "merged":
-        chosen["value"] = WHOLE_VALUE
-    return Maps(**chosen)
+        one["value"] = WHOLE_VALUE
+    return Maps(logits=config.choices("logits"), **one)
 
 
 def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:

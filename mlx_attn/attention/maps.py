@@ -8,6 +8,8 @@ A choice is registered where it is defined and listed nowhere else. It holds no 
 attributes of the layer `a`, under the book's names, so that a checkpoint reads like the book.
 """
 
+from typing import Any
+
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
@@ -28,7 +30,6 @@ from mlx_attn.attention.layer import (
     product_std,
     split_heads,
 )
-from mlx_attn.cpu import softmax
 
 # Score maps.
 
@@ -310,7 +311,9 @@ def _out_width(c: AttentionConfig) -> int:
     weights={"out_proj": lambda c: nn.Linear(_out_width(c), c.d_out, bias=c.out_bias)},
     init=lambda c, draw: {"out_proj": draw(c.d_out, _out_width(c), residual=True)},
 )
-def linear_output(a: MapWeights, heads: Float[mx.array, "B H T D"]) -> Float[mx.array, "B T d_out"]:
+def linear_output(
+    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
+) -> Float[mx.array, "B T d_out"]:
     """O_h are the rows of out_proj that read head h."""
     return a.out_proj(merge_heads(heads))
 
@@ -344,7 +347,9 @@ def _none_refuses(c: AttentionConfig) -> str:
     init=_gain_init,
     refuses=_none_refuses,
 )
-def no_output(a: MapWeights, heads: Float[mx.array, "B H T D"]) -> Float[mx.array, "B T d_out"]:
+def no_output(
+    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
+) -> Float[mx.array, "B T d_out"]:
     """Heads side by side; g is 1 unless the configuration asks for a trained gain."""
     y = merge_heads(heads)
     return a.residual_gain * y if "residual_gain" in a else y
@@ -375,12 +380,8 @@ def _merged_output_refuses(c: AttentionConfig) -> str:
     init=_merged_output_init,
     refuses=_merged_output_refuses,
 )
-def merged_output(a: MapWeights, heads: Float[mx.array, "B H T C"]) -> Float[mx.array, "B T d_out"]:
+def merged_output(
+    a: MapWeights, heads: Float[mx.array, "B H T C"], x: Any
+) -> Float[mx.array, "B T d_out"]:
     """One C x d_out matrix per head in place of W_value and out_proj."""
     return a.VO(merge_heads(heads))
-
-
-# The hooks between score and value: what most variants have is neither.
-
-choice("logits", "none", "s_h = score_h")(lambda a, s: s)
-choice("mixing", "softmax", "w_h = softmax(s_h)")(lambda a, s: softmax(s))

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.cli.main import INTERRUPTED, check_environment
-from mlx_attn.cli.options import TRAIN_OPTIONS, Section, SectionedCommand, plugin_option
+from mlx_attn.cli.options import TRAIN_OPTIONS, Section, SectionedCommand
 from mlx_attn.cli.train import connected, named
 
 if TYPE_CHECKING:
@@ -113,7 +113,6 @@ _OWN_OPTIONS: list[click.Option] = [
         help="trainings that differ in seed and rate as one mapped step: on, off, or on a GPU what "
         "a short trial finds faster",
     ),
-    plugin_option(),
     _running(["--dry-run", "-n"], is_flag=True, help="show the plan and stop"),
     _running(["--json", "as_json"], is_flag=True, help="the result as one JSON object"),
     _running(["--quiet", "-q"], is_flag=True, help="no progress"),

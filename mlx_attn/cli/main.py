@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import tomllib
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -196,13 +195,10 @@ class LazyGroup(click.Group):
             # The reader of a pipe, such as `head`, is gone: nothing to say and nobody to hear it.
             discard_unread()
             ctx.exit(0)
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno in _FULL:
-                raise click.ClickException(f"the output cannot be written: {error}") from error
-            plugins = sys.modules.get("mlx_attn.plugins")  # where none is loaded, none can fail
-            if plugins is None or not (line := plugins.plugin_error(error)):
+        except OSError as error:
+            if error.errno not in _FULL:
                 raise
-            raise click.ClickException(line) from error
+            raise click.ClickException(f"the output cannot be written: {error}") from error
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line and exit; an error is one line, an interruption exits with 130."""
@@ -246,5 +242,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character shows a question mark instead.
         sys.stdout.reconfigure(errors="replace")
-    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
     group.main(arguments, prog_name=NAME)

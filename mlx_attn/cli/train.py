@@ -18,7 +18,6 @@ from click.core import ParameterSource
 from mlx_attn.cli.main import INTERRUPTED, TIMEOUT, Asked, check_environment, orderly, read_settings
 from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.plugins import used_plugins
 from mlx_attn.training.config import RESUMABLE, Settings, layer_from, resolve, settings_from
 
 if TYPE_CHECKING:
@@ -122,7 +121,6 @@ def prepared_text(settings: Settings, display: "Display") -> "Corpus":
 def settings_of_first(settings: Settings | None, ranks: "Distributed") -> Settings:
     """Rank 0's settings, on every rank; rank 0 must give them."""
     record = ranks.first(asdict(settings) if settings else None)
-    ranks.check_same("plugin", [plugin["sha256"] for plugin in used_plugins(record["model"])])
     return settings or settings_from(record, {})
 
 

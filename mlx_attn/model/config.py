@@ -6,6 +6,7 @@ from typing import Any
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError, did_you_mean, find_row
+from mlx_attn.keys import keys_of, validate
 
 CHOICES = {
     "norm": ("layernorm", "rmsnorm"),
@@ -48,9 +49,13 @@ class GPTConfig:
     score: str = _key("separate", "score map")
     value: str = _key("linear", "value map")
     output: str = _key("linear", "output map")
-    logits: str = _key("none", "map of the scores before the softmax")
+    logits: str = _key("none", "map of the scores before the softmax; several as a+b")
     mixing: str = _key("softmax", "how logits become attention weights")
+    latent_dim: int = _key(0, "width of the latent of score latent (0: emb_dim / 2)")
+    window: int = _key(0, "tokens that a token sees, itself included (0: all earlier ones)")
+    global_every: int = _key(0, "with a window, every n-th layer sees all (0: none does)")
     position: str = _key("learned", "positions: learned, alibi, rope or none")
+    alibi_slopes: str = _key("range", "ALiBi's slopes: range, heads, learned, or numbers a,b,...")
     qk_norm: bool = _key(False, "RMS-normalise queries and keys")
     merged_start: str = _key("product", "start of merged matrices: product or matched")
     norm: str = _key("layernorm", "normalisation: layernorm or rmsnorm")
@@ -69,21 +74,23 @@ class GPTConfig:
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key}={getattr(self, key)} must be at least 1")
         attention = self.attention()
-        for key in ("head_dim", "value_dim", "n_kv_heads", "scale"):
+        for key in ("head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale"):
             object.__setattr__(self, key, getattr(attention, key))
         object.__setattr__(self, "hidden_dim", self.hidden_dim or 4 * self.emb_dim)
         if self.hidden_dim < 1:
             raise ConfigError(f"hidden_dim={self.hidden_dim} must be at least 1")
 
-    def attention(self) -> AttentionConfig:
-        """The configuration of each attention layer."""
+    def attention(self, layer: int = 0) -> AttentionConfig:
+        """The configuration of an attention layer; layers differ in their windows alone."""
+        sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
+        keys = {key: getattr(self, key) for key in _ATTENTION_KEYS}
         return AttentionConfig(
             d_in=self.emb_dim,
             d_out=self.emb_dim,
             context_length=self.context_length,
             out_bias=self.bias,
             residual_gain=self.output == "none",
-            **{key: getattr(self, key) for key in _ATTENTION_KEYS},
+            **{**keys, "window": 0 if sees_all else self.window},
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -94,6 +101,17 @@ class GPTConfig:
 _ATTENTION_KEYS = {f.name for f in fields(AttentionConfig)} & {
     f.name for f in fields(GPTConfig)
 } - {"context_length"}
+
+
+def saved_settings(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked settings of a saved model, with those that older runs left unsaid.
+
+    Version 0.1.0 knew ALiBi's slopes as a function of the number of heads alone.
+
+    Raises:
+        ConfigError: A key is unknown, or a value is of another type.
+    """
+    return {"alibi_slopes": "heads", **validate(model, keys_of(GPTConfig))}
 
 
 def config_from(settings: Mapping[str, Any]) -> GPTConfig:

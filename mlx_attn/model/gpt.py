@@ -17,7 +17,7 @@ from jaxtyping import Float, Integer
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention, AttentionCache
-from mlx_attn.attention.layer import Initializer, uniform_init
+from mlx_attn.attention.layer import Carry, Initializer, uniform_init
 from mlx_attn.cpu import gelu, is_compiled
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
@@ -174,19 +174,22 @@ class FeedForward(nn.Module):
 class TransformerBlock(nn.Module):
     """x + att(norm1 x), then x + ff(norm2 x) (the book's section 4.5)."""
 
-    def __init__(self, config: GPTConfig):
+    def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
-        self.att = Attention(config.attention())
+        self.att = Attention(config.attention(layer))
         self.ff = FeedForward(config)
         self.norm1 = norm_layer(config)
         self.norm2 = norm_layer(config)
         self.drop_shortcut = nn.Dropout(config.drop_rate)
 
     def __call__(
-        self, x: Float[mx.array, "B T C"], cache: AttentionCache | None = None
+        self,
+        x: Float[mx.array, "B T C"],
+        cache: AttentionCache | None = None,
+        carry: Carry | None = None,
     ) -> Float[mx.array, "B T C"]:
         """The residual stream after this block."""
-        x = x + self.drop_shortcut(self.att(self.norm1(x), cache))
+        x = x + self.drop_shortcut(self.att(self.norm1(x), cache, carry))
         return x + self.drop_shortcut(self.ff(self.norm2(x)))
 
 
@@ -208,7 +211,7 @@ class GPT(nn.Module):
         if config.position == "learned":
             self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)
         self.drop_emb = nn.Dropout(config.drop_rate)
-        self.trf_blocks = [TransformerBlock(config) for _ in range(config.n_layers)]
+        self.trf_blocks = [TransformerBlock(config, layer) for layer in range(config.n_layers)]
         self.final_norm = norm_layer(config)
         if not config.tied_head:
             self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
@@ -230,8 +233,9 @@ class GPT(nn.Module):
         """
         offset = caches[0].offset if caches else 0
         x = self.drop_emb(self.embed(tokens, offset))
+        carry = Carry(tokens)
         for i, block in enumerate(self.trf_blocks):
-            x = block(x, caches[i] if caches else None)
+            x = block(x, caches[i] if caches else None, carry)
         x = self.final_norm(x)
         return self.tok_emb.as_linear(x) if self.config.tied_head else self.out_head(x)
 
@@ -250,7 +254,7 @@ class GPT(nn.Module):
 
     def new_caches(self) -> list[AttentionCache]:
         """Empty caches for decoding one batch of sequences."""
-        return [AttentionCache() for _ in self.trf_blocks]
+        return [AttentionCache(block.att.config.window) for block in self.trf_blocks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +292,7 @@ def attention_inputs(
     model: GPT, tokens: Integer[mx.array, "B T"]
 ) -> Iterator[tuple[Attention, Float[mx.array, "B T C"]]]:
     """Each attention layer, the first one first, with the x that it reads; lazily."""
-    x = model.drop_emb(model.embed(tokens))
+    x, carry = model.drop_emb(model.embed(tokens)), Carry(tokens)
     for block in model.trf_blocks:
         yield block.att, block.norm1(x)
-        x = block(x)
+        x = block(x, None, carry)

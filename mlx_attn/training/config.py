@@ -8,8 +8,14 @@ from typing import Any
 from mlx_attn.attention.config import MAPS, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import keys_of, validate
-from mlx_attn.model.config import BLOCKS, PRESETS, GPTConfig, config_from, find_preset
-from mlx_attn.plugins import check_plugins, used_plugins
+from mlx_attn.model.config import (
+    BLOCKS,
+    PRESETS,
+    GPTConfig,
+    config_from,
+    find_preset,
+    saved_settings,
+)
 
 CHOICES = {
     "optimizer": ("adamw", "muon"),
@@ -157,14 +163,12 @@ class Settings:
 
     def record(self, config: GPTConfig, **facts: Any) -> dict[str, Any]:
         """What config.json holds."""
-        plugins = used_plugins(self.model)
         return {
             "preset": self.preset,
             "variant": self.variant,
             "model": config.as_dict(),
             "training": self.training.as_dict(),
             "text": asdict(self.text),
-            **({"plugins": plugins} if plugins else {}),
             **facts,
         }
 
@@ -179,12 +183,11 @@ def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Sett
     Raises:
         ConfigError: A value cannot work, or cannot change.
     """
-    check_plugins(record)
     changes = expanded(changes)
     _check_resumable(record, changes)
     training, text = keys_of(TrainConfig), keys_of(TextConfig)
     try:
-        model = validate(record["model"], keys_of(GPTConfig))
+        model = saved_settings(record["model"])
         recipe = _join((validate(record["training"], training), _only(changes, training)))
         where = validate(record["text"], text) | _only(changes, text)
     except ConfigError as error:
@@ -197,7 +200,6 @@ def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Sett
 
 def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a config.json holds, as a layer for `resolve`."""
-    check_plugins(record)
     model = {key: value for key, value in record["model"].items() if key != "vocab_size"}
     preset = {"preset": record["preset"]} if record.get("preset") in PRESETS else {}
     return {**preset, **model, **record["training"], **record["text"]}

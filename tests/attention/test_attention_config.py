@@ -6,7 +6,6 @@ import pytest
 
 from mlx_attn.attention.attention import MultiHeadAttention
 from mlx_attn.attention.config import (
-    CHOICES,
     MAPS,
     VARIANTS,
     AttentionConfig,
@@ -51,7 +50,7 @@ def test_an_impossible_combination_is_refused(choices, words):
 
 
 def test_the_scale_is_that_of_the_separate_form_for_every_score():
-    scales = {config(score=score, n_heads=4).scale for score in CHOICES["score"]}
+    scales = {config(vocab_size=9, **variant.maps).scale for variant in VARIANTS.values()}
     assert scales == {6**-0.5}
 
 

@@ -1,0 +1,218 @@
+"""The table of named variants: which choice each one makes for the maps of attention.
+
+This is the only list. The command line's choices, the README's table, the documentation and the
+parametrised tests all read it. The first row is the book's form.
+"""
+
+from dataclasses import replace
+
+from mlx_attn.attention.config import Variant, register
+
+_FORMS = (
+    Variant(
+        name="standard",
+        formula="q = x W_query, k = x W_key, v = x W_value, y = concat(heads) out_proj",
+        summary="the book's multi-head attention",
+    ),
+    Variant(
+        name="no-out-proj",
+        output="none",
+        formula="y = g concat(heads)",
+        summary="the heads' outputs are concatenated and used as they are",
+    ),
+    Variant(
+        name="merged",
+        score="merged",
+        formula="q_h = x S_h, k = x",
+        summary="W_query_h W_key_h^T is trained as one full-rank matrix S_h",
+    ),
+    Variant(
+        name="merged-no-out-proj",
+        score="merged",
+        output="none",
+        formula="q_h = x S_h, k = x, y = g concat(heads)",
+        summary="merged scores and no output projection",
+    ),
+    Variant(
+        name="no-query",
+        score="no_query",
+        formula="q_h = x[slice h], k = x W_key",
+        summary="the query is the head's own slice of x",
+    ),
+    Variant(
+        name="no-key",
+        score="no_key",
+        formula="q = x W_query, k_h = x[slice h]",
+        summary="the key is the head's own slice of x",
+    ),
+    Variant(
+        name="shared-query-key",
+        score="shared",
+        formula="q = k = x W_query",
+        summary="one matrix for query and key: the scores are symmetric",
+    ),
+    Variant(
+        name="collaborative",
+        score="collaborative",
+        formula="q_h = (x W_query) * m_h, k = x W_key",
+        summary="all heads share W_query and W_key; each head has its own mixing vector m_h",
+    ),
+    Variant(
+        name="no-value",
+        value="identity",
+        formula="v_h = x[slice h]",
+        summary="the value is the head's own slice of x",
+    ),
+    Variant(
+        name="no-value-no-out-proj",
+        value="identity",
+        output="none",
+        formula="v_h = x[slice h], y = g concat(heads)",
+        summary="attention only moves slices of x about",
+    ),
+    Variant(
+        name="key-as-value",
+        value="key",
+        formula="v = k = x W_key",
+        summary="the key is used as the value: half the cache",
+    ),
+    Variant(
+        name="merged-output",
+        output="merged",
+        formula="y = sum_h softmax_h x VO_h",
+        summary="W_value_h out_proj_h is trained as one C x C matrix per head",
+    ),
+    Variant(
+        name="merged-both",
+        score="merged",
+        output="merged",
+        formula="q_h = x S_h, k = x, y = sum_h softmax_h x VO_h",
+        summary="both products are trained as whole matrices",
+    ),
+)
+
+_PAPERS = (
+    Variant(
+        name="mla",
+        score="latent",
+        value="latent",
+        formula="c = x W_latent, k_h = c W_up_key_h, v_h = c W_up_value_h",
+        summary="keys and values are read from one narrow latent, which alone is cached",
+    ),
+    Variant(
+        name="value-residual",
+        value="residual",
+        formula="v = l_1 v of the first layer + l_2 x W_value",
+        summary="the first layer's values are mixed into those of every layer",
+    ),
+    Variant(
+        name="value-embedding",
+        value="embedding",
+        formula="v = x W_value + g table[token]",
+        summary="a vector per token of the vocabulary is added to the value",
+    ),
+    Variant(
+        name="bank-of-values",
+        value="bank",
+        formula="v = table[token]",
+        summary="the value is looked up by token and does not see the context",
+    ),
+    Variant(
+        name="gated",
+        output="gated",
+        formula="y = (concat(heads) * sigmoid(x W_gate)) out_proj",
+        summary="a gate for every number that heads bring back",
+    ),
+    Variant(
+        name="head-gated",
+        output="head_gated",
+        formula="y = concat(head_h * sigmoid(x W_gate)_h) out_proj",
+        summary="one gate for each head",
+    ),
+    Variant(
+        name="exclusive",
+        output="exclusive",
+        formula="y = concat(head_h - its part along v_h) out_proj",
+        summary="heads without the direction of the token's own value",
+    ),
+    Variant(
+        name="hadamard",
+        output="hadamard",
+        formula="y = a * (concat(heads) Hadamard) + b",
+        summary="a fixed mixing of heads in the place of out_proj",
+    ),
+    Variant(
+        name="orthogonal",
+        output="orthogonal",
+        formula="y = a * (concat(heads) Q) + b",
+        summary="the control of hadamard: Q is random, orthogonal and fixed",
+    ),
+    Variant(
+        name="differential",
+        score="paired",
+        output="differential",
+        formula="y = concat(head_2h - sigmoid(x W_lambda)_h head_2h+1) out_proj",
+        summary="the difference of two softmaxes over the same keys and values",
+    ),
+    Variant(
+        name="forgetting",
+        logits="forget",
+        formula="s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",
+        summary="a gate for each token decides how much of the past is forgotten there",
+    ),
+    Variant(
+        name="temperature",
+        logits="temperature",
+        formula="s_h = e^t_h score_h",
+        summary="a trained sharpness for each head",
+    ),
+    Variant(
+        name="talking-heads",
+        logits="talking",
+        mixing="talking",
+        formula="s_h = sum_g P_hg score_g, w_h = sum_g R_hg softmax(s_g)",
+        summary="heads' scores and weights are mixed across heads",
+    ),
+    Variant(
+        name="sink",
+        mixing="sink",
+        formula="w_h = e^s_h / (e^b_h + sum e^s_h)",
+        summary="a trained logit for each head that attends to nothing",
+    ),
+    Variant(
+        name="off-by-one",
+        mixing="off_by_one",
+        formula="w_h = e^s_h / (1 + sum e^s_h)",
+        summary="a head may attend to nothing",
+    ),
+    Variant(
+        name="shared-self-mask",
+        score="shared",
+        logits="self_mask",
+        formula="q = k = x W_query, s_h(i, i) = -10^9",
+        summary="Reformer's shared query-key: no token attends to itself if it can help it",
+    ),
+)
+
+_REFERENCES = (
+    Variant(
+        name="scores-off",
+        score="off",
+        formula="score_h = 0",
+        summary="reference arm: positions alone decide what a token looks at",
+    ),
+    Variant(
+        name="attention-off",
+        score="off",
+        mixing="uniform",
+        formula="w_h(i, j) = 1 / i",
+        summary="reference arm: the mean of the past",
+    ),
+)
+
+GROUPS = {"forms": _FORMS, "papers": _PAPERS, "reference arms": _REFERENCES}
+"""The rows by group, as `mlx-attn variants` shows them."""
+
+for _group, _rows in GROUPS.items():
+    for _row in _rows:
+        register(replace(_row, group=_group))

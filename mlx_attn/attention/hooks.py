@@ -1,0 +1,133 @@
+"""The two hooks between score and value: on the logits, and on the mixing that makes them weights.
+
+    s_h = logits(scale * q_h k_h^T) + mask       w_h = mixing(s_h)       head_h = w_h v_h
+
+Most layers have neither and pay nothing: the fused paths serve. Logits hooks compose, `a+b` applies
+a first. `uniform` mixing is a reference arm: it says what the weights are worth at all.
+"""
+
+import mlx.core as mx
+import mlx.nn as nn
+from jaxtyping import Float
+
+from mlx_attn.attention.layer import MapWeights, choice
+from mlx_attn.cpu import softmax
+
+Scores = Float[mx.array, "B H T_q T_k"]
+
+choice("logits", "none", "s_h = score_h")(lambda a, s: s)
+choice("mixing", "softmax", "w_h = softmax(s_h)")(lambda a, s: softmax(s))
+
+
+# Hooks on the logits: s_h before mask and softmax.
+
+
+@choice(
+    "logits",
+    "temperature",
+    "s_h = e^t_h score_h",
+    weights={"log_temperature": lambda c: mx.zeros((c.n_heads,))},
+)
+def temperature(a: MapWeights, s: Scores) -> Scores:
+    """A trained sharpness for each head."""
+    return mx.exp(a["log_temperature"])[:, None, None] * s
+
+
+@choice(
+    "logits",
+    "talking",
+    "s_h = sum_g P_hg score_g",
+    source="talking-heads attention, arXiv:2003.02436",
+    weights={"talk_logits": lambda c: mx.eye(c.n_heads)},
+    multiply_adds=lambda c: c.n_heads**2 * c.context_length,
+    affine=False,
+)
+def talking_logits(a: MapWeights, s: Scores) -> Scores:
+    """Every head's scores are a trained mixture of all heads' scores."""
+    return mx.einsum("hg,bgij->bhij", a["talk_logits"], s)
+
+
+@choice(
+    "logits",
+    "self_mask",
+    "s_h(i, i) = -10^9",
+    source="Reformer, arXiv:2001.04451, appendix A",
+)
+def self_mask(a: MapWeights, s: Scores) -> Scores:
+    """A token attends to itself only where nothing else is there: the first one does."""
+    T_q, T_k = s.shape[2:]
+    query = mx.arange(T_k - T_q, T_k)[:, None]
+    return mx.where(mx.arange(T_k)[None, :] == query, -1e9, s)
+
+
+def _log_forget(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T 1"]:
+    return nn.log_sigmoid(a["W_forget"](x)).swapaxes(1, 2)[..., None]
+
+
+@choice(
+    "logits",
+    "forget",
+    "s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",
+    source="forgetting transformer, arXiv:2503.02130",
+    weights={"W_forget": lambda c: nn.Linear(c.d_in, c.n_heads, bias=True)},
+    remembers=_log_forget,
+    affine=False,
+)
+def forget(a: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]) -> Scores:
+    """A gate for each token and head decides how much of the past is forgotten there."""
+    total = mx.cumsum(log_gates[..., 0], axis=-1)  # [B, H, T_k]
+    return s + total[:, :, -s.shape[2] :, None] - total[:, :, None, :]
+
+
+# Mixing: from logits, -inf where a key comes later, to attention weights.
+
+
+@choice("mixing", "uniform", "w_h(i, j) = 1 / i", affine=False)
+def uniform(a: MapWeights, s: Scores) -> Scores:
+    """The mean of the past: attention that looks at nothing in particular."""
+    seen = (s > -mx.inf).astype(mx.float32)
+    return seen / seen.sum(axis=-1, keepdims=True)
+
+
+@choice(
+    "mixing",
+    "off_by_one",
+    "w_h = e^s_h / (1 + sum e^s_h)",
+    source="Miller, Attention is off by one, 2023",
+)
+def off_by_one(a: MapWeights, s: Scores) -> Scores:
+    """A head may attend to nothing: its weights need not add up to 1."""
+    return _softmax_with(s, mx.array(0.0))
+
+
+@choice(
+    "mixing",
+    "sink",
+    "w_h = e^s_h / (e^b_h + sum e^s_h)",
+    source="learned sinks, gpt-oss, 2025",
+    weights={"sink": lambda c: mx.zeros((c.n_heads,))},
+)
+def sink(a: MapWeights, s: Scores) -> Scores:
+    """A trained logit for each head that attends to nothing."""
+    return _softmax_with(s, a["sink"][:, None, None])
+
+
+def _softmax_with(s: Scores, extra: mx.array) -> Scores:
+    """Softmax with one more logit, whose weight is dropped."""
+    largest = mx.stop_gradient(mx.maximum(s.max(axis=-1, keepdims=True), extra))
+    powers = mx.exp(s - largest)
+    return powers / (mx.exp(extra - largest) + powers.sum(axis=-1, keepdims=True))
+
+
+@choice(
+    "mixing",
+    "talking",
+    "w_h = sum_g R_hg softmax(s_g)",
+    source="talking-heads attention, arXiv:2003.02436",
+    weights={"talk_weights": lambda c: mx.eye(c.n_heads)},
+    multiply_adds=lambda c: c.n_heads**2 * c.context_length,
+    affine=False,
+)
+def talking_weights(a: MapWeights, s: Scores) -> Scores:
+    """Every head's weights are a trained mixture of all heads' weights."""
+    return mx.einsum("hg,bgij->bhij", a["talk_weights"], softmax(s))

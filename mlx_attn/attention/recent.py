@@ -1,0 +1,402 @@
+"""Score, value and output maps from the field's papers, and scores switched off as a reference.
+
+Each is one function with its formula and source, registered as the book's forms are in
+`mlx_attn.attention.maps`.
+"""
+
+import math
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from jaxtyping import Float
+
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.layer import (
+    Carry,
+    Initializer,
+    Keys,
+    MapWeights,
+    Queries,
+    Values,
+    choice,
+    merge_heads,
+    split_heads,
+)
+
+# Score maps.
+
+
+@choice(
+    "score",
+    "off",
+    "score_h = 0",
+    shape=lambda c: (1, 2),
+    affine=False,
+)
+def scores_off(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+    """No query and no key: positions alone decide what a token looks at."""
+    B, T, _ = x.shape
+    return mx.zeros((B, a.config.n_heads, T, 2), x.dtype), mx.zeros((B, 1, T, 2), x.dtype)
+
+
+def _latent_refuses(c: AttentionConfig) -> str:
+    if c.position == "rope" or c.qk_norm:
+        return (
+            "the latent of score=latent is not a key of its own: it cannot be rotated or "
+            "normalized, use learned or alibi positions without qk_norm"
+        )
+    if (c.score == "latent") != (c.value == "latent"):
+        return "score=latent and value=latent share one latent: use --variant mla, or neither"
+    if c.n_kv_heads != c.n_heads:
+        return f"score=latent has a key per head, so n_kv_heads={c.n_kv_heads} must be {c.n_heads}"
+    return ""
+
+
+@choice(
+    "score",
+    "latent",
+    "c = x W_latent, q_h = x W_query_h W_up_key_h^T, k = c",
+    source="multi-head latent attention, DeepSeek-V2, arXiv:2405.04434",
+    weights={
+        "W_query": lambda c: nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias),
+        "W_latent": lambda c: nn.Linear(c.d_in, c.latent_dim, bias=False),
+        "W_up_key": lambda c: nn.Linear(c.latent_dim, c.n_heads * c.head_dim, bias=False),
+    },
+    shape=lambda c: (1, c.latent_dim),
+    refuses=_latent_refuses,
+)
+def latent_score(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+    """Keys and values are read from one narrow latent c, which is all that decoding keeps.
+
+    The absorbed form: (x W_query_h) . (c W_up_key_h) = (x W_query_h W_up_key_h^T) . c, so that c
+    is the one key of all heads.
+    """
+    H, D, L = a.config.n_heads, a.config.head_dim, a.config.latent_dim
+    q = split_heads(a.W_query(x), H)  # [B, H, T, D]
+    up_key = a["W_up_key"].weight.reshape(H, D, L)
+    return q @ up_key, a["W_latent"](x)[:, None]
+
+
+@choice(
+    "score",
+    "paired",
+    "q_2h, q_2h+1 = x W_query, k_h = x W_key_h",
+    source="differential attention, version 2 (Microsoft, 2026)",
+    weights={
+        "W_query": lambda c: nn.Linear(c.d_in, 2 * c.n_heads * c.head_dim, bias=c.qkv_bias),
+        "W_key": lambda c: nn.Linear(c.d_in, c.n_kv_heads * c.head_dim, bias=c.qkv_bias),
+    },
+    shape=lambda c: (c.n_kv_heads, c.head_dim),
+    queries_per_head=2,
+    affine=False,
+    refuses=lambda c: (
+        "" if c.output == "differential" else "score=paired needs output=differential"
+    ),
+)
+def paired(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+    """Two queries for each head, which share its key and its value."""
+    q = split_heads(a.W_query(x), 2 * a.config.n_heads)
+    return q, split_heads(a.W_key(x), a.config.n_kv_heads)
+
+
+# Value maps.
+
+
+def latent_value(a: MapWeights, c: Float[mx.array, "B T L"], k: Keys) -> Values:
+    """The values of the latent c, which is what the cache holds."""
+    return split_heads(a["W_up_value"](c), a.config.n_kv_heads)
+
+
+def _latent_after(a: MapWeights, y: Float[mx.array, "B H T L"]) -> Float[mx.array, "B H T D"]:
+    weight = a["W_up_value"].weight.reshape(a.config.n_heads, a.config.value_dim, -1)
+    return y @ weight.swapaxes(1, 2)
+
+
+choice(
+    "value",
+    "latent",
+    "v_h = c W_up_value_h",
+    source="multi-head latent attention, DeepSeek-V2, arXiv:2405.04434",
+    weights={
+        "W_up_value": lambda c: nn.Linear(c.latent_dim, c.n_kv_heads * c.value_dim, bias=False)
+    },
+    shape=lambda c: (c.n_kv_heads, c.value_dim),
+    after=_latent_after,
+    cache="k",
+    refuses=_latent_refuses,
+)(latent_value)
+
+
+def _value_shape(c: AttentionConfig) -> tuple[int, int]:
+    return c.n_kv_heads, c.value_dim
+
+
+def _linear_value(c: AttentionConfig) -> nn.Linear:
+    return nn.Linear(c.d_in, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)
+
+
+def _value_table(c: AttentionConfig) -> nn.Embedding:
+    return nn.Embedding(c.vocab_size, c.n_kv_heads * c.value_dim)
+
+
+def _needs_its_own_cache(c: AttentionConfig) -> str:
+    if c.score != "merged":
+        return ""
+    return f"value={c.value} is not a function of x alone, and score=merged keeps x alone"
+
+
+def _needs_tokens(c: AttentionConfig) -> str:
+    if c.vocab_size:
+        return _needs_its_own_cache(c)
+    return f"value={c.value} looks tokens up: set vocab_size, or use it inside a GPT"
+
+
+@choice(
+    "value",
+    "residual",
+    "v_h = l_1 v_h of the first layer + l_2 x W_value_h",
+    source="value residual learning, arXiv:2410.17897",
+    weights={"W_value": _linear_value, "value_mix": lambda c: mx.array([0.5, 0.5])},
+    init=lambda c, draw: {"W_value": draw(c.n_kv_heads * c.value_dim, c.d_in)},
+    shape=_value_shape,
+    carries=True,
+    affine=False,
+    refuses=_needs_its_own_cache,
+)
+def residual_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
+    """The first layer's values are mixed into those of every layer."""
+    v = split_heads(a.W_value(x), a.config.n_kv_heads)
+    if carry.first_values is None:
+        carry.first_values = v
+    return a["value_mix"][0] * carry.first_values + a["value_mix"][1] * v
+
+
+@choice(
+    "value",
+    "bank",
+    "v_h = table_h[token]",
+    source="Bank of Values, arXiv:2606.02780",
+    weights={"value_table": _value_table},
+    shape=_value_shape,
+    carries=True,
+    affine=False,
+    refuses=_needs_tokens,
+)
+def bank_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
+    """The value is a vector per token of the vocabulary and does not see the context."""
+    return split_heads(a["value_table"](carry.tokens), a.config.n_kv_heads)
+
+
+@choice(
+    "value",
+    "embedding",
+    "v_h = x W_value_h + g table_h[token]",
+    source="value embeddings, modded-nanogpt",
+    weights={
+        "W_value": _linear_value,
+        "value_table": _value_table,
+        "value_gain": lambda c: mx.zeros((1,)),
+    },
+    init=lambda c, draw: {"W_value": draw(c.n_kv_heads * c.value_dim, c.d_in)},
+    shape=_value_shape,
+    carries=True,
+    affine=False,
+    refuses=_needs_tokens,
+)
+def embedding_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
+    """A vector per token of the vocabulary is added; its gain starts at 0."""
+    table = a["value_gain"] * a["value_table"](carry.tokens)
+    return split_heads(a.W_value(x) + table, a.config.n_kv_heads)
+
+
+# Output maps.
+
+
+def _out_width(c: AttentionConfig) -> int:
+    return c.n_heads * c.value_dim
+
+
+def _out_proj(c: AttentionConfig) -> nn.Linear:
+    return nn.Linear(_out_width(c), c.d_out, bias=c.out_bias)
+
+
+def _gated_init(gates: int, c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+    return {
+        "out_proj": draw(c.d_out, _out_width(c), residual=True),
+        "W_gate": draw(gates, c.d_in),
+    }
+
+
+@choice(
+    "output",
+    "gated",
+    "y = (concat(heads) * sigmoid(x W_gate)) out_proj",
+    source="gated attention, arXiv:2505.06708",
+    weights={
+        "out_proj": _out_proj,
+        "W_gate": lambda c: nn.Linear(c.d_in, _out_width(c), bias=False),
+    },
+    init=lambda c, draw: _gated_init(_out_width(c), c, draw),
+    affine=False,
+)
+def gated_output(
+    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"]
+) -> Float[mx.array, "B T d_out"]:
+    """A gate for every number that heads bring back."""
+    return a.out_proj(merge_heads(heads) * mx.sigmoid(a["W_gate"](x)))
+
+
+@choice(
+    "output",
+    "head_gated",
+    "y = concat(head_h * sigmoid(x W_gate)_h) out_proj",
+    source="gated attention, arXiv:2505.06708 (headwise)",
+    weights={"out_proj": _out_proj, "W_gate": lambda c: nn.Linear(c.d_in, c.n_heads, bias=False)},
+    init=lambda c, draw: _gated_init(c.n_heads, c, draw),
+    affine=False,
+)
+def head_gated_output(
+    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"]
+) -> Float[mx.array, "B T d_out"]:
+    """One gate for each head."""
+    gates = mx.sigmoid(a["W_gate"](x)).swapaxes(1, 2)[..., None]  # [B, H, T, 1]
+    return a.out_proj(merge_heads(heads * gates))
+
+
+@choice(
+    "output",
+    "differential",
+    "y = concat(head_2h - sigmoid(x W_lambda)_h head_2h+1) out_proj",
+    source="differential attention, version 2 (Microsoft, 2026)",
+    weights={
+        "out_proj": _out_proj,
+        "W_lambda": lambda c: nn.Linear(c.d_in, c.n_heads, bias=False),
+    },
+    init=lambda c, draw: {
+        "out_proj": draw(c.d_out, _out_width(c), residual=True),
+        "W_lambda": draw(c.n_heads, c.d_in),
+    },
+    affine=False,
+    refuses=lambda c: "" if c.score == "paired" else "output=differential needs score=paired",
+)
+def differential_output(
+    a: MapWeights, heads: Float[mx.array, "B twoH T D"], x: Float[mx.array, "B T C"]
+) -> Float[mx.array, "B T d_out"]:
+    """The difference of two softmaxes over the same keys and values."""
+    weight = mx.sigmoid(a["W_lambda"](x)).swapaxes(1, 2)[..., None]  # [B, H, T, 1]
+    return a.out_proj(merge_heads(heads[:, ::2] - weight * heads[:, 1::2]))
+
+
+def _exclusive_refuses(c: AttentionConfig) -> str:
+    if c.value in ("linear", "shrunk", "identity"):
+        return ""
+    return f"output=exclusive needs a value that x alone gives, and value={c.value} is not"
+
+
+@choice(
+    "output",
+    "exclusive",
+    "y = concat(head_h - (head_h . v_h) v_h / |v_h|^2) out_proj",
+    source="exclusive self-attention, arXiv:2603.09078",
+    weights={"out_proj": _out_proj},
+    init=lambda c, draw: {"out_proj": draw(c.d_out, _out_width(c), residual=True)},
+    affine=False,
+    refuses=_exclusive_refuses,
+)
+def exclusive_output(
+    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"]
+) -> Float[mx.array, "B T d_out"]:
+    """Heads without the direction of the token's own value."""
+    v = a.maps.value.apply(a, x, heads)  # x alone decides: the keys are not read
+    v = mx.repeat(v, heads.shape[1] // v.shape[1], axis=1)
+    along = (heads * v).sum(axis=-1, keepdims=True)
+    lengths = (v * v).sum(axis=-1, keepdims=True)
+    return a.out_proj(merge_heads(heads - along * v / (lengths + 1e-12)))
+
+
+class FixedMixing(nn.Module):
+    """A random orthogonal matrix that is never trained, the same for every seed.
+
+    Args:
+        width: Its rows and columns.
+    """
+
+    def __init__(self, width: int):
+        super().__init__()
+        normal = np.random.Generator(np.random.Philox(width)).normal(size=(width, width))
+        Q, R = np.linalg.qr(normal)
+        self.matrix = mx.array(Q * np.sign(np.diag(R)), mx.float32)
+        self.freeze()
+
+    def __call__(self, y: Float[mx.array, "B T width"]) -> Float[mx.array, "B T width"]:
+        """The rotated vectors."""
+        return y @ self.matrix
+
+
+def _fixed_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+    """As loud as the random out_proj that it replaces; see `maps.no_output`."""
+    gain = mx.std(draw(c.d_out, c.d_out, residual=True)) * c.d_out**0.5
+    return {"out_scale": gain * mx.ones((c.d_out,))}
+
+
+def _fixed_refuses(c: AttentionConfig) -> str:
+    if _out_width(c) != c.d_out:
+        return (
+            f"output={c.output} mixes {_out_width(c)} numbers to as many, which must be "
+            f"{c.d_out}: keep out_proj or change head_dim"
+        )
+    powers = {m * 2**k for m in (1, 12, 20, 28) for k in range(20)}
+    if c.output == "hadamard" and c.d_out not in powers:
+        return (
+            f"there is no Hadamard matrix here for emb_dim={c.d_out}: use a power of two, or 12, "
+            "20 or 28 times one"
+        )
+    return ""
+
+
+_FIXED = {
+    "out_scale": lambda c: mx.ones((c.d_out,)),
+    "out_shift": lambda c: mx.zeros((c.d_out,)),
+}
+
+
+@choice(
+    "output",
+    "hadamard",
+    "y = a * (concat(heads) Hadamard) + b",
+    source="arXiv:2603.08343",
+    weights=_FIXED,
+    init=_fixed_init,
+    multiply_adds=lambda c: int(c.d_out * math.log2(c.d_out)),  # additions alone
+    refuses=_fixed_refuses,
+)
+def hadamard_output(
+    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
+) -> Float[mx.array, "B T d_out"]:
+    """A fixed mixing of the heads with a trained scale and shift of each coordinate."""
+    y = merge_heads(heads)
+    size = 1 / math.sqrt(y.shape[-1])
+    if y.dtype == mx.float64:  # which the transform does not take
+        mixed = y @ mx.hadamard_transform(mx.eye(y.shape[-1]), 1.0).astype(mx.float64) * size
+    else:
+        mixed = mx.hadamard_transform(y, size)
+    return a["out_scale"] * mixed + a["out_shift"]
+
+
+@choice(
+    "output",
+    "orthogonal",
+    "y = a * (concat(heads) Q) + b",
+    source="the control of output=hadamard",
+    weights={**_FIXED, "fixed": lambda c: FixedMixing(c.d_out)},
+    init=_fixed_init,
+    multiply_adds=lambda c: c.d_out**2,
+    refuses=_fixed_refuses,
+)
+def orthogonal_output(
+    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
+) -> Float[mx.array, "B T d_out"]:
+    """A fixed random rotation in the place of the Hadamard matrix."""
+    return a["out_scale"] * a["fixed"](merge_heads(heads)) + a["out_shift"]
