@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from click.core import ParameterSource
 
-from mlx_attn.cli.main import INTERRUPTED, TIMEOUT, Asked, check_environment, orderly, read_settings
+from mlx_attn.cli.main import INTERRUPTED, TIMEOUT, StopRequested, check_environment, graceful_interrupt, read_settings
 from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.training.config import RESUMABLE, Settings, layer_from, resolve, settings_from
@@ -66,7 +66,7 @@ class Manner:
 
 
 def run_orderly(
-    follow: Callable[[Asked], str], what_is_saved: Callable[[], str], display: "Display"
+    follow: Callable[[StopRequested], str], what_is_saved: Callable[[], str], display: "Display"
 ) -> None:
     """Train to the end, or until interrupted.
 
@@ -79,7 +79,7 @@ def run_orderly(
 
     announce = "finishing this step; Ctrl-C again quits at once"
     try:
-        with orderly(lambda: display.message(announce)) as asked:
+        with graceful_interrupt(lambda: display.message(announce)) as asked:
             reason = follow(asked)
     except KeyboardInterrupt:
         display.message(what_is_saved())
@@ -425,7 +425,7 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
     """Train to the end, or until interrupted."""
     from mlx_attn.training.show import follow, what_is_saved
 
-    def to_the_end(asked: Asked) -> str:
+    def to_the_end(asked: StopRequested) -> str:
         reason = follow(trainer, corpus.tokenizer, display, asked)
         # mlx.launch ends all ranks when the first one ends before its time: not before rank 0 has
         # saved and said all.
