@@ -22,6 +22,7 @@ from mlx_attn.errors import ConfigError, RunError, did_you_mean
 from mlx_attn.files import unwritable, write_text
 from mlx_attn.model.config import config_from, saved_settings
 from mlx_attn.model.gpt import GPT
+from mlx_attn.plugins import check_plugins
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 
 RUNS = Path("runs")
@@ -74,7 +75,9 @@ class Run:
 
         Raises:
             RunError: The weights are missing, damaged, or of another configuration.
+            ConfigError: A plugin that it uses is not loaded.
         """
+        check_plugins(self.settings)
         weights = weights or self.weights
         arrays, _ = load_arrays(weights)
         try:

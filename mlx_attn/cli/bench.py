@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.attention.config import MAPS, VARIANTS
-from mlx_attn.cli.options import PREFIX, Named, Section, SectionedCommand, options_from
+from mlx_attn.cli.options import (
+    PREFIX,
+    Named,
+    Section,
+    SectionedCommand,
+    options_from,
+    plugin_option,
+)
 from mlx_attn.model.config import BLOCKS, PRESETS, GPTConfig, find_preset
 from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig, resolve
 
@@ -149,6 +156,7 @@ command = SectionedCommand(
         Section(
             ["--block"], section="Sizes", type=Named(BLOCKS), metavar="NAME", help="book or modern"
         ),
+        plugin_option(),
         *options_from(GPTConfig, "Sizes", {}, frozenset(MAPS)),
         *options_from(TrainConfig, "Training step", {}, _NOT_MEASURED),
     ],

@@ -13,8 +13,8 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.cli.main import INTERRUPTED, check_environment
-from mlx_attn.cli.options import TRAIN_OPTIONS, Section, SectionedCommand
-from mlx_attn.cli.processes import connect, prefix_errors
+from mlx_attn.cli.options import TRAIN_OPTIONS, Section, SectionedCommand, plugin_option
+from mlx_attn.cli.train import connected, named
 
 if TYPE_CHECKING:
     from mlx_attn.compare.comparison import ComparisonRun
@@ -113,6 +113,7 @@ _OWN_OPTIONS: list[click.Option] = [
         help="trainings that differ in seed and rate as one mapped step: on, off, or on a GPU what "
         "a short trial finds faster",
     ),
+    plugin_option(),
     _running(["--dry-run", "-n"], is_flag=True, help="show the plan and stop"),
     _running(["--json", "as_json"], is_flag=True, help="the result as one JSON object"),
     _running(["--quiet", "-q"], is_flag=True, help="no progress"),
@@ -166,8 +167,8 @@ def compare(
 
     check_environment()
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
-    ranks = connect()
-    with prefix_errors(ranks):
+    ranks = connected()
+    with named(ranks):
         directory = out or _RUNS / protocol.name
         # A plan takes no time, and so times no mapped step.
         together = "off" if dry_run and together == "auto" else together

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from mlx_attn.cli.options import takes_plugins
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ Examples:
 """
 
 
+@takes_plugins
 @click.command(epilog=_EXAMPLES)
 @run_argument
 @click.option("--to", type=_Form(), help="The form to convert to; --list shows them.")

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,13 +21,13 @@ from mlx_attn import __version__, blas
 from mlx_attn.cli.options import INTERRUPTED, PREFIX
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
 
-StopRequested = Callable[[], bool]
+Asked = Callable[[], bool]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
+def orderly(announce: Callable[[], None]) -> Iterator[Asked]:
     """Catch Ctrl-C, SIGTERM and a closed terminal; gives a function that says whether one came.
 
     What the shell has us ignore stays ignored, such as the closed terminal under `nohup`.
@@ -195,10 +196,13 @@ class LazyGroup(click.Group):
             # The reader of a pipe, such as `head`, is gone: nothing to say and nobody to hear it.
             discard_unread()
             ctx.exit(0)
-        except OSError as error:
-            if error.errno not in _FULL:
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise click.ClickException(f"the output cannot be written: {error}") from error
+            plugins = sys.modules.get("mlx_attn.plugins")  # where none is loaded, none can fail
+            if plugins is None or not (line := plugins.plugin_error(error)):
                 raise
-            raise click.ClickException(f"the output cannot be written: {error}") from error
+            raise click.ClickException(line) from error
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line and exit; an error is one line, an interruption exits with 130."""
@@ -242,4 +246,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character shows a question mark instead.
         sys.stdout.reconfigure(errors="replace")
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
     group.main(arguments, prog_name=NAME)

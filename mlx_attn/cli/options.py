@@ -5,7 +5,7 @@ layers below it show through.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -54,12 +54,61 @@ class Section(click.Option):
         return super().get_error_hint(ctx) + (f" (or {self.envvar})" if given else "")
 
 
+PLUGIN = "plugin"
+
+
+class Variant(Section):
+    """The option that names a variant; its help names those of the user's files too."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The flag and what it is for."""
+        record = super().get_help_record(ctx)
+        own = ", ".join(name for name in VARIANTS if name not in _BUILT_IN)
+        return (record[0], f"{record[1]}; yours: {own}") if record and own else record
+
+
+_BUILT_IN = frozenset(VARIANTS)  # no file was loaded before this one
+
+
+def load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[str | Path]) -> None:
+    """Register what a user's files hold, before any other option is looked at."""
+    if files:
+        from mlx_attn import plugins
+
+        plugins.load_plugins(files)
+
+
+def plugin_option() -> Section:
+    """The option that names a user's files; a command's function is not given it."""
+    return Section(
+        ["--plugin", PLUGIN],
+        section="The run",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        is_eager=True,
+        expose_value=False,
+        callback=load_plugins,
+        metavar="FILE",
+        help="a Python file with your own choices and variants; repeatable",
+        envvar=PREFIX + "PLUGINS",
+    )
+
+
+def takes_plugins(command: click.Command) -> click.Command:
+    """Add the option to a command."""
+    command.params.append(plugin_option())
+    return command
+
+
 class SectionedCommand(click.Command):
     """A command whose help groups its options under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options, heading by heading, in the order of their first option."""
         sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if parameter.name == PLUGIN:  # help comes before the environment is looked at
+                load_plugins(ctx, parameter, parameter.value_from_envvar(ctx) or ())
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record:
@@ -119,8 +168,8 @@ _NAMES = {**_ATTENTION, **model.CHOICES, **training.CHOICES}
 _TYPES: dict[str, click.ParamType] = {key: Named(names) for key, names in _NAMES.items()}
 
 
-def _named(flag: str, names: tuple[str, ...], text: str) -> Section:
-    return Section(
+def _named(flag: str, names: Iterable[str], text: str, kind: type[Section] = Section) -> Section:
+    return kind(
         [flag],
         section="What to train",
         type=Named(names),
@@ -144,7 +193,7 @@ def _run_option(*names: str, text: str, **attributes: Any) -> Section:
 _PATH = click.Path(path_type=Path)
 
 TRAIN_OPTIONS: list[click.Option] = [
-    _named("--variant", tuple(VARIANTS), "attention by name; `mlx-attn variants` lists them"),
+    _named("--variant", VARIANTS, "attention by name; `mlx-attn variants` lists them", Variant),
     _named("--preset", tuple(PRESETS), f"settings that belong together: {', '.join(PRESETS)}"),
     _named(
         "--block", tuple(model.BLOCKS), f"norm, activation and biases: {' or '.join(model.BLOCKS)}"
@@ -168,6 +217,7 @@ TRAIN_OPTIONS: list[click.Option] = [
         type=click.Choice(("auto", "on", "off")),
         text="replicas as one mapped step (on), in turn (off), or what a short trial finds faster",
     ),
+    plugin_option(),
     _run_option("--config", type=_PATH, metavar="FILE", text="settings in a TOML file"),
     _run_option("--dry-run", "-n", is_flag=True, text="show the plan and stop"),
     _run_option("--json", "as_json", is_flag=True, text="one JSON object a line on stdout"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.main import INTERRUPTED
+from mlx_attn.cli.options import takes_plugins
 from mlx_attn.cli.sample import run_argument
 from mlx_attn.errors import ConfigError
 
@@ -28,6 +29,7 @@ Examples:
 """
 
 
+@takes_plugins
 @click.command(epilog=_EXAMPLES)
 @run_argument
 @click.option("--prompt", "-p", metavar="TEXT", help="Text to read; - reads stdin.")
@@ -72,8 +74,8 @@ def _show_probe(
     from mlx_attn.probe import heads, show
     from mlx_attn.ui.terminal import stdout_console
 
-    tokens = _tokens(run, prompt, windows)
-    found = heads.probe(run.load_model(), tokens)
+    model = run.load_model()
+    found = heads.probe(model, _tokens(run, prompt, windows))
     files = _write(run, found, prompt is not None, html, figures)
     if as_json:
         click.echo(json.dumps({"run": str(run.path), **show.record(found), "files": files}))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.options import INTERRUPTED
+from mlx_attn.cli.options import INTERRUPTED, takes_plugins
 from mlx_attn.cli.sample import run_argument, sampling_options
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ Examples:
 """
 
 
+@takes_plugins
 @click.command(epilog=_EXAMPLES)
 @run_argument
 @sampling_options

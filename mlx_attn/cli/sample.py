@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from mlx_attn.cli.options import INTERRUPTED, PREFIX
+from mlx_attn.cli.options import INTERRUPTED, PREFIX, takes_plugins
 from mlx_attn.errors import RunError
 from mlx_attn.sampling.config import SamplerConfig
 
@@ -72,6 +72,7 @@ Examples:
 """
 
 
+@takes_plugins
 @click.command(epilog=_EXAMPLES)
 @run_argument
 @_option("--prompt", "-p", default="", metavar="TEXT", help="Text to go on from; - reads stdin.")

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.attention.config import MAPS, VARIANTS
-from mlx_attn.cli.options import PREFIX, Named, Section, SectionedCommand, options_from
+from mlx_attn.cli.options import (
+    PREFIX,
+    Named,
+    Section,
+    SectionedCommand,
+    options_from,
+    plugin_option,
+)
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS, GPTConfig, config_from, find_preset
 from mlx_attn.training.config import DEFAULT_PRESET, resolve
@@ -95,6 +102,7 @@ command = SectionedCommand(
             envvar=PREFIX + "PRESET",
         ),
         Section(["--json", "as_json"], section="What to show", is_flag=True, help="as JSON"),
+        plugin_option(),
         *options_from(GPTConfig, "Sizes", {}, frozenset(MAPS)),
     ],
     help=variants.__doc__,

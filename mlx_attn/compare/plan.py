@@ -13,6 +13,7 @@ from mlx_attn import __version__
 from mlx_attn.attention.config import find_variant
 from mlx_attn.errors import ConfigError, did_you_mean
 from mlx_attn.model.config import GPTConfig
+from mlx_attn.plugins import used_plugins
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.text.tasks import TASKS
 from mlx_attn.training.config import Settings, TrainConfig, expanded, resolve
@@ -204,6 +205,7 @@ class Trial:
         lr_scale: The factor that they were scaled with, for people.
         text: Digest of the text that is trained on.
         repeat: Counts trainings that are the same on purpose, to see whether they end the same.
+        plugins: Path, digest and names of the user's files that its attention needs.
     """
 
     arm: str
@@ -211,6 +213,7 @@ class Trial:
     lr_scale: float
     text: str
     repeat: int = 0
+    plugins: Sequence[Mapping[str, Any]] = ()
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -224,8 +227,11 @@ class Trial:
     def digest(self) -> str:
         """Names the training: the same settings, versions and kind of device, the same digest."""
         versions = (__version__, version("mlx"), mx.default_device().type.name)
-        facts = json.dumps([versions, self.settings, self.text, self.repeat], sort_keys=True)
-        return hashlib.blake2b(facts.encode(), digest_size=12).hexdigest()
+        facts: list[Any] = [versions, self.settings, self.text, self.repeat]
+        if self.plugins:
+            facts.append([plugin["sha256"] for plugin in self.plugins])
+        text = json.dumps(facts, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: str) -> Trial:
@@ -238,7 +244,7 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     reports = {"eval_every": evaluated, "track": every, "log_every": every}
     recipe = replace(training, seed=seed, **rates, **reports).as_dict()
     flat = {"preset": settings.preset, **settings.model, **recipe, **asdict(settings.text)}
-    return Trial(arm, flat, lr_scale, text)
+    return Trial(arm, flat, lr_scale, text, plugins=used_plugins(settings.model))
 
 
 def corpus_of(settings: Settings) -> Corpus:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlx_attn import plugins
 from mlx_attn.attention.attention import on_gpu
 from mlx_attn.compare.plan import Trial, corpus_of
 from mlx_attn.compare.result import Comparison, Tuning
@@ -202,13 +203,20 @@ def _begin_worker() -> None:
 
 
 def _work(folder: Path, trials: Sequence[Trial]) -> None:
-    """Train in a worker; several trials are one mapped step."""
+    """Train in a worker, with the user's files; several trials are one mapped step."""
     store = Store(folder)
-    if len(trials) > 1:
-        for trial, outcome in train_together(trials):
-            store[trial] = outcome
-    elif outcome := train_trial(trials[0]):
-        store[trials[0]] = outcome
+    for trial in trials:
+        plugins.load_recorded(trial.plugins)
+    try:
+        if len(trials) > 1:
+            for trial, outcome in train_together(trials):
+                store[trial] = outcome
+        elif outcome := train_trial(trials[0]):
+            store[trials[0]] = outcome
+    except Exception as error:
+        if line := plugins.plugin_error(error):
+            raise RunError(line) from error
+        raise
 
 
 class DistributedRunner(Runner):

@@ -70,6 +70,7 @@ class Store:
         diverged = isinstance(outcome, Diverged)
         result = {"diverged": outcome.message} if diverged else {"training": asdict(outcome)}
         record = {"arm": trial.arm, "settings": dict(trial.settings), **result}
+        record |= {"plugins": [*trial.plugins]} if trial.plugins else {}
         self.keep(trial, json.dumps(record, indent=1, sort_keys=True) + "\n")
 
     def text(self, trial: Trial) -> str:

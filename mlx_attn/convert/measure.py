@@ -22,6 +22,7 @@ from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.convert.table import find_conversion
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.plugins import used_plugins
 from mlx_attn.runs import Run, check_free, create_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.config import settings_from, variant_name
@@ -253,7 +254,10 @@ def convert_run(
     )
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
     changed = {"model": after.config.as_dict(), "variant": outcome.after.variant}
-    new = create_run(out, {**run.settings, **changed, "converted": facts}, overwrite)
+    kept = {key: value for key, value in run.settings.items() if key != "plugins"}
+    if plugins := used_plugins(changed["model"]):
+        kept["plugins"] = plugins
+    new = create_run(out, {**kept, **changed, "converted": facts}, overwrite)
     run.load_tokenizer().save(new.path)
     new.save_model(after)
     trainer = Trainer(settings_from(new.settings, {}), corpus)

@@ -16,6 +16,7 @@ from mlx_attn.model.config import (
     find_preset,
     saved_settings,
 )
+from mlx_attn.plugins import check_plugins, used_plugins
 
 CHOICES = {
     "optimizer": ("adamw", "muon"),
@@ -163,12 +164,14 @@ class Settings:
 
     def record(self, config: GPTConfig, **facts: Any) -> dict[str, Any]:
         """What config.json holds."""
+        plugins = used_plugins(self.model)
         return {
             "preset": self.preset,
             "variant": self.variant,
             "model": config.as_dict(),
             "training": self.training.as_dict(),
             "text": asdict(self.text),
+            **({"plugins": plugins} if plugins else {}),
             **facts,
         }
 
@@ -183,6 +186,7 @@ def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Sett
     Raises:
         ConfigError: A value cannot work, or cannot change.
     """
+    check_plugins(record)
     changes = expanded(changes)
     _check_resumable(record, changes)
     training, text = keys_of(TrainConfig), keys_of(TextConfig)
@@ -200,6 +204,7 @@ def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Sett
 
 def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a config.json holds, as a layer for `resolve`."""
+    check_plugins(record)
     model = {key: value for key, value in record["model"].items() if key != "vocab_size"}
     preset = {"preset": record["preset"]} if record.get("preset") in PRESETS else {}
     return {**preset, **model, **record["training"], **record["text"]}

@@ -1,0 +1,243 @@
+"""A user's own choices and variants: Python files that are named with `--plugin FILE`.
+
+A file is imported only when it is named, from the very bytes that its digest is of. A run records
+the path, digest and names of the files that its model uses; reading the run never imports them.
+"""
+
+import hashlib
+import importlib.abc
+import importlib.util
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlx_attn.attention.config import CHOICES, MAPS, VARIANTS, choice_of
+from mlx_attn.errors import ConfigError, RunError
+
+_MODULE = "mlx_attn_plugin_"
+_SHORT = 12  # hexadecimal digits of a digest that people see
+
+
+class PluginChanged(UserWarning):
+    """A run is read with another version of a plugin than it was trained with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """An imported file.
+
+    Attributes:
+        path: Where it lies.
+        sha256: Digest of its bytes.
+        names: What it registered: "logits=NAME" for a choice, "variant=NAME" for a variant.
+    """
+
+    path: Path
+    sha256: str
+    names: tuple[str, ...]
+
+    def record(self, names: Iterable[str]) -> dict[str, Any]:
+        """What a run keeps of it."""
+        return {"path": str(self.path), "sha256": self.sha256, "names": sorted(names)}
+
+
+_loaded: dict[Path, Plugin] = {}
+
+
+def load_plugins(paths: Iterable[str | Path]) -> list[Plugin]:
+    """Import files that register choices and variants; the same file again changes nothing.
+
+    A file that has changed since it was loaded replaces what it registered then.
+
+    Raises:
+        RunError: A file cannot be read.
+        ConfigError: A file raises, registers nothing, or a name that is taken or cannot be typed.
+    """
+    return [_load(Path(path).expanduser().resolve()) for path in paths]
+
+
+def _load(path: Path) -> Plugin:
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"plugin {path}: cannot be read ({error.strerror or error})") from error
+    digest = hashlib.sha256(source).hexdigest()
+    for plugin in _loaded.values():
+        if plugin.sha256 == digest:
+            return plugin
+    choice_of("score", MAPS["score"])  # so that all built-in names are taken already
+    if path in _loaded:
+        _forget(_loaded.pop(path).names)
+    before = _registered()
+    try:
+        _execute(path, source, digest)
+        names = tuple(name for name in _registered() if name not in before)
+        _check(path, names)
+    except BaseException:
+        _forget(name for name in _registered() if name not in before)
+        sys.modules.pop(_MODULE + digest, None)
+        raise
+    plugin = _loaded[path] = Plugin(path, digest, names)
+    return plugin
+
+
+def unload_plugins() -> None:
+    """Take back what all files registered."""
+    for plugin in _loaded.values():
+        _forget(plugin.names)
+    _loaded.clear()
+
+
+class _Source(importlib.abc.SourceLoader):
+    """Imports bytes that were read already, so that no bytecode of another version is used."""
+
+    def __init__(self, path: Path, source: bytes):
+        self._path, self._source = str(path), source
+
+    def get_filename(self, fullname: str) -> str:
+        return self._path
+
+    def get_data(self, path: str | bytes) -> bytes:
+        if path != self._path:
+            raise OSError("no bytecode is kept")
+        return self._source
+
+
+def _execute(path: Path, source: bytes, digest: str) -> None:
+    """Run the file as a module of a private name."""
+    loader = _Source(path, source)
+    spec = importlib.util.spec_from_loader(_MODULE + digest, loader, origin=str(path))
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_MODULE + digest] = module  # where dataclasses look for it
+    try:
+        loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(_line_about(error, path)) from error
+
+
+def _line_about(error: BaseException, path: Path) -> str:
+    """File, line and error, in one line."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        line, what = error.lineno, error.msg
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((f.lineno for f in reversed(frames) if f.filename == str(path)), None)
+        what = " ".join(str(error).split())
+    kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+    return f"plugin {path}, line {line}: {kind}{what}"
+
+
+def plugin_error(error: BaseException) -> str | None:
+    """The line about an error that a plugin's code raised later; None where it was not a plugin."""
+    files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    path = next((path for path in _loaded if str(path) in files), None)
+    return path and _line_about(error, path)
+
+
+def _check(path: Path, names: tuple[str, ...]) -> None:
+    if not names:
+        raise ConfigError(
+            f"plugin {path} registers nothing: call register(Variant(...)), or decorate a function "
+            "with @choice(...)"
+        )
+    for name in names:
+        kind, _, word = name.partition("=")
+        letters = r"[a-z0-9-]+" if kind == "variant" else r"[a-z0-9_-]+"
+        if not re.fullmatch(letters, word):
+            also = "" if kind == "variant" else " and underscores"
+            raise ConfigError(
+                f"plugin {path}: the {kind} '{word}' cannot be typed: use small letters, digits, "
+                f"hyphens{also}"
+            )
+        if kind == "variant":
+            try:
+                for map_name, chosen in VARIANTS[word].maps.items():
+                    choice_of(map_name, chosen)
+            except ConfigError as error:
+                raise ConfigError(f"plugin {path}: variant '{word}': {error}") from error
+
+
+def _registered() -> list[str]:
+    choices = [f"{kind}={name}" for kind, table in CHOICES.items() for name in table]
+    return [*choices, *(f"variant={name}" for name in VARIANTS)]
+
+
+def _forget(names: Iterable[str]) -> None:
+    tables: dict[str, dict[str, Any]] = {"variant": VARIANTS, **CHOICES}
+    for name in list(names):
+        kind, _, word = name.partition("=")
+        tables[kind].pop(word, None)
+
+
+def used_plugins(model: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Path, digest and used names of the loaded files whose choices a model's settings name."""
+    words = {f"{key}={word}" for key in MAPS for word in str(model.get(key, "")).split("+")}
+    found = [(plugin, words & {*plugin.names}) for plugin in _loaded.values()]
+    return [plugin.record(names) for plugin, names in found if names]
+
+
+def check_plugins(settings: Mapping[str, Any]) -> None:
+    """Refuse the settings of a run without the files that it was trained with.
+
+    Where another version of a file is loaded, that is a `PluginChanged` warning.
+
+    Raises:
+        ConfigError: A file is not loaded; it is named, with what to type.
+    """
+    missing = list(_missing(settings.get("plugins", ())))
+    if missing:
+        files = " and ".join(f"{_name(old)} (sha256 {_short(old)})" for old in missing)
+        flags = " ".join(f"--plugin {_place(old)}" for old in missing)
+        raise ConfigError(f"this run uses {files}: add {flags}")
+
+
+def _missing(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The recorded files that are not loaded; warns of those that are another version now."""
+    by_digest = {plugin.sha256 for plugin in _loaded.values()}
+    there = {*_registered()}
+    for old in records:
+        if old["sha256"] in by_digest:
+            continue
+        if not {*old["names"]} <= there:
+            yield old
+            continue
+        owners = [p for p in _loaded.values() if {*p.names} & {*old["names"]}]
+        now = f"sha256 {owners[0].sha256[:_SHORT]}" if owners else "built in"
+        message = (
+            f"{_name(old)} has changed since this run was trained (sha256 {_short(old)} then, "
+            f"{now} now): the model may compute something else; --plugin with the original file "
+            "computes what was trained"
+        )
+        warnings.warn(message, PluginChanged, stacklevel=4)
+
+
+def load_recorded(records: Iterable[Mapping[str, Any]]) -> None:
+    """Load files that this command was given, in another process of its own.
+
+    Raises:
+        RunError: A file has changed meanwhile.
+    """
+    for old in records:
+        (plugin,) = load_plugins([old["path"]])
+        if plugin.sha256 != old["sha256"]:
+            raise RunError(f"plugin {old['path']} has changed since the comparison began")
+
+
+def _name(record: Mapping[str, Any]) -> str:
+    return Path(record["path"]).name
+
+
+def _short(record: Mapping[str, Any]) -> str:
+    return record["sha256"][:_SHORT]
+
+
+def _place(record: Mapping[str, Any]) -> str:
+    """Where the file was, if it is there still."""
+    path = Path(record["path"])
+    return str(path) if path.is_file() else f"PATH/{path.name}"

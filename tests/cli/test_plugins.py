@@ -1,0 +1,263 @@
+"""`--plugin FILE`: a user's own attention, from training to talk, through the command line."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlx_attn import plugins
+from mlx_attn.attention.config import CHOICES, VARIANTS
+from mlx_attn.compare.plan import make_trial
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.plugins import PluginChanged, load_plugins, unload_plugins
+from mlx_attn.training.config import resolve
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TALKING = EXAMPLES / "talking_heads.py"
+
+VARIANT = """
+from mlx_attn.attention.config import Variant, register
+register(Variant(name={name!r}, score={score!r}, formula="", summary=""))
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_plugins():
+    """Every test begins and ends with the built-in tables."""
+    unload_plugins()
+    before = {kind: [*table] for kind, table in CHOICES.items()}, [*VARIANTS]
+    yield
+    unload_plugins()
+    assert all({*names} <= {*CHOICES[kind]} for kind, names in before[0].items())
+    assert [*VARIANTS] == before[1]
+
+
+@pytest.fixture
+def talk(workshop) -> Path:
+    """The example's own copy in the working directory."""
+    return Path(shutil.copy(TALKING, workshop / "talk.py"))
+
+
+@pytest.fixture
+def trained(train, talk) -> Path:
+    """A run of talk heads; the file is forgotten again."""
+    result = train("--plugin", str(talk), "--variant", "talk", "--out", "runs/talk")
+    assert result.exit_code == 0, result.output
+    unload_plugins()
+    return Path("runs/talk")
+
+
+def file(text: str, name: str = "mine.py") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+# What a run says of its files.
+
+
+def test_a_run_records_the_files_that_it_uses(trained, talk):
+    settings = json.loads((trained / "config.json").read_text())
+    (plugin,) = settings["plugins"]
+    assert settings["variant"] == "talk"
+    assert plugin["path"] == str(talk.resolve())
+    assert plugin["names"] == ["logits=talk", "mixing=talk"]
+    assert len(plugin["sha256"]) == 64
+
+
+def test_a_run_that_uses_none_of_a_file_records_nothing(train, talk):
+    assert train("--plugin", str(talk), "--out", "runs/plain").exit_code == 0
+    assert "plugins" not in json.loads(Path("runs/plain/config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sample", "runs/talk", "--max-tokens=3"],
+        ["repl", "runs/talk", "--max-tokens=3"],
+        ["probe", "runs/talk"],
+        ["convert", "runs/talk", "--to=merged"],
+        ["train", "--resume=runs/talk", "--steps=8"],
+        ["train", "--init-from=runs/talk", "--steps=8"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_reading_a_run_needs_the_file_and_runs_none_unasked(
+    trained, talk, run_command, arguments
+):
+    refused = run_command(*arguments, input="the cat\n")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("Error: this run uses talk.py (sha256 ")
+    assert f"add --plugin {talk.resolve()}" in refused.stderr
+    assert not plugins._loaded
+    given = run_command(*arguments, "--plugin", str(talk), input="the cat\n")
+    assert given.exit_code == 0, given.output
+
+
+def test_the_environment_names_files_too(trained, talk, run_command, monkeypatch):
+    monkeypatch.setenv("MLX_ATTN_PLUGINS", str(talk))
+    assert run_command("sample", "runs/talk", "--max-tokens=3").exit_code == 0
+
+
+def test_a_file_that_is_gone_is_still_named(trained, talk, run_command):
+    talk.unlink()
+    assert "add --plugin PATH/talk.py" in run_command("sample", "runs/talk").stderr
+
+
+def test_a_changed_file_is_noticed(trained, talk, run_command):
+    talk.write_text(talk.read_text() + "# improved\n")
+    with pytest.warns(PluginChanged, match="talk.py has changed since this run was trained"):
+        result = run_command("sample", "runs/talk", "--max-tokens=3", "--plugin", "talk.py")
+    assert result.exit_code == 0
+
+
+def test_the_warning_is_one_line_on_stderr(trained, talk):
+    talk.write_text(talk.read_text() + "# improved\n")
+    command = ["sample", "runs/talk", "--max-tokens=3", "--plugin", "talk.py"]
+    shown = subprocess.run(
+        [sys.executable, "-m", "mlx_attn", *command], capture_output=True, text=True, timeout=120
+    )
+    assert shown.returncode == 0, shown.stderr
+    start = "Warning: talk.py has changed since this run was trained (sha256 "
+    assert start in shown.stderr
+    assert "PluginChanged" not in shown.stderr
+
+
+# Comparing.
+
+SMALL = ["--budgets=steps", "--no-tune", "--seeds=2", "--no-noise", "--quiet"]
+NOT_COMPARED = ("--eval-every=3", "--log-every=2")
+
+
+@pytest.fixture
+def compare(run_command, tiny_flags, talk):
+    """Compares standard attention with talk heads; returns the trainings that are kept."""
+    sizes = [flag for flag in tiny_flags if flag not in NOT_COMPARED]
+
+    def run(*flags: str) -> set[str]:
+        names = ["--variants=standard,talk", "--out=runs/both"]
+        result = run_command("compare", "--plugin=talk.py", *names, *sizes, *SMALL, *flags)
+        assert result.exit_code == 0, result.output
+        return {path.name for path in Path("runs/both/trainings").iterdir()}
+
+    return run
+
+
+def test_a_comparison_trains_it_in_its_workers_and_nothing_twice(compare):
+    first = compare()
+    assert len(first) == 4
+    assert compare() == first
+
+
+def test_trainings_with_another_version_of_a_file_are_others(workshop, talk):
+    def digest(variant: str) -> str:
+        load_plugins([talk])
+        return make_trial("arm", resolve({"variant": variant}), 0, 1.0, "text").digest
+
+    before = {variant: digest(variant) for variant in ("standard", "talk")}
+    assert before["talk"] == digest("talk")
+    talk.write_text(talk.read_text() + "# improved\n")
+    assert before["talk"] != digest("talk")
+    assert before["standard"] == digest("standard")
+
+
+def test_an_error_in_a_worker_names_the_file(workshop, run_command, tiny_flags):
+    sizes = [flag for flag in tiny_flags if flag not in NOT_COMPARED]
+    broken = TALKING.read_text().replace("bgij,gh->bhij", "bgij,jh->bhij", 1)
+    file(broken, "broken.py")
+    arguments = ["--plugin=broken.py", "--variants=standard,talk", *sizes, *SMALL]
+    result = run_command("compare", *arguments)
+    assert result.exit_code == 1
+    assert re.search(r"broken\.py, line \d+: ValueError", result.stderr)
+
+
+# What is shown.
+
+
+def test_variants_and_help_show_it(workshop, talk, run_command):
+    rows = json.loads(run_command("variants", "--plugin=talk.py", "--json").stdout)["variants"]
+    assert rows[-1]["name"] == "talk"
+    assert rows[-1]["cost"]["parameters"] > rows[0]["cost"]["parameters"]
+    shown = run_command("train", "--plugin=talk.py", "--help").stdout
+    assert "yours: talk" in " ".join(shown.split())
+
+
+def test_help_shows_what_the_environment_names(workshop, talk, run_command, monkeypatch):
+    monkeypatch.setenv("MLX_ATTN_PLUGINS", str(talk))
+    assert "yours: talk" in " ".join(run_command("train", "--help").stdout.split())
+
+
+def test_the_shell_completes_it(talk):
+    words = "mlx-attn train --plugin talk.py --variant ta"
+    shown = subprocess.run(
+        [sys.executable, "-m", "mlx_attn"],
+        env={"_MLX_ATTN_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
+        | {"PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "plain,talk" in shown.stdout.split()
+
+
+def test_choices_compose_with_flags(workshop, talk, train):
+    mixed = ["--variant=merged", "--mixing=talk", "--no-out-proj"]
+    result = train("--plugin=talk.py", *mixed, "--out=runs/mixed")
+    assert result.exit_code == 0, result.output
+    assert json.loads(Path("runs/mixed/config.json").read_text())["plugins"][0]["names"] == [
+        "mixing=talk"
+    ]
+
+
+# Files that cannot be used.
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("x = 1\n\ny = x / 0\n", "line 3: ZeroDivisionError: division by zero"),
+        ("def f(:\n", "line 1: SyntaxError: invalid syntax"),
+        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
+        ("x = 1\n", "registers nothing"),
+        (VARIANT.format(name="standard", score="separate"), "line 3: 'standard' is registered"),
+        (VARIANT.format(name="two_words", score="separate"), "'two_words' cannot be typed"),
+        (VARIANT.format(name="own", score="sepparate"), "variant 'own': score='sepparate' must be"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(workshop, run_command, text, complaint):
+    result = run_command("variants", "--plugin", file(text))
+    assert result.exit_code == 2
+    assert f"{Path('mine.py').resolve()}" in result.stderr
+    assert complaint in result.stderr
+    assert not plugins._loaded
+
+
+def test_a_file_that_is_missing_is_named(workshop, run_command):
+    result = run_command("variants", "--plugin=nowhere.py")
+    assert result.exit_code == 1
+    assert "nowhere.py: cannot be read (No such file or directory)" in result.stderr
+
+
+def test_two_files_cannot_register_one_name(workshop):
+    load_plugins([file(VARIANT.format(name="own", score="separate"), "one.py")])
+    with pytest.raises(ConfigError, match=r"two\.py, line 3: 'own' is registered already"):
+        load_plugins([file(VARIANT.format(name="own", score="merged"), "two.py")])
+
+
+def test_a_file_is_imported_once_and_replaced_when_it_changes(workshop):
+    (first,) = load_plugins([file(VARIANT.format(name="own", score="separate"))])
+    assert load_plugins(["mine.py"]) == [first]
+    load_plugins([file(VARIANT.format(name="own", score="merged"))])
+    assert VARIANTS["own"].score == "merged"
+    assert not list(Path().glob("__pycache__"))
+
+
+def test_a_worker_refuses_a_file_that_changed_meanwhile(workshop):
+    (loaded,) = load_plugins([file(VARIANT.format(name="own", score="separate"))])
+    record = loaded.record(["variant=own"])
+    file(VARIANT.format(name="own", score="merged"))
+    with pytest.raises(RunError, match="has changed since the comparison began"):
+        plugins.load_recorded([record])
