@@ -23,8 +23,4 @@ def mix_weights(a, s):
 
 
 formula = "w_h = sum_g R_gh softmax(sum_f P_fg score_f)"
-register(
-    Variant(
-        name="talk", logits="talk", mixing="talk", formula=formula, summary="heads mix"
-    )
-)
+register(Variant(name="talk", logits="talk", mixing="talk", formula=formula, summary="heads mix"))

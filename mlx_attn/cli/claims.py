@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlx_attn.cli.main import INTERRUPTED, check_environment
-from mlx_attn.cli.train import connected, named
+from mlx_attn.cli.processes import connect, prefix_errors
 
 if TYPE_CHECKING:
     from mlx_attn.compare.claim import ClaimResult
@@ -109,8 +109,11 @@ def run(
         configs = (claim.config(seeds, settings) for claim in claims if claim.arms)
         return next((config.settings(config.arms[0]) for config in configs), None)
 
-    ranks = connected()
-    with named(ranks), display_for(stderr_console(), quiet or as_json, ranks.rank) as display:
+    ranks = connect()
+    with (
+        prefix_errors(ranks),
+        display_for(stderr_console(), quiet or as_json, ranks.rank) as display,
+    ):
         runner = make_runner(out, jobs, together, example, ranks)
         for claim in claims:
             display.message(f"{claim.name}: {claim.protocol}")

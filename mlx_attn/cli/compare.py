@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from mlx_attn.cli.main import INTERRUPTED, check_environment
 from mlx_attn.cli.options import TRAIN_OPTIONS, Section, SectionedCommand, plugin_option
-from mlx_attn.cli.train import connected, named
+from mlx_attn.cli.processes import connect, prefix_errors
 
 if TYPE_CHECKING:
     from mlx_attn.compare.comparison import ComparisonRun
@@ -167,8 +167,8 @@ def compare(
 
     check_environment()
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
-    ranks = connected()
-    with named(ranks):
+    ranks = connect()
+    with prefix_errors(ranks):
         directory = out or _RUNS / protocol.name
         # A plan takes no time, and so times no mapped step.
         together = "off" if dry_run and together == "auto" else together

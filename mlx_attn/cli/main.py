@@ -21,13 +21,13 @@ from mlx_attn import __version__, blas
 from mlx_attn.cli.options import INTERRUPTED, PREFIX
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
 
-Asked = Callable[[], bool]
+StopRequested = Callable[[], bool]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def orderly(announce: Callable[[], None]) -> Iterator[Asked]:
+def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
     """Catch Ctrl-C, SIGTERM and a closed terminal; gives a function that says whether one came.
 
     What the shell has us ignore stays ignored, such as the closed terminal under `nohup`.

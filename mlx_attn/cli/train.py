@@ -1,22 +1,22 @@
-"""How `mlx-attn train` trains, as its flags say: what is shown, and what an interruption does."""
+"""`mlx-attn train`: settings from every layer, the text, the trainer, and Ctrl-C.
+
+From one set of flags follows one training, a resumed one, one that starts from another run, or
+several seeds side by side; under mlx.launch each of several processes runs this command.
+"""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from mlx_attn.cli.main import INTERRUPTED, TIMEOUT, Asked, check_environment, orderly, read_settings
-from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
+from mlx_attn.cli.main import StopRequested, check_environment, graceful_interrupt, read_settings
+from mlx_attn.cli.options import INTERRUPTED, SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
+from mlx_attn.cli.processes import connect, prefix_errors
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.plugins import used_plugins
 from mlx_attn.training.config import RESUMABLE, Settings, layer_from, resolve, settings_from
@@ -31,13 +31,36 @@ if TYPE_CHECKING:
     from mlx_attn.training.trainer import Trainer
 
 
+def train(dry_run: bool, as_json: bool, quiet: bool, together: str | None, **options: Any) -> None:
+    """Train a tiny GPT with any attention.
+
+    Without options: the preset `tiny` on stories that are made on the spot, with no network. A flag
+    beats an environment variable (MLX_ATTN_STEPS for --steps), which beats the file of --config,
+    which beats the preset. Ctrl-C finishes the step, saves, and says how to go on. Under mlx.launch
+    all processes train one model: each takes its part of every batch.
+    """
+    from mlx_attn.training.show import Display
+    from mlx_attn.ui.terminal import stderr_console
+
+    check_environment()
+    ranks = connect()
+    with prefix_errors(ranks):
+        if ranks.rank:
+            display = Display(stderr_console(), "silent")
+            corpus, trainer = _new_trainer(None, display, ranks)
+            if not dry_run:
+                _train(trainer, corpus, display)
+        else:
+            _lead(ranks, OutputOptions(dry_run, as_json, quiet, together), **options)
+
+
 @dataclass(frozen=True, slots=True)
-class Manner:
+class OutputOptions:
     """Flags that change no number of a training.
 
     Attributes:
         dry_run: Show the plan and stop.
-        as_json: Reports as JSON on stdout.
+        as_json: Events as JSON on stdout.
         quiet: No progress.
         together: "on", "off", "auto" or None: whether replicas take their steps as one.
     """
@@ -47,62 +70,267 @@ class Manner:
     quiet: bool
     together: str | None
 
-    def display(self) -> "Display":
+    def display(self, seeds: Sequence[int] = ()) -> "Display":
         """The display that fits the flags and the terminal."""
         from mlx_attn.training.show import display_for
         from mlx_attn.ui.terminal import stderr_console
 
-        return display_for(self.as_json, self.quiet, stderr_console())
+        return display_for(self.as_json, self.quiet, stderr_console(), seeds)
 
-    def show_plan(self, rows: list[tuple[str, str]], facts: dict[str, Any]) -> None:
-        """The plan: before a training a message, alone a result."""
+    def show_plan(
+        self, trainers: "Sequence[Trainer]", corpus: "Corpus", together: bool | None = None
+    ) -> None:
+        """Show the plan: before a training a message, alone a result."""
+        from mlx_attn.training.show import plan_facts, plan_rows
         from mlx_attn.ui.terminal import print_rows, stderr_console, stdout_console
 
+        rows = plan_rows(trainers, corpus, together)
         if self.dry_run and self.as_json:
-            click.echo(json.dumps(facts))
+            click.echo(json.dumps(plan_facts(trainers, corpus)))
         elif self.dry_run:
             print_rows(rows, stdout_console())
         elif not (self.as_json or self.quiet):
             print_rows(rows, stderr_console())
 
 
-def run_orderly(
-    follow: Callable[[Asked], str], what_is_saved: Callable[[], str], display: "Display"
+def _lead(
+    ranks: "Distributed",
+    output: OutputOptions,
+    /,  # among the options is a setting called output
+    *,
+    resume: str | None,
+    init_from: str | None,
+    config: Path | None,
+    out: Path | None,
+    name: str | None,
+    overwrite: bool,
+    replicas: int | None,
+    **options: Any,
 ) -> None:
-    """Train to the end, or until interrupted.
+    """Do what the options of the first process ask for."""
+    from mlx_attn import runs
 
-    Args:
-        follow: Trains until the function that it is given says to stop; says why it ended.
-        what_is_saved: What to say when the training was cut off.
-        display: Takes messages.
-    """
-    from mlx_attn.training.loop import INTERRUPTED as ASKED
+    environment, flags = _layers(options)
+    if resume:
+        if out or name or config or overwrite or init_from:
+            raise ConfigError(
+                "--resume goes on in place: leave out --out, --name, --config and --init-from"
+            )
+        if replicas:
+            raise ConfigError("--resume goes on with the seeds there are: leave out --replicas")
+        # The environment's other settings are for new runs.
+        changes = {k: v for k, v in environment.items() if k in RESUMABLE} | flags
+        _resume(resume, changes, ranks, output)
+        return
+    if init_from and "preset" in flags:
+        raise ConfigError("--init-from takes all settings from its run: leave out --preset")
+    start = runs.find_run(init_from) if init_from else None
+    below = layer_from(start.settings) if start else {}
+    settings = resolve(below, read_settings(config) if config else {}, environment, flags)
+    target = RunTarget(_new_directory(settings, out, name), overwrite, init_from)
+    if replicas:
+        _require_single_process(ranks)
+        _train_seeds(settings, replicas, target, start, output)
+    else:
+        _train_one(settings, target, start, ranks, output)
+
+
+def _require_single_process(ranks: "Distributed") -> None:
+    if ranks.size > 1:
+        raise ConfigError(
+            f"{ranks.size} ranks train one model: start several seeds without mlx.launch, or one "
+            "seed with it"
+        )
+
+
+def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the environment, and those of the flags with shorthands spelled out."""
+    source = click.get_current_context().get_parameter_source
+    given = {key: value for key, value in options.items() if value is not None}
+    shorthands = [SHORTHANDS[key] for key in SHORTHANDS if given.pop(key, False)]
+    environment = {k: v for k, v in given.items() if source(k) is ParameterSource.ENVIRONMENT}
+    flags = {k: v for k, v in given.items() if k not in environment}
+    for maps in shorthands:
+        flags |= maps
+    return environment, flags
+
+
+# One training.
+
+
+def _train_one(
+    settings: Settings,
+    target: "RunTarget",
+    start: "Run | None",
+    ranks: "Distributed",
+    output: OutputOptions,
+) -> None:
+    """Train a new run."""
+    from mlx_attn.runs import check_free
+
+    check_free(target.path, target.overwrite)
+    display = output.display()
+    corpus, trainer = _new_trainer(settings, display, ranks)
+    if start:
+        _init_from(start, corpus, trainer)
+    _show_and_train(trainer, corpus, target, display, output)
+
+
+def _resume(
+    name: str, changes: dict[str, Any], ranks: "Distributed", output: OutputOptions
+) -> None:
+    """Resume a run, or several seeds, in place, with some settings changed."""
+    from mlx_attn.runs import find_replicas, find_run
+
+    if seeds := find_replicas(name):
+        _require_single_process(ranks)
+        _resume_seeds(seeds, changes, output)
+        return
+    run = find_run(name)
+    display = output.display()
+    corpus, trainer = _new_trainer(_resumed_settings(run, changes), display, ranks)
+    _check_same_text(run, corpus)
+    trainer.resume(run)
+    _show_and_train(trainer, corpus, RunTarget(run.path), display, output)
+
+
+def _show_and_train(
+    trainer: "Trainer",
+    corpus: "Corpus",
+    target: "RunTarget",
+    display: "Display",
+    output: OutputOptions,
+) -> None:
+    """Show the plan, and train unless that is all that is wanted."""
+    if output.together:
+        raise ConfigError("--together is for several seeds: give --replicas N with it")
+    if not output.dry_run:
+        trainer.run = target.record(trainer, corpus)
+    output.show_plan([trainer], corpus)
+    if not output.dry_run:
+        _train(trainer, corpus, display)
+
+
+def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
+    from mlx_attn.training.show import follow
+
+    def to_the_end(should_stop: StopRequested) -> str:
+        reason = follow(trainer, corpus.tokenizer, display, should_stop)
+        # mlx.launch ends all ranks when the first one ends before its time: not before rank 0 has
+        # saved and said all.
+        trainer.ranks.barrier()
+        return reason
+
+    _interruptible(to_the_end, [trainer], display)
+
+
+def _interruptible(
+    follow: Callable[[StopRequested], str], trainers: "Sequence[Trainer]", display: "Display"
+) -> None:
+    """Train by `follow`, which returns why it ended; once interrupted, save and exit with 130."""
+    from mlx_attn.training import loop
+    from mlx_attn.training.show import what_is_saved
 
     announce = "finishing this step; Ctrl-C again quits at once"
     try:
-        with orderly(lambda: display.message(announce)) as asked:
-            reason = follow(asked)
+        with graceful_interrupt(lambda: display.message(announce)) as should_stop:
+            reason = follow(should_stop)
     except KeyboardInterrupt:
-        display.message(what_is_saved())
-        reason = ASKED
-    if reason == ASKED:
+        display.message(what_is_saved(trainers))
+        reason = loop.INTERRUPTED
+    if reason == loop.INTERRUPTED:
         click.get_current_context().exit(INTERRUPTED)
 
 
-def new_trainer(
+# Several seeds side by side, each in a run of its own inside of one directory.
+
+
+def _train_seeds(
+    settings: Settings, n: int, target: "RunTarget", start: "Run | None", output: OutputOptions
+) -> None:
+    """Train the settings' seed and those after it."""
+    from mlx_attn import runs
+    from mlx_attn.training.replicas import pays_off, replicas_of, with_seeds
+
+    recipes = with_seeds(settings, n)
+    seeds = [recipe.training.seed for recipe in recipes]
+    runs.check_no_run(target.path)
+    paths = [runs.seed_place(target.path, seed) for seed in seeds]
+    targets = [RunTarget(path, target.overwrite, target.init_from) for path in paths]
+    for path in paths:
+        runs.check_free(path, target.overwrite)
+    display = output.display(seeds)
+    corpus = _prepared_text(settings, display)
+    auto = output.together not in ("on", "off") and not output.dry_run
+    together = output.together == "on" or (auto and pays_off(recipes, corpus))
+    replicas = replicas_of(recipes, corpus)
+    if start:
+        for replica in replicas:
+            _init_from(start, corpus, replica)
+    _show_and_train_seeds(replicas, corpus, targets, together, display, output)
+
+
+def _resume_seeds(runs: "Sequence[Run]", changes: dict[str, Any], output: OutputOptions) -> None:
+    """Resume trainings that were begun side by side, each from where it stopped."""
+    from mlx_attn.training.replicas import replicas_of
+
+    recipes = [_resumed_settings(run, changes) for run in runs]
+    display = output.display([recipe.training.seed for recipe in recipes])
+    corpus = _prepared_text(recipes[0], display)
+    replicas = replicas_of(recipes, corpus)
+    for replica, run in zip(replicas, runs, strict=True):
+        _check_same_text(run, corpus)
+        replica.resume(run)
+    # As it was decided at the beginning, so that the numbers are the same bits.
+    before = "on" if runs[0].settings.get("together") else "off"
+    together = (output.together or before) == "on"
+    targets = [RunTarget(run.path) for run in runs]
+    _show_and_train_seeds(replicas, corpus, targets, together, display, output)
+
+
+def _show_and_train_seeds(
+    replicas: "Sequence[Replica]",
+    corpus: "Corpus",
+    targets: "Sequence[RunTarget]",
+    together: bool,
+    display: "Display",
+    output: OutputOptions,
+) -> None:
+    from mlx_attn.training.replicas import Together, in_turn
+    from mlx_attn.training.show import follow_replicas
+
+    output.show_plan(replicas, corpus, None if output.dry_run else together)
+    if output.dry_run:
+        return
+    for replica, target in zip(replicas, targets, strict=True):
+        replica.run = target.record(replica, corpus, together=together)
+    launch = Together() if together else in_turn
+    _interruptible(
+        lambda stop: follow_replicas(replicas, launch, corpus.tokenizer, display, stop),
+        replicas,
+        display,
+    )
+
+
+# Setup: the text, the trainer, the run directory.
+
+
+def _new_trainer(
     settings: Settings | None, display: "Display", ranks: "Distributed"
 ) -> "tuple[Corpus, Trainer]":
-    """The text that the settings name, and a trainer on it; None are rank 0's settings."""
+    """The text, and a trainer on it; the settings are rank 0's, which alone must give them."""
     from mlx_attn.training.trainer import Trainer
 
-    settings = settings_of_first(settings, ranks)
+    record = ranks.first(asdict(settings) if settings else None)
+    ranks.check_same("plugin", [plugin["sha256"] for plugin in used_plugins(record["model"])])
+    settings = settings or settings_from(record, {})
     if settings.text.data == "-" and ranks.size > 1:
         raise ConfigError("several ranks cannot read one standard input: name a file with --data")
-    corpus = prepared_text(settings, display)
+    corpus = _prepared_text(settings, display)
     return corpus, Trainer(settings, corpus, ranks)
 
 
-def prepared_text(settings: Settings, display: "Display") -> "Corpus":
+def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
     """The text that the settings name."""
     from mlx_attn.text.corpus import prepare
     from mlx_attn.text.show import download_lines, tokenizing_lines
@@ -119,29 +347,8 @@ def prepared_text(settings: Settings, display: "Display") -> "Corpus":
     )
 
 
-def settings_of_first(settings: Settings | None, ranks: "Distributed") -> Settings:
-    """Rank 0's settings, on every rank; rank 0 must give them."""
-    record = ranks.first(asdict(settings) if settings else None)
-    ranks.check_same("plugin", [plugin["sha256"] for plugin in used_plugins(record["model"])])
-    return settings or settings_from(record, {})
-
-
-def resumed_trainer(
-    name: str, changes: dict[str, Any], display: "Display", ranks: "Distributed"
-) -> "tuple[Corpus, Trainer]":
-    """A trainer where that of a run stopped, with some settings changed."""
-    from mlx_attn.runs import find_run
-
-    run = find_run(name)
-    settings = resumed_settings(run, changes)
-    corpus, trainer = new_trainer(settings, display, ranks)
-    check_same_text(run, corpus)
-    trainer.resume(run)
-    return corpus, trainer
-
-
-def resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
-    """The settings of a run that is to go on, with some of them changed."""
+def _resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
+    """The settings of a run that is resumed, with some of them changed."""
     if not run.checkpoint.exists():
         raise RunError(f"{run.path} has no checkpoint: there is nothing to go on from")
     settings = settings_from(run.settings, changes)
@@ -153,17 +360,26 @@ def resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
     return settings
 
 
-def starting_run(name: str, flags: dict[str, Any]) -> "tuple[Run, dict[str, Any]]":
-    """The run to start from, and its settings, which the new run's others go on top of."""
-    from mlx_attn.runs import find_run
-
-    if "preset" in flags:
-        raise ConfigError("--init-from takes all settings from its run: leave out --preset")
-    run = find_run(name)
-    return run, layer_from(run.settings)
+def _at_terminal() -> bool:
+    """Whether standard input is typed."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
-def take_over(start: "Run", corpus: "Corpus", trainer: "Trainer") -> None:
+def _check_same_text(run: "Run", corpus: "Corpus") -> None:
+    """Refuse to resume a run on another text."""
+    if corpus.digest != run.settings.get("digest"):
+        raise RunError(
+            f"{run.path} was trained on another text than {corpus.name} holds now: name the old "
+            "one with --data, or train a new run"
+        )
+    if _vocabulary(run.load_tokenizer()) != _vocabulary(corpus.tokenizer):
+        raise RunError(
+            f"{run.path} has another vocabulary than {corpus.name} gets now, perhaps from another "
+            "version of sentencepiece: train a new run"
+        )
+
+
+def _init_from(start: "Run", corpus: "Corpus", trainer: "Trainer") -> None:
     """Give the trainer the weights of another run, in the form that it trains."""
     from mlx_attn.convert.model import starting_point
 
@@ -174,7 +390,11 @@ def take_over(start: "Run", corpus: "Corpus", trainer: "Trainer") -> None:
     trainer.start_from(starting_point(start.load_model(), trainer.model.config))
 
 
-def new_directory(settings: Settings, out: Path | None, name: str | None) -> Path:
+def _vocabulary(tokenizer: "Tokenizer") -> list[bytes]:
+    return [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+
+
+def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Path:
     """Where a new run goes: as told, or a free name in runs/."""
     from mlx_attn.runs import RUNS, free_name
 
@@ -186,25 +406,12 @@ def new_directory(settings: Settings, out: Path | None, name: str | None) -> Pat
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a run lands, and what it is begun from."""
+class RunTarget:
+    """Where a run lands, and the run it starts from."""
 
     path: Path
     overwrite: bool = False
     init_from: str | None = None
-
-    def inside(self, path: Path) -> "Place":
-        """The place of one of several runs, in a directory that is no run itself."""
-        from mlx_attn.runs import check_no_run
-
-        check_no_run(self.path)
-        return replace(self, path=path)
-
-    def check(self) -> None:
-        """Refuse a place where the run must not go."""
-        from mlx_attn.runs import check_free
-
-        check_free(self.path, self.overwrite)
 
     def record(self, trainer: "Trainer", corpus: "Corpus", **more: Any) -> "Run":
         """The run directory with its settings and more facts; a new one gets the tokenizer too."""
@@ -219,222 +426,6 @@ class Place:
         run = create_run(self.path, record, self.overwrite)
         corpus.tokenizer.save(run.path)
         return run
-
-
-def _at_terminal() -> bool:
-    """Whether somebody types what standard input gives."""
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
-def check_same_text(run: "Run", corpus: "Corpus") -> None:
-    """Refuse to go on with a run on another text."""
-    if corpus.digest != run.settings.get("digest"):
-        raise RunError(
-            f"{run.path} was trained on another text than {corpus.name} holds now: name the old "
-            "one with --data, or train a new run"
-        )
-    if _vocabulary(run.load_tokenizer()) != _vocabulary(corpus.tokenizer):
-        raise RunError(
-            f"{run.path} has another vocabulary than {corpus.name} gets now, perhaps from another "
-            "version of sentencepiece: train a new run"
-        )
-
-
-def _vocabulary(tokenizer: "Tokenizer") -> list[bytes]:
-    """The bytes of every token."""
-    return [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-
-
-CHATTER = r"^\[ring\] "
-"""Twenty lines about sockets, which MLX writes when a rank is lost."""
-
-
-def connected() -> "Distributed":
-    """The ranks that this process was launched with.
-
-    Ctrl-C ends the process while it waits for the others: MLX lets no Python run meanwhile.
-    """
-    from mlx_attn.training.distributed import init_distributed
-
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        ranks = init_distributed(_patience(), _give_up)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if ranks.size > 1:
-        _leave_out(CHATTER)
-    return ranks
-
-
-@contextmanager
-def named(ranks: "Distributed") -> Iterator[None]:
-    """Errors of every rank but the first begin with its number."""
-    try:
-        yield
-    except (ConfigError, RunError) as error:
-        if not ranks.rank:
-            raise
-        raise type(error)(f"rank {ranks.rank}: {error}") from error
-
-
-def _patience() -> float:
-    from mlx_attn.training.distributed import DEFAULT_TIMEOUT
-
-    text = os.environ.get(TIMEOUT, "")
-    try:
-        seconds = float(text) if text else DEFAULT_TIMEOUT
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= threading.TIMEOUT_MAX:
-        raise ConfigError(f"{TIMEOUT}={text} must be a positive number of seconds")
-    return seconds
-
-
-def _leave_out(pattern: str) -> None:
-    """Drop such lines from what MLX itself writes to stderr; our own lines go there directly."""
-    with suppress(FileNotFoundError), os.fdopen(os.dup(2), "wb") as stderr:
-        # In a group of its own it hears no Ctrl-C and outlives us, so that no line is lost.
-        process = subprocess.Popen(
-            ["grep", "--line-buffered", "-v", pattern],
-            stdin=subprocess.PIPE,
-            stdout=stderr,
-            process_group=0,
-        )
-        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
-        assert process.stdin
-        os.dup2(process.stdin.fileno(), 2)
-
-
-def _give_up(message: str) -> NoReturn:
-    """End the process from any thread."""
-    click.echo(f"Error: {message}", err=True)
-    os._exit(1)
-
-
-def train(dry_run: bool, as_json: bool, quiet: bool, together: str | None, **options: Any) -> None:
-    """Train a tiny GPT with any attention.
-
-    Without options: the preset `tiny` on stories that are made on the spot, with no network. A flag
-    beats an environment variable (MLX_ATTN_STEPS for --steps), which beats the file of --config,
-    which beats the preset. Ctrl-C finishes the step, saves, and says how to go on. Under mlx.launch
-    all processes train one model: each takes its part of every batch.
-    """
-    from mlx_attn.training.show import Silent
-    from mlx_attn.ui.terminal import stderr_console
-
-    check_environment()
-    ranks = connected()
-    with named(ranks):
-        if ranks.rank:
-            display = Silent(stderr_console())
-            corpus, trainer = new_trainer(None, display, ranks)
-            if not dry_run:
-                _train(trainer, corpus, display)
-        else:
-            _lead(ranks, Manner(dry_run, as_json, quiet, together), **options)
-
-
-def _lead(
-    ranks: "Distributed",
-    manner: Manner,
-    *,
-    resume: str | None,
-    init_from: str | None,
-    config: Path | None,
-    out: Path | None,
-    name: str | None,
-    overwrite: bool,
-    replicas: int | None,
-    **options: Any,
-) -> None:
-    """Do what the options ask for."""
-    environment, flags = _layers(options)
-    if resume:
-        if out or name or config or overwrite or init_from:
-            raise ConfigError(
-                "--resume goes on in place: leave out --out, --name, --config and --init-from"
-            )
-        if replicas:
-            raise ConfigError("--resume goes on with the seeds there are: leave out --replicas")
-        # What the environment says of other settings is for new runs.
-        changes = {k: v for k, v in environment.items() if k in RESUMABLE} | flags
-        _go_on(resume, changes, ranks, manner)
-    else:
-        start, below = starting_run(init_from, flags) if init_from else (None, {})
-        settings = resolve(below, read_settings(config) if config else {}, environment, flags)
-        place = Place(new_directory(settings, out, name), overwrite, init_from)
-        if replicas:
-            alone(ranks)
-            begin_several(settings, replicas, place, start, manner)
-        else:
-            _begin(settings, place, start, ranks, manner)
-
-
-def _begin(
-    settings: "Settings", place: Place, start: "Run | None", ranks: "Distributed", manner: Manner
-) -> None:
-    """A new training."""
-    place.check()
-    display = manner.display()
-    corpus, trainer = new_trainer(settings, display, ranks)
-    if start:
-        take_over(start, corpus, trainer)
-    _show_and_train(trainer, corpus, place, display, manner)
-
-
-def _go_on(resume: str, changes: dict[str, Any], ranks: "Distributed", manner: Manner) -> None:
-    """The training of a run, or of several that were begun at once."""
-    from mlx_attn.runs import find_replicas
-
-    runs = find_replicas(resume)
-    if runs:
-        alone(ranks)
-        go_on_with_several(runs, changes, manner)
-        return
-    display = manner.display()
-    corpus, trainer = resumed_trainer(resume, changes, display, ranks)
-    _show_and_train(trainer, corpus, Place(Path(resume)), display, manner)
-
-
-def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of the environment, and those of the flags with shorthands spelled out."""
-    source = click.get_current_context().get_parameter_source
-    given = {key: value for key, value in options.items() if value is not None}
-    shorthands = [SHORTHANDS[key] for key in SHORTHANDS if given.pop(key, False)]
-    environment = {k: v for k, v in given.items() if source(k) is ParameterSource.ENVIRONMENT}
-    flags = {k: v for k, v in given.items() if k not in environment}
-    for maps in shorthands:
-        flags |= maps
-    return environment, flags
-
-
-def _show_and_train(
-    trainer: "Trainer", corpus: "Corpus", place: Place, display: "Display", manner: Manner
-) -> None:
-    """Show the plan, and train unless that is all that is wanted."""
-    from mlx_attn.training.show import plan_facts, plan_rows
-
-    if manner.together:
-        raise ConfigError("--together is for several seeds: give --replicas N with it")
-    if not manner.dry_run:
-        trainer.run = place.record(trainer, corpus)
-    manner.show_plan(plan_rows(trainer, corpus), plan_facts(trainer, corpus))
-    if not manner.dry_run:
-        _train(trainer, corpus, display)
-
-
-def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
-    """Train to the end, or until interrupted."""
-    from mlx_attn.training.show import follow, what_is_saved
-
-    def to_the_end(asked: Asked) -> str:
-        reason = follow(trainer, corpus.tokenizer, display, asked)
-        # mlx.launch ends all ranks when the first one ends before its time: not before rank 0 has
-        # saved and said all.
-        trainer.ranks.barrier()
-        return reason
-
-    run_orderly(to_the_end, lambda: what_is_saved(trainer), display)
 
 
 command = SectionedCommand(
@@ -454,90 +445,3 @@ Examples:
   mlx.launch -n 2 $(which python) -m mlx_attn train     two processes
 """,
 )
-
-
-def alone(ranks: "Distributed") -> None:
-    """Refuse several seeds in several processes."""
-    if ranks.size > 1:
-        raise ConfigError(
-            f"{ranks.size} ranks train one model: start several seeds without mlx.launch, or one "
-            "seed with it"
-        )
-
-
-def begin_several(
-    settings: Settings, count: int, place: Place, start: "Run | None", manner: Manner
-) -> None:
-    """New trainings of the settings' seed and those after it, side by side in one directory."""
-    from mlx_attn.runs import seed_place
-    from mlx_attn.training.replicas import replicas_of, with_seeds
-
-    recipes = with_seeds(settings, count)
-    places = [place.inside(seed_place(place.path, each.training.seed)) for each in recipes]
-    for each in places:
-        each.check()
-    display = manner.display()
-    corpus = prepared_text(settings, display)
-    together = not manner.dry_run and _together(manner.together, recipes, corpus)
-    replicas = replicas_of(recipes, corpus)
-    if start:
-        for replica in replicas:
-            take_over(start, corpus, replica)
-    _train_several(replicas, corpus, places, together, display, manner)
-
-
-def go_on_with_several(runs: Sequence["Run"], changes: dict[str, Any], manner: Manner) -> None:
-    """Trainings that were begun at once, from where each of them stopped."""
-    from mlx_attn.training.replicas import replicas_of
-
-    recipes = [resumed_settings(run, changes) for run in runs]
-    display = manner.display()
-    corpus = prepared_text(recipes[0], display)
-    replicas = replicas_of(recipes, corpus)
-    for replica, run in zip(replicas, runs, strict=True):
-        check_same_text(run, corpus)
-        replica.resume(run)
-    # As it was decided at the beginning, so that the numbers are the same bits.
-    before = "on" if runs[0].settings.get("together") else "off"
-    together = (manner.together or before) == "on"
-    _train_several(replicas, corpus, [Place(run.path) for run in runs], together, display, manner)
-
-
-def _together(wanted: str | None, recipes: Sequence[Settings], corpus: "Corpus") -> bool:
-    from mlx_attn.training.replicas import pays_off
-
-    return wanted == "on" or (wanted != "off" and pays_off(recipes, corpus))
-
-
-def _train_several(
-    replicas: Sequence["Replica"],
-    corpus: "Corpus",
-    places: Sequence[Place],
-    together: bool,
-    display: "Display",
-    manner: Manner,
-) -> None:
-    from mlx_attn.training.replicas import Together, in_turn
-    from mlx_attn.training.show import (
-        follow_replicas,
-        replica_display,
-        replica_facts,
-        replica_rows,
-    )
-    from mlx_attn.training.show import (
-        saved_replicas as what_is_saved,
-    )
-
-    how = None if manner.dry_run else together
-    manner.show_plan(replica_rows(replicas, corpus, how), replica_facts(replicas, corpus))
-    if manner.dry_run:
-        return
-    for replica, place in zip(replicas, places, strict=True):
-        replica.run = place.record(replica, corpus, together=together)
-    shown = replica_display(display, [replica.config.seed for replica in replicas])
-    launch = Together() if together else in_turn
-    run_orderly(
-        lambda asked: follow_replicas(replicas, launch, corpus.tokenizer, shown, asked),
-        lambda: what_is_saved(replicas),
-        display,
-    )

@@ -1,4 +1,4 @@
-"""The training loop: a generator of events, which shows and stores nothing itself.
+"""The training loop: a generator of events, and what stores these in the run directory.
 
 Each step is launched before the loss of the one before it is read, so that preparing a step and
 computing one overlap.
@@ -12,8 +12,20 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_attn.arrays import count_parameters
+from mlx_attn.sampling.generate import stream_generate
+from mlx_attn.sampling.samplers import SamplerConfig
+from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.distributed import LostRank
-from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, Tracked
+from mlx_attn.training.evaluation import task_predictions
+from mlx_attn.training.events import (
+    Ended,
+    Evaluated,
+    Event,
+    Started,
+    Stepped,
+    Tracked,
+    as_record,
+)
 from mlx_attn.training.trainer import Trainer, translate_mlx_errors
 
 INTERRUPTED = "interrupted"
@@ -261,3 +273,40 @@ class Monitor:
 
     def _run(self) -> str:
         return str(self.trainer.run.path) if self.trainer.run else ""
+
+
+SAMPLE_TOKENS = 120
+
+
+class RunRecorder:
+    """Stores events and samples in the run directory; those to be made again are dropped first."""
+
+    def __init__(self, trainer: Trainer, tokenizer: Tokenizer):
+        self.trainer, self.tokenizer, self.sample = trainer, tokenizer, ""
+        self.last: Event | None = None
+        if trainer.run:
+            trainer.run.forget_after(trainer.progress.step)
+
+    def __call__(self, event: Event) -> None:
+        """Store one event: in metrics.jsonl, and with a validation a sample in samples.txt."""
+        self.last, run = event, self.trainer.run
+        if not run:
+            return
+        run.add_report(as_record(event))
+        if isinstance(event, Evaluated):
+            self.sample = write_sample(self.trainer, self.tokenizer)
+            run.add_sample(event.step, self.sample)
+
+
+def write_sample(trainer: Trainer, tokenizer: Tokenizer) -> str:
+    """What the model writes now: a text from nothing, or its answers to a task."""
+    model, split = trainer.model, trainer.evaluator.split
+    model.eval()
+    if split.scored is None:
+        sampler = SamplerConfig(temp=0.8, seed=0)
+        steps = stream_generate(model, tokenizer, "", sampler, SAMPLE_TOKENS)
+        text = "".join(step.text for step in steps)
+    else:
+        text = task_predictions(model, split, tokenizer)
+    model.train()
+    return text

@@ -1,13 +1,11 @@
-"""Training on the terminal: the plan, progress, the summary."""
+"""Training on the terminal: the plan, progress, the summary; of one model or of several seeds."""
 
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import fields, replace
 from statistics import fmean, stdev
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal
 
 import rich.progress
 from rich.console import Console
@@ -18,14 +16,11 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import ModelCost, model_cost
-from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer
-from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.evaluation import Evaluation, task_predictions
+from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Event, Failed, Started, Stepped, as_record
-from mlx_attn.training.loop import INTERRUPTED, train
+from mlx_attn.training.loop import INTERRUPTED, RunRecorder, train
 from mlx_attn.training.replicas import Launch, Replica, train_replicas
 from mlx_attn.training.trainer import FLOAT_BYTES, Trainer
 from mlx_attn.ui.terminal import count, discard_unread, duration, is_live, memory, printable
@@ -35,145 +30,197 @@ BAR = 20
 
 WIDE_ENOUGH_FOR_A_BAR = 70
 
-
-@runtime_checkable
-class Display(AbstractContextManager["Display"], Protocol):
-    """Takes reports while the context lasts."""
-
-    def __call__(self, report: Event) -> None:
-        """Show one report."""
-        ...
-
-    def message(self, text: str) -> None:
-        """Show one line that stays."""
-        ...
-
-    def conclude(self, report: Ended, sample: str) -> None:
-        """Show the result of a training and what the model writes now."""
-        ...
+Mode = Literal["live", "plain", "quiet", "json", "silent"]
+"""A bar; a line an event; the run's directory alone; a JSON object an event; nothing at all."""
 
 
-class Quiet:
-    """Shows no progress; the result is the run's directory, for a script."""
+class Display:
+    """Shows the events of a training while its context lasts, and then the result.
 
-    def __init__(self, console: Console):
-        self.console = console
+    Results and JSON go to stdout, progress and messages to a console on stderr.
 
-    def __enter__(self) -> "Quiet":
-        return self
+    Args:
+        console: For progress and messages.
+        mode: What is shown. "silent" is for all processes but the first.
+        seeds: Of several trainings side by side, which are shown as their mean.
 
-    def __exit__(self, *exception: object) -> None:
-        pass
+    Attributes:
+        failure: Why events can no longer be shown; the training should end.
+    """
 
-    def __call__(self, report: Event) -> None:
-        """Nothing."""
-
-    def message(self, text: str) -> None:
-        """A line on stderr, above the bar where there is one."""
-        self.console.print(Text(text), soft_wrap=True)
-
-    def conclude(self, report: Ended, sample: str) -> None:
-        """Where the run is."""
-        print(report.run)
-
-
-class Silent(Quiet):
-    """Shows nothing at all: for every rank but the first."""
-
-    def message(self, text: str) -> None:
-        """Nothing."""
-
-    def conclude(self, report: Ended, sample: str) -> None:
-        """Nothing."""
-
-
-class Json(Quiet):
-    """One JSON object a report on stdout; the last of them is the result."""
-
-    def __call__(self, report: Event) -> None:
-        """One object, flushed."""
-        print(json.dumps(as_record(report), allow_nan=False), flush=True)
-
-    def conclude(self, report: Ended, sample: str) -> None:
-        """Nothing more."""
-
-
-class Plain(Quiet):
-    """One plain line a report, for a pipe or a file."""
-
-    def __call__(self, report: Event) -> None:
-        """One line on stderr."""
-        if isinstance(report, Stepped):
-            self.message(step_line(report))
-        elif isinstance(report, Evaluated):
-            self.message(evaluation_line(report))
-
-    def conclude(self, report: Ended, sample: str) -> None:
-        """The loss, a sample, and what to do next."""
-        for line in closing_lines(report):
-            print(line)
-        if sample:
-            print(f"it writes: {printable(sample.strip())}")
-        if report.run:
-            print(f"talk to it:  mlx-attn repl {report.run}")
-
-
-class Live(Plain):
-    """A bar with the latest figures, and a line that stays for every validation."""
-
-    def __init__(self, console: Console):
-        super().__init__(console)
+    def __init__(self, console: Console, mode: Mode, seeds: Sequence[int] = ()):
+        self.console, self.mode = console, mode
+        self._mean = SeedMean(seeds) if seeds else None
+        self.failure: OSError | None = None
+        self._val_loss = ""
+        self._has_bar = console.width >= WIDE_ENOUGH_FOR_A_BAR
         text = rich.progress.TextColumn(
             "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
         )
-        self._has_bar = console.width >= WIDE_ENOUGH_FOR_A_BAR
         columns = [rich.progress.BarColumn(bar_width=BAR)] if self._has_bar else []
         # Results on stdout are not the bar's to redirect: stdout may be a file.
         self._bar = rich.progress.Progress(
             *columns, text, console=console, transient=True, redirect_stdout=False
         )
         self._task = self._bar.add_task("starting", total=None)
-        self._val_loss = ""
 
-    def __enter__(self) -> "Live":
-        self._bar.start()
+    def __enter__(self) -> "Display":
+        if self.mode == "live":
+            self._bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
+        if self.mode == "live":
+            self._bar.stop()
 
-    def __call__(self, report: Event) -> None:
-        """Move the bar, or leave a line."""
-        if isinstance(report, Started):
-            self._bar.update(self._task, total=report.steps or None, completed=report.step)
-        elif isinstance(report, Stepped):
-            total = report.seconds + report.seconds_left
+    def __call__(self, event: Event, seed: int | None = None) -> None:
+        """Show an event, of one of several seeds if one is named; `check` raises a failure."""
+        try:
+            self._show(event, seed)
+        except OSError as error:
+            self.failure = self.failure or error
+            if isinstance(error, BrokenPipeError):
+                discard_unread()
+
+    def check(self) -> None:
+        """Raise the first failure, unless it is that nobody reads on, as after `| head`."""
+        if self.failure and not isinstance(self.failure, BrokenPipeError):
+            raise self.failure
+
+    def _show(self, event: Event, seed: int | None) -> None:
+        if self.mode == "json":
+            record = as_record(event) | ({} if seed is None else {"seed": seed})
+            print(json.dumps(record, allow_nan=False), flush=True)
+            return
+        shown, spread = event, None
+        if self._mean and seed is not None:
+            if isinstance(event, Failed):
+                self.message(f"seed {seed}: {event.message}")
+            shown, spread = self._mean.add(seed, event)
+        if self.mode == "live":
+            self._move_bar(shown, spread)
+        if isinstance(shown, Evaluated) and self.mode in ("live", "plain"):
+            self.message(evaluation_line(shown, spread))
+        elif isinstance(shown, Stepped) and self.mode == "plain":
+            self.message(step_line(shown, spread=spread))
+
+    def message(self, text: str) -> None:
+        """Show a line that stays, above the bar where there is one."""
+        if self.mode != "silent":
+            self.console.print(Text(text), soft_wrap=True)
+
+    def conclude(self, ended: Ended, sample: str) -> None:
+        """Show the result of a training, what the model writes now, and what to do next."""
+        if self.mode == "quiet":
+            print(ended.run)
+        elif self.mode in ("live", "plain"):
+            lines = closing_lines(ended)
+            lines += [f"it writes: {printable(sample.strip())}"] if sample else []
+            lines += [f"talk to it:  mlx-attn repl {ended.run}"] if ended.run else []
+            print("\n".join(lines))
+
+    def conclude_seeds(self, ends: Mapping[int, Ended]) -> None:
+        """Show the mean result of the seeds that came to their end, and that of each."""
+        if self.mode == "quiet":
+            print("\n".join(ended.run for ended in ends.values()))
+        elif self.mode in ("live", "plain"):
+            print("\n".join(closing_lines_of_seeds(ends)))
+
+    def _move_bar(self, event: Event | None, spread: float | None) -> None:
+        if isinstance(event, Started):
+            self._bar.update(self._task, total=event.steps or None, completed=event.step)
+        elif isinstance(event, Stepped):
+            total = event.seconds + event.seconds_left
             room = self.console.width - (BAR + 2 if self._has_bar else 1)
-            line = step_line(report, self._val_loss, room)
-            self._bar.update(self._task, total=total, completed=report.seconds, description=line)
-        elif isinstance(report, Evaluated):
-            self._val_loss = f"{report.evaluation.val_loss:.3f}"
-            self.message(evaluation_line(report))
+            line = step_line(event, self._val_loss, room, spread)
+            self._bar.update(self._task, total=total, completed=event.seconds, description=line)
+        elif isinstance(event, Evaluated):
+            self._val_loss = f"{event.evaluation.val_loss:.3f}"
 
 
-def display_for(json_lines: bool, quiet: bool, console: Console) -> Display:
+def display_for(
+    json_lines: bool, quiet: bool, console: Console, seeds: Sequence[int] = ()
+) -> Display:
     """The display that fits the flags and the terminal."""
-    if json_lines:
-        return Json(console)
-    if quiet:
-        return Quiet(console)
-    return Live(console) if is_live(console) else Plain(console)
+    progress: Mode = "live" if is_live(console) else "plain"
+    return Display(console, "json" if json_lines else "quiet" if quiet else progress, seeds)
 
 
-def step_line(report: Stepped, val_loss: str = "", width: int = 200) -> str:
+class SeedMean:
+    """Joins the events of the same step of several seeds into one."""
+
+    def __init__(self, seeds: Sequence[int]):
+        self._last_step: dict[int, float] = dict.fromkeys(seeds, math.inf)
+        self._stepped: list[Stepped] = []
+        self._evaluated: list[Evaluated] = []
+
+    def add(self, seed: int, event: Event) -> tuple[Event | None, float | None]:
+        """The event to show, and the standard deviation of its loss between the seeds.
+
+        None until the events of all seeds that get as far as this step are there.
+        """
+        match event:
+            case Stepped():
+                self._stepped = [e for e in self._stepped if e.step == event.step] + [event]
+                return mean_stepped(self._stepped) if self._all(self._stepped) else (None, None)
+            case Evaluated():
+                self._evaluated = [e for e in self._evaluated if e.step == event.step] + [event]
+                done = self._all(self._evaluated)
+                return mean_evaluated(self._evaluated) if done else (None, None)
+            case Failed():
+                self._last_step[seed] = event.step - 1
+            case Ended():
+                self._last_step[seed] = event.steps
+        return event, None
+
+    def _all(self, events: Sequence[Stepped | Evaluated]) -> bool:
+        return len(events) == sum(last >= events[-1].step for last in self._last_step.values())
+
+
+def mean_stepped(events: Sequence[Stepped]) -> tuple[Stepped, float]:
+    """The mean of the same step of several seeds; tokens and tokens per second are added up."""
+    sums: dict[str, Any] = {k: sum(getattr(e, k) for e in events) for k in ("tokens", "tok_s")}
+    means = {k: fmean(getattr(e, k) for e in events) for k in ("loss", "grad_norm", "lr")}
+    return replace(events[-1], **sums, **means), deviation([e.loss for e in events])
+
+
+def mean_evaluated(events: Sequence[Evaluated]) -> tuple[Evaluated, float]:
+    """The mean of the validations of the same step; the best so far if it is for every seed."""
+    event = replace(
+        events[-1],
+        tokens=sum(e.tokens for e in events),
+        evaluation=mean_evaluation([e.evaluation for e in events]),
+        best=all(e.best for e in events),
+    )
+    return event, deviation([e.evaluation.val_loss for e in events])
+
+
+def mean_evaluation(found: Sequence[Evaluation]) -> Evaluation:
+    """The mean of several evaluations of one text."""
+    means: dict[str, Any] = {}
+    for key in (field.name for field in fields(Evaluation) if field.name != "abilities"):
+        known = [value for each in found if (value := getattr(each, key)) is not None]
+        means[key] = fmean(known) if known else None
+    return Evaluation(**means)
+
+
+def deviation(numbers: Sequence[float]) -> float:
+    """The standard deviation of a sample; 0 of one number."""
+    return stdev(numbers) if len(numbers) > 1 else 0.0
+
+
+def step_line(
+    event: Stepped, val_loss: str = "", width: int = 200, spread: float | None = None
+) -> str:
     """Where the training stands, in one line that leaves out what does not fit."""
+    plus_minus = "" if spread is None else f" ± {spread:.3f}"
     parts = {
-        "step": f"step {report.step}" + (f"/{report.steps}" if report.steps else ""),
-        "loss": f"loss {report.loss:.3f}{spread_text(report, 3)}",
+        "step": f"step {event.step}" + (f"/{event.steps}" if event.steps else ""),
+        "loss": f"loss {event.loss:.3f}{plus_minus}",
         "val": f"val {val_loss}" if val_loss else "",
-        "speed": f"{count(report.tok_s)} tok/s",
-        "memory": memory(report.peak_memory),
-        "left": f"{duration(report.seconds_left)} left",
+        "speed": f"{count(event.tok_s)} tok/s",
+        "memory": memory(event.peak_memory),
+        "left": f"{duration(event.seconds_left)} left",
     }
     for least in ("", "memory", "speed", "val", "left"):
         parts.pop(least, None)
@@ -183,38 +230,34 @@ def step_line(report: Stepped, val_loss: str = "", width: int = 200) -> str:
     return line
 
 
-def evaluation_line(report: Evaluated) -> str:
+def evaluation_line(event: Evaluated, spread: float | None = None) -> str:
     """A validation, in one line."""
-    found = report.evaluation
-    floor = "" if found.above_floor is None else f" ({found.above_floor:.3f} above the floor)"
-    best = "  best so far" if report.best else ""
-    return (
-        f"step {report.step}  val loss {found.val_loss:.4f}{spread_text(report, 4)} nats per "
-        f"token{_bits('  ', found)}{floor}{_accuracy('  ', found)}{best}"
-    )
+    best = "  best so far" if event.best else ""
+    return f"step {event.step}  val loss {_loss(event.evaluation, '  ', spread, True)}{best}"
 
 
-def _bits(before: str, found: Evaluation) -> str:
-    """The loss per byte, of a text."""
-    bits = found.bits_per_byte
-    return "" if bits is None else f"{before}{bits:.4f} bits per byte"
+def _loss(
+    found: Evaluation, separator: str = ", ", spread: float | None = None, floor: bool = False
+) -> str:
+    plus_minus = "" if spread is None else f" ± {spread:.4f}"
+    parts = [f"{found.val_loss:.4f}{plus_minus} nats per token"]
+    if found.bits_per_byte is not None:
+        parts.append(f"{found.bits_per_byte:.4f} bits per byte")
+    if floor and found.above_floor is not None:
+        parts[-1] += f" ({found.above_floor:.3f} above the floor)"
+    if found.accuracy is not None:
+        parts.append(f"{found.accuracy:.1%} of answers right")
+    return separator.join(parts)
 
 
-def _accuracy(before: str, found: Evaluation) -> str:
-    """The share of right answers, of a task."""
-    accuracy = found.accuracy
-    return "" if accuracy is None else f"{before}{accuracy:.1%} of answers right"
-
-
-def closing_lines(report: Ended) -> list[str]:
-    """What to know when the training is over."""
-    found = report.evaluation
+def closing_lines(ended: Ended) -> list[str]:
+    """The result of a training: loss, cost, and where the loss above the floor comes from."""
+    found = ended.evaluation
     if found is None:
-        return [f"{report.steps} steps, no validation yet"]
+        return [f"{ended.steps} steps, no validation yet"]
     lines = [
-        f"best val loss {found.val_loss:.4f} nats per token{_bits(', ', found)}"
-        f"{_accuracy(', ', found)}; {report.steps} steps, {count(report.tokens)} tokens, "
-        f"{duration(report.seconds)}, {count(report.tok_s)} tok/s, {memory(report.peak_memory)}"
+        f"best val loss {_loss(found)}; {ended.steps} steps, {count(ended.tokens)} tokens, "
+        f"{duration(ended.seconds)}, {count(ended.tok_s)} tok/s, {memory(ended.peak_memory)}"
     ]
     if found.above_floor is not None:
         shares = ", ".join(f"{name} {share:.3f}" for name, share in found.abilities.items())
@@ -223,134 +266,130 @@ def closing_lines(report: Ended) -> list[str]:
     return lines
 
 
-SAMPLE_TOKENS = 120
+def closing_lines_of_seeds(ends: Mapping[int, Ended]) -> list[str]:
+    """The mean result of several seeds, and a line for each."""
+    found = [ended.evaluation for ended in ends.values() if ended.evaluation]
+    if not found:
+        return ["no validation yet"]
+    mean, spread = mean_evaluation(found), deviation([each.val_loss for each in found])
+    tokens, speed = (sum(getattr(e, key) for e in ends.values()) for key in ("tokens", "tok_s"))
+    lines = [
+        f"best val loss {_loss(mean, spread=spread)}: "
+        f"mean and deviation of {len(found)} seeds; {duration(list(ends.values())[-1].seconds)}, "
+        f"{count(tokens)} tokens, {count(speed)} tok/s"
+    ]
+    for seed, ended in ends.items():
+        loss = f"{ended.evaluation.val_loss:.4f}" if ended.evaluation else "no validation"
+        lines.append(f"seed {seed}  {loss}  {ended.steps} steps  {ended.run}".rstrip())
+    return lines
 
 
 def follow(
-    trainer: Trainer, tokenizer: Tokenizer, display: Display, asked: Callable[[], bool]
+    trainer: Trainer, tokenizer: Tokenizer, display: Display, should_stop: Callable[[], bool]
 ) -> str:
-    """Train, show and store every report, conclude, and return why the training ended.
-
-    Reports go to metrics.jsonl and, at every validation, a sample to samples.txt. When reports can
-    no longer be shown, as after `| head`, the training ends as if interrupted.
+    """Train, show and store every event, conclude, and return why the training ended.
 
     Raises:
-        OSError: They could not be shown for another reason, such as a full disk; all is saved.
+        OSError: Events could not be shown, as on a full disk; all is saved.
     """
-    keep, first_step = Keeper(trainer, tokenizer), trainer.progress.step
-    audience = Audience()
+    first_step, recorder = trainer.progress.step, RunRecorder(trainer, tokenizer)
     with display:
-        for report in train(trainer, lambda: asked() or audience.gone):
-            keep(report)
-            audience.show(partial(display, report))
-    audience.complain()
-    return _concluded(trainer, display, first_step, keep)
-
-
-def _concluded(trainer: Trainer, display: Display, first_step: int, keep: "Keeper") -> str:
-    ended = keep.ended
-    if not ended or ended.reason == INTERRUPTED:
-        display.message(what_is_saved(trainer))
+        for event in train(trainer, lambda: should_stop() or bool(display.failure)):
+            recorder(event)
+            display(event)
+    display.check()
+    ended = recorder.last
+    if not isinstance(ended, Ended) or ended.reason == INTERRUPTED:
+        display.message(what_is_saved([trainer]))
         return INTERRUPTED
     if ended.steps == first_step:
         display.message(f"nothing left to do at step {ended.steps}: give more --steps or --minutes")
-    display.conclude(ended, keep.sample)
+    display.conclude(ended, recorder.sample)
     return ended.reason
 
 
-def what_is_saved(trainer: Trainer) -> str:
-    """How to go on with a training that was interrupted."""
-    if not trainer.run or trainer.saved_step is None:
-        return "stopped; nothing was saved"
-    return (
-        f"saved at step {trainer.saved_step}; go on with:  "
-        f"mlx-attn train --resume {trainer.run.path}"
-    )
+def follow_replicas(
+    replicas: Sequence[Replica],
+    launch: Launch,
+    tokenizer: Tokenizer,
+    display: Display,
+    should_stop: Callable[[], bool],
+) -> str:
+    """Train several seeds, each in a run of its own, as in `follow`.
+
+    Raises:
+        OSError: Events could not be shown, as on a full disk; all is saved.
+        RunError: Replicas failed; the others came to their end.
+    """
+    recorders = {replica: RunRecorder(replica, tokenizer) for replica in replicas}
+    events = train_replicas(replicas, launch, lambda: should_stop() or bool(display.failure))
+    with display:
+        for replica, event in events:
+            recorders[replica](event)
+            display(event, replica.config.seed)
+    display.check()
+    last = {replica.config.seed: recorder.last for replica, recorder in recorders.items()}
+    ends = {seed: event for seed, event in last.items() if isinstance(event, Ended)}
+    if any(ended.reason == INTERRUPTED for ended in ends.values()):
+        display.message(what_is_saved(replicas))
+        return INTERRUPTED
+    if ends:
+        display.conclude_seeds(ends)
+    failed = [f"seed {seed}: {e.message}" for seed, e in last.items() if isinstance(e, Failed)]
+    if failed:
+        raise RunError(f"{len(failed)} of {len(replicas)} replicas failed: {failed[0]}")
+    return next(iter(ends.values())).reason
 
 
-class Audience:
-    """Whoever is shown the reports, until these can no longer be shown."""
-
-    def __init__(self):
-        self._failures: list[OSError] = []
-
-    @property
-    def gone(self) -> bool:
-        """Whether something could not be shown."""
-        return bool(self._failures)
-
-    def show(self, show: Callable[[], None]) -> None:
-        """Show something, and note if that fails."""
-        try:
-            show()
-        except OSError as error:
-            self._failures.append(error)
-            if isinstance(error, BrokenPipeError):
-                discard_unread()
-
-    def complain(self) -> None:
-        """Raise the first failure, unless it is that nobody reads on, as after `| head`."""
-        if self.gone and not isinstance(self._failures[0], BrokenPipeError):
-            raise self._failures[0]
+def what_is_saved(trainers: Sequence[Trainer]) -> str:
+    """How to resume trainings that were interrupted."""
+    steps = [trainer.saved_step for trainer in trainers if trainer.saved_step is not None]
+    run = trainers[0].run
+    if not run or len(steps) < len(trainers):
+        return f"stopped; {'nothing' if len(trainers) == 1 else 'not every replica'} was saved"
+    path = run.path if len(trainers) == 1 else run.path.parent
+    return f"saved at step {min(steps)}; go on with:  mlx-attn train --resume {path}"
 
 
-class Keeper:
-    """Stores reports and samples in the run directory; those made anew are forgotten first."""
+def plan_rows(
+    trainers: Sequence[Trainer], corpus: Corpus, together: bool | None = None
+) -> list[tuple[str, str]]:
+    """The plan of a training, or of several of one form, line by line.
 
-    def __init__(self, trainer: Trainer, tokenizer: Tokenizer):
-        self.trainer, self.tokenizer, self.sample = trainer, tokenizer, ""
-        self.ended: Ended | None = None
-        if trainer.run:
-            trainer.run.forget_after(trainer.progress.step)
-
-    def __call__(self, report: Event) -> None:
-        """Store one report."""
-        run = self.trainer.run
-        self.ended = report if isinstance(report, Ended) else None
-        if not run:
-            return
-        run.add_report(as_record(report))
-        if isinstance(report, Evaluated):
-            self.sample = write_sample(self.trainer, self.tokenizer)
-            run.add_sample(report.step, self.sample)
-
-
-def write_sample(trainer: Trainer, tokenizer: Tokenizer) -> str:
-    """What the model writes now: a text from nothing, or its answers to a task."""
-    model, split = trainer.model, trainer.evaluator.split
-    model.eval()
-    if split.scored is None:
-        pieces = stream_generate(
-            model, tokenizer, "", SamplerConfig(temp=0.8, seed=0), SAMPLE_TOKENS
-        )
-        text = "".join(piece.text for piece in pieces)
-    else:
-        text = task_predictions(model, split, tokenizer)
-    model.train()
-    return text
-
-
-def plan_rows(trainer: Trainer, corpus: Corpus) -> list[tuple[str, str]]:
-    """What the plan says, line by line."""
-    config, variant = trainer.model.config, trainer.settings.variant
+    Args:
+        trainers: The trainings.
+        corpus: Their text.
+        together: Whether several take their steps as one; None where that is not decided.
+    """
+    config, variant = trainers[0].model.config, trainers[0].settings.variant
     cost = model_cost(config)
-    rows = [
-        ("variant", variant),
-        ("model", _shape(config)),
-        ("parameters", f"{cost.parameters:,} ({count(cost.attention_parameters)} in attention)"),
-        ("text", _text(corpus)),
-        ("training", _recipe(trainer)),
-        ("memory", f"{memory(_state_bytes(cost))} for weights, gradient and optimizer"),
-    ]
+    rows = {"variant": variant}
     if variant in VARIANTS:
-        rows.insert(1, ("formula", VARIANTS[variant].formula))
-    return rows
+        rows["formula"] = VARIANTS[variant].formula
+    rows |= {
+        "model": _shape(config),
+        "parameters": f"{cost.parameters:,} ({count(cost.attention_parameters)} in attention)",
+        "text": f"{corpus.name}: {count(len(corpus.train.tokens))} tokens to train on, "
+        f"{count(len(corpus.val.tokens))} to validate, {corpus.tokenizer.kind} vocabulary of "
+        f"{corpus.tokenizer.vocab_size}",
+        "training": _recipe(trainers[0]),
+    }
+    gradients = "gradient"
+    if len(trainers) > 1:
+        seeds = ", ".join(str(trainer.config.seed) for trainer in trainers)
+        how = {True: "together, as one step", False: "in turn, step by step", None: "at once"}
+        rows["seeds"] = f"{seeds}: {how[together]}"
+        gradients = "gradients"
+    states = memory(len(trainers) * _state_bytes(cost))
+    rows["memory"] = f"{states} for weights, {gradients} and optimizer"
+    return list(rows.items())
 
 
-def plan_facts(trainer: Trainer, corpus: Corpus) -> dict[str, Any]:
+def plan_facts(trainers: Sequence[Trainer], corpus: Corpus) -> dict[str, Any]:
     """The plan for a program."""
+    trainer = trainers[0]
     cost = model_cost(trainer.model.config)
-    return {
+    facts: dict[str, Any] = {
         "event": "plan",
         "variant": trainer.settings.variant,
         "params": cost.parameters,
@@ -361,33 +400,10 @@ def plan_facts(trainer: Trainer, corpus: Corpus) -> dict[str, Any]:
         "training_tokens": len(corpus.train.tokens),
         "validation_tokens": len(corpus.val.tokens),
         "vocab_size": corpus.tokenizer.vocab_size,
-        "memory": _state_bytes(cost),
+        "memory": len(trainers) * _state_bytes(cost),
     }
-
-
-def replica_rows(
-    replicas: Sequence[Trainer], corpus: Corpus, together: bool | None
-) -> list[tuple[str, str]]:
-    """The plan of several trainings of one form.
-
-    Args:
-        replicas: The trainings.
-        corpus: Their text.
-        together: Whether their steps are one computation; None where that is not decided.
-    """
-    seeds = ", ".join(str(replica.config.seed) for replica in replicas)
-    how = {True: "together, as one step", False: "in turn, step by step", None: "at once"}[together]
-    rows = [row for row in plan_rows(replicas[0], corpus) if row[0] != "memory"]
-    states = sum(_state_bytes(model_cost(replica.model.config)) for replica in replicas)
-    memory_row = ("memory", f"{memory(states)} for weights, gradients and optimizers")
-    return [*rows, ("seeds", f"{seeds}: {how}"), memory_row]
-
-
-def replica_facts(replicas: Sequence[Trainer], corpus: Corpus) -> dict[str, Any]:
-    """The plan of several trainings for a program."""
-    facts = plan_facts(replicas[0], corpus)
-    memory_bytes = len(replicas) * facts["memory"]
-    return {**facts, "memory": memory_bytes, "seeds": [r.config.seed for r in replicas]}
+    seeds = {"seeds": [trainer.config.seed for trainer in trainers]}
+    return facts | (seeds if len(trainers) > 1 else {})
 
 
 def _state_bytes(cost: ModelCost) -> int:
@@ -405,261 +421,15 @@ def _shape(config: GPTConfig) -> str:
     )
 
 
-def _text(corpus: Corpus) -> str:
-    tokenizer = corpus.tokenizer
-    return (
-        f"{corpus.name}: {count(len(corpus.train.tokens))} tokens to train on, "
-        f"{count(len(corpus.val.tokens))} to validate, {tokenizer.kind} vocabulary of "
-        f"{tokenizer.vocab_size}"
-    )
-
-
 def _recipe(trainer: Trainer) -> str:
+    config, done = trainer.config, trainer.progress.step
+    bounds = {
+        f"{config.steps} steps": config.steps,
+        f"{config.epochs:g} epochs": config.epochs,
+        f"{config.minutes:g} minutes": config.minutes,
+    }
+    budget = " or ".join(text for text, bound in bounds.items() if bound)
     tokens = f"{count(trainer.tokens_per_step)} tokens a step"
     if trainer.ranks.size > 1:
         tokens += f" shared by {trainer.ranks.size} ranks"
-    done = trainer.progress.step
-    so_far = f"; {done} steps are done" if done else ""
-    return f"{_budget(trainer.config)}, {tokens}, {trainer.config.optimizer}{so_far}"
-
-
-def _budget(training: TrainConfig) -> str:
-    bounds = {
-        f"{training.steps} steps": training.steps,
-        f"{training.epochs:g} epochs": training.epochs,
-        f"{training.minutes:g} minutes": training.minutes,
-    }
-    return " or ".join(text for text, bound in bounds.items() if bound)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanStepped(Stepped):
-    """The mean loss of several trainings; tokens and tokens per second are of all together.
-
-    Attributes:
-        spread: Standard deviation of the loss between them, in nats per token.
-    """
-
-    spread: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanEvaluated(Evaluated):
-    """The mean of several validations.
-
-    Attributes:
-        spread: Standard deviation of the loss between them, in nats per token.
-    """
-
-    spread: float
-
-
-def mean_stepped(reports: Sequence[Stepped]) -> MeanStepped:
-    """One report of the same step of several trainings."""
-    sums = {key: sum(getattr(r, key) for r in reports) for key in ("tokens", "tok_s")}
-    means = {key: fmean(getattr(r, key) for r in reports) for key in ("loss", "grad_norm", "lr")}
-    spread = deviation([r.loss for r in reports])
-    return MeanStepped(**{**asdict(reports[-1]), **sums, **means, "spread": spread})
-
-
-def mean_evaluated(reports: Sequence[Evaluated]) -> MeanEvaluated:
-    """One report of the validations of the same step; the best so far if it is for every one."""
-    found = [report.evaluation for report in reports]
-    means = {key: mean_of([getattr(each, key) for each in found]) for key in _MEANS}
-    facts = {"best": all(r.best for r in reports), "tokens": sum(r.tokens for r in reports)}
-    return MeanEvaluated(
-        step=reports[-1].step,
-        seconds=reports[-1].seconds,
-        evaluation=Evaluation(**means),
-        spread=deviation([each.val_loss for each in found]),
-        **facts,
-    )
-
-
-def mean_of(numbers: Sequence[float | None]) -> Any:
-    """The mean of those that are known; None where none is."""
-    known = [number for number in numbers if number is not None]
-    return fmean(known) if known else None
-
-
-def deviation(numbers: Sequence[float]) -> float:
-    """The standard deviation of a sample; 0 of one number."""
-    return stdev(numbers) if len(numbers) > 1 else 0.0
-
-
-def spread_text(report: Event, decimals: int) -> str:
-    """The spread after a mean, such as " ± 0.012"; nothing after a number of one training."""
-    if isinstance(report, MeanStepped | MeanEvaluated):
-        return f" ± {report.spread:.{decimals}f}"
-    return ""
-
-
-_MEANS = ("val_loss", "bits_per_byte", "above_floor", "accuracy")
-
-
-Ends = Mapping[int, Ended]
-R = TypeVar("R", Stepped, Evaluated)
-
-
-@runtime_checkable
-class ReplicaDisplay(Protocol):
-    """Takes the reports of every seed."""
-
-    display: Display
-
-    def __call__(self, seed: int, report: Event) -> None:
-        """Show one report."""
-        ...
-
-    def conclude(self, ends: Ends) -> None:
-        """Show the results of those that came to their end, by seed."""
-        ...
-
-
-class BySeed:
-    """One JSON object a report, with the seed that it is of."""
-
-    def __init__(self, display: Display):
-        self.display = display
-
-    def __call__(self, seed: int, report: Event) -> None:
-        """One object, flushed."""
-        print(json.dumps({**as_record(report), "seed": seed}, allow_nan=False), flush=True)
-
-    def conclude(self, ends: Ends) -> None:
-        """Nothing more."""
-
-
-class Means:
-    """Shows the mean of what all report of a step, as another display shows one training."""
-
-    def __init__(self, display: Display, seeds: Sequence[int]):
-        self.display = display
-        self._last_step: dict[int, float] = dict.fromkeys(seeds, math.inf)
-        self._stepped: list[Stepped] = []
-        self._evaluated: list[Evaluated] = []
-
-    def __call__(self, seed: int, report: Event) -> None:
-        """Wait for the reports of the others, and show one for all."""
-        if isinstance(report, Stepped):
-            self._stepped = [*_of_its_step(self._stepped, report), report]
-            if self._complete(self._stepped):
-                self.display(mean_stepped(self._stepped))
-        elif isinstance(report, Evaluated):
-            self._evaluated = [*_of_its_step(self._evaluated, report), report]
-            if self._complete(self._evaluated):
-                self.display(mean_evaluated(self._evaluated))
-        elif isinstance(report, Failed):
-            self._last_step[seed] = report.step - 1
-            self.display.message(f"seed {seed}: {report.message}")
-        elif isinstance(report, Ended):
-            self._last_step[seed] = report.steps
-        elif isinstance(report, Started):
-            self.display(report)
-
-    def conclude(self, ends: Ends) -> None:
-        """The mean, every seed, and what to do next."""
-        for line in replica_closing_lines(ends):
-            print(line)
-
-    def _complete(self, reports: Sequence[Stepped | Evaluated]) -> bool:
-        """Whether all that go as far as this step have reported it."""
-        step = reports[-1].step
-        return len(reports) == sum(last >= step for last in self._last_step.values())
-
-
-class Paths(Means):
-    """Shows no progress; the result is the runs' directories, for a script."""
-
-    def conclude(self, ends: Ends) -> None:
-        """Where the runs are."""
-        for report in ends.values():
-            print(report.run)
-
-
-def replica_display(display: Display, seeds: Sequence[int]) -> ReplicaDisplay:
-    """Shows several trainings by the display that would show one."""
-    if isinstance(display, Json):
-        return BySeed(display)
-    return Means(display, seeds) if isinstance(display, Plain) else Paths(display, seeds)
-
-
-def replica_closing_lines(ends: Ends) -> list[str]:
-    """What to know when all are over."""
-    found = [end.evaluation for end in ends.values() if end.evaluation]
-    if not found:
-        return ["no validation yet"]
-    losses = [each.val_loss for each in found]
-    bits = mean_of([each.bits_per_byte for each in found])
-    per_byte = "" if bits is None else f", {bits:.4f} bits per byte"
-    ended, speed = list(ends.values())[-1], sum(end.tok_s for end in ends.values())
-    lines = [
-        f"best val loss {fmean(losses):.4f} ± {deviation(losses):.4f} nats per token"
-        f"{per_byte}: mean and deviation of {len(losses)} seeds; {duration(ended.seconds)}, "
-        f"{count(sum(end.tokens for end in ends.values()))} tokens, {count(speed)} tok/s"
-    ]
-    for seed, end in ends.items():
-        loss = f"{end.evaluation.val_loss:.4f}" if end.evaluation else "no validation"
-        lines.append(f"seed {seed}  {loss}  {end.steps} steps  {end.run}".rstrip())
-    return lines
-
-
-def follow_replicas(
-    replicas: Sequence[Replica],
-    launch: Launch,
-    tokenizer: Tokenizer,
-    display: ReplicaDisplay,
-    asked: Callable[[], bool],
-) -> str:
-    """Train, show and store every report, conclude, and return why the training ended.
-
-    Every replica's reports and samples go to its own run, as in `show.training.follow`.
-
-    Raises:
-        OSError: Reports could not be shown, as on a full disk; all is saved.
-        RunError: Replicas failed; the others came to their end.
-    """
-    keepers = {replica.config.seed: Keeper(replica, tokenizer) for replica in replicas}
-    failed: dict[int, str] = {}
-    audience = Audience()
-    with display.display:
-        for replica, report in train_replicas(replicas, launch, lambda: asked() or audience.gone):
-            seed = replica.config.seed
-            keepers[seed](report)
-            audience.show(partial(display, seed, report))
-            if isinstance(report, Failed):
-                failed[seed] = report.message
-    audience.complain()
-    return _replicas_concluded(replicas, display, keepers, failed)
-
-
-def _replicas_concluded(
-    replicas: Sequence[Replica],
-    display: ReplicaDisplay,
-    keepers: Mapping[int, Keeper],
-    failed: Mapping[int, str],
-) -> str:
-    ends = {seed: keeper.ended for seed, keeper in keepers.items() if keeper.ended}
-    if any(end.reason == INTERRUPTED for end in ends.values()):
-        display.display.message(saved_replicas(replicas))
-        return INTERRUPTED
-    if ends:
-        display.conclude(ends)
-    if failed:
-        seed, message = next(iter(failed.items()))
-        raise RunError(f"{len(failed)} of {len(replicas)} replicas failed: seed {seed}: {message}")
-    return next(iter(ends.values())).reason
-
-
-def saved_replicas(replicas: Sequence[Replica]) -> str:
-    """How to go on with trainings that were interrupted."""
-    runs = [replica.run for replica in replicas if replica.run]
-    steps = [r.saved_step for r in replicas if r.saved_step is not None]
-    if not runs or len(steps) < len(replicas):
-        return "stopped; not every replica was saved"
-    return f"saved at step {min(steps)}; go on with:  mlx-attn train --resume {runs[0].path.parent}"
-
-
-def _of_its_step(reports: list[R], report: R) -> list[R]:
-    """Those of the same step; what is left of an earlier one is dropped."""
-    return [other for other in reports if other.step == report.step]
+    return f"{budget}, {tokens}, {config.optimizer}" + (f"; {done} steps are done" if done else "")

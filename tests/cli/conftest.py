@@ -31,7 +31,7 @@ def workshop(tmp_path, monkeypatch) -> Path:
             monkeypatch.delenv(name)
     monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mlx_attn.training.show.SAMPLE_TOKENS", 5)
+    monkeypatch.setattr("mlx_attn.training.loop.SAMPLE_TOKENS", 5)
     (tmp_path / "story.txt").write_text(STORY * 20)
     return tmp_path
 

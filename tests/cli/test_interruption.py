@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mlx_attn.cli.main import orderly
+from mlx_attn.cli.main import graceful_interrupt
 from mlx_attn.runs import open_run
 
 Process = subprocess.Popen[str]
@@ -187,7 +187,7 @@ def test_a_full_disk_behind_stdout_is_one_line(python):
 
 def test_the_first_signal_asks_and_the_second_interrupts():
     said = []
-    with orderly(lambda: said.append("asked")) as asked:
+    with graceful_interrupt(lambda: said.append("asked")) as asked:
         assert not asked()
         os.kill(os.getpid(), signal.SIGTERM)
         assert asked()
@@ -199,7 +199,7 @@ def test_the_first_signal_asks_and_the_second_interrupts():
 def test_what_the_shell_has_us_ignore_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with orderly(lambda: None) as asked:
+        with graceful_interrupt(lambda: None) as asked:
             os.kill(os.getpid(), signal.SIGHUP)
             assert not asked()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -209,7 +209,7 @@ def test_what_the_shell_has_us_ignore_stays_ignored():
 
 def test_the_old_handlers_come_back():
     before = signal.getsignal(signal.SIGINT)
-    with orderly(lambda: None):
+    with graceful_interrupt(lambda: None):
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -218,6 +218,6 @@ def test_a_stream_that_is_being_written_to_does_not_break_the_handler():
     def reentrant():
         raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
 
-    with orderly(reentrant) as asked:
+    with graceful_interrupt(reentrant) as asked:
         os.kill(os.getpid(), signal.SIGINT)
         assert asked()

@@ -85,9 +85,7 @@ def test_a_run_that_uses_none_of_a_file_records_nothing(train, talk):
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )
-def test_reading_a_run_needs_the_file_and_runs_none_unasked(
-    trained, talk, run_command, arguments
-):
+def test_reading_a_run_needs_the_file_and_runs_none_unasked(trained, talk, run_command, arguments):
     refused = run_command(*arguments, input="the cat\n")
     assert refused.exit_code == 2
     assert refused.stderr.startswith("Error: this run uses talk.py (sha256 ")

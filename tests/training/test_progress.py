@@ -10,10 +10,7 @@ from rich.console import Console
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Started, Stepped
 from mlx_attn.training.show import (
-    Json,
-    Live,
-    Plain,
-    Quiet,
+    Display,
     closing_lines,
     display_for,
     evaluation_line,
@@ -134,25 +131,25 @@ def test_without_a_validation_that_is_said():
 
 def test_in_a_pipe_every_report_of_progress_is_one_plain_line():
     console = pipe()
-    shown(Plain(console), REPORTS)
+    shown(Display(console, "plain"), REPORTS)
     assert written(console).splitlines() == [step_line(STEPPED), evaluation_line(EVALUATED)]
 
 
 def test_long_lines_are_not_wrapped_in_a_pipe():
     console = pipe()
-    Plain(console).message("word " * 100)
+    Display(console, "plain").message("word " * 100)
     assert written(console).count("\n") == 1
 
 
 def test_words_in_brackets_are_no_markup():
     console = pipe()
-    Plain(console).message("[red]runs/[1][/red]")
+    Display(console, "plain").message("[red]runs/[1][/red]")
     assert written(console) == "[red]runs/[1][/red]\n"
 
 
 def test_json_is_one_object_a_line_on_stdout_and_messages_are_on_stderr(capsys):
     console = pipe()
-    display = Json(console)
+    display = Display(console, "json")
     shown(display, REPORTS)
     display.message("hello")
     display.conclude(ENDED, "a sample")
@@ -163,7 +160,7 @@ def test_json_is_one_object_a_line_on_stdout_and_messages_are_on_stderr(capsys):
 
 def test_quiet_shows_no_progress_and_tells_where_the_run_is(capsys):
     console = pipe()
-    display = Quiet(console)
+    display = Display(console, "quiet")
     shown(display, REPORTS)
     display.conclude(ENDED, "a sample")
     assert (capsys.readouterr().out, written(console)) == ("runs/a\n", "")
@@ -171,7 +168,7 @@ def test_quiet_shows_no_progress_and_tells_where_the_run_is(capsys):
 
 def test_the_result_goes_to_stdout(capsys):
     console = pipe()
-    Plain(console).conclude(ENDED, "\nonce upon\n")
+    Display(console, "plain").conclude(ENDED, "\nonce upon\n")
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("best val loss 2.5000")
     assert out[1:] == ["it writes: once upon", "talk to it:  mlx-attn repl runs/a"]
@@ -179,14 +176,14 @@ def test_the_result_goes_to_stdout(capsys):
 
 
 def test_a_sample_cannot_steer_the_terminal(capsys):
-    Plain(pipe()).conclude(ENDED, "a\x1b[2Jb\x07")
+    Display(pipe(), "plain").conclude(ENDED, "a\x1b[2Jb\x07")
     assert not {"\x1b", "\x07"} & set(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
 def test_the_live_line_never_needs_a_second_line(width):
     console = terminal(width)
-    display = Live(console)
+    display = Display(console, "live")
     shown(display, [STARTED, STEPPED])
     with display:
         lines = console.render_lines(display._bar.get_renderable(), pad=False)
@@ -197,32 +194,32 @@ def test_the_live_line_never_needs_a_second_line(width):
 @pytest.mark.parametrize(("width", "has_bar"), [(40, False), (100, True)])
 def test_a_narrow_terminal_has_numbers_instead_of_a_bar(width, has_bar):
     console = terminal(width)
-    shown(Live(console), [STARTED, STEPPED])
+    shown(Display(console, "live"), [STARTED, STEPPED])
     assert ("━" in written(console)) == has_bar
     assert "step 420/2000" in written(console)
 
 
 def test_a_validation_leaves_a_line_and_its_loss_joins_the_live_one():
     console = terminal(120, color_system=None)
-    shown(Live(console), [STARTED, EVALUATED, STEPPED])
+    shown(Display(console, "live"), [STARTED, EVALUATED, STEPPED])
     assert evaluation_line(EVALUATED) in written(console)
     assert "val 3.204" in written(console)
 
 
 def test_flags_and_terminal_choose_the_display():
-    assert type(display_for(True, True, terminal(80))) is Json
-    assert type(display_for(False, True, terminal(80))) is Quiet
-    assert type(display_for(False, False, terminal(80))) is Live
-    assert type(display_for(False, False, pipe())) is Plain
+    assert display_for(True, True, terminal(80)).mode == "json"
+    assert display_for(False, True, terminal(80)).mode == "quiet"
+    assert display_for(False, False, terminal(80)).mode == "live"
+    assert display_for(False, False, pipe()).mode == "plain"
 
 
 def test_a_pipe_stays_plain_whatever_forces_colour(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     console = Console(file=io.StringIO())
     assert console.is_terminal
-    assert type(display_for(False, False, console)) is Plain
+    assert display_for(False, False, console).mode == "plain"
 
 
 def test_a_terminal_that_cannot_be_redrawn_gets_plain_lines(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    assert type(display_for(False, False, terminal(80))) is Plain
+    assert display_for(False, False, terminal(80)).mode == "plain"

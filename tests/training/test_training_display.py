@@ -5,16 +5,8 @@ import pytest
 from rich.console import Console
 
 from mlx_attn.runs import open_run
-from mlx_attn.training.show import (
-    SAMPLE_TOKENS,
-    Json,
-    Plain,
-    follow,
-    plan_facts,
-    plan_rows,
-    what_is_saved,
-    write_sample,
-)
+from mlx_attn.training.loop import SAMPLE_TOKENS, write_sample
+from mlx_attn.training.show import Display, follow, plan_facts, plan_rows, what_is_saved
 
 
 @pytest.fixture
@@ -25,7 +17,7 @@ def stderr():
 
 @pytest.fixture
 def display(stderr):
-    return Plain(Console(file=stderr, highlight=False))
+    return Display(Console(file=stderr, highlight=False), "plain")
 
 
 def never() -> bool:
@@ -50,7 +42,7 @@ def test_a_training_leaves_its_reports_and_samples_in_the_run(learner, letters, 
 
 def test_the_reports_on_stdout_are_those_in_the_run(learner, letters, capsys):
     trainer = learner()
-    follow(trainer, letters.tokenizer, Json(Console(stderr=True)), never)
+    follow(trainer, letters.tokenizer, Display(Console(stderr=True), "json"), never)
     assert capsys.readouterr().out.splitlines() == lines(trainer.run, "metrics.jsonl")
 
 
@@ -64,7 +56,7 @@ def test_an_interruption_tells_how_to_go_on(learner, letters, display, stderr, c
 
 
 def test_before_anything_is_saved_that_is_said(learner):
-    assert what_is_saved(learner()) == "stopped; nothing was saved"
+    assert what_is_saved([learner()]) == "stopped; nothing was saved"
 
 
 def test_what_a_resumed_training_repeats_is_written_once(learner, letters, display):
@@ -95,14 +87,14 @@ def finished(learner, letters, display):
     return open_run(trainer.run.path)
 
 
-def test_when_nobody_reads_on_the_training_is_saved(learner, letters, monkeypatch):
-    class Unread(Plain):
-        def __call__(self, report):
-            raise BrokenPipeError
+def test_when_nobody_reads_on_the_training_is_saved(learner, letters, display, monkeypatch):
+    def unread(*given):
+        raise BrokenPipeError
 
     monkeypatch.setattr("mlx_attn.training.show.discard_unread", lambda: None)
+    monkeypatch.setattr(display, "_show", unread)
     trainer = learner()
-    reason = follow(trainer, letters.tokenizer, Unread(Console(file=io.StringIO())), never)
+    reason = follow(trainer, letters.tokenizer, display, never)
     assert reason == "interrupted"
     assert trainer.run.checkpoint.exists()
 
@@ -123,7 +115,7 @@ def test_a_sample_leaves_the_random_state_and_the_training_mode_alone(learner, l
 
 
 def test_the_plan_says_what_is_trained_on_what(learner, letters):
-    rows = dict(plan_rows(learner(keep=False, variant="merged"), letters))
+    rows = dict(plan_rows([learner(keep=False, variant="merged")], letters))
     assert rows["variant"] == "merged"
     assert "S_h" in rows["formula"]
     assert rows["model"].startswith("1 layers, 2 heads of 8, width 16, context 8")
@@ -135,11 +127,11 @@ def test_the_plan_of_a_resumed_training_says_how_far_it_is(learner, letters, dis
     run = finished(learner, letters, display)
     again = learner(keep=False, steps=9)
     again.resume(run)
-    assert dict(plan_rows(again, letters))["training"].endswith("; 6 steps are done")
+    assert dict(plan_rows([again], letters))["training"].endswith("; 6 steps are done")
 
 
 def test_maps_without_a_name_have_no_formula(learner, letters):
-    rows = dict(plan_rows(learner(keep=False, score="no_key", output="merged"), letters))
+    rows = dict(plan_rows([learner(keep=False, score="no_key", output="merged")], letters))
     assert rows["variant"] == "no_key+linear+merged"
     assert "formula" not in rows
 
@@ -153,11 +145,11 @@ def test_maps_without_a_name_have_no_formula(learner, letters):
     ],
 )
 def test_the_plan_says_what_bounds_the_training(learner, letters, budget, shown):
-    rows = dict(plan_rows(learner(keep=False, **{"steps": 0, **budget}), letters))
+    rows = dict(plan_rows([learner(keep=False, **{"steps": 0, **budget})], letters))
     assert rows["training"].startswith(shown)
 
 
 def test_the_plan_for_a_program_has_numbers(learner, letters):
-    facts = plan_facts(learner(keep=False), letters)
+    facts = plan_facts([learner(keep=False)], letters)
     assert json.loads(json.dumps(facts)) == facts
     assert (facts["event"], facts["steps"], facts["tokens_per_step"]) == ("plan", 6, 32)
