@@ -37,6 +37,7 @@ VECTOR_ROWS = 32
 
 Heads = Float[mx.array, "B H T_q D"]
 Bias = Float[mx.array, "*heads T_q T_k"] | None
+Kept = tuple[Float[mx.array, "_ _ _ _"], ...]
 
 
 # Positions inside attention. Learned positions are added to the input by the model.
@@ -45,9 +46,7 @@ Bias = Float[mx.array, "*heads T_q T_k"] | None
 def rope(y: Float[mx.array, "B H T D"], offset: int) -> Float[mx.array, "B H T D"]:
     """Rotate pairs of coordinates by an angle that grows with position (RoPE, arXiv:2104.09864).
 
-    Args:
-        y: Queries or keys, D even.
-        offset: Position of the first of the T tokens.
+    The first of the T tokens is at position `offset`; D is even.
     """
     return mx.fast.rope(y, y.shape[-1], traditional=False, base=ROPE_BASE, scale=1.0, offset=offset)
 
@@ -76,8 +75,6 @@ def causal_mask(T_q: int, T_k: int, window: int = 0) -> Float[mx.array, "T_q T_k
 
 
 # The cache: one growing buffer per array that a layout keeps.
-
-Kept = tuple[Float[mx.array, "_ _ _ _"], ...]
 
 
 class AttentionCache:
@@ -176,7 +173,7 @@ def fused_attention(q: Queries, k: Keys, v: Values, scale: float, bias: Bias = N
         k: Keys; each head serves H / key_heads query heads.
         v: Values, with as many heads as the keys.
         scale: Factor of the scores.
-        bias: Added to the scores, the causal mask already in it; None is the causal mask alone.
+        bias: Added to the scores, with the mask; None is the causal mask alone.
     """
     causal = "causal" if q.shape[2] > 1 else None
     mask = causal if bias is None else bias.astype(q.dtype)
@@ -435,14 +432,8 @@ class CausalAttention(Attention):
 class MultiHeadAttention(CausalAttention):
     """Several heads and an output projection (the book's section 3.6).
 
-    Args:
-        d_in: Width of the input.
-        d_out: Width of all heads together and of the output.
-        context_length: Longest sequence.
-        dropout: Dropout of the attention weights, in [0, 1).
-        num_heads: Number of heads; d_out must be a multiple of it.
-        qkv_bias: Whether W_query, W_key and W_value have biases.
-        **choices: Any other key of `AttentionConfig`, such as `output="none"`.
+    The other arguments are those of `CausalAttention`; d_out is the width of all heads together and
+    must be a multiple of num_heads.
     """
 
     def __init__(
