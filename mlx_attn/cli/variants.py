@@ -25,54 +25,67 @@ if TYPE_CHECKING:
 _COSTS = {
     "parameters": "parameters",
     "multiply-adds": "multiply_adds",
-    "cache floats": "cache_floats",
+    "cache bytes": "cache_bytes",
 }
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Headings of the table, and the cost that each column shows."""
 
 
-def variants(preset: str, as_json: bool, **flags: Any) -> None:
+def variants(
+    preset: str, as_json: bool, tokens: int | None, batch: int, dtype: str, **flags: Any
+) -> None:
     """Show what each variant computes and costs.
 
-    Parameters, multiply-adds per token (forward, at full context) and numbers cached per token when
-    decoding, for the whole model at the sizes of a preset. Any size can be changed.
+    Parameters, multiply-adds per token (forward, at full context), numbers cached per token when
+    decoding, and the bytes of the whole cache, for the model at the sizes of a preset. Any size can
+    be changed.
     """
     from mlx_attn.ui.terminal import stdout_console
 
     given = {key: value for key, value in flags.items() if value is not None}
     model = resolve({"preset": preset, **given}).model
-    rows = [
-        _row(name, {"vocab_size": find_preset(preset).vocab_size, **model}) for name in VARIANTS
-    ]
+    model = {"vocab_size": find_preset(preset).vocab_size, **model}
+    length = tokens or config_from(model).context_length
+    rows = [_row(name, model, length, batch * _BYTES[dtype]) for name in VARIANTS]
     if as_json:
         click.echo(json.dumps({"preset": preset, "variants": rows}, indent=1))
     else:
-        stdout_console().print(_table(rows, preset))
+        shape = f"cache of {length} tokens, batch {batch}, {dtype}"
+        stdout_console().print(_table(rows, f"preset {preset}, {shape}"))
 
 
-def _row(name: str, model: dict[str, Any]) -> dict[str, Any]:
+def _row(name: str, model: dict[str, Any], tokens: int, bytes_each: int) -> dict[str, Any]:
     """A variant with its cost, or with the reason why these sizes do not allow it."""
     from mlx_attn.model.gpt import model_cost
 
     variant = VARIANTS[name]
-    row = {"name": name, "formula": variant.formula, "summary": variant.summary}
+    row = {key: getattr(variant, key) for key in ("name", "group", "formula", "summary")}
     try:
-        cost = asdict(model_cost(config_from({**model, **variant.maps})))
+        config = config_from({**model, **variant.maps})
+        cost = asdict(model_cost(config))
+        windows = (config.attention(layer).window or tokens for layer in range(config.n_layers))
+        held = sum(min(window, tokens) for window in windows) / config.n_layers
+        cost["cache_bytes"] = int(cost["cache_floats"] * held * bytes_each)
         return {**row, "cost": cost, "reason": None}
     except ConfigError as error:
         return {**row, "cost": None, "reason": str(error)}
 
 
-def _table(rows: list[dict[str, Any]], preset: str) -> "Table":
-    """The rows for a terminal; factors are relative to the first row, the standard one."""
+def _table(rows: list[dict[str, Any]], title: str) -> "Table":
+    """The rows by group for a terminal; factors are relative to the first, the standard one."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"preset {preset}", title_justify="left", box=None, padding=(0, 1))
-    table.add_column("variant", ratio=1, overflow="fold")
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
+    table.add_column("variant", ratio=1, min_width=16, overflow="fold")
     for heading in _COSTS:
         table.add_column(heading, justify="right", no_wrap=True)
-    standard = rows[0]["cost"] or {}
+    standard, group = rows[0]["cost"] or {}, rows[0]["group"]
     for row in rows:
+        if row["group"] != group:
+            group = row["group"]
+            table.add_row("", end_section=True)
+            table.add_row(Text(group, "italic"))
         label = Text.assemble((row["name"], "bold"), "\n", (row["reason"] or row["formula"], "dim"))
         cost = row["cost"] or {}
         table.add_row(label, *(_cell(cost.get(key), standard.get(key)) for key in _COSTS.values()))
@@ -100,6 +113,29 @@ command = SectionedCommand(
             metavar="NAME",
             help=f"sizes by name: {', '.join(PRESETS)}",
             envvar=PREFIX + "PRESET",
+        ),
+        Section(
+            ["--tokens"],
+            section="What to show",
+            type=click.IntRange(1),
+            metavar="N",
+            help="tokens in the cache (default: the context length)",
+        ),
+        Section(
+            ["--batch"],
+            section="What to show",
+            type=click.IntRange(1),
+            default=1,
+            metavar="N",
+            help="sequences decoded at once",
+        ),
+        Section(
+            ["--dtype"],
+            section="What to show",
+            type=Named(_BYTES),
+            default="float32",
+            metavar="NAME",
+            help=f"numbers of the cache: {', '.join(_BYTES)}",
         ),
         Section(["--json", "as_json"], section="What to show", is_flag=True, help="as JSON"),
         plugin_option(),

@@ -40,6 +40,16 @@ def test_parameters_are_those_of_the_model_that_would_be_trained(run_command):
         assert row["cost"]["parameters"] == count_parameters(GPT(config)), row["name"]
 
 
+def test_the_cache_is_counted_in_bytes_at_a_length(run_command):
+    flags = ("--tokens=100", "--batch=3", "--dtype=bfloat16", "--window=10", "--global-every=2")
+    rows = {row["name"]: row["cost"] for row in variants(run_command, *flags)["variants"]}
+    layers = PRESETS["tiny"].model["n_layers"]
+    held = layers / 2 * 10 + layers / 2 * 100  # half of the layers see all
+    floats = rows["standard"]["cache_floats"] / layers
+    assert rows["standard"]["cache_bytes"] == floats * held * 3 * 2
+    assert rows["mla"]["cache_bytes"] < rows["standard"]["cache_bytes"]
+
+
 def test_any_size_can_be_changed(run_command):
     small, large = (
         variants(run_command, "--n-layers", layers)["variants"][0]["cost"] for layers in ("1", "3")
