@@ -69,8 +69,8 @@ def causal_mask(T_q: int, T_k: int, window: int = 0) -> Float[mx.array, "T_q T_k
     A query sees the keys that are not after it, with a window only the last `window` of these
     (sliding window attention, arXiv:2004.05150).
     """
-    distance = mx.arange(T_k - T_q, T_k)[:, None] - mx.arange(T_k)[None, :]
-    seen = (distance >= 0) & (distance < window) if window else distance >= 0
+    query, key = mx.arange(T_k - T_q, T_k)[:, None], mx.arange(T_k)[None, :]
+    seen = (key <= query) & (key > query - window) if window else key <= query
     return mx.where(seen, 0.0, -mx.inf)
 
 
