@@ -9,13 +9,8 @@ MLX uses Accelerate and Metal: nothing is done there.
 """
 
 import ctypes
-import hashlib
-import importlib.util
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +23,6 @@ _CANDIDATES = ("libopenblas.so.0", "libopenblasp.so.0", "libmkl_rt.so.2")
 _WHEEL = "scipy_openblas32"
 _HINT = "install OpenBLAS for matrix products that are many times faster: apt install libopenblas0"
 _TOO_LATE = "mlx was imported before mlx_attn, so its slow BLAS is in use: import mlx_attn first"
-
 
 _SOURCE = """
 #define FORWARD(NAME, SCALAR) \\
@@ -46,21 +40,24 @@ FORWARD(cblas_cgemm, const void *)
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """The library in use, or the reason why there is none.
+    """The library in use, or why there is none."""
 
-    Attributes:
-        library: Its name; None where MLX's own is in use.
-        note: What was done, or what to do.
-        threads: Threads of a matrix product, where that can be changed; 1 elsewhere.
-    """
-
-    library: str | None
-    note: str
-    threads: int = 1
+    library: str | None  # None where MLX's own is in use
+    note: str  # what was done, or what to do
+    threads: int = 1  # of a matrix product, where that can be changed
 
 
 _loaded: Blas | None = None
 _handle: ctypes.CDLL | None = None
+
+
+class PreloadWithMLX:
+    """A finder for `sys.meta_path` that finds nothing: it loads the BLAS just before MLX is."""
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        """Called with the name of every module that is imported for the first time."""
+        if name == "mlx.core":
+            preload()
 
 
 def preload() -> Blas:
@@ -122,6 +119,10 @@ def _forwarding_library() -> Path | None:
 
     None where the wheel, a C compiler or a place to keep it is missing.
     """
+    import hashlib
+    import shutil
+    import subprocess
+
     openblas, compiler = _wheel_library(), shutil.which("cc") or shutil.which("gcc")
     if openblas is None:
         return None
@@ -138,7 +139,9 @@ def _forwarding_library() -> Path | None:
 
 
 def _wheel_library() -> Path | None:
-    found = importlib.util.find_spec(_WHEEL)
+    from importlib.util import find_spec
+
+    found = find_spec(_WHEEL)
     if found is None or found.origin is None:
         return None
     library = Path(found.origin).parent / "lib" / "libscipy_openblas.so"
@@ -147,6 +150,9 @@ def _wheel_library() -> Path | None:
 
 def _compiled(compiler: str, openblas: Path, target: Path) -> Path:
     """Compile into a temporary file and rename: two processes may do it at once."""
+    import subprocess
+    import tempfile
+
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         source, built = Path(folder, "forward.c"), Path(folder, "forward.so")

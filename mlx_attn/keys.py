@@ -30,9 +30,6 @@ def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str
     Args:
         settings: Keys and values, from anywhere.
         known: The keys there are, and their types.
-
-    Raises:
-        ConfigError: A key is unknown (the nearest is named), or a value is of another type.
     """
     return {key: _typed(key, value, known) for key, value in settings.items()}
 

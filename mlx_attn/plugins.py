@@ -186,9 +186,6 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
     """Refuse the settings of a run without the files that it was trained with.
 
     Where another version of a file is loaded, that is a `PluginChanged` warning.
-
-    Raises:
-        ConfigError: A file is not loaded; it is named, with what to type.
     """
     missing = list(_missing(settings.get("plugins", ())))
     if missing:
@@ -218,11 +215,7 @@ def _missing(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
 
 
 def load_recorded(records: Iterable[Mapping[str, Any]]) -> None:
-    """Load files that this command was given, in another process of its own.
-
-    Raises:
-        RunError: A file has changed meanwhile.
-    """
+    """Load files that this command was given, in another process of its own."""
     for old in records:
         (plugin,) = load_plugins([old["path"]])
         if plugin.sha256 != old["sha256"]:

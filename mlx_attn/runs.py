@@ -72,10 +72,6 @@ class Run:
 
         Args:
             weights: Another file of weights, such as a snapshot's.
-
-        Raises:
-            RunError: The weights are missing, damaged, or of another configuration.
-            ConfigError: A plugin that it uses is not loaded.
         """
         check_plugins(self.settings)
         weights = weights or self.weights
@@ -153,9 +149,6 @@ def parsed_object(text: str, place: str) -> dict[str, Any]:
     Args:
         text: The text.
         place: Where it is from, for the error.
-
-    Raises:
-        RunError: It is damaged.
     """
     try:
         content = json.loads(text)
@@ -167,11 +160,7 @@ def parsed_object(text: str, place: str) -> dict[str, Any]:
 
 
 def create_run(path: Path, settings: Mapping[str, Any], overwrite: bool = False) -> Run:
-    """Make a run directory and write its config.json.
-
-    Raises:
-        RunError: The directory exists and is not to be overwritten, or cannot be written.
-    """
+    """Make a run directory and write its config.json."""
     check_free(path, overwrite)
     if overwrite and path.exists():
         _clear(path)
@@ -180,11 +169,7 @@ def create_run(path: Path, settings: Mapping[str, Any], overwrite: bool = False)
 
 
 def check_free(path: Path, overwrite: bool = False) -> None:
-    """Refuse a place where a new run must not go.
-
-    Raises:
-        RunError: Something is there, and it is no run or not to be overwritten.
-    """
+    """Refuse a place where a new run must not go."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not overwrite:
@@ -201,11 +186,7 @@ def check_no_run(path: Path) -> None:
 
 
 def open_run(path: Path) -> Run:
-    """The run in a directory.
-
-    Raises:
-        RunError: There is none, or its config.json is damaged.
-    """
+    """The run in a directory."""
     file = path / CONFIG
     if not file.is_file():
         near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
@@ -223,9 +204,6 @@ def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
     Args:
         name: Its directory, or its name in `directory`; None is the latest there.
         directory: Where runs land.
-
-    Raises:
-        RunError: There is no such run, or its config.json is damaged.
     """
     found = find_runs(directory)
     if name is None and not found:

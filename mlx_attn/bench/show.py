@@ -59,11 +59,7 @@ def half_iqr(spread: MedianIQR) -> str:
 
 
 def save_bench_figure(measured: Sequence[Measurement], path: Path) -> list[Path]:
-    """Write the figure as SVG and PNG; returns their paths.
-
-    Raises:
-        RunError: matplotlib is not installed, or the files cannot be written.
-    """
+    """Write the figure as SVG and PNG; returns their paths."""
     return plots.save_figure(lambda: _draw(measured), path.with_suffix(""))
 
 

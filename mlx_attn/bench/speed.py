@@ -286,9 +286,6 @@ def bench(
         setups: The models by name; times are compared with the first one's.
         works: Keys of `WORKLOADS`.
         seconds: About how long all of it may take.
-
-    Raises:
-        ConfigError: The models do not fit into memory together.
     """
     check_memory(setups)
     trainer.keep_buffers()
@@ -330,11 +327,7 @@ def prepare(kind: str, config: GPTConfig, training: TrainConfig) -> tuple[Worklo
 
 
 def check_memory(setups: Mapping[str, Setup]) -> None:
-    """Refuse models that do not fit into memory together.
-
-    Raises:
-        ConfigError: They do not.
-    """
+    """Refuse models that do not fit into memory together."""
     needed = sum(trainer.least_memory(config, t.batch_size) for config, t in setups.values())
     if needed > trainer.machine_memory():
         raise ConfigError(

@@ -70,11 +70,7 @@ def bench(
 def setups_of(
     preset: str, variants: str, scaling: str | None, given: Mapping[str, Any]
 ) -> dict[str, "Setup"]:
-    """What the options ask to measure; variants that the sizes do not allow are said and left out.
-
-    Raises:
-        ConfigError: A setting or a variant cannot work.
-    """
+    """What the options ask to measure; names on stderr the variants that are left out, and why."""
     from mlx_attn.bench.speed import scaled_setups, variant_setups
 
     settings = resolve({"preset": preset, **given})

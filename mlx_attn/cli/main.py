@@ -1,4 +1,4 @@
-"""Ctrl-C in two steps: the first asks for an orderly end, the second ends at once."""
+"""The command line: its group of lazily imported commands, settings from files, and Ctrl-C."""
 
 import difflib
 import errno
@@ -7,7 +7,6 @@ import io
 import os
 import signal
 import sys
-import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,9 +16,13 @@ from typing import Any
 
 import click
 
-from mlx_attn import __version__, blas
-from mlx_attn.cli.options import INTERRUPTED, PREFIX
+from mlx_attn import __version__
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
+
+PREFIX = "MLX_ATTN_"
+"""Of the environment variables that give options."""
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted."""
 
 StopRequested = Callable[[], bool]
 
@@ -61,18 +64,11 @@ def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
 TIMEOUT = "MLX_ATTN_RANK_TIMEOUT"
 """Environment variable: seconds that one rank waits for another that says nothing."""
 
-OTHERS = {blas.SWITCH, "MLX_ATTN_DATA_DIR", "MLX_ATTN_WORKERS", TIMEOUT}
-"""Variables that are no option of a command."""
-
 
 def check_environment() -> None:
-    """Refuse misspelt variables: a setting that is silently ignored is worse than none.
+    """Refuse misspelt variables: a setting that is silently ignored is worse than none."""
+    from mlx_attn.cli.options import VARIABLES as known
 
-    Raises:
-        ConfigError: A variable with our prefix is none that a command reads.
-    """
-    modules = (importlib.import_module(f"mlx_attn.cli.{name}") for name in COMMANDS)
-    known = OTHERS.union(*(_variables(module.command) for module in modules))
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in known:
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
@@ -80,25 +76,13 @@ def check_environment() -> None:
             raise ConfigError(f"unknown environment variable {name}{hint}")
 
 
-def _variables(command: click.Command) -> Iterator[str]:
-    for parameter in command.params:
-        if isinstance(parameter.envvar, str):
-            yield parameter.envvar
-    if isinstance(command, click.Group):
-        for child in command.commands.values():
-            yield from _variables(child)
-
-
-TABLES = ("model", "training", "text")
+_TABLES = ("model", "training", "text")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, flattened.
+    """The settings in a TOML file, flattened."""
+    import tomllib
 
-    Raises:
-        RunError: The file cannot be read or is not TOML.
-        ConfigError: It has a table or a setting that there is not, or a value of another type.
-    """
     from mlx_attn.training.config import expanded
 
     try:
@@ -108,17 +92,13 @@ def read_settings(path: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     try:
         for key, value in content.items():
-            settings |= _table(key, value) if isinstance(value, dict) else {key: value}
+            if isinstance(value, dict) and key not in _TABLES:
+                raise ConfigError(f"unknown table [{key}]{did_you_mean(key, _TABLES)}")
+            settings |= value if isinstance(value, dict) else {key: value}
         expanded(settings)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     return settings
-
-
-def _table(name: str, table: dict[str, Any]) -> dict[str, Any]:
-    if name not in TABLES:
-        raise ConfigError(f"unknown table [{name}]{did_you_mean(name, TABLES)}")
-    return table
 
 
 COMMANDS: dict[str, str] = {
@@ -137,10 +117,9 @@ COMMANDS: dict[str, str] = {
 }
 """Every command and its one line of help; the module of the same name holds the command."""
 
-NAME = "mlx-attn"
-ALIASES = {"chat": "repl"}
-CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
+_NAME = "mlx-attn"
+_ALIASES = {"chat": "repl"}
+_CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """What writing to a standard stream fails with where that is a file on a full disk."""
@@ -156,12 +135,12 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they run, so that `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Command names, in the order a newcomer meets them."""
+        """In the order a newcomer meets them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now."""
-        name = ALIASES.get(cmd_name, cmd_name)
+        name = _ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
         return importlib.import_module(f"mlx_attn.cli.{name}").command
@@ -170,7 +149,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command the arguments name, or the nearest name in the error."""
-        name = ALIASES.get(args[0], args[0])
+        name = _ALIASES.get(args[0], args[0])
         if name not in COMMANDS and not name.startswith("-"):
             raise click.UsageError(
                 f"unknown command '{args[0]}'{did_you_mean(name, COMMANDS)}", ctx
@@ -228,8 +207,8 @@ def _line_about(error: click.ClickException) -> str:
     return f"Error: {' '.join(error.format_message().split()).rstrip('.')}{more}"
 
 
-@click.group(NAME, cls=LazyGroup, context_settings=CONTEXT, no_args_is_help=True)
-@click.version_option(__version__, "-V", "--version", message=f"{NAME} %(version)s")
+@click.group(_NAME, cls=LazyGroup, context_settings=_CONTEXT, no_args_is_help=True)
+@click.version_option(__version__, "-V", "--version", message=f"{_NAME} %(version)s")
 @click.pass_context
 def group(ctx: click.Context) -> None:
     """An attention laboratory: train a tiny GPT while one part of its attention is changed."""
@@ -238,13 +217,9 @@ def group(ctx: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit.
-
-    Args:
-        arguments: What follows the program's name; None reads it from the process.
-    """
+    """Run the command line on these arguments, or on those of the process, and exit."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character shows a question mark instead.
         sys.stdout.reconfigure(errors="replace")
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
-    group.main(arguments, prog_name=NAME)
+    group.main(arguments, prog_name=_NAME)

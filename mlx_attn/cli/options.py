@@ -15,15 +15,12 @@ from click.shell_completion import CompletionItem
 
 from mlx_attn.attention import config as attention
 from mlx_attn.attention.config import VARIANTS
+from mlx_attn.cli.main import PREFIX
 from mlx_attn.model import config as model
 from mlx_attn.model.config import PRESETS
+from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.training import config as training
 from mlx_attn.training.config import TextConfig
-
-PREFIX = "MLX_ATTN_"
-"""Of the environment variables that give options."""
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted."""
 
 
 class Named(click.ParamType):
@@ -226,3 +223,14 @@ TRAIN_OPTIONS: list[click.Option] = [
     *options_from(model.GPTConfig, "Model", _TYPES, frozenset({"vocab_size"})),
     *options_from(training.TrainConfig, "Training", _TYPES, frozenset()),
 ]
+
+_CONFIGS = (TextConfig, model.GPTConfig, training.TrainConfig, SamplerConfig)
+_OTHERS = "variant preset block plugins max_tokens prompt blas data_dir workers rank_timeout"
+VARIABLES: frozenset[str] = frozenset(
+    PREFIX + name.upper()
+    for name in (
+        *(field.name for config in _CONFIGS for field in fields(config) if field.metadata),
+        *_OTHERS.split(),
+    )
+)
+"""Every environment variable that is read; a test compares them with the commands' options."""

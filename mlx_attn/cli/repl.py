@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.options import INTERRUPTED, takes_plugins
+from mlx_attn.cli.main import INTERRUPTED
+from mlx_attn.cli.options import takes_plugins
 from mlx_attn.cli.sample import run_argument, sampling_options
 
 if TYPE_CHECKING:

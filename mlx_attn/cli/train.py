@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from mlx_attn.cli.main import StopRequested, check_environment, graceful_interrupt, read_settings
-from mlx_attn.cli.options import INTERRUPTED, SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
+from mlx_attn.cli.main import (
+    INTERRUPTED,
+    StopRequested,
+    check_environment,
+    graceful_interrupt,
+    read_settings,
+)
+from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.cli.processes import connect, prefix_errors
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.plugins import used_plugins

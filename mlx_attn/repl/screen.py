@@ -248,11 +248,7 @@ def interactive_loop(session: Session, read: Callable[[], str]) -> None:
 
 
 def read_lines(session: Session, lines: Iterable[str]) -> None:
-    """A conversation from a pipe: one prompt, command or block in triple quotes after the other.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed; it ends everything.
-    """
+    """A conversation from a pipe: one prompt, command or block in triple quotes after the other."""
     for text in _blocks(lines):
         commands.handle_input(session, text)
         if session.over:

@@ -19,11 +19,7 @@ from mlx_attn.sampling.generate import GenerationStep, LoadedRun, Statistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(SamplerConfig):
-    """How answers are sampled, and where they end.
-
-    Raises:
-        ConfigError: A value is out of its range.
-    """
+    """How answers are sampled, and where they end."""
 
     max_tokens: int = field(default=200, metadata={"help": "most tokens of an answer"})
     stop: tuple[str, ...] = field(
@@ -44,11 +40,7 @@ SETTINGS: dict[str, Field] = {
 
 
 def find_setting(name: str) -> str:
-    """The name of a setting as in `SETTINGS`; top_k, top-k and TopK are the same.
-
-    Raises:
-        ConfigError: There is none; the nearest name is suggested.
-    """
+    """The name of a setting as in `SETTINGS`; top_k, top-k and TopK are the same."""
     for known in SETTINGS:
         if plain_name(known) == plain_name(name):
             return known
@@ -147,11 +139,7 @@ class Transcript:
         return stories
 
     def save(self, path: Path) -> None:
-        """Write to a file: JSON if its name ends in .json, text otherwise.
-
-        Raises:
-            RunError: It cannot be written.
-        """
+        """Write to a file: JSON if its name ends in .json, text otherwise."""
         if path.suffix == ".json":
             text = json.dumps({"turns": [asdict(turn) for turn in self.turns]}, indent=1)
         else:
@@ -160,11 +148,7 @@ class Transcript:
 
 
 def load_transcript(path: Path) -> Transcript:
-    """A transcript that was saved as JSON.
-
-    Raises:
-        RunError: The file is missing, or is no transcript.
-    """
+    """A transcript that was saved as JSON."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         return Transcript([_turn(turn) for turn in data["turns"]])
@@ -256,9 +240,6 @@ class Session:
             prompt: The text to continue.
             follows: Continue the text so far, with the prompt after it.
             attempt: Counts up the seed, so that another try is another text.
-
-        Raises:
-            ConfigError: A run's tokenizer does not know a character; nothing is kept.
         """
         seed = self.settings.seed
         seed = secrets.randbits(32) if seed is None else (seed + attempt) % 2**64
@@ -292,11 +273,7 @@ class Session:
             self.screen.note(_summary(cost))
 
     def undo(self) -> Turn:
-        """Forget the last turn, and return it.
-
-        Raises:
-            ConfigError: Nothing was said yet.
-        """
+        """Forget the last turn, and return it."""
         if not self.transcript.turns:
             raise ConfigError("nothing was said yet: type a text to go on from")
         return self.transcript.turns.pop()

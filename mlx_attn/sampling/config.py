@@ -22,9 +22,6 @@ class SamplerConfig:
     `top_k`, `top_p` and `min_p` each say which tokens may be drawn, judged by the probabilities at
     temperature 1 (as mlx-lm does); a token must pass all of them. The last `repetition_window`
     tokens, those of the prompt included, are penalised.
-
-    Raises:
-        ConfigError: A value is out of its range.
     """
 
     temp: float = _setting(0.8, "temperature; 0 takes the likeliest token")

@@ -31,9 +31,6 @@ class StreamingDetokenizer:
 
     Attributes:
         stopped: Whether a stop text was found.
-
-    Raises:
-        ConfigError: A stop text is empty.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
@@ -113,9 +110,6 @@ def decode(state: DecodingState, prompt: list[int], sampler: Sampler) -> Iterato
         state: A new one; its model is in evaluation mode.
         prompt: At least one token.
         sampler: A new one.
-
-    Raises:
-        RunError: The model's logits are not numbers.
     """
     newest = mx.array(prompt, mx.uint32)
     logits = state.read(newest)
@@ -207,11 +201,7 @@ def stream_generate(
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The tokens of a prompt, at least one.
-
-    Raises:
-        ConfigError: The tokenizer does not know a character.
-    """
+    """The tokens of a prompt, at least one."""
     if prompt:
         return tokenizer.encode(prompt).tolist()
     try:
@@ -292,9 +282,6 @@ def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:
     Args:
         name: Its directory, or its name in `runs`; None is the latest in `runs`.
         runs: Where runs land.
-
-    Raises:
-        RunError: There is no such run, or it is damaged.
     """
     run = find_run(name, runs)
     return LoadedRun(run, run.load_model(), run.load_tokenizer())

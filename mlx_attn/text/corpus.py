@@ -275,9 +275,6 @@ def worker_count(n_bytes: int) -> int:
     """How many processes tokenize a text: one per core, or the number in `MLX_ATTN_WORKERS`.
 
     A short text is tokenized in this process, which counts as one.
-
-    Raises:
-        ConfigError: The variable is not a positive whole number.
     """
     chosen = os.environ.get(WORKERS, "")
     if chosen and not (chosen.isascii() and chosen.isdigit() and int(chosen)):
@@ -296,9 +293,6 @@ def encoder(
         tokenizer: The tokenizer.
         folder: Where it is saved.
         workers: How many processes; 1 is this one.
-
-    Raises:
-        RunError: A process was killed.
     """
     if workers == 1:
         yield lambda chunks: ((len(chunk.encode()), tokenizer.encode(chunk)) for chunk in chunks)

@@ -110,9 +110,6 @@ class SubwordTokenizer(characters.ByteTable):
         The trainer reads at most `SAMPLE` characters, in evenly spread passages, on one thread: the
         same text gives the same model. When letters would fill more than half of the room beside
         the 256 bytes, the rarest are left to the bytes.
-
-        Raises:
-            ConfigError: `vocab_size` is out of range, or `text` holds no word.
         """
         if not SMALLEST_VOCABULARY <= vocab_size <= characters.LARGEST_VOCABULARY:
             raise ConfigError(

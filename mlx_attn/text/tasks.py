@@ -369,9 +369,6 @@ def draw(
         seed: Not negative.
         split: The two splits of a seed come from different random streams.
         sizes: Sizes other than those of `Task.sizes`.
-
-    Raises:
-        ConfigError: There is no such task, split or size, or a number is out of range.
     """
     row = find_row(TASKS, task, "task")
     if split not in ("train", "val"):

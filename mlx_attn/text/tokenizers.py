@@ -33,11 +33,7 @@ class Tokenizer(Protocol):
     vocab_size: int
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """The token ids of `text`.
-
-        Raises:
-            ConfigError: `text` holds a lone surrogate, or a character outside the vocabulary.
-        """
+        """The token ids of `text`."""
         ...
 
     def decode(self, tokens: Iterable[SupportsIndex]) -> str:
@@ -76,10 +72,6 @@ def train_tokenizer(
         text: The text that the vocabulary is made from; `char` needs all of it.
         vocab_size: The most tokens that `bpe` and `unigram` may use; a short text yields fewer.
         directory: Where `gpt2` keeps its merges; `downloads.data_directory()` by default.
-
-    Raises:
-        ConfigError: An unknown kind, or a text or vocabulary size that cannot work.
-        RunError: The merges of `gpt2` cannot be downloaded.
     """
     match kind:
         case "char":
@@ -95,11 +87,7 @@ def train_tokenizer(
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer that was saved in `directory`.
-
-    Raises:
-        RunError: There is none, or it is damaged.
-    """
+    """The tokenizer that was saved in `directory`."""
     path = directory / "tokenizer.json"
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))

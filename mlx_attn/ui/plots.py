@@ -51,11 +51,7 @@ def can_draw() -> bool:
 
 
 def style(**changes: Any) -> Any:
-    """A context in which every figure of the project looks alike.
-
-    Raises:
-        RunError: matplotlib is not installed.
-    """
+    """A context in which every figure of the project looks alike."""
     try:
         import matplotlib as mpl
     except ImportError as error:
@@ -70,9 +66,6 @@ def save_figure(draw: Draw, path: Path) -> list[Path]:
     Args:
         draw: Makes the figure.
         path: Where, without the ending.
-
-    Raises:
-        RunError: matplotlib is not installed, or the files cannot be written.
     """
     paths = [path.with_name(f"{path.name}.{kind}") for kind in ("svg", "png")]
     with style():
@@ -123,9 +116,6 @@ def render(name: str, /, **values: Any) -> str:
     Args:
         name: Of the template, without the ending.
         values: What the template shows; text is escaped.
-
-    Raises:
-        RunError: jinja2 is not installed.
     """
     try:
         import jinja2
@@ -144,11 +134,7 @@ def template(name: str) -> str:
 
 
 def markup(text: str) -> "Markup":
-    """Text of our own that is markup.
-
-    Raises:
-        RunError: jinja2 is not installed.
-    """
+    """Text of our own that is markup."""
     try:
         from markupsafe import Markup
     except ImportError as error:

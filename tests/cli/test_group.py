@@ -13,8 +13,8 @@ import click
 import pytest
 
 from mlx_attn import __version__
-from mlx_attn.cli.main import COMMANDS
-from mlx_attn.cli.options import PREFIX, TRAIN_OPTIONS
+from mlx_attn.cli.main import COMMANDS, PREFIX
+from mlx_attn.cli.options import TRAIN_OPTIONS, VARIABLES
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.config import TextConfig, TrainConfig, known_keys
 
@@ -99,6 +99,19 @@ def test_help_is_quick():
         return time.perf_counter() - start
 
     assert statistics.median(seconds() for _ in range(5)) < SLOWEST_HELP
+
+
+def variables(command: click.Command) -> set[str]:
+    children = command.commands.values() if isinstance(command, click.Group) else ()
+    own = {p.envvar for p in command.params if isinstance(p.envvar, str)}
+    return own.union(*map(variables, children))
+
+
+def test_every_variable_of_an_option_is_known():
+    commands = (importlib.import_module(f"mlx_attn.cli.{name}").command for name in COMMANDS)
+    options = set().union(*map(variables, commands))
+    others = {f"{PREFIX}{name}" for name in ("BLAS", "DATA_DIR", "WORKERS", "RANK_TIMEOUT")}
+    assert options | others == VARIABLES
 
 
 def test_train_py_is_the_train_command():

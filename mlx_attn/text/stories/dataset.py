@@ -105,9 +105,6 @@ def generate_stories(
         n_bytes: Where to stop; the last story is complete.
         seed: Not negative.
         split: The two splits of a seed, and of all seeds, come from different random streams.
-
-    Raises:
-        ConfigError: `n_bytes` or `seed` is out of range, or there is no such split.
     """
     if not 0 < n_bytes <= _LONGEST:
         raise ConfigError(f"n_bytes is {n_bytes}; choose 1 to {_LONGEST}")
