@@ -348,8 +348,9 @@ def is_matrix(name: str, array: mx.array) -> bool:
 
 
 def is_hidden_matrix(name: str, array: mx.array) -> bool:
-    """Whether a parameter is a matrix inside a block: what Muon is for."""
-    return array.ndim == 2 and name.startswith("trf_blocks.") and name.endswith("weight")
+    """Whether a parameter is a matrix inside a block that multiplies: tables are looked up."""
+    in_block = name.startswith("trf_blocks.") and name.endswith("weight")
+    return array.ndim == 2 and in_block and "table" not in name
 
 
 def is_merged_score(name: str, array: mx.array) -> bool:

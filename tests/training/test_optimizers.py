@@ -9,7 +9,7 @@ from mlx_attn.attention.config import find_variant
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.training.optimizers import GroupedOptimizer, is_hidden_matrix
 
 HEADS = 4
 
@@ -139,3 +139,10 @@ def test_gradients_are_clipped_to_the_global_norm(optimizer, moment, longest, fa
     seen, share = group.optimizer.state["0"][moment], {"adamw": 0.1, "muon": 0.05}[optimizer]
     assert float(norm) == pytest.approx(1, rel=1e-5)
     assert np.allclose(np.array(seen), share * factor * size**-0.5, rtol=1e-4)
+
+
+def test_muon_moves_matrices_that_multiply_and_not_tables():
+    square = mx.zeros((4, 4))
+    assert is_hidden_matrix("trf_blocks.0.att.W_query.weight", square)
+    assert not is_hidden_matrix("trf_blocks.0.att.value_table.weight", square)
+    assert not is_hidden_matrix("tok_emb.weight", square)
