@@ -12,6 +12,7 @@ from mlx_attn.text.tasks import TASKS
 from mlx_attn.training.config import known_keys
 
 ROOT = Path(__file__).parent.parent.parent
+PACKAGE = ROOT / "mlx_attn"
 README = ROOT / "README.md"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 MARKS = re.compile(r"(<!-- variants:.*?-->\n)(.*?)(<!-- /variants -->)", re.DOTALL)
@@ -68,6 +69,22 @@ def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_path_in_the_architecture_exists():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"`([\w./-]+(?:/|\.(?:py|toml|md|html|css)))`", text))
+    assert len(paths) > 50
+    assert not {p for p in paths if not (ROOT / p).exists() and not any(PACKAGE.rglob(p))}
+
+
+def test_every_name_beside_a_path_in_the_architecture_is_defined_there():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    for path, names in re.findall(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?:, | and )?)+)", text):
+        source = (PACKAGE / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`([\w.]+)`", names):
+            last = name.rpartition(".")[2]
+            assert re.search(rf"^\s*(?:(?:def|class) )?{last}\b[ (:=]", source, re.MULTILINE), name
 
 
 if __name__ == "__main__":
