@@ -1,8 +1,8 @@
-"""The contestants of a comparison: a name, and the settings that set it apart."""
+"""What a comparison is to do: its arms, what they share, and a trial, one training of an arm."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from typing import Any
@@ -23,25 +23,17 @@ _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One contestant.
-
-    Attributes:
-        name: What a person calls it; alone, a variant's name.
-        settings: The settings that set it apart, flat, `variant` among them.
-    """
+    """A name, and the settings that set it apart, flat, `variant` among them."""
 
     name: str
     settings: Mapping[str, Any]
 
 
 def arm_from(text: str) -> Arm:
-    """The contestant that a text describes: `merged`, or `one head: merged, n_heads=1`.
+    """The arm that a text describes: `merged`, or `one head: merged, n_heads=1`.
 
-    Before the colon is its name, after it a variant and settings; without a colon the text is both.
-    Where no variant is named, it is the standard one.
-
-    Raises:
-        ConfigError: A variant or a setting is unknown, or its value of another type.
+    Before the colon is its name, after it a variant (else standard) and settings; without a colon
+    the text is both.
     """
     name, _, description = text.partition(":")
     parts = [part.strip() for part in (description or text).split(",") if part.strip()]
@@ -54,15 +46,12 @@ def arm_from(text: str) -> Arm:
     settings = dict(_setting(part) for part in parts if "=" in part)
     settings["variant"] = find_variant(variants[0]).name if variants else "standard"
     expanded(settings)
-    return Arm(" ".join(name.split()) if description else _plain_name(settings, parts), settings)
+    plain = ", ".join([settings["variant"], *(part for part in parts if "=" in part)])
+    return Arm(" ".join(name.split()) if description else plain, settings)
 
 
 def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
-    """The contestants, the first of which is the control.
-
-    Raises:
-        ConfigError: There are fewer than two, or two of the same name or with the same settings.
-    """
+    """The arms, the control first; no two of the same name or with the same settings."""
     arms = tuple(arm_from(text) for text in texts)
     names = [arm.name for arm in arms]
     if len(arms) < 2:
@@ -78,10 +67,6 @@ def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
     return arms
 
 
-def _plain_name(settings: Mapping[str, Any], parts: Sequence[str]) -> str:
-    return ", ".join([settings["variant"], *(part for part in parts if "=" in part)])
-
-
 def _setting(part: str) -> tuple[str, Any]:
     """A key and its value, typed as the configuration class that has the key wants it."""
     key, value = (side.strip() for side in part.split("=", 1))
@@ -89,15 +74,12 @@ def _setting(part: str) -> tuple[str, Any]:
     key = key.replace("-", "_")
     if key not in known:
         raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
-    return key, _value(key, value, known[key])
-
-
-def _value(key: str, text: str, kind: type) -> Any:
+    kind = known[key]
     try:
-        return _TRUTHS[text.lower()] if kind is bool else kind(text)
+        return key, _TRUTHS[value.lower()] if kind is bool else kind(value)
     except (KeyError, ValueError) as error:
         wanted = "true or false" if kind is bool else f"a number ({kind.__name__})"
-        raise ConfigError(f"{key}={text} must be {wanted}") from error
+        raise ConfigError(f"{key}={value} must be {wanted}") from error
 
 
 BUDGETS = ("steps", "seconds", "params")
@@ -118,23 +100,15 @@ class ComparisonConfig:
     """A comparison to do.
 
     Attributes:
-        arms: The contestants; the first is the control.
+        arms: The control first.
         shared: Settings that all arms share, flat, over `DEFAULTS`.
         seeds: Seeds for the verdict; 0 is as many as `minutes` have room for.
-        budgets: What is equal, each with trainings of its own.
         delta: Differences smaller than this, in nats per token, count as none.
-        confidence: Of the intervals.
         scales: Factors of the learning rates to begin with; only one turns tuning off.
         tuning_seeds: Seeds that each factor is tried on.
         noise: Whether the control also runs against itself.
-        minutes: How long all of it may take; 0 is no bound. Counts only where `seeds` is 0.
-        name: Of the comparison.
-        question: One sentence for people.
-        command: What reproduces it.
-        text: Digest of the text; `Comparing` fills it in.
-
-    Raises:
-        ConfigError: A number cannot work.
+        minutes: How long all of it may take. Counts only where `seeds` is 0.
+        text: Digest of the text; `ComparisonRun` fills it in.
     """
 
     arms: tuple[Arm, ...]
@@ -156,21 +130,25 @@ class ComparisonConfig:
         for budget in self.budgets:
             if budget not in BUDGETS:
                 raise ConfigError(f"budget '{budget}' must be one of {', '.join(BUDGETS)}")
-        for holds, complaint in self._conditions():
+        fits = 0.5 <= self.confidence < 1
+        positive = bool(self.scales) and min(self.scales) > 0
+        for holds, complaint in (
+            (self.budgets, f"no budget: name at least one of {', '.join(BUDGETS)}"),
+            (
+                self.seeds >= 0,
+                f"seeds={self.seeds} must be at least 1, or 0 to let the time decide",
+            ),
+            (self.seeds or self.minutes > 0, "seeds=0 lets the time decide: give minutes"),
+            (fits, f"confidence={self.confidence} must be from 0.5 to below 1"),
+            (
+                self.delta > 0,
+                f"delta={self.delta} must be above 0: which difference counts as none",
+            ),
+            (positive, "the factors of the learning rates must be positive, and at least one"),
+            (self.tuning_seeds > 0, f"tuning_seeds={self.tuning_seeds} must be at least 1"),
+        ):
             if not holds:
                 raise ConfigError(complaint)
-
-    def _conditions(self) -> Iterator[tuple[bool, str]]:
-        """What must hold, each with what to say where it does not."""
-        yield bool(self.budgets), f"no budget: name at least one of {', '.join(BUDGETS)}"
-        yield self.seeds >= 0, f"seeds={self.seeds} must be at least 1, or 0 to let the time decide"
-        yield self.seeds > 0 or self.minutes > 0, "seeds=0 lets the time decide: give minutes"
-        fits = 0.5 <= self.confidence < 1
-        yield fits, f"confidence={self.confidence} must be from 0.5 to below 1"
-        yield self.delta > 0, f"delta={self.delta} must be above 0: which difference counts as none"
-        fits = bool(self.scales) and min(self.scales) > 0
-        yield fits, "the factors of the learning rates must be positive, and at least one"
-        yield self.tuning_seeds > 0, f"tuning_seeds={self.tuning_seeds} must be at least 1"
 
     @property
     def tunes(self) -> bool:
@@ -178,11 +156,7 @@ class ComparisonConfig:
         return len(self.scales) > 1
 
     def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
-        """All settings of an arm.
-
-        Raises:
-            ConfigError: They cannot work together, or nothing bounds the steps.
-        """
+        """All settings of an arm, with changes."""
         # A task comes with a recipe of its own.
         defaults = {} if self.shared.get("data") in TASKS else DEFAULTS
         settings = resolve(defaults, self.shared, arm.settings, changes or {})
@@ -195,14 +169,18 @@ POINTS = 8
 """Validations, and measurements of the heads' matrices, in the course of a training."""
 
 
+_ALWAYS_SO = {"logits": "none", "mixing": "softmax", "latent_dim": 0, "window": 0}
+_ALWAYS_SO |= {"global_every": 0, "alibi_slopes": "heads"}
+"""What trials did before these settings existed: left out of digests, so that stored ones count."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A training to do. Its settings decide all but the time that it takes.
 
     Attributes:
-        arm: Whose training it is, for people.
         settings: All settings, flat, learning rates scaled.
-        lr_scale: The factor that they were scaled with, for people.
+        lr_scale: The factor that they were scaled with, for people like `arm`.
         text: Digest of the text that is trained on.
         repeat: Counts trainings that are the same on purpose, to see whether they end the same.
         plugins: Path, digest and names of the user's files that its attention needs.
@@ -227,7 +205,10 @@ class Trial:
     def digest(self) -> str:
         """Names the training: the same settings, versions and kind of device, the same digest."""
         versions = (__version__, version("mlx"), mx.default_device().type.name)
-        facts: list[Any] = [versions, self.settings, self.text, self.repeat]
+        settings = {k: v for k, v in self.settings.items() if (k, v) not in _ALWAYS_SO.items()}
+        if settings.get("position") != "alibi":
+            settings.pop("alibi_slopes", None)
+        facts: list[Any] = [versions, settings, self.text, self.repeat]
         if self.plugins:
             facts.append([plugin["sha256"] for plugin in self.plugins])
         text = json.dumps(facts, sort_keys=True)

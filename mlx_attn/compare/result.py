@@ -1,7 +1,4 @@
-"""What a comparison found, as values that a report shows and a file holds.
-
-Everything here is plain data: written as JSON and read back without a loss.
-"""
+"""The results of a comparison: plain data, written as JSON and read back without loss."""
 
 import json
 from collections.abc import Mapping
@@ -22,15 +19,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One validation in the course of a training.
+    """One validation in the course of a training; its loss is in nats per scored token.
 
-    Attributes:
-        step: Steps done.
-        tokens: Tokens trained on.
-        seconds: Training time so far; differs from machine to machine, unlike the rest.
-        val_loss: Nats per scored token: of a text over the same few windows for every arm, at the
-            end and of tasks over all of them.
-        accuracy: Share of scored tokens whose likeliest prediction is right; tasks only.
+    Of a text it covers the same few windows for every arm, at the end and of tasks all of them.
+    Only tasks have an accuracy.
     """
 
     step: int
@@ -42,13 +34,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPoint:
-    """The matrices of all heads after a step, averaged over heads and layers.
-
-    Attributes:
-        step: Steps done.
-        scores: Effective rank of S_h = W_query_h W_key_h^T.
-        value_outputs: Effective rank of V_h O_h.
-    """
+    """Effective ranks of S_h = W_query_h W_key_h^T and V_h O_h, averaged over heads and layers."""
 
     step: int
     scores: float
@@ -62,11 +48,7 @@ class TrialResult(Evaluation):
     Attributes:
         above_floor: Nats per scored token above the exact floor, for texts too, where it is known.
         seed: Of weights, batches and dropout; trials of the same seed are pairs.
-        lr_scale: The factor of all learning rates.
-        steps: Optimizer steps.
-        tokens: Tokens trained on.
         curve: The validations during training, the last one included.
-        ranks: The heads' matrices during training.
         tok_s: Tokens per second of training.
         seconds: Training time, validation included.
         peak_memory: Bytes.
@@ -87,16 +69,12 @@ class TrialResult(Evaluation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
-    """One contestant under one budget.
+    """One arm under one budget, with a training per seed.
 
     Attributes:
-        arm: Its name: a variant, or a variant with settings of its own.
         settings: What distinguishes it from the other arms, flat.
         lr_scale: The tuned factor of the learning rates.
-        params: Trained numbers.
         multiply_adds: Per token, forward, at full context.
-        cache_bytes_per_token: Bytes remembered per token when decoding.
-        trainings: One per seed, in the order of the seeds.
     """
 
     arm: str
@@ -110,13 +88,9 @@ class ArmResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetResult:
-    """All arms under one budget.
+    """All arms under one budget ("steps", "seconds" or "params"), the control first.
 
-    Attributes:
-        budget: "steps", "seconds" or "params": what is equal.
-        arms: The arms, the control first.
-        refused: Arms that cannot be had under this budget, with the reason.
-        verdicts: Every arm but the control against the control, by the arm's name.
+    `refused` has the reason by arm, `verdicts` each other arm against the control.
     """
 
     budget: str
@@ -130,12 +104,8 @@ class Tuning:
     """How the learning rate of one arm was found, on seeds of its own.
 
     Attributes:
-        arm: Its name.
-        losses: The mean loss for each factor of the learning rates, in nats per token; None where
-            the training diverged.
-        best: The factor with the lowest mean.
-        interior: Whether factors on both sides of it were tried.
-        seeds: The seeds that the means are over.
+        losses: The mean loss by factor, in nats per token; None where a training diverged.
+        interior: Whether factors on both sides of the best were tried.
         knob: What the factor multiplies: "lr", all learning rates, or "merged_lr", that of S alone.
     """
 
@@ -149,13 +119,11 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AATest:
-    """The A/A run: the control against itself.
+    """The A/A run: the control against itself with other initial weights.
 
     Attributes:
-        repeat_difference: Largest difference of loss between two trainings with the same seed; 0 on
-            a machine that computes reproducibly.
+        repeat_difference: Between two trainings with the same seed; 0 where both agree to the bit.
         seed_spread: Standard deviation of the control's loss between seeds, in nats per token.
-        verdict: The control against a second set of seeds of itself.
     """
 
     repeat_difference: float
@@ -168,18 +136,10 @@ class Comparison:
     """The answer to "is it needed?", with all that it rests on.
 
     Attributes:
-        name: Of the comparison's directory.
-        question: One sentence for people; "" where there is none.
         command: The command that reproduces it.
-        control: The arm that the others are compared with.
         settings: What all arms share, flat.
         delta: Differences smaller than this, in nats per token, count as none.
-        confidence: Of the intervals, such as 0.95.
         text: Name, digest and floor (nats per token; None if unknown) of the validation text.
-        versions: Of Python, MLX and this package; and the machine.
-        noise: The A/A run; None where it was left out.
-        tunings: How each arm's learning rate was found.
-        budgets: The results, budget by budget.
         seconds: Training time of all trainings together.
     """
 
@@ -208,11 +168,7 @@ class Comparison:
 
 
 def comparison_from(record: Mapping[str, Any]) -> Comparison:
-    """The comparison that `Comparison.as_dict` made, also after a trip through JSON.
-
-    Raises:
-        ValueError: A value is missing or of another type; the message says which.
-    """
+    """The comparison of a record; ValueError says which value is missing or of another type."""
     return msgspec.convert(record, Comparison, str_keys=True)
 
 
@@ -221,22 +177,14 @@ COMPARISON = "comparison.json"
 
 
 def save_comparison(comparison: Comparison, directory: Path) -> Path:
-    """Write a comparison into its directory; returns the file.
-
-    Raises:
-        RunError: The file cannot be written.
-    """
+    """Write a comparison into its directory; returns the file."""
     content = json.dumps(comparison.as_dict(), indent=1, allow_nan=False)
     write_text(directory / COMPARISON, content + "\n")
     return directory / COMPARISON
 
 
 def read_comparison(directory: Path) -> Comparison:
-    """The comparison that a directory holds.
-
-    Raises:
-        RunError: There is none, it is damaged, or another version of the package wrote it.
-    """
+    """The comparison that a directory holds; RunError where there is none that can be read."""
     file = directory / COMPARISON
     if not file.is_file():
         raise RunError(f"{directory} holds no comparison: there is no {COMPARISON} in it")

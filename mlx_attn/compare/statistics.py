@@ -46,14 +46,11 @@ class Verdict:
     Attributes:
         word: "better", "worse", "equivalent" (within the margin) or "undecided".
         differences: The arm's loss minus the control's, seed by seed, in nats per token.
-        mean: Their mean.
-        interval: Student's t interval of the mean; None for one seed.
-        bootstrap: Bootstrap-t interval of the mean; None for one seed.
-        p_value: Two-sided t test of a mean of 0.
-        p_holm: The same, adjusted for the number of arms after Holm.
+        interval: Student's t interval of the mean.
+        bootstrap: Bootstrap-t interval of the mean.
+        p_value: Two-sided t test of a mean of 0; `p_holm`: adjusted for the number of arms.
         p_equivalence: Two one-sided tests that the mean lies within the margin, adjusted likewise.
-        resolves: The minimum detectable effect, in nats: what this many seeds with this spread
-            would find with a power of 0.8; None for one seed.
+        resolves: The minimum detectable effect, in nats, with a power of 0.8.
         seeds_needed: Seeds that would decide with a power of 0.8, were this the true mean and
             spread; 1000 stands for 1000 or more; None where it is decided.
     """
@@ -103,14 +100,8 @@ def judge(
 ) -> dict[str, Verdict]:
     """Judge every arm; with a probability of at most 1 - confidence is any of them misjudged.
 
-    Args:
-        differences: For each arm its loss minus the control's, seed by seed, in nats per token.
-        margin: Of equivalence: smaller differences, in nats per token, count as none; 0: none do.
-        confidence: Of the intervals and the words, such as 0.95.
-
-    Raises:
-        ConfigError: An arm has no differences, or one that is not finite; the margin is negative;
-            confidence is not from 0.5 to 1.
+    Differences are an arm's loss minus the control's, seed by seed; those below the margin count as
+    none. Both are in nats per token.
     """
     paired = {arm: tuple(map(float, found)) for arm, found in differences.items()}
     for arm, found in paired.items():
@@ -124,55 +115,44 @@ def judge(
     if not 0.5 <= confidence < 1:
         raise ConfigError(f"confidence is from 0.5 to below 1, such as 0.95: got {confidence}")
     samples = {arm: Sample.of(found) for arm, found in paired.items()}
-    arms, decisions = len(samples), decide(samples, margin, confidence)
-
-    def verdict(arm: str, found: Sample, decision: Decision) -> Verdict:
-        interval = bootstrap = resolves = None
-        needed = 2
+    arms, verdicts = len(samples), {}
+    for arm, decision in decide(samples, margin, confidence).items():
+        found, interval, bootstrap, resolves, needed = samples[arm], None, None, None, None
         if found.n > 1:
             interval = student_interval(found, confidence)
             bootstrap = bootstrap_interval(paired[arm], confidence)
             resolves = minimum_detectable_effect(found.sd, found.n, confidence, arms=arms)
-        if found.n > 1 and decision.word == "undecided":
-            needed = required_seeds(found.sd, found.mean, margin, confidence, arms=arms)
-        return Verdict(
+        if decision.word == "undecided":
+            spread = found.sd, found.mean, margin, confidence
+            needed = required_seeds(*spread, arms=arms) if found.n > 1 else 2
+        verdicts[arm] = Verdict(
             **decision._asdict(),
             interval=interval,
             bootstrap=bootstrap,
             differences=paired[arm],
             mean=found.mean,
             resolves=resolves,
-            seeds_needed=needed if decision.word == "undecided" else None,
+            seeds_needed=needed,
         )
-
-    return {arm: verdict(arm, samples[arm], decisions[arm]) for arm in paired}
+    return verdicts
 
 
 def decide(samples: Mapping[str, Sample], margin: float, confidence: float) -> dict[str, Decision]:
-    """The words: "equivalent" where the difference is shown to be smaller than the margin.
-
-    Even if it is not zero; else "better" or "worse" where it is shown not to be zero.
-    """
+    """The words: "equivalent" wins where a difference is within the margin and not zero."""
     p_values = {arm: 2 * _upper_tail(found, abs(found.mean)) for arm, found in samples.items()}
     different = holm(p_values)
     # Of the two one-sided tests (Schuirmann, 1987) the nearer bound has the larger p-value.
-    equivalent = holm(
-        {
-            arm: _upper_tail(found, margin - abs(found.mean)) if found.n > 1 else 1.0
-            for arm, found in samples.items()
-        }
-    )
-
-    def word(arm: str) -> str:
+    nearer = {arm: _upper_tail(found, margin - abs(found.mean)) for arm, found in samples.items()}
+    equivalent = holm({arm: p if samples[arm].n > 1 else 1.0 for arm, p in nearer.items()})
+    decisions = {}
+    for arm, found in samples.items():
+        word = "undecided"
         if equivalent[arm] <= 1 - confidence:
-            return "equivalent"
-        if different[arm] <= 1 - confidence:
-            return "worse" if samples[arm].mean > 0 else "better"
-        return "undecided"
-
-    return {
-        arm: Decision(word(arm), p_values[arm], different[arm], equivalent[arm]) for arm in samples
-    }
+            word = "equivalent"
+        elif different[arm] <= 1 - confidence:
+            word = "worse" if found.mean > 0 else "better"
+        decisions[arm] = Decision(word, p_values[arm], different[arm], equivalent[arm])
+    return decisions
 
 
 def _upper_tail(found: Sample, distance: float) -> float:
@@ -230,14 +210,9 @@ def _resamples(n: int) -> tuple[Int64[np.ndarray, "R n"], Float64[np.ndarray, "R
 def minimum_detectable_effect(
     sd: float, n: int, confidence: float = 0.95, power: float = POWER, arms: int = 1
 ) -> float:
-    """The smallest true difference that a paired two-sided t test finds with this power.
+    """The smallest true difference that a paired two-sided t test of n seeds finds, in sd's unit.
 
-    Args:
-        sd: The standard deviation of the paired differences; the result has its unit.
-        n: Seeds.
-        confidence: Of the verdict.
-        power: The probability that such a difference is found.
-        arms: Arms judged together; Holm's strictest level is (1 - confidence) / arms.
+    For several arms judged together, at Holm's strictest level, (1 - confidence) / arms.
     """
     if n < 2:
         raise ConfigError(f"a spread needs at least 2 seeds: got {n}")
@@ -254,8 +229,7 @@ def required_seeds(
 ) -> int:
     """The fewest seeds that decide: a difference is found, or shown to be within the margin.
 
-    `difference` is the true one, in the unit of sd like the margin; for the others see
-    `minimum_detectable_effect`. The result is at most MOST_SEEDS, which stands for as many or more.
+    `difference` is the true one, in the unit of sd like the margin. MOST_SEEDS: as many or more.
     """
     level = _level(confidence, power, arms)
     if sd == 0:
