@@ -185,15 +185,23 @@ def raw_scores(attention: Attention, x: Float[mx.array, "B T C"]) -> Float[mx.ar
     return attention_scores(*attention.queries_and_keys(x), attention.config.scale)
 
 
-def _in_float64(attention: Attention, *maps: str) -> Attention:
-    """A copy in float64, refused where weights are not finite or a map has no matrix."""
+def check_affine(attention: Attention, *maps: str) -> None:
+    """Refuse a layer whose heads have no matrices, before anything is read or trained.
+
+    Raises:
+        ConfigError: One of these maps is not affine.
+    """
     for key in maps:
-        name = getattr(attention.config, key)
         if not getattr(attention.maps, key).affine:
             raise ConfigError(
-                f"{key}={name} is not affine in x, so its heads have no matrices to read: "
-                "they can be trained and sampled, and neither probed nor converted"
+                f"{key}={getattr(attention.config, key)} is not affine in x, so its heads have "
+                "no matrices to probe, track or convert: train and sample it, without --track"
             )
+
+
+def _in_float64(attention: Attention, *maps: str) -> Attention:
+    """A copy in float64, refused where weights are not finite or a map has no matrix."""
+    check_affine(attention, *maps)
     layer_weights(attention)
     exact = copy.deepcopy(attention)
     exact.set_dtype(mx.float64)

@@ -19,7 +19,7 @@ from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import explicit_attention
 from mlx_attn.convert.algebra import relative_error
 from mlx_attn.convert.model import convert, fold_norms
-from mlx_attn.convert.table import find_conversion
+from mlx_attn.convert.table import changes_output, changes_scores, find_conversion
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.plugins import used_plugins
@@ -205,13 +205,16 @@ class Outcome:
 
 
 def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
-    """The relative errors of S_h and of VO_h, of the worst layer each."""
-    errors = []
+    """The relative errors of S_h and of VO_h, of the worst layer each; 0 for a map that stayed."""
+    rows = [(0.0, 0.0)]
     for old, new in zip(before.trf_blocks, after.trf_blocks, strict=True):
-        scores = [qk_circuit(att).products_with_bias for att in (old.att, new.att)]
-        outputs = [ov_circuit(att).products for att in (old.att, new.att)]
-        errors.append((relative_error(*scores), relative_error(*outputs)))
-    score_error, output_error = np.max(errors, axis=0).tolist()
+        configs, layers, row = (old.att.config, new.att.config), (old.att, new.att), [0.0, 0.0]
+        if changes_scores(*configs):
+            row[0] = relative_error(*(qk_circuit(att).products_with_bias for att in layers))
+        if changes_output(*configs):
+            row[1] = relative_error(*(ov_circuit(att).products for att in layers))
+        rows.append((row[0], row[1]))
+    score_error, output_error = np.max(rows, axis=0).tolist()
     return score_error, output_error
 
 

@@ -11,8 +11,7 @@ from jaxtyping import Integer
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import layer_weights, to_numpy
 from mlx_attn.attention.attention import Attention
-from mlx_attn.convert import writers
-from mlx_attn.convert.table import find_conversion
+from mlx_attn.convert import table, writers
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
@@ -46,7 +45,7 @@ def convert(
     """
     if fold_norm:
         model = fold_norms(model)
-    conversion = find_conversion(to)
+    conversion = table.find_conversion(to)
     target = conversion.target(model.config, rank)
     if target == model.config:
         raise ConfigError(f"the model is in the form that --to {conversion.name} gives already")
@@ -56,6 +55,15 @@ def convert(
         weights = writers.rewrite(block.att, target.attention(), x)
         arrays |= {f"trf_blocks.{i}.att.{name}": weight for name, weight in weights.items()}
     return _from_arrays(target, arrays, model.tok_emb.weight.dtype)
+
+
+_FOLDS = {
+    "score": {"separate", "merged", "shared", "collaborative", "paired", "off"},
+    "value": {"linear", "key", "from_key", "residual", "embedding", "bank"},
+    "output": {"linear", "merged", "none", "exclusive", "hadamard", "orthogonal"},
+    "logits": {"none", "temperature", "talking", "self_mask"},
+}
+"""Choices that read x by W_query, W_key, W_value, S or VO alone."""
 
 
 def fold_norms(model: GPT) -> GPT:
@@ -70,17 +78,26 @@ def fold_norms(model: GPT) -> GPT:
         ConfigError: Attention uses x itself, or a shift has no place.
     """
     config = model.config
-    if config.score in ("no_query", "no_key", "shrunk") or config.value in ("identity", "shrunk"):
-        raise ConfigError(
-            f"score={config.score} and value={config.value} use x itself, so the norm's gain has "
-            "nowhere to go: fold it before that conversion, or leave --fold-norm out"
-        )
-    if config.output == "merged" and config.drop_rate > 0 and config.bias:
+    for key, folds in _FOLDS.items():
+        for word in getattr(config, key).split("+"):
+            if word not in folds:
+                raise ConfigError(
+                    f"{key}={word} uses x itself or in a map of its own, so the norm's gain has "
+                    "nowhere to go: fold it before that conversion, or leave --fold-norm out"
+                )
+    loose = config.drop_rate > 0 or config.mixing not in ("softmax", "uniform")
+    if config.output == "merged" and loose and config.bias:
         raise ConfigError(
             "the norm's shift becomes a constant only where attention weights add up to 1, and "
-            f"drop_rate={config.drop_rate} drops some: leave --fold-norm out"
+            f"drop_rate={config.drop_rate}, mixing={config.mixing} let them not: leave --fold-norm "
+            "out"
         )
     shifted = "bias" in model.trf_blocks[0].norm1
+    if shifted and config.score == "merged" and not table.keys_bias_cancels(config):
+        raise ConfigError(
+            "the norm's shift adds a constant to all scores of a query, which cancels in a softmax "
+            f"and not in mixing={config.mixing}, logits={config.logits}: leave --fold-norm out"
+        )
     target, arrays = replace(config, qkv_bias=config.qkv_bias or shifted), named_arrays(model)
     for i, block in enumerate(model.trf_blocks):
         gain = to_numpy(block.norm1["weight"])
@@ -149,7 +166,7 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
         getattr(wanted, key) == "merged" != getattr(have, key) for key in ("score", "output")
     )
     form = _FORMS.get((score, output))
-    target = find_conversion(form).target(have) if form else have
+    target = table.find_conversion(form).target(have) if form else have
     given, asked = target.as_dict(), wanted.as_dict()
     for key in given:
         if key not in _OF_TRAINING and given[key] != asked[key]:

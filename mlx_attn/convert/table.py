@@ -56,7 +56,7 @@ class Conversion:
         self._refuse(self.refusals, config)
         target = replace(config, **self.keys(config, rank))
         if changes_scores(config, target):
-            self._refuse(_OF_SCORES, config)
+            self._refuse((*_OF_SCORES, _OF_KEY_BIAS), config)
         return target
 
     def _refuse(self, refusals: tuple[Refusal, ...], config: GPTConfig) -> None:
@@ -83,6 +83,12 @@ def find_conversion(name: str) -> Conversion:
         ConfigError: There is none of that name; the nearest name is suggested.
     """
     return find_row(CONVERSIONS, name, "conversion")
+
+
+def keys_bias_cancels(config: GPTConfig) -> bool:
+    """Whether the attention weights ignore a constant that is added to all scores of a query."""
+    words = {"logits": config.logits.split("+"), "mixing": [config.mixing]}
+    return all(set(words[key]) <= known for key, known in _IGNORES_A_CONSTANT.items())
 
 
 def _differ(config: Config, target: Config, keys: tuple[str, ...]) -> bool:
@@ -156,7 +162,7 @@ def _slim(config: GPTConfig, rank: int) -> Keys:
 
 def _without_keys(config: GPTConfig) -> Keys:
     """Values made from keys are written out, where the keys are about to change."""
-    return {"value": "linear"} if config.value in ("key", "from_key") else {}
+    return {"value": "linear"} if config.value in ("key", "from_key", "latent") else {}
 
 
 def _check_rank(rank: int, largest: int, name: str) -> None:
@@ -175,6 +181,27 @@ _OF_SCORES = (
         "QK-norm divides queries and keys by their lengths, which no fixed product does: train "
         "without qk_norm",
     ),
+)
+_SUMS_TO_ONE = ("softmax", "uniform")
+_IGNORES_A_CONSTANT = {
+    "logits": {"none", "temperature", "talking", "self_mask", "forget"},
+    "mixing": {"softmax", "uniform", "talking"},
+}
+"""Hooks that turn a constant added to all scores of a query into none in the weights."""
+_OF_KEY_BIAS = Refusal(
+    lambda c: c.qkv_bias and not keys_bias_cancels(c),
+    "the key's bias cancels in a softmax alone, and logits={logits}, mixing={mixing} let it "
+    "change the weights: train without qkv_bias",
+)
+_OF_VALUE_BIAS = Refusal(
+    lambda c: c.qkv_bias and c.mixing not in _SUMS_TO_ONE and c.output != "merged",
+    "a bias of W_value becomes a constant only where attention weights add up to 1, and those of "
+    "mixing={mixing} need not: train without qkv_bias",
+)
+_OF_LATENT = Refusal(
+    lambda c: c.score == "latent",
+    "scores and values share the latent of score=latent: convert both, --to standard or "
+    "merged-both",
 )
 _DROPPED_BIAS = Refusal(
     lambda c: c.drop_rate > 0 and c.qkv_bias and c.output != "merged",
@@ -224,7 +251,9 @@ _ROWS = (
                 "{n_heads} heads share {n_kv_heads} keys, and merged values leave none to share: "
                 "use --to merged-both, which repeats them",
             ),
+            _OF_LATENT,
             _DROPPED_BIAS,
+            _OF_VALUE_BIAS,
             _NO_PLACE,
         ),
     ),
@@ -233,14 +262,14 @@ _ROWS = (
         identity="S_h = W_query_h W_key_h^T, VO_h = W_value_h out_proj_h",
         exact="always",
         keys=_merged_both,
-        refusals=(_DROPPED_BIAS, _NO_PLACE),
+        refusals=(_DROPPED_BIAS, _OF_VALUE_BIAS, _NO_PLACE),
     ),
     Conversion(
         name="separate-output",
         identity="VO_h = U sqrt(s) . sqrt(s) V, cut to the largest singular values",
         exact="where the rank of VO_h is no more than --rank",
         keys=_separate_output,
-        refusals=(_DROPPED_BIAS, _NO_PLACE),
+        refusals=(_OF_LATENT, _DROPPED_BIAS, _OF_VALUE_BIAS, _NO_PLACE),
         ranked="value_dim",
     ),
     Conversion(
@@ -262,6 +291,12 @@ _ROWS = (
                 "biases move into W_value, where drop_rate={drop_rate} would drop them: train with "
                 "drop_rate=0",
             ),
+            Refusal(
+                lambda c: c.mixing not in _SUMS_TO_ONE and (c.qkv_bias or c.bias),
+                "biases move into W_value, and the attention weights of mixing={mixing} need not "
+                "add up to 1: train with bias=False and without qkv_bias",
+            ),
+            _OF_LATENT,
         ),
     ),
     Conversion(
@@ -300,6 +335,13 @@ _ROWS = (
             Refusal(
                 lambda c: c.score in ("merged", "collaborative"),
                 "score={score} remembers x or one wide key, which is no less: nothing is gained",
+            ),
+            _OF_LATENT,
+            _OF_KEY_BIAS,
+            Refusal(
+                lambda c: c.output not in ("linear", "none"),
+                "the values of output={output} are not made by one matrix from x that a key could "
+                "give: convert it --to standard first, where that applies",
             ),
         ),
     ),

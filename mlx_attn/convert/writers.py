@@ -3,7 +3,7 @@
 The algebra is NumPy's, in float64. A table per map says which function writes which choice.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import mlx.core as mx
@@ -25,7 +25,7 @@ from mlx_attn.attention.layer import merge_value_output
 from mlx_attn.convert import algebra, table
 from mlx_attn.errors import ConfigError
 
-Weights = Mapping[str, np.ndarray]
+Weights = dict[str, np.ndarray]
 """The weights of a layer by name, such as "W_query.weight", in float64."""
 
 Inputs = Float[mx.array, "B T C"]
@@ -44,13 +44,27 @@ def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = No
             x is missing.
         RunError: A weight is not finite.
     """
-    weights = layer_weights(attention)
+    for key, known in {"score": _SCORES, "value": _VALUES, "output": _OUTPUTS}.items():
+        changes = table.changes_scores if key == "score" else table.changes_output
+        if changes(attention.config, target) and getattr(target, key) not in known:
+            raise ConfigError(
+                f"{key}={getattr(target, key)} cannot be written from the matrices of another "
+                "form: train that form from the start"
+            )
+    weights, written = layer_weights(attention), {}
     if table.changes_scores(attention.config, target):
-        weights |= _SCORES[target.score](qk_circuit(attention), target)
+        written |= _SCORES[target.score](qk_circuit(attention), target)
     if table.changes_output(attention.config, target):
-        weights |= _OUTPUTS[target.output](attention, target, x)
-        weights |= _VALUES[target.value](weights, target)
-    return completed(weights, target)
+        written |= _OUTPUTS[target.output](attention, target, x)
+        written |= _VALUES[target.value](weights | written, target)
+    made = completed(weights | written, target)
+    for name in written.keys() - made.keys() - {"W_key.bias"}:  # which cancels in the softmax
+        if name.endswith(".bias") and np.abs(written[name]).max() > 1e-9:
+            raise ConfigError(
+                f"the converted layer needs {name} for a constant, and bias={target.out_bias}, "
+                f"qkv_bias={target.qkv_bias} leave no place for it: train with both"
+            )
+    return made
 
 
 def completed(weights: Weights, config: AttentionConfig) -> Weights:

@@ -193,7 +193,9 @@ def draw_maps(found: Probe, text: int = 0) -> "Figure":
     L, H = found.config.n_layers, found.config.n_heads
     figure, axes = panels(L * H, H, (1.5, 1.6))
     for axis, (layer, head) in zip(axes, np.ndindex(L, H), strict=True):
-        weights = np.sqrt(found.maps[layer, text, head])
+        weights = np.sqrt(
+            np.maximum(found.maps[layer, text, head], 0)
+        )  # mixed ones may be negative
         axis.imshow(weights, cmap="Oranges", vmin=0, vmax=1, interpolation="nearest")
         axis.set(title=f"layer {layer}, head {head}", xticks=[], yticks=[])
     figure.supylabel("the token that looks")

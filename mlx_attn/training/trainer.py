@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Integer
 
 from mlx_attn.arrays import named_arrays
+from mlx_attn.attention import analysis
 from mlx_attn.attention.attention import on_gpu
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
@@ -161,6 +162,8 @@ class Trainer:
         keep_buffers()
         mx.random.seed(self.config.random_seed)
         self.model = GPT(model_config)
+        if self.config.track:
+            analysis.check_affine(self.model.trf_blocks[0].att, "score", "value", "output")
         self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))
         self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
         objective = objective_for(corpus.train, T, self.config.token_memory)
