@@ -44,6 +44,13 @@ def test_the_readme_s_python_runs():
         exec(compile(block, "README.md", "exec"), {})
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_imports_in_the_documentation_s_python_work(page):
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        for line in re.findall(r"^(?:from|import) .*", block, re.MULTILINE):
+            exec(line, {})
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_in_the_guide(command):
     assert f"`{command}`" in (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
