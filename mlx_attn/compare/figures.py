@@ -16,40 +16,29 @@ from mlx_attn.ui.terminal import count
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTH = 4.2
-"""Inches; a phone shows a figure at about its size."""
+_WIDTH = 4.2  # inches; a phone shows a figure at about its size
+_MOST_POINTS = 60  # of a drawn curve
+_EARLY = 0.1  # share of the training whose losses may lie above a figure: they flatten the rest
 
-MOST_POINTS = 60
-"""Of a drawn curve."""
-
-EARLY = 0.1
-"""Share of the training whose losses may lie above a figure: they would flatten the rest."""
-
-VERDICTS = {
+_VERDICTS = {
     "better": ("#009e73", "<"),
     "equivalent": ("#0072b2", "D"),
     "worse": ("#d55e00", ">"),
     "undecided": ("#7f7f7f", "o"),
 }
-"""Colour and marker of each verdict."""
-
-COSTS = {
+_COSTS = {
     "params": "parameters",
     "multiply_adds": "multiply-adds per token",
     "seconds": "seconds of training",
     "cache_bytes_per_token": "cache, bytes per token",
 }
-"""What an arm costs, and what that is called."""
-
 _RANGE = "Lines are means over seeds, bands reach from the lowest seed to the highest."
-
 _BARS = "bars reach from the lowest seed to the highest."
 
 _BAND = {"color": "#0072b2", "alpha": 0.15, "linewidth": 0}
 _GREY = "#7f7f7f"
 _MARKERS, _DASHES = "osD^vPX*", ("-", "--", "-.", ":")
-_NAME = 20
-"""Characters of a name on one line."""
+_NAME = 20  # characters of a name on one line
 
 
 class _Mark(NamedTuple):
@@ -61,12 +50,10 @@ class _Mark(NamedTuple):
     dashes: str
 
     def line(self) -> dict[str, Any]:
-        """As a curve."""
         looks = {"color": self.colour, "linestyle": self.dashes, "linewidth": 1.4}
         return {**looks, "label": self.label}
 
     def point(self, size: int = 5) -> dict[str, Any]:
-        """As a single value."""
         looks = {"color": self.colour, "marker": self.marker, "linestyle": "none"}
         return {**looks, "markersize": size, "label": self.label}
 
@@ -93,11 +80,6 @@ class Series:
     at: Float64[np.ndarray, " N"]
     values: Float64[np.ndarray, "seeds N"]
 
-    @property
-    def mean(self) -> Float64[np.ndarray, " N"]:
-        """Over seeds."""
-        return self.values.mean(axis=0)
-
 
 _Line = tuple[Float64[np.ndarray, " N"], Float64[np.ndarray, " N"]]
 
@@ -106,18 +88,13 @@ def series(arm: ArmResult, x: str, y: str, points: str = "curve") -> Series | No
     """A field of an arm's points over another; None where it was not measured.
 
     Seeds that were validated elsewhere, as under a budget of seconds, are interpolated to the
-    places of the first, up to where the shortest ends.
-
-    Args:
-        arm: The arm.
-        x: "step" or "seconds".
-        y: A field of the points.
-        points: The trainings' field that has them: "curve", or "ranks".
+    places of the first, up to where the shortest ends. `points` is the trainings' field that has
+    them, "curve" or "ranks".
     """
     return _aligned([_line(training, x, y, points) for training in arm.trainings])
 
 
-def paired(arm: ArmResult, control: ArmResult, x: str) -> Series | None:
+def _paired(arm: ArmResult, control: ArmResult, x: str) -> Series | None:
     """The arm's loss minus the control's, in pairs of trainings with the same seed."""
     others = {training.seed: training for training in control.trainings}
     lines = []
@@ -145,7 +122,7 @@ def _aligned(lines: Sequence[_Line]) -> Series | None:
         return None
     at = lines[0][0]
     at = at[(at >= max(x[0] for x, _ in lines)) & (at <= min(x[-1] for x, _ in lines))]
-    at = at[np.unique(np.linspace(0, len(at) - 1, MOST_POINTS).astype(int))] if len(at) else at
+    at = at[np.unique(np.linspace(0, len(at) - 1, _MOST_POINTS).astype(int))] if len(at) else at
     return Series(at, np.array([np.interp(at, *line) for line in lines])) if len(at) else None
 
 
@@ -161,13 +138,13 @@ def x_axis(budget: BudgetResult) -> tuple[str, str]:
 def forest_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     """Differences of loss to the control: a dot per seed, their mean, its interval, delta."""
     verdicts, delta = budget.verdicts, comparison.delta
-    figure, (axis,) = panels(1, 1, (WIDTH, 1 + 0.5 * len(verdicts)))
+    figure, (axis,) = panels(1, 1, (_WIDTH, 1 + 0.5 * len(verdicts)))
     if delta:
         axis.axvspan(-delta, delta, **_BAND)
     axis.axvline(0, color=_GREY, linewidth=0.8)
     labels = []
     for row, (arm, verdict) in enumerate(verdicts.items()):
-        colour, marker = VERDICTS.get(verdict.word, VERDICTS["undecided"])
+        colour, marker = _VERDICTS.get(verdict.word, _VERDICTS["undecided"])
         seeds = verdict.differences  # drawn above the line
         axis.plot(seeds, [row - 0.22] * len(seeds), "o", color=colour, markersize=2.5, alpha=0.6)
         if verdict.interval:
@@ -185,15 +162,15 @@ def forest_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     return figure
 
 
-def curves_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
+def _curves_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     """Loss through training, and its paired difference to the control: mean and range of seeds."""
     x, label = x_axis(budget)
     marks, delta = _marks(comparison), comparison.delta
     control, *others = budget.arms
-    figure, (losses, differences) = panels(2, 1, (WIDTH, 1.9), sharex=True)
+    figure, (losses, differences) = panels(2, 1, (_WIDTH, 1.9), sharex=True)
     lines = [_draw(losses, series(arm, x, "val_loss"), marks[arm.arm]) for arm in budget.arms]
     _hide_the_start(losses, lines)
-    gaps = [_draw(differences, paired(arm, control, x), marks[arm.arm]) for arm in others]
+    gaps = [_draw(differences, _paired(arm, control, x), marks[arm.arm]) for arm in others]
     _hide_the_start(differences, gaps, delta)
     differences.axhspan(-delta, delta, **_BAND)
     differences.axhline(0, color=marks[control.arm].colour, linewidth=0.8)
@@ -202,20 +179,18 @@ def curves_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     return _with_legend(figure, losses)
 
 
-def accuracy_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
-    """The share of tokens predicted right through training: mean and range of seeds."""
+def _accuracy_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     marks, (x, label) = _marks(comparison), x_axis(budget)
-    figure, (axis,) = panels(1, 1, (WIDTH, 2.6))
+    figure, (axis,) = panels(1, 1, (_WIDTH, 2.6))
     for arm in budget.arms:
         _draw(axis, series(arm, x, "accuracy"), marks[arm.arm])
     axis.set(xlabel=label, ylabel="share predicted right", ylim=(0, 1.03))
     return _with_legend(figure, axis)
 
 
-def ranks_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
-    """Effective rank of the heads' matrices through training: mean and range of seeds."""
+def _ranks_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     marks = _marks(comparison)
-    figure, axes = panels(2, 2, (WIDTH / 2, 2.3), sharex=True)
+    figure, axes = panels(2, 2, (_WIDTH / 2, 2.3), sharex=True)
     for axis, title, field in zip(axes, ("S", "VO"), ("scores", "value_outputs"), strict=True):
         for arm in budget.arms:
             _draw(axis, series(arm, "step", field, "ranks"), marks[arm.arm])
@@ -226,11 +201,10 @@ def ranks_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     return _with_legend(figure, axes[0])
 
 
-def costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
-    """Loss against each cost; bars from the lowest to the highest seed."""
+def _costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     marks = _marks(comparison)
-    figure, axes = panels(len(COSTS), 2, (WIDTH / 2, 1.8), sharey=True)
-    for axis, (field, label) in zip(axes, COSTS.items(), strict=True):
+    figure, axes = panels(len(_COSTS), 2, (_WIDTH / 2, 1.8), sharey=True)
+    for axis, (field, label) in zip(axes, _COSTS.items(), strict=True):
         for arm in budget.arms:
             losses = np.array([[training.val_loss] for training in arm.trainings])
             at, looks = cost(arm, field), marks[arm.arm].point()
@@ -250,10 +224,10 @@ def cost(arm: ArmResult, field: str) -> float:
     return float(getattr(arm, field))
 
 
-def abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
+def _abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     """What each ability adds to the loss: a row per ability, a mark per arm."""
     marks, names = _marks(comparison), abilities(budget)
-    figure, (axis,) = panels(1, 1, (WIDTH, 1.1 + 0.42 * len(names)))
+    figure, (axis,) = panels(1, 1, (_WIDTH, 1.1 + 0.42 * len(names)))
     apart = 0.7 / len(budget.arms)
     for i, arm in enumerate(budget.arms):
         rows = np.arange(len(names)) + (i - (len(budget.arms) - 1) / 2) * apart
@@ -280,10 +254,10 @@ def ability_values(arm: ArmResult, names: Sequence[str]) -> Float64[np.ndarray, 
     return np.array([[training.abilities[name] for name in names] for training in arm.trainings])
 
 
-def tuning_figure(_: BudgetResult | None, comparison: Comparison) -> "Figure":
+def _tuning_figure(_: BudgetResult | None, comparison: Comparison) -> "Figure":
     """Loss against the factor of the learning rates; a ring around every arm's best."""
     marks = _marks(comparison)
-    figure, (axis,) = panels(1, 1, (WIDTH, 2.8))
+    figure, (axis,) = panels(1, 1, (_WIDTH, 2.8))
     for tuning in comparison.tunings:
         mark, best = marks[tuning.arm], tuning.losses.get(tuning.best)
         known = sorted((factor, loss) for factor, loss in tuning.losses.items() if loss is not None)
@@ -306,7 +280,7 @@ def _draw(axis: Any, line: Series | None, mark: _Mark) -> Series | None:
     if len(line.values) > 1:
         axis.fill_between(line.at, low, high, color=mark.colour, alpha=0.2, linewidth=0)
     alone = {"marker": mark.marker, "markersize": 4} if len(line.at) == 1 else {}
-    axis.plot(line.at, line.mean, **mark.line(), **alone)
+    axis.plot(line.at, line.values.mean(axis=0), **mark.line(), **alone)
     return line
 
 
@@ -317,7 +291,7 @@ def _bars(values: Float64[np.ndarray, "seeds N"]) -> Float64[np.ndarray, "2 N"]:
 
 def _hide_the_start(axis: Any, lines: Sequence[Series | None], least: float = 0.0) -> None:
     """Let the axis show all but the early values, and at least from -least to least."""
-    late = [line.values[:, line.at >= EARLY * line.at[-1]] for line in lines if line]
+    late = [line.values[:, line.at >= _EARLY * line.at[-1]] for line in lines if line]
     seen = np.concatenate([part[np.isfinite(part)] for part in late] or [np.zeros(0)])
     if not len(seen):
         return
@@ -342,29 +316,29 @@ FIGURES: dict[str, tuple[Callable[[Any, Comparison], "Figure"], str, str]] = {
         "counts as none.",
     ),
     "curves": (
-        curves_figure,
+        _curves_figure,
         "Validation loss through training",
         f"{_RANGE} Above the loss, below its paired difference to {{control}}, with the band that "
         "counts as none. The first losses lie above the figure.",
     ),
-    "accuracy": (accuracy_figure, "Share of tokens predicted right through training", _RANGE),
+    "accuracy": (_accuracy_figure, "Share of tokens predicted right through training", _RANGE),
     "costs": (
-        costs_figure,
+        _costs_figure,
         "Loss against what it costs",
         f"Lower is better, further left is cheaper; {_BARS}",
     ),
     "abilities": (
-        abilities_figure,
+        _abilities_figure,
         "What each ability adds to the loss",
         f"In bits per byte above the exact floor of the text; {_BARS}",
     ),
     "ranks": (
-        ranks_figure,
+        _ranks_figure,
         "Effective rank of the heads' matrices through training",
         f"S makes the scores, VO is what a head moves x by. {_RANGE}",
     ),
     "tuning": (
-        tuning_figure,
+        _tuning_figure,
         "Loss against the learning rate",
         "Means over {seeds} that play no part in the verdicts; a ring marks the factor that was "
         "chosen.",

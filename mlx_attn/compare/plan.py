@@ -208,6 +208,8 @@ class Trial:
         settings = {k: v for k, v in self.settings.items() if (k, v) not in _ALWAYS_SO.items()}
         if settings.get("position") != "alibi":
             settings.pop("alibi_slopes", None)
+        elif "alibi_slopes" not in self.settings:
+            settings["alibi_slopes"] = "range"  # what is left unsaid has changed
         facts: list[Any] = [versions, settings, self.text, self.repeat]
         if self.plugins:
             facts.append([plugin["sha256"] for plugin in self.plugins])

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from math import nan
 from pathlib import Path
 from statistics import stdev
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ import numpy as np
 
 from mlx_attn.compare import figures, show, statistics
 from mlx_attn.compare.result import ArmResult, BudgetResult, Comparison, TrialResult
-from mlx_attn.compare.show import MISSING, between, number, places, signed, visible
 from mlx_attn.files import write_text
 from mlx_attn.ui.plots import figure_for_page, markup, render, save_figure
 from mlx_attn.ui.terminal import count, duration, memory, plural
@@ -25,19 +25,13 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-SOLVED = 0.99
-"""Share of the scored tokens predicted right from which a task counts as solved."""
-
-WRITTEN = 700
-"""Characters of a sample that are shown."""
-
-WORDS = (
+_SOLVED = 0.99  # share of the scored tokens predicted right from which a task counts as solved
+_SAMPLE_CHARS = 700
+_COURSE_ROWS = 9  # of a table about the course of a training
+_WORDS = (
     "Equivalent: the difference is shown to be smaller than what counts as one, zero or not. "
     "Better and worse: it is shown not to be zero. Undecided: these seeds show neither."
 )
-
-_COURSE_ROWS = 9
-"""Of a table about the course of a training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +96,7 @@ class Report:
 
 
 def report_of(comparison: Comparison) -> Report:
-    """The report of a comparison."""
+    """Everything that a comparison found, section by section."""
     sections = (
         _answers(comparison),
         _noise(comparison),
@@ -121,7 +115,6 @@ def report_of(comparison: Comparison) -> Report:
 
 
 def _answers(comparison: Comparison) -> Section:
-    """What was found of every arm, and all verdicts in one table."""
     arms = show.judged(comparison)
     if not arms:
         alone = "There is nothing to compare with: only one arm was trained."
@@ -133,18 +126,17 @@ def _answers(comparison: Comparison) -> Section:
     )
     answers = [show.answer_of(comparison, arm) for arm in arms]
     tables = [summary] if len(comparison.budgets) > 1 else []
-    return Section("Answer", answers, text=[WORDS], tables=tables)
+    return Section("Answer", answers, text=[_WORDS], tables=tables)
 
 
 def _cell(budget: BudgetResult, arm: str, delta: float) -> str:
     if arm not in budget.verdicts:
-        return "cannot be had" if arm in budget.refused else MISSING
+        return "cannot be had" if arm in budget.refused else show.MISSING
     verdict = budget.verdicts[arm]
-    return f"{verdict.word} {signed(verdict.mean, places(delta))}"
+    return f"{verdict.word} {show.signed(verdict.mean, show.places(delta))}"
 
 
 def _noise(comparison: Comparison) -> Section:
-    """What the control differs by from itself."""
     noise, control = comparison.noise, comparison.control
     if noise is None:
         return Section("Noise", text=["The control was not compared with itself."])
@@ -155,7 +147,6 @@ def _noise(comparison: Comparison) -> Section:
 
 
 def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
-    """All that was measured under one budget."""
     refused = [f"{arm} cannot be had: {why}" for arm, why in budget.refused.items()]
     heading = show.budget_name(budget).capitalize()
     if not budget.arms:
@@ -199,7 +190,7 @@ def _plots(
 
 
 def _differences(budget: BudgetResult, comparison: Comparison) -> Table:
-    control, decimals = comparison.control, places(comparison.delta)
+    control, decimals = comparison.control, show.places(comparison.delta)
     interval = show.interval_name(comparison)
     names = ["arm", "difference", interval, "verdict", "Holm p", "equivalence p"]
     return Table(
@@ -208,13 +199,13 @@ def _differences(budget: BudgetResult, comparison: Comparison) -> Table:
         [
             [
                 arm,
-                signed(verdict.mean, decimals),
-                between(verdict.interval, decimals),
+                show.signed(verdict.mean, decimals),
+                show.between(verdict.interval, decimals),
                 verdict.word,
                 show.probability(verdict.p_holm),
                 show.probability(verdict.p_equivalence),
-                between(verdict.bootstrap, decimals),
-                number(verdict.resolves, decimals),
+                show.between(verdict.bootstrap, decimals),
+                show.number(verdict.resolves, decimals),
                 show.seeds_needed(verdict),
             ]
             for arm, verdict in budget.verdicts.items()
@@ -224,14 +215,14 @@ def _differences(budget: BudgetResult, comparison: Comparison) -> Table:
 
 def _losses(budget: BudgetResult, comparison: Comparison) -> Table:
     """A row per arm; columns that no arm has are left out."""
-    decimals = max(4, places(comparison.delta) + 1)
+    decimals = max(4, show.places(comparison.delta) + 1)
 
     def mean(field: str) -> Callable[[ArmResult], str]:
-        return lambda arm: number(show.mean_of(arm, field), decimals)
+        return lambda arm: show.number(show.mean_of(arm, field), decimals)
 
     def spread(arm: ArmResult) -> str:
         losses = [training.val_loss for training in arm.trainings]
-        return number(stdev(losses), decimals) if len(losses) > 1 else MISSING
+        return show.number(stdev(losses), decimals) if len(losses) > 1 else show.MISSING
 
     columns: dict[str, Callable[[ArmResult], str]] = {
         "arm": lambda arm: arm.arm,
@@ -243,7 +234,7 @@ def _losses(budget: BudgetResult, comparison: Comparison) -> Table:
         "accuracy": lambda arm: show.percent(show.mean_of(arm, "accuracy")),
     }
     cells = {name: [cell(arm) for arm in budget.arms] for name, cell in columns.items()}
-    kept = {name: column for name, column in cells.items() if set(column) != {MISSING}}
+    kept = {name: column for name, column in cells.items() if set(column) != {show.MISSING}}
     caption = "Mean validation loss in nats per token, and its standard deviation between seeds"
     return Table(caption, [*kept], [*zip(*kept.values(), strict=True)])
 
@@ -254,18 +245,17 @@ def _solved(budget: BudgetResult, comparison: Comparison) -> list[Table]:
     if not all(any(point.accuracy is not None for point in curve) for curve in curves):
         return []
     times = {arm.arm: [*map(_time_to_solve, arm.trainings)] for arm in budget.arms}
-    control = times[budget.arms[0].arm]
-    others = {arm: found for arm, found in times.items() if arm != comparison.control}
-    tests = {arm: statistics.log_rank(found, control) for arm, found in others.items()}
+    control, *others = times
+    tests = {arm: statistics.log_rank(times[arm], times[control]) for arm in others}
     p_values, rows = statistics.holm(tests), []
     for arm, found in times.items():
         rate = statistics.solve_rate(found, comparison.confidence)
-        steps = MISSING if rate.median_steps is None else f"{rate.median_steps:,.0f}"
+        steps = show.MISSING if rate.median_steps is None else f"{rate.median_steps:,.0f}"
         interval = " to ".join(map(show.percent, rate.interval))
         p_value = show.probability(p_values.get(arm))
         rows.append([arm, f"{rate.solved} of {rate.runs}", interval, steps, p_value])
     caption = (
-        f"Seeds that predicted {SOLVED:.0%} of the tokens right, and how soon; log-rank test "
+        f"Seeds that predicted {_SOLVED:.0%} of the tokens right, and how soon; log-rank test "
         f"against {comparison.control}"
     )
     headings = ["arm", "solved", show.interval_name(comparison), "median steps", "Holm p"]
@@ -273,7 +263,7 @@ def _solved(budget: BudgetResult, comparison: Comparison) -> list[Table]:
 
 
 def _time_to_solve(training: TrialResult) -> statistics.TimeToSolve:
-    right = [p.step for p in training.curve if p.accuracy is not None and p.accuracy >= SOLVED]
+    right = [p.step for p in training.curve if p.accuracy is not None and p.accuracy >= _SOLVED]
     return statistics.TimeToSolve(steps=min(right, default=training.steps), solved=bool(right))
 
 
@@ -289,7 +279,7 @@ def _course(
     at = next(iter(known.values())).at
     at = at[np.unique(np.linspace(0, len(at) - 1, _COURSE_ROWS).astype(int))]
     columns = [
-        [number(value, decimals) for value in np.interp(at, line.at, line.mean, np.nan, np.nan)]
+        [show.number(v, decimals) for v in np.interp(at, line.at, line.values.mean(0), nan, nan)]
         for line in known.values()
     ]
     names = [f"{value:,.4g}" if value < 1000 else f"{value:,.0f}" for value in at]
@@ -323,7 +313,7 @@ def _abilities(budget: BudgetResult) -> Table:
     return Table(
         "Mean contribution to the loss above the floor, bits per byte",
         ["arm", *names],
-        [[arm, *(number(part, 4) for part in parts)] for arm, parts in means.items() if names],
+        [[arm, *(show.number(part, 4) for part in parts)] for arm, parts in means.items() if names],
     )
 
 
@@ -336,7 +326,7 @@ def _tuning(comparison: Comparison) -> Section:
 
     def tried(losses: Mapping[float, float | None], factor: float) -> str:
         loss, why = losses.get(factor), "diverged" if factor in losses else "not tried"
-        return why if loss is None else number(loss, 4)
+        return why if loss is None else show.number(loss, 4)
 
     table = Table(
         "Mean loss for each factor of the learning rates, nats per token",
@@ -353,7 +343,7 @@ def _samples(comparison: Comparison) -> Section:
     """What the first seed of every arm writes, under the first budget."""
     first = next((budget for budget in comparison.budgets if budget.arms), None)
     trained = {arm.arm: arm.trainings[0] for arm in first.arms if arm.trainings} if first else {}
-    samples = [(arm, t.sample[:WRITTEN]) for arm, t in trained.items() if t.sample.strip()]
+    samples = [(arm, t.sample[:_SAMPLE_CHARS]) for arm, t in trained.items() if t.sample.strip()]
     if not (first and samples):
         return Section("Samples")
     seed = next(iter(trained.values())).seed
@@ -378,7 +368,7 @@ def _pairs(caption: str, values: Mapping[str, Any]) -> Table:
 
 def as_html(report: Report) -> str:
     """The page, without anything that it would have to load."""
-    return render("report", report=report, drawn=_drawn, visible=visible, slug=_slug)
+    return render("report", report=report, drawn=_drawn, visible=show.visible, slug=_slug)
 
 
 def _drawn(plot: Plot) -> "Markup":
@@ -423,14 +413,14 @@ def _markdown(section: Section, level: str) -> Iterator[str]:
 
 def _escaped(text: str) -> str:
     """Text on one line, without markup."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", " ".join(visible(text).split()))
+    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", " ".join(show.visible(text).split()))
 
 
 def _fenced(text: str) -> str:
     """A block of code whose fence is longer than any in the text."""
     longest = max(map(len, re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{visible(text)}\n{fence}"
+    return f"{fence}text\n{show.visible(text)}\n{fence}"
 
 
 def write_report(comparison: Comparison, directory: Path) -> list[Path]:

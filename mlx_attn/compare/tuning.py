@@ -25,13 +25,7 @@ Train = Callable[[Iterable[Trial]], Generator[ComparisonEvent, None, None]]
 
 @dataclass(frozen=True, slots=True)
 class TunedArm:
-    """An arm with its learning rates settled.
-
-    Attributes:
-        arm: The arm.
-        changes: Settings that were found for it.
-        lr_scale: The factor of all its learning rates.
-    """
+    """An arm, the settings found for it, and the factor of all its learning rates."""
 
     arm: Arm
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -39,15 +33,13 @@ class TunedArm:
 
 
 @dataclass(slots=True)
-class LRSearch:
-    """The search for one factor of one arm.
+class _LRSearch:
+    """The search for one factor of one arm, which starts with what was found before.
 
     Attributes:
-        start: The arm, with what was found before.
         knob: "lr" for all learning rates, "merged_lr" for that of S alone, times lr / n_heads.
-        scales: The factors tried so far.
-        losses: Their mean losses; infinite where a training diverged.
-        widenings: How often the search may still go on beyond its ends.
+        losses: Mean losses of the factors; infinite where a training diverged.
+        widenings: How many factors may still be added beyond the ends.
     """
 
     start: TunedArm
@@ -57,7 +49,6 @@ class LRSearch:
     widenings: int = WIDENINGS
 
     def choice(self, scale: float, n_heads: int) -> TunedArm:
-        """The arm with this factor."""
         if self.knob == "lr":
             return TunedArm(self.start.arm, self.start.changes, scale)
         changes = {**self.start.changes, "merged_lr": scale / n_heads}
@@ -65,7 +56,6 @@ class LRSearch:
 
     @property
     def best(self) -> float:
-        """The factor with the lowest mean loss."""
         return min(self.losses, key=lambda scale: self.losses[scale])
 
     @property
@@ -83,7 +73,6 @@ class LRSearch:
         return True
 
     def result(self, seeds: Sequence[int]) -> Tuning:
-        """What was found."""
         losses = {s: loss if math.isfinite(loss) else None for s, loss in self.losses.items()}
         return Tuning(
             arm=self.start.arm.name,
@@ -96,13 +85,7 @@ class LRSearch:
 
 
 class Tuner:
-    """Settles the learning rates of all arms.
-
-    Args:
-        protocol: The comparison.
-        store: Finished trainings.
-        train: Does trainings.
-    """
+    """Settles the learning rates of all arms."""
 
     def __init__(self, protocol: ComparisonConfig, store: Store, train: Train):
         self.protocol, self.store, self._train = protocol, store, train
@@ -114,7 +97,7 @@ class Tuner:
         if not self.protocol.tunes:
             only = self.protocol.scales[0]
             return [TunedArm(choice.arm, {}, only) for choice in choices], []
-        first = [LRSearch(choice, "lr", self.protocol.scales) for choice in choices]
+        first = [_LRSearch(choice, "lr", self.protocol.scales) for choice in choices]
         tunings = yield from self._search(first)
         choices = [search.choice(search.best, 1) for search in first]
         second = [s for choice in choices if (s := self._second(choice))]
@@ -125,28 +108,26 @@ class Tuner:
     def trainings(self, tuning: Tuning) -> list[TrialResult]:
         """The trainings of an arm's first search that did not diverge."""
         arm = next(arm for arm in self.protocol.arms if arm.name == tuning.arm)
-        search = LRSearch(TunedArm(arm), "lr", tuple(tuning.losses))
-        outcomes = [
-            self.store[cell] for scale in search.scales for cell in self._cells(search, scale)
-        ]
-        return [outcome for outcome in outcomes if isinstance(outcome, TrialResult)]
+        search = _LRSearch(TunedArm(arm), "lr", tuple(tuning.losses))
+        cells = [cell for scale in search.scales for cell in self._cells(search, scale)]
+        return [found for cell in cells if isinstance(found := self.store[cell], TrialResult)]
 
     def spread(self, choices: Sequence[TunedArm]) -> float | None:
         """Standard deviation of paired differences to the control, over the tuning seeds.
 
         All arms together; None where there is one seed, or no pair that did not diverge.
         """
-        control, *others = ([self._loss(choice, seed) for seed in self.seeds] for choice in choices)
+        control, *others = (
+            [_loss(self.store[trial_for(self.protocol, choice, seed)]) for seed in self.seeds]
+            for choice in choices
+        )
         differences = [[a - b for a, b in zip(arm, control, strict=True)] for arm in others]
         finite = [pairs for pairs in differences if all(map(math.isfinite, pairs))]
         if len(self.seeds) < 2 or not finite:
             return None
         return math.sqrt(fmean(variance(pairs) for pairs in finite))
 
-    def _loss(self, choice: TunedArm, seed: int) -> float:
-        return _loss(self.store[trial_for(self.protocol, choice, seed)])
-
-    def _search(self, searches: list[LRSearch]) -> Generator[ComparisonEvent, None, list[Tuning]]:
+    def _search(self, searches: list[_LRSearch]) -> Generator[ComparisonEvent, None, list[Tuning]]:
         """Train and widen until every best factor lies between others, or enough is enough."""
         going = searches
         while going:
@@ -154,32 +135,28 @@ class Tuner:
                 cell for s in going for scale in s.scales for cell in self._cells(s, scale)
             )
             for search in going:
-                search.losses = {scale: self._mean(search, scale) for scale in search.scales}
+                search.losses = {
+                    scale: fmean(_loss(self.store[cell]) for cell in self._cells(search, scale))
+                    for scale in search.scales
+                }
             going = [search for search in going if search.widen()]
         tunings = [search.result(self.seeds) for search in searches]
         for tuning in tunings:
             yield Tuned(tuning)
         return tunings
 
-    def _second(self, choice: TunedArm) -> LRSearch | None:
+    def _second(self, choice: TunedArm) -> _LRSearch | None:
         """The search for S's own rate, for an arm that has one."""
         settings = self.protocol.settings(choice.arm)
         heads = self._heads(choice)
-        if (
-            settings.model.get("score") != "merged"
-            or settings.training.optimizer != "adamw"
-            or heads == 1
-        ):
+        merged = settings.model.get("score") == "merged"
+        if not merged or settings.training.optimizer != "adamw" or heads == 1:
             return None
-        return LRSearch(choice, "merged_lr", (0.5, 1.0, math.sqrt(heads), float(heads)))
+        return _LRSearch(choice, "merged_lr", (0.5, 1.0, math.sqrt(heads), float(heads)))
 
-    def _cells(self, search: LRSearch, scale: float) -> list[Trial]:
+    def _cells(self, search: _LRSearch, scale: float) -> list[Trial]:
         choice = search.choice(scale, self._heads(search.start))
         return [trial_for(self.protocol, choice, seed) for seed in self.seeds]
-
-    def _mean(self, search: LRSearch, scale: float) -> float:
-        losses = [_loss(self.store[cell]) for cell in self._cells(search, scale)]
-        return sum(losses) / len(losses)
 
     def _heads(self, choice: TunedArm) -> int:
         return self.protocol.settings(choice.arm).model_config(2).n_heads

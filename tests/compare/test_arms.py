@@ -2,8 +2,9 @@
 
 import pytest
 
-from mlx_attn.compare.plan import arm_from, arms_from
+from mlx_attn.compare.plan import arm_from, arms_from, make_trial
 from mlx_attn.errors import ConfigError
+from mlx_attn.training.config import resolve
 
 
 def test_a_variant_alone_is_an_arm():
@@ -61,3 +62,17 @@ def test_what_cannot_be_is_refused_with_the_reason(text, complaint):
 def test_arms_must_differ(texts, complaint):
     with pytest.raises(ConfigError, match=complaint):
         arms_from(texts)
+
+
+def digest(**settings) -> str:
+    return make_trial("arm", resolve({"preset": "shakespeare", **settings}), 0, 1.0, "text").digest
+
+
+def test_settings_younger_than_a_stored_trial_do_not_rename_it():
+    assert digest(logits="none", window=0, alibi_slopes="range") == digest()
+    assert digest(window=8) != digest()
+
+
+def test_trials_with_the_slopes_of_other_versions_are_other_trials():
+    assert digest(position="alibi", alibi_slopes="range") == digest(position="alibi")
+    assert digest(position="alibi", alibi_slopes="heads") != digest(position="alibi")
