@@ -68,12 +68,14 @@ class Conversion:
 
 def changes_scores(config: Config, target: Config) -> bool:
     """Whether a conversion rewrites the score map."""
-    return _differ(config, target, ("score", "head_dim", "n_kv_heads"))
+    latent = ("latent_dim",) if target.score == "latent" else ()
+    return _differ(config, target, ("score", "head_dim", "n_kv_heads", *latent))
 
 
 def changes_output(config: Config, target: Config) -> bool:
     """Whether a conversion rewrites the value and output maps."""
-    return _differ(config, target, ("value", "output", "value_dim", "n_kv_heads"))
+    latent = ("latent_dim",) if target.value == "latent" else ()
+    return _differ(config, target, ("value", "output", "value_dim", "n_kv_heads", *latent))
 
 
 def find_conversion(name: str) -> Conversion:
@@ -158,6 +160,18 @@ def _collaborative(config: GPTConfig, rank: int) -> Keys:
 
 def _slim(config: GPTConfig, rank: int) -> Keys:
     return {"value": "from_key"}
+
+
+def _mla(config: GPTConfig, rank: int) -> Keys:
+    _check_rank(rank, config.emb_dim, "emb_dim")
+    width = config.latent_dim if config.score == "latent" else config.emb_dim
+    maps = {"score": "latent", "value": "latent", "output": "linear"}
+    return {
+        **_separate(config, 0),
+        **maps,
+        "n_kv_heads": config.n_heads,
+        "latent_dim": rank or width,
+    }
 
 
 def _without_keys(config: GPTConfig) -> Keys:
@@ -344,6 +358,14 @@ _ROWS = (
                 "give: convert it --to standard first, where that applies",
             ),
         ),
+    ),
+    Conversion(
+        name="mla",
+        identity="(W_key, W_value) = W_latent (W_up_key, W_up_value), cut to --rank",
+        exact="where the rank of W_key and W_value together is no more than --rank",
+        keys=_mla,
+        refusals=(_DROPPED_BIAS, _OF_VALUE_BIAS, _NO_PLACE),
+        ranked="latent_dim, which alone is cached",
     ),
 )
 

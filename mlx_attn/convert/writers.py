@@ -44,7 +44,7 @@ def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = No
             x is missing.
         RunError: A weight is not finite.
     """
-    for key, known in {"score": _SCORES, "value": _VALUES, "output": _OUTPUTS}.items():
+    for key, known in _WRITTEN.items():
         changes = table.changes_scores if key == "score" else table.changes_output
         if changes(attention.config, target) and getattr(target, key) not in known:
             raise ConfigError(
@@ -52,9 +52,11 @@ def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = No
                 "form: train that form from the start"
             )
     weights, written = layer_weights(attention), {}
-    if table.changes_scores(attention.config, target):
+    if target.score == "latent" and table.changes_scores(attention.config, target):
+        written |= _latent(attention, target)
+    elif table.changes_scores(attention.config, target):
         written |= _SCORES[target.score](qk_circuit(attention), target)
-    if table.changes_output(attention.config, target):
+    if target.value != "latent" and table.changes_output(attention.config, target):
         written |= _OUTPUTS[target.output](attention, target, x)
         written |= _VALUES[target.value](weights | written, target)
     made = completed(weights | written, target)
@@ -240,6 +242,25 @@ def _fit_slices(
     return fitted[:, :C], fitted[:, C:].sum(axis=1)
 
 
+def _latent(attention: Attention, target: AttentionConfig) -> Weights:
+    """The nearest latent of keys and values together, from one decomposition of both."""
+    plain = replace(target, score="separate", value="linear")
+    weights = _separate(qk_circuit(attention), plain) | _linear_output(attention, plain, None)
+    both = np.concatenate([weights["W_key.weight"], weights["W_value.weight"]])
+    up, latent = algebra.balanced_factors(both, target.latent_dim)
+    # Neither map up has a bias: that of the values becomes a constant, that of the keys cancels.
+    constant = weights["out_proj.bias"] + weights["out_proj.weight"] @ weights["W_value.bias"]
+    up = np.pad(up, ((0, 0), (0, target.latent_dim - up.shape[1])))
+    latent = np.pad(latent, ((0, target.latent_dim - len(latent)), (0, 0)))
+    return {
+        **{name: weights[name] for name in ("W_query.weight", "W_query.bias", "out_proj.weight")},
+        "out_proj.bias": constant,
+        "W_latent.weight": latent,
+        "W_up_key.weight": up[: target.n_heads * target.head_dim],
+        "W_up_value.weight": up[target.n_heads * target.head_dim :],
+    }
+
+
 def _shrunk_value(weights: Weights, target: AttentionConfig) -> Weights:
     """Exact: out_proj takes over the basis of W_value_h."""
     H, KV, D = target.n_heads, target.n_kv_heads, target.value_dim
@@ -302,4 +323,9 @@ _VALUES: dict[str, Callable[[Weights, AttentionConfig], Weights]] = {
     "linear": lambda weights, target: {},
     "shrunk": _shrunk_value,
     "from_key": _value_from_key,
+}
+_WRITTEN = {
+    "score": {*_SCORES, "latent"},
+    "value": {*_VALUES, "latent"},
+    "output": {*_OUTPUTS},
 }

@@ -77,6 +77,24 @@ def test_a_latent_of_full_rank_is_written_out_exactly(to):
     assert np.abs(float64_logits(model, TOKENS) - float64_logits(converted, TOKENS)).max() < 1e-5
 
 
+@pytest.mark.parametrize("keys", [{}, {"n_kv_heads": 2}, {"qkv_bias": True}])
+def test_keys_and_values_share_a_latent_exactly_at_full_rank_and_nearly_below(keys):
+    model = random_model("standard", **keys)
+    exact = float64_logits(model, TOKENS)
+    errors = [np.abs(exact - float64_logits(convert(model, "mla"), TOKENS)).max()]
+    ranks = [weight_errors(model, convert(model, "mla", rank=rank)) for rank in (4, 8, 16)]
+    assert errors[0] < 1e-5
+    assert ranks[0] > ranks[1] > ranks[2]
+    assert max(ranks[2]) < 1e-5
+
+
+def test_a_latent_can_be_cut_further():
+    model = convert(random_model("standard"), "mla", rank=8)
+    again = convert(convert(model, "standard"), "mla", rank=8)
+    assert max(weight_errors(model, again)) < 1e-5
+    assert convert(model, "mla", rank=4).config.latent_dim == 4
+
+
 @pytest.mark.parametrize("mixing", ["sink", "off_by_one"])
 def test_biases_that_count_where_weights_do_not_add_up_to_one(mixing):
     model = random_model("standard", mixing=mixing, qkv_bias=True)
