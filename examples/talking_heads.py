@@ -22,5 +22,4 @@ def mix_weights(a, s):
     return mx.einsum("bgij,gh->bhij", mx.softmax(s, axis=-1), a.R)
 
 
-formula = "w_h = sum_g R_gh softmax(sum_f P_fg score_f)"
-register(Variant(name="talk", logits="talk", mixing="talk", formula=formula, summary="heads mix"))
+register(Variant(name="talk", logits="talk", mixing="talk", formula="softmax(s P) R", summary=""))

@@ -1,5 +1,6 @@
-"""`--plugin FILE`: a user's own attention, from training to talk, through the command line."""
+"""`--plugin FILE`: a user's own attention, from training to talking, through the command line."""
 
+import ast
 import json
 import re
 import shutil
@@ -7,12 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from mlx_attn import plugins
 from mlx_attn.attention.config import CHOICES, VARIANTS
 from mlx_attn.compare.plan import make_trial
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import PluginChanged, load_plugins, unload_plugins
 from mlx_attn.training.config import resolve
 
@@ -44,7 +47,7 @@ def talk(workshop) -> Path:
 
 @pytest.fixture
 def trained(train, talk) -> Path:
-    """A run of talk heads; the file is forgotten again."""
+    """A run of talking heads; the file is forgotten again."""
     result = train("--plugin", str(talk), "--variant", "talk", "--out", "runs/talk")
     assert result.exit_code == 0, result.output
     unload_plugins()
@@ -95,6 +98,55 @@ def test_reading_a_run_needs_the_file_and_runs_none_unasked(trained, talk, run_c
     assert given.exit_code == 0, given.output
 
 
+EXAMPLE_FLAGS = {
+    "talking_heads": ["--variant=talk"],
+    "temperature": ["--variant=merged", "--logits=sharpness"],
+    "differential": ["--variant=diff"],
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLE_FLAGS)
+def test_every_example_trains_and_is_read_or_refused_with_the_reason(train, run_command, example):
+    plugin = f"--plugin={EXAMPLES / example}.py"
+    trained = train(plugin, *EXAMPLE_FLAGS[example], "--out=runs/one")
+    assert trained.exit_code == 0, trained.output
+    for command in (["sample", "--max-tokens=3"], ["repl"], ["train", "--resume"]):
+        result = run_command(*command, "runs/one", plugin, input="the cat\n")
+        assert result.exit_code == 0, result.output
+    for command in (["probe"], ["convert", "--to=merged-output"]):
+        result = run_command(command[0], "runs/one", *command[1:], plugin)
+        refused = example == "differential"
+        assert result.exit_code == (2 if refused else 0), result.output
+        assert ("is not affine in x" in result.stderr) == refused
+
+
+@pytest.mark.parametrize("example", EXAMPLE_FLAGS)
+def test_every_example_decodes_as_it_reads(workshop, example):
+    load_plugins([EXAMPLES / f"{example}.py"])
+    flags = dict(flag.removeprefix("--").split("=") for flag in EXAMPLE_FLAGS[example])
+    sizes = {"emb_dim": 16, "n_heads": 4, "n_layers": 2, "context_length": 12}
+    model = GPT(resolve({**sizes, **flags}).model_config(11))
+    model.eval()
+    tokens = mx.random.randint(0, 11, (2, 12))
+    full, caches = model(tokens), model.new_caches()
+    steps = [model(tokens[:, t : t + 1], caches) for t in range(12)]
+    assert mx.allclose(mx.concatenate(steps, axis=1), full, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("example", "most"), [("talking_heads", 10), ("temperature", 6), ("differential", 35)]
+)
+def test_an_example_is_short(example, most):
+    tree = ast.parse((EXAMPLES / f"{example}.py").read_text())
+    lines = ast.unparse(ast.Module(tree.body[1:], [])).splitlines()
+    assert len([line for line in lines if line.strip()]) <= most
+
+
+def test_the_guide_shows_the_whole_example():
+    _, code = TALKING.read_text().split('"""\n\n', 1)
+    assert code in (EXAMPLES.parent / "docs" / "your-own-variant.md").read_text()
+
+
 def test_the_environment_names_files_too(trained, talk, run_command, monkeypatch):
     monkeypatch.setenv("MLX_ATTN_PLUGINS", str(talk))
     assert run_command("sample", "runs/talk", "--max-tokens=3").exit_code == 0
@@ -132,7 +184,7 @@ NOT_COMPARED = ("--eval-every=3", "--log-every=2")
 
 @pytest.fixture
 def compare(run_command, tiny_flags, talk):
-    """Compares standard attention with talk heads; returns the trainings that are kept."""
+    """Compares standard attention with talking heads; returns the trainings that are kept."""
     sizes = [flag for flag in tiny_flags if flag not in NOT_COMPARED]
 
     def run(*flags: str) -> set[str]:

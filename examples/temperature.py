@@ -1,0 +1,15 @@
+"""A trained temperature for each head: how sharp its softmax is. It goes with any score.
+
+mlx-attn train --plugin examples/temperature.py --variant merged --logits sharpness
+"""
+
+import mlx.core as mx
+
+from mlx_attn.attention.layer import choice
+
+START = {"sharpness": lambda config: mx.zeros((config.n_heads, 1, 1))}
+
+
+@choice("logits", "sharpness", "s_h = e^t_h score_h", weights=START)
+def sharpen(a, s):
+    return mx.exp(a.sharpness) * s  # [B, H, T_q, T_k]
