@@ -102,12 +102,7 @@ def softmax(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
 def cross_entropy(
     logits: Float[mx.array, "*batch V"], targets: Integer[mx.array, "*batch"]
 ) -> Float[mx.array, "*batch"]:
-    """The loss log(sum e^logits) - logits[target], in nats.
-
-    Args:
-        logits: Float32.
-        targets: Token ids in [0, V); not checked.
-    """
+    """The loss log(sum e^logits) - logits[target], in nats, of float32; targets are not checked."""
     if not on_linux_cpu():
         return mx.fast.cross_entropy(logits, targets)
     chosen = mx.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)

@@ -25,12 +25,7 @@ def keys_of(*configs: type) -> dict[str, type]:
 
 
 def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:
-    """The settings, whole numbers made floats where a float is meant.
-
-    Args:
-        settings: Keys and values, from anywhere.
-        known: The keys there are, and their types.
-    """
+    """The settings, whole numbers made floats where a float is meant."""
     return {key: _typed(key, value, known) for key, value in settings.items()}
 
 

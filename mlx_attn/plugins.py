@@ -29,16 +29,11 @@ class PluginChanged(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """An imported file.
-
-    Attributes:
-        path: Where it lies.
-        sha256: Digest of its bytes.
-        names: What it registered: "logits=NAME" for a choice, "variant=NAME" for a variant.
-    """
+    """An imported file."""
 
     path: Path
     sha256: str
+    # What it registered: "logits=NAME" for a choice, "variant=NAME" for a variant.
     names: tuple[str, ...]
 
     def record(self, names: Iterable[str]) -> dict[str, Any]:

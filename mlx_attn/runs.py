@@ -68,11 +68,7 @@ class Run:
         return self.path / "model.safetensors"
 
     def load_model(self, weights: Path | None = None) -> GPT:
-        """The model with its best weights, ready for evaluation.
-
-        Args:
-            weights: Another file of weights, such as a snapshot's.
-        """
+        """The model with its best weights, ready for evaluation."""
         check_plugins(self.settings)
         weights = weights or self.weights
         arrays, _ = load_arrays(weights)
@@ -144,12 +140,7 @@ def read_text(path: Path) -> str:
 
 
 def parsed_object(text: str, place: str) -> dict[str, Any]:
-    """The JSON object that a text holds.
-
-    Args:
-        text: The text.
-        place: Where it is from, for the error.
-    """
+    """The JSON object that a text holds."""
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -199,12 +190,7 @@ def open_run(path: Path) -> Run:
 
 
 def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
-    """A run by what people call it.
-
-    Args:
-        name: Its directory, or its name in `directory`; None is the latest there.
-        directory: Where runs land.
-    """
+    """A run by its directory or its name in `directory`; None is the latest there."""
     found = find_runs(directory)
     if name is None and not found:
         raise RunError(
@@ -237,12 +223,7 @@ def seed_place(path: Path, seed: int) -> Path:
 
 
 def find_replicas(name: str, directory: Path = RUNS) -> list[Run]:
-    """The runs of seeds that were trained at once, in the order of their seeds; none elsewhere.
-
-    Args:
-        name: The directory that holds them, or its name in `directory`.
-        directory: Where runs land.
-    """
+    """The runs of seeds that were trained at once, in the order of their seeds; none elsewhere."""
     for path in (Path(name).expanduser(), directory / name):
         found = [file.parent for file in path.glob(f"{_SEED}*/{CONFIG}")]
         seeds = {place.name.removeprefix(_SEED): place for place in found}

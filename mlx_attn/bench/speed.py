@@ -28,11 +28,10 @@ from mlx_attn.cpu import num_shards, parallel_map, single_stream
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.sampling import generate
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import DecodingState, decode
 from mlx_attn.sampling.samplers import Sampler
-from mlx_attn.training import trainer
-from mlx_attn.training.batches import EveryToken, ResidentTokens, window_losses
+from mlx_attn.training import batches, trainer
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.training.step import TrainStep
@@ -130,19 +129,13 @@ def _timed(work: Timed, repeats: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Something to time.
-
-    Attributes:
-        run: Does it once.
-        operations: Of the graph of one step: one training step, one pass, one new token.
-        tokens: Tokens that it reads or writes.
-        multiply_adds: Per token at full context, with those of the gradients.
-    """
+    """Something to time."""
 
     run: Timed
+    # Of the graph of one step: one training step, one pass, one new token.
     operations: Callable[[], Counter[str]]
-    tokens: int
-    multiply_adds: int
+    tokens: int  # tokens that it reads or writes
+    multiply_adds: int  # per token at full context, with those of the gradients
 
 
 def training_step(config: GPTConfig, training: TrainConfig) -> Workload:
@@ -170,7 +163,7 @@ def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
     optimizer = GroupedOptimizer(model, training, config.n_heads)
     optimizer.schedule(1e-3)
     tokens = np.array(random_tokens(config, TEXT_TOKENS))
-    objective = EveryToken(ResidentTokens(tokens, config.context_length))
+    objective = batches.EveryToken(batches.ResidentTokens(tokens, config.context_length))
     step = TrainStep(model, optimizer, objective, training)
     mx.eval(step.state)
     return step
@@ -184,8 +177,8 @@ def forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
     shards = windows.split(num_shards(B))
     mx.eval(windows, shards)
     return Workload(
-        lambda: mx.eval(parallel_map(lambda shard: window_losses(model, shard), shards)),
-        lambda: operations(window_losses(model, windows)),
+        lambda: mx.eval(parallel_map(lambda shard: batches.window_losses(model, shard), shards)),
+        lambda: operations(batches.window_losses(model, windows)),
         B * T,
         model_cost(config).multiply_adds,
     )
@@ -200,13 +193,13 @@ def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
     def run() -> None:
         blas.use_threads(blas.preload().threads)
         greedy = Sampler(SamplerConfig(temp=0.0))
-        for _ in islice(decode(DecodingState(model), prompt, greedy), new):
+        for _ in islice(generate.decode(generate.DecodingState(model), prompt, greedy), new):
             pass
         # The token after the last one is still being computed.
         mx.synchronize()
 
     def graph() -> Counter[str]:
-        state = DecodingState(model)
+        state = generate.DecodingState(model)
         mx.eval(state.read(mx.array(prompt)))
         return operations(state.read(mx.array([0])))
 
@@ -252,41 +245,23 @@ def operations(*outputs: mx.array) -> Counter[str]:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One kind of work of one model.
+    """One kind of work of one model."""
 
-    Attributes:
-        work: train, forward or decode.
-        name: The variant.
-        tok_s: Tokens per second.
-        seconds: Seconds for doing the work once.
-        over_first: Its time divided by that of the first model measured beside it.
-        tokens: Tokens that it reads or writes at once.
-        multiply_adds: Per token at full context, with those of the gradients.
-        peak_memory: The most bytes that its arrays had at a time, weights included.
-        operations: Operations in the graph of one step, as written: compiling joins some.
-    """
-
-    work: str
+    work: str  # train, forward or decode
     name: str
     tok_s: MedianIQR
-    seconds: MedianIQR
-    over_first: MedianIQR
-    tokens: int
-    multiply_adds: int
-    peak_memory: int
-    operations: int
+    seconds: MedianIQR  # seconds for doing the work once
+    over_first: MedianIQR  # its time divided by that of the first model measured beside it
+    tokens: int  # tokens that it reads or writes at once
+    multiply_adds: int  # per token at full context, with those of the gradients
+    peak_memory: int  # the most bytes that its arrays had at a time, weights included
+    operations: int  # operations in the graph of one step, as written: compiling joins some
 
 
 def bench(
     setups: Mapping[str, Setup], works: Sequence[str], seconds: float
 ) -> Iterator[Measurement]:
-    """Measure models beside each other; each kind of work is yielded when it has been measured.
-
-    Args:
-        setups: The models by name; times are compared with the first one's.
-        works: Keys of `WORKLOADS`.
-        seconds: About how long all of it may take.
-    """
+    """Measure models beside each other; each kind of work is yielded when it has been measured."""
     check_memory(setups)
     trainer.keep_buffers()
     for kind in works:
@@ -363,13 +338,7 @@ AXES = {
 
 
 def scaled_setups(model: Mapping[str, Any], training: TrainConfig, axis: str) -> dict[str, Setup]:
-    """One model at half to four times one of its sizes, from the smallest to the largest.
-
-    Args:
-        model: Keys of `GPTConfig`; sizes that it leaves out follow the others.
-        training: The recipe.
-        axis: A key of `AXES`.
-    """
+    """One model at half to four times one of its sizes, from the smallest to the largest."""
     key = AXES[axis]
     if key == "batch_size":
         batches = sorted({max(1, round(training.batch_size * factor)) for factor in _FACTORS})

@@ -22,7 +22,7 @@ from mlx_attn.model.config import BLOCKS, PRESETS, GPTConfig, find_preset
 from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig, resolve
 
 if TYPE_CHECKING:
-    from mlx_attn.bench.speed import Measurement, Setup
+    from mlx_attn.bench import speed
 
 WORKS = ("train", "forward", "decode")
 _AXES = ("context", "width", "layers", "batch")
@@ -48,15 +48,15 @@ def bench(
     are medians over rounds; compare ratios, and speeds of one run only. docs/performance.md says
     how to read them.
     """
-    from mlx_attn.bench import show
-    from mlx_attn.bench.speed import bench as measure
+    from mlx_attn.bench import show, speed
     from mlx_attn.cli.info import machine_facts
     from mlx_attn.ui.terminal import stdout_console
 
     given = {key: value for key, value in given.items() if value is not None}
     works = part or (WORKS[:1] if scaling else WORKS)
-    measured: list[Measurement] = []
-    for rows in by_work(measure(setups_of(preset, variants, scaling, given), works, seconds)):
+    setups = setups_of(preset, variants, scaling, given)
+    measured: list[speed.Measurement] = []
+    for rows in by_work(speed.bench(setups, works, seconds)):
         measured += rows
         if not as_json:
             stdout_console().print(show.speed_table(rows), "", sep="\n")
@@ -69,23 +69,23 @@ def bench(
 
 def setups_of(
     preset: str, variants: str, scaling: str | None, given: Mapping[str, Any]
-) -> dict[str, "Setup"]:
+) -> dict[str, "speed.Setup"]:
     """What the options ask to measure; names on stderr the variants that are left out, and why."""
-    from mlx_attn.bench.speed import scaled_setups, variant_setups
+    from mlx_attn.bench import speed
 
     settings = resolve({"preset": preset, **given})
     vocab_size = given.get("vocab_size", find_preset(preset).vocab_size)
     model = {**settings.model, "vocab_size": vocab_size}
     if scaling:
-        return scaled_setups(model, settings.training, scaling)
+        return speed.scaled_setups(model, settings.training, scaling)
     names = list(VARIANTS) if variants == "all" else variants.split(",")
-    setups, refused = variant_setups(model, settings.training, names)
+    setups, refused = speed.variant_setups(model, settings.training, names)
     for name, reason in refused.items():
         click.echo(f"{name} is left out: {reason}", err=True)
     return setups
 
 
-def by_work(measured: Iterator["Measurement"]) -> Iterator[list["Measurement"]]:
+def by_work(measured: Iterator["speed.Measurement"]) -> Iterator[list["speed.Measurement"]]:
     """The measurements of one kind of work, as soon as they are known."""
     for _, rows in groupby(measured, key=lambda row: row.work):
         yield list(rows)

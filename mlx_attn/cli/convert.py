@@ -131,11 +131,11 @@ def _measure_ranks(
     name: str | None, to: str, ranks: tuple[int, ...], out: Path | None, as_json: bool
 ) -> None:
     from mlx_attn.convert import measure, show
-    from mlx_attn.ui.plots import MISSING, can_draw
+    from mlx_attn.ui import plots
     from mlx_attn.ui.terminal import stdout_console
 
-    if not can_draw():
-        click.echo(MISSING, err=True)
+    if not plots.can_draw():
+        click.echo(plots.MISSING, err=True)
     run = _open(name)
     curve = measure.measure_ranks(
         run,
@@ -144,7 +144,7 @@ def _measure_ranks(
         _corpus(run),
         lambda rank, done: click.echo(f"rank {rank}: {done} of {len(ranks)}", err=True),
     )
-    files = show.save_rank_curve(curve, out or run.path) if can_draw() else []
+    files = show.save_rank_curve(curve, out or run.path) if plots.can_draw() else []
     if as_json:
         facts = {"run": str(run.path), "figures": [str(file) for file in files]}
         click.echo(json.dumps(facts | curve.record()))

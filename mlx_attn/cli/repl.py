@@ -47,22 +47,22 @@ def command(
 
 
 def _at_terminal(run: "LoadedRun", settings: "Settings") -> None:
-    from mlx_attn.repl.commands import print_banner
-    from mlx_attn.repl.screen import Prompt, interactive_loop, open_history, terminal_screen
+    from mlx_attn.repl import commands, screen
     from mlx_attn.repl.session import Session
     from mlx_attn.sampling.generate import load_run
 
-    session = Session(run, terminal_screen(), load_run, settings)
-    print_banner(session)
-    interactive_loop(session, Prompt(session.screen.note, open_history()).read)
+    session = Session(run, screen.terminal_screen(), load_run, settings)
+    commands.print_banner(session)
+    prompt = screen.Prompt(session.screen.note, screen.open_history())
+    screen.interactive_loop(session, prompt.read)
 
 
 def _in_pipe(run: "LoadedRun", settings: "Settings") -> None:
-    from mlx_attn.repl.screen import PlainScreen, read_lines
+    from mlx_attn.repl import screen
     from mlx_attn.repl.session import Session
     from mlx_attn.sampling.generate import load_run
 
-    screen = PlainScreen(partial(click.echo, nl=False), partial(click.echo, nl=False, err=True))
-    session = Session(run, screen, load_run, settings)
+    echo = partial(click.echo, nl=False)
+    session = Session(run, screen.PlainScreen(echo, partial(echo, err=True)), load_run, settings)
     # Bytes that are not UTF-8 become what the tokenizer refuses by name.
-    read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))
+    screen.read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))

@@ -3,21 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
 from mlx_attn.model.gpt import model_cost
-from mlx_attn.repl.session import (
-    SETTINGS,
-    Session,
-    find_setting,
-    load_transcript,
-    parse_setting,
-    plain_name,
-    plural_of,
-    shown_setting,
-)
+from mlx_attn.repl.session import SETTINGS, Session, load_transcript, plain_name
 from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.ui.terminal import plural
 
 _QUOTES = '"""'
 
@@ -60,22 +52,14 @@ def is_open(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its name without the slash, its line of help, and its function.
+    """A command: its name without the slash, its line of help, and its function."""
 
-    Attributes:
-        name: As typed, without the slash.
-        help: Its line in /help.
-        run: Called with the session and the text after the name.
-        argument: The argument's name in /help.
-        required: Whether the argument has to be given.
-        completes: What the tab key offers for the argument.
-    """
-
-    name: str
-    help: str
-    run: Callable[[Session, str], None]
+    name: str  # as typed, without the slash
+    help: str  # its line in /help
+    run: Callable[[Session, str], None]  # called with the session and the text after the name
     argument: str = ""
     required: bool = False
+    # What the tab key offers for the argument.
     completes: Literal["", "setting", "run", "file"] = ""
 
     @property
@@ -111,19 +95,52 @@ def _help(session: Session, argument: str) -> None:
 
 def _set(session: Session, argument: str) -> None:
     name, _, value = argument.replace("=", " ", 1).partition(" ")
-    names = [find_setting(name)] if name else list(SETTINGS)
+    names = [_find_setting(name)] if name else list(SETTINGS)
     if value.strip():
         key = SETTINGS[names[0]].name
         session.settings = replace(
-            session.settings, **{key: parse_setting(names[0], value.strip())}
+            session.settings, **{key: _parse_setting(names[0], value.strip())}
         )
     _show_settings(session, names)
+
+
+def _find_setting(name: str) -> str:
+    """The name of a setting as in `SETTINGS`; top_k, top-k and TopK are the same."""
+    for known in SETTINGS:
+        if plain_name(known) == plain_name(name):
+            return known
+    raise ConfigError(f"unknown setting '{name}'{did_you_mean(name, SETTINGS)}")
+
+
+def _parse_setting(name: str, text: str) -> Any:
+    """The value that was typed for a setting, of the type of its default."""
+    default = SETTINGS[name].default
+    nothing = text.lower() in ("none", "random")
+    if default == ():
+        return () if nothing else (text.replace("\\n", "\n"),)
+    if default is None and nothing:
+        return None
+    kind, takes = (float, "a number") if isinstance(default, float) else (int, "a whole number")
+    try:
+        return kind(text)
+    except ValueError as error:
+        takes += " or none" if default is None else ""
+        raise ConfigError(f"{name} takes {takes}, not '{text}'") from error
+
+
+def _shown_setting(value: Any) -> str:
+    """A setting's value, as it would be typed."""
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, tuple):
+        return " ".join(repr(stop)[1:-1] for stop in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _show_settings(session: Session, names: Sequence[str]) -> None:
     values = [getattr(session.settings, SETTINGS[name].name) for name in names]
     session.screen.table(
-        [(n, shown_setting(value)) for n, value in zip(names, values, strict=True)]
+        [(n, _shown_setting(value)) for n, value in zip(names, values, strict=True)]
     )
 
 
@@ -158,12 +175,12 @@ def _save(session: Session, argument: str) -> None:
         raise RunError(f"{argument} exists: choose another name, or delete it first")
     session.transcript.save(path)
     session.written.add(path)
-    session.screen.say(f"saved {plural_of(len(session.transcript.turns), 'turn')} to {argument}")
+    session.screen.say(f"saved {plural(len(session.transcript.turns), 'turn')} to {argument}")
 
 
 def _load(session: Session, argument: str) -> None:
     session.transcript = load_transcript(Path(argument).expanduser())
-    turns = plural_of(len(session.transcript.turns), "turn")
+    turns = plural(len(session.transcript.turns), "turn")
     session.screen.say(f"loaded {turns}; /more goes on with the last")
 
 

@@ -26,12 +26,7 @@ from mlx_attn.ui.terminal import printable
 
 
 class PlainScreen:
-    """Answers as they are to one place, everything else to another.
-
-    Args:
-        answers: Writes text at once.
-        messages: Writes text at once.
-    """
+    """Answers as they are to one place, everything else to another."""
 
     def __init__(self, answers: Callable[[str], None], messages: Callable[[str], None]):
         self._answer = answers
@@ -232,12 +227,7 @@ def state_directory() -> Path:
 
 
 def interactive_loop(session: Session, read: Callable[[], str]) -> None:
-    """A conversation at a terminal: Ctrl-C stops the answer and not the conversation.
-
-    Args:
-        session: The conversation.
-        read: Returns the next input; raises EOFError at the end.
-    """
+    """A conversation at a terminal: Ctrl-C stops the answer and not the conversation."""
     while not session.over:
         try:
             commands.handle_input(session, read())

@@ -11,10 +11,11 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from mlx_attn.errors import ConfigError, RunError, did_you_mean
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import GenerationStep, LoadedRun, Statistics
+from mlx_attn.ui.terminal import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,78 +40,30 @@ SETTINGS: dict[str, Field] = {
 """The fields of `Settings` by the names they are typed with."""
 
 
-def find_setting(name: str) -> str:
-    """The name of a setting as in `SETTINGS`; top_k, top-k and TopK are the same."""
-    for known in SETTINGS:
-        if plain_name(known) == plain_name(name):
-            return known
-    raise ConfigError(f"unknown setting '{name}'{did_you_mean(name, SETTINGS)}")
-
-
 def plain_name(name: str) -> str:
     """A name without case, hyphens and underscores."""
     return name.lower().replace("-", "").replace("_", "")
 
 
-def parse_setting(name: str, text: str) -> Any:
-    """The value that was typed for a setting, of the type of its default."""
-    default = SETTINGS[name].default
-    nothing = text.lower() in ("none", "random")
-    if default == ():
-        return () if nothing else (text.replace("\\n", "\n"),)
-    if default is None and nothing:
-        return None
-    kind, takes = (float, "a number") if isinstance(default, float) else (int, "a whole number")
-    try:
-        return kind(text)
-    except ValueError as error:
-        takes += " or none" if default is None else ""
-        raise ConfigError(f"{name} takes {takes}, not '{text}'") from error
-
-
-def shown_setting(value: Any) -> str:
-    """A setting's value, as it would be typed."""
-    if value is None or value == ():
-        return "none"
-    if isinstance(value, tuple):
-        return " ".join(repr(stop)[1:-1] for stop in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 @dataclass(slots=True)
 class Answer:
-    """A run's answer; it grows while the run writes.
-
-    Attributes:
-        run: The run's name.
-        seed: Reproduces the text.
-        text: The continuation.
-        tokens: Its tokens.
-        finish_reason: `length`, `stop`, or `interrupted`.
-    """
+    """A run's answer; it grows while the run writes."""
 
     run: str
-    seed: int
+    seed: int  # reproduces the text
     text: str = ""
     tokens: int = 0
-    finish_reason: str = "interrupted"
+    finish_reason: str = "interrupted"  # `length`, `stop`, or `interrupted`
 
 
 @dataclass(slots=True)
 class Turn:
-    """A prompt and its answers.
-
-    Attributes:
-        prompt: As typed.
-        answers: One of each run that was asked.
-        follows: Whether the prompt continues the text of the turn before.
-        attempt: How many answers of this turn were thrown away.
-    """
+    """A prompt and its answers."""
 
     prompt: str
-    answers: list[Answer] = field(default_factory=list)
-    follows: bool = False
-    attempt: int = 0
+    answers: list[Answer] = field(default_factory=list)  # one of each run that was asked
+    follows: bool = False  # whether the prompt continues the text of the turn before
+    attempt: int = 0  # how many answers of this turn were thrown away
 
     def text(self, run: str) -> str:
         """The prompt and the run's answer, or the first answer where the run gave none."""
@@ -206,26 +159,15 @@ class Screen(Protocol):
 
 @dataclass
 class Session:
-    """One conversation.
-
-    Attributes:
-        run: The run that answers.
-        screen: Where answers go.
-        load_run: Loads a run by name.
-        settings: How answers are made.
-        other_run: A second run that answers too.
-        transcript: Prompts and answers.
-        written: The files written so far, which may be written again.
-        over: Whether the conversation has ended.
-    """
+    """One conversation."""
 
     run: LoadedRun
     screen: Screen
     load_run: Callable[[str], LoadedRun]
     settings: Settings = field(default_factory=Settings)
-    other_run: LoadedRun | None = None
+    other_run: LoadedRun | None = None  # a second run that answers too
     transcript: Transcript = field(default_factory=Transcript)
-    written: set[Path] = field(default_factory=set)
+    written: set[Path] = field(default_factory=set)  # which may be written again
     over: bool = False
 
     @property
@@ -234,13 +176,7 @@ class Session:
         return [self.run] if self.other_run is None else [self.run, self.other_run]
 
     def ask(self, prompt: str, follows: bool = False, attempt: int = 0) -> None:
-        """Let every run continue the prompt, and keep the answers, even if interrupted.
-
-        Args:
-            prompt: The text to continue.
-            follows: Continue the text so far, with the prompt after it.
-            attempt: Counts up the seed, so that another try is another text.
-        """
+        """Let every run continue the prompt, and keep the answers, even if interrupted."""
         seed = self.settings.seed
         seed = secrets.randbits(32) if seed is None else (seed + attempt) % 2**64
         settings = replace(self.settings, seed=seed)
@@ -283,15 +219,10 @@ def _summary(cost: Statistics | None) -> str:
     """The cost of an answer in one line."""
     if cost is None:
         return "0 tokens"
-    parts = [plural_of(cost.tokens, "token")]
+    parts = [plural(cost.tokens, "token")]
     if cost.tok_s:
         parts.append(f"{cost.tok_s:,.0f} tok/s")
     parts.append(f"cache {cost.cache_bytes_per_token:,} B/token")
     if cost.prompt_read < cost.prompt_tokens:
         parts.append(f"read the last {cost.prompt_read} of {cost.prompt_tokens} prompt tokens")
     return " · ".join(parts)
-
-
-def plural_of(n: int, noun: str) -> str:
-    """A number of things: 1 turn, 5 turns."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -25,10 +25,6 @@ class StreamingDetokenizer:
     Bytes wait for the rest of their character; bytes that can be no character become U+FFFD. Text
     that may be the beginning of a stop text waits too; a stop text itself never comes out.
 
-    Args:
-        tokenizer: Decodes the tokens.
-        stop: The texts to stop at.
-
     Attributes:
         stopped: Whether a stop text was found.
     """
@@ -105,11 +101,6 @@ def decode(state: DecodingState, prompt: list[int], sampler: Sampler) -> Iterato
     """The tokens after a prompt, without end.
 
     Step n + 1 is started before token n is read, so that the device does not wait for Python.
-
-    Args:
-        state: A new one; its model is in evaluation mode.
-        prompt: At least one token.
-        sampler: A new one.
     """
     newest = mx.array(prompt, mx.uint32)
     logits = state.read(newest)
@@ -126,42 +117,24 @@ def decode(state: DecodingState, prompt: list[int], sampler: Sampler) -> Iterato
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The cost of a continuation so far.
-
-    Attributes:
-        prompt_tokens: Tokens of the prompt.
-        prompt_read: How many of them, the last ones, the model has read: all that fit.
-        prompt_tok_s: Tokens read per second, until the first new token.
-        tokens: New tokens.
-        tok_s: New tokens per second after the first; 0 while there is only one.
-        peak_memory: The most bytes of this process's arrays at a time.
-        cache_bytes_per_token: Cached bytes per token, all layers together.
-        finish_reason: `length` or `stop` in the last step, None before.
-        seed: Reproduces the text.
-    """
+    """The cost of a continuation so far."""
 
     prompt_tokens: int
-    prompt_read: int
-    prompt_tok_s: float
+    prompt_read: int  # how many of them, the last ones, the model has read: all that fit
+    prompt_tok_s: float  # tokens read per second, until the first new token
     tokens: int
-    tok_s: float
-    peak_memory: int
-    cache_bytes_per_token: int
-    finish_reason: Literal["length", "stop"] | None
-    seed: int
+    tok_s: float  # new tokens per second after the first; 0 while there is only one
+    peak_memory: int  # the most bytes of this process's arrays at a time
+    cache_bytes_per_token: int  # cached bytes per token, all layers together
+    finish_reason: Literal["length", "stop"] | None  # None before the last step
+    seed: int  # reproduces the text
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationStep:
-    """One new token.
+    """One new token."""
 
-    Attributes:
-        text: The text that is certain now: whole characters, or none yet.
-        token: The token.
-        statistics: As of this token.
-    """
-
-    text: str
+    text: str  # the text that is certain now: whole characters, or none yet
     token: int
     statistics: Statistics
 
@@ -277,11 +250,6 @@ class LoadedRun:
 
 
 def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:
-    """Load a run.
-
-    Args:
-        name: Its directory, or its name in `runs`; None is the latest in `runs`.
-        runs: Where runs land.
-    """
+    """A run by its directory or its name in `runs`; None is the latest there."""
     run = find_run(name, runs)
     return LoadedRun(run, run.load_model(), run.load_tokenizer())

@@ -134,9 +134,6 @@ class SymbolTokenizer(ByteTable):
 
     A text is read symbol by symbol, and spaces only keep symbols apart. A document begins with a
     newline; a text that does not is given one, so that `3 1 2` is read as a document's beginning.
-
-    Args:
-        symbols: Distinct words without white space.
     """
 
     kind = "symbols"

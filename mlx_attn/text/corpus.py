@@ -31,10 +31,8 @@ from jaxtyping import Int64, UInt8, UInt16
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import atomic_write, lock, write_text
-from mlx_attn.text import sources, tokenizers
-from mlx_attn.text.characters import SymbolTokenizer
+from mlx_attn.text import characters, sources, subwords, tokenizers
 from mlx_attn.text.downloads import Progress, data_directory
-from mlx_attn.text.subwords import sample
 from mlx_attn.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -59,27 +57,20 @@ Encoded = Iterator[tuple[int, UInt16[np.ndarray, " N"]]]
 
 @dataclass(frozen=True)
 class Split:
-    """One half of a corpus; the arrays are read-only maps of files.
-
-    Attributes:
-        tokens: Token ids.
-        n_bytes: UTF-8 bytes that the tokens stand for; the divisor of bits per byte.
-        document_starts: Stories and tasks: the index of the newline token before each document, so
-            that a window that starts there predicts the document's first token.
-        token_abilities: Stories and tasks: the ability that each token calls for, as an index into
-            their `ABILITIES`; for stories, that of its first byte that is not a space.
-        floor_nats: Stories and tasks: -log p of all scored tokens, in nats; no model does better on
-            average.
-        ability_floor_nats: Stories and tasks: the floor by ability.
-        scored: Tasks only: 1 for the tokens that count, else 0; in a text all but the first count.
-    """
+    """One half of a corpus; the arrays are read-only maps of files."""
 
     tokens: UInt16[np.ndarray, " N"]
-    n_bytes: int
+    n_bytes: int  # UTF-8 bytes that the tokens stand for; the divisor of bits per byte
+    # Stories and tasks: the index of the newline token before each document, so that a window that
+    # starts there predicts the document's first token.
     document_starts: Int64[np.ndarray, " D"] | None = None
+    # Stories and tasks: the ability that each token calls for, as an index into their `ABILITIES`;
+    # for stories, that of its first byte that is not a space.
     token_abilities: UInt8[np.ndarray, " N"] | None = None
+    # Stories and tasks: -log p of all scored tokens, in nats; no model does better on average.
     floor_nats: float | None = None
-    ability_floor_nats: Mapping[str, float] | None = None
+    ability_floor_nats: Mapping[str, float] | None = None  # stories and tasks: the floor by ability
+    # Tasks only: 1 for the tokens that count, else 0; in a text all but the first count.
     scored: UInt8[np.ndarray, " N"] | None = None
 
     @property
@@ -134,7 +125,7 @@ def prepare(
     """
     directory = directory or data_directory()
     origin = sources.read_source(source, directory, n_bytes, val_bytes, progress)
-    kind = tokenizer if origin.symbols is None else SymbolTokenizer.kind
+    kind = tokenizer if origin.symbols is None else characters.SymbolTokenizer.kind
     settings = (_FORMAT, origin.digest, kind, vocab_size if kind in tokenizers.TRAINED else None)
     digest = hashlib.blake2b(repr(settings).encode(), digest_size=16).hexdigest()
     folder = directory / "prepared" / digest
@@ -204,12 +195,12 @@ def _make_tokenizer(
 ) -> Tokenizer:
     """A tokenizer made from a bounded part of the text, whatever the text's length."""
     if source.symbols is not None:
-        return SymbolTokenizer(source.symbols)
+        return characters.SymbolTokenizer(source.symbols)
     text = ""
     if kind == "char":
         text = "".join(set().union(*splits["train"].chunks(), *splits["val"].chunks()))
     elif kind in tokenizers.TRAINED:
-        text = sample(splits["train"].chunks(), splits["train"].n_characters)
+        text = subwords.sample(splits["train"].chunks(), splits["train"].n_characters)
     return tokenizers.train_tokenizer(kind, text, vocab_size, directory)
 
 
@@ -287,13 +278,7 @@ def worker_count(n_bytes: int) -> int:
 def encoder(
     tokenizer: Tokenizer, folder: Path, workers: int
 ) -> Iterator[Callable[[Iterable[str]], Encoded]]:
-    """Gives a function that tokenizes chunks, in order, a few of them ahead in other processes.
-
-    Args:
-        tokenizer: The tokenizer.
-        folder: Where it is saved.
-        workers: How many processes; 1 is this one.
-    """
+    """Gives a function that tokenizes chunks, in order, a few of them ahead in other processes."""
     if workers == 1:
         yield lambda chunks: ((len(chunk.encode()), tokenizer.encode(chunk)) for chunk in chunks)
         return

@@ -31,26 +31,15 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Download:
-    """A file on the web.
-
-    Attributes:
-        url: An http or https address.
-        file: Its name in the data directory.
-        size: Its size there, in bytes.
-        digest: `algorithm:hexadecimal` of the file.
-        licence: The terms it is published under.
-        member: For a zip archive, the member that is the file.
-        archive_size: For a zip archive, its own size in bytes.
-        instead: The way out for a user without a network.
-    """
+    """A file on the web."""
 
     url: str
-    file: str
-    size: int
-    digest: str
+    file: str  # its name in the data directory
+    size: int  # its size there, in bytes
+    digest: str  # `algorithm:hexadecimal` of the file
     licence: str
-    member: str | None = None
-    archive_size: int = 0
+    member: str | None = None  # for a zip archive, the member that is the file
+    archive_size: int = 0  # for a zip archive, its own size in bytes
     instead: str = "use --data tales, which needs no network"
 
     @property

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from mlx_attn.errors import RunError
-from mlx_attn.text.downloads import CORPORA, Progress, fetch
-from mlx_attn.text.tasks import TASKS
+from mlx_attn.text import downloads, tasks
+from mlx_attn.text.downloads import CORPORA, Progress
 
 if TYPE_CHECKING:
     from mlx_attn.text.stories.dataset import StoryCorpus
-    from mlx_attn.text.tasks import Documents
 
 CHUNK = 1_000_000  # characters
 TRAINING_SHARE = 0.9
@@ -50,40 +49,28 @@ Blocks = Callable[[], Iterator[str]]
 
 @dataclass(frozen=True)
 class Passage:
-    """One split of a source: a text, or the documents of a task.
+    """One split of a source: a text, or the documents of a task."""
 
-    Attributes:
-        chunks: Reads the text from its beginning. Raises RunError where it cannot be read, or has
-            changed since.
-        n_characters: Length of the text.
-        stories: What is known of generated stories.
-        documents: The documents of a task, which have no text.
-    """
-
+    # Reads the text from its beginning. Raises RunError where it cannot be read, or has changed
+    # since.
     chunks: Blocks = lambda: iter(())
     n_characters: int = 0
     stories: "StoryCorpus | None" = None
-    documents: "Documents | None" = None
+    documents: tasks.Documents | None = None  # the documents of a task, which have no text
 
 
 @dataclass(frozen=True)
 class Source:
-    """A text by name and content.
-
-    Attributes:
-        name: Its name for people.
-        digest: BLAKE2b of the content, in hexadecimal; for stories, of everything that determines
-            them, so that they are generated only when `passages` is called.
-        passages: Makes the training and the validation split.
-        symbols: The vocabulary of a task, which replaces any other tokenizer; None for a text.
-        n_bytes: UTF-8 bytes of a text that is read; 0 for one that is generated.
-    """
+    """A text by name and content."""
 
     name: str
+    # BLAKE2b of the content, in hexadecimal; for stories, of everything that determines them, so
+    # that they are generated only when `passages` is called.
     digest: str
-    passages: Callable[[], tuple[Passage, Passage]]
+    passages: Callable[[], tuple[Passage, Passage]]  # makes the training and the validation split
+    # The vocabulary of a task, which replaces any other tokenizer; None for a text.
     symbols: Sequence[str] | None = None
-    n_bytes: int = 0
+    n_bytes: int = 0  # UTF-8 bytes of a text that is read; 0 for one that is generated
 
 
 def read_source(
@@ -109,15 +96,15 @@ def read_source(
     """
     if source == "tales":
         return _stories(n_bytes, val_bytes)
-    if source in TASKS:
+    if source in tasks.TASKS:
         return _task(source)
     if source == "-":
         return _text("standard input", _pipe_blocks(sys.stdin.buffer.read, "standard input"))
     if source in CORPORA:
-        return _text(source, _path_blocks(fetch(CORPORA[source], directory, progress)))
+        return _text(source, _path_blocks(downloads.fetch(CORPORA[source], directory, progress)))
     path = Path(source).expanduser()
     if not path.exists():
-        names = ["tales", *CORPORA, *TASKS]
+        names = ["tales", *CORPORA, *tasks.TASKS]
         near = difflib.get_close_matches(source.lower(), names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"a corpus is one of {', '.join(names)}"
         raise RunError(f"{source}: no such file, folder or corpus; {hint}")
@@ -126,9 +113,9 @@ def read_source(
 
 def _stories(n_bytes: int, val_bytes: int) -> Source:
     def passage(size: int, split: Literal["train", "val"]) -> Passage:
-        from mlx_attn.text.stories.dataset import generate_stories
+        from mlx_attn.text.stories import dataset
 
-        stories = generate_stories(size, split=split)
+        stories = dataset.generate_stories(size, split=split)
         # A newline comes first, so that every story's first letter is predicted from a newline.
         text = "\n" + stories.text
         return Passage(lambda: iter([text]), len(text), stories)
@@ -139,10 +126,8 @@ def _stories(n_bytes: int, val_bytes: int) -> Source:
 
 def _task(name: str) -> Source:
     """A task's documents, generated at once for their digest, in less than a second."""
-    from mlx_attn.text.tasks import draw
-
-    train = draw(name, TRAINING_DOCUMENTS, split="train")
-    val = draw(name, VALIDATION_DOCUMENTS, split="val")
+    train = tasks.draw(name, TRAINING_DOCUMENTS, split="train")
+    val = tasks.draw(name, VALIDATION_DOCUMENTS, split="val")
     content = [array.tobytes() for split in (train, val) for array in split.arrays().values()]
     content += [val.nats.tobytes(), repr(val.symbols).encode()]
     passages = Passage(documents=train), Passage(documents=val)

@@ -46,13 +46,7 @@ def _encode_by_word(
     encode: Callable[[list[str]], Iterable[list[int]]],
     known: Mapping[str, list[int]],
 ) -> UInt16[np.ndarray, " N"]:
-    """The token ids of a text in words; each distinct word is encoded once, which makes it fast.
-
-    Args:
-        words: The text.
-        encode: The token ids of each of a list of distinct words.
-        known: Words whose token ids are given.
-    """
+    """The token ids of a text in words; each distinct word is encoded once, which makes it fast."""
     batches = [np.empty(0, np.uint16)]
     while batch := list(islice(words, _BATCH)):
         distinct = list(set(batch).difference(known))
@@ -148,12 +142,7 @@ def _train_model(kind: str, words: Iterable[str], vocab_size: int) -> bytes:
 
 
 def sample(pieces: Iterable[str], length: int) -> str:
-    """A text to train a vocabulary on: all of it, or of a long one, passages evenly spread.
-
-    Args:
-        pieces: The text, which is read once.
-        length: How many characters it has.
-    """
+    """A text to train a vocabulary on: all of it, or of a long one, passages evenly spread."""
     if length <= SAMPLE + _PASSAGES:  # so that the sample of a sample is itself
         return "".join(pieces)
     width, place, passages = SAMPLE // _PASSAGES, 0, [""] * _PASSAGES

@@ -24,21 +24,15 @@ ABILITIES = ("context", "answer")
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents of one task, all of the same length.
-
-    Attributes:
-        symbols: The vocabulary.
-        places: Each document's symbols, as indices into the vocabulary.
-        scored: The symbols that count for the loss; never the first one of a document.
-        answers: Those of them that the task is about.
-        nats: -log p of each symbol given those before it, p being the distribution that the
-            documents are drawn from; 0 where the symbol is not scored.
-    """
+    """Documents of one task, all of the same length."""
 
     symbols: Sequence[str]
-    places: Symbols
+    places: Symbols  # each document's symbols, as indices into the vocabulary
+    # The symbols that count for the loss; never the first one of a document.
     scored: Bool[np.ndarray, "D L"]
-    answers: Bool[np.ndarray, "D L"]
+    answers: Bool[np.ndarray, "D L"]  # those of them that the task is about
+    # -log p of each symbol given those before it, p being the distribution that the documents are
+    # drawn from; 0 where the symbol is not scored.
     nats: Float64[np.ndarray, "D L"]
 
     @property
@@ -248,24 +242,16 @@ RECIPE: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A probing task.
+    """A probing task."""
 
-    Attributes:
-        name: Its name for `--data`.
-        summary: A document, in one line.
-        separates: Which forms of attention it is predicted to tell apart, in one sentence.
-        generate: Makes documents, from a random generator, their number and the sizes.
-        sizes: Arguments of `generate`.
-        length: Symbols of a document.
-        steps: With the `RECIPE`, enough to solve it: about a minute of a laptop's processor.
-    """
-
-    name: str
-    summary: str
-    separates: str
+    name: str  # its name for `--data`
+    summary: str  # a document, in one line
+    separates: str  # which forms of attention it is predicted to tell apart, in one sentence
+    # Makes documents, from a random generator, their number and the sizes.
     generate: Callable[..., Documents]
-    sizes: Mapping[str, Any]
-    length: int
+    sizes: Mapping[str, Any]  # arguments of `generate`
+    length: int  # symbols of a document
+    # With the `RECIPE`, enough to solve it: about a minute of a laptop's processor.
     steps: int = 600
 
     @property
@@ -361,15 +347,7 @@ _STREAM = 0x7461736B  # keeps these random numbers apart from others drawn with 
 def draw(
     task: str, count: int, seed: int = 0, split: Literal["train", "val"] = "train", **sizes: Any
 ) -> Documents:
-    """Documents of a task.
-
-    Args:
-        task: A name in `TASKS`.
-        count: How many documents.
-        seed: Not negative.
-        split: The two splits of a seed come from different random streams.
-        sizes: Sizes other than those of `Task.sizes`.
-    """
+    """Documents of a task, of other `sizes` if given; each split of a seed has its own stream."""
     row = find_row(TASKS, task, "task")
     if split not in ("train", "val"):
         raise ConfigError(f"tasks have no split {split!r}; choose train or val")

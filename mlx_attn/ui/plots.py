@@ -61,12 +61,7 @@ def style(**changes: Any) -> Any:
 
 
 def save_figure(draw: Draw, path: Path) -> list[Path]:
-    """Write a figure as SVG and as PNG; returns the two paths.
-
-    Args:
-        draw: Makes the figure.
-        path: Where, without the ending.
-    """
+    """Write a figure as SVG and as PNG; returns the two paths."""
     paths = [path.with_name(f"{path.name}.{kind}") for kind in ("svg", "png")]
     with style():
         figure = draw()
@@ -111,12 +106,7 @@ _MISSING = "the page needs jinja2: pip install 'mlx-attn[lab]'"
 
 
 def render(name: str, /, **values: Any) -> str:
-    """The page of a template, with the project's own style and that of the template.
-
-    Args:
-        name: Of the template, without the ending.
-        values: What the template shows; text is escaped.
-    """
+    """The page of a template, with the project's own style and that of the template."""
     try:
         import jinja2
     except ImportError as error:

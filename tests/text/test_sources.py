@@ -84,7 +84,7 @@ def test_standard_input_is_read_as_utf8(tmp_path, monkeypatch):
 def test_a_corpus_is_downloaded_by_name(tmp_path, monkeypatch):
     asked = []
     path = Path(written(tmp_path / "downloaded.txt", LINES))
-    monkeypatch.setattr(sources, "fetch", lambda *what: asked.append(what) or path)
+    monkeypatch.setattr(sources.downloads, "fetch", lambda *what: asked.append(what) or path)
     progress = print
     source = read_source("enwik8", tmp_path, progress=progress)
     assert source.name == "enwik8"

@@ -46,18 +46,13 @@ class Story:
 
 @dataclass(frozen=True)
 class StoryCorpus:
-    """Stories in a row.
+    """Stories in a row."""
 
-    Attributes:
-        text: The stories; plain ASCII.
-        abilities: For each byte, what it takes to predict it, an index into `ABILITIES`.
-        story_starts: The byte at which each story begins.
-        ability_log_probability: Nats by ability, negative where there are free choices.
-    """
-
-    text: str
+    text: str  # the stories; plain ASCII
+    # For each byte, what it takes to predict it, an index into `ABILITIES`.
     abilities: UInt8[np.ndarray, " bytes"]
-    story_starts: Int64[np.ndarray, " stories"]
+    story_starts: Int64[np.ndarray, " stories"]  # the byte at which each story begins
+    # Nats by ability, negative where there are free choices.
     ability_log_probability: Float64[np.ndarray, " abilities"]
 
     @property
@@ -99,13 +94,7 @@ def _spans(text: str, fragments: list[grammar.Fragment]) -> tuple[Span, ...]:
 def generate_stories(
     n_bytes: int, seed: int = 0, split: Literal["train", "val"] = "train"
 ) -> StoryCorpus:
-    """Whole stories of at least `n_bytes` bytes together.
-
-    Args:
-        n_bytes: Where to stop; the last story is complete.
-        seed: Not negative.
-        split: The two splits of a seed, and of all seeds, come from different random streams.
-    """
+    """Whole stories of at least `n_bytes` bytes together; no seed's two splits share a stream."""
     if not 0 < n_bytes <= _LONGEST:
         raise ConfigError(f"n_bytes is {n_bytes}; choose 1 to {_LONGEST}")
     if seed < 0:

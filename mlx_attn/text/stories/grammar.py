@@ -92,21 +92,13 @@ def unlike(lexicon: Lexicon, *others: str) -> Variable:
 
 
 class Fragment(NamedTuple):
-    """A stretch of text that calls for one ability.
+    """A stretch of text that calls for one ability."""
 
-    Attributes:
-        text: The text; ASCII.
-        ability: Index into `ABILITIES`.
-        marks: `ability` once for each byte.
-        log_probability: In nats; 0 where nothing is chosen.
-        referent: The variable or remembered text that it mentions, if any.
-    """
-
-    text: str
+    text: str  # the text; ASCII
     ability: int
-    marks: bytes
-    log_probability: float
-    referent: str
+    marks: bytes  # `ability` once for each byte
+    log_probability: float  # in nats; 0 where nothing is chosen
+    referent: str  # the variable or remembered text that it mentions, if any
 
 
 def _fragment(
