@@ -83,8 +83,8 @@ def _streams(count: int) -> list[mx.Stream]:
 FEW = 4096
 """Of fewer numbers the exponentials take less time than starting several operations does."""
 
-LOG2_E = math.log2(math.e)
-LANES = 32
+_LOG2_E = math.log2(math.e)
+_LANES = 32
 """Numbers of a row that are reduced side by side before the rest."""
 
 
@@ -122,12 +122,12 @@ def gelu(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
     return nn.gelu_approx(x)
 
 
-def row_max(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch 1"]:
+def _row_max(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch 1"]:
     """The largest number of each row."""
     return _of_rows(mx.max, x)
 
 
-def row_sum(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch 1"]:
+def _row_sum(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch 1"]:
     """The sum of each row."""
     return _of_rows(mx.sum, x)
 
@@ -135,9 +135,9 @@ def row_sum(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch 1"]:
 def _of_rows(reduce: Callable[..., mx.array], x: mx.array) -> mx.array:
     """Long rows are folded first: MLX has vector instructions for all axes but the last."""
     length = x.shape[-1]
-    if length < 4 * LANES or length % LANES:
+    if length < 4 * _LANES or length % _LANES:
         return reduce(x, axis=-1, keepdims=True)
-    folded = x.reshape(*x.shape[:-1], -1, LANES)
+    folded = x.reshape(*x.shape[:-1], -1, _LANES)
     return reduce(reduce(folded, axis=-2), axis=-1, keepdims=True)
 
 
@@ -161,8 +161,8 @@ def _uses_powers(x: mx.array) -> bool:
 
 @mx.custom_function
 def _softmax(x: mx.array) -> mx.array:
-    powers = mx.power(2.0, (x - row_max(x)) * LOG2_E)
-    return powers / row_sum(powers)
+    powers = mx.power(2.0, (x - _row_max(x)) * _LOG2_E)
+    return powers / _row_sum(powers)
 
 
 @_softmax.vjp
@@ -174,9 +174,9 @@ def _softmax_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
 @mx.custom_function
 def _logsumexp(x: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     """The logarithm, and the softmax that its gradient needs as numerators and denominator."""
-    largest = row_max(x)
-    powers = mx.power(2.0, (x - largest) * LOG2_E)
-    total = row_sum(powers)
+    largest = _row_max(x)
+    powers = mx.power(2.0, (x - largest) * _LOG2_E)
+    total = _row_sum(powers)
     return (largest + mx.log(total)).squeeze(-1), powers, total
 
 
@@ -194,7 +194,7 @@ _GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
 @mx.custom_function
 def _gelu(x: mx.array) -> tuple[mx.array, mx.array]:
     """The activation, and 1 / (1 + e^(-2 u)), which its gradient needs."""
-    exponent = (x * x * 0.044715 + 1) * x * (-_GELU_SLOPE * LOG2_E)
+    exponent = (x * x * 0.044715 + 1) * x * (-_GELU_SLOPE * _LOG2_E)
     gate = 1 / (1 + mx.power(2.0, exponent))
     return x * gate, gate
 
@@ -225,7 +225,7 @@ def attention_cpu(
         scale: Factor of the scores.
     """
     attend: Any = _weighed
-    return attend(q * (scale * LOG2_E), k, v, mask * LOG2_E)[0]
+    return attend(q * (scale * _LOG2_E), k, v, mask * _LOG2_E)[0]
 
 
 @mx.custom_function
@@ -233,8 +233,8 @@ def _weighed(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> tuple[mx.
     """The sum, and for its gradient the contiguous heads, the powers and their sums."""
     q, k, v = (mx.contiguous(heads) for heads in (q, k, v))
     scores = _by_rows(q, k.swapaxes(2, 3)) + mask
-    powers = mx.power(2.0, scores - row_max(scores))
-    total, powers = row_sum(powers).astype(q.dtype), powers.astype(q.dtype)
+    powers = mx.power(2.0, scores - _row_max(scores))
+    total, powers = _row_sum(powers).astype(q.dtype), powers.astype(q.dtype)
     return _by_rows(powers, v) / total, q, k, v, powers, total
 
 
@@ -247,8 +247,8 @@ def _weighed_vjp(
     dweights = _by_rows(dy, v.swapaxes(2, 3)) - (dy * y).sum(axis=-1, keepdims=True)
     # By log2 e more than the gradient of the scores, which are of powers of two.
     dscores = powers * dweights
-    dq = _by_rows(dscores, k) * (1 / LOG2_E)
-    dk = _by_columns(dscores, q, k) * (1 / LOG2_E)
+    dq = _by_rows(dscores, k) * (1 / _LOG2_E)
+    dk = _by_columns(dscores, q, k) * (1 / _LOG2_E)
     return dq, dk, _by_columns(powers, dy, v), mx.zeros_like(inputs[3])
 
 

@@ -184,8 +184,12 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
     """
     missing = list(_missing(settings.get("plugins", ())))
     if missing:
-        files = " and ".join(f"{_name(old)} (sha256 {_short(old)})" for old in missing)
-        flags = " ".join(f"--plugin {_place(old)}" for old in missing)
+        paths = [Path(old["path"]) for old in missing]
+        digests = [old["sha256"][:_SHORT] for old in missing]
+        named = zip(paths, digests, strict=True)
+        files = " and ".join(f"{path.name} (sha256 {digest})" for path, digest in named)
+        there = (path if path.is_file() else f"PATH/{path.name}" for path in paths)
+        flags = " ".join(f"--plugin {path}" for path in there)
         raise ConfigError(f"this run uses {files}: add {flags}")
 
 
@@ -202,7 +206,8 @@ def _missing(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
         owners = [p for p in _loaded.values() if {*p.names} & {*old["names"]}]
         now = f"sha256 {owners[0].sha256[:_SHORT]}" if owners else "built in"
         message = (
-            f"{_name(old)} has changed since this run was trained (sha256 {_short(old)} then, "
+            f"{Path(old['path']).name} has changed since this run was trained "
+            f"(sha256 {old['sha256'][:_SHORT]} then, "
             f"{now} now): the model may compute something else; --plugin with the original file "
             "computes what was trained"
         )
@@ -215,17 +220,3 @@ def load_recorded(records: Iterable[Mapping[str, Any]]) -> None:
         (plugin,) = load_plugins([old["path"]])
         if plugin.sha256 != old["sha256"]:
             raise RunError(f"plugin {old['path']} has changed since the comparison began")
-
-
-def _name(record: Mapping[str, Any]) -> str:
-    return Path(record["path"]).name
-
-
-def _short(record: Mapping[str, Any]) -> str:
-    return record["sha256"][:_SHORT]
-
-
-def _place(record: Mapping[str, Any]) -> str:
-    """Where the file was, if it is there still."""
-    path = Path(record["path"])
-    return str(path) if path.is_file() else f"PATH/{path.name}"

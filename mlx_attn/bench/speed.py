@@ -44,10 +44,10 @@ Setup = tuple[GPTConfig, TrainConfig]
 
 SHORTEST = 0.02
 """Seconds that one turn lasts at least: shorter work is repeated."""
-FEWEST_ROUNDS = 3
-TEXT_TOKENS = 100_000
-PROMPT_TOKENS = 16
-NEW_TOKENS = 256
+_FEWEST_ROUNDS = 3
+_TEXT_TOKENS = 100_000
+_PROMPT_TOKENS = 16
+_NEW_TOKENS = 256
 """Tokens that decoding adds, or fewer where the context ends before."""
 
 
@@ -90,7 +90,7 @@ class Timing:
 
 
 def interleaved(
-    works: Mapping[Name, Timed], seconds: float, fewest_rounds: int = FEWEST_ROUNDS
+    works: Mapping[Name, Timed], seconds: float, fewest_rounds: int = _FEWEST_ROUNDS
 ) -> dict[Name, Timing]:
     """Time every work in rounds until the time is over.
 
@@ -100,7 +100,10 @@ def interleaved(
         seconds: About how long to measure.
         fewest_rounds: Rounds that are measured even if that takes longer.
     """
-    repeats = {name: _repeats(work) for name, work in works.items()}
+    repeats: dict[Name, int] = {}
+    for name, work in works.items():
+        work()
+        repeats[name] = max(1, math.ceil(SHORTEST / _timed(work, 1)))
     rounds: dict[Name, list[float]] = {name: [] for name in works}
     began, n = time.perf_counter(), 0
     # Another round begins only if it is expected to end in time.
@@ -112,11 +115,6 @@ def interleaved(
             rounds[name].append(both / 2)
         n += 1
     return {name: Timing(tuple(measured)) for name, measured in rounds.items()}
-
-
-def _repeats(work: Timed) -> int:
-    work()
-    return max(1, math.ceil(SHORTEST / _timed(work, 1)))
 
 
 def _timed(work: Timed, repeats: int) -> float:
@@ -138,11 +136,11 @@ class Workload:
     multiply_adds: int  # per token at full context, with those of the gradients
 
 
-def training_step(config: GPTConfig, training: TrainConfig) -> Workload:
+def _training_step(config: GPTConfig, training: TrainConfig) -> Workload:
     """One step of the trainer: forward, backward, clipping and the optimizer."""
     B, T = training.batch_size, config.context_length
-    step = train_step(config, training)
-    starts = mx.random.randint(0, TEXT_TOKENS - T - 1, (B,))
+    step = _train_step(config, training)
+    starts = mx.random.randint(0, _TEXT_TOKENS - T - 1, (B,))
     mx.eval(starts)
 
     def graph() -> Counter[str]:
@@ -157,23 +155,23 @@ def training_step(config: GPTConfig, training: TrainConfig) -> Workload:
     return Workload(lambda: mx.eval(step(starts), step.state), graph, B * T, cost)
 
 
-def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
+def _train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
     """The trainer's step on a new model and a random text."""
     model = GPT(config)
     optimizer = GroupedOptimizer(model, training, config.n_heads)
     optimizer.schedule(1e-3)
-    tokens = np.array(random_tokens(config, TEXT_TOKENS))
+    tokens = np.array(_random_tokens(config, _TEXT_TOKENS))
     objective = batches.EveryToken(batches.ResidentTokens(tokens, config.context_length))
     step = TrainStep(model, optimizer, objective, training)
     mx.eval(step.state)
     return step
 
 
-def forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
+def _forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
     """The losses of one batch, as validation computes them."""
     B, T = training.batch_size, config.context_length
-    model = eval_model(config)
-    windows = random_tokens(config, B * (T + 1)).reshape(B, T + 1)
+    model = _eval_model(config)
+    windows = _random_tokens(config, B * (T + 1)).reshape(B, T + 1)
     shards = windows.split(num_shards(B))
     mx.eval(windows, shards)
     return Workload(
@@ -186,8 +184,8 @@ def forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
 
 def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
     """One text, token by token, with the cache: the likeliest token each time."""
-    model = eval_model(config)
-    n_prompt, new = decoded_lengths(config)
+    model = _eval_model(config)
+    n_prompt, new = _decoded_lengths(config)
     prompt = [i % config.vocab_size for i in range(n_prompt)]
 
     def run() -> None:
@@ -206,18 +204,18 @@ def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
     return Workload(run, graph, new, model_cost(config).multiply_adds)
 
 
-def decoded_lengths(config: GPTConfig) -> tuple[int, int]:
+def _decoded_lengths(config: GPTConfig) -> tuple[int, int]:
     """Tokens of the prompt, and new tokens."""
-    prompt = min(PROMPT_TOKENS, config.context_length // 2)
-    return prompt, min(NEW_TOKENS, config.context_length - prompt)
+    prompt = min(_PROMPT_TOKENS, config.context_length // 2)
+    return prompt, min(_NEW_TOKENS, config.context_length - prompt)
 
 
-def random_tokens(config: GPTConfig, count: int) -> mx.array:
+def _random_tokens(config: GPTConfig, count: int) -> mx.array:
     """A text of random tokens."""
     return mx.random.randint(0, config.vocab_size, (count,)).astype(mx.uint32)
 
 
-def eval_model(config: GPTConfig) -> GPT:
+def _eval_model(config: GPTConfig) -> GPT:
     """A new model in evaluation mode."""
     model = GPT(config)
     model.eval()
@@ -226,8 +224,8 @@ def eval_model(config: GPTConfig) -> GPT:
 
 
 WORKLOADS: dict[str, Callable[[GPTConfig, TrainConfig], Workload]] = {
-    "train": training_step,
-    "forward": forward_pass,
+    "train": _training_step,
+    "forward": _forward_pass,
     "decode": decoding,
 }
 """The kinds of work by name."""

@@ -24,7 +24,7 @@ from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig, resolve
 if TYPE_CHECKING:
     from mlx_attn.bench import speed
 
-WORKS = ("train", "forward", "decode")
+_WORKS = ("train", "forward", "decode")
 _AXES = ("context", "width", "layers", "batch")
 _NOT_MEASURED = frozenset(TrainConfig.__dataclass_fields__) - {
     *("batch_size", "optimizer", "dtype", "compile")
@@ -53,10 +53,10 @@ def bench(
     from mlx_attn.ui.terminal import stdout_console
 
     given = {key: value for key, value in given.items() if value is not None}
-    works = part or (WORKS[:1] if scaling else WORKS)
-    setups = setups_of(preset, variants, scaling, given)
+    works = part or (_WORKS[:1] if scaling else _WORKS)
+    setups = _setups_of(preset, variants, scaling, given)
     measured: list[speed.Measurement] = []
-    for rows in by_work(speed.bench(setups, works, seconds)):
+    for rows in _by_work(speed.bench(setups, works, seconds)):
         measured += rows
         if not as_json:
             stdout_console().print(show.speed_table(rows), "", sep="\n")
@@ -67,7 +67,7 @@ def bench(
         click.echo(f"wrote {file}", err=True)
 
 
-def setups_of(
+def _setups_of(
     preset: str, variants: str, scaling: str | None, given: Mapping[str, Any]
 ) -> dict[str, "speed.Setup"]:
     """What the options ask to measure; names on stderr the variants that are left out, and why."""
@@ -85,7 +85,7 @@ def setups_of(
     return setups
 
 
-def by_work(measured: Iterator["speed.Measurement"]) -> Iterator[list["speed.Measurement"]]:
+def _by_work(measured: Iterator["speed.Measurement"]) -> Iterator[list["speed.Measurement"]]:
     """The measurements of one kind of work, as soon as they are known."""
     for _, rows in groupby(measured, key=lambda row: row.work):
         yield list(rows)
@@ -125,7 +125,7 @@ command = SectionedCommand(
         ),
         _what(
             "--part",
-            type=click.Choice(WORKS),
+            type=click.Choice(_WORKS),
             multiple=True,
             text="may be given several times  [default: all three]",
         ),

@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
 from mlx_attn.model.gpt import model_cost
-from mlx_attn.repl.session import SETTINGS, Session, load_transcript, plain_name
+from mlx_attn.repl.session import SETTINGS, Session, load_transcript, plain_name, plural_of
 from mlx_attn.sampling.generate import LoadedRun
-from mlx_attn.ui.terminal import plural
 
 _QUOTES = '"""'
 
@@ -20,7 +19,7 @@ def handle_input(session: Session, text: str) -> None:
         if is_command(text):
             _run_command(session, text[1:])
         elif text.strip():
-            session.ask(parse_prompt(text))
+            session.ask(_parse_prompt(text))
     except (ConfigError, RunError) as error:
         session.screen.say(" ".join(str(error).split()))
 
@@ -36,7 +35,7 @@ def is_command(text: str) -> bool:
     return text.startswith("/") and not text.startswith("//") and "\n" not in text
 
 
-def parse_prompt(text: str) -> str:
+def _parse_prompt(text: str) -> str:
     """The prompt without its quotes or doubled slash; lines of quotes alone leave no empty line."""
     if text.startswith(_QUOTES):
         inside = text.removeprefix(_QUOTES).rstrip().removesuffix(_QUOTES)
@@ -175,12 +174,12 @@ def _save(session: Session, argument: str) -> None:
         raise RunError(f"{argument} exists: choose another name, or delete it first")
     session.transcript.save(path)
     session.written.add(path)
-    session.screen.say(f"saved {plural(len(session.transcript.turns), 'turn')} to {argument}")
+    session.screen.say(f"saved {plural_of(len(session.transcript.turns), 'turn')} to {argument}")
 
 
 def _load(session: Session, argument: str) -> None:
     session.transcript = load_transcript(Path(argument).expanduser())
-    turns = plural(len(session.transcript.turns), "turn")
+    turns = plural_of(len(session.transcript.turns), "turn")
     session.screen.say(f"loaded {turns}; /more goes on with the last")
 
 

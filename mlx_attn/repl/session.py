@@ -15,7 +15,6 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import GenerationStep, LoadedRun, Statistics
-from mlx_attn.ui.terminal import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,10 +218,15 @@ def _summary(cost: Statistics | None) -> str:
     """The cost of an answer in one line."""
     if cost is None:
         return "0 tokens"
-    parts = [plural(cost.tokens, "token")]
+    parts = [plural_of(cost.tokens, "token")]
     if cost.tok_s:
         parts.append(f"{cost.tok_s:,.0f} tok/s")
     parts.append(f"cache {cost.cache_bytes_per_token:,} B/token")
     if cost.prompt_read < cost.prompt_tokens:
         parts.append(f"read the last {cost.prompt_read} of {cost.prompt_tokens} prompt tokens")
     return " · ".join(parts)
+
+
+def plural_of(n: int, noun: str) -> str:
+    """A number of things: 1 turn, 5 turns."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -49,15 +49,11 @@ class StreamingDetokenizer:
 
     def _uncertain(self, text: str) -> int:
         """The length of the longest end of `text` that a stop text begins with."""
-        return max((_overlap(text, stop) for stop in self._stop), default=0)
+        starts = (stop[:size] for stop in self._stop for size in range(1, len(stop)))
+        return max((len(start) for start in starts if text.endswith(start)), default=0)
 
 
-def _overlap(text: str, stop: str) -> int:
-    sizes = range(min(len(text), len(stop) - 1), 0, -1)
-    return next((size for size in sizes if text.endswith(stop[:size])), 0)
-
-
-def tokens_that_fit(length: int, context_length: int) -> int:
+def _tokens_that_fit(length: int, context_length: int) -> int:
     """How many of a text's last tokens are read: all if they fit, else half a context."""
     return length if length <= context_length else max(1, context_length // 2)
 
@@ -80,7 +76,7 @@ class DecodingState:
         """The logits of the token after `tokens`, which continue those read before."""
         self._read.append(tokens)
         self.length += tokens.size
-        kept = tokens_that_fit(self.length, self.model.config.context_length)
+        kept = _tokens_that_fit(self.length, self.model.config.context_length)
         if kept < self.length:
             tokens = self._restart(kept)
         return self.model(tokens[None], self.caches)[:, -1].astype(mx.float32)
@@ -190,7 +186,7 @@ def _steps(
     detokenizer: StreamingDetokenizer,
     max_tokens: int,
 ) -> Iterator[GenerationStep]:
-    read = tokens_that_fit(len(prompt), state.model.config.context_length)
+    read = _tokens_that_fit(len(prompt), state.model.config.context_length)
     clock = _Clock()
     for n, token in enumerate(islice(decode(state, prompt, sampler), max_tokens), 1):
         text = detokenizer.push(token, last=n == max_tokens)

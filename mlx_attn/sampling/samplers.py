@@ -10,13 +10,13 @@ from mlx_attn.sampling.config import SamplerConfig
 
 Logits = Float[mx.array, "1 V"]
 Tokens = Integer[mx.array, " N"]
-Filter = Callable[[mx.array], mx.array]
+_Filter = Callable[[mx.array], mx.array]
 
-GREEDY_BELOW = 1e-6
+_GREEDY_BELOW = 1e-6
 """Temperatures below this are 0: float32 could not tell them apart."""
 
 
-def top_k(k: int) -> Filter:
+def top_k(k: int) -> _Filter:
     """Keep the k likeliest tokens, or all where there are fewer."""
 
     def keep(logits: Logits) -> Logits:
@@ -26,7 +26,7 @@ def top_k(k: int) -> Filter:
     return keep
 
 
-def top_p(p: float) -> Filter:
+def top_p(p: float) -> _Filter:
     """Keep the smallest set of likeliest tokens of probability p (nucleus, arXiv:1904.09751)."""
 
     def keep(logits: Logits) -> Logits:
@@ -39,7 +39,7 @@ def top_p(p: float) -> Filter:
     return keep
 
 
-def min_p(fraction: float) -> Filter:
+def min_p(fraction: float) -> _Filter:
     """Keep tokens with probability >= fraction * the largest (arXiv:2407.01082)."""
 
     def keep(logits: Logits) -> Logits:
@@ -69,7 +69,7 @@ class RepetitionPenalty:
         return mx.put_along_axis(logits, self._recent[None], worse, axis=-1)
 
 
-class Categorical:
+class _Categorical:
     """Draws from softmax(logits / temperature), with random numbers of its own."""
 
     def __init__(self, temp: float, seed: int):
@@ -93,11 +93,15 @@ class Sampler:
 
     def __init__(self, config: SamplerConfig):
         self.seed = secrets.randbits(32) if config.seed is None else config.seed
-        self._penalise = _penalty_of(config)
+        self._penalise: Callable[[mx.array, mx.array], mx.array] = lambda logits, newest: logits
+        if config.repetition_penalty != 1:
+            self._penalise = RepetitionPenalty(config.repetition_penalty, config.repetition_window)
         self._filters = [
             make(getattr(config, key)) for key, off, make in _FILTERS if getattr(config, key) != off
         ]
-        self._draw = Categorical(config.temp, self.seed) if config.temp >= GREEDY_BELOW else _argmax
+        self._draw = (
+            _Categorical(config.temp, self.seed) if config.temp >= _GREEDY_BELOW else _argmax
+        )
 
     def __call__(self, logits: Logits, newest: Tokens) -> Integer[mx.array, "1"]:
         """Draw the next token.
@@ -114,12 +118,6 @@ class Sampler:
 
 _FILTERS = (("top_p", 1.0, top_p), ("min_p", 0.0, min_p), ("top_k", 0, top_k))
 """A filter's setting, the value that turns it off, and how it is made."""
-
-
-def _penalty_of(config: SamplerConfig) -> Callable[[mx.array, mx.array], mx.array]:
-    if config.repetition_penalty == 1:
-        return lambda logits, newest: logits
-    return RepetitionPenalty(config.repetition_penalty, config.repetition_window)
 
 
 def _keep(logits: mx.array, kept: mx.array) -> mx.array:

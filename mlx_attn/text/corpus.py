@@ -51,7 +51,7 @@ _DTYPES = {
     "scored": np.uint8,
 }
 
-Encoded = Iterator[tuple[int, UInt16[np.ndarray, " N"]]]
+_Encoded = Iterator[tuple[int, UInt16[np.ndarray, " N"]]]
 """Bytes and tokens of one chunk after the other."""
 
 
@@ -209,7 +209,7 @@ def _write_split(
     name: str,
     passage: sources.Passage,
     tokenizer: Tokenizer,
-    encode: Callable[[Iterable[str]], Encoded],
+    encode: Callable[[Iterable[str]], _Encoded],
     report: Callable[[int], None],
 ) -> dict[str, dict[str, Any]]:
     """Writes the arrays of a split; returns their lengths, and what else is known of it."""
@@ -277,7 +277,7 @@ def worker_count(n_bytes: int) -> int:
 @contextlib.contextmanager
 def encoder(
     tokenizer: Tokenizer, folder: Path, workers: int
-) -> Iterator[Callable[[Iterable[str]], Encoded]]:
+) -> Iterator[Callable[[Iterable[str]], _Encoded]]:
     """Gives a function that tokenizes chunks, in order, a few of them ahead in other processes."""
     if workers == 1:
         yield lambda chunks: ((len(chunk.encode()), tokenizer.encode(chunk)) for chunk in chunks)
@@ -296,7 +296,7 @@ def encoder(
         pool.shutdown(cancel_futures=True)
 
 
-def _in_order(pool: ProcessPoolExecutor, chunks: Iterable[str], ahead: int) -> Encoded:
+def _in_order(pool: ProcessPoolExecutor, chunks: Iterable[str], ahead: int) -> _Encoded:
     pending: deque[tuple[int, Future[UInt16[np.ndarray, " N"]]]] = deque()
     for chunk in chunks:
         pending.append((len(chunk.encode()), pool.submit(_encode, chunk)))

@@ -25,7 +25,7 @@ from mlx_attn.files import atomic_write, unwritable
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
-STALL = 30.0  # seconds without a byte before a transfer is given up
+_STALL = 30.0  # seconds without a byte before a transfer is given up
 _BLOCK = 1 << 16
 
 
@@ -49,7 +49,7 @@ class Download:
 
 
 def fetch(
-    download: Download, directory: Path, progress: Progress | None = None, stall: float = STALL
+    download: Download, directory: Path, progress: Progress | None = None, stall: float = _STALL
 ) -> Path:
     """The path of `download` in `directory`, fetched first unless it is there.
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mlx_attn.text.stories.dataset import StoryCorpus
 
 CHUNK = 1_000_000  # characters
-TRAINING_SHARE = 0.9
+_TRAINING_SHARE = 0.9
 SHORTEST = 20  # characters: two of them for validation
 TRAINING_DOCUMENTS = 20_000  # of a task
 VALIDATION_DOCUMENTS = 500
@@ -143,7 +143,7 @@ def _text(name: str, blocks: Blocks) -> Source:
 
         return Passage(chunks, stop - start)
 
-    cut = int(TRAINING_SHARE * n_characters)
+    cut = int(_TRAINING_SHARE * n_characters)
     passages = passage(0, cut), passage(cut, n_characters)
     return Source(name, digest, lambda: passages, n_bytes=n_bytes)
 

@@ -30,7 +30,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_bytes, write_text
 from mlx_attn.text import characters, downloads
 
-SMALLEST_VOCABULARY = 320  # 256 bytes, the unknown token, and room for letters and pieces
+_SMALLEST_VOCABULARY = 320  # 256 bytes, the unknown token, and room for letters and pieces
 SAMPLE = 4_000_000  # characters of text that a vocabulary is trained on, at most
 _PASSAGES = 64  # that the sample is made of
 _ALWAYS_BYTES = "\n\0\u2581"
@@ -105,10 +105,10 @@ class SubwordTokenizer(characters.ByteTable):
         same text gives the same model. When letters would fill more than half of the room beside
         the 256 bytes, the rarest are left to the bytes.
         """
-        if not SMALLEST_VOCABULARY <= vocab_size <= characters.LARGEST_VOCABULARY:
+        if not _SMALLEST_VOCABULARY <= vocab_size <= characters.LARGEST_VOCABULARY:
             raise ConfigError(
                 f"a vocabulary of {vocab_size} is not possible for the {kind} tokenizer: choose "
-                f"{SMALLEST_VOCABULARY} (256 bytes and some pieces) to "
+                f"{_SMALLEST_VOCABULARY} (256 bytes and some pieces) to "
                 f"{characters.LARGEST_VOCABULARY}"
             )
         characters.utf8(text)
@@ -165,7 +165,7 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-END_OF_TEXT = "<|endoftext|>"
+_END_OF_TEXT = "<|endoftext|>"
 _SPACE = "\t-\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000"
 _FILE = "tokenizer.bpe"
 
@@ -182,7 +182,7 @@ class GPT2Tokenizer(characters.ByteTable):
         self._merges = merges
         pairs = _pairs(merges)
         pieces = [bytes([byte]) for byte in _bytes_by_symbol().values()]
-        super().__init__([*pieces, *map(b"".join, pairs), END_OF_TEXT.encode()])
+        super().__init__([*pieces, *map(b"".join, pairs), _END_OF_TEXT.encode()])
         self._rank = {pair: rank for rank, pair in enumerate(pairs)}
         self._token = {piece: token for token, piece in enumerate(self._pieces)}
 
@@ -198,7 +198,7 @@ class GPT2Tokenizer(characters.ByteTable):
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
         """The token ids of `text`."""
         characters.utf8(text)
-        known = {END_OF_TEXT: [self.vocab_size - 1]}
+        known = {_END_OF_TEXT: [self.vocab_size - 1]}
         return _encode_by_word(_words(text), lambda words: map(self._merge, words), known)
 
     def _merge(self, word: str) -> list[int]:
@@ -235,9 +235,9 @@ def _join(parts: list[bytes], pair: tuple[bytes, bytes]) -> list[bytes]:
 
 
 def _words(text: str) -> Iterator[str]:
-    for number, passage in enumerate(text.split(END_OF_TEXT)):
+    for number, passage in enumerate(text.split(_END_OF_TEXT)):
         if number:
-            yield END_OF_TEXT
+            yield _END_OF_TEXT
         yield from map(re.Match.group, _pattern().finditer(passage))
 
 

@@ -69,60 +69,60 @@ PLACES = grammar.Lexicon(
         *_places("on", "hill beach island"),
     )
 )
-BELONGINGS = grammar.Lexicon(
+_BELONGINGS = grammar.Lexicon(
     _singular("hat scarf umbrella apron coat cloak ribbon shawl cap belt purse fan"), _AGREEING
 )
-HUES = grammar.Lexicon(
+_HUES = grammar.Lexicon(
     _singular("red blue green yellow orange purple white pink gray brown black violet"), _AGREEING
 )
-TREASURES = grammar.Lexicon(
+_TREASURES = grammar.Lexicon(
     _singular(
         "kite drum boat bell lantern map key button whistle ball spoon cup mirror clock flute book"
     ),
     _AGREEING,
 )
-THINGS = grammar.Lexicon(
-    (*TREASURES.words, *_plural("marbles skates beads shells")),
+_THINGS = grammar.Lexicon(
+    (*_TREASURES.words, *_plural("marbles skates beads shells")),
     _AGREEING,
 )
-QUALITIES = grammar.Lexicon(
+_QUALITIES = grammar.Lexicon(
     _singular(
         "silver golden old tiny shiny striped odd big pretty plain spotted ugly wooden lucky round"
         " painted"
     ),
     _AGREEING,
 )
-ANIMALS = grammar.Lexicon(
+_ANIMALS = grammar.Lexicon(
     _singular(
         "owl otter fox hen goat mouse frog rabbit robin hedgehog duck cat pony ant swan badger"
     ),
     _AGREEING,
 )
-MOODS = grammar.Lexicon(
+_MOODS = grammar.Lexicon(
     _singular("hungry eager lonely sleepy grumpy funny lazy noisy thin fat anxious lost"),
     _AGREEING,
 )
-TRAITS = grammar.Lexicon(
+_TRAITS = grammar.Lexicon(
     _plain("clever gentle shy wise brave patient young quiet kind curious proud merry")
 )
-TEXTURES = grammar.Lexicon(
+_TEXTURES = grammar.Lexicon(
     _singular("mossy crooked tall dusty wide muddy ancient huge leaning narrow low broken"),
     _AGREEING,
 )
-LANDMARKS = grammar.Lexicon(
+_LANDMARKS = grammar.Lexicon(
     _singular("wall tree bench gate fence stone log bush cart barrel statue ladder hedge shed"),
     _AGREEING,
 )
-WEATHERS = grammar.Lexicon(
+_WEATHERS = grammar.Lexicon(
     _singular("sunny windy rainy snowy foggy chilly bright warm misty frosty icy mild"), _AGREEING
 )
-HOURS = grammar.Lexicon(_singular("morning afternoon evening day"), _AGREEING)
-NEAR = grammar.Lexicon(_plain("behind beside near under"))
-FEELINGS = grammar.Lexicon(_plain("happy glad proud merry tired warm hungry sleepy"))
-FOODS = grammar.Lexicon(
+_HOURS = grammar.Lexicon(_singular("morning afternoon evening day"), _AGREEING)
+_NEAR = grammar.Lexicon(_plain("behind beside near under"))
+_FEELINGS = grammar.Lexicon(_plain("happy glad proud merry tired warm hungry sleepy"))
+_FOODS = grammar.Lexicon(
     _plain("apples plums pears buns cookies eggs cherries carrots peaches nuts")
 )
-SKILLS = grammar.Lexicon(_plain("swim juggle skate climb knit dive fish ride sew row"))
+_SKILLS = grammar.Lexicon(_plain("swim juggle skate climb knit dive fish ride sew row"))
 NUMBERS = grammar.Lexicon(
     _numbers("one two three four five six seven", "first second third fourth fifth sixth seventh"),
     {"was": grammar.AGREEMENT, "ordinal": grammar.COUNTING, "counted": grammar.COUNTING},
@@ -148,40 +148,40 @@ def _difference(total: str, taken: str) -> grammar.Variable:
 
 
 VARIABLES = {
-    "weather": grammar.Variable(WEATHERS),
-    "hour": grammar.Variable(HOURS),
+    "weather": grammar.Variable(_WEATHERS),
+    "hour": grammar.Variable(_HOURS),
     "place": grammar.Variable(PLACES),
-    "trait": grammar.Variable(TRAITS),
+    "trait": grammar.Variable(_TRAITS),
     "hero": grammar.Variable(PEOPLE),
-    "friend_trait": grammar.unlike(TRAITS, "trait"),
+    "friend_trait": grammar.unlike(_TRAITS, "trait"),
     "friend": grammar.unlike(PEOPLE, "hero"),
-    "hue": grammar.Variable(HUES),
-    "carried": grammar.Variable(BELONGINGS),
-    "hue2": grammar.unlike(HUES, "hue"),
-    "quality": grammar.Variable(QUALITIES),
-    "thing": grammar.Variable(THINGS),
-    "treasure": grammar.Variable(TREASURES),
-    "quality2": grammar.unlike(QUALITIES, "quality"),
-    "treasure2": grammar.unlike(TREASURES, "thing", "treasure"),
-    "quality3": grammar.unlike(QUALITIES, "quality", "quality2"),
-    "treasure3": grammar.unlike(TREASURES, "treasure", "treasure2"),
-    "mood": grammar.Variable(MOODS),
-    "animal": grammar.Variable(ANIMALS),
-    "near": grammar.Variable(NEAR),
-    "texture": grammar.Variable(TEXTURES),
-    "landmark": grammar.Variable(LANDMARKS),
-    "near2": grammar.Variable(NEAR),
-    "texture2": grammar.unlike(TEXTURES, "texture"),
-    "landmark2": grammar.unlike(LANDMARKS, "landmark"),
-    "food": grammar.Variable(FOODS),
-    "skill": grammar.Variable(SKILLS),
+    "hue": grammar.Variable(_HUES),
+    "carried": grammar.Variable(_BELONGINGS),
+    "hue2": grammar.unlike(_HUES, "hue"),
+    "quality": grammar.Variable(_QUALITIES),
+    "thing": grammar.Variable(_THINGS),
+    "treasure": grammar.Variable(_TREASURES),
+    "quality2": grammar.unlike(_QUALITIES, "quality"),
+    "treasure2": grammar.unlike(_TREASURES, "thing", "treasure"),
+    "quality3": grammar.unlike(_QUALITIES, "quality", "quality2"),
+    "treasure3": grammar.unlike(_TREASURES, "treasure", "treasure2"),
+    "mood": grammar.Variable(_MOODS),
+    "animal": grammar.Variable(_ANIMALS),
+    "near": grammar.Variable(_NEAR),
+    "texture": grammar.Variable(_TEXTURES),
+    "landmark": grammar.Variable(_LANDMARKS),
+    "near2": grammar.Variable(_NEAR),
+    "texture2": grammar.unlike(_TEXTURES, "texture"),
+    "landmark2": grammar.unlike(_LANDMARKS, "landmark"),
+    "food": grammar.Variable(_FOODS),
+    "skill": grammar.Variable(_SKILLS),
     "total": _between(4, 7),
     "given": _leaving("total", 2),
     "left": _difference("total", "given"),
     "given2": _leaving("left", 1),
     "left2": _difference("left", "given2"),
-    "feeling": grammar.Variable(FEELINGS),
-    "feeling2": grammar.unlike(FEELINGS, "feeling"),
+    "feeling": grammar.Variable(_FEELINGS),
+    "feeling2": grammar.unlike(_FEELINGS, "feeling"),
     "count": _between(3, 6),
 }
 
