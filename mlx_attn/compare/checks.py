@@ -51,11 +51,12 @@ def _trained() -> tuple[GPT, Corpus]:
 
 def _converted(form: str) -> dict[str, float]:
     """What converting the trained model into another form changes."""
+    greedy = SamplerConfig(temp=0.0)
     before, corpus = _trained()
     after = convert(before, form)
     old, new = model_cost(before.config), model_cost(after.config)
     one, other = (
-        [step.token for step in stream_generate(model, corpus.tokenizer, "", _GREEDY, 100)]
+        [step.token for step in stream_generate(model, corpus.tokenizer, "", greedy, 100)]
         for model in (before, after)
     )
     return {
@@ -66,15 +67,14 @@ def _converted(form: str) -> dict[str, float]:
     }
 
 
-_GREEDY = SamplerConfig(temp=0.0)
-
-
 def _logits(after: GPT) -> dict[str, float]:
     """How far a model's logits are from those of the trained one."""
     before, corpus = _trained()
     found = compare_logits(before, after, corpus.val)
-    largest = {"largest logit": found.largest_logit}
-    return {"largest logit difference": found.logit_difference, **largest}
+    return {
+        "largest logit difference": found.logit_difference,
+        "largest logit": found.largest_logit,
+    }
 
 
 def _same(numbers: Mapping[str, float]) -> bool:

@@ -34,16 +34,12 @@ class Claim:
     """A statement about attention, and its test. Without arms, `checks.check` tests it.
 
     Attributes:
-        name: Its table in claims.toml, and what `claims run` calls it.
-        statement: The claim, in one sentence.
-        source: Who makes it.
         protocol: How it is tested here, in one sentence.
         arms: As `plan.arms_from` reads them; the first is the control.
         expects: For each arm that the claim is about, the verdicts that bear it out.
         settings: Shared by all arms, over `SETTINGS`.
         budgets: What is equal; the first decides.
-        metric: What is compared: a name in `METRICS`.
-        delta: Differences of the metric smaller than this count as none.
+        metric: A name in `METRICS`; differences smaller than `delta` count as none.
     """
 
     name: str
@@ -82,11 +78,7 @@ CLAIMS = {name: Claim(name=name, **row) for name, row in tomllib.loads(_TABLE).i
 
 
 def find_claim(name: str) -> Claim:
-    """The named claim.
-
-    Raises:
-        ConfigError: There is none of that name; the nearest is suggested.
-    """
+    """The named claim; an unknown name is refused with the nearest."""
     return find_row(CLAIMS, name, "claim")
 
 
@@ -115,12 +107,9 @@ METRICS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmFinding:
-    """One arm under one budget; `refused` says why there is no result, "" where there is one.
+    """One arm under one budget: the metric's mean over seeds, and the verdict against the control.
 
-    Attributes:
-        value: The metric's mean over seeds.
-        multiply_adds: Per token, forward.
-        verdict: Against the control; None for the control itself.
+    `refused` says why there is no result, "" where there is one.
     """
 
     arm: str
@@ -136,15 +125,8 @@ class ArmFinding:
 class Finding:
     """The result of testing a claim, as findings/NAME.json holds it.
 
-    Attributes:
-        answer: "holds", "does not hold" or "undecided".
-        unit: Of the arms' values.
-        arms: By budget; empty for a check.
-        numbers: What a check measured, or how noisy the comparison was.
-        noise: The control against itself; None for a check.
-        seeds: Of the verdicts; 0 for a check.
-        settings: Shared by all arms.
-        command: Reproduces it.
+    A check has no arms (by budget), noise (the control against itself) or seeds; `numbers` are what
+    it measured, or how noisy the comparison was.
     """
 
     claim: str
@@ -182,25 +164,10 @@ def run_claim(
 ) -> Iterator[ComparisonEvent | ClaimResult]:
     """Test a claim: the events of its comparison, and the result last.
 
-    Args:
-        claim: The claim.
-        runner: Does the trainings.
-        versions: Of Python, MLX and this package, for the record.
-        seeds: Of the verdicts.
-        settings: Over those of the claim.
-        command: Reproduces it.
-
-    Raises:
-        RunError: A training's process failed, or the control diverged.
+    `settings` go over those of the claim; `versions` and `command` are for the record.
     """
-    known: dict[str, Any] = {
-        "claim": claim.name,
-        "statement": claim.statement,
-        "source": claim.source,
-        "protocol": claim.protocol,
-        "command": command,
-        "versions": versions,
-    }
+    texts = {key: getattr(claim, key) for key in ("statement", "source", "protocol")}
+    known: dict[str, Any] = {"claim": claim.name, **texts, "command": command, "versions": versions}
     if not claim.arms:
         numbers, holds = checks.check(claim.name)
         answer = HOLDS if holds else FAILS
@@ -217,17 +184,15 @@ def run_claim(
 def _judged(claim: Claim, comparison: Comparison) -> dict[str, Any]:
     """What a comparison says of its claim: the fields of a finding."""
     arms = {b.budget: _arms(claim, b, comparison.confidence) for b in comparison.budgets}
-    noise = comparison.noise
+    noise, numbers = comparison.noise, {}
+    if noise:
+        numbers["spread between seeds"] = noise.seed_spread
+        numbers["same seed twice"] = noise.repeat_difference
     return {
         "answer": answer_of(claim, arms[claim.budgets[0]]),
         "unit": METRICS[claim.metric].unit,
         "arms": arms,
-        "numbers": {
-            "spread between seeds": noise.seed_spread,
-            "same seed twice": noise.repeat_difference,
-        }
-        if noise
-        else {},
+        "numbers": numbers,
         "noise": noise and noise.verdict,
         "seeds": len(comparison.budgets[0].arms[0].trainings),
         "delta": claim.delta,

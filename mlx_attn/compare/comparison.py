@@ -1,7 +1,7 @@
 """A comparison from plan to verdict: tune, choose the seeds, train, judge.
 
 Every arm is trained under every budget with every seed; `TrialPlan` lists these trials,
-`ComparisonRun` has them trained, and `summarize` judges them.
+`ComparisonRun` has them trained, and judges them.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -32,17 +32,7 @@ Events = Generator[runner.ComparisonEvent, None, None]
 
 
 class ComparisonRun:
-    """One comparison; iterating does what is not done yet, and yields events.
-
-    Args:
-        protocol: What to do.
-        trains: Trains and keeps the trials.
-        versions: Of what made the result, for the record.
-
-    Raises:
-        ConfigError: An arm's settings cannot work, or the time is too short.
-        RunError: The text cannot be read, a training failed, or the control diverged.
-    """
+    """One comparison; iterating does what is not done yet, and yields events."""
 
     def __init__(
         self, protocol: ComparisonConfig, trains: runner.Runner, versions: Mapping[str, Any]
@@ -67,7 +57,7 @@ class ComparisonRun:
         minutes = per_seed * len(seeds) / self.runner.size / 60
         yield runner.Planned(len(seeds), minutes, self._detectable(tuner, arms, len(seeds)))
         yield from self._train("verdict", plan.all(seeds))
-        comparison = summarize(plan, self.store, self.corpus, tunings, seeds, self.versions)
+        comparison = _summarize(plan, self.store, self.corpus, tunings, seeds, self.versions)
         yield runner.Concluded(comparison)
 
     def _train(self, stage: str, trials: Iterable[Trial]) -> Events:
@@ -117,14 +107,7 @@ class ComparisonRun:
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """The trials of a comparison's verdict.
-
-    Attributes:
-        protocol: The comparison.
-        arms: The arms with their learning rates, the control first.
-        vocab_size: Tokens of the text's vocabulary.
-        speeds: Tokens per second of each arm, by name.
-    """
+    """The trials of a comparison's verdict; the first arm is the control, speeds in tokens/s."""
 
     protocol: ComparisonConfig
     arms: Sequence[TunedArm]
@@ -170,25 +153,21 @@ class TrialPlan:
         return replace(trial_for(self.protocol, self.control, seeds[0]), repeat=1)
 
     def changes(self, budget: str, arm: TunedArm) -> dict[str, Any]:
-        """What an arm changes under a budget; nothing for the control.
-
-        Raises:
-            ConfigError: The arm is impossible under it.
-        """
+        """What an arm changes under a budget; ConfigError where the arm is impossible under it."""
         if arm is self.control or budget == "steps":
             return {}
         if budget == "params":
-            pair = [self._config(self.control), self._config(arm)]
-            return equal_parameters(*pair)
+            control, own = (
+                self.protocol.settings(one.arm).model_config(self.vocab_size)
+                for one in (self.control, arm)
+            )
+            return _equal_parameters(control, own)
         names = self.control.arm.name, arm.arm.name
         if not self.speeds.keys() >= {*names}:
             raise ConfigError("its speed is not known: it diverged with every learning rate")
         control, own = (self.speeds[name] for name in names)
         steps = self.protocol.settings(self.control.arm).training.steps
         return {"steps": max(1, round(steps * own / control))}
-
-    def _config(self, arm: TunedArm) -> GPTConfig:
-        return self.protocol.settings(arm.arm).model_config(self.vocab_size)
 
     def seconds(self, timed: Mapping[str, Sequence[TrialResult]]) -> float:
         """The time of one seed's trials, of all processes together, judged by timed ones."""
@@ -199,12 +178,8 @@ class TrialPlan:
         return sum(each.get(t.arm, usual) * t.settings["steps"] / steps for t in trials)
 
 
-def equal_parameters(control: GPTConfig, arm: GPTConfig) -> dict[str, Any]:
-    """The feed-forward width that gives an arm as many parameters as the control.
-
-    Raises:
-        ConfigError: No width does; the message has the numbers.
-    """
+def _equal_parameters(control: GPTConfig, arm: GPTConfig) -> dict[str, Any]:
+    """The feed-forward width that gives an arm as many parameters as the control."""
     wanted, has = model_cost(control).parameters, model_cost(arm).parameters
     per_width = model_cost(replace(arm, hidden_dim=arm.hidden_dim + 1)).parameters - has
     hidden = arm.hidden_dim + round((wanted - has) / per_width)
@@ -219,7 +194,7 @@ def equal_parameters(control: GPTConfig, arm: GPTConfig) -> dict[str, Any]:
     return {} if hidden == arm.hidden_dim else {"hidden_dim": hidden}
 
 
-def summarize(
+def _summarize(
     plan: TrialPlan,
     store: Store,
     corpus: Corpus,
@@ -227,20 +202,19 @@ def summarize(
     seeds: Sequence[int],
     versions: Mapping[str, Any],
 ) -> Comparison:
-    """The result of a comparison whose trials are all finished.
-
-    Raises:
-        RunError: The control diverged.
-    """
+    """The result of a comparison whose trials are all finished."""
     protocol = plan.protocol
     budgets = tuple(_budget(budget, plan, store, seeds) for budget in protocol.budgets)
     outcomes = [store[t] for t in {trial.digest: trial for trial in plan.all(seeds)}.values()]
+    settings = protocol.settings(plan.control.arm)
+    own = {key for arm in plan.arms for key in arm.arm.settings}
+    flat = {**settings.model, **settings.training.as_dict(), "data": settings.text.data}
     return Comparison(
         name=protocol.name,
         question=protocol.question,
         command=protocol.command,
         control=plan.control.arm.name,
-        settings=_shared(plan),
+        settings={"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}},
         delta=protocol.delta,
         confidence=protocol.confidence,
         text={"name": corpus.name, "digest": corpus.digest, "floor": floor_of(corpus)},
@@ -250,14 +224,6 @@ def summarize(
         budgets=budgets,
         seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
     )
-
-
-def _shared(plan: TrialPlan) -> dict[str, Any]:
-    """All settings of the control except those that set arms apart."""
-    settings = plan.protocol.settings(plan.control.arm)
-    own = {key for arm in plan.arms for key in arm.arm.settings}
-    flat = {**settings.model, **settings.training.as_dict(), "data": settings.text.data}
-    return {"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}}
 
 
 def _budget(

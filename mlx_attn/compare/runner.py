@@ -26,10 +26,8 @@ from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, LostRank
 MAX_TOGETHER = 8
 """Trials mapped over together: lost by one interruption, and in memory at the same time."""
 
-TICK = 0.5
-"""Seconds between two exchanges of ranks."""
-
-KEPT = "what is finished is kept, the same command goes on"
+_TICK = 0.5  # seconds between two exchanges of ranks
+_KEPT = "what is finished is kept, the same command goes on"
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
@@ -93,7 +91,7 @@ class Runner:
     """
 
     def __init__(self, store: Store, size: int = 0, together: bool = False):
-        self.store, self.size, self._together = store, size or default_jobs(), together
+        self.store, self.size, self._together = store, size or _default_jobs(), together
         self.mode = "as replicas" if together else "apart"
 
     def missing(self, trials: Iterable[Trial]) -> list[Trial]:
@@ -105,9 +103,6 @@ class Runner:
         """Train the missing ones, and yield each as it is finished.
 
         Closing the generator kills the running trials; finished ones are kept.
-
-        Raises:
-            RunError: A training failed, or its process died.
         """
         for finished in self.rounds(self.missing(trials)):
             yield from finished
@@ -132,13 +127,12 @@ class Runner:
         except Exception as error:
             message = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise RunError(
-                f"the training of '{trial.arm}', seed {trial.seed}, failed: {message}; {KEPT}"
+                f"the training of '{trial.arm}', seed {trial.seed}, failed: {message}; {_KEPT}"
             ) from error
         return self.store[trial]
 
 
-def default_jobs() -> int:
-    """Processes at once unless told otherwise: one for every core, and one on a GPU."""
+def _default_jobs() -> int:
     return 1 if on_gpu() else os.cpu_count() or 1
 
 
@@ -220,15 +214,7 @@ def _work(folder: Path, trials: Sequence[Trial]) -> None:
 
 
 class DistributedRunner(Runner):
-    """The runners of all ranks, which make the same comparison and share its trials.
-
-    Args:
-        runner: This rank's.
-        ranks: All of them.
-
-    Attributes:
-        size: Processes at once, on all ranks together.
-    """
+    """The runners of all ranks, which make the same comparison and share its trials."""
 
     def __init__(self, runner: Runner, ranks: Distributed):
         self.store, self.mode = runner.store, runner.mode
@@ -239,10 +225,6 @@ class DistributedRunner(Runner):
         """What no rank has finished; what some have is in every rank's store afterwards.
 
         Where two have different records of a trial, that of the lower rank counts.
-
-        Raises:
-            ConfigError: The ranks do not want the same trials.
-            LostRank: A rank is gone.
         """
         wanted = {trial.digest: trial for trial in trials}
         with _says_what_is_kept():
@@ -259,14 +241,9 @@ class DistributedRunner(Runner):
         return [trial for digest, trial in wanted.items() if digest not in givers]
 
     def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
-        """Train this rank's share of the missing trials; yield what is finished on any rank.
-
-        Raises:
-            RunError: A training failed, on any rank.
-            LostRank: A rank is gone; finished trials are kept by the rank that trained them.
-        """
+        """Train this rank's share of the missing trials; yield what is finished on any rank."""
         left = {trial.digest: trial for trial in trials}
-        working = self._runner.rounds(self._ranks.share([*left.values()]), TICK)
+        working = self._runner.rounds(self._ranks.share([*left.values()]), _TICK)
         try:
             while left:
                 for digest in self._exchange(working, left):
@@ -297,7 +274,7 @@ class DistributedRunner(Runner):
         except RunError as error:
             return {}, str(error)
         if results is None:
-            time.sleep(TICK)  # nothing left here, but other ranks still train
+            time.sleep(_TICK)  # nothing left here, but other ranks still train
         return {trial.digest: self.store.text(trial) for trial, _ in results or ()}, ""
 
     def _mark(self, trial: Trial) -> str:
@@ -326,21 +303,17 @@ def make_runner(
     example: Callable[[], Settings | None],
     ranks: Distributed = SINGLE_PROCESS,
 ) -> Runner:
-    """The runner of a comparison.
+    """The runner that keeps trials in `trainings` of a directory, or in `replicas` if together.
 
     Args:
-        directory: Where finished trials are kept: in `trainings`, or in `replicas` if together.
+        directory: Of the comparison.
         jobs: Processes at once on every rank; 0 is one for every core, and one on a GPU.
         together: "on", "off" or "auto": as in this directory before; else on where one process
             trains on a GPU and a short trial finds mapping faster.
         example: Settings of the first trial; None where there is none.
         ranks: Processes that share the trials; rank 0 decides.
-
-    Raises:
-        ConfigError: Such trials cannot be trained together.
-        LostRank: A rank is gone.
     """
-    size = jobs or default_jobs()
+    size = jobs or _default_jobs()
     mapped = ranks.first(not ranks.rank and _trains_together(directory, size, together, example))
     runner = Runner(Store(directory / ("replicas" if mapped else "trainings")), size, mapped)
     return DistributedRunner(runner, ranks) if ranks.size > 1 else runner

@@ -23,18 +23,9 @@ from mlx_attn.ui.terminal import duration, is_live, plural
 MISSING = "-"
 """Stands for a number that there is not."""
 
-BUDGETS = {
-    "steps": "equal steps",
-    "seconds": "equal training time",
-    "params": "equal parameters",
-}
-"""What a budget makes equal."""
-
-VERDICTS = {"better": "green", "worse": "red", "equivalent": "cyan"}
-"""Their colours."""
-
-ANSWERS = {"holds": "green", "does not hold": "red", "undecided": "yellow"}
-"""Of a claim, with their colours."""
+_BUDGETS = {"seconds": "equal training time", "params": "equal parameters"}
+_COLOURS = {"better": "green", "worse": "red", "equivalent": "cyan"}
+_ANSWER_COLOURS = {"holds": "green", "does not hold": "red", "undecided": "yellow"}
 
 
 def visible(text: str) -> str:
@@ -141,13 +132,13 @@ def _numbers(verdict: Verdict, comparison: Comparison, unit: str) -> str:
 
 
 def interval_name(comparison: Comparison) -> str:
-    """What the interval of a verdict is called."""
+    """As in "95 % interval"."""
     return f"{100 * comparison.confidence:g} % interval"
 
 
 def budget_name(budget: BudgetResult) -> str:
-    """What the budget makes equal."""
-    return BUDGETS.get(budget.budget, f"equal {budget.budget}")
+    """As in "equal steps"."""
+    return _BUDGETS.get(budget.budget, f"equal {budget.budget}")
 
 
 def noise_text(noise: AATest, comparison: Comparison) -> str:
@@ -178,7 +169,7 @@ def summary_lines(comparison: Comparison) -> list[str]:
 
 
 def verdict_tables(comparison: Comparison) -> Group:
-    """A table per budget: every arm's loss, difference, interval and verdict; a line between."""
+    """A table per budget, with a line between."""
     return Group(*(line for b in comparison.budgets for line in _verdicts(b, comparison)))
 
 
@@ -194,7 +185,7 @@ def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
     for arm in budget.arms:
         cells: list[str | Text] = [MISSING] * 3
         if verdict := budget.verdicts.get(arm.arm):
-            word = Text(verdict.word, VERDICTS.get(verdict.word, ""))
+            word = Text(verdict.word, _COLOURS.get(verdict.word, ""))
             interval = between(verdict.interval, decimals)
             cells = [signed(verdict.mean, decimals), interval, word]
         loss = number(mean_of(arm, "val_loss"), max(4, decimals))
@@ -220,13 +211,7 @@ def value_text(value: Any) -> str:
 
 
 class Display:
-    """The progress of a comparison on stderr.
-
-    Args:
-        console: Where it is shown.
-        events: Whether events are shown: as a bar on a terminal, else a line each.
-        messages: Whether messages are.
-    """
+    """The progress of a comparison: messages, and events as a bar on a terminal or a line each."""
 
     def __init__(self, console: Console, events: bool = True, messages: bool = True):
         self.console, self._events, self._messages = console, events, messages
@@ -263,7 +248,7 @@ class Display:
             self._bar.update(self._task, description=event.stage, **counts)
         elif self._live and isinstance(event, runner.Finished):
             self._bar.update(self._task, advance=1, left=f"{duration(event.seconds_left)} left")
-        elif self._events and (line := event_line(event)):
+        elif self._events and (line := _event_line(event)):
             self.message(line)
 
 
@@ -272,7 +257,7 @@ def display_for(console: Console, quiet: bool, rank: int = 0) -> Display:
     return Display(console, events=not (quiet or rank), messages=not rank)
 
 
-def event_line(event: runner.ComparisonEvent) -> str:
+def _event_line(event: runner.ComparisonEvent) -> str:
     """An event in one line; empty for what needs none."""
     match event:
         case runner.Began():
@@ -334,7 +319,7 @@ def claims_table(claims: Iterable[claim.Claim]) -> Table:
 def finding_lines(finding: claim.Finding) -> Group:
     """What was found of a claim: the answer, and the numbers behind it."""
     answer = Text(f"{finding.claim}: ")
-    answer.append(finding.answer, ANSWERS[finding.answer])
+    answer.append(finding.answer, _ANSWER_COLOURS[finding.answer])
     lines = [answer, Text(f"  {finding.statement}", "dim")]
     for budget, arms in finding.arms.items():
         lines.append(Text(f"  equal {budget}, {finding.unit}, {finding.seeds} seeds:"))
@@ -347,8 +332,8 @@ def finding_lines(finding: claim.Finding) -> Group:
 def _arm(arm: claim.ArmFinding) -> str:
     if arm.refused:
         return f"{arm.arm}: cannot be had: {arm.refused}"
-    text, verdict = f"{arm.arm}: {number(arm.value, 4)}", arm.verdict
-    if verdict is None:
-        return text
-    interval = between(verdict.interval, 4)
-    return f"{text}, {signed(verdict.mean, 4)} ({interval}), {verdict.word}"
+    text = f"{arm.arm}: {number(arm.value, 4)}"
+    if verdict := arm.verdict:
+        interval = between(verdict.interval, 4)
+        text += f", {signed(verdict.mean, 4)} ({interval}), {verdict.word}"
+    return text

@@ -24,16 +24,12 @@ try:
 except ImportError as error:
     raise RunError("statistics need scipy: pip install 'mlx-attn[lab]'") from error
 
-POWER = 0.8
-RESAMPLES = 10_000
 MOST_SEEDS = 1000
 """Where `required_seeds` stops looking."""
-MOST_SPLITS = 20_000
-"""Above this number of splits, `log_rank` draws as many at random."""
 
-_NODES = 500
-_ROUNDING = 1e-9
-"""Sums that differ by less are equal but for the order of their terms."""
+_POWER, _RESAMPLES, _NODES = 0.8, 10_000, 500
+_MOST_SPLITS = 20_000  # above this number of splits, `log_rank` draws as many at random
+_ROUNDING = 1e-9  # sums that differ by less are equal but for the order of their terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +78,11 @@ class Sample(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The standard error of the mean."""
+        """Of the mean."""
         return self.sd / sqrt(self.n)
 
 
-class Decision(NamedTuple):
+class _Decision(NamedTuple):
     """A verdict's word, and the p-values that it follows from."""
 
     word: str
@@ -137,7 +133,7 @@ def judge(
     return verdicts
 
 
-def decide(samples: Mapping[str, Sample], margin: float, confidence: float) -> dict[str, Decision]:
+def decide(samples: Mapping[str, Sample], margin: float, confidence: float) -> dict[str, _Decision]:
     """The words: "equivalent" wins where a difference is within the margin and not zero."""
     p_values = {arm: 2 * _upper_tail(found, abs(found.mean)) for arm, found in samples.items()}
     different = holm(p_values)
@@ -151,7 +147,7 @@ def decide(samples: Mapping[str, Sample], margin: float, confidence: float) -> d
             word = "equivalent"
         elif different[arm] <= 1 - confidence:
             word = "worse" if found.mean > 0 else "better"
-        decisions[arm] = Decision(word, p_values[arm], different[arm], equivalent[arm])
+        decisions[arm] = _Decision(word, p_values[arm], different[arm], equivalent[arm])
     return decisions
 
 
@@ -202,13 +198,13 @@ def _resamples(n: int) -> tuple[Int64[np.ndarray, "R n"], Float64[np.ndarray, "R
     Each resample has its mirror image, so that swapping the arms mirrors the interval.
     """
     random = np.random.default_rng(n)
-    chosen = random.integers(0, n, (RESAMPLES // 2, n))
-    noise = random.standard_normal((RESAMPLES // 2, n)) / sqrt(n)
+    chosen = random.integers(0, n, (_RESAMPLES // 2, n))
+    noise = random.standard_normal((_RESAMPLES // 2, n)) / sqrt(n)
     return np.concatenate([chosen, n - 1 - chosen]), np.concatenate([noise, -noise])
 
 
 def minimum_detectable_effect(
-    sd: float, n: int, confidence: float = 0.95, power: float = POWER, arms: int = 1
+    sd: float, n: int, confidence: float = 0.95, power: float = _POWER, arms: int = 1
 ) -> float:
     """The smallest true difference that a paired two-sided t test of n seeds finds, in sd's unit.
 
@@ -224,7 +220,7 @@ def required_seeds(
     difference: float,
     margin: float = 0.0,
     confidence: float = 0.95,
-    power: float = POWER,
+    power: float = _POWER,
     arms: int = 1,
 ) -> int:
     """The fewest seeds that decide: a difference is found, or shown to be within the margin.
@@ -327,16 +323,16 @@ def log_rank(first: Sequence[TimeToSolve], second: Sequence[TimeToSolve]) -> flo
     """P-value of the log-rank test that two arms solve a task alike soon and often, two-sided.
 
     By permutation, right for few trainings too, as `scipy.stats.logrank` is not: over all splits of
-    the trainings into arms of these sizes, or MOST_SPLITS random ones, the same in every call.
+    the trainings into arms of these sizes, or _MOST_SPLITS random ones, the same in every call.
     """
     if not first or not second:
         raise ConfigError("a log-rank test needs a training of each arm at least: got none of one")
     scores = _log_rank_scores([*first, *second])
     runs, size = len(scores), len(first)
-    if comb(runs, size) <= MOST_SPLITS:
+    if comb(runs, size) <= _MOST_SPLITS:
         splits = np.array(list(combinations(range(runs), size)))  # the first one is the observed
     else:
-        splits = np.tile(np.arange(runs), (MOST_SPLITS, 1))
+        splits = np.tile(np.arange(runs), (_MOST_SPLITS, 1))
         splits[1:] = np.random.default_rng(0).permuted(splits[1:], axis=1)
     sums = np.abs(scores[splits[:, :size]].sum(1))
     return float(np.mean(sums >= sums[0] - _ROUNDING))

@@ -294,7 +294,7 @@ class ThreadRanks(Distributed):
 @pytest.fixture
 def pair(runners, monkeypatch):
     """A runner for every rank."""
-    monkeypatch.setattr(runner_module, "TICK", 0.001)
+    monkeypatch.setattr(runner_module, "_TICK", 0.001)
     return [runners(f"rank {rank}", noise=0.01) for rank in range(COUNT)]
 
 
