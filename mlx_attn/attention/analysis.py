@@ -41,11 +41,7 @@ def to_numpy(array: mx.array) -> np.ndarray:
 
 
 def layer_weights(attention: Attention) -> dict[str, np.ndarray]:
-    """The weights of a layer by name, such as "W_query.weight", in float64.
-
-    Raises:
-        RunError: A weight is not finite.
-    """
+    """The weights of a layer by name, such as "W_query.weight", in float64."""
     weights = {name: to_numpy(array) for name, array in named_arrays(attention).items()}
     for name, array in weights.items():
         if not np.isfinite(array).all():
@@ -132,10 +128,6 @@ def qk_circuit(attention: Attention) -> ScoreFactors:
     """The score map of a layer: queries and keys before normalisation and rotation.
 
     See `why_not_one_matrix` for when there is more to the scores.
-
-    Raises:
-        RunError: A weight is not finite.
-        ConfigError: The map is not affine.
     """
     with mx.stream(mx.cpu):  # Metal has no float64
         exact = _in_float64(attention, "score")
@@ -145,12 +137,7 @@ def qk_circuit(attention: Attention) -> ScoreFactors:
 
 
 def ov_circuit(attention: Attention) -> OutputFactors:
-    """The value and output maps of a layer.
-
-    Raises:
-        RunError: A weight is not finite.
-        ConfigError: The map is not affine.
-    """
+    """The value and output maps of a layer."""
     with mx.stream(mx.cpu):
         exact = _in_float64(attention, "score", "value", "output")
         config, x = exact.config, _basis(exact.config.d_in)[None]
@@ -186,11 +173,7 @@ def raw_scores(attention: Attention, x: Float[mx.array, "B T C"]) -> Float[mx.ar
 
 
 def check_affine(attention: Attention, *maps: str) -> None:
-    """Refuse a layer whose heads have no matrices, before anything is read or trained.
-
-    Raises:
-        ConfigError: One of these maps is not affine.
-    """
+    """Refuse a layer whose heads have no matrices, before anything is read or trained."""
     for key in maps:
         if not getattr(attention.maps, key).affine:
             raise ConfigError(

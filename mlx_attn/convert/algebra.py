@@ -12,15 +12,15 @@ from jaxtyping import Float, Int
 
 from mlx_attn.errors import ConfigError
 
-LARGEST_CONDITION = 1e5
+_LARGEST_CONDITION = 1e5
 """Of an inverted matrix: float32 keeps seven digits, and such a matrix may cost five of them."""
 
-SWEEPS = 100
-SETTLED = 1e-5
+_SWEEPS = 100
+_SETTLED = 1e-5
 """A sweep that lowers the relative error by less than this share of it is the last."""
-ROUNDING = 1e-13
+_ROUNDING = 1e-13
 """An error that is no error."""
-RIDGE = 1e-12
+_RIDGE = 1e-12
 """Keeps the normal equations solvable where two shared dimensions are the same."""
 
 
@@ -65,9 +65,6 @@ def shrink(W: Float[np.ndarray, "D C"]) -> Shrunk:
 
     The columns are chosen by QR with column pivoting, so that the basis is well conditioned: the
     next one is always the one that the ones before explain least.
-
-    Raises:
-        ConfigError: The rank of W is below D, so that there is no such basis.
     """
     kept = _pivots(W)
     others = np.setdiff1d(np.arange(W.shape[1]), kept)
@@ -97,9 +94,6 @@ def values_from_keys(
     Args:
         W_key: Stored weight of all key heads together, at least C wide.
         W_value: Stored weight of the value map.
-
-    Raises:
-        ConfigError: The keys do not determine x, or hardly; has the condition number.
     """
     width, C = W_key.shape
     if width < C:
@@ -113,10 +107,10 @@ def values_from_keys(
 
 
 def _require_invertible(condition: float, form: str, way_out: str) -> None:
-    if not condition <= LARGEST_CONDITION:
+    if not condition <= _LARGEST_CONDITION:
         raise ConfigError(
             f"the {form} form inverts a matrix of W_key or W_value whose condition number is "
-            f"{condition:.1e}, above {LARGEST_CONDITION:.0e}: {way_out}"
+            f"{condition:.1e}, above {_LARGEST_CONDITION:.0e}: {way_out}"
         )
 
 
@@ -147,14 +141,14 @@ def fit_shared_maps(S: Float[np.ndarray, "H rows C"], width: int) -> SharedMaps:
     """
     maps, pace = _separate_blocks(S, width), 1.0
     error = relative_error(S, maps.product())
-    for _ in range(SWEEPS):
-        if error < ROUNDING:
+    for _ in range(_SWEEPS):
+        if error < _ROUNDING:
             break
         swept = _sweep(S, maps)
         ahead = _extrapolated(maps, swept, pace)
         found = {relative_error(S, new.product()): new for new in (ahead, swept)}
         previous, error = error, min(found)
-        if previous - error < SETTLED * previous:
+        if previous - error < _SETTLED * previous:
             break
         maps, pace = found[error], pace * (1.5 if found[error] is ahead else 0.5)
     return _balanced(maps)
@@ -193,7 +187,7 @@ def _solve(
     other_gram: Float[np.ndarray, "R R"],
 ) -> Float[np.ndarray, "rows R"]:
     normal = gram * other_gram
-    ridge = RIDGE * np.trace(normal) / len(normal)
+    ridge = _RIDGE * np.trace(normal) / len(normal)
     return np.linalg.solve(normal + ridge * np.eye(len(normal)), right.T).T
 
 

@@ -17,9 +17,8 @@ from jaxtyping import Float, Float64, Integer
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import explicit_attention
-from mlx_attn.convert.algebra import relative_error
+from mlx_attn.convert import algebra, table
 from mlx_attn.convert.model import convert, fold_norms
-from mlx_attn.convert.table import changes_output, changes_scores, find_conversion
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.plugins import used_plugins
@@ -29,10 +28,10 @@ from mlx_attn.training.config import settings_from, variant_name
 from mlx_attn.training.evaluation import Evaluation, Evaluator, evaluation_record
 from mlx_attn.training.trainer import Trainer
 
-FITTED_TOKENS = 8192
+_FITTED_TOKENS = 8192
 """Tokens of the training text that a fitted conversion sees, at most."""
 
-LOGIT_TOKENS = 4096
+_LOGIT_TOKENS = 4096
 """Tokens of the validation text whose logits are compared, at most."""
 
 FLOAT64_WORK = 20e9
@@ -41,11 +40,11 @@ FLOAT64_WORK = 20e9
 LOGITS_AT_ONCE = 2**24
 """Logits in memory for one batch: 134 MB in float64."""
 
-Tokens = Integer[mx.array, "B T"]
+_Tokens = Integer[mx.array, "B T"]
 
 
 @dataclass(frozen=True, slots=True)
-class LogitDifferences:
+class _LogitDifferences:
     """The logits of a model before and after a conversion: largest absolute values.
 
     Attributes:
@@ -64,23 +63,23 @@ class LogitDifferences:
     rounding_after: float
 
 
-def compare_logits(before: GPT, after: GPT, split: Split) -> LogitDifferences:
+def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:
     """Compare two models on windows of a text; in float64 on fewer where they are large."""
     T, V = before.config.context_length, before.config.vocab_size
     params = max(model_cost(model.config).parameters for model in (before, after))
-    n_exact = min(LOGIT_TOKENS, max(1, int(FLOAT64_WORK / params)))
+    n_exact = min(_LOGIT_TOKENS, max(1, int(FLOAT64_WORK / params)))
     found, exact = [], []
-    for tokens in _batches(_spread_windows(split, T, LOGIT_TOKENS), V):
+    for tokens in _batches(_spread_windows(split, T, _LOGIT_TOKENS), V):
         logits = to_numpy(before(tokens))
         found.append((_largest(logits - to_numpy(after(tokens))), _largest(logits)))
     for tokens in _batches(_spread_windows(split, min(T, n_exact), n_exact), V):
         old, new = float64_logits(before, tokens), float64_logits(after, tokens)
         rounding, rounding_after = old - to_numpy(before(tokens)), new - to_numpy(after(tokens))
         exact.append([_largest(array) for array in (old - new, rounding, rounding_after)])
-    return LogitDifferences(*np.max(found, axis=0).tolist(), *np.max(exact, axis=0).tolist())
+    return _LogitDifferences(*np.max(found, axis=0).tolist(), *np.max(exact, axis=0).tolist())
 
 
-def float64_logits(model: GPT, tokens: Tokens) -> Float64[np.ndarray, "B T V"]:
+def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
     """The logits of a model's weights computed in float64, without dropout.
 
     The angles of RoPE and the slopes of ALiBi stay those of float32: they belong to the model.
@@ -116,13 +115,13 @@ def _unit_rms(x: Float[mx.array, "*batch C"], eps: float = 1e-6) -> Float[mx.arr
     return x / mx.sqrt(mx.square(x).mean(-1, keepdims=True) + eps)
 
 
-def _spread_windows(split: Split, context_length: int, n_tokens: int) -> Tokens:
+def _spread_windows(split: Split, context_length: int, n_tokens: int) -> _Tokens:
     """Windows evenly spread over a text, of at most `n_tokens` together but at least one."""
     count = max(1, n_tokens // context_length)
     return mx.array(Evaluator(split, context_length).texts(count))
 
 
-def _batches(windows: Tokens, vocab_size: int) -> Iterator[Tokens]:
+def _batches(windows: _Tokens, vocab_size: int) -> Iterator[_Tokens]:
     size = max(1, LOGITS_AT_ONCE // (windows.shape[1] * vocab_size))
     return (windows[start : start + size] for start in range(0, len(windows), size))
 
@@ -177,7 +176,7 @@ class Outcome:
 
     before: ModelMetrics
     after: ModelMetrics
-    logits: LogitDifferences
+    logits: _LogitDifferences
     score_error: float
     output_error: float
 
@@ -209,10 +208,10 @@ def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
     rows = [(0.0, 0.0)]
     for old, new in zip(before.trf_blocks, after.trf_blocks, strict=True):
         configs, layers, row = (old.att.config, new.att.config), (old.att, new.att), [0.0, 0.0]
-        if changes_scores(*configs):
-            row[0] = relative_error(*(qk_circuit(att).products_with_bias for att in layers))
-        if changes_output(*configs):
-            row[1] = relative_error(*(ov_circuit(att).products for att in layers))
+        if table.changes_scores(*configs):
+            row[0] = algebra.relative_error(*(qk_circuit(att).products_with_bias for att in layers))
+        if table.changes_output(*configs):
+            row[1] = algebra.relative_error(*(ov_circuit(att).products for att in layers))
         rows.append((row[0], row[1]))
     score_error, output_error = np.max(rows, axis=0).tolist()
     return score_error, output_error
@@ -244,7 +243,7 @@ def convert_run(
     check_free(out, overwrite)
     before = run.load_model()
     T = before.config.context_length
-    tokens = _spread_windows(corpus.train, T, FITTED_TOKENS)
+    tokens = _spread_windows(corpus.train, T, _FITTED_TOKENS)
     after = convert(before, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
     # Folding changes S and VO, and not the function: it is no error of the conversion.
     errors = weight_errors(fold_norms(before) if fold_norm else before, after)
@@ -318,7 +317,7 @@ def measure_ranks(
         RunError: The text is another one, or files cannot be read.
     """
     _check_corpus(run, corpus)
-    conversion, model = find_conversion(to), run.load_model()
+    conversion, model = table.find_conversion(to), run.load_model()
     targets = [conversion.target(model.config, rank) for rank in ranks]
     evaluator = Evaluator(corpus.val, model.config.context_length)
     original, points = measure_model(model, evaluator), []

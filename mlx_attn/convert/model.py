@@ -73,9 +73,6 @@ def fold_norms(model: GPT) -> GPT:
     z (diag(gain) W) + (b + shift W). Merged scores have x on both sides:
     S' = diag(gain) S diag(gain), u' = gain * (u + shift S); the shift's share that depends on the
     query alone cancels in the softmax.
-
-    Raises:
-        ConfigError: Attention uses x itself, or a shift has no place.
     """
     config = model.config
     for key, folds in _FOLDS.items():

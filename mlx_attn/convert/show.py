@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.convert.measure import ModelMetrics, Outcome, RankCurve
+from mlx_attn.convert import measure
 from mlx_attn.convert.table import CONVERSIONS, find_conversion
 from mlx_attn.ui.plots import COLOURS, panels, save_figure
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def outcome_table(outcome: Outcome) -> Table:
+def outcome_table(outcome: measure.Outcome) -> Table:
     """A conversion: before beside after."""
     before, after = outcome.before, outcome.after
     title = f"attention: {before.variant} -> {after.variant}"
@@ -43,7 +43,7 @@ def outcome_table(outcome: Outcome) -> Table:
     return table
 
 
-def rank_table(curve: RankCurve) -> Table:
+def rank_table(curve: measure.RankCurve) -> Table:
     """A row per rank; the last row is the model itself."""
     original = curve.original
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -68,21 +68,17 @@ def conversions_table() -> Table:
     return table
 
 
-def _cells(metrics: ModelMetrics, change: str) -> tuple[str, ...]:
+def _cells(metrics: measure.ModelMetrics, change: str) -> tuple[str, ...]:
     counts = (f"{metrics.params:,}", f"{metrics.cache_bytes_per_token:,}")
     return (f"{metrics.val_loss:.4f}", change, *counts)
 
 
-def save_rank_curve(curve: RankCurve, directory: Path) -> list[Path]:
-    """Write the figure as ranks-FORM.svg and ranks-FORM.png; returns their paths.
-
-    Raises:
-        RunError: matplotlib is not installed, or the files cannot be written.
-    """
-    return save_figure(lambda: draw_rank_curve(curve), directory / f"ranks-{curve.to}")
+def save_rank_curve(curve: measure.RankCurve, directory: Path) -> list[Path]:
+    """Write the figure as ranks-FORM.svg and ranks-FORM.png; returns their paths."""
+    return save_figure(lambda: _draw_rank_curve(curve), directory / f"ranks-{curve.to}")
 
 
-def draw_rank_curve(curve: RankCurve) -> "Figure":
+def _draw_rank_curve(curve: measure.RankCurve) -> "Figure":
     """Validation loss against rank, with the loss of the model itself as a line."""
     ranks, original = [point.rank for point in curve.points], curve.original
     figure, (axis,) = panels(1, 1, (5.2, 3.2))

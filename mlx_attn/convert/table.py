@@ -8,12 +8,12 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.model.config import GPTConfig
 
-Config = GPTConfig | AttentionConfig
-Keys = Mapping[str, Any]
+_Config = GPTConfig | AttentionConfig
+_Keys = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class _Refusal:
     """A kind of model that a conversion cannot convert, and why.
 
     `reason` names keys of the configuration in braces.
@@ -40,16 +40,12 @@ class Conversion:
     name: str
     identity: str
     exact: str
-    keys: Callable[[GPTConfig, int], Keys]
-    refusals: tuple[Refusal, ...] = ()
+    keys: Callable[[GPTConfig, int], _Keys]
+    refusals: tuple[_Refusal, ...] = ()
     ranked: str = ""
 
     def target(self, config: GPTConfig, rank: int = 0) -> GPTConfig:
-        """The configuration of the converted model; the same where it has that form already.
-
-        Raises:
-            ConfigError: The conversion does not apply, with the reason.
-        """
+        """The configuration of the converted model; the same where it has that form already."""
         if rank and not self.ranked:
             names = ", ".join(name for name, row in CONVERSIONS.items() if row.ranked)
             raise ConfigError(f"--to {self.name} has no rank: leave --rank out, or use {names}")
@@ -59,31 +55,27 @@ class Conversion:
             self._refuse((*_OF_SCORES, _OF_KEY_BIAS), config)
         return target
 
-    def _refuse(self, refusals: tuple[Refusal, ...], config: GPTConfig) -> None:
+    def _refuse(self, refusals: tuple[_Refusal, ...], config: GPTConfig) -> None:
         for refusal in refusals:
             if refusal.applies(config):
                 reason = refusal.reason.format(**config.as_dict())
                 raise ConfigError(f"--to {self.name}: {reason}")
 
 
-def changes_scores(config: Config, target: Config) -> bool:
+def changes_scores(config: _Config, target: _Config) -> bool:
     """Whether a conversion rewrites the score map."""
     latent = ("latent_dim",) if target.score == "latent" else ()
     return _differ(config, target, ("score", "head_dim", "n_kv_heads", *latent))
 
 
-def changes_output(config: Config, target: Config) -> bool:
+def changes_output(config: _Config, target: _Config) -> bool:
     """Whether a conversion rewrites the value and output maps."""
     latent = ("latent_dim",) if target.value == "latent" else ()
     return _differ(config, target, ("value", "output", "value_dim", "n_kv_heads", *latent))
 
 
 def find_conversion(name: str) -> Conversion:
-    """The named conversion; hyphens and underscores are the same.
-
-    Raises:
-        ConfigError: There is none of that name; the nearest name is suggested.
-    """
+    """The named conversion; hyphens and underscores are the same."""
     return find_row(CONVERSIONS, name, "conversion")
 
 
@@ -93,40 +85,40 @@ def keys_bias_cancels(config: GPTConfig) -> bool:
     return all(set(words[key]) <= known for key, known in _IGNORES_A_CONSTANT.items())
 
 
-def _differ(config: Config, target: Config, keys: tuple[str, ...]) -> bool:
+def _differ(config: _Config, target: _Config, keys: tuple[str, ...]) -> bool:
     return any(getattr(config, key) != getattr(target, key) for key in keys)
 
 
-def _merged(config: GPTConfig, rank: int) -> Keys:
+def _merged(config: GPTConfig, rank: int) -> _Keys:
     return {"score": "merged", **_without_keys(config)}
 
 
-def _separate(config: GPTConfig, rank: int) -> Keys:
+def _separate(config: GPTConfig, rank: int) -> _Keys:
     _check_rank(rank, config.emb_dim, "emb_dim")
     width = config.n_heads * config.head_dim if config.score == "collaborative" else config.head_dim
     head_dim = rank or min(width, config.emb_dim)
     return {"score": "separate", "head_dim": head_dim, **_without_keys(config)}
 
 
-def _standard(config: GPTConfig, rank: int) -> Keys:
+def _standard(config: GPTConfig, rank: int) -> _Keys:
     scores = {} if config.score == "separate" else _separate(config, rank)
     return {**scores, "value": "linear", "output": "linear"}
 
 
-def _merged_output(config: GPTConfig, rank: int) -> Keys:
+def _merged_output(config: GPTConfig, rank: int) -> _Keys:
     return {"value": "linear", "output": "merged", "n_kv_heads": config.n_heads}
 
 
-def _merged_both(config: GPTConfig, rank: int) -> Keys:
+def _merged_both(config: GPTConfig, rank: int) -> _Keys:
     return {**_merged(config, rank), **_merged_output(config, rank)}
 
 
-def _separate_output(config: GPTConfig, rank: int) -> Keys:
+def _separate_output(config: GPTConfig, rank: int) -> _Keys:
     _check_rank(rank, config.emb_dim, "emb_dim")
     return {"value": "linear", "output": "linear", "value_dim": rank or config.value_dim}
 
 
-def _no_out_proj(config: GPTConfig, rank: int) -> Keys:
+def _no_out_proj(config: GPTConfig, rank: int) -> _Keys:
     """Heads that write their own slice of y; the bias of out_proj moves into W_value."""
     return {
         "value": "linear",
@@ -136,21 +128,21 @@ def _no_out_proj(config: GPTConfig, rank: int) -> Keys:
     }
 
 
-def _no_query(config: GPTConfig, rank: int) -> Keys:
+def _no_query(config: GPTConfig, rank: int) -> _Keys:
     return {"score": "no_query", "head_dim": config.emb_dim, **_without_keys(config)}
 
 
-def _no_key(config: GPTConfig, rank: int) -> Keys:
+def _no_key(config: GPTConfig, rank: int) -> _Keys:
     return {"score": "no_key", "head_dim": config.emb_dim, **_without_keys(config)}
 
 
-def _shrunk(config: GPTConfig, rank: int) -> Keys:
+def _shrunk(config: GPTConfig, rank: int) -> _Keys:
     """Keys without their redundant weights, and values likewise where out_proj reads them."""
     values = {"value": "shrunk"} if config.output == "linear" else _without_keys(config)
     return {"score": "shrunk", **values}
 
 
-def _collaborative(config: GPTConfig, rank: int) -> Keys:
+def _collaborative(config: GPTConfig, rank: int) -> _Keys:
     _check_rank(rank, config.n_heads * config.emb_dim, "n_heads * emb_dim")
     if rank % config.n_heads:
         raise ConfigError(f"rank {rank} is shared, so it must be a multiple of {config.n_heads}")
@@ -158,11 +150,11 @@ def _collaborative(config: GPTConfig, rank: int) -> Keys:
     return {"score": "collaborative", "head_dim": head_dim, **_without_keys(config)}
 
 
-def _slim(config: GPTConfig, rank: int) -> Keys:
+def _slim(config: GPTConfig, rank: int) -> _Keys:
     return {"value": "from_key"}
 
 
-def _mla(config: GPTConfig, rank: int) -> Keys:
+def _mla(config: GPTConfig, rank: int) -> _Keys:
     _check_rank(rank, config.emb_dim, "emb_dim")
     width = config.latent_dim if config.score == "latent" else config.emb_dim
     maps = {"score": "latent", "value": "latent", "output": "linear"}
@@ -174,7 +166,7 @@ def _mla(config: GPTConfig, rank: int) -> Keys:
     }
 
 
-def _without_keys(config: GPTConfig) -> Keys:
+def _without_keys(config: GPTConfig) -> _Keys:
     """Values made from keys are written out, where the keys are about to change."""
     return {"value": "linear"} if config.value in ("key", "from_key", "latent") else {}
 
@@ -185,12 +177,12 @@ def _check_rank(rank: int, largest: int, name: str) -> None:
 
 
 _OF_SCORES = (
-    Refusal(
+    _Refusal(
         lambda c: c.position == "rope",
         "RoPE rotates queries and keys between W_query and W_key, a different product for every "
         "distance: train with position=learned, alibi or none",
     ),
-    Refusal(
+    _Refusal(
         lambda c: c.qk_norm,
         "QK-norm divides queries and keys by their lengths, which no fixed product does: train "
         "without qk_norm",
@@ -202,32 +194,32 @@ _IGNORES_A_CONSTANT = {
     "mixing": {"softmax", "uniform", "talking"},
 }
 """Hooks that turn a constant added to all scores of a query into none in the weights."""
-_OF_KEY_BIAS = Refusal(
+_OF_KEY_BIAS = _Refusal(
     lambda c: c.qkv_bias and not keys_bias_cancels(c),
     "the key's bias cancels in a softmax alone, and logits={logits}, mixing={mixing} let it "
     "change the weights: train without qkv_bias",
 )
-_OF_VALUE_BIAS = Refusal(
+_OF_VALUE_BIAS = _Refusal(
     lambda c: c.qkv_bias and c.mixing not in _SUMS_TO_ONE and c.output != "merged",
     "a bias of W_value becomes a constant only where attention weights add up to 1, and those of "
     "mixing={mixing} need not: train without qkv_bias",
 )
-_OF_LATENT = Refusal(
+_OF_LATENT = _Refusal(
     lambda c: c.score == "latent",
     "scores and values share the latent of score=latent: convert both, --to standard or "
     "merged-both",
 )
-_DROPPED_BIAS = Refusal(
+_DROPPED_BIAS = _Refusal(
     lambda c: c.drop_rate > 0 and c.qkv_bias and c.output != "merged",
     "a bias of W_value becomes a constant only where attention weights add up to 1, and "
     "drop_rate={drop_rate} drops some: train with drop_rate=0, or without qkv_bias",
 )
-_NO_PLACE = Refusal(
+_NO_PLACE = _Refusal(
     lambda c: c.qkv_bias and not c.bias and c.output != "merged",
     "the biases of W_value become a constant, and bias=False leaves no place for it: train with "
     "bias, or without qkv_bias",
 )
-_SEVERAL_HEADS = Refusal(
+_SEVERAL_HEADS = _Refusal(
     lambda c: c.n_heads > 1,
     "{n_heads} heads would each read their own slice of x, which pins S_h to these coordinates: "
     "one head converts exactly; for several use --to merged",
@@ -260,7 +252,7 @@ _ROWS = (
         exact="always",
         keys=_merged_output,
         refusals=(
-            Refusal(
+            _Refusal(
                 lambda c: c.n_kv_heads < c.n_heads and c.score != "merged",
                 "{n_heads} heads share {n_kv_heads} keys, and merged values leave none to share: "
                 "use --to merged-both, which repeats them",
@@ -292,20 +284,20 @@ _ROWS = (
         exact="for one head",
         keys=_no_out_proj,
         refusals=(
-            Refusal(
+            _Refusal(
                 lambda c: c.emb_dim % c.n_heads > 0,
                 "emb_dim={emb_dim} does not divide into {n_heads} slices of y",
             ),
-            Refusal(
+            _Refusal(
                 lambda c: c.n_kv_heads < c.n_heads,
                 "{n_heads} heads share {n_kv_heads} values, and each must write its own slice of y",
             ),
-            Refusal(
+            _Refusal(
                 lambda c: c.drop_rate > 0 and (c.qkv_bias or c.bias),
                 "biases move into W_value, where drop_rate={drop_rate} would drop them: train with "
                 "drop_rate=0",
             ),
-            Refusal(
+            _Refusal(
                 lambda c: c.mixing not in _SUMS_TO_ONE and (c.qkv_bias or c.bias),
                 "biases move into W_value, and the attention weights of mixing={mixing} need not "
                 "add up to 1: train with bias=False and without qkv_bias",
@@ -346,13 +338,13 @@ _ROWS = (
         exact="up to rounding times the condition number of W_key",
         keys=_slim,
         refusals=(
-            Refusal(
+            _Refusal(
                 lambda c: c.score in ("merged", "collaborative"),
                 "score={score} remembers x or one wide key, which is no less: nothing is gained",
             ),
             _OF_LATENT,
             _OF_KEY_BIAS,
-            Refusal(
+            _Refusal(
                 lambda c: c.output not in ("linear", "none"),
                 "the values of output={output} are not made by one matrix from x that a key could "
                 "give: convert it --to standard first, where that applies",

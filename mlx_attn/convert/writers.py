@@ -11,14 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.analysis import (
-    OutputFactors,
-    ScoreFactors,
-    layer_weights,
-    ov_circuit,
-    qk_circuit,
-    to_numpy,
-)
+from mlx_attn.attention import analysis
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import merge_value_output
@@ -28,21 +21,16 @@ from mlx_attn.errors import ConfigError
 Weights = dict[str, np.ndarray]
 """The weights of a layer by name, such as "W_query.weight", in float64."""
 
-Inputs = Float[mx.array, "B T C"]
+_Inputs = Float[mx.array, "B T C"]
 
 
-def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = None) -> Weights:
+def rewrite(attention: Attention, target: AttentionConfig, x: _Inputs | None = None) -> Weights:
     """The weights of a layer in the target's form; a map that stays is copied.
 
     Args:
         attention: The layer to convert.
         target: The form to write.
-        x: Inputs of the layer, for a form that is fitted to its outputs.
-
-    Raises:
-        ConfigError: The layer has no such form, or only an ill-conditioned one; or it is fitted and
-            x is missing.
-        RunError: A weight is not finite.
+        x: _Inputs of the layer, for a form that is fitted to its outputs.
     """
     for key, known in _WRITTEN.items():
         changes = table.changes_scores if key == "score" else table.changes_output
@@ -51,11 +39,11 @@ def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = No
                 f"{key}={getattr(target, key)} cannot be written from the matrices of another "
                 "form: train that form from the start"
             )
-    weights, written = layer_weights(attention), {}
+    weights, written = analysis.layer_weights(attention), {}
     if target.score == "latent" and table.changes_scores(attention.config, target):
         written |= _latent(attention, target)
     elif table.changes_scores(attention.config, target):
-        written |= _SCORES[target.score](qk_circuit(attention), target)
+        written |= _SCORES[target.score](analysis.qk_circuit(attention), target)
     if target.value != "latent" and table.changes_output(attention.config, target):
         written |= _OUTPUTS[target.output](attention, target, x)
         written |= _VALUES[target.value](weights | written, target)
@@ -81,7 +69,7 @@ def to_mlx(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
     return mx.array(array, dtype) if array.dtype == np.float64 else mx.array(array)
 
 
-def _separate(factors: ScoreFactors, target: AttentionConfig) -> Weights:
+def _separate(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
     """Exact where the rank of S_h, with u_h as one more row, is no more than head_dim."""
     kept = (target.n_kv_heads, target.head_dim, target.d_in)
     if factors.key.shape != kept or factors.key.shape[1] == target.d_in:
@@ -89,17 +77,19 @@ def _separate(factors: ScoreFactors, target: AttentionConfig) -> Weights:
     return _score_weights(factors, factors.key)
 
 
-def _nearest_score(factors: ScoreFactors, target: AttentionConfig) -> ScoreFactors:
+def _nearest_score(
+    factors: analysis.ScoreFactors, target: AttentionConfig
+) -> analysis.ScoreFactors:
     """The best factors of rank head_dim; query heads that share a key are decomposed together."""
     H, C, D = target.n_heads, target.d_in, target.head_dim
     query, key = algebra.balanced_factors(
         factors.products_with_bias.reshape(target.n_kv_heads, -1, C), D
     )
     query = query.reshape(H, C + 1, D).swapaxes(1, 2)
-    return ScoreFactors(query[:, :, :C], query[:, :, C], key, np.zeros(key.shape[:2]))
+    return analysis.ScoreFactors(query[:, :, :C], query[:, :, C], key, np.zeros(key.shape[:2]))
 
 
-def _merged(factors: ScoreFactors, target: AttentionConfig) -> Weights:
+def _merged(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
     """Exact: S_h = W_query_h W_key_h^T, u_h = W_key_h b_query_h."""
     C = target.d_in
     return {
@@ -108,7 +98,7 @@ def _merged(factors: ScoreFactors, target: AttentionConfig) -> Weights:
     }
 
 
-def _no_query(factors: ScoreFactors, target: AttentionConfig) -> Weights:
+def _no_query(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
     """Exact for one head without a query bias: q = x, k = x S^T."""
     if np.abs(factors.key_side_vectors).max() > 0:
         raise ConfigError(
@@ -119,7 +109,7 @@ def _no_query(factors: ScoreFactors, target: AttentionConfig) -> Weights:
     return {"W_key.weight": key, "W_key.bias": np.zeros(len(key))}
 
 
-def _no_key(factors: ScoreFactors, target: AttentionConfig) -> Weights:
+def _no_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
     """Exact for one head: q = x S + u, k = x."""
     return {
         "W_query.weight": factors.products[0].T,
@@ -127,7 +117,7 @@ def _no_key(factors: ScoreFactors, target: AttentionConfig) -> Weights:
     }
 
 
-def _collaborative(factors: ScoreFactors, target: AttentionConfig) -> Weights:
+def _collaborative(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
     """Exact where the rank of every S_h is no more than head_dim; else fitted."""
     maps = algebra.fit_shared_maps(factors.products_with_bias, target.n_heads * target.head_dim)
     return {
@@ -139,7 +129,7 @@ def _collaborative(factors: ScoreFactors, target: AttentionConfig) -> Weights:
     }
 
 
-def _shrunk_key(factors: ScoreFactors, target: AttentionConfig) -> Weights:
+def _shrunk_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
     """Exact: W_query_h takes over the basis of W_key_h."""
     if factors.key.shape != (target.n_kv_heads, target.head_dim, target.d_in):
         factors = _nearest_score(factors, target)
@@ -152,7 +142,9 @@ def _shrunk_key(factors: ScoreFactors, target: AttentionConfig) -> Weights:
     return {**weights, "W_key.places": np.stack([s.places for s in shrunk])}
 
 
-def _score_weights(factors: ScoreFactors, key: Float[np.ndarray, "kv_heads K columns"]) -> Weights:
+def _score_weights(
+    factors: analysis.ScoreFactors, key: Float[np.ndarray, "kv_heads K columns"]
+) -> Weights:
     return {
         "W_query.weight": factors.query.reshape(-1, factors.query.shape[2]),
         "W_query.bias": factors.query_bias.reshape(-1),
@@ -161,7 +153,7 @@ def _score_weights(factors: ScoreFactors, key: Float[np.ndarray, "kv_heads K col
     }
 
 
-_SCORES: dict[str, Callable[[ScoreFactors, AttentionConfig], Weights]] = {
+_SCORES: dict[str, Callable[[analysis.ScoreFactors, AttentionConfig], Weights]] = {
     "separate": _separate,
     "merged": _merged,
     "no_query": _no_query,
@@ -171,9 +163,9 @@ _SCORES: dict[str, Callable[[ScoreFactors, AttentionConfig], Weights]] = {
 }
 
 
-def _linear_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
+def _linear_output(attention: Attention, target: AttentionConfig, x: _Inputs | None) -> Weights:
     """Exact where the rank of VO_h is no more than value_dim, else the nearest of that rank."""
-    factors = ov_circuit(attention)
+    factors = analysis.ov_circuit(attention)
     kept = (target.n_kv_heads, target.value_dim, target.d_in)
     if factors.value.shape != kept or attention.config.output == "merged":
         factors = _nearest_output(factors, target)
@@ -185,29 +177,31 @@ def _linear_output(attention: Attention, target: AttentionConfig, x: Inputs | No
     }
 
 
-def _nearest_output(factors: OutputFactors, target: AttentionConfig) -> OutputFactors:
+def _nearest_output(
+    factors: analysis.OutputFactors, target: AttentionConfig
+) -> analysis.OutputFactors:
     """The best factors of rank value_dim; heads that share a value are decomposed together."""
     KV, D, d_out = target.n_kv_heads, target.value_dim, target.d_out
     rows = factors.products.swapaxes(1, 2).reshape(KV, -1, target.d_in)
     output, value = algebra.balanced_factors(rows, D)
     output = output.reshape(target.n_heads, d_out, D).swapaxes(0, 1).reshape(d_out, -1)
-    return OutputFactors(value, np.zeros((KV, D)), output, factors.total_constant)
+    return analysis.OutputFactors(value, np.zeros((KV, D)), output, factors.total_constant)
 
 
-def _merged_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
+def _merged_output(attention: Attention, target: AttentionConfig, x: _Inputs | None) -> Weights:
     """Exact: VO_h = W_value_h O_h; the values' biases become a constant."""
-    factors = ov_circuit(attention)
+    factors = analysis.ov_circuit(attention)
     value = factors.value.reshape(-1, target.d_in)
     merged = merge_value_output(value, factors.output, target.n_heads)
     return {"VO.weight": merged, "VO.bias": factors.total_constant}
 
 
-def _no_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
+def _no_output(attention: Attention, target: AttentionConfig, x: _Inputs | None) -> Weights:
     """Exact for one head: W_value out_proj is its value map. For several, least squares."""
-    factors, gain = ov_circuit(attention), np.ones(1)
+    factors, gain = analysis.ov_circuit(attention), np.ones(1)
     if attention.config.output == "none":
         value, bias = factors.value.reshape(-1, target.d_in), factors.value_bias.reshape(-1)
-        gain = layer_weights(attention).get("residual_gain", gain)
+        gain = analysis.layer_weights(attention).get("residual_gain", gain)
     elif target.n_heads == 1:
         value, bias = factors.products[0].T, factors.total_constant
     elif x is None:
@@ -216,12 +210,14 @@ def _no_output(attention: Attention, target: AttentionConfig, x: Inputs | None) 
             "give some tokens of the training text"
         )
     else:
-        value, bias = _fit_slices(factors, target, to_numpy(attention.weights(x) @ x[:, None]))
+        value, bias = _fit_slices(
+            factors, target, analysis.to_numpy(attention.weights(x) @ x[:, None])
+        )
     return {"W_value.weight": value, "W_value.bias": bias, "residual_gain": gain}
 
 
 def _fit_slices(
-    factors: OutputFactors, target: AttentionConfig, mixed: Float[np.ndarray, "B H T C"]
+    factors: analysis.OutputFactors, target: AttentionConfig, mixed: Float[np.ndarray, "B H T C"]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The least-squares value map where head h may write no coordinates but h D..(h+1) D of y.
 
@@ -245,7 +241,9 @@ def _fit_slices(
 def _latent(attention: Attention, target: AttentionConfig) -> Weights:
     """The nearest latent of keys and values together, from one decomposition of both."""
     plain = replace(target, score="separate", value="linear")
-    weights = _separate(qk_circuit(attention), plain) | _linear_output(attention, plain, None)
+    weights = _separate(analysis.qk_circuit(attention), plain) | _linear_output(
+        attention, plain, None
+    )
     both = np.concatenate([weights["W_key.weight"], weights["W_value.weight"]])
     up, latent = algebra.balanced_factors(both, target.latent_dim)
     # Neither map up has a bias: that of the values becomes a constant, that of the keys cancels.
@@ -285,7 +283,7 @@ def _value_from_key(weights: Weights, target: AttentionConfig) -> Weights:
     layer = Attention(replace(target, value="linear"))
     arrays = completed({**weights, **changed}, layer.config).items()
     layer.load_weights([(name, to_mlx(array, mx.float64)) for name, array in arrays])
-    keys = qk_circuit(layer)
+    keys = analysis.qk_circuit(layer)
     W_key = keys.key.reshape(-1, target.d_in)
     matrix = algebra.values_from_keys(W_key, weights["W_value.weight"])
     bias = weights["W_value.bias"] - matrix @ keys.key_bias.reshape(-1)
@@ -314,7 +312,7 @@ def _orthonormalize_keys(weights: Weights, target: AttentionConfig) -> Weights:
     return changed
 
 
-_OUTPUTS: dict[str, Callable[[Attention, AttentionConfig, Inputs | None], Weights]] = {
+_OUTPUTS: dict[str, Callable[[Attention, AttentionConfig, _Inputs | None], Weights]] = {
     "linear": _linear_output,
     "merged": _merged_output,
     "none": _no_output,

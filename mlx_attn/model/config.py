@@ -107,19 +107,12 @@ def saved_settings(model: Mapping[str, Any]) -> dict[str, Any]:
     """The checked settings of a saved model, with those that older runs left unsaid.
 
     Version 0.1.0 knew ALiBi's slopes as a function of the number of heads alone.
-
-    Raises:
-        ConfigError: A key is unknown, or a value is of another type.
     """
     return {"alibi_slopes": "heads", **validate(model, keys_of(GPTConfig))}
 
 
 def config_from(settings: Mapping[str, Any]) -> GPTConfig:
-    """A configuration from a mapping, such as a file's.
-
-    Raises:
-        ConfigError: A key is unknown (the nearest is named) or a value cannot work.
-    """
+    """A configuration from a mapping, such as a file's."""
     known = [f.name for f in fields(GPTConfig)]
     for key in settings:
         if key not in known:
@@ -250,9 +243,5 @@ PRESETS: dict[str, Preset] = {
 
 
 def find_preset(name: str) -> Preset:
-    """The named preset.
-
-    Raises:
-        ConfigError: There is none of that name; the nearest name is suggested.
-    """
+    """The named preset."""
     return find_row(PRESETS, name, "preset")

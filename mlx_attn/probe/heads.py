@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Integer
 
-from mlx_attn.attention.analysis import Spectra, ov_circuit, qk_circuit, spectra
+from mlx_attn.attention import analysis
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
@@ -21,10 +21,10 @@ from mlx_attn.training.evaluation import Evaluator
 LONGEST = 256
 """Tokens of a text at most: a map holds their square, and a reader cannot take in more."""
 
-Tokens = Integer[np.ndarray, "B T"]
+_Tokens = Integer[np.ndarray, "B T"]
 
 
-def prompt_tokens(text: str, tokenizer: Tokenizer, context_length: int) -> Tokens:
+def prompt_tokens(text: str, tokenizer: Tokenizer, context_length: int) -> _Tokens:
     """The last tokens of a text that fit into the context and into `LONGEST`, as one sequence.
 
     Raises:
@@ -39,14 +39,10 @@ def prompt_tokens(text: str, tokenizer: Tokenizer, context_length: int) -> Token
     return tokens[None].astype(np.int64)
 
 
-def validation_windows(run: Run, count: int, progress: Progress | None = None) -> Tokens:
+def validation_windows(run: Run, count: int, progress: Progress | None = None) -> _Tokens:
     """At most `count` windows of the run's validation text, evenly spread, cut to `LONGEST`.
 
     `progress` is called with the bytes done and in all while a text is downloaded.
-
-    Raises:
-        RunError: The text is not what the run was trained on, or cannot be read.
-        ConfigError: count is below 1.
     """
     if count < 1:
         raise ConfigError(f"windows={count} must be at least 1")
@@ -62,11 +58,11 @@ def validation_windows(run: Run, count: int, progress: Progress | None = None) -
 
 
 Maps = Float[np.ndarray, "*heads T T"]
-PerHead = Float64[np.ndarray, "*heads"]
+_PerHead = Float64[np.ndarray, "*heads"]
 
 
 @dataclass(frozen=True, slots=True)
-class HeadStatistics:
+class _HeadStatistics:
     """One number per layer and head, averaged over texts; see the functions of these names."""
 
     entropy: Float64[np.ndarray, "L H"]
@@ -76,11 +72,11 @@ class HeadStatistics:
     induction: Float64[np.ndarray, "L H"]
 
 
-def head_statistics(
+def _head_statistics(
     maps: Float[np.ndarray, "L B H T T"], repeated: Float[np.ndarray, "L B2 H T2 T2"]
-) -> HeadStatistics:
+) -> _HeadStatistics:
     """The statistics of every head; the second half of each `repeated` text repeats the first."""
-    return HeadStatistics(
+    return _HeadStatistics(
         entropy=entropy(maps).mean(1),
         distance=distance(maps).mean(1),
         previous=previous(maps).mean(1),
@@ -92,34 +88,34 @@ def head_statistics(
 def uniform_statistics(T: int, T_repeated: int) -> dict[str, float]:
     """The statistics of a head that looks at all tokens so far alike, to compare with."""
     maps, repeated = (uniform_map(length)[None, None] for length in (T, T_repeated))
-    statistics = head_statistics(maps, repeated)
-    return {f.name: getattr(statistics, f.name).item() for f in fields(HeadStatistics)}
+    statistics = _head_statistics(maps, repeated)
+    return {f.name: getattr(statistics, f.name).item() for f in fields(_HeadStatistics)}
 
 
-def entropy(maps: Maps) -> PerHead:
+def entropy(maps: Maps) -> _PerHead:
     """-sum_j A_ij ln A_ij in nats, averaged over i > 0: e^entropy tokens are looked at."""
     rows = np.asarray(maps[..., 1:, :], np.float64)
     return 0.0 - np.sum(rows * np.log(np.where(rows > 0, rows, 1)), axis=-1).mean(-1)
 
 
-def distance(maps: Maps) -> PerHead:
+def distance(maps: Maps) -> _PerHead:
     """sum_j A_ij (i - j) in tokens, averaged over i > 0."""
     position = np.arange(maps.shape[-1])
     back = np.maximum(position[:, None] - position, 0)
     return np.sum(maps[..., 1:, :] * back[1:].astype(np.float64), axis=-1).mean(-1)
 
 
-def previous(maps: Maps) -> PerHead:
+def previous(maps: Maps) -> _PerHead:
     """A_i,i-1 averaged over i > 0: 1 for a head that always looks one token back."""
     return _diagonal_mean(maps, -1)
 
 
-def first(maps: Maps) -> PerHead:
+def first(maps: Maps) -> _PerHead:
     """A_i0 averaged over i > 0: 1 for a head that rests on the first token."""
     return maps[..., 1:, 0].astype(np.float64).mean(-1)
 
 
-def induction(repeated: Maps) -> PerHead:
+def induction(repeated: Maps) -> _PerHead:
     """The weight of the token that followed this one last time, on tokens that are read twice.
 
     A_i,i-n+1 averaged over the second half i >= n of maps of 2 n tokens; NaN below n = 2. This is
@@ -137,7 +133,7 @@ def uniform_map(T: int) -> Float64[np.ndarray, "1 T T"]:
     return np.tril(np.ones((1, T, T))) / np.arange(1, T + 1)[:, None]
 
 
-def _diagonal_mean(maps: Maps, offset: int, skip: int = 0) -> PerHead:
+def _diagonal_mean(maps: Maps, offset: int, skip: int = 0) -> _PerHead:
     """The mean of a diagonal below the main one, without its first `skip` entries."""
     diagonal = np.diagonal(maps, offset, -2, -1)[..., skip:]
     return diagonal.astype(np.float64).mean(-1)
@@ -182,10 +178,10 @@ class Probe:
     config: GPTConfig
     tokens: Integer[np.ndarray, "B T"]
     maps: Float32[np.ndarray, "L B H T T"]
-    statistics: HeadStatistics
+    statistics: _HeadStatistics
     uniform: Mapping[str, float]
-    scores: Spectra
-    value_outputs: Spectra
+    scores: analysis.Spectra
+    value_outputs: analysis.Spectra
 
 
 def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
@@ -204,12 +200,12 @@ def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
     """
     config = model.config
     scores, value_outputs = (
-        spectra(circuit(block.att) for block in model.trf_blocks)
-        for circuit in (qk_circuit, ov_circuit)
+        analysis.spectra(circuit(block.att) for block in model.trf_blocks)
+        for circuit in (analysis.qk_circuit, analysis.ov_circuit)
     )
     maps = attention_maps(model, tokens)
     again = repeated_sequences(config.vocab_size, config.context_length)
     repeated = attention_maps(model, again)
     uniform = uniform_statistics(tokens.shape[1], again.shape[1])
-    statistics = head_statistics(maps, repeated)
+    statistics = _head_statistics(maps, repeated)
     return Probe(config, tokens, maps, statistics, uniform, scores, value_outputs)

@@ -48,11 +48,7 @@ def page_facts(run: Run, found: Probe, prompted: bool) -> PageFacts:
 
 
 def render_page(found: Probe, tokenizer: Tokenizer, facts: PageFacts) -> str:
-    """The page as text.
-
-    Raises:
-        RunError: jinja2 or matplotlib is not installed.
-    """
+    """The page as text."""
     script = template("probe.js")
     digest = hashlib.sha256(script.encode()).digest()
     data = _data(found, tokenizer)

@@ -12,9 +12,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.attention.analysis import Spectra, why_not_one_matrix
+from mlx_attn.attention import analysis
+from mlx_attn.probe import tracks
 from mlx_attn.probe.heads import Probe
-from mlx_attn.probe.tracks import Curves, PairDrift, Track
 from mlx_attn.ui.plots import COLOURS, Draw, panels, save_figure
 from mlx_attn.ui.terminal import plural
 
@@ -135,7 +135,7 @@ def why_multi_headed(found: Probe) -> str:
 
 def caveat(found: Probe) -> str:
     """What keeps S_h from being all there is to scores; empty if nothing does."""
-    reason = why_not_one_matrix(found.config.attention())
+    reason = analysis.why_not_one_matrix(found.config.attention())
     return f"Scores are not one matrix here: {reason}." if reason else ""
 
 
@@ -188,7 +188,7 @@ def _json(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def draw_maps(found: Probe, text: int = 0) -> "Figure":
+def _draw_maps(found: Probe, text: int = 0) -> "Figure":
     """The attention map of every head: a row of panels per layer."""
     L, H = found.config.n_layers, found.config.n_heads
     figure, axes = panels(L * H, H, (1.5, 1.6))
@@ -203,7 +203,7 @@ def draw_maps(found: Probe, text: int = 0) -> "Figure":
     return figure
 
 
-def draw_singular_values(matrices: Spectra) -> "Figure":
+def draw_singular_values(matrices: analysis.Spectra) -> "Figure":
     """The singular values of every head, a panel per layer."""
     values = matrices.singular_values
     figure, axes = panels(len(values), 4, (2.6, 2.1), sharex=True, sharey=True)
@@ -221,7 +221,7 @@ def draw_singular_values(matrices: Spectra) -> "Figure":
     return figure
 
 
-def draw_alignment(matrices: Spectra) -> "Figure":
+def draw_alignment(matrices: analysis.Spectra) -> "Figure":
     """The alignment between the heads of a layer, a panel per layer."""
     alignment = matrices.alignment
     figure, axes = panels(len(alignment), 4, (2.2, 2.2), sharex=True, sharey=True)
@@ -236,15 +236,11 @@ def draw_alignment(matrices: Spectra) -> "Figure":
 
 
 def save_figures(found: Probe, directory: Path) -> list[Path]:
-    """Write all figures as SVG and PNG; returns their paths.
-
-    Raises:
-        RunError: matplotlib is not installed, or the files cannot be written.
-    """
+    """Write all figures as SVG and PNG; returns their paths."""
     return _save(
         directory,
         {
-            "maps": lambda: draw_maps(found),
+            "maps": lambda: _draw_maps(found),
             "singular-values-s": lambda: draw_singular_values(found.scores),
             "singular-values-vo": lambda: draw_singular_values(found.value_outputs),
             "alignment-s": lambda: draw_alignment(found.scores),
@@ -271,7 +267,7 @@ NAMES = {
 """The curves' names for people."""
 
 
-def track_table(track: Track) -> Group:
+def track_table(track: tracks.Track) -> Group:
     """A row per step, averaged over all heads."""
     groups = (("S", track.scores), ("VO", track.value_outputs), ("", track.drift))
     columns = [
@@ -282,12 +278,12 @@ def track_table(track: Track) -> Group:
     return _table(f"{track.name}: means over heads", track.steps, columns)
 
 
-def pair_table(pair: PairDrift, title: str) -> Group:
+def pair_table(pair: tracks.PairDrift, title: str) -> Group:
     """A row per step, averaged over all heads."""
     return _table(title, pair.steps, [(NAMES[key], curve) for key, curve in pair.drift.items()])
 
 
-def track_record(track: Track) -> dict[str, Any]:
+def track_record(track: tracks.Track) -> dict[str, Any]:
     """All curves, for JSON: lists are [step][layer][head]."""
     return {
         "run": track.name,
@@ -298,40 +294,38 @@ def track_record(track: Track) -> dict[str, Any]:
     }
 
 
-def pair_record(pair: PairDrift) -> dict[str, Any]:
+def pair_record(pair: tracks.PairDrift) -> dict[str, Any]:
     """All curves, for JSON: lists are [step][layer][head]."""
     return {"steps": pair.steps.tolist(), **_lists(pair.drift)}
 
 
-def draw_tracks(tracks: Sequence[Track], kind: str) -> "Figure":
+def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
     """Every head's curves, a column per layer; one run in colours by head, several by run.
 
     Args:
-        tracks: Of runs with as many layers.
+        runs: Of runs with as many layers.
         kind: "scores", "value_outputs" or "drift".
     """
-    named = [(track.name, track.steps, getattr(track, kind)) for track in tracks]
+    named = [(track.name, track.steps, getattr(track, kind)) for track in runs]
     return _draw_curves([line for line in named if line[2]])
 
 
-def save_tracks(tracks: Sequence[Track], pair: PairDrift | None, directory: Path) -> list[Path]:
-    """All figures, as SVG and PNG; returns their paths.
-
-    Raises:
-        RunError: matplotlib is not installed, or the files cannot be written.
-    """
+def save_tracks(
+    runs: Sequence[tracks.Track], pair: tracks.PairDrift | None, directory: Path
+) -> list[Path]:
+    """All figures, as SVG and PNG; returns their paths."""
     draws: dict[str, Draw] = {
-        "track-s": lambda: draw_tracks(tracks, "scores"),
-        "track-vo": lambda: draw_tracks(tracks, "value_outputs"),
+        "track-s": lambda: draw_tracks(runs, "scores"),
+        "track-vo": lambda: draw_tracks(runs, "value_outputs"),
     }
-    if any(track.drift for track in tracks):
-        draws["track-drift"] = lambda: draw_tracks(tracks, "drift")
+    if any(track.drift for track in runs):
+        draws["track-drift"] = lambda: draw_tracks(runs, "drift")
     if pair:
         draws["track-pair"] = lambda: _draw_curves([("", pair.steps, pair.drift)])
     return _save(directory, draws)
 
 
-def _draw_curves(lines: Sequence[tuple[str, np.ndarray, Curves]]) -> "Figure":
+def _draw_curves(lines: Sequence[tuple[str, np.ndarray, tracks.Curves]]) -> "Figure":
     """A row of panels per curve, a column per layer, a line per head of every run."""
     keys = list(lines[0][2])
     n_layers = lines[0][2][keys[0]].shape[1]
@@ -365,5 +359,5 @@ def _table(title: str, steps: np.ndarray, columns: Sequence[tuple[str, np.ndarra
     return Group(Text(title), table)
 
 
-def _lists(curves: Curves) -> dict[str, Any]:
+def _lists(curves: tracks.Curves) -> dict[str, Any]:
     return {key: curve.tolist() for key, curve in curves.items()}

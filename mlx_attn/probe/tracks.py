@@ -49,11 +49,7 @@ class PairDrift:
 
 
 def read_track(run: Run) -> Track:
-    """The curves that `train --track` wrote.
-
-    Raises:
-        RunError: There are none, or they are damaged.
-    """
+    """The curves that `train --track` wrote."""
     records = [record for record in run.metrics() if record.get("event") == "track"]
     if not records:
         raise RunError(f"{run.path} was not tracked: train with --track 50, for example")
@@ -77,10 +73,6 @@ def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> Pair
         run: One run, such as the merged one.
         other: The other, such as the separate one.
         tokens: Windows that both read; of each the beginning is used.
-
-    Raises:
-        RunError: They kept no weights of the same steps, or a file is damaged.
-        ConfigError: They differ in layers, heads or width.
     """
     _check_pair(run, other)
     kept, others = snapshots(run), snapshots(other)
