@@ -74,7 +74,7 @@ _FORMS = (
         name="key-as-value",
         value="key",
         formula="v = k = x W_key",
-        summary="the key is used as the value: half the cache",
+        summary="the key is used as the value, as in keyless attention: half the cache",
     ),
     Variant(
         name="merged-output",

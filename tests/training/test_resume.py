@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.runs import open_run
 from mlx_attn.training.events import Evaluated, Stepped
 from mlx_attn.training.loop import train
@@ -92,3 +93,13 @@ def test_a_finished_training_can_be_made_longer(trainer, tmp_path):
     longer = trainer(**{**NOISY, "steps": STEPS + 3})
     longer.resume(open_run(tmp_path / "run"))
     assert [step for step, _ in losses(finish(longer))] == [STEPS + 1, STEPS + 2, STEPS + 3]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_resumes_with_the_same_bits(trainer, tmp_path, variant):
+    settings = {**NOISY, "variant": variant, "steps": 4}
+    straight = trainer(**settings)
+    finish(straight)
+    resumed, _, _ = interrupted_and_resumed(trainer, tmp_path / "run", 2, **settings)
+    for name, array in state(straight).items():
+        assert np.array_equal(array, state(resumed)[name]), name
