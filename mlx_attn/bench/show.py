@@ -13,7 +13,7 @@ from mlx_attn.ui.terminal import count, memory
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_TITLES = {
+TITLES = {
     "train": "training step",
     "forward": "forward pass with its loss",
     "decode": "decoding one text with the cache",
@@ -22,14 +22,14 @@ _TITLES = {
 
 def speed_table(measured: Sequence[Measurement]) -> Table:
     """One kind of work of every model."""
-    cells = [_speed_cells(row, measured[0]) for row in measured]
-    table = _table_of(_TITLES[measured[0].work], cells[0])
+    cells = [speed_cells(row, measured[0]) for row in measured]
+    table = table_of(TITLES[measured[0].work], cells[0])
     for row, line in zip(measured, cells, strict=True):
         table.add_row(row.name, *line.values())
     return table
 
 
-def _table_of(title: str, headings: Iterable[str]) -> Table:
+def table_of(title: str, headings: Iterable[str]) -> Table:
     """An empty table with a column of names before those of the headings."""
     table = Table(
         title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
@@ -40,12 +40,12 @@ def _table_of(title: str, headings: Iterable[str]) -> Table:
     return table
 
 
-def _speed_cells(row: Measurement, first: Measurement) -> dict[str, str]:
+def speed_cells(row: Measurement, first: Measurement) -> dict[str, str]:
     """A model's line of the table by heading; `first` is the model that it is compared with."""
     more_work = row.multiply_adds * row.tokens / (first.multiply_adds * first.tokens)
     return {
         "tokens/s": count(row.tok_s.median),
-        "+-": _half_iqr(row.tok_s),
+        "+-": half_iqr(row.tok_s),
         "x first": f"{row.over_first.median:.2f}",
         "x work": f"{row.over_first.median / more_work:.2f}",
         "memory": memory(row.peak_memory),
@@ -53,7 +53,7 @@ def _speed_cells(row: Measurement, first: Measurement) -> dict[str, str]:
     }
 
 
-def _half_iqr(spread: MedianIQR) -> str:
+def half_iqr(spread: MedianIQR) -> str:
     """Half the distance between the quartiles, in percent of the median."""
     return f"{(spread.high - spread.low) / 2 / spread.median:.0%}"
 
@@ -80,6 +80,6 @@ def _draw(measured: Sequence[Measurement]) -> "Figure":
             height=0.7,
         )
         axis.axvline(1, color=plots.COLOURS[-1], linewidth=1, linestyle="--")
-        axis.set(title=_TITLES[work], xlabel=f"time, in times of {rows[0].name}'s")
+        axis.set(title=TITLES[work], xlabel=f"time, in times of {rows[0].name}'s")
     axes[0].invert_yaxis()
     return figure

@@ -46,8 +46,8 @@ SHORTEST = 0.02
 """Seconds that one turn lasts at least: shorter work is repeated."""
 _FEWEST_ROUNDS = 3
 _TEXT_TOKENS = 100_000
-_PROMPT_TOKENS = 16
-_NEW_TOKENS = 256
+PROMPT_TOKENS = 16
+NEW_TOKENS = 256
 """Tokens that decoding adds, or fewer where the context ends before."""
 
 
@@ -139,7 +139,7 @@ class Workload:
 def _training_step(config: GPTConfig, training: TrainConfig) -> Workload:
     """One step of the trainer: forward, backward, clipping and the optimizer."""
     B, T = training.batch_size, config.context_length
-    step = _train_step(config, training)
+    step = train_step(config, training)
     starts = mx.random.randint(0, _TEXT_TOKENS - T - 1, (B,))
     mx.eval(starts)
 
@@ -155,12 +155,12 @@ def _training_step(config: GPTConfig, training: TrainConfig) -> Workload:
     return Workload(lambda: mx.eval(step(starts), step.state), graph, B * T, cost)
 
 
-def _train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
+def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
     """The trainer's step on a new model and a random text."""
     model = GPT(config)
     optimizer = GroupedOptimizer(model, training, config.n_heads)
     optimizer.schedule(1e-3)
-    tokens = np.array(_random_tokens(config, _TEXT_TOKENS))
+    tokens = np.array(random_tokens(config, _TEXT_TOKENS))
     objective = batches.EveryToken(batches.ResidentTokens(tokens, config.context_length))
     step = TrainStep(model, optimizer, objective, training)
     mx.eval(step.state)
@@ -170,8 +170,8 @@ def _train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
 def _forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
     """The losses of one batch, as validation computes them."""
     B, T = training.batch_size, config.context_length
-    model = _eval_model(config)
-    windows = _random_tokens(config, B * (T + 1)).reshape(B, T + 1)
+    model = eval_model(config)
+    windows = random_tokens(config, B * (T + 1)).reshape(B, T + 1)
     shards = windows.split(num_shards(B))
     mx.eval(windows, shards)
     return Workload(
@@ -184,8 +184,8 @@ def _forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
 
 def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
     """One text, token by token, with the cache: the likeliest token each time."""
-    model = _eval_model(config)
-    n_prompt, new = _decoded_lengths(config)
+    model = eval_model(config)
+    n_prompt, new = decoded_lengths(config)
     prompt = [i % config.vocab_size for i in range(n_prompt)]
 
     def run() -> None:
@@ -204,18 +204,18 @@ def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
     return Workload(run, graph, new, model_cost(config).multiply_adds)
 
 
-def _decoded_lengths(config: GPTConfig) -> tuple[int, int]:
+def decoded_lengths(config: GPTConfig) -> tuple[int, int]:
     """Tokens of the prompt, and new tokens."""
-    prompt = min(_PROMPT_TOKENS, config.context_length // 2)
-    return prompt, min(_NEW_TOKENS, config.context_length - prompt)
+    prompt = min(PROMPT_TOKENS, config.context_length // 2)
+    return prompt, min(NEW_TOKENS, config.context_length - prompt)
 
 
-def _random_tokens(config: GPTConfig, count: int) -> mx.array:
+def random_tokens(config: GPTConfig, count: int) -> mx.array:
     """A text of random tokens."""
     return mx.random.randint(0, config.vocab_size, (count,)).astype(mx.uint32)
 
 
-def _eval_model(config: GPTConfig) -> GPT:
+def eval_model(config: GPTConfig) -> GPT:
     """A new model in evaluation mode."""
     model = GPT(config)
     model.eval()

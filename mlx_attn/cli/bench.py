@@ -54,7 +54,7 @@ def bench(
 
     given = {key: value for key, value in given.items() if value is not None}
     works = part or (_WORKS[:1] if scaling else _WORKS)
-    setups = _setups_of(preset, variants, scaling, given)
+    setups = setups_of(preset, variants, scaling, given)
     measured: list[speed.Measurement] = []
     for rows in _by_work(speed.bench(setups, works, seconds)):
         measured += rows
@@ -67,7 +67,7 @@ def bench(
         click.echo(f"wrote {file}", err=True)
 
 
-def _setups_of(
+def setups_of(
     preset: str, variants: str, scaling: str | None, given: Mapping[str, Any]
 ) -> dict[str, "speed.Setup"]:
     """What the options ask to measure; names on stderr the variants that are left out, and why."""
