@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlx_attn.cli.main import INTERRUPTED, check_environment
+from mlx_attn.cli.main import INTERRUPTED
+from mlx_attn.cli.options import check_environment
 from mlx_attn.cli.processes import connect, prefix_errors
 
 if TYPE_CHECKING:

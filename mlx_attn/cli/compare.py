@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from mlx_attn.cli.main import INTERRUPTED, check_environment
-from mlx_attn.cli.options import TRAIN_OPTIONS, Section, SectionedCommand, plugin_option
+from mlx_attn.cli.main import INTERRUPTED
+from mlx_attn.cli.options import (
+    TRAIN_OPTIONS,
+    Section,
+    SectionedCommand,
+    check_environment,
+    plugin_option,
+)
 from mlx_attn.cli.processes import connect, prefix_errors
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """The command line: its group of lazily imported commands, settings from files, and Ctrl-C."""
 
-import difflib
 import errno
 import importlib
 import io
@@ -63,17 +62,6 @@ def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
 
 TIMEOUT = "MLX_ATTN_RANK_TIMEOUT"
 """Environment variable: seconds that one rank waits for another that says nothing."""
-
-
-def check_environment() -> None:
-    """Refuse misspelt variables: a setting that is silently ignored is worse than none."""
-    from mlx_attn.cli.options import VARIABLES as known
-
-    for name in sorted(os.environ):
-        if name.startswith(PREFIX) and name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-            hint = f": did you mean {close[0]}?" if close else ": unset it"
-            raise ConfigError(f"unknown environment variable {name}{hint}")
 
 
 _TABLES = ("model", "training", "text")

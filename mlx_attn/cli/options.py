@@ -4,6 +4,7 @@ Every option is None unless given, by flag or by an environment variable MLX_ATT
 layers below it show through.
 """
 
+import difflib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -16,6 +17,7 @@ from click.shell_completion import CompletionItem
 from mlx_attn.attention import config as attention
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.cli.main import PREFIX
+from mlx_attn.errors import ConfigError
 from mlx_attn.model import config as model
 from mlx_attn.model.config import PRESETS
 from mlx_attn.sampling.config import SamplerConfig
@@ -234,3 +236,12 @@ VARIABLES: frozenset[str] = frozenset(
     )
 )
 """Every environment variable that is read; a test compares them with the commands' options."""
+
+
+def check_environment() -> None:
+    """Refuse misspelt variables: a setting that is silently ignored is worse than none."""
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in VARIABLES:
+            close = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.8)
+            hint = f": did you mean {close[0]}?" if close else ": unset it"
+            raise ConfigError(f"unknown environment variable {name}{hint}")

@@ -17,11 +17,10 @@ from click.core import ParameterSource
 from mlx_attn.cli.main import (
     INTERRUPTED,
     StopRequested,
-    check_environment,
     graceful_interrupt,
     read_settings,
 )
-from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
+from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand, check_environment
 from mlx_attn.cli.processes import connect, prefix_errors
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.plugins import used_plugins
@@ -30,7 +29,6 @@ from mlx_attn.training.config import RESUMABLE, Settings, layer_from, resolve, s
 if TYPE_CHECKING:
     from mlx_attn.runs import Run
     from mlx_attn.text.corpus import Corpus
-    from mlx_attn.text.tokenizers import Tokenizer
     from mlx_attn.training.distributed import Distributed
     from mlx_attn.training.replicas import Replica
     from mlx_attn.training.show import Display
@@ -373,12 +371,14 @@ def _at_terminal() -> bool:
 
 def _check_same_text(run: "Run", corpus: "Corpus") -> None:
     """Refuse to resume a run on another text."""
+    from mlx_attn.text.tokenizers import vocabulary
+
     if corpus.digest != run.settings.get("digest"):
         raise RunError(
             f"{run.path} was trained on another text than {corpus.name} holds now: name the old "
             "one with --data, or train a new run"
         )
-    if _vocabulary(run.load_tokenizer()) != _vocabulary(corpus.tokenizer):
+    if vocabulary(run.load_tokenizer()) != vocabulary(corpus.tokenizer):
         raise RunError(
             f"{run.path} has another vocabulary than {corpus.name} gets now, perhaps from another "
             "version of sentencepiece: train a new run"
@@ -388,16 +388,13 @@ def _check_same_text(run: "Run", corpus: "Corpus") -> None:
 def _init_from(start: "Run", corpus: "Corpus", trainer: "Trainer") -> None:
     """Give the trainer the weights of another run, in the form that it trains."""
     from mlx_attn.convert.model import starting_point
+    from mlx_attn.text.tokenizers import vocabulary
 
-    if _vocabulary(start.load_tokenizer()) != _vocabulary(corpus.tokenizer):
+    if vocabulary(start.load_tokenizer()) != vocabulary(corpus.tokenizer):
         raise RunError(
             f"{start.path} has another vocabulary than {corpus.name} gets: train on its own text"
         )
     trainer.start_from(starting_point(start.load_model(), trainer.model.config))
-
-
-def _vocabulary(tokenizer: "Tokenizer") -> list[bytes]:
-    return [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
 
 
 def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Path:

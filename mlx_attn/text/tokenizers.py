@@ -98,3 +98,8 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: the tokenizer is damaged ({error}); make it again") from error
+
+
+def vocabulary(tokenizer: Tokenizer) -> list[bytes]:
+    """The bytes of every token."""
+    return [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
