@@ -159,9 +159,6 @@ def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return environment, flags
 
 
-# One training.
-
-
 def _train_one(
     settings: Settings,
     target: "RunTarget",
@@ -246,9 +243,6 @@ def _interruptible(
         click.get_current_context().exit(INTERRUPTED)
 
 
-# Several seeds side by side, each in a run of its own inside of one directory.
-
-
 def _train_seeds(
     settings: Settings, n: int, target: "RunTarget", start: "Run | None", output: OutputOptions
 ) -> None:
@@ -314,9 +308,6 @@ def _show_and_train_seeds(
         replicas,
         display,
     )
-
-
-# Setup: the text, the trainer, the run directory.
 
 
 def _new_trainer(

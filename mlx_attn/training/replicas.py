@@ -84,11 +84,7 @@ def replicas_of(settings: Sequence[Settings], corpus: Corpus) -> list[Replica]:
 
 
 def with_seeds(settings: Settings, count: int) -> list[Settings]:
-    """The settings with their own seed and those after it.
-
-    Raises:
-        ConfigError: There are not that many seeds.
-    """
+    """The settings with their own seed and those after it."""
     first = settings.training.seed
     recipes = [replace(settings.training, seed=first + i) for i in range(count)]
     return [replace(settings, training=recipe) for recipe in recipes]
@@ -270,15 +266,10 @@ WORTH_IT = 1.2
 def step_times(
     settings: Sequence[Settings], corpus: Corpus, rounds: int = ROUNDS
 ) -> tuple[float, float]:
-    """Seconds of one step of all: in turn, and together; the best of each kind.
+    """Seconds of one step of all: in turn, and together; the best of some rounds.
 
-    Trains throw-away models for a few steps. The state of MLX's random numbers is not kept, so this
-    is to be called before the models of a training are made.
-
-    Args:
-        settings: Of the replicas, as for `replicas_of`.
-        corpus: What they train on.
-        rounds: Steps of each kind that are timed, alternating, after one that compiles.
+    Trains throw-away models, and moves MLX's random state: to be called before a training's own
+    models are made.
     """
     kinds: list[tuple[Launch, list[Replica]]] = [
         (launch, replicas_of(settings, corpus)) for launch in (in_turn, Together())
@@ -318,9 +309,6 @@ def train_replicas(
         replicas: Their run directories are kept up to date.
         launch: Takes a step of each: `Together()` or `in_turn`.
         should_stop: Asked before every step; when it says so, all are saved and end.
-
-    Raises:
-        RunError: The disk cannot be written.
     """
     mx.reset_peak_memory()
     monitors = {replica: Monitor(replica) for replica in replicas}
