@@ -32,7 +32,7 @@ import mlx.optimizers as optim
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.config import MAPS, VARIANTS, AttentionConfig
 from mlx_attn.attention.layer import maps_of
 from mlx_attn.bench import show, speed
 from mlx_attn.bench.speed import MedianIQR, Setup, Timed, Timing
@@ -40,6 +40,7 @@ from mlx_attn.cli import bench as command_line
 from mlx_attn.cli.info import machine_facts
 from mlx_attn.cli.options import SectionedCommand
 from mlx_attn.cpu import cross_entropy, num_shards, parallel_map
+from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import BLOCKS, GPTConfig, config_from
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import TrainConfig
@@ -103,8 +104,23 @@ def _attention_products(
         yield Product(B * H, T_q, C, D)
 
 
+_FORMS = [variant for variant in VARIANTS.values() if variant.group == "forms"]
+_COUNTED = {name: {getattr(form, name) for form in _FORMS} for name in MAPS}
+
+
 def products_of(kind: str, config: GPTConfig, B: int) -> Counter[Product]:
-    """The products of one step: training and forward passes read a batch, decoding one token."""
+    """The products of one step: training and forward passes read a batch, decoding one token.
+
+    Raises:
+        ConfigError: A choice of the maps is not one of the forms, whose products alone are counted.
+    """
+    words = {name: getattr(config, name) for name in MAPS}
+    for name, word in words.items():
+        if word not in _COUNTED[name]:
+            raise ConfigError(
+                f"the floor of {name}={word} is not counted: leave it out, or time it with "
+                "mlx-attn bench"
+            )
     if kind != "decode":
         return model_products(config, B, config.context_length, config.context_length)
     prompt, new = speed.decoded_lengths(config)
