@@ -211,6 +211,12 @@ class AttentionConfig:
             return tuple(choice_of("logits", word) for word in words.split("+") if word != "none")
         return (choice_of(map_name, words),)
 
+    @property
+    def is_affine(self) -> bool:
+        """Whether its maps have matrices: score, value and output are linear up to a bias."""
+        maps = ("score", "value", "output")
+        return all(choice.affine for name in maps for choice in self.choices(name))
+
     def slopes(self) -> tuple[float, ...]:
         """ALiBi's slope of every head."""
         if self.alibi_slopes == "heads":

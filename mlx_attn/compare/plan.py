@@ -224,7 +224,9 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     rates = {key: getattr(training, key) * lr_scale for key in ("lr", "min_lr", "muon_lr")}
     # Between, a text is only glanced at; of a task it matters when it is solved.
     evaluated = every if settings.text.data in TASKS else 0
-    reports = {"eval_every": evaluated, "track": every, "log_every": every}
+    # Heads whose maps are not affine have no matrices whose ranks could be followed.
+    affine = settings.model_config(settings.model.get("vocab_size", 256)).attention().is_affine
+    reports = {"eval_every": evaluated, "track": every if affine else 0, "log_every": every}
     recipe = replace(training, seed=seed, **rates, **reports).as_dict()
     flat = {"preset": settings.preset, **settings.model, **recipe, **asdict(settings.text)}
     return Trial(arm, flat, lr_scale, text, plugins=used_plugins(settings.model))

@@ -57,6 +57,11 @@ def test_the_same_command_trains_nothing_twice(compare, workshop):
     assert second["budgets"] == first["budgets"]
 
 
+def test_reference_arms_and_arms_without_matrices_are_compared(compare):
+    found = json.loads(compare("--variants=standard,scores-off,gated", "--json").stdout)
+    assert found["budgets"][0]["verdicts"].keys() == {"scores-off", "gated"}
+
+
 def test_the_plan_trains_nothing(compare, workshop):
     result = compare("--dry-run", "--tune")
     assert "standard, no-query" in result.stdout
