@@ -41,6 +41,12 @@ def config(**choices: Any) -> AttentionConfig:
         ({"score": "collaborative", "value": "key"}, "value=key needs a key per head"),
         ({"output": "merged", "value": "identity"}, "it needs value=linear"),
         ({"output": "merged", "n_kv_heads": 2}, "as many value heads"),
+        ({"score": "latent", "value": "latent", "position": "rope"}, "cannot be rotated"),
+        ({"score": "latent"}, "share one latent"),
+        ({"value": "bank"}, "set vocab_size"),
+        ({"output": "hadamard", "d_in": 22, "d_out": 22, "n_heads": 2}, "no Hadamard matrix"),
+        ({"score": "paired"}, "needs output=differential"),
+        ({"position": "alibi", "alibi_slopes": "1,2"}, "4 numbers with commas"),
     ],
     ids=str,
 )

@@ -37,6 +37,8 @@ def loss(model: GPT, tokens: mx.array) -> float:
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("position", POSITIONS)
 def test_cached_logits_are_those_of_the_full_pass(variant, block, position):
+    if (variant, position) == ("mla", "rope"):
+        pytest.skip("a latent cannot be rotated: refused, see test_attention_config")
     model = GPT(config(position=position, start="book", **BLOCKS[block], **VARIANTS[variant].maps))
     caches = model.new_caches()
     parts = [model(TOKENS[:, :5], caches)]

@@ -12,7 +12,7 @@ from mlx_attn.attention.analysis import qk_circuit
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.attention.layer import merge_query_key
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.config import config_from
 from mlx_attn.model.gpt import GPT, attention_inputs
 from mlx_attn.runs import Run, create_run, open_run
 from mlx_attn.text.corpus import Corpus, prepare
@@ -70,7 +70,7 @@ def test_without_being_asked_nothing_is_tracked(corpus):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_has_its_numbers_per_layer_and_head_or_is_refused(corpus, variant):
-    if not GPTConfig(**VARIANTS[variant].maps).attention().is_affine:
+    if not config_from(VARIANTS[variant].maps).attention().is_affine:
         with pytest.raises(ConfigError, match="is not affine in x"):
             tracked(trainer(corpus, track=6, variant=variant))
         return
