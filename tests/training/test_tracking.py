@@ -12,7 +12,7 @@ from mlx_attn.attention.analysis import qk_circuit
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.attention.layer import merge_query_key
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.config import config_from
+from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, attention_inputs
 from mlx_attn.runs import Run, create_run, open_run
 from mlx_attn.text.corpus import Corpus, prepare
