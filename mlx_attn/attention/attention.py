@@ -1,4 +1,4 @@
-"""Causal attention, top to bottom: positions, cache, the weighted sum, cache layouts, `Attention`.
+"""Causal attention, top to bottom: positions, the weighted sum, cache layouts, `Attention`.
 
     score_h(i, j) = scale * x_i S_h x_j^T
     head_h        = softmax(score_h + causal mask) x V_h
@@ -25,6 +25,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
+from mlx_attn.attention.cache import AttentionCache, Kept
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry, Keys, MapWeights, Queries, Values, merge_heads
 from mlx_attn.cpu import attention_cpu, on_linux_cpu
@@ -37,7 +38,6 @@ VECTOR_ROWS = 32
 
 Heads = Float[mx.array, "B H T_q D"]
 Bias = Float[mx.array, "*heads T_q T_k"] | None
-Kept = tuple[Float[mx.array, "_ _ _ _"], ...]
 
 
 # Positions inside attention. Learned positions are added to the input by the model.
@@ -72,77 +72,6 @@ def causal_mask(T_q: int, T_k: int, window: int = 0) -> Float[mx.array, "T_q T_k
     query, key = mx.arange(T_k - T_q, T_k)[:, None], mx.arange(T_k)[None, :]
     seen = (key <= query) & (key > query - window) if window else key <= query
     return mx.where(seen, 0.0, -mx.inf)
-
-
-# The cache: one growing buffer per array that a layout keeps.
-
-
-class AttentionCache:
-    """The kept arrays of one attention layer, [B, heads, T, width] each.
-
-    `offset` is the number of tokens read, which is the position of the next one.
-
-    Args:
-        window: Tokens that a query sees, itself included: older ones are dropped. 0: all are held.
-    """
-
-    STEP = 256
-    """Tokens that buffers grow by: growing by one would copy everything every time."""
-
-    def __init__(self, window: int = 0):
-        self.window = window
-        self.offset = self.dropped = 0
-        self._buffers: list[mx.array] = []
-
-    def extend(self, arrays: Kept) -> Kept:
-        """Append the arrays of new tokens; return those of all tokens."""
-        if not self._buffers:
-            self._buffers = [_empty(array, 0) for array in arrays]
-        held = self.offset - self.dropped
-        if self.window and held >= self.window + self.STEP:
-            held = self._drop(held)
-        end = held + arrays[0].shape[2]
-        for i, array in enumerate(arrays):
-            if end > self._buffers[i].shape[2]:
-                room = _empty(array, -(-end // self.STEP) * self.STEP - held)
-                kept = self._buffers[i][:, :, :held]
-                self._buffers[i] = mx.concatenate([kept, room], axis=2)
-            self._buffers[i][:, :, held:end] = array
-        self.offset = self.dropped + end
-        return tuple(buffer[:, :, :end] for buffer in self._buffers)
-
-    def _drop(self, held: int) -> int:
-        """Keep the last tokens that the next query can see, one copy every STEP tokens."""
-        keep = self.window - 1
-        self._buffers = [mx.contiguous(b[:, :, held - keep : held]) for b in self._buffers]
-        self.dropped += held - keep
-        return keep
-
-    def trim(self, length: int) -> None:
-        """Forget all but the first `length` tokens, of which a window may have dropped some."""
-        if length < min(self.offset, self.dropped + max(self.window - 1, 0)):
-            self._buffers, self.offset, self.dropped = [], 0, 0
-        self.offset = min(self.offset, length)
-
-    @property
-    def state(self) -> list[mx.array]:
-        """The buffers themselves, for `mx.eval`."""
-        return self._buffers
-
-    @property
-    def floats_per_token(self) -> int:
-        """Numbers kept for each token of one sequence."""
-        return sum(buffer.shape[1] * buffer.shape[3] for buffer in self._buffers)
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes kept for each token of one sequence."""
-        return sum(b.shape[1] * b.shape[3] * b.itemsize for b in self._buffers)
-
-
-def _empty(like: mx.array, length: int) -> mx.array:
-    B, heads, _, width = like.shape
-    return mx.zeros((B, heads, length, width), like.dtype)
 
 
 # The weighted sum of values. Three paths give the same numbers.
@@ -233,9 +162,9 @@ class KeyValueLayout:
         key = a.normalize_and_rotate(k, offset)
         return (key,) if v is key else (key, v)
 
-    def attend(self, a: "Attention", q: Queries, kept: Kept, *more: mx.array) -> Heads:
-        """The heads of the last T_q tokens over all kept ones; `more` is what hooks keep."""
-        return a.attend(a, q, kept[0], kept[-1], *more)
+    def attend(self, a: "Attention", q: Queries, kept: Kept, offset: int, *more: mx.array) -> Heads:
+        """The heads of queries from position `offset` on; `more` is what hooks keep."""
+        return a.attend(a, a.normalize_and_rotate(q, offset), kept[0], kept[-1], *more)
 
 
 class InputLayout:
@@ -247,9 +176,10 @@ class InputLayout:
         """The input, as one head."""
         return (x[:, None],)
 
-    def attend(self, a: "Attention", q: Queries, kept: Kept, *more: mx.array) -> Heads:
-        """The heads, in the cheaper one of two exact forms."""
+    def attend(self, a: "Attention", q: Queries, kept: Kept, offset: int, *more: mx.array) -> Heads:
+        """The heads, in the cheaper one of two exact forms; the oldest kept token is position 0."""
         x, k = merge_heads(kept[0]), a.normalize_and_rotate(kept[0], 0)
+        q = a.normalize_and_rotate(q, x.shape[1] - q.shape[2])
         if project_values_first(a.config, q.shape[2], x.shape[1], a.has_dropout):
             return a.attend(a, q, k, a.value(x, k), *more)
         after = a.maps.value.after
@@ -304,12 +234,13 @@ class Attention(MapWeights):
 
     def __init__(self, config: AttentionConfig):
         super().__init__(config)
-        keeps = {self.maps.score.cache, self.maps.value.cache} - {"kv"}
-        self.layout = LAYOUTS[keeps.pop() if keeps else "kv"]
+        own = {self.maps.score.cache, self.maps.value.cache} - {"kv"}
+        self.layout = LAYOUTS[max(own, default="kv")]
         if learned := config.position == "alibi" and config.alibi_slopes == "learned":
             self.log_slopes = mx.log(mx.array(config.slopes()))
         hooked = learned or config.logits != "none" or config.mixing != "softmax"
         self.attend = explicit_attention if hooked else fastest_attention
+        self.reads_in_order = hooked or config.position == "alibi" or bool(own)
         self.normalize: Callable[..., mx.array] = unit_rms if config.qk_norm else lambda y: y
         self.rotate = rope if config.position == "rope" else lambda y, offset: y
         self.dropout = nn.Dropout(config.drop_rate)
@@ -332,9 +263,9 @@ class Attention(MapWeights):
         more = self.remembered(x)
         kept = (*self.layout.append(self, x, k, offset, carry), *more)
         if cache is not None:
-            kept = cache.extend(kept)
+            kept = cache.extend(kept, self.reads_in_order)
         own, more = kept[: len(kept) - len(more)], kept[len(kept) - len(more) :]
-        heads = self.layout.attend(self, self.normalize_and_rotate(q, offset), own, *more)
+        heads = self.layout.attend(self, q, own, offset, *more)
         return self.output(heads, x)  # [B, H, T, D] -> [B, T, d_out]
 
     def remembered(self, x: Float[mx.array, "B T C"]) -> Kept:

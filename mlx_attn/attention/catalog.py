@@ -155,6 +155,21 @@ _PAPERS = (
         summary="the difference of two softmaxes over the same keys and values",
     ),
     Variant(
+        name="sliding-window",
+        window=32,
+        formula="w_h(i, j) = 0 where i - j >= window",
+        summary="a token sees the last 32 tokens alone, and no more are cached; --window N",
+        source="Longformer, arXiv:2004.05150",
+    ),
+    Variant(
+        name="local-global",
+        window=32,
+        global_every=2,
+        formula="w_h(i, j) = 0 where i - j >= window, in every other layer",
+        summary="layers with a window of 32 and layers that see all, in turn; --global-every K",
+        source="Gemma 2, arXiv:2408.00118",
+    ),
+    Variant(
         name="forgetting",
         logits="forget",
         formula="s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",

@@ -263,6 +263,7 @@ def _require(condition: bool, message: str) -> None:
 class Variant:
     """A choice for each map of attention, and its formula in the field's letters.
 
+    `window` and `global_every` are sizes to begin with, `source` a paper where no choice names it.
     The command line's choices, the README's table, the documentation and the parametrised tests all
     read these rows; nothing else lists variants.
     """
@@ -273,14 +274,23 @@ class Variant:
     output: str = "linear"
     logits: str = "none"
     mixing: str = "softmax"
+    window: int = 0
+    global_every: int = 0
     formula: str
     summary: str
+    source: str = ""
     group: str = "yours"
 
     @property
     def maps(self) -> dict[str, str]:
         """Its choices as configuration keys."""
         return {name: getattr(self, name) for name in MAPS}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that it sets: its choices, and the windows of its layers where it has any."""
+        windows = {"window": self.window, "global_every": self.global_every}
+        return {**self.maps, **(windows if self.window else {})}
 
 
 VARIANTS: dict[str, Variant] = {}

@@ -26,6 +26,7 @@ choice("mixing", "softmax", "w_h = softmax(s_h)")(lambda a, s: softmax(s))
     "logits",
     "temperature",
     "s_h = e^t_h score_h",
+    source="the trained scale of query-key normalization, arXiv:2010.04245, one per head",
     weights={"log_temperature": lambda c: mx.zeros((c.n_heads,))},
 )
 def temperature(a: MapWeights, s: Scores) -> Scores:
@@ -82,7 +83,7 @@ def forget(a: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]) ->
 # Mixing: from logits, -inf where a key comes later, to attention weights.
 
 
-@choice("mixing", "uniform", "w_h(i, j) = 1 / i", affine=False)
+@choice("mixing", "uniform", "w_h(i, j) = 1 / i", source="a reference arm", affine=False)
 def uniform(a: MapWeights, s: Scores) -> Scores:
     """The mean of the past: attention that looks at nothing in particular."""
     seen = (s > -mx.inf).astype(mx.float32)

@@ -32,6 +32,7 @@ from mlx_attn.attention.layer import (
     "score",
     "off",
     "score_h = 0",
+    source="a reference arm",
     shape=lambda c: (1, 2),
     affine=False,
 )
@@ -79,6 +80,12 @@ def latent_score(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, K
     return q @ up_key, a["W_latent"](x)[:, None]
 
 
+_PAIRED = (
+    "score=paired makes two queries for each head and output=differential subtracts them, so each "
+    "needs the other: use --variant differential, or neither"
+)
+
+
 @choice(
     "score",
     "paired",
@@ -91,9 +98,7 @@ def latent_score(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, K
     shape=lambda c: (c.n_kv_heads, c.head_dim),
     queries_per_head=2,
     affine=False,
-    refuses=lambda c: (
-        "" if c.output == "differential" else "score=paired needs output=differential"
-    ),
+    refuses=lambda c: "" if c.output == "differential" else _PAIRED,
 )
 def paired(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     """Two queries for each head, which share its key and its value."""
@@ -279,7 +284,7 @@ def head_gated_output(
         "W_lambda": draw(c.n_heads, c.d_in),
     },
     affine=False,
-    refuses=lambda c: "" if c.score == "paired" else "output=differential needs score=paired",
+    refuses=lambda c: "" if c.score == "paired" else _PAIRED,
 )
 def differential_output(
     a: MapWeights, heads: Float[mx.array, "B twoH T D"], x: Float[mx.array, "B T C"]

@@ -319,7 +319,7 @@ def variant_setups(
     for name in variants:
         variant = find_variant(name)
         try:
-            setups[variant.name] = config_from({**model, **variant.maps}), training
+            setups[variant.name] = config_from({**model, **variant.settings}), training
         except ConfigError as error:
             refused[variant.name] = str(error)
     return setups, refused

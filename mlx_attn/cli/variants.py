@@ -46,7 +46,13 @@ def variants(
     model = resolve({"preset": preset, **given}).model
     model = {"vocab_size": find_preset(preset).vocab_size, **model}
     length = tokens or config_from(model).context_length
-    rows = [_row(name, model, length, batch * _BYTES[dtype]) for name in VARIANTS]
+    # The windows that were asked for win over those of a variant.
+    windows = {key: given[key] for key in ("window", "global_every") if key in given}
+
+    def row(name: str) -> dict[str, Any]:
+        return _row(name, {**model, **VARIANTS[name].settings, **windows}, length, batch, dtype)
+
+    rows = [row(name) for name in VARIANTS]
     if as_json:
         click.echo(json.dumps({"preset": preset, "variants": rows}, indent=1))
     else:
@@ -54,18 +60,16 @@ def variants(
         stdout_console().print(_table(rows, f"preset {preset}, {shape}"))
 
 
-def _row(name: str, model: dict[str, Any], tokens: int, bytes_each: int) -> dict[str, Any]:
+def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) -> dict[str, Any]:
     """A variant with its cost, or with the reason why these sizes do not allow it."""
-    from mlx_attn.model.gpt import model_cost
+    from mlx_attn.model.gpt import cache_bytes, model_cost
 
     variant = VARIANTS[name]
     row = {key: getattr(variant, key) for key in ("name", "group", "formula", "summary")}
     try:
-        config = config_from({**model, **variant.maps})
+        config = config_from(model)
         cost = asdict(model_cost(config))
-        windows = (config.attention(layer).window or tokens for layer in range(config.n_layers))
-        held = sum(min(window, tokens) for window in windows) / config.n_layers
-        cost["cache_bytes"] = int(cost["cache_floats"] * held * bytes_each)
+        cost["cache_bytes"] = cache_bytes(config, tokens, _BYTES[dtype], batch)
         return {**row, "cost": cost, "reason": None}
     except ConfigError as error:
         return {**row, "cost": None, "reason": str(error)}

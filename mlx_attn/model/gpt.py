@@ -5,6 +5,7 @@ numbers does. For a few, outside of training, the norm is compiled into four; ML
 compiler makes, so that this is done once for each width.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -16,7 +17,8 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
-from mlx_attn.attention.attention import Attention, AttentionCache
+from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.cache import AttentionCache
 from mlx_attn.attention.layer import Carry, Initializer, uniform_init
 from mlx_attn.cpu import gelu, is_compiled
 from mlx_attn.errors import ConfigError
@@ -277,15 +279,23 @@ class ModelCost:
 
 def model_cost(config: GPTConfig) -> ModelCost:
     """Count a model of this configuration; nothing of its size is allocated."""
-    attention = attention_cost(config.attention())
+    layers = Counter(config.attention(layer) for layer in range(config.n_layers))
+    attention = [(n, attention_cost(layer)) for layer, n in layers.items()]
     feed_forward = 2 * config.emb_dim * config.hidden_dim
     head = config.emb_dim * config.vocab_size
     return ModelCost(
         parameters=count_parameters(GPT(config)),
-        attention_parameters=config.n_layers * attention.parameters,
-        multiply_adds=config.n_layers * (attention.multiply_adds + feed_forward) + head,
-        cache_floats=config.n_layers * attention.cache_floats,
+        attention_parameters=sum(n * cost.parameters for n, cost in attention),
+        multiply_adds=sum(n * (cost.multiply_adds + feed_forward) for n, cost in attention) + head,
+        cache_floats=sum(n * cost.cache_floats for n, cost in attention),
     )
+
+
+def cache_bytes(config: GPTConfig, tokens: int, itemsize: int, batch: int = 1) -> int:
+    """Bytes in the caches of all layers after so many tokens; a window bounds its layer's."""
+    layers = [config.attention(layer) for layer in range(config.n_layers)]
+    held = sum(min(layer.window or tokens, tokens) for layer in layers)
+    return attention_cost(layers[0]).cache_floats * held * itemsize * batch
 
 
 def attention_inputs(

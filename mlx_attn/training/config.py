@@ -221,7 +221,12 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
     Raises:
         ConfigError: A key or a value cannot work.
     """
-    layers = tuple(expanded(layer) for layer in layers)
+    named = max((i for i, layer in enumerate(layers) if "variant" in layer), default=0)
+    # A variant replaces all of one below it, its windows too.
+    layers = tuple(
+        expanded({k: v for k, v in layer.items() if k != "variant" or i == named})
+        for i, layer in enumerate(layers)
+    )
     preset, lowest = _lowest(_join(layers))
     merged = _join((lowest, *layers))
     text = keys_of(TextConfig)
@@ -260,14 +265,20 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
     if "block" in plain:
         short |= find_row(BLOCKS, plain.pop("block"), "block")
     if "variant" in plain:
-        short |= find_variant(plain.pop("variant")).maps
+        short |= find_variant(plain.pop("variant")).settings
     return {**short, **plain}
 
 
 def variant_name(model: Mapping[str, Any]) -> str:
-    """The row of the table with these maps, or the maps themselves where there is none."""
+    """The row of the table with these maps, or the maps themselves where there is none.
+
+    Of rows with the same maps it is the one with windows in the same layers, if there is one.
+    """
     maps = {key: model.get(key, default) for key, default in MAPS.items()}
-    names = [name for name, variant in VARIANTS.items() if variant.maps == maps]
+    windows = [bool(model.get(key)) for key in ("window", "global_every")]
+    rows = [variant for variant in VARIANTS.values() if variant.maps == maps]
+    rows.sort(key=lambda row: [bool(row.window), bool(row.global_every)] != windows)
+    names = [row.name for row in rows]
     words = [word for key, word in maps.items() if key in _ALWAYS_NAMED or word != MAPS[key]]
     return names[0] if names else "+".join(words)
 

@@ -77,7 +77,7 @@ def test_every_variant_is_made_of_known_choices():
 
 
 def test_no_two_variants_are_the_same():
-    maps = [tuple(variant.maps.values()) for variant in VARIANTS.values()]
+    maps = [tuple(variant.settings.items()) for variant in VARIANTS.values()]
     assert len(set(maps)) == len(maps)
 
 

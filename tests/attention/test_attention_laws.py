@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import attention_cost
-from mlx_attn.attention.attention import Attention, AttentionCache, MultiHeadAttention
+from mlx_attn.attention.attention import Attention, MultiHeadAttention
+from mlx_attn.attention.cache import AttentionCache
 from mlx_attn.attention.config import POSITIONS, VARIANTS, AttentionConfig
 
 C, T = 24, 12

@@ -6,20 +6,30 @@
 import json
 from pathlib import Path
 
+# Before MLX, because it loads the BLAS.
+import mlx_attn  # noqa: F401
+
+# isort: split
+import mlx.core as mx
+import numpy as np
+
 from mlx_attn.attention.config import MAPS, VARIANTS, Choice, Variant
+from mlx_attn.convert.measure import float64_logits
+from mlx_attn.convert.model import convert
 from mlx_attn.convert.table import CONVERSIONS
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS, GPTConfig
-from mlx_attn.model.gpt import ModelCost, model_cost
+from mlx_attn.model.gpt import GPT, ModelCost, model_cost
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "variants.md"
 KEPT = {"kv": "key and value", "x": "the input x alone", "k": "the key, or the latent, alone"}
 PRESET = PRESETS["nano"]
+SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 2}
 
 
 def config_of(variant: Variant) -> GPTConfig:
-    return GPTConfig(**{"vocab_size": PRESET.vocab_size, **PRESET.model, **variant.maps})
+    return GPTConfig(**{"vocab_size": PRESET.vocab_size, **PRESET.model, **variant.settings})
 
 
 def choices_of(config: GPTConfig) -> list[Choice]:
@@ -36,29 +46,45 @@ def cost_line(cost: ModelCost, standard: ModelCost) -> str:
     return ", ".join(f"{ratio:.2f} x {word}" for ratio, word in zip(ratios, words, strict=True))
 
 
-def conversions_of(config: GPTConfig) -> str:
-    names = []
-    for name, conversion in CONVERSIONS.items():
+def random_model(variant: Variant) -> GPT:
+    """A small model of the variant, with every trained number away from where it starts."""
+    mx.random.seed(0)
+    model = GPT(GPTConfig(**{**SIZES, "latent_dim": 6, **variant.settings}))
+    model.apply(
+        lambda w: w + 0.2 * mx.random.normal(w.shape) if mx.issubdtype(w.dtype, mx.floating) else w
+    )
+    model.eval()
+    return model
+
+
+def conversions_of(variant: Variant) -> list[str]:
+    """What happens to a small random model of the variant: exact, with an error, or refused."""
+    model, (tokens, fitted) = random_model(variant), mx.random.randint(0, 16, (2, 16, 8))
+    logits, exact, near, refusals = float64_logits(model, tokens), [], [], []
+    for name in CONVERSIONS:
         try:
-            target = conversion.target(config)
-        except ConfigError:
+            converted = convert(model, name, tokens=fitted)
+        except ConfigError as error:
+            refusals.append(str(error))
             continue
-        if target != config:
-            names.append(f"`{name}` ({conversion.exact})")
-    return "; ".join(names) or "none: no identity covers it"
+        error = np.abs(logits - float64_logits(converted, tokens)).max()
+        (exact if error < 1e-4 else near).append(f"`{name}`")
+    reason = "" if exact or near else f"; {max(refusals, key=refusals.count)}"
+    lines = [f"- Converts exactly to: {', '.join(exact) or 'nothing' + reason}"]
+    return lines + ([f"- Converts with an error to: {', '.join(near)}"] if near else [])
 
 
 def findings_of(variant: str) -> str:
     files = sorted((ROOT / "docs" / "answers" / "findings").glob("*.json"))
     found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     claims = [
-        finding["claim"]
+        f"{finding['claim']} ({finding['answer']})"
         for finding in found
         for arms in list(finding["arms"].values())[:1]
         if variant in {arm["arm"] for arm in arms[1:]}
     ]
     if not claims:
-        return "not measured yet"
+        return "not measured"
     return f"{', '.join(claims)}: see [answers](answers.md) and the notice there"
 
 
@@ -70,6 +96,9 @@ def card(variant: Variant, standard: ModelCost) -> str:
     keeps = {choice.cache for choice in chosen if choice.map in ("score", "value")} - {"kv"}
     kept = KEPT[keeps.pop() if keeps else "kv"]
     more = ", and what its hook reads" if any(choice.remembers for choice in chosen) else ""
+    windowed = f" of the last {variant.window} tokens" if variant.window else ""
+    if every := variant.global_every:
+        windowed += f" in {every - 1} of {every} layers, of all in the other"
     lines = [
         f"### {variant.name}",
         "",
@@ -77,10 +106,10 @@ def card(variant: Variant, standard: ModelCost) -> str:
         "",
         f"    {variant.formula}",
         "",
-        f"- From: {'; '.join(sources) or 'algebra, or the control of another row'}",
+        f"- From: {variant.source or '; '.join(sources)}",
         f"- Costs, at preset nano, beside `standard`: {cost_line(model_cost(config), standard)}",
-        f"- Cached for each token: {kept}{more}",
-        f"- Converts to: {conversions_of(config)}",
+        f"- Cached for each token: {kept}{more}{windowed}",
+        *conversions_of(variant),
         f"- Findings: {findings_of(variant.name)}",
     ]
     return "\n".join(lines)
@@ -90,9 +119,9 @@ def page() -> str:
     standard = model_cost(config_of(VARIANTS["standard"]))
     head = (
         "# Variants\n\nEvery named variant: `mlx-attn train --variant NAME`. Costs at other sizes: "
-        "`mlx-attn variants`. A conversion's error is\nmeasured and printed when it is made; "
-        "[conversions](conversions.md) says when it is exact. Your own:\n"
-        "[your own variant](your-own-variant.md). This page is made by\n"
+        "`mlx-attn variants`. Conversions are those of a\nsmall model with random weights; "
+        "`convert` prints the error that it makes of yours, and [conversions](conversions.md) says\n"
+        "when it is none. Your own: [your own variant](your-own-variant.md). This page is made by\n"
         "`python tests/docs/test_variants_page.py`.\n"
     )
     parts = [head]

@@ -49,10 +49,22 @@ def test_budgets_of_one_layer_stand_side_by_side():
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_variant_is_its_three_maps(name):
-    settings = resolve({"variant": name})
-    assert {key: settings.model[key] for key in VARIANTS[name].maps} == VARIANTS[name].maps
+def test_a_variant_is_what_its_row_sets(name):
+    settings, row = resolve({"variant": name}), VARIANTS[name].settings
+    assert {key: settings.model[key] for key in row} == row
     assert settings.variant == name
+
+
+def test_a_variant_replaces_the_windows_of_one_below_it():
+    below = {"variant": "local-global"}
+    assert resolve(below, {"variant": "sliding-window"}).model["global_every"] == 0
+    assert resolve(below, {"variant": "standard"}).variant == "standard"
+    assert resolve({"window": 8}, {"variant": "standard"}).variant == "sliding-window"
+
+
+def test_the_windows_of_a_variant_can_be_changed():
+    settings = resolve({"variant": "local-global", "window": 8})
+    assert (settings.model["window"], settings.variant) == (8, "local-global")
 
 
 def test_a_map_named_beside_a_variant_replaces_that_map():
