@@ -74,7 +74,8 @@ _FORMS = (
         name="key-as-value",
         value="key",
         formula="v = k = x W_key",
-        summary="the key is used as the value, as in keyless attention: half the cache",
+        summary="the key is used as the value: half the cache; `keyless` is another name for it",
+        alias="keyless",
     ),
     Variant(
         name="merged-output",
@@ -98,6 +99,12 @@ _PAPERS = (
         value="latent",
         formula="c = x W_latent, k_h = c W_up_key_h, v_h = c W_up_value_h",
         summary="keys and values are read from one narrow latent, which alone is cached",
+    ),
+    Variant(
+        name="nonlinear-query",
+        score="nonlinear_query",
+        formula="q = (x + norm(gelu(norm(x) W_down) W_up)) / 2, k = x W_key",
+        summary="a narrow network beside x itself in the place of W_query, in as many weights",
     ),
     Variant(
         name="value-residual",

@@ -263,7 +263,8 @@ def _require(condition: bool, message: str) -> None:
 class Variant:
     """A choice for each map of attention, and its formula in the field's letters.
 
-    `window` and `global_every` are sizes to begin with, `source` a paper where no choice names it.
+    `window` and `global_every` are sizes to begin with, `source` a paper where no choice names it,
+    `alias` another name of the same function.
     The command line's choices, the README's table, the documentation and the parametrised tests all
     read these rows; nothing else lists variants.
     """
@@ -279,6 +280,7 @@ class Variant:
     formula: str
     summary: str
     source: str = ""
+    alias: str = ""
     group: str = "yours"
 
     @property
@@ -298,9 +300,10 @@ VARIANTS: dict[str, Variant] = {}
 
 
 def find_variant(name: str) -> Variant:
-    """The named variant; hyphens and underscores are the same.
+    """The variant of that name or alias; hyphens and underscores are the same.
 
     Raises:
         ConfigError: There is none of that name; the nearest name is suggested.
     """
-    return find_row(VARIANTS, name, "variant")
+    aliases = {row.alias: row for row in VARIANTS.values() if row.alias}
+    return find_row({**aliases, **VARIANTS}, name, "variant")

@@ -30,6 +30,7 @@ from mlx_attn.attention.layer import (
     product_std,
     split_heads,
 )
+from mlx_attn.cpu import gelu
 
 # Score maps.
 
@@ -116,6 +117,35 @@ def _merged_score_init(c: AttentionConfig, draw: Initializer) -> mx.array:
 def no_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     """The query is the head's own slice of x: S_h = I_h W_key_h^T."""
     return split_heads(x, a.config.n_heads), split_heads(a.W_key(x), a.config.n_kv_heads)
+
+
+@choice(
+    "score",
+    "nonlinear_query",
+    "q_h = (x + norm(gelu(norm(x) W_down) W_up))[slice h] / 2, k_h = x W_key_h",
+    source="Karbevski, arXiv:2603.13381",
+    weights={
+        "W_down": lambda c: nn.Linear(c.d_in, c.d_in // 2, bias=c.qkv_bias),
+        "W_up": lambda c: nn.Linear(c.d_in // 2, c.d_in, bias=c.qkv_bias),
+        "W_key": _key,
+        "norm_in": lambda c: nn.RMSNorm(c.d_in),
+        "norm_out": lambda c: nn.LayerNorm(c.d_in, bias=c.qkv_bias),
+    },
+    init=lambda c, draw: {
+        "W_down": draw(c.d_in // 2, c.d_in),
+        "W_up": draw(c.d_in, c.d_in // 2),
+        "W_key": draw(c.n_kv_heads * c.head_dim, c.d_in),
+    },
+    shape=_key_shape,
+    affine=False,
+    refuses=lambda c: _needs_slices("score=nonlinear_query", c.n_heads, c.head_dim, c),
+)
+def nonlinear_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+    """The mean of x and a narrow network of x: what no W_query could be, in as many weights."""
+    bent = a["norm_out"](a["W_up"](gelu(a["W_down"](a["norm_in"](x)))))
+    return split_heads((x + bent) / 2, a.config.n_heads), split_heads(
+        a.W_key(x), a.config.n_kv_heads
+    )
 
 
 @choice(
@@ -289,7 +319,7 @@ def identity_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Value
     "value",
     "key",
     "v_h = k_h",
-    source="Kayyam et al., arXiv:2606.04032",
+    source="Kayyam et al., arXiv:2606.04032; keyless attention, arXiv:2606.21848",
     shape=_value_shape,
     refuses=_needs_a_key_per_head,
 )

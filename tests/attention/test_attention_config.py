@@ -45,7 +45,7 @@ def config(**choices: Any) -> AttentionConfig:
         ({"score": "latent"}, "share one latent"),
         ({"value": "bank"}, "set vocab_size"),
         ({"output": "hadamard", "d_in": 22, "d_out": 22, "n_heads": 2}, "no Hadamard matrix"),
-        ({"score": "paired"}, "needs output=differential"),
+        ({"score": "paired"}, "use --variant differential"),
         ({"position": "alibi", "alibi_slopes": "1,2"}, "4 numbers with commas"),
     ],
     ids=str,

@@ -11,7 +11,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import AttentionCache
-from mlx_attn.attention.config import VARIANTS, AttentionConfig
+from mlx_attn.attention.config import VARIANTS, AttentionConfig, find_variant
 from mlx_attn.attention.layer import Carry
 
 C, T, H, D, V = 16, 9, 4, 4, 11
@@ -52,6 +52,16 @@ def sigmoid(y: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-y))
 
 
+def nonlinear(x: np.ndarray, w: Arrays) -> np.ndarray:
+    """The query of a narrow network beside x."""
+    y = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w["norm_in.weight"]
+    y = y @ w["W_down.weight"].T
+    y = y / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
+    y = y @ w["W_up.weight"].T
+    y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5)
+    return (x + y * w["norm_out.weight"]) / 2
+
+
 def split(y: np.ndarray, heads: int = H) -> np.ndarray:
     return y.reshape(2, T, heads, -1).transpose(0, 2, 1, 3)
 
@@ -74,7 +84,8 @@ def heads_of(variant: str, w: Arrays) -> np.ndarray:
         q = k = split(through("W_query"))
         v = split(through("W_value"))
     else:
-        q = split(through("W_query"), 2 * H if variant == "differential" else H)
+        q = nonlinear(x, w) if variant == "nonlinear-query" else through("W_query")
+        q = split(q, 2 * H if variant == "differential" else H)
         k = split(through("W_key"))
         table = split(w["value_table.weight"][tokens]) if "value_table.weight" in w else 0.0
         v = table if variant == "bank-of-values" else split(through("W_value"))
@@ -213,6 +224,20 @@ def test_the_cost_counts_parameters_and_cache(variant):
     trained = named_arrays(module.trainable_parameters()).values()
     assert cost.cache_floats == cache.floats_per_token
     assert cost.parameters == sum(array.size for array in trained)
+
+
+def test_keyless_attention_is_key_as_value():
+    """Values as keys, q = x W_query and k = v = x W_value (arXiv:2606.21848), is one function."""
+    module, x = layer("key-as-value", position="none"), inputs()[1]
+    w = numbers(module)
+    q, v = split(x @ w["W_query.weight"].T), split(x @ w["W_key.weight"].T)  # its W_value
+    s = SCALE * np.einsum("bhid,bhjd->bhij", q, v)
+    s = np.where(np.tril(np.ones((T, T))) == 1, s, -np.inf)
+    powers = np.exp(s - s.max(-1, keepdims=True))
+    heads = powers / powers.sum(-1, keepdims=True) @ v
+    y = heads.transpose(0, 2, 1, 3).reshape(2, T, C) @ w["out_proj.weight"].T
+    assert np.abs(np.array(run(module)) - y - w["out_proj.bias"]).max() < 1e-5
+    assert find_variant("keyless") is VARIANTS["key-as-value"]
 
 
 def test_the_latent_alone_is_cached():

@@ -35,7 +35,7 @@ def test_parameters_are_those_of_the_model_that_would_be_trained(run_command):
     rows = variants(run_command, "--preset", "macbook")["variants"]
     preset = PRESETS["macbook"]
     for row in rows:
-        maps = VARIANTS[row["name"]].maps
+        maps = VARIANTS[row["name"]].settings
         config = GPTConfig(**{"vocab_size": preset.vocab_size, **preset.model, **maps})
         assert row["cost"]["parameters"] == count_parameters(GPT(config)), row["name"]
 

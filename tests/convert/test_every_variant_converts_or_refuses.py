@@ -25,7 +25,7 @@ TOKENS = mx.array([[3, 1, 4, 1, 5, 9, 2, 6]])
 def random_model(variant: str, **keys) -> GPT:
     """A model whose every trained number, hooks included, is away from where it starts."""
     mx.random.seed(0)
-    model = GPT(GPTConfig(**{**SIZES, **VARIANTS[variant].maps, "latent_dim": 6, **keys}))
+    model = GPT(GPTConfig(**{**SIZES, **VARIANTS[variant].settings, "latent_dim": 6, **keys}))
     model.apply(
         lambda w: w + 0.2 * mx.random.normal(w.shape) if mx.issubdtype(w.dtype, mx.floating) else w
     )

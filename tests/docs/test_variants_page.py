@@ -120,9 +120,9 @@ def page() -> str:
     head = (
         "# Variants\n\nEvery named variant: `mlx-attn train --variant NAME`. Costs at other sizes: "
         "`mlx-attn variants`. Conversions are those of a\nsmall model with random weights; "
-        "`convert` prints the error that it makes of yours, and [conversions](conversions.md) says\n"
-        "when it is none. Your own: [your own variant](your-own-variant.md). This page is made by\n"
-        "`python tests/docs/test_variants_page.py`.\n"
+        "`convert` prints the error that it makes of yours,\nand [conversions](conversions.md) "
+        "says when it is none. Your own: [your own variant](your-own-variant.md). This page is made\n"
+        "by `python tests/docs/test_variants_page.py`.\n"
     )
     parts = [head]
     for group in dict.fromkeys(variant.group for variant in VARIANTS.values()):

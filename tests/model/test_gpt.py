@@ -39,7 +39,7 @@ def loss(model: GPT, tokens: mx.array) -> float:
 def test_cached_logits_are_those_of_the_full_pass(variant, block, position):
     if (variant, position) == ("mla", "rope"):
         pytest.skip("a latent cannot be rotated: refused, see test_attention_config")
-    model = GPT(config(position=position, start="book", **BLOCKS[block], **VARIANTS[variant].maps))
+    model = GPT(config(position=position, start="book", **BLOCKS[block], **VARIANTS[variant].settings))
     caches = model.new_caches()
     parts = [model(TOKENS[:, :5], caches)]
     parts += [model(TOKENS[:, i : i + 1], caches) for i in range(5, 16)]
@@ -69,7 +69,7 @@ def test_the_book_s_model_has_the_book_s_number_of_parameters():
     ],
 )
 def test_the_book_s_model_with_one_part_changed(variant, parameters):
-    maps = VARIANTS[variant].maps
+    maps = VARIANTS[variant].settings
     settings = config_from({**PRESETS["book"].model, **maps, "vocab_size": 50257})
     assert model_cost(settings).parameters == parameters
 
@@ -109,7 +109,7 @@ def test_the_book_s_start_has_the_book_s_first_loss():
 @pytest.mark.parametrize("start", CHOICES["start"])
 def test_every_start_begins_near_the_uniform_loss(variant, start):
     mx.random.seed(0)
-    model = GPT(config(start=start, **VARIANTS[variant].maps))
+    model = GPT(config(start=start, **VARIANTS[variant].settings))
     assert loss(model, TOKENS) == pytest.approx(math.log(50), abs=0.5)
 
 

@@ -23,7 +23,7 @@ def gpt() -> Callable[..., GPT]:
 
     def make(variant: str = "standard", **settings) -> GPT:
         mx.random.seed(7)
-        model = GPT(GPTConfig(**{**SIZES, **find_variant(variant).maps, **settings}))
+        model = GPT(GPTConfig(**{**SIZES, **find_variant(variant).settings, **settings}))
         model.tok_emb.weight = mx.random.normal(model.tok_emb.weight.shape)
         model.out_head.weight = mx.random.normal(model.out_head.weight.shape)
         model.eval()

@@ -16,7 +16,7 @@ HEADS = 4
 
 def tiny(variant: str = "standard", **changes) -> GPT:
     sizes = {"vocab_size": 11, "context_length": 6, "emb_dim": 8, "n_heads": HEADS, "n_layers": 2}
-    return GPT(GPTConfig(**{**sizes, **find_variant(variant).maps, **changes}))
+    return GPT(GPTConfig(**{**sizes, **find_variant(variant).settings, **changes}))
 
 
 def recipe(**changes) -> TrainConfig:

@@ -70,7 +70,7 @@ def test_without_being_asked_nothing_is_tracked(corpus):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_has_its_numbers_per_layer_and_head_or_is_refused(corpus, variant):
-    if not config_from(VARIANTS[variant].maps).attention().is_affine:
+    if not config_from(VARIANTS[variant].settings).attention().is_affine:
         with pytest.raises(ConfigError, match="is not affine in x"):
             tracked(trainer(corpus, track=6, variant=variant))
         return
