@@ -121,8 +121,8 @@ def page() -> str:
         "# Variants\n\nEvery named variant: `mlx-attn train --variant NAME`. Costs at other sizes: "
         "`mlx-attn variants`. Conversions are those of a\nsmall model with random weights; "
         "`convert` prints the error that it makes of yours,\nand [conversions](conversions.md) "
-        "says when it is none. Your own: [your own variant](your-own-variant.md). This page is made\n"
-        "by `python tests/docs/test_variants_page.py`.\n"
+        "says when it is none. Your own: [your own variant](your-own-variant.md).\n"
+        "This page is made by `python tests/docs/test_variants_page.py`.\n"
     )
     parts = [head]
     for group in dict.fromkeys(variant.group for variant in VARIANTS.values()):

@@ -39,7 +39,8 @@ def loss(model: GPT, tokens: mx.array) -> float:
 def test_cached_logits_are_those_of_the_full_pass(variant, block, position):
     if (variant, position) == ("mla", "rope"):
         pytest.skip("a latent cannot be rotated: refused, see test_attention_config")
-    model = GPT(config(position=position, start="book", **BLOCKS[block], **VARIANTS[variant].settings))
+    choices = {"position": position, **BLOCKS[block], **VARIANTS[variant].settings}
+    model = GPT(config(start="book", **choices))
     caches = model.new_caches()
     parts = [model(TOKENS[:, :5], caches)]
     parts += [model(TOKENS[:, i : i + 1], caches) for i in range(5, 16)]
