@@ -5,7 +5,6 @@ Importing the package arranges that MLX finds a fast BLAS where the wheel's own 
 """
 
 import sys
-from typing import Any
 
 from mlx_attn import blas
 
@@ -15,11 +14,3 @@ if "mlx.core" in sys.modules:
     blas.preload()  # which warns where that is too late
 else:
     sys.meta_path.insert(0, blas.PreloadWithMLX())
-
-
-def __getattr__(name: str) -> Any:
-    if name == "convert":
-        from importlib import import_module
-
-        return import_module("mlx_attn.convert")
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -58,11 +58,11 @@ def _at_terminal(run: "LoadedRun", settings: "Settings") -> None:
 
 
 def _in_pipe(run: "LoadedRun", settings: "Settings") -> None:
-    from mlx_attn.repl import screen
-    from mlx_attn.repl.session import Session
+    from mlx_attn.repl.screen import read_lines
+    from mlx_attn.repl.session import Screen, Session
     from mlx_attn.sampling.generate import load_run
 
     echo = partial(click.echo, nl=False)
-    session = Session(run, screen.PlainScreen(echo, partial(echo, err=True)), load_run, settings)
+    session = Session(run, Screen(echo, partial(echo, err=True)), load_run, settings)
     # Bytes that are not UTF-8 become what the tokenizer refuses by name.
-    screen.read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))
+    read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))

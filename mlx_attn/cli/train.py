@@ -362,14 +362,12 @@ def _at_terminal() -> bool:
 
 def _check_same_text(run: "Run", corpus: "Corpus") -> None:
     """Refuse to resume a run on another text."""
-    from mlx_attn.text.tokenizers import vocabulary
-
     if corpus.digest != run.settings.get("digest"):
         raise RunError(
             f"{run.path} was trained on another text than {corpus.name} holds now: name the old "
             "one with --data, or train a new run"
         )
-    if vocabulary(run.load_tokenizer()) != vocabulary(corpus.tokenizer):
+    if run.load_tokenizer().vocabulary != corpus.tokenizer.vocabulary:
         raise RunError(
             f"{run.path} has another vocabulary than {corpus.name} gets now, perhaps from another "
             "version of sentencepiece: train a new run"
@@ -379,9 +377,8 @@ def _check_same_text(run: "Run", corpus: "Corpus") -> None:
 def _init_from(start: "Run", corpus: "Corpus", trainer: "Trainer") -> None:
     """Give the trainer the weights of another run, in the form that it trains."""
     from mlx_attn.convert.model import starting_point
-    from mlx_attn.text.tokenizers import vocabulary
 
-    if vocabulary(start.load_tokenizer()) != vocabulary(corpus.tokenizer):
+    if start.load_tokenizer().vocabulary != corpus.tokenizer.vocabulary:
         raise RunError(
             f"{start.path} has another vocabulary than {corpus.name} gets: train on its own text"
         )

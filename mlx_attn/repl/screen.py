@@ -20,64 +20,30 @@ from rich.table import Table
 from rich.text import Text
 
 from mlx_attn.repl import commands
-from mlx_attn.repl.session import SETTINGS, Session, plain_name
+from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
 from mlx_attn.runs import run_names
 from mlx_attn.ui.terminal import printable
 
 
-class PlainScreen:
-    """Answers as they are to one place, everything else to another."""
-
-    def __init__(self, answers: Callable[[str], None], messages: Callable[[str], None]):
-        self._answer = answers
-        self._message = messages
-
-    def say(self, text: str) -> None:
-        """Show a message."""
-        self._message(f"{text}\n")
-
-    note = say
-
-    def table(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Show names and their meanings."""
-        width = max(len(name) for name, _ in rows)
-        for name, meaning in rows:
-            self.say(f"{name:{width}}  {meaning}")
-
-    def heading(self, text: str) -> None:
-        """Name the run whose answer follows, among the answers."""
-        self._answer(f"[{text}]\n")
-
-    def stream(self, texts: Iterator[str]) -> None:
-        """Show a text as it comes, and a newline."""
-        for text in texts:
-            self._answer(text)
-        self._answer("\n")
-
-
-class TerminalScreen:
+class TerminalScreen(Screen):
     """A terminal, of any width; without colour or weight where NO_COLOR is set."""
 
     def __init__(self, console: Console):
         self._console = console
 
     def say(self, text: str) -> None:
-        """Show a message."""
         self._print(text)
 
     def note(self, text: str) -> None:
-        """Show a remark, dimly."""
         self._print(text, "dim")
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Show names and their meanings."""
         grid = Table.grid(padding=(0, 2, 0, 0))
         for name, meaning in rows:
             grid.add_row(Text(printable(name)), Text(printable(meaning)))
         self._console.print(grid)
 
     def heading(self, text: str) -> None:
-        """Name the run whose answer follows."""
         self._print(text, "bold")
 
     def stream(self, texts: Iterator[str]) -> None:

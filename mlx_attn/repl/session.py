@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
@@ -131,29 +131,36 @@ def _readable(story: list[Turn]) -> str:
     return "\n\n".join(f"[{run}]\n{_joined(story, run)}" for run in runs)
 
 
-@runtime_checkable
-class Screen(Protocol):
-    """Where a conversation is shown."""
+class Screen:
+    """Where a conversation is shown: answers as they are, and everything else to another place."""
+
+    def __init__(self, answers: Callable[[str], None], messages: Callable[[str], None]):
+        self._answer = answers
+        self._message = messages
 
     def say(self, text: str) -> None:
         """Show a message."""
-        ...
+        self._message(f"{text}\n")
 
     def note(self, text: str) -> None:
         """Show a remark on an answer."""
-        ...
+        self.say(text)
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
         """Show names and their meanings."""
-        ...
+        width = max(len(name) for name, _ in rows)
+        for name, meaning in rows:
+            self.say(f"{name:{width}}  {meaning}")
 
     def heading(self, text: str) -> None:
-        """Name the run whose answer follows."""
-        ...
+        """Name the run whose answer follows, among the answers."""
+        self._answer(f"[{text}]\n")
 
     def stream(self, texts: Iterator[str]) -> None:
-        """Show a text as it comes."""
-        ...
+        """Show a text as it comes, and a newline."""
+        for text in texts:
+            self._answer(text)
+        self._answer("\n")
 
 
 @dataclass

@@ -1,7 +1,8 @@
-"""Tokenizers of bytes, of characters and of a task's symbols, and the base of all of them."""
+"""The base of all tokenizers, and those of bytes, of characters and of a task's symbols."""
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -27,36 +28,51 @@ def utf8(text: str) -> bytes:
         ) from error
 
 
-class ByteTable:
-    """A vocabulary as a table of bytes: token t stands for `pieces[t]`."""
+class Tokenizer(ABC):
+    """Text to token ids and back: token t stands for the bytes `vocabulary[t]`.
 
-    def __init__(self, pieces: Sequence[bytes]):
-        if len(pieces) > LARGEST_VOCABULARY:
+    `settings` are the arguments of the constructor, which `save` keeps.
+    """
+
+    kind: str
+
+    def __init__(self, vocabulary: Sequence[bytes], **settings: Any):
+        if len(vocabulary) > LARGEST_VOCABULARY:
             raise ConfigError(
-                f"{len(pieces):,} tokens are more than {LARGEST_VOCABULARY:,}, all that 16 bits "
-                "tell apart: choose the byte or bpe tokenizer"
+                f"{len(vocabulary):,} tokens are more than {LARGEST_VOCABULARY:,}, all that 16 "
+                "bits tell apart: choose the byte or bpe tokenizer"
             )
-        self.vocab_size = len(pieces)
-        self._pieces = list(pieces)
+        self.vocab_size = len(vocabulary)
+        self.vocabulary = list(vocabulary)
+        self._settings = settings
+
+    @abstractmethod
+    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
+        """The token ids of `text`; ConfigError where it cannot be expressed in tokens."""
 
     def token_bytes(self, token: SupportsIndex) -> bytes:
         """The bytes that `token` stands for; ConfigError outside the vocabulary."""
         index = token.__index__()
         if not 0 <= index < self.vocab_size:
             raise ConfigError(f"token {index} is outside the vocabulary of {self.vocab_size}")
-        return self._pieces[index]
+        return self.vocabulary[index]
 
     def decode(self, tokens: Iterable[SupportsIndex]) -> str:
         """The text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
+    def save(self, directory: Path) -> None:
+        """Write `tokenizer.json`, and the file that the kind needs beside it."""
+        settings = {"kind": self.kind, **self._settings}
+        write_text(directory / "tokenizer.json", json.dumps(settings, indent=1) + "\n")
 
-def write_settings(directory: Path, settings: dict[str, Any]) -> None:
-    """Writes `tokenizer.json`, the file that names a tokenizer's kind."""
-    write_text(directory / "tokenizer.json", json.dumps(settings, indent=1) + "\n")
+    @classmethod
+    def load(cls, settings: dict[str, Any], directory: Path) -> "Tokenizer":
+        """The tokenizer that `save` wrote; ValueError where a file is another one."""
+        return cls(**{name: value for name, value in settings.items() if name != "kind"})
 
 
-class ByteTokenizer(ByteTable):
+class ByteTokenizer(Tokenizer):
     """One token a byte: token t is the byte t."""
 
     kind = "byte"
@@ -68,23 +84,14 @@ class ByteTokenizer(ByteTable):
         """The UTF-8 bytes of `text`."""
         return np.frombuffer(utf8(text), np.uint8).astype(np.uint16)
 
-    def save(self, directory: Path) -> None:
-        """Writes `tokenizer.json`."""
-        write_settings(directory, {"kind": self.kind})
 
-    @classmethod
-    def load(cls, settings: dict[str, Any], directory: Path) -> "ByteTokenizer":
-        """The tokenizer that `save` wrote."""
-        return cls()
-
-
-class CharacterTokenizer(ByteTable):
+class CharacterTokenizer(Tokenizer):
     """One token a character: token t is the t-th of the sorted distinct characters."""
 
     kind = "char"
 
     def __init__(self, characters: str):
-        super().__init__([character.encode() for character in characters])
+        super().__init__([c.encode() for c in characters], characters=characters)
         self._characters = characters
         codes = _code_points(characters)
         # The last entry is for all characters beyond the largest known one.
@@ -111,15 +118,6 @@ class CharacterTokenizer(ByteTable):
             )
         return tokens.astype(np.uint16)
 
-    def save(self, directory: Path) -> None:
-        """Writes `tokenizer.json`."""
-        write_settings(directory, {"kind": self.kind, "characters": self._characters})
-
-    @classmethod
-    def load(cls, settings: dict[str, Any], directory: Path) -> "CharacterTokenizer":
-        """The tokenizer that `save` wrote."""
-        return cls(settings["characters"])
-
 
 def _listed(unknown: list[str]) -> str:
     return ", ".join(map(repr, unknown[:8])) + (", ..." if len(unknown) > 8 else "")
@@ -129,7 +127,7 @@ def _code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
-class SymbolTokenizer(ByteTable):
+class SymbolTokenizer(Tokenizer):
     r"""Token 0 is a newline; token t is the t-th symbol, written with a space before it.
 
     A text is read symbol by symbol, and spaces only keep symbols apart. A document begins with a
@@ -139,8 +137,9 @@ class SymbolTokenizer(ByteTable):
     kind = "symbols"
 
     def __init__(self, symbols: Sequence[str]):
-        super().__init__([b"\n", *(b" " + symbol.encode() for symbol in symbols)])
         self.symbols = tuple(symbols)
+        pieces = [b"\n", *(b" " + symbol.encode() for symbol in symbols)]
+        super().__init__(pieces, symbols=self.symbols)
         self._tokens = {"\n": 0} | {symbol: t for t, symbol in enumerate(symbols, 1)}
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
@@ -154,12 +153,3 @@ class SymbolTokenizer(ByteTable):
             )
         opening = [] if words[:1] == ["\n"] else ["\n"]
         return np.array([self._tokens[word] for word in opening + words], np.uint16)
-
-    def save(self, directory: Path) -> None:
-        """Writes `tokenizer.json`."""
-        write_settings(directory, {"kind": self.kind, "symbols": self.symbols})
-
-    @classmethod
-    def load(cls, settings: dict[str, Any], directory: Path) -> "SymbolTokenizer":
-        """The tokenizer that `save` wrote."""
-        return cls(settings["symbols"])

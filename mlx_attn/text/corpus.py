@@ -239,7 +239,7 @@ def _write_split(
 def _story_arrays(
     stories: "StoryCorpus", tokens: UInt16[np.ndarray, " N"], tokenizer: Tokenizer
 ) -> dict[str, np.ndarray]:
-    pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+    pieces = tokenizer.vocabulary
     lengths = np.array([len(piece) for piece in pieces])[tokens]
     offsets = np.cumsum(lengths) - lengths  # of each token's first byte
     # Leading spaces; a token of spaces alone counts for itself.

@@ -56,15 +56,16 @@ def _encode_by_word(
     return np.concatenate(batches)
 
 
-class SubwordTokenizer(characters.ByteTable):
+class SubwordTokenizer(characters.Tokenizer):
     """A SentencePiece model (`bpe` or `unigram`) over 256 byte tokens and learned pieces."""
 
     def __init__(self, kind: str, model: bytes):
         self.kind = kind
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        super().__init__([*map(self._piece, range(self._processor.vocab_size()))])
-        token_of_byte = {piece: token for token, piece in enumerate(self._pieces[:257])}
+        pieces = [*map(self._piece, range(self._processor.vocab_size()))]
+        super().__init__(pieces, blake2b=_digest(model))
+        token_of_byte = {piece: token for token, piece in enumerate(pieces[:257])}
         self._byte_words = {
             character: [token_of_byte[bytes([value])] for value in character.encode()]
             for character in _ALWAYS_BYTES
@@ -85,13 +86,12 @@ class SubwordTokenizer(characters.ByteTable):
         return _encode_by_word(words, self._processor.encode, self._byte_words)
 
     def save(self, directory: Path) -> None:
-        """Writes `tokenizer.model`, SentencePiece's own format, and `tokenizer.json`."""
+        """Write `tokenizer.model`, in SentencePiece's own format, and `tokenizer.json`."""
         write_bytes(directory / "tokenizer.model", self._model)
-        characters.write_settings(directory, {"kind": self.kind, "blake2b": _digest(self._model)})
+        super().save(directory)
 
     @classmethod
     def load(cls, settings: dict[str, Any], directory: Path) -> "SubwordTokenizer":
-        """The tokenizer that `save` wrote; ValueError for another model."""
         model = (directory / "tokenizer.model").read_bytes()
         if _digest(model) != settings["blake2b"]:
             raise ValueError(f"tokenizer.model has {len(model)} bytes that were not saved with it")
@@ -170,7 +170,7 @@ _SPACE = "\t-\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3
 _FILE = "tokenizer.bpe"
 
 
-class GPT2Tokenizer(characters.ByteTable):
+class GPT2Tokenizer(characters.Tokenizer):
     """Token ids of GPT-2: 256 bytes, one for each merge, and the end of text (50256) last.
 
     As in the book, `<|endoftext|>` written in a text is the one token.
@@ -182,9 +182,10 @@ class GPT2Tokenizer(characters.ByteTable):
         self._merges = merges
         pairs = _pairs(merges)
         pieces = [bytes([byte]) for byte in _bytes_by_symbol().values()]
-        super().__init__([*pieces, *map(b"".join, pairs), _END_OF_TEXT.encode()])
+        pieces += [*map(b"".join, pairs), _END_OF_TEXT.encode()]
+        super().__init__(pieces, vocab_size=len(pieces))
         self._rank = {pair: rank for rank, pair in enumerate(pairs)}
-        self._token = {piece: token for token, piece in enumerate(self._pieces)}
+        self._token = {piece: token for token, piece in enumerate(pieces)}
 
     @classmethod
     def published(cls, directory: Path) -> "GPT2Tokenizer":
@@ -208,13 +209,12 @@ class GPT2Tokenizer(characters.ByteTable):
         return [self._token[part] for part in parts]
 
     def save(self, directory: Path) -> None:
-        """Writes `tokenizer.bpe`, the merges, and `tokenizer.json`."""
+        """Write `tokenizer.bpe`, the merges, and `tokenizer.json`."""
         write_text(directory / _FILE, self._merges)
-        characters.write_settings(directory, {"kind": self.kind, "vocab_size": self.vocab_size})
+        super().save(directory)
 
     @classmethod
     def load(cls, settings: dict[str, Any], directory: Path) -> "GPT2Tokenizer":
-        """The tokenizer that `save` wrote; ValueError for other merges."""
         tokenizer = cls((directory / _FILE).read_text(encoding="utf-8"))
         if tokenizer.vocab_size != settings["vocab_size"]:
             raise ValueError(f"{_FILE} makes {tokenizer.vocab_size} tokens")

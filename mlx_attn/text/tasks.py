@@ -5,9 +5,11 @@ same numbers on every machine.
 """
 
 import itertools
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.resources import files
 from typing import Any, Literal
 
 import numpy as np
@@ -220,39 +222,18 @@ def codebook(symbols: int, dimension: int) -> Float64[np.ndarray, "V dimension"]
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-RECIPE: dict[str, Any] = {
-    "n_layers": 2,
-    "n_heads": 4,
-    "emb_dim": 64,
-    "norm": "rmsnorm",
-    "activation": "relu2",
-    "bias": False,
-    "start": "zero",
-    "position": "learned",
-    "optimizer": "muon",
-    "muon_lr": 0.01,
-    "lr": 6e-3,
-    "schedule": "trapezoid",
-    "warmup": 20,
-    "batch_size": 64,
-    "eval_every": 100,
-}
-"""The default settings of every task: 2 layers of width 64."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A probing task."""
 
     name: str  # its name for `--data`
     summary: str  # a document, in one line
-    separates: str  # which forms of attention it is predicted to tell apart, in one sentence
+    separates: str  # the forms of attention that it is predicted to tell apart, in one sentence
     # Makes documents, from a random generator, their number and the sizes.
     generate: Callable[..., Documents]
     sizes: Mapping[str, Any]  # arguments of `generate`
     length: int  # symbols of a document
-    # With the `RECIPE`, enough to solve it: about a minute of a laptop's processor.
-    steps: int = 600
+    steps: int  # with the `RECIPE`, enough to solve it
 
     @property
     def fit(self) -> dict[str, Any]:
@@ -265,81 +246,24 @@ class Task:
         return {**RECIPE, "steps": self.steps, **self.fit}
 
 
-_TASKS = (
-    Task(
-        name="copy",
-        summary="a random string, then the same string again",
-        separates=(
-            "one layer from two, with --position alibi or none; with learned positions every form "
-            "solves it by looking back a fixed distance, which makes it a control"
-        ),
-        generate=copy,
-        sizes={"vocabulary": 32, "length": 64},
-        length=64,
-        steps=300,
-    ),
-    Task(
-        name="recall",
-        summary="pairs of a key and a value, then each key again: which value went with it?",
-        separates=(
-            "rank: factored scores lose keys as heads get narrower, merged scores of full rank "
-            "do not; nobody loses with one head"
-        ),
-        generate=recall,
-        sizes={"keys": 64, "values": 64, "pairs": 8},
-        length=32,
-    ),
-    Task(
-        name="permuted-recall",
-        summary="as recall, but a query q asks for the value of the key after q",
-        separates=(
-            "asymmetry: with shared query and key a symbol is most similar to itself, which is the "
-            "wrong key; every other form finds the right one"
-        ),
-        generate=partial(recall, shift=1),
-        sizes={"keys": 16, "values": 16, "pairs": 8},
-        length=32,
-    ),
-    Task(
-        name="offsets",
-        summary="digits, each followed by the number that the digits 1, 5 and 11 places back spell",
-        separates=(
-            "the number of heads: one head mixes the three places into one average, three heads "
-            "read them apart"
-        ),
-        generate=offsets,
-        sizes={"base": 4, "numbers": 24, "offsets": (1, 5, 11)},
-        length=48,
-        steps=400,
-    ),
-    Task(
-        name="markov",
-        summary="a Markov chain of three states with transition probabilities of its own",
-        separates=(
-            "little at the end, more on the way: all forms pass from uniform (1.0986) over "
-            "single-state frequencies to the Bayes optimum, one after a longer plateau than another"
-        ),
-        generate=markov,
-        sizes={"states": 3, "length": 100},
-        length=100,
-        steps=300,
-    ),
-    Task(
-        name="nearest",
-        summary="points of a sphere, then queries: which of the points is nearest?",
-        separates=(
-            "one head of full rank from many narrow ones: heads narrower than the sphere's space "
-            "misjudge distances"
-        ),
-        generate=nearest,
-        sizes={"symbols": 32, "points": 8, "queries": 8, "dimension": 16},
-        length=24,
-        steps=800,
-    ),
-)
+_GENERATORS: dict[str, Callable[..., Documents]] = {
+    "copy": copy,
+    "recall": recall,
+    "permuted-recall": partial(recall, shift=1),
+    "offsets": offsets,
+    "markov": markov,
+    "nearest": nearest,
+}
 
+_TABLES = tomllib.loads((files("mlx_attn.text") / "tasks.toml").read_text(encoding="utf-8"))
 
-TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
+RECIPE: dict[str, Any] = _TABLES["recipe"]
+"""The default settings of every task."""
+
+TASKS = {
+    name: Task(name=name, generate=generate, **_TABLES["tasks"][name])
+    for name, generate in _GENERATORS.items()
+}
 
 _STREAM = 0x7461736B  # keeps these random numbers apart from others drawn with the same seed
 

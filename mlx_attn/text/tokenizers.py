@@ -13,41 +13,12 @@ concatenated, are the text's UTF-8, so that a stream of tokens is shown with
 """
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol, SupportsIndex, runtime_checkable
-
-import numpy as np
-from jaxtyping import UInt16
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.text import characters, subwords
+from mlx_attn.text.characters import Tokenizer
 from mlx_attn.text.downloads import data_directory
-
-
-@runtime_checkable
-class Tokenizer(Protocol):
-    """The methods that training and sampling use; see the module for the kinds."""
-
-    kind: str
-    vocab_size: int
-
-    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """The token ids of `text`."""
-        ...
-
-    def decode(self, tokens: Iterable[SupportsIndex]) -> str:
-        """The text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
-        ...
-
-    def token_bytes(self, token: SupportsIndex) -> bytes:
-        """The bytes that `token` stands for; ConfigError outside the vocabulary."""
-        ...
-
-    def save(self, directory: Path) -> None:
-        """Writes `tokenizer.json`, and the file that its kind needs beside it."""
-        ...
-
 
 _CLASSES = {
     "char": characters.CharacterTokenizer,
@@ -98,8 +69,3 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: the tokenizer is damaged ({error}); make it again") from error
-
-
-def vocabulary(tokenizer: Tokenizer) -> list[bytes]:
-    """The bytes of every token."""
-    return [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]

@@ -9,7 +9,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.repl.commands import handle_input
-from mlx_attn.repl.session import Session
+from mlx_attn.repl.session import Screen, Session
 from mlx_attn.runs import Run
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.text.tokenizers import train_tokenizer
@@ -30,7 +30,7 @@ def loaded(name: str, tokenizer: str = "byte") -> LoadedRun:
 
 
 @dataclass
-class Page:
+class Page(Screen):
     """A screen that remembers: answers as they came, everything else line by line."""
 
     answers: list[str] = field(default_factory=list)

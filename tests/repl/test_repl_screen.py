@@ -4,7 +4,8 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from mlx_attn.repl.screen import PlainScreen, TerminalScreen
+from mlx_attn.repl.screen import TerminalScreen
+from mlx_attn.repl.session import Screen
 from mlx_attn.ui.terminal import printable
 
 
@@ -13,16 +14,16 @@ def terminal(width: int) -> tuple[TerminalScreen, io.StringIO]:
     return TerminalScreen(Console(file=file, width=width, color_system=None)), file
 
 
-def piped(show: Callable[[PlainScreen], None]) -> tuple[str, str]:
+def piped(show: Callable[[Screen], None]) -> tuple[str, str]:
     """What a pipe gets on its two streams."""
     answers: list[str] = []
     messages: list[str] = []
-    show(PlainScreen(answers.append, messages.append))
+    show(Screen(answers.append, messages.append))
     return "".join(answers), "".join(messages)
 
 
 def test_a_pipe_gets_answers_and_messages_apart():
-    def show(screen: PlainScreen):
+    def show(screen: Screen):
         screen.stream(iter(["once ", "upon"]))
         screen.note("2 tokens")
         screen.say("hello")

@@ -4,7 +4,8 @@ A rule is a template: options separated by `|`, each with an optional integer we
 
     {new hero}      a word for the variable `hero`, chosen among those that it may take
     {hero.his}      a form of the word that `hero` is bound to
-    {a new hue}     as `{new hue}`, with its article; also `{a hue}`
+    {a new hue}     as `{new hue}`, with its article (form `a`)
+    {a hue}         the same word again, with its article (form `a_`)
     <walked>        another rule
     [wish: ...]     text that is remembered as `wish`
     {wish}          that text again, word for word
@@ -30,14 +31,10 @@ FREE, GRAMMAR, AGREEMENT, RECALL, COPY, COUNTING = range(len(ABILITIES))
 
 @dataclass(frozen=True, eq=False)
 class Word:
-    """One entry of a lexicon: its plain text, and its other forms by name.
-
-    It is chosen in proportion to its integer weight; a number word also has a value.
-    """
+    """A word: its plain text, its other forms by name, and the value of a number."""
 
     text: str
     forms: Mapping[str, str] = field(default_factory=dict)
-    weight: int = 1
     value: int = 0
 
     def form(self, name: str) -> str:
@@ -46,32 +43,17 @@ class Word:
 
 
 @dataclass(frozen=True, eq=False)
-class Lexicon:
-    """Words that may stand for one another.
-
-    `abilities` says what it takes to predict their forms after a first mention, by default recall.
-    """
-
-    words: tuple[Word, ...]
-    abilities: Mapping[str, int] = field(default_factory=dict)
-
-
-def _anything(word: Word, *_: Word) -> bool:
-    return True
-
-
-@dataclass(frozen=True, eq=False)
 class Variable:
-    """Something a text remembers, and the words that it may be bound to.
+    """Something a text remembers, and the words that it may be bound to, each equally likely.
 
     A word is a candidate if `allowed(word, *given)` holds, `given` being the words bound to the
     variables so named (unbound ones are left out). Where a single candidate remains, nothing is
     free: its text calls for the ability `determined`.
     """
 
-    lexicon: Lexicon
+    words: tuple[Word, ...]
     given: tuple[str, ...] = ()
-    allowed: Callable[..., bool] = _anything
+    allowed: Callable[..., bool] = lambda word, *given: True
     determined: int = FREE
 
     def key(self, bound: Mapping[str, Word]) -> tuple[Word, ...]:
@@ -80,15 +62,15 @@ class Variable:
 
     def candidates(self, key: tuple[Word, ...]) -> tuple[Word, ...]:
         """The words that this variable may take, given the words it depends on."""
-        found = tuple(word for word in self.lexicon.words if self.allowed(word, *key))
+        found = tuple(word for word in self.words if self.allowed(word, *key))
         if not found:
             raise ConfigError(f"no word is allowed after {[word.text for word in key]}")
         return found
 
 
-def unlike(lexicon: Lexicon, *others: str) -> Variable:
+def unlike(words: tuple[Word, ...], *others: str) -> Variable:
     """A variable that differs from the variables named in `others`."""
-    return Variable(lexicon, others, lambda word, *taken: word not in taken)
+    return Variable(words, others, lambda word, *taken: word not in taken)
 
 
 class Fragment(NamedTuple):
@@ -130,20 +112,20 @@ class Literal:
 
     fragment: Fragment
 
-    def sample(self, state: _State) -> None:  # noqa: D102
+    def sample(self, state: _State) -> None:
         state.fragments.append(self.fragment)
 
 
 class Choice:
-    """Binds a variable to a word, chosen by weight among those allowed, and writes a form of it."""
+    """Binds a variable to one of the words allowed, and writes a form of it."""
 
     def __init__(self, name: str, variable: Variable, form: str) -> None:
         self.name, self.variable, self.form = name, variable, form
         self._tables: dict[tuple[Word, ...], list[tuple[Word, Fragment]]] = {}
-        for first, second in _ambiguities([word.form(form) for word in variable.lexicon.words]):
+        for first, second in _ambiguities([word.form(form) for word in variable.words]):
             raise ConfigError(f"{{{name}}}: the word {first!r} also begins {second!r}; rename one")
 
-    def sample(self, state: _State) -> None:  # noqa: D102
+    def sample(self, state: _State) -> None:
         key = self.variable.key(state.bound)
         table = self._tables.get(key) or self._tabulate(key)
         word, fragment = table[int(state.draw() * len(table))]
@@ -151,29 +133,23 @@ class Choice:
         state.fragments.append(fragment)
 
     def _tabulate(self, key: tuple[Word, ...]) -> list[tuple[Word, Fragment]]:
-        """Each candidate as often as its weight, so that one uniform number chooses it."""
         words = self.variable.candidates(key)
-        total = sum(word.weight for word in words)
-        ability = self.variable.determined if len(words) == 1 else FREE
-        table = self._tables[key] = []
-        for word in words:
-            text, nats = word.form(self.form), log(word.weight / total)
-            table += [(word, _fragment(text, ability, nats, self.name))] * word.weight
-        return table
+        ability, nats = self.variable.determined if len(words) == 1 else FREE, log(1 / len(words))
+        fragments = [_fragment(word.form(self.form), ability, nats, self.name) for word in words]
+        self._tables[key] = [*zip(words, fragments, strict=True)]
+        return self._tables[key]
 
 
 class Reference:
     """A form of the word that a variable is bound to."""
 
-    def __init__(self, name: str, variable: Variable, form: str) -> None:
+    def __init__(self, name: str, variable: Variable, form: str, ability: int) -> None:
         self.name, self.form = name, form
-        ability = variable.lexicon.abilities.get(form, RECALL)
         self._fragments = {
-            word: _fragment(word.form(form), ability, referent=name)
-            for word in variable.lexicon.words
+            word: _fragment(word.form(form), ability, referent=name) for word in variable.words
         }
 
-    def sample(self, state: _State) -> None:  # noqa: D102
+    def sample(self, state: _State) -> None:
         state.fragments.append(self._fragments[state.bound[self.name]])
 
 
@@ -184,7 +160,7 @@ class Capture:
     name: str
     pieces: tuple[Piece, ...]
 
-    def sample(self, state: _State) -> None:  # noqa: D102
+    def sample(self, state: _State) -> None:
         start = len(state.fragments)
         for piece in self.pieces:
             piece.sample(state)
@@ -197,7 +173,7 @@ class Backreference:
 
     name: str
 
-    def sample(self, state: _State) -> None:  # noqa: D102
+    def sample(self, state: _State) -> None:
         state.fragments.append(_fragment(state.bound[self.name].text, COPY, referent=self.name))
 
 
@@ -221,7 +197,7 @@ class Rule:
             self.options.append((weight, marked))
             self._table += [marked] * weight
 
-    def sample(self, state: _State) -> None:  # noqa: D102
+    def sample(self, state: _State) -> None:
         for piece in self._table[int(state.draw() * len(self._table))]:
             piece.sample(state)
 
@@ -265,7 +241,7 @@ def _literal(text: str) -> list[Piece]:
 
 
 _MARK = re.compile(
-    r"\{(?P<article>[aA] )?(?P<new>new )?(?P<name>\w+)(\.(?P<form>\w+))?\}"
+    r"\{(?P<article>a )?(?P<new>new )?(?P<name>\w+)(\.(?P<form>\w+))?\}"
     r"|<(?P<rule>\w+)>|\[(?P<capture>\w+): |(?P<close>\])"
 )
 _CAPTURED = re.compile(r"\[(\w+): ")
@@ -273,7 +249,11 @@ _WEIGHT = re.compile(r"(?:(\d+) \* )?(.*)")
 
 
 class Grammar:
-    """Rules, and the variables they speak of; a text is the rule `start`, then `terminator`."""
+    """Rules and their variables; a text is the rule `start`, then `terminator`.
+
+    `abilities` says what it takes to predict a form of a word that was mentioned before, by default
+    recall.
+    """
 
     def __init__(
         self,
@@ -281,8 +261,9 @@ class Grammar:
         variables: Mapping[str, Variable],
         start: str,
         terminator: str = "",
+        abilities: Mapping[str, int] | None = None,
     ) -> None:
-        self._variables = variables
+        self._variables, self._abilities = variables, abilities or {}
         self._captured = set(_CAPTURED.findall(" ".join(rules.values())))
         self._rules = {name: Rule(name) for name in rules}
         for name, template in rules.items():
@@ -323,15 +304,15 @@ class Grammar:
                 known = ", ".join(self._rules)
                 raise ConfigError(f"the grammar has no rule <{rule}>; it has {known}")
             return [self._rules[rule]]
-        name, article = mark["name"], (mark["article"] or "").strip()
-        variable = self._variables.get(name)
-        if variable is None:
-            if name not in self._captured:
-                raise ConfigError(f"{{{name}}} is neither a variable nor a remembered text")
+        name, form = mark["name"], mark["form"] or ""
+        if mark["new"] and name in self._variables:
+            return [Choice(name, self._variables[name], "a" if mark["article"] else form)]
+        if name in self._variables:
+            article = [self._reference(name, "a_"), *_literal(" ")] if mark["article"] else []
+            return [*article, self._reference(name, form)]
+        if name in self._captured:
             return [Backreference(name)]
-        if mark["new"]:
-            return [Choice(name, variable, article or mark["form"] or "")]
-        word: list[Piece] = [Reference(name, variable, mark["form"] or "")]
-        return (
-            [Reference(name, variable, f"{article}_"), *_literal(" "), *word] if article else word
-        )
+        raise ConfigError(f"{{{name}}} is neither a variable nor a remembered text")
+
+    def _reference(self, name: str, form: str) -> Reference:
+        return Reference(name, self._variables[name], form, self._abilities.get(form, RECALL))

@@ -53,9 +53,8 @@ def through(piece: Piece, so_far: Derivation) -> Iterator[Derivation]:  # noqa: 
             yield from so_far.write(fragment.text)
         case Choice():
             words = piece.variable.candidates(piece.variable.key(so_far.bound))
-            total = sum(word.weight for word in words)
             for word in words:
-                chosen = so_far.choose(word.weight, total).bind(piece.name, word)
+                chosen = so_far.choose(1, len(words)).bind(piece.name, word)
                 yield from chosen.write(word.form(piece.form))
         case Reference():
             yield from so_far.write(so_far.bound[piece.name].form(piece.form))

@@ -16,26 +16,16 @@ from mlx_attn.text.stories.grammar import (
     GRAMMAR,
     RECALL,
     Grammar,
-    Lexicon,
     Variable,
     Word,
     unlike,
 )
 from tests.text.stories.derivations import derivations, enumerate_texts, log_probability
 
-PEOPLE = Lexicon(
-    (
-        Word("Ann", {"he": "she"}, weight=2),
-        Word("Bob", {"he": "he"}),
-        Word("Cy", {"he": "he"}, weight=3),
-    ),
-    {"he": AGREEMENT},
-)
-FRUIT = Lexicon(
-    (Word("fig", {"a": "a fig", "a_": "a"}), Word("egg", {"a": "an egg", "a_": "an"})),
-    {"a_": AGREEMENT},
-)
-NUMBERS = Lexicon(tuple(Word(text, value=i) for i, text in enumerate(["one", "two", "three"], 1)))
+PEOPLE = (Word("Ann", {"he": "she"}), Word("Bob", {"he": "he"}), Word("Cy", {"he": "he"}))
+FRUIT = (Word("fig", {"a": "a fig", "a_": "a"}), Word("egg", {"a": "an egg", "a_": "an"}))
+NUMBERS = tuple(Word(text, value=i) for i, text in enumerate(["one", "two", "three"], 1))
+ABILITIES = {"he": AGREEMENT, "a_": AGREEMENT}
 VARIABLES = {
     "hero": Variable(PEOPLE),
     "friend": unlike(PEOPLE, "hero"),
@@ -119,6 +109,7 @@ def test_spans_call_for_the_abilities_that_predict_them():
         },
         {**VARIABLES, "total": Variable(NUMBERS, (), lambda word: word.value == 2, FREE)},
         start="tale",
+        abilities=ABILITIES,
     ).sample(lambda: 0.0)
     assert [(fragment.text, fragment.ability) for fragment in fragments] == [
         ("Ann", FREE),
@@ -167,9 +158,9 @@ def test_an_ambiguous_or_dangling_rule_is_refused(rules, complaint):
 
 
 def test_words_that_a_reader_cannot_tell_apart_are_refused():
-    lexicon = Lexicon((Word("Ann"), Word("Anna")))
+    names = (Word("Ann"), Word("Anna"))
     with pytest.raises(ConfigError, match="the word 'Ann' also begins 'Anna'"):
-        Grammar({"tale": "{new hero}"}, {"hero": Variable(lexicon)}, start="tale")
+        Grammar({"tale": "{new hero}"}, {"hero": Variable(names)}, start="tale")
 
 
 def test_a_variable_without_a_word_to_take_is_refused():

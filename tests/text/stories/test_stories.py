@@ -11,11 +11,11 @@ import pytest
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.stories.dataset import Story, generate_stories, generate_story
-from mlx_attn.text.stories.english import GRAMMAR, NUMBERS, PEOPLE
+from mlx_attn.text.stories.english import GRAMMAR, WORDS
 from mlx_attn.text.stories.grammar import ABILITIES
 from tests.text.stories.derivations import derivations, log_probability
 
-NAMES = {word.text for word in PEOPLE.words}
+NAMES = {word.text for word in WORDS["people"]}
 
 
 def generated(count: int, seed: int) -> list[Story]:
@@ -147,7 +147,7 @@ def test_the_ending_recalls_the_beginning():
 
 
 def test_what_is_left_is_a_difference():
-    value = {word.text: word.value for word in NUMBERS.words}
+    value = {word.text: word.value for word in WORDS["numbers"]}
     seen = 0
     for story in STORIES:
         total = re.search(r"There were (\w+)", story.text)
