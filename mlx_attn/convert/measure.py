@@ -227,47 +227,52 @@ def convert_run(
     fold_norm: bool = False,
     overwrite: bool = False,
 ) -> tuple[Run, Outcome]:
-    """Convert a run's best weights and write them as a new run.
-
-    The new run keeps the settings of training and text. Its checkpoint is at step 0 with a fresh
-    optimizer, so that `train --resume` trains the converted model by the same recipe.
-
-    `to`, `rank` and `fold_norm` are those of `convert`; `corpus` is the text that the run was
-    trained on, and `overwrite` allows an existing run directory at `out` to be replaced.
+    """Convert a run's best weights, by the arguments of `convert`, and write them as a new run.
 
     Raises:
         ConfigError: The conversion does not apply to this model.
-        RunError: The text is another one, or files cannot be read or written.
+        RunError: `corpus` is not the run's text, or files cannot be read or written.
     """
     _check_corpus(run, corpus)
     check_free(out, overwrite)
     before = run.load_model()
-    T = before.config.context_length
-    tokens = _spread_windows(corpus.train, T, _FITTED_TOKENS)
+    tokens = _spread_windows(corpus.train, before.config.context_length, _FITTED_TOKENS)
     after = convert(before, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
     # Folding changes S and VO, and not the function: it is no error of the conversion.
-    errors = weight_errors(fold_norms(before) if fold_norm else before, after)
-    evaluator = Evaluator(corpus.val, T)
-    outcome = Outcome(
-        measure_model(before, evaluator),
-        measure_model(after, evaluator),
-        compare_logits(before, after, corpus.val),
-        *errors,
-    )
+    outcome = _measure(before, fold_norms(before) if fold_norm else before, after, corpus.val)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
-    changed = {"model": after.config.as_dict(), "variant": outcome.after.variant}
+    return _write_converted(run, out, after, outcome, corpus, facts, overwrite), outcome
+
+
+def _measure(before: GPT, folded: GPT, after: GPT, split: Split) -> Outcome:
+    evaluator, errors = Evaluator(split, before.config.context_length), weight_errors(folded, after)
+    metrics = measure_model(before, evaluator), measure_model(after, evaluator)
+    return Outcome(*metrics, compare_logits(before, after, split), *errors)
+
+
+def _write_converted(
+    run: Run,
+    out: Path,
+    model: GPT,
+    outcome: Outcome,
+    corpus: Corpus,
+    facts: dict[str, Any],
+    overwrite: bool,
+) -> Run:
+    """Write the converted model as a run at step 0, which `train --resume` trains on."""
+    changed = {"model": model.config.as_dict(), "variant": outcome.after.variant}
     kept = {key: value for key, value in run.settings.items() if key != "plugins"}
     if plugins := used_plugins(changed["model"]):
         kept["plugins"] = plugins
     new = create_run(out, {**kept, **changed, "converted": facts}, overwrite)
     run.load_tokenizer().save(new.path)
-    new.save_model(after)
+    new.save_model(model)
     trainer = Trainer(settings_from(new.settings, {}), corpus)
-    trainer.model.load_weights(list(named_arrays(after).items()))
+    trainer.model.load_weights(list(named_arrays(model).items()))
     trainer.progress.best = outcome.after.evaluation
     trainer.run = new
     trainer.save()
-    return new, outcome
+    return new
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +328,8 @@ def measure_ranks(
     original, points = measure_model(model, evaluator), []
     for rank, target in zip(ranks, targets, strict=True):
         cut = model if target == model.config else convert(model, to, rank=rank)
-        error = max(weight_errors(model, cut))
-        points.append(RankPoint(rank, measure_model(cut, evaluator), error))
+        metrics, error = measure_model(cut, evaluator), max(weight_errors(model, cut))
+        points.append(RankPoint(rank, metrics, error))
         done(rank, len(points))
     return RankCurve(conversion.name, original, tuple(points))
 

@@ -64,14 +64,12 @@ class Conversion:
 
 def changes_scores(config: _Config, target: _Config) -> bool:
     """Whether a conversion rewrites the score map."""
-    latent = ("latent_dim",) if target.score == "latent" else ()
-    return _differ(config, target, ("score", "head_dim", "n_kv_heads", *latent))
+    return _differ(config, target, "score", "head_dim", "n_kv_heads")
 
 
 def changes_output(config: _Config, target: _Config) -> bool:
     """Whether a conversion rewrites the value and output maps."""
-    latent = ("latent_dim",) if target.value == "latent" else ()
-    return _differ(config, target, ("value", "output", "value_dim", "n_kv_heads", *latent))
+    return _differ(config, target, "value", "output", "value_dim", "n_kv_heads")
 
 
 def find_conversion(name: str) -> Conversion:
@@ -85,12 +83,10 @@ def keys_bias_cancels(config: GPTConfig) -> bool:
     return all(set(words[key]) <= known for key, known in _IGNORES_A_CONSTANT.items())
 
 
-def _differ(config: _Config, target: _Config, keys: tuple[str, ...]) -> bool:
+def _differ(config: _Config, target: _Config, of_map: str, *sizes: str) -> bool:
+    latent = ("latent_dim",) if getattr(target, of_map) == "latent" else ()
+    keys = (of_map, *sizes, *latent)
     return any(getattr(config, key) != getattr(target, key) for key in keys)
-
-
-def _merged(config: GPTConfig, rank: int) -> _Keys:
-    return {"score": "merged", **_without_keys(config)}
 
 
 def _separate(config: GPTConfig, rank: int) -> _Keys:
@@ -109,10 +105,6 @@ def _merged_output(config: GPTConfig, rank: int) -> _Keys:
     return {"value": "linear", "output": "merged", "n_kv_heads": config.n_heads}
 
 
-def _merged_both(config: GPTConfig, rank: int) -> _Keys:
-    return {**_merged(config, rank), **_merged_output(config, rank)}
-
-
 def _separate_output(config: GPTConfig, rank: int) -> _Keys:
     _check_rank(rank, config.emb_dim, "emb_dim")
     return {"value": "linear", "output": "linear", "value_dim": rank or config.value_dim}
@@ -126,14 +118,6 @@ def _no_out_proj(config: GPTConfig, rank: int) -> _Keys:
         "value_dim": config.emb_dim // config.n_heads,
         "qkv_bias": config.qkv_bias or (config.bias and config.output != "none"),
     }
-
-
-def _no_query(config: GPTConfig, rank: int) -> _Keys:
-    return {"score": "no_query", "head_dim": config.emb_dim, **_without_keys(config)}
-
-
-def _no_key(config: GPTConfig, rank: int) -> _Keys:
-    return {"score": "no_key", "head_dim": config.emb_dim, **_without_keys(config)}
 
 
 def _shrunk(config: GPTConfig, rank: int) -> _Keys:
@@ -150,20 +134,12 @@ def _collaborative(config: GPTConfig, rank: int) -> _Keys:
     return {"score": "collaborative", "head_dim": head_dim, **_without_keys(config)}
 
 
-def _slim(config: GPTConfig, rank: int) -> _Keys:
-    return {"value": "from_key"}
-
-
 def _mla(config: GPTConfig, rank: int) -> _Keys:
     _check_rank(rank, config.emb_dim, "emb_dim")
     width = config.latent_dim if config.score == "latent" else config.emb_dim
     maps = {"score": "latent", "value": "latent", "output": "linear"}
-    return {
-        **_separate(config, 0),
-        **maps,
-        "n_kv_heads": config.n_heads,
-        "latent_dim": rank or width,
-    }
+    sizes = {"n_kv_heads": config.n_heads, "latent_dim": rank or width}
+    return {**_separate(config, 0), **maps, **sizes}
 
 
 def _without_keys(config: GPTConfig) -> _Keys:
@@ -237,7 +213,7 @@ _ROWS = (
         name="merged",
         identity="S_h = W_query_h W_key_h^T, u_h = W_key_h b_query_h; b_key cancels",
         exact="always",
-        keys=_merged,
+        keys=lambda c, rank: {"score": "merged", **_without_keys(c)},
     ),
     Conversion(
         name="separate",
@@ -267,7 +243,7 @@ _ROWS = (
         name="merged-both",
         identity="S_h = W_query_h W_key_h^T, VO_h = W_value_h out_proj_h",
         exact="always",
-        keys=_merged_both,
+        keys=lambda c, rank: {"score": "merged", **_merged_output(c, rank)},
         refusals=(_DROPPED_BIAS, _OF_VALUE_BIAS, _NO_PLACE),
     ),
     Conversion(
@@ -309,14 +285,14 @@ _ROWS = (
         name="no-query",
         identity="q = x, k = x S^T",
         exact="for one head without a query bias; others are refused",
-        keys=_no_query,
+        keys=lambda c, rank: {"score": "no_query", "head_dim": c.emb_dim, **_without_keys(c)},
         refusals=(_SEVERAL_HEADS,),
     ),
     Conversion(
         name="no-key",
         identity="q = x S + u, k = x",
         exact="for one head; others are refused",
-        keys=_no_key,
+        keys=lambda c, rank: {"score": "no_key", "head_dim": c.emb_dim, **_without_keys(c)},
         refusals=(_SEVERAL_HEADS,),
     ),
     Conversion(
@@ -336,7 +312,7 @@ _ROWS = (
         name="slim",
         identity="v = k W_key^-1 W_value, so that the key alone is remembered",
         exact="up to rounding times the condition number of W_key",
-        keys=_slim,
+        keys=lambda c, rank: {"value": "from_key"},
         refusals=(
             _Refusal(
                 lambda c: c.score in ("merged", "collaborative"),
