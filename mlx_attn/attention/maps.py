@@ -223,7 +223,8 @@ choice(
 # is linear and its weights add up to 1, so biases too come out the same.
 
 
-def _value_shape(c: AttentionConfig) -> tuple[int, int]:
+def value_shape(c: AttentionConfig) -> tuple[int, int]:
+    """Value heads and their width."""
     return c.n_kv_heads, c.value_dim
 
 
@@ -242,8 +243,9 @@ def linear_value(a: MapWeights, x: Float[mx.array, "B T width"], k: Keys) -> Val
     return split_heads(a.W_value(x), a.config.n_kv_heads)
 
 
-def _value(width: int, c: AttentionConfig) -> nn.Linear:
-    return nn.Linear(width, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)
+def value_linear(c: AttentionConfig, width: int = 0) -> nn.Linear:
+    """W_value, from x or from `width` other numbers."""
+    return nn.Linear(width or c.d_in, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)
 
 
 choice(
@@ -251,8 +253,8 @@ choice(
     "linear",
     "v_h = x W_value_h",
     source="the book, section 3.6",
-    weights={"W_value": lambda c: _value(c.d_in, c)},
-    shape=_value_shape,
+    weights={"W_value": value_linear},
+    shape=value_shape,
     after=_linear_after,
 )(linear_value)
 
@@ -262,7 +264,7 @@ choice(
     "v_h = x[kept_h] + x[rest_h] R_h",
     source="Wasielewski and Graef, MatShrink",
     weights={"W_value": lambda c: ShrunkLinear(c.d_in, c.n_kv_heads, c.value_dim, c.qkv_bias)},
-    shape=_value_shape,
+    shape=value_shape,
     after=_linear_after,
     refuses=lambda c: _needs_a_rest("value=shrunk", c.value_dim, c),
 )(linear_value)
@@ -287,8 +289,8 @@ choice(
     "from_key",
     "v = concat(k) W_value",
     source="Graef and Wasielewski, arXiv:2503.05840 (slim attention)",
-    weights={"W_value": lambda c: _value(c.n_kv_heads * c.head_dim, c)},
-    shape=_value_shape,
+    weights={"W_value": lambda c: value_linear(c, c.n_kv_heads * c.head_dim)},
+    shape=value_shape,
     after=_linear_after,
     cache="k",  # the keys of all heads hold all of x
     refuses=_needs_a_key_per_head,
@@ -306,7 +308,7 @@ def _slice_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array
     "identity",
     "v_h = x[slice h]",
     source="He and Hofmann, arXiv:2311.01906",
-    shape=_value_shape,
+    shape=value_shape,
     after=_slice_after,
     refuses=lambda c: _needs_slices("value=identity", c.n_kv_heads, c.value_dim, c),
 )
@@ -320,7 +322,7 @@ def identity_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Value
     "key",
     "v_h = k_h",
     source="Kayyam et al., arXiv:2606.04032; keyless attention, arXiv:2606.21848",
-    shape=_value_shape,
+    shape=value_shape,
     refuses=_needs_a_key_per_head,
 )
 def key_as_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
@@ -331,8 +333,19 @@ def key_as_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
 # Output maps.
 
 
-def _out_width(c: AttentionConfig) -> int:
+def out_width(c: AttentionConfig) -> int:
+    """Width of all heads together."""
     return c.n_heads * c.value_dim
+
+
+def out_linear(c: AttentionConfig) -> nn.Linear:
+    """out_proj."""
+    return nn.Linear(out_width(c), c.d_out, bias=c.out_bias)
+
+
+def out_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+    """The start of out_proj."""
+    return {"out_proj": draw(c.d_out, out_width(c), residual=True)}
 
 
 @choice(
@@ -340,8 +353,8 @@ def _out_width(c: AttentionConfig) -> int:
     "linear",
     "y = concat(heads) out_proj",
     source="the book, section 3.6",
-    weights={"out_proj": lambda c: nn.Linear(_out_width(c), c.d_out, bias=c.out_bias)},
-    init=lambda c, draw: {"out_proj": draw(c.d_out, _out_width(c), residual=True)},
+    weights={"out_proj": out_linear},
+    init=out_init,
 )
 def linear_output(
     a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
@@ -357,16 +370,16 @@ def _gain_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
     """
     if not c.residual_gain:
         return {}
-    replaced = draw(c.d_out, _out_width(c), residual=True)
-    return {"residual_gain": (mx.std(replaced) * _out_width(c) ** 0.5).reshape(1)}
+    replaced = draw(c.d_out, out_width(c), residual=True)
+    return {"residual_gain": (mx.std(replaced) * out_width(c) ** 0.5).reshape(1)}
 
 
 def _none_refuses(c: AttentionConfig) -> str:
-    if _out_width(c) == c.d_out:
+    if out_width(c) == c.d_out:
         return ""
     return (
         f"output=none concatenates {c.n_heads} heads of {c.value_dim} to "
-        f"{_out_width(c)}, which must be {c.d_out}: keep out_proj or change head_dim"
+        f"{out_width(c)}, which must be {c.d_out}: keep out_proj or change head_dim"
     )
 
 
@@ -388,8 +401,8 @@ def no_output(
 
 
 def _merged_output_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    value = draw(_out_width(c), c.d_in)
-    output = draw(c.d_out, _out_width(c), residual=True)
+    value = draw(out_width(c), c.d_in)
+    output = draw(c.d_out, out_width(c), residual=True)
     product = merge_value_output(value, output, c.n_heads)
     return {"VO": merged_init(c.merged_start, product, product_std(value, output, c.value_dim))}
 

@@ -24,6 +24,7 @@ from mlx_attn.attention.layer import (
     merge_heads,
     split_heads,
 )
+from mlx_attn.attention.maps import out_init, out_linear, out_width, value_linear, value_shape
 
 # Score maps.
 
@@ -134,16 +135,12 @@ choice(
 )(latent_value)
 
 
-def _value_shape(c: AttentionConfig) -> tuple[int, int]:
-    return c.n_kv_heads, c.value_dim
-
-
-def _linear_value(c: AttentionConfig) -> nn.Linear:
-    return nn.Linear(c.d_in, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)
-
-
 def _value_table(c: AttentionConfig) -> nn.Embedding:
     return nn.Embedding(c.vocab_size, c.n_kv_heads * c.value_dim)
+
+
+def _value_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+    return {"W_value": draw(c.n_kv_heads * c.value_dim, c.d_in)}
 
 
 def _needs_its_own_cache(c: AttentionConfig) -> str:
@@ -163,9 +160,9 @@ def _needs_tokens(c: AttentionConfig) -> str:
     "residual",
     "v_h = l_1 v_h of the first layer + l_2 x W_value_h",
     source="value residual learning, arXiv:2410.17897",
-    weights={"W_value": _linear_value, "value_mix": lambda c: mx.array([0.5, 0.5])},
-    init=lambda c, draw: {"W_value": draw(c.n_kv_heads * c.value_dim, c.d_in)},
-    shape=_value_shape,
+    weights={"W_value": value_linear, "value_mix": lambda c: mx.array([0.5, 0.5])},
+    init=_value_init,
+    shape=value_shape,
     carries=True,
     affine=False,
     refuses=_needs_its_own_cache,
@@ -184,7 +181,7 @@ def residual_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
     "v_h = table_h[token]",
     source="Bank of Values, arXiv:2606.02780",
     weights={"value_table": _value_table},
-    shape=_value_shape,
+    shape=value_shape,
     carries=True,
     affine=False,
     refuses=_needs_tokens,
@@ -200,12 +197,12 @@ def bank_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
     "v_h = x W_value_h + g table_h[token]",
     source="value embeddings, modded-nanogpt",
     weights={
-        "W_value": _linear_value,
+        "W_value": value_linear,
         "value_table": _value_table,
         "value_gain": lambda c: mx.zeros((1,)),
     },
-    init=lambda c, draw: {"W_value": draw(c.n_kv_heads * c.value_dim, c.d_in)},
-    shape=_value_shape,
+    init=_value_init,
+    shape=value_shape,
     carries=True,
     affine=False,
     refuses=_needs_tokens,
@@ -219,19 +216,8 @@ def embedding_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values
 # Output maps.
 
 
-def _out_width(c: AttentionConfig) -> int:
-    return c.n_heads * c.value_dim
-
-
-def _out_proj(c: AttentionConfig) -> nn.Linear:
-    return nn.Linear(_out_width(c), c.d_out, bias=c.out_bias)
-
-
 def _gated_init(gates: int, c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    return {
-        "out_proj": draw(c.d_out, _out_width(c), residual=True),
-        "W_gate": draw(gates, c.d_in),
-    }
+    return {**out_init(c, draw), "W_gate": draw(gates, c.d_in)}
 
 
 @choice(
@@ -240,10 +226,10 @@ def _gated_init(gates: int, c: AttentionConfig, draw: Initializer) -> dict[str, 
     "y = (concat(heads) * sigmoid(x W_gate)) out_proj",
     source="gated attention, arXiv:2505.06708",
     weights={
-        "out_proj": _out_proj,
-        "W_gate": lambda c: nn.Linear(c.d_in, _out_width(c), bias=False),
+        "out_proj": out_linear,
+        "W_gate": lambda c: nn.Linear(c.d_in, out_width(c), bias=False),
     },
-    init=lambda c, draw: _gated_init(_out_width(c), c, draw),
+    init=lambda c, draw: _gated_init(out_width(c), c, draw),
     affine=False,
 )
 def gated_output(
@@ -258,7 +244,7 @@ def gated_output(
     "head_gated",
     "y = concat(head_h * sigmoid(x W_gate)_h) out_proj",
     source="gated attention, arXiv:2505.06708 (headwise)",
-    weights={"out_proj": _out_proj, "W_gate": lambda c: nn.Linear(c.d_in, c.n_heads, bias=False)},
+    weights={"out_proj": out_linear, "W_gate": lambda c: nn.Linear(c.d_in, c.n_heads, bias=False)},
     init=lambda c, draw: _gated_init(c.n_heads, c, draw),
     affine=False,
 )
@@ -276,13 +262,10 @@ def head_gated_output(
     "y = concat(head_2h - sigmoid(x W_lambda)_h head_2h+1) out_proj",
     source="differential attention, version 2 (Microsoft, 2026)",
     weights={
-        "out_proj": _out_proj,
+        "out_proj": out_linear,
         "W_lambda": lambda c: nn.Linear(c.d_in, c.n_heads, bias=False),
     },
-    init=lambda c, draw: {
-        "out_proj": draw(c.d_out, _out_width(c), residual=True),
-        "W_lambda": draw(c.n_heads, c.d_in),
-    },
+    init=lambda c, draw: {**out_init(c, draw), "W_lambda": draw(c.n_heads, c.d_in)},
     affine=False,
     refuses=lambda c: "" if c.score == "paired" else _PAIRED,
 )
@@ -305,8 +288,8 @@ def _exclusive_refuses(c: AttentionConfig) -> str:
     "exclusive",
     "y = concat(head_h - (head_h . v_h) v_h / |v_h|^2) out_proj",
     source="exclusive self-attention, arXiv:2603.09078",
-    weights={"out_proj": _out_proj},
-    init=lambda c, draw: {"out_proj": draw(c.d_out, _out_width(c), residual=True)},
+    weights={"out_proj": out_linear},
+    init=out_init,
     affine=False,
     refuses=_exclusive_refuses,
 )
@@ -347,9 +330,9 @@ def _fixed_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
 
 
 def _fixed_refuses(c: AttentionConfig) -> str:
-    if _out_width(c) != c.d_out:
+    if out_width(c) != c.d_out:
         return (
-            f"output={c.output} mixes {_out_width(c)} numbers to as many, which must be "
+            f"output={c.output} mixes {out_width(c)} numbers to as many, which must be "
             f"{c.d_out}: keep out_proj or change head_dim"
         )
     powers = {m * 2**k for m in (1, 12, 20, 28) for k in range(20)}
