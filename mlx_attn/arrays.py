@@ -30,21 +30,11 @@ def count_parameters(module: nn.Module) -> int:
     return sum(array.size for array in named_arrays(module.trainable_parameters()).values())
 
 
-def load_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) -> None:
-    """Put arrays into a model whose parameters have the same names and shapes.
-
-    Raises:
-        RunError: They have not: the file belongs to another configuration.
-    """
-    check_weights(path, model, arrays)
-    model.load_weights(list(arrays.items()))
-
-
 def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) -> None:
-    """Compare arrays with a model's parameters by name and shape.
+    """Compare the arrays of the file at `path` with a model's parameters by name and shape.
 
     Raises:
-        RunError: They differ; names the first difference.
+        RunError: They differ: the file belongs to another configuration.
     """
     expected = {name: array.shape for name, array in named_arrays(model).items()}
     given = {name: array.shape for name, array in arrays.items()}

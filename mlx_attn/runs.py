@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlx_attn.arrays import load_arrays, load_weights, named_arrays, save_arrays
+from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
 from mlx_attn.files import unwritable, write_text
 from mlx_attn.model.config import config_from, saved_settings
@@ -76,7 +76,8 @@ class Run:
             model = GPT(config_from(saved_settings(self.settings["model"])))
         except ConfigError as error:
             raise RunError(f"{self.path / CONFIG}: {error}") from error
-        load_weights(weights, model, arrays)
+        check_weights(weights, model, arrays)
+        model.load_weights(list(arrays.items()))
         model.eval()
         return model
 

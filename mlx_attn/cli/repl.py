@@ -30,7 +30,7 @@ Examples:
 def command(
     ctx: click.Context, run: str | None, max_tokens: int, stop: tuple[str, ...], **sampler: Any
 ) -> None:
-    """Talk to a trained model: it goes on from any text; /help shows the commands.
+    """Talk to a trained model: it continues any text; /help lists the commands.
 
     RUN is a directory or a name in runs/; without it, the latest there. Where stdin or stdout is no
     terminal, each line of stdin is a prompt or a command, and the answers alone go to stdout.

@@ -45,22 +45,13 @@ _Tokens = Integer[mx.array, "B T"]
 
 @dataclass(frozen=True, slots=True)
 class _LogitDifferences:
-    """The logits of a model before and after a conversion: largest absolute values.
+    """The logits of a model before and after a conversion: largest absolute values."""
 
-    Attributes:
-        logit_difference: Between the two models as they are.
-        largest_logit: Of the model before.
-        exact_difference: Between the two in float64: the error of the conversion and of storing
-            its weights.
-        rounding: Between the model before as it is and in float64.
-        rounding_after: The same of the model after.
-    """
-
-    logit_difference: float
-    largest_logit: float
-    exact_difference: float
-    rounding: float
-    rounding_after: float
+    logit_difference: float  # between the two models as they are
+    largest_logit: float  # of the model before
+    exact_difference: float  # between the two in float64: the error of the conversion, as stored
+    rounding: float  # between the model before as it is and in float64
+    rounding_after: float  # the same of the model after
 
 
 def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:

@@ -21,23 +21,16 @@ def outcome_table(outcome: measure.Outcome) -> Table:
     table = Table(title=title, title_justify="left", title_style="", box=None, padding=(0, 2, 0, 0))
     for heading in ("", "before", "after", "change"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    table.add_row(
-        "validation loss",
-        f"{before.val_loss:.6f}",
-        f"{after.val_loss:.6f}",
-        f"{outcome.loss_change:+.1e} nats",
-    )
+    losses = f"{before.val_loss:.6f}", f"{after.val_loss:.6f}"
+    table.add_row("validation loss", *losses, f"{outcome.loss_change:+.1e} nats")
     for name, key in (("parameters", "params"), ("cache bytes per token", "cache_bytes_per_token")):
         old, new = getattr(before, key), getattr(after, key)
         table.add_row(name, f"{old:,}", f"{new:,}", f"{new - old:+,}")
     logits = outcome.logits
+    rounding = f"{logits.rounding:.1e}", f"{logits.rounding_after:.1e}"
     table.add_row("largest logit difference", "", "", f"{logits.logit_difference:.1e}")
     table.add_row("  in float64", "", "", f"{logits.exact_difference:.1e}")
-    table.add_row(
-        f"  rounding, logits to {logits.largest_logit:.1f}",
-        f"{logits.rounding:.1e}",
-        f"{logits.rounding_after:.1e}",
-    )
+    table.add_row(f"  rounding, logits to {logits.largest_logit:.1f}", *rounding)
     table.add_row("relative error of S", "", "", f"{outcome.score_error:.1e}")
     table.add_row("relative error of VO", "", "", f"{outcome.output_error:.1e}")
     return table

@@ -27,7 +27,7 @@ def handle_input(session: Session, text: str) -> None:
 def print_banner(session: Session) -> None:
     """Show the run that answers, and how to find the rest."""
     session.screen.table(_facts(session.run))
-    session.screen.note("Type a text to go on from; /help shows the commands.")
+    session.screen.note("Type a text to continue; /help lists the commands.")
 
 
 def is_command(text: str) -> bool:
@@ -82,7 +82,7 @@ def _run_command(session: Session, line: str) -> None:
 
 
 def _help(session: Session, argument: str) -> None:
-    session.screen.say("Type a text, and the model goes on from it. Only that text is read.")
+    session.screen.say("Type a text, and the model continues it. Earlier texts are not read.")
     session.screen.table([(command.usage, command.help) for command in COMMANDS.values()])
     session.screen.say("Settings, for /set NAME VALUE or short /temp 0.5, /topk 40, ...:")
     session.screen.table([(name, key.metadata["help"]) for name, key in SETTINGS.items()])
@@ -145,7 +145,7 @@ def _show_settings(session: Session, names: Sequence[str]) -> None:
 
 def _more(session: Session, argument: str) -> None:
     if not session.transcript.turns:
-        raise ConfigError("there is no text to go on with yet: type one")
+        raise ConfigError("there is no text to continue yet: type one")
     session.ask(argument, follows=True)
 
 
@@ -165,7 +165,7 @@ def _undo(session: Session, argument: str) -> None:
 
 def _reset(session: Session, argument: str) -> None:
     session.transcript.turns.clear()
-    session.screen.say("forgot everything that was said; settings and runs stay")
+    session.screen.say("cleared the conversation; settings and runs stay")
 
 
 def _save(session: Session, argument: str) -> None:
@@ -180,7 +180,7 @@ def _save(session: Session, argument: str) -> None:
 def _load(session: Session, argument: str) -> None:
     session.transcript = load_transcript(Path(argument).expanduser())
     turns = plural_of(len(session.transcript.turns), "turn")
-    session.screen.say(f"loaded {turns}; /more goes on with the last")
+    session.screen.say(f"loaded {turns}; /more continues the last")
 
 
 def _model(session: Session, argument: str) -> None:
@@ -234,12 +234,12 @@ def _quit(session: Session, argument: str) -> None:
 _ROWS = (
     Command("help", "show this", _help),
     Command("set", "show or change settings", _set, "[NAME [VALUE]]", completes="setting"),
-    Command("more", "go on with the text so far, and TEXT after it", _more, "[TEXT]"),
+    Command("more", "continue the text so far, with TEXT added to it", _more, "[TEXT]"),
     Command("retry", "answer the last prompt again, with another seed", _retry),
     Command("undo", "forget the last prompt and its answer", _undo),
-    Command("reset", "forget all that was said", _reset),
-    Command("save", "keep what was said (.json loads again)", _save, "FILE", True, "file"),
-    Command("load", "go back to what was saved", _load, "FILE", True, "file"),
+    Command("reset", "clear the conversation", _reset),
+    Command("save", "save the conversation (.json can be loaded)", _save, "FILE", True, "file"),
+    Command("load", "load a saved conversation", _load, "FILE", True, "file"),
     Command("model", "let another run answer", _model, "RUN", completes="run"),
     Command("vs", "let a second run answer too; off ends it", _vs, "RUN|off", completes="run"),
     Command("info", "show the run and the settings", _info),

@@ -198,7 +198,7 @@ def interactive_loop(session: Session, read: Callable[[], str]) -> None:
         try:
             commands.handle_input(session, read())
         except KeyboardInterrupt:
-            session.screen.note("stopped; /more goes on")
+            session.screen.note("stopped; /more continues")
         except EOFError:
             return
 

@@ -6,10 +6,12 @@ prompt too, after the first, with the same seed.
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
@@ -60,7 +62,7 @@ class Turn:
     """A prompt and its answers."""
 
     prompt: str
-    answers: list[Answer] = field(default_factory=list)  # one of each run that was asked
+    answers: list[Answer]  # one of each run that was asked
     follows: bool = False  # whether the prompt continues the text of the turn before
     attempt: int = 0  # how many answers of this turn were thrown away
 
@@ -102,22 +104,14 @@ class Transcript:
 def load_transcript(path: Path) -> Transcript:
     """A transcript that was saved as JSON."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Transcript([_turn(turn) for turn in data["turns"]])
+        saved = msgspec.json.decode(path.read_bytes(), type=dict[Literal["turns"], list[Turn]])
+        return Transcript(saved["turns"])
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (msgspec.MsgspecError, KeyError) as error:
         raise RunError(
             f"{path}: not a transcript; load one that was saved under a name ending in .json"
         ) from error
-
-
-def _turn(data: Mapping[str, Any]) -> Turn:
-    answers = [Answer(**answer) for answer in data["answers"]]
-    texts = [data["prompt"], *(text for answer in answers for text in (answer.run, answer.text))]
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError("a prompt, a run or an answer that is no text")
-    return Turn(**{**data, "answers": answers})
 
 
 def _joined(story: list[Turn], run: str) -> str:
@@ -217,7 +211,7 @@ class Session:
     def undo(self) -> Turn:
         """Forget the last turn, and return it."""
         if not self.transcript.turns:
-            raise ConfigError("nothing was said yet: type a text to go on from")
+            raise ConfigError("the conversation is empty: type a text to continue")
         return self.transcript.turns.pop()
 
 

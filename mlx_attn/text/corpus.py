@@ -166,7 +166,7 @@ def _build(
     """Writes the files of a corpus; `corpus.json`, which vouches for the others, last."""
     for left_behind in folder.glob(".*.tmp"):  # by a preparation that was killed
         left_behind.unlink()
-    train, val = source.passages()
+    train, val = source.splits()
     splits = {"train": train, "val": val}
     tokenizer = _make_tokenizer(source, splits, kind, vocab_size, folder.parent.parent)
     tokenizer.save(folder)
@@ -180,15 +180,15 @@ def _build(
 
     with encoder(tokenizer, folder, worker_count(source.n_bytes)) as encode:
         record = {
-            name: _write_split(folder, name, passage, tokenizer, encode, report)
-            for name, passage in splits.items()
+            name: _write_split(folder, name, text, tokenizer, encode, report)
+            for name, text in splits.items()
         }
     write_text(folder / "corpus.json", json.dumps(record, indent=1) + "\n")
 
 
 def _make_tokenizer(
     source: sources.Source,
-    splits: Mapping[str, sources.Passage],
+    splits: Mapping[str, sources.SplitText],
     kind: str,
     vocab_size: int,
     directory: Path,
@@ -207,28 +207,28 @@ def _make_tokenizer(
 def _write_split(
     folder: Path,
     name: str,
-    passage: sources.Passage,
+    text: sources.SplitText,
     tokenizer: Tokenizer,
     encode: Callable[[Iterable[str]], _Encoded],
     report: Callable[[int], None],
 ) -> dict[str, dict[str, Any]]:
     """Writes the arrays of a split; returns their lengths, and what else is known of it."""
     lengths: dict[str, int] = {}
-    if passage.documents:
-        arrays, facts = passage.documents.arrays(), passage.documents.facts()
+    if text.documents:
+        arrays, facts = text.documents.arrays(), text.documents.facts()
     else:
         tokens = folder / f"{name}.tokens.bin"
         arrays, facts = {}, {"n_bytes": 0}
         lengths["tokens"] = 0
         with atomic_write(tokens) as temporary, temporary.open("wb") as file:
-            for n_bytes, chunk in encode(passage.chunks()):
+            for n_bytes, chunk in encode(text.chunks()):
                 file.write(chunk.tobytes())
                 lengths["tokens"] += len(chunk)
                 facts["n_bytes"] += n_bytes
                 report(n_bytes)
-        if passage.stories:
-            arrays = _story_arrays(passage.stories, np.fromfile(tokens, np.uint16), tokenizer)
-            facts |= _story_facts(passage.stories)
+        if text.stories:
+            arrays = _story_arrays(text.stories, np.fromfile(tokens, np.uint16), tokenizer)
+            facts |= _story_facts(text.stories)
     for field, array in arrays.items():
         with atomic_write(folder / f"{name}.{field}.bin") as temporary:
             array.astype(_DTYPES[field], copy=False).tofile(temporary)

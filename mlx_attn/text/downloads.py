@@ -59,7 +59,7 @@ def fetch(
         download: A row of `CORPORA`, or `GPT2_MERGES`.
         directory: The data directory.
         progress: Called with the bytes done and the bytes in all.
-        stall: Seconds without a byte before the transfer is given up; what came is kept.
+        stall: Seconds without a byte before the transfer is given up; the part received is kept.
 
     Raises:
         ConfigError: The address is neither http nor https.
@@ -139,7 +139,7 @@ def _explaining(download: Download, path: Path, stall: float) -> Iterator[None]:
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, TimeoutError):
-            stalled = f"nothing came for {stall:g} seconds"
+            stalled = f"no data for {stall:g} seconds"
             raise _failure(download, path, stalled, "run this again to resume") from error
         raise _failure(download, path, f"cannot be reached ({reason})") from error
 
@@ -167,7 +167,7 @@ def _unpack(download: Download, path: Path, part: Path, target: Path) -> None:
     if target.stat().st_size != download.size or found != expected:
         part.unlink(missing_ok=True)
         other = (
-            f"what came has {target.stat().st_size:,} bytes and {algorithm} {found}, not "
+            f"the download has {target.stat().st_size:,} bytes and {algorithm} {found}, not "
             f"{download.size:,} and {expected}; it is deleted"
         )
         raise _failure(download, path, other)

@@ -29,20 +29,12 @@ def corpora_facts() -> list[dict[str, Any]]:
     """The corpora known by name, and whether they are here."""
     directory = data_directory()
     made = {"name": "tales", "bytes": None, "licence": "MIT, generated here", "digest": None}
-    return [
-        made | {"present": True, "url": None},
-        *(
-            {
-                "name": name,
-                "bytes": download.size,
-                "licence": download.licence,
-                "digest": download.digest,
-                "present": (directory / download.file).exists(),
-                "url": download.url,
-            }
-            for name, download in CORPORA.items()
-        ),
-    ]
+    facts = [made | {"present": True, "url": None}]
+    for name, row in CORPORA.items():
+        found = {"present": (directory / row.file).exists(), "url": row.url}
+        named = {"name": name, "bytes": row.size, "licence": row.licence, "digest": row.digest}
+        facts.append(named | found)
+    return facts
 
 
 def tasks_facts() -> list[dict[str, Any]]:
@@ -57,7 +49,7 @@ def tasks_table(facts: Sequence[dict[str, Any]]) -> Table:
     """The probing tasks for a terminal."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("task", no_wrap=True)
-    for heading in ("what it asks", "what it is predicted to separate"):
+    for heading in ("documents", "predicted to separate"):
         table.add_column(heading, overflow="fold", ratio=1)
     for fact in facts:
         table.add_row(fact["name"], fact["asks"], fact["separates"])

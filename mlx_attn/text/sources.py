@@ -48,7 +48,7 @@ Blocks = Callable[[], Iterator[str]]
 
 
 @dataclass(frozen=True)
-class Passage:
+class SplitText:
     """One split of a source: a text, or the documents of a task."""
 
     # Reads the text from its beginning. Raises RunError where it cannot be read, or has changed
@@ -65,9 +65,9 @@ class Source:
 
     name: str
     # BLAKE2b of the content, in hexadecimal; for stories, of everything that determines them, so
-    # that they are generated only when `passages` is called.
+    # that they are generated only when `splits` is called.
     digest: str
-    passages: Callable[[], tuple[Passage, Passage]]  # makes the training and the validation split
+    splits: Callable[[], tuple[SplitText, SplitText]]  # makes the training and the validation split
     # The vocabulary of a task, which replaces any other tokenizer; None for a text.
     symbols: Sequence[str] | None = None
     n_bytes: int = 0  # UTF-8 bytes of a text that is read; 0 for one that is generated
@@ -112,16 +112,16 @@ def read_source(
 
 
 def _stories(n_bytes: int, val_bytes: int) -> Source:
-    def passage(size: int, split: Literal["train", "val"]) -> Passage:
+    def part(size: int, split: Literal["train", "val"]) -> SplitText:
         from mlx_attn.text.stories import dataset
 
         stories = dataset.generate_stories(size, split=split)
         # A newline comes first, so that every story's first letter is predicted from a newline.
         text = "\n" + stories.text
-        return Passage(lambda: iter([text]), len(text), stories)
+        return SplitText(lambda: iter([text]), len(text), stories)
 
     digest = _blake2b(f"{_STORY_GENERATOR} {n_bytes} {val_bytes}".encode()).hexdigest()
-    return Source("tales", digest, lambda: (passage(n_bytes, "train"), passage(val_bytes, "val")))
+    return Source("tales", digest, lambda: (part(n_bytes, "train"), part(val_bytes, "val")))
 
 
 def _task(name: str) -> Source:
@@ -130,22 +130,22 @@ def _task(name: str) -> Source:
     val = tasks.draw(name, VALIDATION_DOCUMENTS, split="val")
     content = [array.tobytes() for split in (train, val) for array in split.arrays().values()]
     content += [val.nats.tobytes(), repr(val.symbols).encode()]
-    passages = Passage(documents=train), Passage(documents=val)
-    return Source(name, _blake2b(b"".join(content)).hexdigest(), lambda: passages, val.symbols)
+    splits = SplitText(documents=train), SplitText(documents=val)
+    return Source(name, _blake2b(b"".join(content)).hexdigest(), lambda: splits, val.symbols)
 
 
 def _text(name: str, blocks: Blocks) -> Source:
     digest, n_bytes, n_characters = _survey(name, blocks())
 
-    def passage(start: int, stop: int) -> Passage:
+    def part(start: int, stop: int) -> SplitText:
         def chunks() -> Iterator[str]:
             return _between(chunked(_unchanged(name, blocks(), digest)), start, stop)
 
-        return Passage(chunks, stop - start)
+        return SplitText(chunks, stop - start)
 
     cut = int(_TRAINING_SHARE * n_characters)
-    passages = passage(0, cut), passage(cut, n_characters)
-    return Source(name, digest, lambda: passages, n_bytes=n_bytes)
+    splits = part(0, cut), part(cut, n_characters)
+    return Source(name, digest, lambda: splits, n_bytes=n_bytes)
 
 
 def _survey(name: str, blocks: Iterable[str]) -> tuple[str, int, int]:

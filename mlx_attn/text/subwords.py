@@ -224,13 +224,11 @@ class GPT2Tokenizer(characters.Tokenizer):
 def _join(parts: list[bytes], pair: tuple[bytes, bytes]) -> list[bytes]:
     """`parts` with every occurrence of `pair` joined, from left to right."""
     joined: list[bytes] = []
-    following = iter(range(len(parts)))
-    for index in following:
-        if (*parts[index : index + 2],) == pair:
-            joined.append(b"".join(pair))
-            next(following)
+    for part in parts:
+        if joined and (joined[-1], part) == pair:
+            joined[-1] += part
         else:
-            joined.append(parts[index])
+            joined.append(part)
     return joined
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.arrays import load_arrays, load_weights, named_arrays, save_arrays
+from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.attention.config import find_variant
 from mlx_attn.errors import RunError
 from mlx_attn.model.config import GPTConfig
@@ -140,7 +140,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(file, monkeypatch, erro
 def test_weights_of_another_configuration_are_refused_with_both_shapes(tmp_path):
     weights = named_arrays(tiny("merged"))
     with pytest.raises(RunError) as error:
-        load_weights(tmp_path / "m", tiny("standard"), weights)
+        check_weights(tmp_path / "m", tiny("standard"), weights)
     message = "att.S.weight is (16, 8), config.json asks for none"
     assert message in str(error.value)
 
@@ -148,5 +148,5 @@ def test_weights_of_another_configuration_are_refused_with_both_shapes(tmp_path)
 def test_loaded_weights_give_the_same_logits(tmp_path):
     one, two, tokens = tiny(), tiny(), mx.array([[1, 2, 3]])
     save_arrays(tmp_path / "m.safetensors", named_arrays(one), {})
-    load_weights(tmp_path / "m.safetensors", two, load_arrays(tmp_path / "m.safetensors")[0])
+    two.load_weights(list(load_arrays(tmp_path / "m.safetensors")[0].items()))
     assert mx.array_equal(one(tokens), two(tokens))

@@ -63,9 +63,9 @@ def test_several_lines_are_said_even_if_they_begin_with_a_slash(typed, session):
         ("/max 0", "max=0 must be at least 1"),
         ("/save", "usage: /save FILE"),
         ("/load", "usage: /load FILE"),
-        ("/retry", "nothing was said yet: type a text to go on from"),
-        ("/undo", "nothing was said yet: type a text to go on from"),
-        ("/more", "there is no text to go on with yet: type one"),
+        ("/retry", "the conversation is empty: type a text to continue"),
+        ("/undo", "the conversation is empty: type a text to continue"),
+        ("/more", "there is no text to continue yet: type one"),
         ("/model nowhere", "there is no run 'nowhere'"),
         ("/vs nowhere", "there is no run 'nowhere'"),
         ("/vs alpha", "alpha answers already: name another run"),
@@ -203,7 +203,7 @@ def test_a_conversation_is_saved_and_loaded(typed, session, page, tmp_path):
     typed("/reset", f"/load {path}")
     assert session.transcript == saved
     assert page.messages[-3:][0] == f"saved 2 turns to {path}"
-    assert page.messages[-1] == "loaded 2 turns; /more goes on with the last"
+    assert page.messages[-1] == "loaded 2 turns; /more continues the last"
 
 
 def test_a_conversation_is_saved_as_text(typed, tmp_path):

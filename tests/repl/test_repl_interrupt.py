@@ -40,7 +40,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_text(session, hasty):
 def test_ctrl_c_still_shows_what_the_answer_cost(session, hasty):
     interactive_loop(session, Fingers(["a"]))
     assert hasty.messages[0].startswith("3 tokens")
-    assert hasty.messages[1] == "stopped; /more goes on"
+    assert hasty.messages[1] == "stopped; /more continues"
 
 
 def test_what_was_stopped_can_go_on(session, hasty):

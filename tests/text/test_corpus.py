@@ -239,7 +239,7 @@ def test_documents_start_at_the_newline_before_their_first_token(tales):
 
 
 def test_a_token_needs_the_ability_of_its_first_byte_that_is_no_space(tales):
-    told = sources.read_source("tales", Path(), *SIZES).passages()[1].stories
+    told = sources.read_source("tales", Path(), *SIZES).splits()[1].stories
     assert told is not None
     assert tales.val.token_abilities is not None
     offset = 0
@@ -255,7 +255,7 @@ def test_a_token_needs_the_ability_of_its_first_byte_that_is_no_space(tales):
 
 
 def test_the_floor_is_the_generator_s_and_the_sum_over_abilities(tales):
-    told = sources.read_source("tales", Path(), *SIZES).passages()[0].stories
+    told = sources.read_source("tales", Path(), *SIZES).splits()[0].stories
     assert told is not None
     floor = tales.train.floor_nats
     by_ability = tales.train.ability_floor_nats

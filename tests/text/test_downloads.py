@@ -200,7 +200,7 @@ def test_more_bytes_than_expected_are_another_file(server, tmp_path):
 
 
 def test_a_stalled_transfer_gives_up_and_keeps_what_came(server, tmp_path):
-    with pytest.raises(RunError, match=r"nothing came for 0\.1 seconds; run this again to resume"):
+    with pytest.raises(RunError, match=r"no data for 0\.1 seconds; run this again to resume"):
         fetch(described(server.address("half_then_nothing")), tmp_path, stall=0.1)
     assert (tmp_path / "corpus.txt.part").read_bytes() == CONTENT[:HALF]
 

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from mlx_attn.errors import RunError
 from mlx_attn.text import sources
 from mlx_attn.text.downloads import CORPORA
-from mlx_attn.text.sources import Passage, chunked, read_source
+from mlx_attn.text.sources import SplitText, chunked, read_source
 from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import KINDS, train_tokenizer
 
 LINES = "".join(f"line {number}\n" for number in range(100))
 
 
-def text_of(passage: Passage) -> str:
-    return "".join(passage.chunks())
+def text_of(split: SplitText) -> str:
+    return "".join(split.chunks())
 
 
 def whole(source: str, cache: Path) -> str:
-    return "".join(map(text_of, read_source(source, cache).passages()))
+    return "".join(map(text_of, read_source(source, cache).splits()))
 
 
 def written(path: Path, content: bytes | str) -> str:
@@ -37,7 +37,7 @@ def written(path: Path, content: bytes | str) -> str:
 
 def test_a_file_is_split_at_nine_tenths_of_its_characters(tmp_path):
     text = "é" * 99 + LINES
-    train, val = read_source(written(tmp_path / "file.txt", text), tmp_path).passages()
+    train, val = read_source(written(tmp_path / "file.txt", text), tmp_path).splits()
     assert text_of(train) == text[: int(0.9 * len(text))]
     assert text_of(val) == text[int(0.9 * len(text)) :]
 
@@ -45,7 +45,7 @@ def test_a_file_is_split_at_nine_tenths_of_its_characters(tmp_path):
 def test_the_split_is_nanogpt_s_to_the_character(tmp_path):
     text = "ab" * (1_115_394 // 2)  # as long as tiny-shakespeare
     source = read_source(written(tmp_path / "file.txt", text), tmp_path)
-    assert [len(text_of(passage)) for passage in source.passages()] == [1_003_854, 111_540]
+    assert [len(text_of(split)) for split in source.splits()] == [1_003_854, 111_540]
 
 
 def test_the_digest_is_that_of_the_content(tmp_path):
@@ -88,16 +88,16 @@ def test_a_corpus_is_downloaded_by_name(tmp_path, monkeypatch):
     progress = print
     source = read_source("enwik8", tmp_path, progress=progress)
     assert source.name == "enwik8"
-    assert "".join(map(text_of, source.passages())) == LINES
+    assert "".join(map(text_of, source.splits())) == LINES
     assert asked == [(CORPORA["enwik8"], tmp_path, progress)]
 
 
 def test_the_tales_begin_with_a_newline_and_know_their_stories(tmp_path):
-    splits = read_source("tales", tmp_path, n_bytes=5_000, val_bytes=1_000).passages()
-    for passage, size in zip(splits, (5_000, 1_000), strict=True):
-        assert passage.stories is not None
-        assert text_of(passage) == "\n" + passage.stories.text
-        assert size <= len(passage.stories.text) < size + 5_000
+    splits = read_source("tales", tmp_path, n_bytes=5_000, val_bytes=1_000).splits()
+    for split, size in zip(splits, (5_000, 1_000), strict=True):
+        assert split.stories is not None
+        assert text_of(split) == "\n" + split.stories.text
+        assert size <= len(split.stories.text) < size + 5_000
     train, val = map(text_of, splits)
     assert train[:500] != val[:500]
 
@@ -185,7 +185,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
     source = read_source(written(path, LINES), tmp_path)
     path.write_text(LINES.replace("7", "8"))
     with pytest.raises(RunError, match=r"file\.txt: the text changed while it was read"):
-        text_of(source.passages()[0])
+        text_of(source.splits()[0])
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5])
