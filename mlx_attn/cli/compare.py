@@ -238,8 +238,7 @@ def _train_and_judge(
 ) -> None:
     """Compare; on rank 0 keep the result and its report, and show the verdicts on stdout."""
     from mlx_attn.compare.report import write_report
-    from mlx_attn.compare.result import save_comparison
-    from mlx_attn.compare.runner import Concluded
+    from mlx_attn.compare.result import Comparison, save_comparison
     from mlx_attn.compare.show import display_for, summary_lines, verdict_tables
     from mlx_attn.ui.terminal import stderr_console, stdout_console
 
@@ -248,8 +247,8 @@ def _train_and_judge(
         try:
             for event in run:
                 display(event)
-                if isinstance(event, Concluded):
-                    comparison = event.comparison
+                if isinstance(event, Comparison):
+                    comparison = event
         except KeyboardInterrupt:
             display.message("interrupted; finished trainings are kept: the same command goes on")
             click.get_current_context().exit(INTERRUPTED)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from mlx_attn.compare import checks, plan
 from mlx_attn.compare.comparison import ComparisonRun
 from mlx_attn.compare.result import BudgetResult, Comparison, TrialResult
-from mlx_attn.compare.runner import ComparisonEvent, Concluded, Runner
+from mlx_attn.compare.runner import ComparisonEvent, Runner
 from mlx_attn.compare.statistics import Verdict, judge
 from mlx_attn.errors import find_row
 from mlx_attn.text.tasks import TASKS
@@ -174,9 +174,8 @@ def run_claim(
         yield ClaimResult(Finding(**known, answer=answer, numbers=numbers))
         return
     for event in ComparisonRun(claim.config(seeds, settings, command), runner, versions):
-        if isinstance(event, Concluded):
-            found = _judged(claim, event.comparison)
-            yield ClaimResult(Finding(**{**known, **found}), event.comparison)
+        if isinstance(event, Comparison):
+            yield ClaimResult(Finding(**{**known, **_judged(claim, event)}), event)
         else:
             yield event
 

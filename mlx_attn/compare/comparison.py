@@ -57,8 +57,7 @@ class ComparisonRun:
         minutes = per_seed * len(seeds) / self.runner.size / 60
         yield runner.Planned(len(seeds), minutes, self._detectable(tuner, arms, len(seeds)))
         yield from self._train("verdict", plan.all(seeds))
-        comparison = _summarize(plan, self.store, self.corpus, tunings, seeds, self.versions)
-        yield runner.Concluded(comparison)
+        yield _summarize(plan, self.store, self.corpus, tunings, seeds, self.versions)
 
     def _train(self, stage: str, trials: Iterable[Trial]) -> Events:
         """Train the trials that the store lacks."""

@@ -167,20 +167,13 @@ class Comparison:
         return asdict(self)
 
 
-def comparison_from(record: Mapping[str, Any]) -> Comparison:
-    """The comparison of a record; ValueError says which value is missing or of another type."""
-    return msgspec.convert(record, Comparison, str_keys=True)
-
-
 COMPARISON = "comparison.json"
-"""The file's name, in the comparison's directory."""
 
 
-def save_comparison(comparison: Comparison, directory: Path) -> Path:
-    """Write a comparison into its directory; returns the file."""
+def save_comparison(comparison: Comparison, directory: Path) -> None:
+    """Write a comparison into its directory."""
     content = json.dumps(comparison.as_dict(), indent=1, allow_nan=False)
     write_text(directory / COMPARISON, content + "\n")
-    return directory / COMPARISON
 
 
 def read_comparison(directory: Path) -> Comparison:
@@ -195,6 +188,6 @@ def read_comparison(directory: Path) -> Comparison:
             "version of mlx_attn that wrote it"
         )
     try:
-        return comparison_from(record)
+        return msgspec.convert(record, Comparison, str_keys=True)
     except ValueError as error:
         raise RunError(f"{file} is not a whole comparison ({error}): make it again") from error

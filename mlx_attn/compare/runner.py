@@ -1,6 +1,5 @@
 """Trials in a pool of processes, and shared among the ranks of `mlx.launch`."""
 
-import hashlib
 import json
 import multiprocessing
 import os
@@ -19,6 +18,7 @@ from mlx_attn.compare.plan import Trial, corpus_of
 from mlx_attn.compare.result import Comparison, Tuning
 from mlx_attn.compare.trial import Outcome, Store, train_together, train_trial
 from mlx_attn.errors import RunError
+from mlx_attn.files import write_text
 from mlx_attn.training import replicas
 from mlx_attn.training.config import Settings
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, LostRank
@@ -27,7 +27,7 @@ MAX_TOGETHER = 8
 """Trials mapped over together: lost by one interruption, and in memory at the same time."""
 
 _TICK = 0.5  # seconds between two exchanges of ranks
-_KEPT = "what is finished is kept, the same command goes on"
+KEPT = "finished trainings are kept: the same command continues"
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
@@ -51,13 +51,6 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
-    """A learning rate is settled."""
-
-    tuning: Tuning
-
-
-@dataclass(frozen=True, slots=True)
 class Planned:
     """How many seeds the verdict has, and the minutes that the rest is expected to take.
 
@@ -70,14 +63,8 @@ class Planned:
     resolves: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Concluded:
-    """The end of a comparison."""
-
-    comparison: Comparison
-
-
-ComparisonEvent = Began | Finished | Tuned | Planned | Concluded
+ComparisonEvent = Began | Finished | Tuning | Planned | Comparison
+"""What a comparison yields; a settled learning rate and the result stand for themselves."""
 Result = tuple[Trial, Outcome]
 
 
@@ -91,7 +78,8 @@ class Runner:
     """
 
     def __init__(self, store: Store, size: int = 0, together: bool = False):
-        self.store, self.size, self._together = store, size or _default_jobs(), together
+        self.store, self._together = store, together
+        self.size = size or (1 if on_gpu() else os.cpu_count() or 1)
         self.mode = "as replicas" if together else "apart"
 
     def missing(self, trials: Iterable[Trial]) -> list[Trial]:
@@ -127,13 +115,9 @@ class Runner:
         except Exception as error:
             message = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise RunError(
-                f"the training of '{trial.arm}', seed {trial.seed}, failed: {message}; {_KEPT}"
+                f"the training of '{trial.arm}', seed {trial.seed}, failed: {message}; {KEPT}"
             ) from error
         return self.store[trial]
-
-
-def _default_jobs() -> int:
-    return 1 if on_gpu() else os.cpu_count() or 1
 
 
 def grouped(trials: Sequence[Trial]) -> list[list[Trial]]:
@@ -227,18 +211,15 @@ class DistributedRunner(Runner):
         Where two have different records of a trial, that of the lower rank counts.
         """
         wanted = {trial.digest: trial for trial in trials}
+        own = {d: self.store.text(t) for d, t in wanted.items() if t in self.store}
         with _says_what_is_kept():
             self._ranks.check_same("setting, text, version or kind of device", list(wanted))
-            by_rank = self._ranks.gather([self._mark(trial) for trial in wanted.values()])
-            marks = dict(zip(wanted, zip(*by_rank, strict=True), strict=True))
-            # The lowest rank that has a record gives it, where not all have the same.
-            givers = {
-                d: next(r for r, m in enumerate(of) if m) for d, of in marks.items() if any(of)
-            }
-            mine = [d for d, r in givers.items() if r == self._ranks.rank and len({*marks[d]}) > 1]
-            for texts in self._ranks.gather({d: self.store.text(wanted[d]) for d in mine}):
-                self._keep(texts, wanted)
-        return [trial for digest, trial in wanted.items() if digest not in givers]
+            by_rank = self._ranks.gather(own)
+        known = {digest: text for texts in reversed(by_rank) for digest, text in texts.items()}
+        for digest, text in known.items():
+            if own.get(digest) != text:
+                write_text(self.store.path(wanted[digest]), text)
+        return [trial for digest, trial in wanted.items() if digest not in known]
 
     def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
         """Train this rank's share of the missing trials; yield what is finished on any rank."""
@@ -261,7 +242,8 @@ class DistributedRunner(Runner):
             news = self._ranks.gather([own, failure])
         for rank, (texts, failure) in enumerate(news):
             if rank != self._ranks.rank:
-                self._keep(texts, wanted)
+                for digest, text in texts.items():
+                    write_text(self.store.path(wanted[digest]), text)
                 failure = failure and f"rank {rank}: {failure}"
             if failure:
                 raise RunError(failure)
@@ -277,23 +259,13 @@ class DistributedRunner(Runner):
             time.sleep(_TICK)  # nothing left here, but other ranks still train
         return {trial.digest: self.store.text(trial) for trial, _ in results or ()}, ""
 
-    def _mark(self, trial: Trial) -> str:
-        """The same for the same record; "" where there is none."""
-        if trial not in self.store:
-            return ""
-        return hashlib.blake2b(self.store.text(trial).encode(), digest_size=12).hexdigest()
-
-    def _keep(self, texts: Mapping[str, str], trials: Mapping[str, Trial]) -> None:
-        for digest, text in texts.items():
-            self.store.keep(trials[digest], text)
-
 
 @contextmanager
 def _says_what_is_kept() -> Iterator[None]:
     try:
         yield
     except LostRank as lost:
-        raise LostRank(f"{lost}; finished trainings are kept: the same command goes on") from lost
+        raise LostRank(f"{lost}; {KEPT}") from lost
 
 
 def make_runner(
@@ -313,20 +285,19 @@ def make_runner(
         example: Settings of the first trial; None where there is none.
         ranks: Processes that share the trials; rank 0 decides.
     """
-    size = jobs or _default_jobs()
-    mapped = ranks.first(not ranks.rank and _trains_together(directory, size, together, example))
-    runner = Runner(Store(directory / ("replicas" if mapped else "trainings")), size, mapped)
+    mapped = ranks.first(not ranks.rank and _trains_together(directory, jobs, together, example))
+    runner = Runner(Store(directory / ("replicas" if mapped else "trainings")), jobs, mapped)
     return DistributedRunner(runner, ranks) if ranks.size > 1 else runner
 
 
 def _trains_together(
-    directory: Path, size: int, together: str, example: Callable[[], Settings | None]
+    directory: Path, jobs: int, together: str, example: Callable[[], Settings | None]
 ) -> bool:
     if together == "auto":
         for folder in ("trainings", "replicas"):
             if any((directory / folder).glob("*.json")):
                 return folder == "replicas"
-        if size > 1 or not on_gpu():
+        if jobs > 1 or not on_gpu():
             return False
     settings = example() if together != "off" else None
     if settings is None:

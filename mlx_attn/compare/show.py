@@ -15,7 +15,7 @@ from rich.text import Text
 
 from mlx_attn.compare import claim, runner
 from mlx_attn.compare.comparison import ComparisonRun
-from mlx_attn.compare.result import AATest, ArmResult, BudgetResult, Comparison
+from mlx_attn.compare.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
 from mlx_attn.compare.statistics import MOST_SEEDS, Verdict
 from mlx_attn.compare.trial import Diverged
 from mlx_attn.ui.terminal import duration, is_live, plural
@@ -269,11 +269,10 @@ def _event_line(event: runner.ComparisonEvent) -> str:
             loss = "diverged" if diverged else f"{outcome.val_loss:.4f} nats per token"
             name = f"{trial.arm}, seed {trial.seed}, learning rates x {trial.lr_scale:g}"
             return f"{name}: {loss}  ({event.left} left, {duration(event.seconds_left)})"
-        case runner.Tuned():
-            found = event.tuning
-            rates = "rates" if found.knob == "lr" else "rate of S, lr / n_heads"
-            edge = "" if found.interior else " (the last one tried: the best may lie beyond it)"
-            return f"{found.arm}: learning {rates} x {found.best:g}{edge}"
+        case Tuning():
+            rates = "rates" if event.knob == "lr" else "rate of S, lr / n_heads"
+            edge = "" if event.interior else " (the last one tried: the best may lie beyond it)"
+            return f"{event.arm}: learning {rates} x {event.best:g}{edge}"
         case runner.Planned():
             plan = f"{event.seeds} seeds, about {event.minutes:.0f} minutes in all"
             if event.resolves is None:

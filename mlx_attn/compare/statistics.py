@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import combinations
 from math import comb, isfinite, sqrt
 from statistics import mean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -78,17 +78,8 @@ class Sample(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Of the mean."""
+        """The standard error of the mean, sd / sqrt(n)."""
         return self.sd / sqrt(self.n)
-
-
-class _Decision(NamedTuple):
-    """A verdict's word, and the p-values that it follows from."""
-
-    word: str
-    p_value: float
-    p_holm: float
-    p_equivalence: float
 
 
 def judge(
@@ -111,44 +102,58 @@ def judge(
     if not 0.5 <= confidence < 1:
         raise ConfigError(f"confidence is from 0.5 to below 1, such as 0.95: got {confidence}")
     samples = {arm: Sample.of(found) for arm, found in paired.items()}
-    arms, verdicts = len(samples), {}
-    for arm, decision in decide(samples, margin, confidence).items():
-        found, interval, bootstrap, resolves, needed = samples[arm], None, None, None, None
-        if found.n > 1:
-            interval = student_interval(found, confidence)
-            bootstrap = bootstrap_interval(paired[arm], confidence)
-            resolves = minimum_detectable_effect(found.sd, found.n, confidence, arms=arms)
-        if decision.word == "undecided":
-            spread = found.sd, found.mean, margin, confidence
-            needed = required_seeds(*spread, arms=arms) if found.n > 1 else 2
-        verdicts[arm] = Verdict(
-            **decision._asdict(),
-            interval=interval,
-            bootstrap=bootstrap,
+    return {
+        arm: Verdict(
+            **decision,
+            **_intervals(paired[arm], samples[arm], confidence, len(samples)),
             differences=paired[arm],
-            mean=found.mean,
-            resolves=resolves,
-            seeds_needed=needed,
+            mean=samples[arm].mean,
         )
-    return verdicts
+        for arm, decision in decide(samples, margin, confidence).items()
+    }
 
 
-def decide(samples: Mapping[str, Sample], margin: float, confidence: float) -> dict[str, _Decision]:
-    """The words: "equivalent" wins where a difference is within the margin and not zero."""
+def decide(
+    samples: Mapping[str, Sample], margin: float, confidence: float
+) -> dict[str, dict[str, Any]]:
+    """Each arm's word, its p-values, and the seeds that it needs.
+
+    The word is "equivalent" where a difference is within the margin and not zero.
+    """
     p_values = {arm: 2 * _upper_tail(found, abs(found.mean)) for arm, found in samples.items()}
-    different = holm(p_values)
     # Of the two one-sided tests (Schuirmann, 1987) the nearer bound has the larger p-value.
     nearer = {arm: _upper_tail(found, margin - abs(found.mean)) for arm, found in samples.items()}
+    different = holm(p_values)
     equivalent = holm({arm: p if samples[arm].n > 1 else 1.0 for arm, p in nearer.items()})
     decisions = {}
     for arm, found in samples.items():
-        word = "undecided"
+        word, needed = "undecided", None
         if equivalent[arm] <= 1 - confidence:
             word = "equivalent"
         elif different[arm] <= 1 - confidence:
             word = "worse" if found.mean > 0 else "better"
-        decisions[arm] = _Decision(word, p_values[arm], different[arm], equivalent[arm])
+        elif found.n > 1:
+            needed = required_seeds(found.sd, found.mean, margin, confidence, len(samples))
+        else:
+            needed = 2
+        decisions[arm] = {
+            **{"word": word, "seeds_needed": needed, "p_value": p_values[arm]},
+            **{"p_holm": different[arm], "p_equivalence": equivalent[arm]},
+        }
     return decisions
+
+
+def _intervals(
+    differences: Sequence[float], found: Sample, confidence: float, arms: int
+) -> dict[str, Any]:
+    """What a spread is needed for; None each where there is one seed."""
+    if found.n < 2:
+        return dict.fromkeys(("interval", "bootstrap", "resolves"))
+    return {
+        "interval": student_interval(found, confidence),
+        "bootstrap": bootstrap_interval(differences, confidence),
+        "resolves": minimum_detectable_effect(found.sd, found.n, confidence, arms),
+    }
 
 
 def _upper_tail(found: Sample, distance: float) -> float:
@@ -203,39 +208,34 @@ def _resamples(n: int) -> tuple[Int64[np.ndarray, "R n"], Float64[np.ndarray, "R
     return np.concatenate([chosen, n - 1 - chosen]), np.concatenate([noise, -noise])
 
 
-def minimum_detectable_effect(
-    sd: float, n: int, confidence: float = 0.95, power: float = _POWER, arms: int = 1
-) -> float:
+def minimum_detectable_effect(sd: float, n: int, confidence: float = 0.95, arms: int = 1) -> float:
     """The smallest true difference that a paired two-sided t test of n seeds finds, in sd's unit.
 
-    For several arms judged together, at Holm's strictest level, (1 - confidence) / arms.
+    With a power of 0.8; for several arms judged together, at Holm's strictest level,
+    (1 - confidence) / arms.
     """
     if n < 2:
         raise ConfigError(f"a spread needs at least 2 seeds: got {n}")
-    return sd * _detectable(n, _level(confidence, power, arms), power)
+    return sd * _detectable(n, (1 - confidence) / arms)
 
 
 def required_seeds(
-    sd: float,
-    difference: float,
-    margin: float = 0.0,
-    confidence: float = 0.95,
-    power: float = _POWER,
-    arms: int = 1,
+    sd: float, difference: float, margin: float = 0.0, confidence: float = 0.95, arms: int = 1
 ) -> int:
     """The fewest seeds that decide: a difference is found, or shown to be within the margin.
 
-    `difference` is the true one, in the unit of sd like the margin. MOST_SEEDS: as many or more.
+    With a power of 0.8. `difference` is the true one, in the unit of sd like the margin.
+    MOST_SEEDS: as many or more.
     """
-    level = _level(confidence, power, arms)
     if sd == 0:
         return 2 if difference or margin else MOST_SEEDS
+    level = (1 - confidence) / arms
 
     def power_of(n: int) -> float:
         found = power_of_difference(difference / sd, n, level)
         return max(found, power_of_equivalence(difference / sd, margin / sd, n, level))
 
-    return 2 + bisect_left(range(2, MOST_SEEDS), power, key=power_of)
+    return 2 + bisect_left(range(2, MOST_SEEDS), _POWER, key=power_of)
 
 
 def power_of_difference(effect: float, n: int, level: float) -> float:
@@ -254,11 +254,11 @@ def power_of_equivalence(effect: float, margin: float, n: int, level: float) -> 
 
 
 @lru_cache(maxsize=256)
-def _detectable(n: int, level: float, power: float) -> float:
-    """The effect, in standard deviations, that a t test has this power for."""
+def _detectable(n: int, level: float) -> float:
+    """The effect, in standard deviations, that a t test has a power of 0.8 for."""
     largest = (special.stdtrit(n - 1, 1 - level / 2) * _observed_sds(n)[-1] + 10) / sqrt(n)
     found = optimize.root_scalar(
-        lambda effect: power_of_difference(effect, n, level) - power, bracket=(0, largest)
+        lambda effect: power_of_difference(effect, n, level) - _POWER, bracket=(0, largest)
     )
     return float(found.root)
 
@@ -271,15 +271,6 @@ def _observed_sds(n: int) -> Float64[np.ndarray, "nodes"]:
     """
     likelihoods = (np.arange(_NODES) + 0.5) / _NODES
     return np.sqrt(2 * special.gammaincinv((n - 1) / 2, likelihoods) / (n - 1))
-
-
-def _level(confidence: float, power: float, arms: int) -> float:
-    if not 0 < 1 - confidence < power < 1:
-        raise ConfigError(
-            "confidence and power lie between 0 and 1, power above 1 - confidence: "
-            f"got {confidence} and {power}"
-        )
-    return (1 - confidence) / arms
 
 
 class TimeToSolve(NamedTuple):

@@ -24,7 +24,7 @@ from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import events, replicas
 from mlx_attn.training.batches import objective_for
 from mlx_attn.training.config import Settings, resolve
-from mlx_attn.training.evaluation import evaluation_record
+from mlx_attn.training.evaluation import Evaluation, evaluation_record
 from mlx_attn.training.loop import INTERRUPTED, never, train
 from mlx_attn.training.trainer import Diverged as DivergedError
 from mlx_attn.training.trainer import Trainer
@@ -37,7 +37,7 @@ _PROMPT_TOKENS, _SAMPLE_TOKENS = 8, 60
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """The outcome of a trial whose loss is no longer finite; the message says at which step."""
+    """The outcome of a trial whose loss is no longer finite; the message names the step."""
 
     message: str
 
@@ -51,11 +51,15 @@ class Store:
     def __init__(self, folder: Path):
         self.folder = folder
 
+    def path(self, trial: Trial) -> Path:
+        """The file of a trial, finished or not."""
+        return self.folder / f"{trial.digest}.json"
+
     def __contains__(self, trial: Trial) -> bool:
-        return self._path(trial).exists()
+        return self.path(trial).exists()
 
     def __getitem__(self, trial: Trial) -> Outcome:
-        path = self._path(trial)
+        path = self.path(trial)
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             if "diverged" in record:
@@ -71,30 +75,18 @@ class Store:
         result = {"diverged": outcome.message} if diverged else {"training": asdict(outcome)}
         record = {"arm": trial.arm, "settings": dict(trial.settings), **result}
         record |= {"plugins": [*trial.plugins]} if trial.plugins else {}
-        self.keep(trial, json.dumps(record, indent=1, sort_keys=True) + "\n")
+        write_text(self.path(trial), json.dumps(record, indent=1, sort_keys=True) + "\n")
 
     def text(self, trial: Trial) -> str:
-        """The record of a finished trial, as another store may `keep` it."""
+        """The record of a finished trial, which another store may write to its own `path`."""
         self[trial]  # refuses a damaged one
-        return self._path(trial).read_text(encoding="utf-8")
-
-    def keep(self, trial: Trial, text: str) -> None:
-        """Write the record of a finished trial."""
-        write_text(self._path(trial), text)
-
-    def _path(self, trial: Trial) -> Path:
-        return self.folder / f"{trial.digest}.json"
+        return self.path(trial).read_text(encoding="utf-8")
 
 
 def train_trial(
     trial: Trial, should_stop: Callable[[], bool] = never
 ) -> TrialResult | Diverged | None:
-    """Train one trial; None when told to stop.
-
-    Raises:
-        RunError: The text cannot be read, or has changed.
-        ConfigError: The settings cannot work.
-    """
+    """Train one trial; None when told to stop. RunError: its text has changed."""
     settings = resolve(trial.settings)
     corpus = _unchanged_corpus(trial, settings)
     recorder = TrialRecorder(trial, Trainer(settings, corpus), corpus)
@@ -148,61 +140,60 @@ def share_of(result: TrialResult, count: int, tok_s: float) -> TrialResult:
 class TrialRecorder:
     """Collects the curve and the end of a training from its events.
 
-    Args:
-        trial: What is trained.
-        trainer: Its trainer, before the first step.
-        corpus: Its text.
+    A text is evaluated on a few windows during training, spread evenly, the same for every arm.
     """
 
     def __init__(self, trial: Trial, trainer: Trainer, corpus: Corpus):
         self.trial, self.trainer, self.corpus = trial, trainer, corpus
-        self._evaluate = SubsetEvaluator(trainer, corpus)
+        windows, memory = trainer.evaluator.windows, trainer.config.token_memory
+        spread = np.linspace(0, len(windows) - 1, SUBSET_WINDOWS).astype(int)
+        self._subset = mx.array(windows.start[np.unique(spread)])
+        self._objective = objective_for(corpus.val, trainer.evaluator.context_length, memory)
         self._points: list[Point] = []
         self._ranks: list[RankPoint] = []
-        self._last: events.Evaluated | None = None
+        self._last: Evaluation | None = None
         self._ended: events.Ended | None = None
 
     def record(self, event: events.Event) -> None:
         """Take one event, while the model still has the weights that it is about."""
+        loss, accuracy = None, None
         match event:
             case events.Stepped():
                 if not self.trainer.config.eval_every and event.step < self.trainer.steps:
-                    self._add_point(event, self._evaluate())
-            case events.Evaluated():
-                self._last = event
-                self._add_point(event, event.evaluation.val_loss, event.evaluation.accuracy)
+                    loss = self._subset_loss()
+            case events.Evaluated(evaluation=last):
+                self._last, loss, accuracy = last, last.val_loss, last.accuracy
             case events.Tracked():
-                ranks = event.scores["effective_rank"], event.value_outputs["effective_rank"]
-                scores, value_outputs = (float(np.mean(rank)) for rank in ranks)
-                self._ranks.append(
-                    RankPoint(step=event.step, scores=scores, value_outputs=value_outputs)
+                scores, value_outputs = (
+                    float(np.mean(of["effective_rank"]))
+                    for of in (event.scores, event.value_outputs)
                 )
+                ranks = RankPoint(step=event.step, scores=scores, value_outputs=value_outputs)
+                self._ranks.append(ranks)
             case events.Ended():
                 self._ended = event
+        if loss is not None:
+            at = {key: getattr(event, key) for key in ("step", "tokens", "seconds")}
+            self._points.append(Point(**at, val_loss=loss, accuracy=accuracy))
 
-    def _add_point(
-        self, event: events.Stepped | events.Evaluated, loss: float, accuracy: float | None = None
-    ) -> None:
-        self._points.append(
-            Point(
-                step=event.step,
-                tokens=event.tokens,
-                seconds=event.seconds,
-                val_loss=loss,
-                accuracy=accuracy,
-            )
-        )
+    def _subset_loss(self) -> float:
+        """The loss on the subset now, in nats per token; the model stays in training mode."""
+        model, objective = self.trainer.model, self._objective
+        model.eval()
+        batch = objective.gather(objective.fetch(self._subset))
+        loss: Any = objective.loss(model, batch).item()
+        model.train()
+        return loss
 
     def result(self) -> TrialResult | None:
         """The finished trial; None where it did not end by itself."""
         ended, last, floor = self._ended, self._last, floor_of(self.corpus)
         if ended is None or last is None or ended.reason == INTERRUPTED:
             return None
-        loss = last.evaluation.val_loss
-        above_floor = None if floor is None else loss - floor
-        found: dict[str, Any] = {**evaluation_record(last.evaluation), "above_floor": above_floor}
+        above_floor = None if floor is None else last.val_loss - floor
+        evaluated: dict[str, Any] = {**evaluation_record(last), "above_floor": above_floor}
         return TrialResult(
-            **found,
+            **evaluated,
             seed=self.trial.seed,
             lr_scale=self.trial.lr_scale,
             steps=ended.steps,
@@ -214,26 +205,6 @@ class TrialRecorder:
             peak_memory=ended.peak_memory,
             sample=_greedy_sample(self.trainer, self.corpus),
         )
-
-
-class SubsetEvaluator:
-    """The loss on a few validation windows, spread evenly, the same ones for every arm."""
-
-    def __init__(self, trainer: Trainer, corpus: Corpus):
-        self.model, evaluator = trainer.model, trainer.evaluator
-        self._objective = objective_for(
-            corpus.val, evaluator.context_length, trainer.config.token_memory
-        )
-        spread = np.linspace(0, len(evaluator.windows) - 1, SUBSET_WINDOWS).astype(int)
-        self._starts = mx.array(evaluator.windows.start[np.unique(spread)])
-
-    def __call__(self) -> float:
-        """The loss now, in nats per token; the model stays in training mode."""
-        self.model.eval()
-        batch = self._objective.gather(self._objective.fetch(self._starts))
-        loss: Any = self._objective.loss(self.model, batch).item()
-        self.model.train()
-        return loss
 
 
 def _unchanged_corpus(trial: Trial, settings: Settings) -> Corpus:

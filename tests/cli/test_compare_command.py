@@ -106,5 +106,5 @@ def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process_behind(workshop):
     output, rest = process.communicate(timeout=60)
     assert seen
     assert process.returncode == INTERRUPTED
-    assert "the same command goes on" in rest
+    assert "the same command continues" in rest
     assert output == ""

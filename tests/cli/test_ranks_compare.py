@@ -61,5 +61,5 @@ def test_a_killed_rank_ends_the_other_with_one_line_and_keeps_what_is_finished(t
     *_, last = lines
     assert ranks[0].wait(PATIENCE) == 1
     assert last.startswith("Error: another of the 2 ranks ended, or the connection to it broke; ")
-    assert last.endswith("finished trainings are kept: the same command goes on\n")
+    assert last.endswith("finished trainings are kept: the same command continues\n")
     assert any((workshop / "rank-0" / "trainings").iterdir())

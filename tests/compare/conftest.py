@@ -13,7 +13,7 @@ import pytest
 from mlx_attn.compare.comparison import ComparisonRun
 from mlx_attn.compare.plan import ComparisonConfig, Trial, arms_from
 from mlx_attn.compare.result import Comparison, Point, TrialResult
-from mlx_attn.compare.runner import ComparisonEvent, Concluded, Result, Runner
+from mlx_attn.compare.runner import ComparisonEvent, Result, Runner
 from mlx_attn.compare.trial import Diverged, Outcome, Store
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
@@ -182,7 +182,7 @@ def conclusion(
 
     def conclude(protocol: ComparisonConfig, runner: Any) -> Comparison:
         last = events_of(protocol, runner)[-1]
-        assert isinstance(last, Concluded)
-        return last.comparison
+        assert isinstance(last, Comparison)
+        return last
 
     return conclude

@@ -80,13 +80,9 @@ def test_without_spread_two_seeds_decide():
     assert minimum_detectable_effect(0.0, 2) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"n": 1}, "2 seeds: got 1"), ({"n": 5, "power": 0.01}, "power above 1 - confidence")],
-)
-def test_what_cannot_be_planned_is_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        minimum_detectable_effect(1.0, **options)
+def test_one_seed_has_no_detectable_effect():
+    with pytest.raises(ConfigError, match="2 seeds: got 1"):
+        minimum_detectable_effect(1.0, 1)
 
 
 def test_without_scipy_one_line_says_how_to_get_it(monkeypatch):

@@ -25,6 +25,7 @@ from mlx_attn.compare.trial import Diverged, Store, share_of, train_together, tr
 from mlx_attn.compare.tuning import TunedArm, trial_for
 from mlx_attn.cpu import single_stream
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.files import write_text
 from mlx_attn.training import replicas
 from mlx_attn.training.distributed import Distributed, LostRank
 
@@ -77,7 +78,7 @@ def test_a_training_that_diverges_is_kept_as_such(trials, store):
 def test_a_worker_that_dies_is_one_line(trials, store, monkeypatch):
     monkeypatch.setattr(runner_module, "_begin_worker", os.abort)
     with pytest.raises(
-        RunError, match=r"^the training of 'standard', seed [01], failed: .*goes on$"
+        RunError, match=r"^the training of 'standard', seed [01], failed: .*continues$"
     ):
         list(Runner(store, 1)(trials))
 
@@ -206,7 +207,7 @@ def test_it_goes_on_as_it_began(way, trial, tmp_path, folder, kept):
 
 def test_both_ways_keep_their_trainings_apart(tmp_path, many):
     one, other = (make_runner(tmp_path, 1, way, lambda: None) for way in ("on", "off"))
-    one.store.keep(many[0], "{}")
+    write_text(one.store.path(many[0]), "{}")
     assert other.missing(many[:1]) == many[:1]
     assert one.missing(many[:1]) == []
 
@@ -371,7 +372,7 @@ def test_a_lost_rank_ends_the_other_and_says_what_is_kept(brief, pair, share):
     pair[1].fails_after = 2
     survivor, _ = share([brief] * COUNT, pair)
     assert isinstance(survivor, LostRank)
-    assert str(survivor).endswith("finished trainings are kept: the same command goes on")
+    assert str(survivor).endswith("finished trainings are kept: the same command continues")
     assert files(pair[0])
 
 

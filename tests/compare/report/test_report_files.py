@@ -1,6 +1,5 @@
 """The report as files, and as tables in a terminal."""
 
-import json
 import xml.etree.ElementTree as ET
 from io import StringIO
 
@@ -9,7 +8,7 @@ from rich.console import Console
 
 from mlx_attn.compare.figures import forest_figure
 from mlx_attn.compare.report import report_of, write_report
-from mlx_attn.compare.result import comparison_from
+from mlx_attn.compare.result import read_comparison, save_comparison
 from mlx_attn.compare.show import verdict_tables
 from mlx_attn.ui.plots import save_figure
 
@@ -21,11 +20,12 @@ def test_a_page_and_markdown_are_written(comparison, tmp_path, monkeypatch):
     assert all(path.stat().st_size > 1000 for path in paths)
 
 
-def test_a_comparison_read_back_gives_the_same_report(comparison):
+def test_a_comparison_read_back_gives_the_same_report(comparison, tmp_path):
     from mlx_attn.compare.report import as_markdown
 
     made = comparison()
-    again = comparison_from(json.loads(json.dumps(made.as_dict())))
+    save_comparison(made, tmp_path)
+    again = read_comparison(tmp_path)
     assert as_markdown(report_of(again)) == as_markdown(report_of(made))
 
 
