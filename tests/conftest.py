@@ -7,10 +7,12 @@ import socket
 import subprocess
 from collections.abc import Callable
 from html import unescape
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import Markup
 
 import mlx_attn
 from mlx_attn.runs import create_run
@@ -125,6 +127,41 @@ def browse(tmp_path) -> Callable[..., Any]:
         return result["found"]
 
     return run
+
+
+class Elements(HTMLParser):
+    """The tags of a page with their attributes."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.page = page
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+    def loaded(self) -> list[Any]:
+        """All that a browser would fetch for the page."""
+        links = [a.get(key) for _, a in self.found for key in ("src", "href", "xlink:href")]
+        outside = [link for link in links if link and not link.startswith(("#", "data:"))]
+        return [*outside, *self.all("link"), *re.findall(r"url\(http|@import", self.page)]
+
+
+@pytest.fixture(scope="session")
+def page_elements() -> Callable[[str], Elements]:
+    """Reads the tags of a page."""
+    return Elements
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Pages without figures, which take their time."""
+    for page in ("compare.report", "probe.page"):
+        monkeypatch.setattr(f"mlx_attn.{page}.figure_for_page", lambda draw: Markup("<svg></svg>"))
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ class Numbers:
 
 def _row(arm: Mapping[str, Any]) -> str:
     if arm["refused"]:
-        return f"| {arm['arm']} | | cannot be had: {arm['refused']} | | |"
+        return f"| {arm['arm']} | | not feasible: {arm['refused']} | | |"
     start = f"| {arm['arm']} | {arm['value']:.4f} |"
     verdict = arm["verdict"]
     if verdict is None:

@@ -89,13 +89,13 @@ def run(
     """Test claims, and say of each whether it holds.
 
     Claims share their trainings: what one has trained another does not train again. The same
-    command goes on where it was interrupted. Under mlx.launch the trainings are shared between all
-    processes.
+    command continues where it was interrupted. Under mlx.launch the trainings are shared between
+    all processes.
     """
     from mlx_attn.cli.info import versions
     from mlx_attn.compare.claim import CLAIMS, ClaimResult, find_claim, run_claim
-    from mlx_attn.compare.runner import make_runner
-    from mlx_attn.compare.show import display_for
+    from mlx_attn.compare.runner import KEPT, make_runner
+    from mlx_attn.compare.show import Display
     from mlx_attn.ui.terminal import stderr_console
 
     check_environment()
@@ -113,7 +113,7 @@ def run(
     ranks = connect()
     with (
         prefix_errors(ranks),
-        display_for(stderr_console(), quiet or as_json, ranks.rank) as display,
+        Display(stderr_console(), quiet or as_json, ranks.rank) as display,
     ):
         runner = make_runner(out, jobs, together, example, ranks)
         for claim in claims:
@@ -129,9 +129,7 @@ def run(
                     elif not ranks.rank:
                         _conclude(event, out, as_json)
             except KeyboardInterrupt:
-                display.message(
-                    "interrupted; finished trainings are kept: the same command goes on"
-                )
+                display.message(f"interrupted; {KEPT}")
                 click.get_current_context().exit(INTERRUPTED)
         # mlx.launch ends all ranks when the first one ends: not before the last finding is kept.
         ranks.barrier()

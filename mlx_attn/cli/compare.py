@@ -144,7 +144,7 @@ Examples:
   mlx-attn compare --arm standard --arm 'one head: standard, n_heads=1' --budgets steps
   mlx-attn compare --variants standard,merged --minutes 30
   mlx.launch --hosts a,b $(which python) -m mlx_attn compare       shared between two machines
-The same command goes on where it was interrupted; more seeds or arms cost only their own trainings.
+The same command continues where it was interrupted; more seeds or arms cost only their trainings.
 """
 
 
@@ -239,18 +239,19 @@ def _train_and_judge(
     """Compare; on rank 0 keep the result and its report, and show the verdicts on stdout."""
     from mlx_attn.compare.report import write_report
     from mlx_attn.compare.result import Comparison, save_comparison
-    from mlx_attn.compare.show import display_for, summary_lines, verdict_tables
+    from mlx_attn.compare.runner import KEPT
+    from mlx_attn.compare.show import Display, summary_lines, verdict_tables
     from mlx_attn.ui.terminal import stderr_console, stdout_console
 
     comparison = None
-    with display_for(stderr_console(), quiet or as_json, ranks.rank) as display:
+    with Display(stderr_console(), quiet or as_json, ranks.rank) as display:
         try:
             for event in run:
                 display(event)
                 if isinstance(event, Comparison):
                     comparison = event
         except KeyboardInterrupt:
-            display.message("interrupted; finished trainings are kept: the same command goes on")
+            display.message(f"interrupted; {KEPT}")
             click.get_current_context().exit(INTERRUPTED)
     if comparison is None or ranks.rank:
         return

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,31 +46,24 @@ class _Mark(NamedTuple):
     """How an arm is drawn; never told apart by colour alone."""
 
     label: str
-    colour: str
+    color: str
     marker: str
-    dashes: str
+    linestyle: str
 
-    def line(self) -> dict[str, Any]:
-        looks = {"color": self.colour, "linestyle": self.dashes, "linewidth": 1.4}
-        return {**looks, "label": self.label}
+    def line(self, **looks: Any) -> dict[str, Any]:
+        return {**self._asdict(), "linewidth": 1.4, "marker": "", **looks}
 
     def point(self, size: int = 5) -> dict[str, Any]:
-        looks = {"color": self.colour, "marker": self.marker, "linestyle": "none"}
-        return {**looks, "markersize": size, "label": self.label}
+        return {**self._asdict(), "linestyle": "none", "markersize": size}
 
 
 def _marks(comparison: Comparison) -> dict[str, _Mark]:
     """A mark for every arm, the same under all budgets."""
     arms = [arm.arm for budget in comparison.budgets for arm in budget.arms]
     names = dict.fromkeys([*arms, *(tuning.arm for tuning in comparison.tunings)])
+    looks = zip(cycle((*COLOURS[1:], COLOURS[0])), cycle(_MARKERS), cycle(_DASHES), strict=False)
     return {
-        name: _Mark(
-            show.visible(name),
-            COLOURS[(i + 1) % len(COLOURS)],
-            _MARKERS[i % len(_MARKERS)],
-            _DASHES[i % len(_DASHES)],
-        )
-        for i, name in enumerate(names)
+        name: _Mark(show.visible(name), *look) for name, look in zip(names, looks, strict=False)
     }
 
 
@@ -88,25 +82,17 @@ def series(arm: ArmResult, x: str, y: str, points: str = "curve") -> Series | No
     """A field of an arm's points over another; None where it was not measured.
 
     Seeds that were validated elsewhere, as under a budget of seconds, are interpolated to the
-    places of the first, up to where the shortest ends. `points` is the trainings' field that has
-    them, "curve" or "ranks".
+    places of the first, up to where the shortest ends. `points` is the trainings' field with
+    the points, "curve" or "ranks".
     """
     return _aligned([_line(training, x, y, points) for training in arm.trainings])
 
 
 def _paired(arm: ArmResult, control: ArmResult, x: str) -> Series | None:
     """The arm's loss minus the control's, in pairs of trainings with the same seed."""
-    others = {training.seed: training for training in control.trainings}
-    lines = []
-    for training in arm.trainings:
-        at, losses = _line(training, x, "val_loss")
-        if training.seed not in others or not len(at):
-            continue
-        elsewhere, other = _line(others[training.seed], x, "val_loss")
-        inside = (at >= min(elsewhere, default=np.inf)) & (at <= max(elsewhere, default=-np.inf))
-        if inside.any():
-            lines.append((at[inside], losses[inside] - np.interp(at[inside], elsewhere, other)))
-    return _aligned(lines)
+    trainings, n = (*arm.trainings, *control.trainings), len(arm.trainings)
+    both = _aligned([_line(training, x, "val_loss") for training in trainings])
+    return both and Series(both.at, both.values[:n] - both.values[n:])
 
 
 def _line(training: TrialResult, x: str, y: str, points: str = "curve") -> _Line:
@@ -173,9 +159,9 @@ def _curves_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     gaps = [_draw(differences, _paired(arm, control, x), marks[arm.arm]) for arm in others]
     _hide_the_start(differences, gaps, delta)
     differences.axhspan(-delta, delta, **_BAND)
-    differences.axhline(0, color=marks[control.arm].colour, linewidth=0.8)
+    differences.axhline(0, color=marks[control.arm].color, linewidth=0.8)
     losses.set_ylabel("nats per token")
-    differences.set(xlabel=label, ylabel="less the control's")
+    differences.set(xlabel=label, ylabel="minus the control's")
     return _with_legend(figure, losses)
 
 
@@ -207,7 +193,8 @@ def _costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     for axis, (field, label) in zip(axes, _COSTS.items(), strict=True):
         for arm in budget.arms:
             losses = np.array([[training.val_loss] for training in arm.trainings])
-            at, looks = cost(arm, field), marks[arm.arm].point()
+            at = show.mean_of(arm, field) if field == "seconds" else getattr(arm, field)
+            looks = marks[arm.arm].point()
             axis.errorbar(at, losses.mean(), yerr=_bars(losses), elinewidth=1, **looks)
         axis.set_xlabel(label)
         axis.margins(x=0.15)
@@ -215,13 +202,6 @@ def _costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
         axis.xaxis.set_major_formatter(lambda value, _: count(value))
     figure.supylabel("nats per token", fontsize=9)
     return _with_legend(figure, axes[0])
-
-
-def cost(arm: ArmResult, field: str) -> float:
-    """A cost of an arm; the mean over its trainings where those differ."""
-    if field == "seconds":
-        return float(np.mean([training.seconds for training in arm.trainings]))
-    return float(getattr(arm, field))
 
 
 def _abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
@@ -262,9 +242,9 @@ def _tuning_figure(_: BudgetResult | None, comparison: Comparison) -> "Figure":
         mark, best = marks[tuning.arm], tuning.losses.get(tuning.best)
         known = sorted((factor, loss) for factor, loss in tuning.losses.items() if loss is not None)
         at, losses = np.array(known).reshape(-1, 2).T
-        axis.plot(at, losses, marker=mark.marker, markersize=4, **mark.line())
+        axis.plot(at, losses, **mark.line(marker=mark.marker, markersize=4))
         if best is not None:
-            ring = {"markersize": 11, "markerfacecolor": "none", "color": mark.colour}
+            ring = {"markersize": 11, "markerfacecolor": "none", "color": mark.color}
             axis.plot(tuning.best, best, "o", **ring)
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter("{x:g}")
@@ -278,9 +258,9 @@ def _draw(axis: Any, line: Series | None, mark: _Mark) -> Series | None:
         return None
     low, high = line.values.min(axis=0), line.values.max(axis=0)
     if len(line.values) > 1:
-        axis.fill_between(line.at, low, high, color=mark.colour, alpha=0.2, linewidth=0)
+        axis.fill_between(line.at, low, high, color=mark.color, alpha=0.2, linewidth=0)
     alone = {"marker": mark.marker, "markersize": 4} if len(line.at) == 1 else {}
-    axis.plot(line.at, line.values.mean(axis=0), **mark.line(), **alone)
+    axis.plot(line.at, line.values.mean(axis=0), **mark.line(**alone))
     return line
 
 
@@ -324,24 +304,23 @@ FIGURES: dict[str, tuple[Callable[[Any, Comparison], "Figure"], str, str]] = {
     "accuracy": (_accuracy_figure, "Share of tokens predicted right through training", _RANGE),
     "costs": (
         _costs_figure,
-        "Loss against what it costs",
+        "Loss against cost",
         f"Lower is better, further left is cheaper; {_BARS}",
     ),
     "abilities": (
         _abilities_figure,
-        "What each ability adds to the loss",
+        "Contribution of each skill to the loss",
         f"In bits per byte above the exact floor of the text; {_BARS}",
     ),
     "ranks": (
         _ranks_figure,
         "Effective rank of the heads' matrices through training",
-        f"S makes the scores, VO is what a head moves x by. {_RANGE}",
+        f"S makes the scores, VO maps x to a head's output. {_RANGE}",
     ),
     "tuning": (
         _tuning_figure,
         "Loss against the learning rate",
-        "Means over {seeds} that play no part in the verdicts; a ring marks the factor that was "
-        "chosen.",
+        "Means over {seeds} that play no part in the verdicts; a ring marks the chosen factor.",
     ),
 }
-"""How each is drawn of a budget of a comparison, its title, and how to read it."""
+"""By kind: how it is drawn of a budget of a comparison, its title, and how to read it."""

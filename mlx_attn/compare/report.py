@@ -1,11 +1,11 @@
 """The report of a comparison: one structure of sections, written as a page or as Markdown.
 
-`report_of` makes the structure, the answer first and what it rests on last; `as_html` and
+`sections_of` makes the structure, the answer first and what it rests on last; `as_html` and
 `as_markdown` write it. What a terminal gets of it is in show.py.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from math import nan
@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlx_attn.compare import figures, show, statistics
-from mlx_attn.compare.result import ArmResult, BudgetResult, Comparison, TrialResult
+from mlx_attn.compare.result import ArmResult, BudgetResult, Comparison, TrialResult, Tuning
 from mlx_attn.files import write_text
-from mlx_attn.ui.plots import figure_for_page, markup, render, save_figure
+from mlx_attn.ui.plots import figure_for_page, render, save_figure
 from mlx_attn.ui.terminal import count, duration, memory, plural
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 _SOLVED = 0.99  # share of the scored tokens predicted right from which a task counts as solved
@@ -82,20 +81,7 @@ class Section:
         return any(getattr(self, field.name) for field in fields(self)[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A whole report; `question` is what was asked, "" where nothing was."""
-
-    title: str
-    question: str
-    sections: Sequence[Section]
-
-    def plots(self) -> list[Plot]:
-        """All figures, in order."""
-        return [plot for s in self.sections for part in (s, *s.parts) for plot in part.plots]
-
-
-def report_of(comparison: Comparison) -> Report:
+def sections_of(comparison: Comparison) -> list[Section]:
     """Everything that a comparison found, section by section."""
     sections = (
         _answers(comparison),
@@ -111,43 +97,43 @@ def report_of(comparison: Comparison) -> Report:
             tables=[_pairs("Versions and machine", comparison.versions)],
         ),
     )
-    return Report(comparison.name, comparison.question, [one for one in sections if one])
+    return [section for section in sections if section]
 
 
 def _answers(comparison: Comparison) -> Section:
-    arms = show.judged(comparison)
+    arms, tables = show.judged(comparison), []
     if not arms:
         alone = "There is nothing to compare with: only one arm was trained."
         return Section("Answer", text=[alone])
-    summary = Table(
-        f"Verdicts, and mean differences to {comparison.control} in nats per token",
-        ["arm", *map(show.budget_name, comparison.budgets)],
-        [[arm, *(_cell(b, arm, comparison.delta) for b in comparison.budgets)] for arm in arms],
-    )
+
+    def cell(budget: BudgetResult, arm: str) -> str:
+        if verdict := budget.verdicts.get(arm):
+            return f"{verdict.word} {show.signed(verdict.mean, show.places(comparison.delta))}"
+        return "not feasible" if arm in budget.refused else show.MISSING
+
+    if len(comparison.budgets) > 1:
+        caption = f"Verdicts, and mean differences to {comparison.control} in nats per token"
+        headings = ["arm", *map(show.budget_name, comparison.budgets)]
+        rows = [[arm, *(cell(budget, arm) for budget in comparison.budgets)] for arm in arms]
+        tables = [Table(caption, headings, rows)]
     answers = [show.answer_of(comparison, arm) for arm in arms]
-    tables = [summary] if len(comparison.budgets) > 1 else []
     return Section("Answer", answers, text=[_WORDS], tables=tables)
-
-
-def _cell(budget: BudgetResult, arm: str, delta: float) -> str:
-    if arm not in budget.verdicts:
-        return "cannot be had" if arm in budget.refused else show.MISSING
-    verdict = budget.verdicts[arm]
-    return f"{verdict.word} {show.signed(verdict.mean, show.places(delta))}"
 
 
 def _noise(comparison: Comparison) -> Section:
     noise, control = comparison.noise, comparison.control
     if noise is None:
         return Section("Noise", text=["The control was not compared with itself."])
-    text, differs = show.noise_text(noise, comparison), noise.verdict.word in ("better", "worse")
-    warning = "seeds vary more than these intervals allow for, so take the verdicts with care."
-    notes = [f"{control} differs from itself: {warning}"] if differs else []
-    return Section("Noise", text=[text], notes=notes)
+    warning = (
+        f"{control} differs from itself: seeds vary more than these intervals allow for, so take "
+        "the verdicts with care."
+    )
+    notes = [warning] if noise.verdict.word in ("better", "worse") else []
+    return Section("Noise", text=[show.noise_text(noise, comparison)], notes=notes)
 
 
 def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
-    refused = [f"{arm} cannot be had: {why}" for arm, why in budget.refused.items()]
+    refused = [f"{arm} is not feasible: {why}" for arm, why in budget.refused.items()]
     heading = show.budget_name(budget).capitalize()
     if not budget.arms:
         return Section(heading, text=refused)
@@ -162,7 +148,7 @@ def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
     parts = (
         Section("Differences", plots=plots("forest", _differences(budget, comparison))),
         Section("Losses", tables=[_losses(budget, comparison)]),
-        Section("Solved", tables=_solved(budget, comparison)),
+        Section("Solved", tables=[*filter(None, [_solved(budget, comparison)])]),
         Section("Through training", plots=plots("curves", losses) + plots("accuracy", shares)),
         Section("Costs", plots=plots("costs", _costs(budget))),
         Section("Abilities", plots=plots("abilities", _abilities(budget))),
@@ -189,32 +175,32 @@ def _plots(
     ] * any(table.rows for table in tables)
 
 
+def _table(caption: str, items: Iterable[Any], columns: Mapping[str, Callable[..., str]]) -> Table:
+    """A row per item; columns that no item has a value for are left out."""
+    items = list(items)
+    cells = {heading: [cell(item) for item in items] for heading, cell in columns.items()}
+    kept = {heading: column for heading, column in cells.items() if {*column} != {show.MISSING}}
+    return Table(caption, [*kept], [*zip(*kept.values(), strict=True)])
+
+
 def _differences(budget: BudgetResult, comparison: Comparison) -> Table:
-    control, decimals = comparison.control, show.places(comparison.delta)
-    interval = show.interval_name(comparison)
-    names = ["arm", "difference", interval, "verdict", "Holm p", "equivalence p"]
-    return Table(
-        f"Loss less that of {control}, in nats per token, paired by seed",
-        [*names, "bootstrap interval", "could find", "seeds needed"],
-        [
-            [
-                arm,
-                show.signed(verdict.mean, decimals),
-                show.between(verdict.interval, decimals),
-                verdict.word,
-                show.probability(verdict.p_holm),
-                show.probability(verdict.p_equivalence),
-                show.between(verdict.bootstrap, decimals),
-                show.number(verdict.resolves, decimals),
-                show.seeds_needed(verdict),
-            ]
-            for arm, verdict in budget.verdicts.items()
-        ],
-    )
+    decimals, verdicts = show.places(comparison.delta), budget.verdicts
+    columns: dict[str, Callable[[str], str]] = {
+        "arm": lambda arm: arm,
+        "difference": lambda arm: show.signed(verdicts[arm].mean, decimals),
+        show.interval_name(comparison): lambda arm: show.between(verdicts[arm].interval, decimals),
+        "verdict": lambda arm: verdicts[arm].word,
+        "Holm p": lambda arm: show.probability(verdicts[arm].p_holm),
+        "equivalence p": lambda arm: show.probability(verdicts[arm].p_equivalence),
+        "bootstrap interval": lambda arm: show.between(verdicts[arm].bootstrap, decimals),
+        "detectable": lambda arm: show.number(verdicts[arm].resolves, decimals),
+        "seeds needed": lambda arm: show.seeds_needed(verdicts[arm]),
+    }
+    caption = f"Loss minus that of {comparison.control}, in nats per token, paired by seed"
+    return _table(caption, verdicts, columns)
 
 
 def _losses(budget: BudgetResult, comparison: Comparison) -> Table:
-    """A row per arm; columns that no arm has are left out."""
     decimals = max(4, show.places(comparison.delta) + 1)
 
     def mean(field: str) -> Callable[[ArmResult], str]:
@@ -222,7 +208,7 @@ def _losses(budget: BudgetResult, comparison: Comparison) -> Table:
 
     def spread(arm: ArmResult) -> str:
         losses = [training.val_loss for training in arm.trainings]
-        return show.number(stdev(losses), decimals) if len(losses) > 1 else show.MISSING
+        return show.number(stdev(losses) if len(losses) > 1 else None, decimals)
 
     columns: dict[str, Callable[[ArmResult], str]] = {
         "arm": lambda arm: arm.arm,
@@ -233,33 +219,35 @@ def _losses(budget: BudgetResult, comparison: Comparison) -> Table:
         "above floor": mean("above_floor"),
         "accuracy": lambda arm: show.percent(show.mean_of(arm, "accuracy")),
     }
-    cells = {name: [cell(arm) for arm in budget.arms] for name, cell in columns.items()}
-    kept = {name: column for name, column in cells.items() if set(column) != {show.MISSING}}
     caption = "Mean validation loss in nats per token, and its standard deviation between seeds"
-    return Table(caption, [*kept], [*zip(*kept.values(), strict=True)])
+    return _table(caption, budget.arms, columns)
 
 
-def _solved(budget: BudgetResult, comparison: Comparison) -> list[Table]:
-    """How often and how soon a task was solved; empty where no accuracy was measured."""
+def _solved(budget: BudgetResult, comparison: Comparison) -> Table | None:
+    """How often and how soon a task was solved; None where no accuracy was measured."""
     curves = [training.curve for arm in budget.arms for training in arm.trainings]
     if not all(any(point.accuracy is not None for point in curve) for curve in curves):
-        return []
+        return None
     times = {arm.arm: [*map(_time_to_solve, arm.trainings)] for arm in budget.arms}
+    rates = {arm: statistics.solve_rate(t, comparison.confidence) for arm, t in times.items()}
     control, *others = times
-    tests = {arm: statistics.log_rank(times[arm], times[control]) for arm in others}
-    p_values, rows = statistics.holm(tests), []
-    for arm, found in times.items():
-        rate = statistics.solve_rate(found, comparison.confidence)
-        steps = show.MISSING if rate.median_steps is None else f"{rate.median_steps:,.0f}"
-        interval = " to ".join(map(show.percent, rate.interval))
-        p_value = show.probability(p_values.get(arm))
-        rows.append([arm, f"{rate.solved} of {rate.runs}", interval, steps, p_value])
+    p_values = statistics.holm(
+        {arm: statistics.log_rank(times[arm], times[control]) for arm in others}
+    )
+    columns: dict[str, Callable[[str], str]] = {
+        "arm": lambda arm: arm,
+        "solved": lambda arm: f"{rates[arm].solved} of {rates[arm].runs}",
+        show.interval_name(comparison): (
+            lambda arm: " to ".join(map(show.percent, rates[arm].interval))
+        ),
+        "median steps": lambda arm: show.number(rates[arm].median_steps, 0),
+        "Holm p": lambda arm: show.probability(p_values.get(arm)),
+    }
     caption = (
         f"Seeds that predicted {_SOLVED:.0%} of the tokens right, and how soon; log-rank test "
         f"against {comparison.control}"
     )
-    headings = ["arm", "solved", show.interval_name(comparison), "median steps", "Holm p"]
-    return [Table(caption, headings, rows)]
+    return _table(caption, times, columns)
 
 
 def _time_to_solve(training: TrialResult) -> statistics.TimeToSolve:
@@ -287,24 +275,18 @@ def _course(
 
 
 def _costs(budget: BudgetResult) -> Table:
-    sizes = ["arm", "parameters", "multiply-adds", "cache bytes per token"]
-    return Table(
-        "Multiply-adds per token, forward, at full context; time and memory are means",
-        [*sizes, "tokens per second", "training", "peak memory", "learning rate"],
-        [
-            [
-                arm.arm,
-                f"{arm.params:,}",
-                count(arm.multiply_adds),
-                f"{arm.cache_bytes_per_token:,}",
-                count(show.mean_of(arm, "tok_s") or 0),
-                duration(figures.cost(arm, "seconds")),
-                memory(show.mean_of(arm, "peak_memory") or 0),
-                f"x {arm.lr_scale:g}",
-            ]
-            for arm in budget.arms
-        ],
-    )
+    columns: dict[str, Callable[[ArmResult], str]] = {
+        "arm": lambda arm: arm.arm,
+        "parameters": lambda arm: f"{arm.params:,}",
+        "multiply-adds": lambda arm: count(arm.multiply_adds),
+        "cache bytes per token": lambda arm: f"{arm.cache_bytes_per_token:,}",
+        "tokens per second": lambda arm: count(show.mean_of(arm, "tok_s") or 0),
+        "training": lambda arm: duration(show.mean_of(arm, "seconds") or 0),
+        "peak memory": lambda arm: memory(show.mean_of(arm, "peak_memory") or 0),
+        "learning rate": lambda arm: f"x {arm.lr_scale:g}",
+    }
+    caption = "Multiply-adds per token, forward, at full context; time and memory are means"
+    return _table(caption, budget.arms, columns)
 
 
 def _abilities(budget: BudgetResult) -> Table:
@@ -322,21 +304,22 @@ def _tuning(comparison: Comparison) -> Section:
     heading, tunings = "Learning rates", comparison.tunings
     if not tunings:
         return Section(heading, text=["Every arm has the learning rates of the settings."])
-    factors = sorted({factor for tuning in tunings for factor in tuning.losses})
-
-    def tried(losses: Mapping[float, float | None], factor: float) -> str:
-        loss, why = losses.get(factor), "diverged" if factor in losses else "not tried"
-        return why if loss is None else show.number(loss, 4)
-
-    table = Table(
-        "Mean loss for each factor of the learning rates, nats per token",
-        ["arm", *(f"x {factor:g}" for factor in factors), "chosen"],
-        [[t.arm, *(tried(t.losses, f) for f in factors), f"x {t.best:g}"] for t in tunings],
-    )
+    columns: dict[str, Callable[[Tuning], str]] = {"arm": lambda tuning: tuning.arm}
+    for factor in sorted({factor for tuning in tunings for factor in tuning.losses}):
+        columns[f"x {factor:g}"] = partial(_tried, factor)
+    columns["chosen"] = lambda tuning: f"x {tuning.best:g}"
+    table = _table("Mean loss by factor of the learning rates, nats per token", tunings, columns)
     edges = ", ".join(tuning.arm for tuning in tunings if not tuning.interior)
     beyond = "the best factor is at the edge of those tried, so a better one may lie beyond it."
     notes = [f"{edges}: {beyond}"] if edges else []
     return Section(heading, plots=_plots("tuning", comparison, None, [table]), notes=notes)
+
+
+def _tried(factor: float, tuning: Tuning) -> str:
+    if factor not in tuning.losses:
+        return "not tried"
+    loss = tuning.losses[factor]
+    return "diverged" if loss is None else show.number(loss, 4)
 
 
 def _samples(comparison: Comparison) -> Section:
@@ -354,41 +337,41 @@ def _samples(comparison: Comparison) -> Section:
 def _settings(comparison: Comparison) -> Section:
     """What sets the arms apart, what all share, and the text."""
     arms = {arm.arm: arm.settings for budget in comparison.budgets for arm in budget.arms}
-    rows = [(name, show.settings_text(settings)) for name, settings in arms.items()]
-    own = Table("What sets the arms apart", ["arm", "settings of its own"], rows, wordy=True)
-    tables = [own] if rows else []
-    tables.append(_pairs("What all arms share", comparison.settings))
-    return Section("Settings", tables=[*tables, _pairs("The validation text", comparison.text)])
+    own = _pairs("What sets the arms apart", arms, "arm", "its own settings")
+    shared = _pairs("What all arms share", comparison.settings)
+    text = _pairs("The validation text", comparison.text)
+    return Section("Settings", tables=[*([own] if arms else []), shared, text])
 
 
-def _pairs(caption: str, values: Mapping[str, Any]) -> Table:
-    rows = [(name, show.value_text(value)) for name, value in values.items()]
-    return Table(caption, ["name", "value"], rows, wordy=True)
+def _pairs(
+    caption: str, values: Mapping[str, Any], name: str = "name", value: str = "value"
+) -> Table:
+    rows = [(key, show.value_text(found)) for key, found in values.items()]
+    return Table(caption, [name, value], rows, wordy=True)
 
 
-def as_html(report: Report) -> str:
-    """The page, without anything that it would have to load."""
-    return render("report", report=report, drawn=_drawn, visible=show.visible, slug=_slug)
+def as_html(comparison: Comparison) -> str:
+    """The report as one page that loads nothing."""
+
+    def slug(*sections: Section) -> str:
+        return re.sub(r"\W+", "-", " ".join(one.heading for one in sections).lower()).strip("-")
+
+    return render(
+        "report",
+        comparison=comparison,
+        sections=sections_of(comparison),
+        drawn=lambda plot: figure_for_page(plot.draw),
+        visible=show.visible,
+        slug=slug,
+    )
 
 
-def _drawn(plot: Plot) -> "Markup":
-    """A figure without what only an editor of figures needs; names would repeat within a page."""
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", figure_for_page(plot.draw), flags=re.DOTALL)
-    return markup(re.sub(r'<g id="[^"]*">', "<g>", svg))
-
-
-def _slug(*sections: Section) -> str:
-    """What an address calls a section."""
-    return re.sub(r"\W+", "-", " ".join(one.heading for one in sections).lower()).strip("-")
-
-
-def as_markdown(report: Report) -> str:
+def as_markdown(comparison: Comparison) -> str:
     """The report as Markdown, in which nothing that it quotes is markup."""
-    lines = [f"# {_escaped(report.title)}"]
-    lines += [_escaped(report.question)] if report.question else []
-    for section in report.sections:
+    lines = [f"# {_escaped(comparison.name)}", _escaped(comparison.question)]
+    for section in sections_of(comparison):
         lines += _markdown(section, "##")
-    return "\n\n".join(lines) + "\n"
+    return "\n\n".join(filter(None, lines)) + "\n"
 
 
 def _markdown(section: Section, level: str) -> Iterator[str]:
@@ -425,8 +408,7 @@ def _fenced(text: str) -> str:
 
 def write_report(comparison: Comparison, directory: Path) -> list[Path]:
     """Write report.html and report.md into a directory; returns their paths."""
-    report = report_of(comparison)
-    texts = {"report.html": as_html(report), "report.md": as_markdown(report)}
+    texts = {"report.html": as_html(comparison), "report.md": as_markdown(comparison)}
     for name, text in texts.items():
         write_text(directory / name, text)
     return [directory / name for name in texts]
@@ -434,5 +416,6 @@ def write_report(comparison: Comparison, directory: Path) -> list[Path]:
 
 def save_figures(comparison: Comparison, directory: Path) -> list[Path]:
     """Write every figure as SVG and PNG; returns their paths."""
-    plots = report_of(comparison).plots()
+    sections = [part for section in sections_of(comparison) for part in (section, *section.parts)]
+    plots = [plot for section in sections for plot in section.plots]
     return [path for plot in plots for path in save_figure(plot.draw, directory / plot.name)]

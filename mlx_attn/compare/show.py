@@ -1,4 +1,4 @@
-"""A comparison in a terminal: numbers, the plan, the progress, and what is found of claims.
+"""A comparison in a terminal: numbers, the plan, the progress, and the findings on claims.
 
 Progress is a bar on a terminal, a plain line an event in a pipe.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
-import rich.progress
+from rich import progress
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
@@ -39,14 +39,14 @@ def places(delta: float) -> int:
 
 
 def number(value: float | None, decimals: int) -> str:
-    """A number with these decimals, and never -0; a dash for none and nan."""
+    """A number with these decimals, and never -0; a dash for None and nan."""
     if value is None or math.isnan(value):
         return MISSING
-    return f"{round(value, decimals) + 0.0:.{decimals}f}"
+    return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
 def signed(value: float | None, decimals: int) -> str:
-    """The same with its sign."""
+    """A number with its sign."""
     text = number(value, decimals)
     return text if text == MISSING or text.startswith("-") else f"+{text}"
 
@@ -96,13 +96,11 @@ def answer_of(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
     where = f"With {budget_name(first)}, " if len(comparison.budgets) > 1 else ""
     elsewhere: dict[str, list[str]] = {}
     for budget in others:
-        verdict = budget.verdicts[arm]
-        difference = signed(verdict.mean, places(comparison.delta))
+        difference = signed(budget.verdicts[arm].mean, places(comparison.delta))
         said = f"with {budget_name(budget)} ({difference})"
-        elsewhere.setdefault(verdict.word, []).append(said)
-    for budget in comparison.budgets:
-        if arm in budget.refused:
-            elsewhere.setdefault("not to be had", []).append(f"with {budget_name(budget)}")
+        elsewhere.setdefault(budget.verdicts[arm].word, []).append(said)
+    refused = [f"with {budget_name(b)}" for b in comparison.budgets if arm in b.refused]
+    elsewhere |= {"not feasible": refused} if refused else {}
     also = [f"{word.capitalize()} {' and '.join(said)}." for word, said in elsewhere.items()]
     verdict = first.verdicts[arm]
     return verdict.word, [f"{where}{_finding(arm, verdict, comparison)}", *also]
@@ -110,11 +108,10 @@ def answer_of(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
 
 def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
     """A verdict with its numbers, as a sentence."""
-    control, unit, more = comparison.control, " nats per token", ""
-    said = f"{arm} is {verdict.word} than {control}"
+    control, unit = comparison.control, " nats per token"
+    said, more = f"{arm} is {verdict.word} than {control}", ""
     if verdict.word == "equivalent":
-        said = f"{arm} is equivalent to {control} within {comparison.delta:g}{unit}"
-        unit = ""
+        said, unit = f"{arm} is equivalent to {control} within {comparison.delta:g}{unit}", ""
     if verdict.word == "undecided":
         said = f"{arm} against {control} is undecided"
     if verdict.interval and verdict.seeds_needed is not None:
@@ -122,7 +119,7 @@ def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
     return f"{said}: {_numbers(verdict, comparison, unit)}{more}."
 
 
-def _numbers(verdict: Verdict, comparison: Comparison, unit: str) -> str:
+def _numbers(verdict: Verdict, comparison: Comparison, unit: str = " nats per token") -> str:
     decimals = places(comparison.delta)
     mean, interval = signed(verdict.mean, decimals), between(verdict.interval, decimals)
     seeds = plural(len(verdict.differences), "seed")
@@ -142,14 +139,14 @@ def budget_name(budget: BudgetResult) -> str:
 
 
 def noise_text(noise: AATest, comparison: Comparison) -> str:
-    """What the A/A run says of this machine and of what is measured."""
+    """The A/A run: what the machine and the seeds add to a difference."""
     repeat = (
         "Two trainings with the same seed end with the same loss to the last bit"
         if noise.repeat_difference == 0
         else f"Two trainings with the same seed differ by up to {noise.repeat_difference:.2g} nats"
     )
     control, spread = comparison.control, number(noise.seed_spread, places(comparison.delta) + 1)
-    numbers = _numbers(noise.verdict, comparison, " nats per token")
+    numbers = _numbers(noise.verdict, comparison)
     return (
         f"{repeat}. Between seeds the loss of {control} has a standard deviation of {spread} nats. "
         f"Against itself, with other seeds, {control} is {noise.verdict.word}: {numbers}."
@@ -175,9 +172,9 @@ def verdict_tables(comparison: Comparison) -> Group:
 
 def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
     decimals = places(comparison.delta)
-    title = f"{budget_name(budget)}: nats per token, differences to {visible(comparison.control)}"
-    looks: dict[str, Any] = {"title_justify": "left", "title_style": "", "padding": (0, 2, 0, 0)}
-    table = Table(title=title, box=None, **looks)
+    differences = f"differences to {visible(comparison.control)}"
+    yield Text(f"{budget_name(budget)}: nats per token, {differences}")
+    table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("arm", overflow="fold")
     for heading in ("loss", "difference", interval_name(comparison)):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -192,69 +189,51 @@ def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
         table.add_row(Text(visible(arm.arm)), loss, *cells)
     yield table
     for arm, why in budget.refused.items():
-        yield Text(f"{visible(arm)} cannot be had: {visible(why)}", "dim")
+        yield Text(f"{visible(arm)} is not feasible: {visible(why)}", "dim")
     yield ""
 
 
-def settings_text(settings: Mapping[str, Any]) -> str:
-    """Settings on one line."""
-    return ", ".join(f"{key} = {value_text(value)}" for key, value in settings.items()) or "none"
-
-
 def value_text(value: Any) -> str:
-    """A setting as a report writes it."""
-    if value is None:
-        return "none"
+    """A setting, or several on one line, as a report writes them."""
     if isinstance(value, Mapping):
-        return settings_text(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return ", ".join(f"{key} = {value_text(one)}" for key, one in value.items()) or "none"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-class Display:
-    """The progress of a comparison: messages, and events as a bar on a terminal or a line each."""
+class Display(progress.Progress):
+    """The progress of a comparison: messages, and events as a bar on a terminal or a line each.
 
-    def __init__(self, console: Console, events: bool = True, messages: bool = True):
-        self.console, self._events, self._messages = console, events, messages
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(bar_width=20),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn("{task.fields[left]}"),
+    Quiet, it shows messages alone; of several ranks, only the first shows anything.
+    """
+
+    def __init__(self, console: Console, quiet: bool, rank: int = 0):
+        self._events, self._messages = not (quiet or rank), not rank
+        super().__init__(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=20),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[left]}"),
             console=console,
             transient=True,
             redirect_stdout=False,
+            disable=not (self._events and is_live(console)),
         )
-        self._live = events and is_live(console)
-        self._task = self._bar.add_task("starting", total=None, left="")
-
-    def __enter__(self) -> "Display":
-        if self._live:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._live:
-            self._bar.stop()
+        self._task = self.add_task("starting", total=None, left="")
 
     def message(self, text: str) -> None:
-        """One line that stays."""
+        """Leave one line."""
         if self._messages:
             self.console.print(Text(text), soft_wrap=True)
 
     def __call__(self, event: runner.ComparisonEvent) -> None:
         """Move the bar, or leave a line."""
-        if self._live and isinstance(event, runner.Began):
+        if not self.disable and isinstance(event, runner.Began):
             counts = {"total": event.trainings, "completed": event.stored, "left": ""}
-            self._bar.update(self._task, description=event.stage, **counts)
-        elif self._live and isinstance(event, runner.Finished):
-            self._bar.update(self._task, advance=1, left=f"{duration(event.seconds_left)} left")
+            self.update(self._task, description=event.stage, **counts)
+        elif not self.disable and isinstance(event, runner.Finished):
+            self.update(self._task, advance=1, left=f"{duration(event.seconds_left)} left")
         elif self._events and (line := _event_line(event)):
             self.message(line)
-
-
-def display_for(console: Console, quiet: bool, rank: int = 0) -> Display:
-    """The display that fits the flags; of several ranks, only the first shows anything."""
-    return Display(console, events=not (quiet or rank), messages=not rank)
 
 
 def _event_line(event: runner.ComparisonEvent) -> str:
@@ -284,7 +263,7 @@ def _event_line(event: runner.ComparisonEvent) -> str:
 
 
 def plan_rows(comparing: ComparisonRun) -> list[tuple[str, str]]:
-    """What a comparison would do, before it does it."""
+    """The plan of a comparison."""
     protocol = comparing.protocol
     settings = protocol.settings(protocol.arms[0])
     rates = len(protocol.scales) * protocol.tuning_seeds * len(protocol.arms)
@@ -316,23 +295,18 @@ def claims_table(claims: Iterable[claim.Claim]) -> Table:
 
 
 def finding_lines(finding: claim.Finding) -> Group:
-    """What was found of a claim: the answer, and the numbers behind it."""
+    """The answer on a claim, and the numbers behind it."""
     answer = Text(f"{finding.claim}: ")
     answer.append(finding.answer, _ANSWER_COLOURS[finding.answer])
     lines = [answer, Text(f"  {finding.statement}", "dim")]
     for budget, arms in finding.arms.items():
         lines.append(Text(f"  equal {budget}, {finding.unit}, {finding.seeds} seeds:"))
-        lines += [Text(f"    {_arm(arm)}") for arm in arms]
+        for arm in arms:
+            said = f"not feasible: {arm.refused}" if arm.refused else number(arm.value, 4)
+            if verdict := arm.verdict:
+                interval = between(verdict.interval, 4)
+                said += f", {signed(verdict.mean, 4)} ({interval}), {verdict.word}"
+            lines.append(Text(f"    {arm.arm}: {said}"))
     if not finding.arms:
         lines += [Text(f"  {name}: {value:.4g}") for name, value in finding.numbers.items()]
     return Group(*lines, Text(""))
-
-
-def _arm(arm: claim.ArmFinding) -> str:
-    if arm.refused:
-        return f"{arm.arm}: cannot be had: {arm.refused}"
-    text = f"{arm.arm}: {number(arm.value, 4)}"
-    if verdict := arm.verdict:
-        interval = between(verdict.interval, 4)
-        text += f", {signed(verdict.mean, 4)} ({interval}), {verdict.word}"
-    return text

@@ -4,8 +4,10 @@ matplotlib comes with the extra `lab` and is imported when a figure is drawn.
 """
 
 import io
+import re
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,8 +41,8 @@ _INK_STYLE = {f"{part}.color": _INK for part in ("text", "xtick", "ytick")} | {
     f"axes.{part}color": _INK for part in ("edge", "label")
 }
 
-MISSING = "figures need matplotlib: pip install 'mlx-attn[lab]'"
-"""What to say where nothing can be drawn."""
+MISSING = "figures and pages need matplotlib and jinja2: pip install 'mlx-attn[lab]'"
+"""The message where an extra is not installed."""
 
 Draw = Callable[[], "Figure"]
 
@@ -52,12 +54,15 @@ def can_draw() -> bool:
 
 def style(**changes: Any) -> Any:
     """A context in which every figure of the project looks alike."""
+    return _extra("matplotlib").rc_context({**_STYLE, **changes})
+
+
+def _extra(module: str) -> Any:
+    """A module that comes with the extra `lab`; RunError says how to install it."""
     try:
-        import matplotlib as mpl
+        return import_module(module)
     except ImportError as error:
         raise RunError(MISSING) from error
-    settings: Any = {**_STYLE, **changes}
-    return mpl.rc_context(settings)
 
 
 def save_figure(draw: Draw, path: Path) -> list[Path]:
@@ -70,17 +75,21 @@ def save_figure(draw: Draw, path: Path) -> list[Path]:
     return paths
 
 
-def figure_for_page(draw: Draw) -> str:
-    """A figure as SVG that takes the colour of the text around it."""
+def figure_for_page(draw: Draw) -> "Markup":
+    """A figure as SVG markup that takes the colour of the text around it.
+
+    Without what only an editor of figures needs: names of groups would repeat within a page.
+    """
     with style(**_INK_STYLE):
         svg = _bytes(draw(), "svg", transparent=True).decode()
-    return svg[svg.index("<svg") :].replace(_INK, "currentColor")
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    return markup(re.sub(r'<g id="[^"]*">', "<g>", svg).replace(_INK, "currentColor"))
 
 
 def panels(
     count: int, columns: int, size: tuple[float, float], **sharing: Any
 ) -> "tuple[Figure, list[Any]]":
-    """A figure with so many axes, in rows of so many columns; size is that of one, in inches."""
+    """A figure of `count` axes in rows of `columns`; size is that of one, in inches."""
     from matplotlib.figure import Figure
 
     columns = min(columns, count)
@@ -96,21 +105,15 @@ def _bytes(figure: "Figure", kind: str, **looks: Any) -> bytes:
     buffer = io.BytesIO()
     dated = {"Date": None} if kind == "svg" else {}
     with warnings.catch_warnings():
-        # A glyph that a font lacks is no reason to go without the figure.
+        # A glyph that a font lacks is no reason to do without the figure.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(buffer, format=kind, dpi=160, metadata=dated, **looks)
     return buffer.getvalue()
 
 
-_MISSING = "the page needs jinja2: pip install 'mlx-attn[lab]'"
-
-
 def render(name: str, /, **values: Any) -> str:
     """The page of a template, with the project's own style and that of the template."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise RunError(_MISSING) from error
+    jinja2 = _extra("jinja2")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -125,8 +128,4 @@ def template(name: str) -> str:
 
 def markup(text: str) -> "Markup":
     """Text of our own that is markup."""
-    try:
-        from markupsafe import Markup
-    except ImportError as error:
-        raise RunError(_MISSING) from error
-    return Markup(text)
+    return _extra("markupsafe").Markup(text)

@@ -14,6 +14,7 @@ from mlx_attn.compare.comparison import ComparisonRun
 from mlx_attn.compare.plan import ComparisonConfig, Trial, arms_from
 from mlx_attn.compare.result import Comparison, Point, TrialResult
 from mlx_attn.compare.runner import ComparisonEvent, Result, Runner
+from mlx_attn.compare.statistics import Verdict
 from mlx_attn.compare.trial import Diverged, Outcome, Store
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
@@ -46,6 +47,28 @@ def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> TrialResult:
         "sample": "the cat",
     }
     return TrialResult(**{**facts, **fields})
+
+
+def undecided(mean: float = 0.0, word: str = "undecided") -> Verdict:
+    """The verdict on one seed, which decides nothing, or one that was worded otherwise."""
+    return Verdict(
+        word=word,
+        differences=(mean,),
+        mean=mean,
+        interval=None,
+        bootstrap=None,
+        p_value=1.0,
+        p_holm=1.0,
+        p_equivalence=1.0,
+        resolves=None,
+        seeds_needed=2,
+    )
+
+
+@pytest.fixture(scope="session")
+def verdict_of_one_seed() -> Callable[..., Verdict]:
+    """Makes the verdict on one seed: its mean difference, its word."""
+    return undecided
 
 
 class Remembered(Store):

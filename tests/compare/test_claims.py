@@ -18,7 +18,6 @@ from mlx_attn.compare.claim import (
     run_claim,
 )
 from mlx_attn.compare.result import RankPoint
-from mlx_attn.compare.statistics import Verdict
 from mlx_attn.errors import ConfigError
 
 TRAINED = [claim for claim in CLAIMS.values() if claim.arms]
@@ -96,13 +95,21 @@ def test_arms_that_the_claim_does_not_speak_of_do_not_count(claim, finding, runn
     assert found.arms["steps"][2].verdict.word == "worse"
 
 
-def test_a_refuted_part_refutes_the_whole(claim):
+@pytest.fixture
+def arms_with(verdict_of_one_seed):
+    """Arms that ended with these words."""
+    return lambda words: [
+        ArmFinding(arm=arm, verdict=verdict_of_one_seed(word=word)) for arm, word in words.items()
+    ]
+
+
+def test_a_refuted_part_refutes_the_whole(claim, arms_with):
     words = {"one": "worse", "two": "undecided"}
     claim = replace(claim, expects={"one": ("equivalent",), "two": ("equivalent",)})
     assert answer_of(claim, arms_with(words)) == FAILS
 
 
-def test_an_undecided_part_leaves_the_whole_undecided(claim):
+def test_an_undecided_part_leaves_the_whole_undecided(claim, arms_with):
     claim = replace(claim, expects={"one": ("equivalent",), "two": ("equivalent",)})
     assert answer_of(claim, arms_with({"one": "equivalent", "two": "undecided"})) == UNDECIDED
 
@@ -132,31 +139,6 @@ def test_claims_share_trainings(claim, finding, runner):
     before = len(runner.done)
     finding(replace(claim, name="other"))
     assert len(runner.done) == before
-
-
-def arms_with(words):
-    return tuple(
-        ArmFinding(
-            arm=arm,
-            value=1.0,
-            params=1,
-            multiply_adds=1,
-            cache_bytes_per_token=1,
-            verdict=Verdict(
-                word=word,
-                differences=(0.0,),
-                mean=0.0,
-                interval=None,
-                bootstrap=None,
-                p_value=1.0,
-                p_holm=1.0,
-                p_equivalence=1.0,
-                resolves=None,
-                seeds_needed=2,
-            ),
-        )
-        for arm, word in words.items()
-    )
 
 
 @pytest.fixture

@@ -79,19 +79,8 @@ def test_more_arms_make_the_same_difference_less_certain():
     assert several.p_holm == pytest.approx(3 * alone(HAND).p_holm)
 
 
-def test_one_seed_decides_nothing():
-    assert alone([0.3]) == Verdict(
-        word="undecided",
-        differences=(0.3,),
-        mean=0.3,
-        interval=None,
-        bootstrap=None,
-        p_value=1.0,
-        p_holm=1.0,
-        p_equivalence=1.0,
-        resolves=None,
-        seeds_needed=2,
-    )
+def test_one_seed_decides_nothing(verdict_of_one_seed):
+    assert alone([0.3]) == verdict_of_one_seed(0.3)
 
 
 @pytest.mark.parametrize(

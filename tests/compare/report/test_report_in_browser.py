@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_attn.compare.report import as_html, report_of
+from mlx_attn.compare.report import as_html
 
 READABLE = 4.5
 """Contrast that small text needs (WCAG 2, AA)."""
@@ -11,18 +11,17 @@ READABLE = 4.5
 @pytest.mark.parametrize("width", [360, 1280])
 def test_the_page_is_as_wide_as_the_window(browse, comparison, width):
     long = "a variant with a very long name and NoSpacesInItsSettings=" + 20 * "x"
-    page = as_html(report_of(comparison(arms=["standard", long], budgets=["steps"], name=4 * long)))
+    page = as_html(comparison(arms=["standard", long], budgets=["steps"], name=4 * long))
     shown = browse(page, "return page.documentElement.scrollWidth;", width=width)
     assert shown <= width
 
 
 @pytest.mark.parametrize(("theme", "scheme"), [("light", 1), ("dark", 0)])
 def test_text_can_be_read_in_light_and_in_dark(
-    browse, comparison, luminance, monkeypatch, theme, scheme
+    no_figures, browse, comparison, luminance, theme, scheme
 ):
-    monkeypatch.setattr("mlx_attn.compare.report.figure_for_page", lambda draw: "<svg></svg>")
     colours = browse(
-        as_html(report_of(comparison(budgets=["seconds"]))),
+        as_html(comparison(budgets=["seconds"])),
         """const of = (s, key) => view.getComputedStyle($(s))[key];
         const inks = ["body", "figcaption", "thead th", "a", ".word.equivalent", ".word.worse",
           ".word.undecided"];

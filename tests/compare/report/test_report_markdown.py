@@ -2,15 +2,11 @@
 
 import re
 
-from mlx_attn.compare.report import as_markdown, report_of
-
-
-def markdown(comparison) -> str:
-    return as_markdown(report_of(comparison))
+from mlx_attn.compare.report import as_markdown
 
 
 def test_it_says_what_the_page_says(comparison):
-    text = markdown(comparison(budgets=["steps"]))
+    text = as_markdown(comparison(budgets=["steps"]))
     assert text.startswith("# merged scores\n\nMay W\\_query and W\\_key be merged")
     assert "- **equivalent**: merged is equivalent to standard within 0.02" in text
     assert "## Equal steps\n\n### Differences\n" in text
@@ -18,7 +14,7 @@ def test_it_says_what_the_page_says(comparison):
 
 
 def test_every_row_of_a_table_has_as_many_cells(comparison):
-    text = markdown(comparison(arms=["standard", "a | b", "c\nd"]))
+    text = as_markdown(comparison(arms=["standard", "a | b", "c\nd"]))
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert tables
     for table in tables:
@@ -27,11 +23,11 @@ def test_every_row_of_a_table_has_as_many_cells(comparison):
 
 def test_nothing_that_is_quoted_is_markup_outside_code(comparison):
     name = "<b>x</b> [a](http://b) `c` *d*"
-    text = markdown(comparison(arms=["standard", name], question=name))
+    text = as_markdown(comparison(arms=["standard", name], question=name))
     prose = re.sub(r"^(`{3,})text\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert re.findall(r"(?<!\\)[<\[`]", prose) == []
 
 
 def test_a_sample_cannot_close_its_fence(comparison):
-    text = markdown(comparison(budgets=["steps"]))
+    text = as_markdown(comparison(budgets=["steps"]))
     assert "````text\nOnce <script>" in text
