@@ -27,8 +27,7 @@ _Tokens = Integer[np.ndarray, "B T"]
 def prompt_tokens(text: str, tokenizer: Tokenizer, context_length: int) -> _Tokens:
     """The last tokens of a text that fit into the context and into `LONGEST`, as one sequence.
 
-    Raises:
-        ConfigError: The text has a character that the tokenizer lacks, or fewer than two tokens.
+    ConfigError where the text has a character that the tokenizer lacks, or fewer than two tokens.
     """
     tokens = tokenizer.encode(text)[-min(context_length, LONGEST) :]
     if len(tokens) < 2:
@@ -76,13 +75,8 @@ def _head_statistics(
     maps: Float[np.ndarray, "L B H T T"], repeated: Float[np.ndarray, "L B2 H T2 T2"]
 ) -> _HeadStatistics:
     """The statistics of every head; the second half of each `repeated` text repeats the first."""
-    return _HeadStatistics(
-        entropy=entropy(maps).mean(1),
-        distance=distance(maps).mean(1),
-        previous=previous(maps).mean(1),
-        first=first(maps).mean(1),
-        induction=induction(repeated).mean(1),
-    )
+    per_text = (*(of(maps) for of in (entropy, distance, previous, first)), induction(repeated))
+    return _HeadStatistics(*(values.mean(1) for values in per_text))
 
 
 def uniform_statistics(T: int, T_repeated: int) -> dict[str, float]:
@@ -107,7 +101,7 @@ def distance(maps: Maps) -> _PerHead:
 
 def previous(maps: Maps) -> _PerHead:
     """A_i,i-1 averaged over i > 0: 1 for a head that always looks one token back."""
-    return _diagonal_mean(maps, -1)
+    return np.diagonal(maps, -1, -2, -1).astype(np.float64).mean(-1)
 
 
 def first(maps: Maps) -> _PerHead:
@@ -125,18 +119,12 @@ def induction(repeated: Maps) -> _PerHead:
     n = repeated.shape[-1] // 2
     if n < 2:
         return np.full(repeated.shape[:-2], np.nan)
-    return _diagonal_mean(repeated, 1 - n, skip=1)
+    return np.diagonal(repeated, 1 - n, -2, -1)[..., 1:].astype(np.float64).mean(-1)
 
 
 def uniform_map(T: int) -> Float64[np.ndarray, "1 T T"]:
     """The map of one head that looks at all tokens so far alike."""
     return np.tril(np.ones((1, T, T))) / np.arange(1, T + 1)[:, None]
-
-
-def _diagonal_mean(maps: Maps, offset: int, skip: int = 0) -> _PerHead:
-    """The mean of a diagonal below the main one, without its first `skip` entries."""
-    diagonal = np.diagonal(maps, offset, -2, -1)[..., skip:]
-    return diagonal.astype(np.float64).mean(-1)
 
 
 def attention_maps(
@@ -166,8 +154,6 @@ class Probe:
     """The heads of a model that read B texts of T tokens; L layers, H heads.
 
     Attributes:
-        config: The model's configuration.
-        tokens: The texts.
         maps: See `attention_maps`.
         statistics: Of every head, averaged over the texts.
         uniform: The same of a head that looks at all earlier tokens alike, to compare with.
@@ -185,14 +171,9 @@ class Probe:
 
 
 def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
-    """Look at every head of a model while it reads some texts.
+    """Look at every head of a model in evaluation mode while it reads texts of the same length.
 
-    Args:
-        model: In evaluation mode; see `Run.load_model`.
-        tokens: Texts of the same length, from `prompt_tokens` or `validation_windows`.
-
-    Raises:
-        RunError: The model's weights are not finite.
+    RunError where the model's weights are not finite.
 
     Example:
         >>> found = probe(run.load_model(), validation_windows(run, 4))

@@ -3,7 +3,10 @@
 import base64
 import hashlib
 import zlib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -23,40 +26,36 @@ MAP_BYTES = 4_000_000
 FULL = 160
 """The byte of weight 1: fine enough for a percent, and 12 layers of 12 heads fit into 5 MB."""
 
+_SPECTRA = (
+    "A steep fall means few directions, a flat line many. One panel per layer, one line per head; "
+    "the effective rank of each is in the table."
+)
+_ALIGNMENT = (
+    "1 where two heads have the same matrix up to a factor, 0 where their matrices have nothing in "
+    "common."
+)
 _VISIBLE = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
 
 
-@dataclass(frozen=True, slots=True)
-class PageFacts:
-    """What a page says besides the probe: a name, a line of facts, what was averaged over."""
-
-    name: str
-    facts: str
-    averaged_over: str
-
-
-def page_facts(run: Run, found: Probe, prompted: bool) -> PageFacts:
-    """What a page says of a run."""
+def page_facts(run: Run, found: Probe, prompted: bool) -> dict[str, str]:
+    """The page's text on a run: its name, a line of facts, and what was averaged over."""
     variant = variant_name(run.settings["model"])
     formula = f": {VARIANTS[variant].formula}" if variant in VARIANTS else ""
     texts, T = found.tokens.shape
     read = "a prompt" if prompted else f"{plural(texts, 'window')} of validation text"
     length = f" of {T} tokens" + (" each" if texts > 1 else "")
-    return PageFacts(
-        run.name, f"{variant}{formula}", f"Measured while the model reads {read}{length}."
-    )
+    average = f"Measured while the model reads {read}{length}."
+    return {"name": run.name, "facts": f"{variant}{formula}", "averaged_over": average}
 
 
-def render_page(found: Probe, tokenizer: Tokenizer, facts: PageFacts) -> str:
-    """The page as text."""
+def render_page(found: Probe, tokenizer: Tokenizer, facts: Mapping[str, str]) -> str:
+    """The page as text; `facts` from `page_facts`."""
     script = template("probe.js")
     digest = hashlib.sha256(script.encode()).digest()
     data = _data(found, tokenizer)
     return render(
         "probe",
-        name=facts.name,
-        facts=facts.facts,
-        averaged_over=facts.averaged_over,
+        **facts,
         why_multi_headed=show.why_multi_headed(found),
         caveat=show.caveat(found),
         script=markup(script),
@@ -98,17 +97,9 @@ def _data(found: Probe, tokenizer: Tokenizer) -> dict[str, Any]:
             break
         labels = [label(tokenizer.token_bytes(token)) for token in tokens]
         texts.append({"tokens": labels, "maps": maps})
-    config = found.config
-    return {
-        "full": FULL,
-        "layers": config.n_layers,
-        "heads": config.n_heads,
-        "summaries": [
-            [_summary(found, layer, head) for head in range(config.n_heads)]
-            for layer in range(config.n_layers)
-        ],
-        "texts": texts,
-    }
+    L, H = found.config.n_layers, found.config.n_heads
+    summaries = [[_summary(found, layer, head) for head in range(H)] for layer in range(L)]
+    return {"full": FULL, "layers": L, "heads": H, "summaries": summaries, "texts": texts}
 
 
 def _summary(found: Probe, layer: int, head: int) -> str:
@@ -122,9 +113,7 @@ def _summary(found: Probe, layer: int, head: int) -> str:
 
 def _table(found: Probe) -> dict[str, Any]:
     """The columns in groups, and a row of cells per head, each shaded within its column."""
-    groups: dict[str, list[show.Column]] = {}
-    for column in show.COLUMNS:
-        groups.setdefault(column.group, []).append(column)
+    grouped = groupby(show.COLUMNS, key=lambda column: column.group)
     values = [column.values(found) for column in show.COLUMNS]
     shades = [_shades(v, column.full) for v, column in zip(values, show.COLUMNS, strict=True)]
     rows = [
@@ -139,7 +128,7 @@ def _table(found: Probe) -> dict[str, Any]:
         for layer, head in np.ndindex(found.config.n_layers, found.config.n_heads)
     ]
     return {
-        "groups": [{"heading": heading, "columns": group} for heading, group in groups.items()],
+        "groups": [{"heading": heading, "columns": [*columns]} for heading, columns in grouped],
         "rows": rows,
         "uniform": [column.uniform(found) for column in show.COLUMNS],
         "meanings": list({column.heading: column.meaning for column in show.COLUMNS}.items()),
@@ -152,28 +141,13 @@ def _shades(values: np.ndarray, full: float) -> np.ndarray:
     return np.minimum(sizes / max(full or sizes.max(), 1e-12), 1)
 
 
-def _figures(found: Probe) -> list[dict[str, str]]:
-    matrices = {
-        "S_h, which makes the scores": found.scores,
-        "V_h O_h, which a head moves x by": found.value_outputs,
-    }
-    spectra = [
-        {
-            "heading": f"Singular values of {name}",
-            "text": "A steep fall means few directions, a flat line many. One panel per layer, one "
-            "line per head; the effective rank of each is in the table.",
-            "svg": figure_for_page(lambda of=of: show.draw_singular_values(of)),
-        }
+def _figures(found: Probe) -> list[dict[str, Any]]:
+    matrices = {"S_h": found.scores, "V_h O_h": found.value_outputs}
+    kinds = [("Singular values", _SPECTRA, show.draw_singular_values)]
+    if found.config.n_heads > 1:
+        kinds.append(("Alignment between heads", _ALIGNMENT, show.draw_alignment))
+    return [
+        {"heading": f"{title} of {name}", "text": text, "svg": figure_for_page(partial(draw, of))}
+        for title, text, draw in kinds
         for name, of in matrices.items()
     ]
-    alignments = [
-        {
-            "heading": f"Alignment between heads of {name}",
-            "text": "1 where two heads have the same matrix up to a factor, 0 where their matrices "
-            "have nothing in common.",
-            "svg": figure_for_page(lambda of=of: show.draw_alignment(of)),
-        }
-        for name, of in matrices.items()
-        if found.config.n_heads > 1
-    ]
-    return [*spectra, *alignments]

@@ -1,8 +1,11 @@
 """The numbers and curves of every head as tables, JSON and figures."""
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,23 +26,16 @@ if TYPE_CHECKING:
 
 
 _GROUPS = {
-    "statistics": "what it looks at",
-    "scores": "S_h, which makes its scores",
-    "value_outputs": "V_h O_h, which it moves x by",
+    "statistics": ("", "attention"),
+    "scores": ("S", "S_h, the matrix of its scores"),
+    "value_outputs": ("VO", "V_h O_h, the matrix of its output"),
 }
+"""By attribute of a `Probe`: the matrix in letters, and the heading above its columns."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A number of every head.
-
-    Attributes:
-        of: The attribute of a `Probe` that holds it.
-        key: Its name there.
-        meaning: For a reader of the page.
-        short: Its heading in a terminal; empty leaves it out there.
-        full: The value that is shaded fully; 0 is the largest of the column.
-    """
+    """A number of every head, `key` of the attribute `of` of a `Probe`; see columns.toml."""
 
     of: str
     key: str
@@ -50,7 +46,7 @@ class Column:
     @property
     def group(self) -> str:
         """The heading above several columns."""
-        return _GROUPS[self.of]
+        return _GROUPS[self.of][1]
 
     @property
     def heading(self) -> str:
@@ -62,58 +58,16 @@ class Column:
         return getattr(getattr(found, self.of), self.key)
 
     def uniform(self, found: Probe) -> str:
-        """The number of a head that looks at all tokens alike; empty where it has none."""
+        """The number of a head that attends to all tokens alike; empty where it has none."""
         return number(found.uniform[self.key]) if self.of == "statistics" else ""
 
 
-def _matrix_columns(of: str, letters: str) -> tuple[Column, ...]:
-    return (
-        Column(
-            of,
-            "effective_rank",
-            "how many directions the matrix uses: the exponential of the entropy of its singular "
-            "values (Roy and Vetterli, 2007)",
-            f"{letters}\nrank",
-        ),
-        Column(
-            of,
-            "stable_rank",
-            "squared Frobenius norm over squared largest singular value: a rank blind to small "
-            "values",
-        ),
-        Column(of, "norm", "Frobenius norm of the matrix"),
-        Column(
-            of,
-            "symmetry",
-            "1 for a symmetric matrix, -1 for an antisymmetric one, 0 in between",
-            f"{letters}\nsymm.",
-            1.0,
-        ),
-    )
+_ROWS = tomllib.loads((files("mlx_attn.probe") / "columns.toml").read_text(encoding="utf-8"))
 
-
-COLUMNS = (
-    Column(
-        "statistics",
-        "entropy",
-        "spread of the attention in nats; e to the entropy is the number of tokens looked at",
-        "entropy",
-    ),
-    Column("statistics", "distance", "how far back it looks, in tokens", "distance"),
-    Column(
-        "statistics", "previous", "share of the attention on the token before", "prev.\ntoken", 1.0
-    ),
-    Column("statistics", "first", "share of the attention on the first token", "first\ntoken", 1.0),
-    Column(
-        "statistics",
-        "induction",
-        "on random tokens read twice, the share on the token that followed last time (Olsson et "
-        "al., 2022)",
-        "induc-\ntion",
-        1.0,
-    ),
-    *_matrix_columns("scores", "S"),
-    *_matrix_columns("value_outputs", "VO"),
+COLUMNS = tuple(
+    Column(of=of, **{**row, "short": row.get("short", "").format(S=letters)})
+    for of, (letters, _) in _GROUPS.items()
+    for row in _ROWS["matrices" if letters else of]
 )
 
 
@@ -129,12 +83,12 @@ def why_multi_headed(found: Probe) -> str:
         return f"{plural(L, 'layer')} of one head: one attention map per layer, {L} in all."
     return (
         f"{plural(L, 'layer')} of {H} heads: {H} attention maps per layer, {L * H} in all. "
-        "Each head looks at the text in its own way, hence multi-headed."
+        "Each head attends to the text in its own way, hence multi-headed."
     )
 
 
 def caveat(found: Probe) -> str:
-    """What keeps S_h from being all there is to scores; empty if nothing does."""
+    """Why scores are more than S_h; empty if they are not."""
     reason = analysis.why_not_one_matrix(found.config.attention())
     return f"Scores are not one matrix here: {reason}." if reason else ""
 
@@ -156,10 +110,11 @@ def heads_table(found: Probe) -> Group:
 def legend(found: Probe) -> list[str]:
     """The meaning of the table's numbers, in a few lines."""
     lines = [
-        "entropy in nats, distance in tokens, shares of 1; uniform looks at all tokens alike",
+        "entropy in nats, distance in tokens, shares of 1; uniform attends to all tokens alike",
         "S and VO: effective rank and symmetry of S_h and V_h O_h",
+        caveat(found),
     ]
-    return [*lines, *filter(None, [caveat(found)])]
+    return [*filter(None, lines)]
 
 
 def record(found: Probe) -> dict[str, Any]:
@@ -192,14 +147,13 @@ def _draw_maps(found: Probe, text: int = 0) -> "Figure":
     """The attention map of every head: a row of panels per layer."""
     L, H = found.config.n_layers, found.config.n_heads
     figure, axes = panels(L * H, H, (1.5, 1.6))
+    weights = np.sqrt(np.maximum(found.maps[:, text], 0))  # mixed ones may be negative
     for axis, (layer, head) in zip(axes, np.ndindex(L, H), strict=True):
-        weights = np.sqrt(
-            np.maximum(found.maps[layer, text, head], 0)
-        )  # mixed ones may be negative
-        axis.imshow(weights, cmap="Oranges", vmin=0, vmax=1, interpolation="nearest")
+        shades = weights[layer, head]
+        axis.imshow(shades, cmap="Oranges", vmin=0, vmax=1, interpolation="nearest")
         axis.set(title=f"layer {layer}, head {head}", xticks=[], yticks=[])
-    figure.supylabel("the token that looks")
-    figure.supxlabel("the token that is looked at (shade: square root of the weight)")
+    figure.supylabel("query token")
+    figure.supxlabel("key token (shade: square root of the weight)")
     return figure
 
 
@@ -215,10 +169,7 @@ def draw_singular_values(matrices: analysis.Spectra) -> "Figure":
             axis.plot(place, line, dashes, color=colour, linewidth=1, label=f"head {head}")
         axis.set(title=f"layer {layer}")
     axes[0].set_ylim(bottom=0)
-    heads = axes[0].get_legend_handles_labels()
-    figure.legend(*heads, loc="outside right upper")
-    figure.supxlabel("singular value, the largest first")
-    return figure
+    return _with_legend(figure, axes[0], "singular value, the largest first")
 
 
 def draw_alignment(matrices: analysis.Spectra) -> "Figure":
@@ -237,16 +188,11 @@ def draw_alignment(matrices: analysis.Spectra) -> "Figure":
 
 def save_figures(found: Probe, directory: Path) -> list[Path]:
     """Write all figures as SVG and PNG; returns their paths."""
-    return _save(
-        directory,
-        {
-            "maps": lambda: _draw_maps(found),
-            "singular-values-s": lambda: draw_singular_values(found.scores),
-            "singular-values-vo": lambda: draw_singular_values(found.value_outputs),
-            "alignment-s": lambda: draw_alignment(found.scores),
-            "alignment-vo": lambda: draw_alignment(found.value_outputs),
-        },
-    )
+    draws: dict[str, Draw] = {"maps": partial(_draw_maps, found)}
+    for name, matrices in (("s", found.scores), ("vo", found.value_outputs)):
+        draws[f"singular-values-{name}"] = partial(draw_singular_values, matrices)
+        draws[f"alignment-{name}"] = partial(draw_alignment, matrices)
+    return _save(directory, draws)
 
 
 def _save(directory: Path, draws: Mapping[str, Draw]) -> list[Path]:
@@ -285,13 +231,8 @@ def pair_table(pair: tracks.PairDrift, title: str) -> Group:
 
 def track_record(track: tracks.Track) -> dict[str, Any]:
     """All curves, for JSON: lists are [step][layer][head]."""
-    return {
-        "run": track.name,
-        "steps": track.steps.tolist(),
-        "scores": _lists(track.scores),
-        "value_outputs": _lists(track.value_outputs),
-        "drift": _lists(track.drift),
-    }
+    curves = {kind: _lists(getattr(track, kind)) for kind in ("scores", "value_outputs", "drift")}
+    return {"run": track.name, "steps": track.steps.tolist(), **curves}
 
 
 def pair_record(pair: tracks.PairDrift) -> dict[str, Any]:
@@ -302,9 +243,7 @@ def pair_record(pair: tracks.PairDrift) -> dict[str, Any]:
 def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
     """Every head's curves, a column per layer; one run in colours by head, several by run.
 
-    Args:
-        runs: Of runs with as many layers.
-        kind: "scores", "value_outputs" or "drift".
+    All runs have the same number of layers; `kind` is "scores", "value_outputs" or "drift".
     """
     named = [(track.name, track.steps, getattr(track, kind)) for track in runs]
     return _draw_curves([line for line in named if line[2]])
@@ -314,14 +253,11 @@ def save_tracks(
     runs: Sequence[tracks.Track], pair: tracks.PairDrift | None, directory: Path
 ) -> list[Path]:
     """All figures, as SVG and PNG; returns their paths."""
-    draws: dict[str, Draw] = {
-        "track-s": lambda: draw_tracks(runs, "scores"),
-        "track-vo": lambda: draw_tracks(runs, "value_outputs"),
-    }
-    if any(track.drift for track in runs):
-        draws["track-drift"] = lambda: draw_tracks(runs, "drift")
+    kinds = {"s": "scores", "vo": "value_outputs"}
+    kinds |= {"drift": "drift"} if any(track.drift for track in runs) else {}
+    draws = {f"track-{name}": partial(draw_tracks, runs, kind) for name, kind in kinds.items()}
     if pair:
-        draws["track-pair"] = lambda: _draw_curves([("", pair.steps, pair.drift)])
+        draws["track-pair"] = partial(_draw_curves, [("", pair.steps, pair.drift)])
     return _save(directory, draws)
 
 
@@ -342,8 +278,12 @@ def _draw_curves(lines: Sequence[tuple[str, np.ndarray, tracks.Curves]]) -> "Fig
             axis.set_title(f"layer {layer}")
         if layer == 0:
             axis.set_ylabel(NAMES[keys[row]])
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
-    figure.supxlabel("step")
+    return _with_legend(figure, axes[0], "step")
+
+
+def _with_legend(figure: "Figure", axis: Any, label: str) -> "Figure":
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper")
+    figure.supxlabel(label)
     return figure
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlx_attn.probe.page import FULL, PageFacts, render_page
+from mlx_attn.probe.page import FULL, render_page
 from mlx_attn.text.characters import ByteTokenizer
 
 WORDS = [b"<b>bold</b>", b" the", b" cat", b"\n", b"&amp;", "\u202e龍".encode(), b'"quote"']
@@ -35,7 +35,7 @@ def look(found, browse, monkeypatch) -> Callable[..., Any]:
     ) -> Any:
         if not figures:  # they take their time, and play no part in what is pointed at
             monkeypatch.setattr("mlx_attn.probe.page._figures", lambda found: [])
-        facts = PageFacts("a <i>run</i>", "standard", "While the model reads.")
+        facts = {"name": "a <i>run</i>", "facts": "standard", "averaged_over": "While it reads."}
         page = render_page(probed or found(), WordTokenizer(), facts)
         return browse(page, script, fragment, width)
 

@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 
 from mlx_attn.errors import RunError
-from mlx_attn.probe.page import FULL, PageFacts, label, pack_maps, render_page
+from mlx_attn.probe.page import FULL, label, pack_maps, render_page
 from mlx_attn.text.characters import ByteTokenizer
 
-FACTS = PageFacts("a <i>run</i>", "merged & <b>more</b>", "While the model reads.")
+FACTS = {
+    "name": "a <i>run</i>",
+    "facts": "merged & <b>more</b>",
+    "averaged_over": "While it reads.",
+}
 NASTY = b"</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
