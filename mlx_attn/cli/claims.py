@@ -12,7 +12,8 @@ from mlx_attn.cli.options import check_environment
 from mlx_attn.cli.processes import connect, prefix_errors
 
 if TYPE_CHECKING:
-    from mlx_attn.compare.claim import ClaimResult
+    from mlx_attn.compare.claim import Finding
+    from mlx_attn.compare.result import Comparison
     from mlx_attn.training.config import Settings
 
 _EXAMPLES = """\b
@@ -93,7 +94,8 @@ def run(
     all processes.
     """
     from mlx_attn.cli.info import versions
-    from mlx_attn.compare.claim import CLAIMS, ClaimResult, find_claim, run_claim
+    from mlx_attn.compare.claim import CLAIMS, Finding, find_claim, run_claim
+    from mlx_attn.compare.result import Comparison
     from mlx_attn.compare.runner import KEPT, make_runner
     from mlx_attn.compare.show import Display
     from mlx_attn.ui.terminal import stderr_console
@@ -119,15 +121,12 @@ def run(
         for claim in claims:
             display.message(f"{claim.name}: {claim.protocol}")
             typed = f"mlx-attn claims run {claim.name} {flags}"
-            events = run_claim(
-                claim, runner, versions(), seeds=seeds, settings=settings, command=typed
-            )
             try:
-                for event in events:
-                    if not isinstance(event, ClaimResult):
+                for event in run_claim(claim, runner, versions(), typed, seeds, settings):
+                    if not isinstance(event, Finding):
                         display(event)
-                    elif not ranks.rank:
-                        _conclude(event, out, as_json)
+                    if not ranks.rank and isinstance(event, Comparison | Finding):
+                        _keep(event, out / claim.name, as_json)
             except KeyboardInterrupt:
                 display.message(f"interrupted; {KEPT}")
                 click.get_current_context().exit(INTERRUPTED)
@@ -135,22 +134,21 @@ def run(
         ranks.barrier()
 
 
-def _conclude(tested: "ClaimResult", directory: Path, as_json: bool) -> None:
-    """Write the finding, the comparison and its report, if there is one, and show the finding."""
+def _keep(found: "Comparison | Finding", directory: Path, as_json: bool) -> None:
+    """Write a comparison and its report, or write and show a finding."""
     from mlx_attn.compare.report import write_report
-    from mlx_attn.compare.result import save_comparison
+    from mlx_attn.compare.result import Comparison, save_comparison
     from mlx_attn.compare.show import finding_lines
     from mlx_attn.files import write_text
     from mlx_attn.ui.terminal import stdout_console
 
-    finding, comparison = asdict(tested.finding), tested.comparison
-    place = directory / tested.finding.claim
-    content = json.dumps(finding, indent=1, allow_nan=False) + "\n"
-    write_text(directory / "findings" / f"{place.name}.json", content)
-    if comparison:
-        save_comparison(comparison, place)
-        write_report(comparison, place)
+    if isinstance(found, Comparison):
+        save_comparison(found, directory)
+        write_report(found, directory)
+        return
+    content = json.dumps(asdict(found), indent=1, allow_nan=False) + "\n"
+    write_text(directory.parent / "findings" / f"{directory.name}.json", content)
     if as_json:
-        click.echo(json.dumps(finding))
+        click.echo(json.dumps(asdict(found)))
     else:
-        stdout_console().print(finding_lines(tested.finding))
+        stdout_console().print(finding_lines(found))

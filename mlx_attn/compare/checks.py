@@ -50,7 +50,7 @@ def _trained() -> tuple[GPT, Corpus]:
 
 
 def _converted(form: str) -> dict[str, float]:
-    """What converting the trained model into another form changes."""
+    """The changes that converting the trained model into another form makes."""
     greedy = SamplerConfig(temp=0.0)
     before, corpus = _trained()
     after = convert(before, form)
@@ -71,10 +71,8 @@ def _logits(after: GPT) -> dict[str, float]:
     """How far a model's logits are from those of the trained one."""
     before, corpus = _trained()
     found = compare_logits(before, after, corpus.val)
-    return {
-        "largest logit difference": found.logit_difference,
-        "largest logit": found.largest_logit,
-    }
+    difference, largest = found.logit_difference, found.largest_logit
+    return {"largest logit difference": difference, "largest logit": largest}
 
 
 def _same(numbers: Mapping[str, float]) -> bool:

@@ -20,7 +20,7 @@ from mlx_attn.errors import find_row
 from mlx_attn.text.tasks import TASKS
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
-"""What can be said of a claim, at the size of these trainings."""
+"""The answers on a claim, at the size of these trainings."""
 
 SETTINGS: dict[str, Any] = {**plan.DEFAULTS, "n_heads": 4}
 """Shared by all comparisons on stories: two layers of width 64 with four heads."""
@@ -145,39 +145,29 @@ class Finding:
     versions: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimResult:
-    """A finding, and the comparison that it rests on; None for a check."""
-
-    finding: Finding
-    comparison: Comparison | None = None
-
-
 def run_claim(
     claim: Claim,
     runner: Runner,
     versions: Mapping[str, Any],
-    *,
+    command: str = "",
     seeds: int = 5,
     settings: Mapping[str, Any] | None = None,
-    command: str = "",
-) -> Iterator[ComparisonEvent | ClaimResult]:
-    """Test a claim: the events of its comparison, and the result last.
+) -> Iterator[ComparisonEvent | Finding]:
+    """Test a claim: the events of its comparison, if it has arms, and the finding last.
 
     `settings` go over those of the claim; `versions` and `command` are for the record.
     """
     texts = {key: getattr(claim, key) for key in ("statement", "source", "protocol")}
-    known: dict[str, Any] = {"claim": claim.name, **texts, "command": command, "versions": versions}
-    if not claim.arms:
-        numbers, holds = checks.check(claim.name)
-        answer = HOLDS if holds else FAILS
-        yield ClaimResult(Finding(**known, answer=answer, numbers=numbers))
-        return
-    for event in ComparisonRun(claim.config(seeds, settings, command), runner, versions):
-        if isinstance(event, Comparison):
-            yield ClaimResult(Finding(**{**known, **_judged(claim, event)}), event)
-        else:
+    found: dict[str, Any] = {"claim": claim.name, **texts, "command": command, "versions": versions}
+    if claim.arms:
+        for event in ComparisonRun(claim.config(seeds, settings, command), runner, versions):
             yield event
+            if isinstance(event, Comparison):
+                found |= _judged(claim, event)
+    else:
+        numbers, holds = checks.check(claim.name)
+        found |= {"answer": HOLDS if holds else FAILS, "numbers": numbers}
+    yield Finding(**found)
 
 
 def _judged(claim: Claim, comparison: Comparison) -> dict[str, Any]:
@@ -185,8 +175,8 @@ def _judged(claim: Claim, comparison: Comparison) -> dict[str, Any]:
     arms = {b.budget: _arms(claim, b, comparison.confidence) for b in comparison.budgets}
     noise, numbers = comparison.noise, {}
     if noise:
-        numbers["spread between seeds"] = noise.seed_spread
-        numbers["same seed twice"] = noise.repeat_difference
+        spread, repeat = noise.seed_spread, noise.repeat_difference
+        numbers = {"spread between seeds": spread, "same seed twice": repeat}
     return {
         "answer": answer_of(claim, arms[claim.budgets[0]]),
         "unit": METRICS[claim.metric].unit,
@@ -223,14 +213,13 @@ def _arms(claim: Claim, result: BudgetResult, confidence: float) -> tuple[ArmFin
         for arm in others
     }
     verdicts = judge(differences, claim.delta, confidence) if others else {}
+    costs = ("params", "multiply_adds", "cache_bytes_per_token")
     found = [
         ArmFinding(
             arm=arm.arm,
             value=fmean(values[arm.arm]),
-            params=arm.params,
-            multiply_adds=arm.multiply_adds,
-            cache_bytes_per_token=arm.cache_bytes_per_token,
             verdict=verdicts.get(arm.arm),
+            **{cost: getattr(arm, cost) for cost in costs},
         )
         for arm in result.arms
     ]

@@ -5,6 +5,7 @@ Every arm is trained under every budget with every seed; `TrialPlan` lists these
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 from typing import Any
@@ -32,7 +33,7 @@ Events = Generator[runner.ComparisonEvent, None, None]
 
 
 class ComparisonRun:
-    """One comparison; iterating does what is not done yet, and yields events."""
+    """One comparison; iterating trains what is not trained yet, and yields events."""
 
     def __init__(
         self, protocol: ComparisonConfig, trains: runner.Runner, versions: Mapping[str, Any]
@@ -75,13 +76,14 @@ class ComparisonRun:
         self, tuner: Tuner, arms: Sequence[TunedArm], tunings: Sequence[result.Tuning]
     ) -> Generator[runner.ComparisonEvent, None, dict[str, list[TrialResult]]]:
         """Finished trials of every arm, for their times: those of tuning, or a first seed."""
-        if tunings:
-            first = [tuning for tuning in tunings if tuning.knob == "lr"]
-            return {t.arm: done for t in first if (done := tuner.trainings(t))}
-        trials = [trial_for(self.protocol, arm, 0) for arm in arms]
-        yield from self._train("first seed", trials)
-        outcomes = {trial.arm: self.store[trial] for trial in trials}
-        return {arm: [o] for arm, o in outcomes.items() if isinstance(o, TrialResult)}
+        trials = tuner.first_trials(tunings) or [trial_for(self.protocol, arm, 0) for arm in arms]
+        if not tunings:
+            yield from self._train("first seed", trials)
+        timed: dict[str, list[TrialResult]] = {}
+        for trial in trials:
+            if isinstance(outcome := self.store[trial], TrialResult):
+                timed.setdefault(trial.arm, []).append(outcome)
+        return timed
 
     def _affordable_seeds(self, per_seed: float, timed: Mapping[str, Sequence[TrialResult]]) -> int:
         """Seeds that the time has room for; from recorded times, so that resuming changes none."""
@@ -100,8 +102,7 @@ class ComparisonRun:
         spread = tuner.spread(arms) if self.protocol.tunes else None
         if not spread or seeds < 2:
             return None
-        confidence, others = self.protocol.confidence, len(arms) - 1
-        return minimum_detectable_effect(spread, seeds, confidence=confidence, arms=others)
+        return minimum_detectable_effect(spread, seeds, self.protocol.confidence, len(arms) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +119,18 @@ class TrialPlan:
         """The arm that the others are compared with."""
         return self.arms[0]
 
-    def all(self, seeds: Sequence[int]) -> Iterator[Trial]:
-        """Every trial, seed by seed, so that an interruption leaves whole pairs behind."""
-        if self.protocol.noise:
-            yield self.repeat(seeds)
-        for seed in seeds:
-            yield from self._of_seed(seed)
+    def all(self, seeds: Sequence[int]) -> list[Trial]:
+        """Every trial once, seed by seed, so that an interruption leaves whole pairs behind."""
+        repeat = [self.repeat(seeds)] if self.protocol.noise else []
+        trials = [*repeat, *(trial for seed in seeds for trial in self._of_seed(seed))]
+        return [*{trial.digest: trial for trial in trials}.values()]
 
     def _of_seed(self, seed: int) -> Iterator[Trial]:
         for arm in self.arms:
             for budget in self.protocol.budgets:
-                try:
+                # The result says where an arm is refused, and why.
+                with suppress(ConfigError):
                     yield from self.trials(budget, arm, [seed])
-                except ConfigError:
-                    continue  # the result says that this arm is refused, and why
         if self.protocol.noise:
             yield from self.reseeded_control([seed])
 
@@ -142,10 +141,8 @@ class TrialPlan:
 
     def reseeded_control(self, seeds: Sequence[int]) -> list[Trial]:
         """The control once more, seed by seed: the same batches, other initial weights."""
-        return [
-            trial_for(self.protocol, self.control, seed, {"init_seed": RESEED + seed})
-            for seed in seeds
-        ]
+        changes = [(seed, {"init_seed": RESEED + seed}) for seed in seeds]
+        return [trial_for(self.protocol, self.control, *change) for change in changes]
 
     def repeat(self, seeds: Sequence[int]) -> Trial:
         """The control's first trial once more, the same in every respect."""
@@ -155,18 +152,15 @@ class TrialPlan:
         """What an arm changes under a budget; ConfigError where the arm is impossible under it."""
         if arm is self.control or budget == "steps":
             return {}
+        both = self.control.arm, arm.arm
+        control, own = (self.protocol.settings(one) for one in both)
         if budget == "params":
-            control, own = (
-                self.protocol.settings(one.arm).model_config(self.vocab_size)
-                for one in (self.control, arm)
-            )
-            return _equal_parameters(control, own)
-        names = self.control.arm.name, arm.arm.name
-        if not self.speeds.keys() >= {*names}:
+            configs = (settings.model_config(self.vocab_size) for settings in (control, own))
+            return _equal_parameters(*configs)
+        speeds = [self.speeds[one.name] for one in both if one.name in self.speeds]
+        if len(speeds) < 2:
             raise ConfigError("its speed is not known: it diverged with every learning rate")
-        control, own = (self.speeds[name] for name in names)
-        steps = self.protocol.settings(self.control.arm).training.steps
-        return {"steps": max(1, round(steps * own / control))}
+        return {"steps": max(1, round(control.training.steps * speeds[1] / speeds[0]))}
 
     def seconds(self, timed: Mapping[str, Sequence[TrialResult]]) -> float:
         """The time of one seed's trials, of all processes together, judged by timed ones."""
@@ -204,7 +198,7 @@ def _summarize(
     """The result of a comparison whose trials are all finished."""
     protocol = plan.protocol
     budgets = tuple(_budget(budget, plan, store, seeds) for budget in protocol.budgets)
-    outcomes = [store[t] for t in {trial.digest: trial for trial in plan.all(seeds)}.values()]
+    outcomes = [store[trial] for trial in plan.all(seeds)]
     settings = protocol.settings(plan.control.arm)
     own = {key for arm in plan.arms for key in arm.arm.settings}
     flat = {**settings.model, **settings.training.as_dict(), "data": settings.text.data}

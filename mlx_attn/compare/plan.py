@@ -1,4 +1,4 @@
-"""What a comparison is to do: its arms, what they share, and a trial, one training of an arm."""
+"""The plan of a comparison: its arms, their shared settings, and trials, the trainings of arms."""
 
 import hashlib
 import json
@@ -107,7 +107,7 @@ class ComparisonConfig:
         scales: Factors of the learning rates to begin with; only one turns tuning off.
         tuning_seeds: Seeds that each factor is tried on.
         noise: Whether the control also runs against itself.
-        minutes: How long all of it may take. Counts only where `seeds` is 0.
+        minutes: Time for all of it; counts only where `seeds` is 0.
         text: Digest of the text; `ComparisonRun` fills it in.
     """
 
@@ -130,23 +130,20 @@ class ComparisonConfig:
         for budget in self.budgets:
             if budget not in BUDGETS:
                 raise ConfigError(f"budget '{budget}' must be one of {', '.join(BUDGETS)}")
-        fits = 0.5 <= self.confidence < 1
-        positive = bool(self.scales) and min(self.scales) > 0
-        for holds, complaint in (
-            (self.budgets, f"no budget: name at least one of {', '.join(BUDGETS)}"),
-            (
-                self.seeds >= 0,
-                f"seeds={self.seeds} must be at least 1, or 0 to let the time decide",
+        rules = {
+            f"no budget: name at least one of {', '.join(BUDGETS)}": self.budgets,
+            f"seeds={self.seeds} must be at least 1, or 0 to let the time decide": self.seeds >= 0,
+            "seeds=0 lets the time decide: give minutes": self.seeds or self.minutes > 0,
+            f"confidence={self.confidence} must be from 0.5 to below 1": (
+                0.5 <= self.confidence < 1
             ),
-            (self.seeds or self.minutes > 0, "seeds=0 lets the time decide: give minutes"),
-            (fits, f"confidence={self.confidence} must be from 0.5 to below 1"),
-            (
-                self.delta > 0,
-                f"delta={self.delta} must be above 0: which difference counts as none",
+            f"delta={self.delta} must be above 0: which difference counts as none": self.delta > 0,
+            "the factors of the learning rates must be positive, and at least one": (
+                min(self.scales, default=0) > 0
             ),
-            (positive, "the factors of the learning rates must be positive, and at least one"),
-            (self.tuning_seeds > 0, f"tuning_seeds={self.tuning_seeds} must be at least 1"),
-        ):
+            f"tuning_seeds={self.tuning_seeds} must be at least 1": self.tuning_seeds > 0,
+        }
+        for complaint, holds in rules.items():
             if not holds:
                 raise ConfigError(complaint)
 
@@ -171,7 +168,7 @@ POINTS = 8
 
 _ALWAYS_SO = {"logits": "none", "mixing": "softmax", "latent_dim": 0, "window": 0}
 _ALWAYS_SO |= {"global_every": 0, "alibi_slopes": "heads"}
-"""What trials did before these settings existed: left out of digests, so that stored ones count."""
+"""Settings younger than stored trials, which did this: left out of digests, so that they count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +178,7 @@ class Trial:
     Attributes:
         settings: All settings, flat, learning rates scaled.
         lr_scale: The factor that they were scaled with, for people like `arm`.
-        text: Digest of the text that is trained on.
+        text: Digest of the training text.
         repeat: Counts trainings that are the same on purpose, to see whether they end the same.
         plugins: Path, digest and names of the user's files that its attention needs.
     """
@@ -222,7 +219,7 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     training = settings.training
     every = max(1, training.steps // POINTS)
     rates = {key: getattr(training, key) * lr_scale for key in ("lr", "min_lr", "muon_lr")}
-    # Between, a text is only glanced at; of a task it matters when it is solved.
+    # During training, texts are evaluated on a subset; tasks fully, to find when they are solved.
     evaluated = every if settings.text.data in TASKS else 0
     # Heads whose maps are not affine have no matrices whose ranks could be followed.
     affine = settings.model_config(settings.model.get("vocab_size", 256)).attention().is_affine

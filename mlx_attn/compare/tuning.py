@@ -107,12 +107,11 @@ class Tuner:
         found |= {search.start.arm.name: search.tuned(search.best) for search in second}
         return [*found.values()], tunings
 
-    def trainings(self, tuning: Tuning) -> list[TrialResult]:
-        """The trainings of an arm's first search that did not diverge."""
-        arm = next(arm for arm in self.protocol.arms if arm.name == tuning.arm)
-        scales = [TunedArm(arm, lr_scale=scale) for scale in tuning.losses]
-        outcomes = [self.store[trial] for tuned in scales for trial in self._trials(tuned)]
-        return [outcome for outcome in outcomes if isinstance(outcome, TrialResult)]
+    def first_trials(self, tunings: Iterable[Tuning]) -> list[Trial]:
+        """The trials of every arm's first search."""
+        losses = {tuning.arm: tuning.losses for tuning in tunings if tuning.knob == "lr"}
+        found = [(arm, scale) for arm in self.protocol.arms for scale in losses.get(arm.name, ())]
+        return [t for arm, scale in found for t in self._trials(TunedArm(arm, lr_scale=scale))]
 
     def spread(self, arms: Sequence[TunedArm]) -> float | None:
         """Standard deviation of paired differences to the control, over the tuning seeds.

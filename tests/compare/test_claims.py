@@ -12,7 +12,7 @@ from mlx_attn.compare.claim import (
     UNDECIDED,
     ArmFinding,
     Claim,
-    ClaimResult,
+    Finding,
     answer_of,
     find_claim,
     run_claim,
@@ -47,8 +47,8 @@ def finding(runner, shared):
 
     def find(claim, seeds=4):
         *_, last = run_claim(claim, runner, {"mlx": "0"}, seeds=seeds, settings=shared)
-        assert isinstance(last, ClaimResult)
-        return last.finding
+        assert isinstance(last, Finding)
+        return last
 
     return find
 
