@@ -92,13 +92,10 @@ class Timing:
 def interleaved(
     works: Mapping[Name, Timed], seconds: float, fewest_rounds: int = _FEWEST_ROUNDS
 ) -> dict[Name, Timing]:
-    """Time every work in rounds until the time is over.
+    """Time every workload in rounds for about this many seconds.
 
-    Args:
-        works: The works by name. Each is run twice beforehand: the first run may compile or
-            allocate, and the second says how often a short one is repeated in a turn.
-        seconds: About how long to measure.
-        fewest_rounds: Rounds that are measured even if that takes longer.
+    Each is run twice beforehand: the first run may compile or allocate, and the second says how
+    often a short one is repeated in a turn.
     """
     repeats: dict[Name, int] = {}
     for name, work in works.items():
@@ -337,10 +334,10 @@ AXES = {
 
 def scaled_setups(model: Mapping[str, Any], training: TrainConfig, axis: str) -> dict[str, Setup]:
     """One model at half to four times one of its sizes, from the smallest to the largest."""
-    key = AXES[axis]
-    if key == "batch_size":
-        batches = sorted({max(1, round(training.batch_size * factor)) for factor in _FACTORS})
-        config = config_from(model)
-        return {f"{axis} {B}": (config, replace(training, batch_size=B)) for B in batches}
-    sizes = sorted({max(1, round(getattr(config_from(model), key) * f)) for f in _FACTORS})
+    key, config = AXES[axis], config_from(model)
+    of_batch = key == "batch_size"
+    usual = getattr(training if of_batch else config, key)
+    sizes = sorted({max(1, round(usual * factor)) for factor in _FACTORS})
+    if of_batch:
+        return {f"{axis} {B}": (config, replace(training, batch_size=B)) for B in sizes}
     return {f"{axis} {size}": (config_from({**model, key: size}), training) for size in sizes}

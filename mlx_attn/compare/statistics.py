@@ -105,7 +105,7 @@ def judge(
     return {
         arm: Verdict(
             **decision,
-            **_intervals(paired[arm], samples[arm], confidence, len(samples)),
+            **_of_spread(paired[arm], decision["word"], margin, confidence, len(samples)),
             differences=paired[arm],
             mean=samples[arm].mean,
         )
@@ -116,10 +116,7 @@ def judge(
 def decide(
     samples: Mapping[str, Sample], margin: float, confidence: float
 ) -> dict[str, dict[str, Any]]:
-    """Each arm's word, its p-values, and the seeds that it needs.
-
-    The word is "equivalent" where a difference is within the margin and not zero.
-    """
+    """Each arm's word and p-values; "equivalent" wins where a difference is also not zero."""
     p_values = {arm: 2 * _upper_tail(found, abs(found.mean)) for arm, found in samples.items()}
     # Of the two one-sided tests (Schuirmann, 1987) the nearer bound has the larger p-value.
     nearer = {arm: _upper_tail(found, margin - abs(found.mean)) for arm, found in samples.items()}
@@ -127,32 +124,29 @@ def decide(
     equivalent = holm({arm: p if samples[arm].n > 1 else 1.0 for arm, p in nearer.items()})
     decisions = {}
     for arm, found in samples.items():
-        word, needed = "undecided", None
+        word = "undecided"
         if equivalent[arm] <= 1 - confidence:
             word = "equivalent"
         elif different[arm] <= 1 - confidence:
             word = "worse" if found.mean > 0 else "better"
-        elif found.n > 1:
-            needed = required_seeds(found.sd, found.mean, margin, confidence, len(samples))
-        else:
-            needed = 2
-        decisions[arm] = {
-            **{"word": word, "seeds_needed": needed, "p_value": p_values[arm]},
-            **{"p_holm": different[arm], "p_equivalence": equivalent[arm]},
-        }
+        adjusted = {"p_holm": different[arm], "p_equivalence": equivalent[arm]}
+        decisions[arm] = {"word": word, "p_value": p_values[arm], **adjusted}
     return decisions
 
 
-def _intervals(
-    differences: Sequence[float], found: Sample, confidence: float, arms: int
+def _of_spread(
+    differences: Sequence[float], word: str, margin: float, confidence: float, arms: int
 ) -> dict[str, Any]:
-    """What a spread is needed for; None each where there is one seed."""
+    """The figures of a verdict that need the spread of two seeds."""
+    found = Sample.of(differences)
     if found.n < 2:
-        return dict.fromkeys(("interval", "bootstrap", "resolves"))
+        return {"interval": None, "bootstrap": None, "resolves": None, "seeds_needed": 2}
+    spread = found.sd, found.mean, margin, confidence, arms
     return {
         "interval": student_interval(found, confidence),
         "bootstrap": bootstrap_interval(differences, confidence),
         "resolves": minimum_detectable_effect(found.sd, found.n, confidence, arms),
+        "seeds_needed": required_seeds(*spread) if word == "undecided" else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""What a tracked training left behind: the matrices of every head, step by step."""
+"""The record of a tracked training: the matrices of every head, step by step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,12 @@ Curves = Mapping[str, Float64[np.ndarray, "N L H"]]
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """The curves of one run.
+    """The curves of one run, at the steps when they were taken.
 
     Attributes:
-        name: Of the run.
-        steps: When they were taken.
         scores: Effective rank, norm and symmetry of S_h.
         value_outputs: The same of V_h O_h.
-        drift: How far the heads are from where they started; empty where that is not known.
+        drift: The distance of the heads from their start; empty where that is not known.
     """
 
     name: str
@@ -37,12 +35,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class PairDrift:
-    """How far one run is from another at the steps that both kept.
-
-    Attributes:
-        steps: When it was taken.
-        drift: See `mlx_attn.training.tracking.drift`; relative to the other run.
-    """
+    """The drift of one run from another (`training.tracking.drift`) at the steps that both kept."""
 
     steps: Int64[np.ndarray, " N"]
     drift: Curves
@@ -69,12 +62,15 @@ def read_track(run: Run) -> Track:
 def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> PairDrift:
     """The drift of one run from another that started from the same point, while both learned.
 
-    Args:
-        run: One run, such as the merged one.
-        other: The other, such as the separate one.
-        tokens: Windows that both read; of each the beginning is used.
+    Both read the beginning of each window of tokens.
     """
-    _check_pair(run, other)
+    for key in ("n_layers", "n_heads", "emb_dim", "vocab_size"):
+        one, two = (r.settings["model"].get(key) for r in (run, other))
+        if one != two:
+            raise ConfigError(
+                f"{run.path} has {key}={one} and {other.path} has {two}: only runs of the same "
+                "sizes can be compared head by head"
+            )
     kept, others = snapshots(run), snapshots(other)
     steps = [step for step in kept if step in others]
     if not steps:
@@ -87,16 +83,6 @@ def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> Pair
         drift(run.load_model(kept[step]), other.load_model(others[step]), windows) for step in steps
     ]
     return PairDrift(np.array(steps, np.int64), _curves(drifts))
-
-
-def _check_pair(run: Run, other: Run) -> None:
-    for key in ("n_layers", "n_heads", "emb_dim", "vocab_size"):
-        one, two = (r.settings["model"].get(key) for r in (run, other))
-        if one != two:
-            raise ConfigError(
-                f"{run.path} has {key}={one} and {other.path} has {two}: only runs of the same "
-                "sizes can be compared head by head"
-            )
 
 
 def _curves(records: Sequence[Mapping[str, Any]]) -> Curves:
