@@ -15,7 +15,7 @@ from mlx_attn.errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-    from mlx_attn.probe.tracks import PairDrift
+    from mlx_attn.probe.tracks import Track
     from mlx_attn.runs import Run
 
 _PATH = click.Path(path_type=Path)
@@ -139,21 +139,18 @@ def _show_track(
     pair = _pair(run, other, prompt) if other else None
     files = [str(f) for f in show.save_tracks(tracked, pair, figures)] if figures else []
     if as_json:
-        drift = show.pair_record(pair) if pair else None
+        drift = show.track_record(pair) if pair else None
+        drift = drift and {"steps": drift["steps"], **drift["drift"]}
         records = [show.track_record(track) for track in tracked]
         click.echo(json.dumps({"tracks": records, "drift": drift, "files": files}))
         return
     console = stdout_console()
-    for track in tracked:
+    for track in (*tracked, *([pair] if pair else ())):
         console.print(show.track_table(track))
-    if pair:
-        console.print(
-            show.pair_table(pair, f"{run.name} against {tracked[1].name}: means over heads")
-        )
     _name(files)
 
 
-def _pair(run: "Run", other: "Run", prompt: str | None) -> "PairDrift | None":
+def _pair(run: "Run", other: "Run", prompt: str | None) -> "Track | None":
     """The drift between two runs; None, with the reason on stderr, where they kept no weights."""
     from mlx_attn.errors import RunError
     from mlx_attn.probe import tracks

@@ -221,23 +221,23 @@ def track_table(track: tracks.Track) -> Group:
         for letters, curves in groups
         for key, curve in curves.items()
     ]
-    return _table(f"{track.name}: means over heads", track.steps, columns)
-
-
-def pair_table(pair: tracks.PairDrift, title: str) -> Group:
-    """A row per step, averaged over all heads."""
-    return _table(title, pair.steps, [(NAMES[key], curve) for key, curve in pair.drift.items()])
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    stacked = [heading.replace("effective", "eff.").replace(" ", "\n") for heading, _ in columns]
+    for heading in ("step", *stacked):
+        table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
+    means = [curve.mean(axis=(1, 2)) for _, curve in columns]
+    for i in np.unique(np.linspace(0, len(track.steps) - 1, ROWS).astype(int)):
+        table.add_row(str(track.steps[i]), *(number(mean[i]) for mean in means))
+    return Group(Text(f"{track.name}: means over heads"), table)
 
 
 def track_record(track: tracks.Track) -> dict[str, Any]:
     """All curves, for JSON: lists are [step][layer][head]."""
-    curves = {kind: _lists(getattr(track, kind)) for kind in ("scores", "value_outputs", "drift")}
+    curves = {
+        kind: {key: curve.tolist() for key, curve in getattr(track, kind).items()}
+        for kind in ("scores", "value_outputs", "drift")
+    }
     return {"run": track.name, "steps": track.steps.tolist(), **curves}
-
-
-def pair_record(pair: tracks.PairDrift) -> dict[str, Any]:
-    """All curves, for JSON: lists are [step][layer][head]."""
-    return {"steps": pair.steps.tolist(), **_lists(pair.drift)}
 
 
 def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
@@ -245,24 +245,9 @@ def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
 
     All runs have the same number of layers; `kind` is "scores", "value_outputs" or "drift".
     """
-    named = [(track.name, track.steps, getattr(track, kind)) for track in runs]
-    return _draw_curves([line for line in named if line[2]])
-
-
-def save_tracks(
-    runs: Sequence[tracks.Track], pair: tracks.PairDrift | None, directory: Path
-) -> list[Path]:
-    """All figures, as SVG and PNG; returns their paths."""
-    kinds = {"s": "scores", "vo": "value_outputs"}
-    kinds |= {"drift": "drift"} if any(track.drift for track in runs) else {}
-    draws = {f"track-{name}": partial(draw_tracks, runs, kind) for name, kind in kinds.items()}
-    if pair:
-        draws["track-pair"] = partial(_draw_curves, [("", pair.steps, pair.drift)])
-    return _save(directory, draws)
-
-
-def _draw_curves(lines: Sequence[tuple[str, np.ndarray, tracks.Curves]]) -> "Figure":
-    """A row of panels per curve, a column per layer, a line per head of every run."""
+    lines = [
+        (track.name, track.steps, curves) for track in runs if (curves := getattr(track, kind))
+    ]
     keys = list(lines[0][2])
     n_layers = lines[0][2][keys[0]].shape[1]
     figure, axes = panels(len(keys) * n_layers, n_layers, (2.3, 1.8), sharex=True, sharey="row")
@@ -281,23 +266,19 @@ def _draw_curves(lines: Sequence[tuple[str, np.ndarray, tracks.Curves]]) -> "Fig
     return _with_legend(figure, axes[0], "step")
 
 
+def save_tracks(
+    runs: Sequence[tracks.Track], pair: tracks.Track | None, directory: Path
+) -> list[Path]:
+    """All figures, as SVG and PNG; returns their paths."""
+    kinds = {"s": "scores", "vo": "value_outputs"}
+    kinds |= {"drift": "drift"} if any(track.drift for track in runs) else {}
+    draws = {f"track-{name}": partial(draw_tracks, runs, kind) for name, kind in kinds.items()}
+    if pair:
+        draws["track-pair"] = partial(draw_tracks, [pair], "drift")
+    return _save(directory, draws)
+
+
 def _with_legend(figure: "Figure", axis: Any, label: str) -> "Figure":
     figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper")
     figure.supxlabel(label)
     return figure
-
-
-def _table(title: str, steps: np.ndarray, columns: Sequence[tuple[str, np.ndarray]]) -> Group:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    stacked = [heading.replace("effective", "eff.").replace(" ", "\n") for heading, _ in columns]
-    for heading in ("step", *stacked):
-        table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
-    shown = np.unique(np.linspace(0, len(steps) - 1, ROWS).astype(int))
-    means = [curve.mean(axis=(1, 2)) for _, curve in columns]
-    for i in shown:
-        table.add_row(str(steps[i]), *(number(mean[i]) for mean in means))
-    return Group(Text(title), table)
-
-
-def _lists(curves: tracks.Curves) -> dict[str, Any]:
-    return {key: curve.tolist() for key, curve in curves.items()}

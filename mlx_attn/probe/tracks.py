@@ -23,21 +23,14 @@ class Track:
     Attributes:
         scores: Effective rank, norm and symmetry of S_h.
         value_outputs: The same of V_h O_h.
-        drift: The distance of the heads from their start; empty where that is not known.
+        drift: The distance of the heads from their start, or from those of another run (see
+            `training.tracking.drift`); empty where that is not known.
     """
 
     name: str
     steps: Int64[np.ndarray, " N"]
     scores: Curves
     value_outputs: Curves
-    drift: Curves
-
-
-@dataclass(frozen=True, slots=True)
-class PairDrift:
-    """The drift of one run from another (`training.tracking.drift`) at the steps that both kept."""
-
-    steps: Int64[np.ndarray, " N"]
     drift: Curves
 
 
@@ -59,7 +52,7 @@ def read_track(run: Run) -> Track:
         raise RunError(f"{run.path / 'metrics.jsonl'}: damaged track records ({error})") from error
 
 
-def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> PairDrift:
+def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> Track:
     """The drift of one run from another that started from the same point, while both learned.
 
     Both read the beginning of each window of tokens.
@@ -82,7 +75,8 @@ def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> Pair
     drifts = [
         drift(run.load_model(kept[step]), other.load_model(others[step]), windows) for step in steps
     ]
-    return PairDrift(np.array(steps, np.int64), _curves(drifts))
+    name = f"{run.name} against {other.name}"
+    return Track(name, np.array(steps, np.int64), {}, {}, _curves(drifts))
 
 
 def _curves(records: Sequence[Mapping[str, Any]]) -> Curves:

@@ -10,13 +10,11 @@ from rich.console import Console, RenderableType
 from mlx_attn.probe.show import (
     ROWS,
     draw_tracks,
-    pair_record,
-    pair_table,
     save_tracks,
     track_record,
     track_table,
 )
-from mlx_attn.probe.tracks import PairDrift, Track
+from mlx_attn.probe.tracks import Track
 
 
 def track(name: str = "merged", n: int = 3, drift: bool = True) -> Track:
@@ -49,8 +47,8 @@ def test_the_table_fits_a_terminal_of_80_columns_whole():
 
 def test_a_pair_has_a_title_and_its_three_drifts():
     one = track()
-    shown = lines(pair_table(PairDrift(one.steps, one.drift), "one against other"))
-    assert shown[0] == "one against other"
+    shown = lines(track_table(Track("one against other", one.steps, {}, {}, one.drift)))
+    assert shown[0] == "one against other: means over heads"
     assert shown[-1].split() == ["20", "0.95", "0.95", "0.95"]
 
 
@@ -58,8 +56,6 @@ def test_json_holds_every_step_layer_and_head():
     record = json.loads(json.dumps(track_record(track())))
     assert (record["run"], record["steps"]) == ("merged", [0, 10, 20])
     assert np.shape(record["scores"]["norm"]) == np.shape(record["drift"]["maps"]) == (3, 2, 2)
-    pair = PairDrift(track().steps, track().drift)
-    assert pair_record(pair)["matrices"] == record["drift"]["matrices"]
 
 
 def test_one_run_has_a_line_per_head_and_several_a_colour_per_run():
@@ -75,7 +71,7 @@ def test_one_run_has_a_line_per_head_and_several_a_colour_per_run():
     [(False, False, ["s", "vo"]), (True, True, ["drift", "pair", "s", "vo"])],
 )
 def test_figures_are_drawn_for_what_there_is(tmp_path, drift, paired, names):
-    pair = PairDrift(track().steps, track().drift) if paired else None
+    pair = track("one against other") if paired else None
     paths = save_tracks([track(drift=drift)], pair, tmp_path)
     assert sorted({path.stem for path in paths}) == [f"track-{name}" for name in names]
     assert all(path.stat().st_size > 0 for path in paths)
