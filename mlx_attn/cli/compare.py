@@ -67,12 +67,12 @@ _OWN_OPTIONS: list[click.Option] = [
         metavar="TEXT",
         help="an arm with settings: 'one head: merged, n_heads=1'; may be given several times",
     ),
-    _subject(["--budgets"], default="steps,seconds,params", metavar="LIST", help="what is equal"),
+    _subject(
+        ["--budgets"], default="steps,seconds,params", metavar="LIST", help="quantities held equal"
+    ),
     _subject(["--question"], default="", metavar="TEXT", help="a sentence for the report's head"),
     _certainty(["--seeds"], type=int, metavar="N", help="seeds (default: 5)"),
-    _certainty(
-        ["--minutes"], default=0.0, metavar="X", help="as many seeds as so much time has room for"
-    ),
+    _certainty(["--minutes"], default=0.0, metavar="X", help="as many seeds as fit into this time"),
     _certainty(
         ["--delta"],
         **_SHOWN,
@@ -161,7 +161,7 @@ def compare(
 ) -> None:
     """Say which form of attention is better, and how sure that is.
 
-    Every arm gets its own learning rate, tuned on seeds of its own; then all arms are trained with
+    Every arm gets its own learning rate, tuned on separate seeds; then all arms are trained with
     the same fresh seeds, batches and validation windows, and differences are judged in pairs. Three
     budgets side by side: equal steps, equal seconds, equal parameters. The control, the first arm,
     also runs against itself: that is the noise. Under mlx.launch the trainings are shared between
@@ -192,7 +192,7 @@ def compare(
 def _protocol(
     texts: Sequence[str], out: Path | None, options: dict[str, Any]
 ) -> "ComparisonConfig":
-    """What is compared, and how; what the options still hold is shared by all arms."""
+    """The comparison that the options describe; the remaining options are shared by all arms."""
     from mlx_attn.compare.plan import ComparisonConfig, arms_from
 
     arms = arms_from(texts or _DEFAULT_ARMS)

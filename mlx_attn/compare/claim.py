@@ -38,7 +38,7 @@ class Claim:
         arms: As `plan.arms_from` reads them; the first is the control.
         expects: For each arm that the claim is about, the verdicts that bear it out.
         settings: Shared by all arms, over `SETTINGS`.
-        budgets: What is equal; the first decides.
+        budgets: The quantities held equal; the first decides.
         metric: A name in `METRICS`; differences smaller than `delta` count as none.
     """
 
@@ -57,7 +57,7 @@ class Claim:
         self, seeds: int = 5, settings: Mapping[str, Any] | None = None, command: str = ""
     ) -> plan.ComparisonConfig:
         """The comparison that tests the claim; `settings` go over the claim's own."""
-        # A task comes with a recipe of its own.
+        # A task comes with its own recipe.
         usual = {} if self.settings.get("data") in TASKS else SETTINGS
         return plan.ComparisonConfig(
             arms=plan.arms_from(self.arms),
@@ -171,7 +171,7 @@ def run_claim(
 
 
 def _judged(claim: Claim, comparison: Comparison) -> dict[str, Any]:
-    """What a comparison says of its claim: the fields of a finding."""
+    """The fields of a finding that a comparison decides."""
     arms = {b.budget: _arms(claim, b, comparison.confidence) for b in comparison.budgets}
     noise, numbers = comparison.noise, {}
     if noise:

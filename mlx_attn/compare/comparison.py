@@ -33,7 +33,7 @@ Events = Generator[runner.ComparisonEvent, None, None]
 
 
 class ComparisonRun:
-    """One comparison; iterating trains what is not trained yet, and yields events."""
+    """One comparison; iterating trains the missing trials and yields events."""
 
     def __init__(
         self, protocol: ComparisonConfig, trains: runner.Runner, versions: Mapping[str, Any]

@@ -83,10 +83,10 @@ def _setting(part: str) -> tuple[str, Any]:
 
 
 BUDGETS = ("steps", "seconds", "params")
-"""What can be equal: optimizer steps, training time, or trained numbers."""
+"""The quantities that can be held equal: optimizer steps, training time, parameters."""
 
 DEFAULTS: dict[str, Any] = {"preset": "nano", "optimizer": "adamw", "lr": 0.02, "steps": 200}
-"""The settings that all arms share unless told otherwise.
+"""The settings that all arms share by default.
 
 AdamW, because the claims that are to be settled were made with it, and near its best rate here.
 """
@@ -154,7 +154,7 @@ class ComparisonConfig:
 
     def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
         """All settings of an arm, with changes."""
-        # A task comes with a recipe of its own.
+        # A task comes with its own recipe.
         defaults = {} if self.shared.get("data") in TASKS else DEFAULTS
         settings = resolve(defaults, self.shared, arm.settings, changes or {})
         if not settings.training.steps or settings.training.epochs or settings.training.minutes:
@@ -206,7 +206,7 @@ class Trial:
         if settings.get("position") != "alibi":
             settings.pop("alibi_slopes", None)
         elif "alibi_slopes" not in self.settings:
-            settings["alibi_slopes"] = "range"  # what is left unsaid has changed
+            settings["alibi_slopes"] = "range"  # the default has changed
         facts: list[Any] = [versions, settings, self.text, self.repeat]
         if self.plugins:
             facts.append([plugin["sha256"] for plugin in self.plugins])

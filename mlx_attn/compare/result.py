@@ -101,7 +101,7 @@ class BudgetResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """How the learning rate of one arm was found, on seeds of its own.
+    """The search for the learning rate of one arm, on seeds that no verdict uses.
 
     Attributes:
         losses: The mean loss by factor, in nats per token; None where a training diverged.
@@ -133,7 +133,7 @@ class AATest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The answer to "is it needed?", with all that it rests on.
+    """The answer to "is it needed?", and everything that it rests on.
 
     Attributes:
         command: The command that reproduces it.

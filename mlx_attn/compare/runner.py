@@ -222,7 +222,7 @@ class DistributedRunner(Runner):
         return [trial for digest, trial in wanted.items() if digest not in known]
 
     def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
-        """Train this rank's share of the missing trials; yield what is finished on any rank."""
+        """Train this rank's share of the missing trials; yield those finished on any rank."""
         left = {trial.digest: trial for trial in trials}
         working = self._runner.rounds(self._ranks.share([*left.values()]), _TICK)
         try:

@@ -1,4 +1,4 @@
-"""Each arm's learning rate, found on seeds of its own.
+"""The search for each arm's learning rate, on seeds that no verdict uses.
 
 Factors of two apart are tried, and more beyond the best of them until it lies between others. An
 arm that trains S by AdamW has a second knob: S's own rate, which starts at lr / n_heads because one

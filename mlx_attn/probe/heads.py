@@ -62,7 +62,7 @@ _PerHead = Float64[np.ndarray, "*heads"]
 
 @dataclass(frozen=True, slots=True)
 class _HeadStatistics:
-    """One number per layer and head, averaged over texts; see the functions of these names."""
+    """One number per layer and head, averaged over texts; see the functions with these names."""
 
     entropy: Float64[np.ndarray, "L H"]
     distance: Float64[np.ndarray, "L H"]

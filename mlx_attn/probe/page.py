@@ -69,7 +69,7 @@ def render_page(found: Probe, tokenizer: Tokenizer, facts: Mapping[str, str]) ->
 
 
 def label(piece: bytes) -> str:
-    """A token as it can be seen: line ends as arrows, what is no text as its code."""
+    """A token made visible: line ends as arrows, bytes that are not text as their codes."""
     text = piece.decode("utf-8", "backslashreplace")
     return "".join(_VISIBLE.get(c, c if c.isprintable() else ascii(c)[1:-1]) for c in text)
 

@@ -82,7 +82,7 @@ def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
 
 
 def discard_unread() -> None:
-    """Send to nowhere what is still written to standard streams that are pipes.
+    """Discard further output to standard streams that are pipes.
 
     To be called once the reader of one is gone: which one, the system does not say.
     """

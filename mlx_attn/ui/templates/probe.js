@@ -71,7 +71,7 @@ function showToken() {
 
 function showLooks() {
   const { token, layer } = state;
-  byId("looks-caption").textContent = `Where each head of layer ${layer} looks from token ${quoted(token)}`;
+  byId("looks-caption").textContent = `What each head of layer ${layer} attends to from token ${quoted(token)}`;
   const rows = Array.from({ length: heads }, (_, head) => {
     const looks = lookedAt(layer, head, token, 4).flatMap(([j, w]) => [
       make("span", { class: "look" }, make("bdi", {}, tokens[j]), ` ${percent(w)}`),
