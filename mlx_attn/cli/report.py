@@ -40,7 +40,7 @@ def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool
     if as_json:
         click.echo(json.dumps(comparison.as_dict()))
     elif markdown:
-        click.echo(report.as_markdown(report.report_of(comparison)), nl=False)
+        click.echo(report.as_markdown(comparison), nl=False)
     else:
         stdout_console().print(show.verdict_tables(comparison))
         for line in show.summary_lines(comparison):
