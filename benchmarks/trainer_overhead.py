@@ -26,7 +26,7 @@ from mlx_attn.training.trainer import Trainer
 
 def bare(trainer: Trainer, steps: int) -> float:
     """Seconds for the step alone, on windows chosen beforehand."""
-    starts = trainer.order.starts(0, 0)
+    starts = trainer.sampler.starts(0, 0)
     mx.eval(starts)
     began = time.perf_counter()
     for _ in range(steps):

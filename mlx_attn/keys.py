@@ -5,8 +5,8 @@ not a surprise later.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Collection, Mapping
+from dataclasses import field, fields
 from typing import Any
 
 from mlx_attn.errors import ConfigError, did_you_mean
@@ -19,9 +19,21 @@ _WORDS: dict[type, str] = {
 }
 
 
+def setting(default: Any, text: str) -> Any:
+    """A field of a configuration with its meaning, which the command line shows."""
+    return field(default=default, metadata={"help": text})
+
+
+def check_choices(config: object, choices: Mapping[str, Collection[str]]) -> None:
+    """Raise a `ConfigError` where a key that is one of a few words is another."""
+    for name, words in choices.items():
+        if getattr(config, name) not in words:
+            raise ConfigError(f"{name}='{getattr(config, name)}' must be one of {', '.join(words)}")
+
+
 def keys_of(*configs: type) -> dict[str, type]:
     """The keys of dataclasses whose fields all have defaults, with the types of these."""
-    return {field.name: type(field.default) for config in configs for field in fields(config)}
+    return {f.name: type(f.default) for config in configs for f in fields(config)}
 
 
 def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:

@@ -255,7 +255,7 @@ def _claim(path: Path) -> None:
 
 def _taken(path: Path) -> RunError:
     return RunError(
-        f"{path} exists: --resume {path} goes on with it, --overwrite replaces it, "
+        f"{path} exists: --resume {path} continues it, --overwrite replaces it, "
         "--out names another directory"
     )
 

@@ -44,7 +44,7 @@ def test_settings_are_strict_json(tmp_path):
 
 def test_an_existing_run_is_not_overwritten_unasked(run):
     message = refused(create_run, run.path, {**SETTINGS, "new": 1})
-    assert f"{run.path} exists: --resume {run.path} goes on with it, --overwrite" in message
+    assert f"{run.path} exists: --resume {run.path} continues it, --overwrite" in message
     assert open_run(run.path).settings == SETTINGS
 
 

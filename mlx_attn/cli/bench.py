@@ -1,8 +1,9 @@
 """`mlx-attn bench`: the speed and memory of every variant."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,15 +12,15 @@ import click
 
 from mlx_attn.attention.config import MAPS, VARIANTS
 from mlx_attn.cli.options import (
-    PREFIX,
     Named,
-    Section,
     SectionedCommand,
+    grouped,
     options_from,
     plugin_option,
+    preset_option,
 )
-from mlx_attn.model.config import BLOCKS, PRESETS, GPTConfig, find_preset
-from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig, resolve
+from mlx_attn.model.config import BLOCKS, GPTConfig, find_preset
+from mlx_attn.training.config import TrainConfig, resolve
 
 if TYPE_CHECKING:
     from mlx_attn.bench import speed
@@ -29,7 +30,6 @@ _AXES = ("context", "width", "layers", "batch")
 _NOT_MEASURED = frozenset(TrainConfig.__dataclass_fields__) - {
     *("batch_size", "optimizer", "dtype", "compile")
 }
-_WHAT = "What to measure"
 
 
 def bench(
@@ -56,7 +56,8 @@ def bench(
     works = part or (_WORKS[:1] if scaling else _WORKS)
     setups = setups_of(preset, variants, scaling, given)
     measured: list[speed.Measurement] = []
-    for rows in _by_work(speed.bench(setups, works, seconds)):
+    for _, group in groupby(speed.bench(setups, works, seconds), key=lambda row: row.work):
+        rows = list(group)
         measured += rows
         if not as_json:
             stdout_console().print(show.speed_table(rows), "", sep="\n")
@@ -85,12 +86,6 @@ def setups_of(
     return setups
 
 
-def _by_work(measured: Iterator["speed.Measurement"]) -> Iterator[list["speed.Measurement"]]:
-    """The measurements of one kind of work, as soon as they are known."""
-    for _, rows in groupby(measured, key=lambda row: row.work):
-        yield list(rows)
-
-
 _EXAMPLES = """\b
 Examples:
   mlx-attn bench --variants standard,merged --part train
@@ -98,60 +93,43 @@ Examples:
 """
 
 
-def _what(*names: str, text: str, **attributes: Any) -> Section:
-    return Section([*names], section=_WHAT, help=text, **attributes)
-
+_what = partial(grouped, "What to measure")
 
 command = SectionedCommand(
     "bench",
     callback=bench,
     epilog=_EXAMPLES,
     params=[
+        preset_option("What to measure"),
         _what(
-            "--preset",
-            type=Named(PRESETS),
-            default=DEFAULT_PRESET,
-            show_default=True,
-            metavar="NAME",
-            text=f"sizes by name: {', '.join(PRESETS)}",
-            envvar=PREFIX + "PRESET",
-        ),
-        _what(
-            "--variants",
-            default="all",
-            show_default=True,
-            metavar="NAMES",
-            text="names with commas between them; the first one is what others are compared with",
+            "--variants", default="all", metavar="A,B", help="variants; the first is the baseline"
         ),
         _what(
             "--part",
             type=click.Choice(_WORKS),
             multiple=True,
-            text="may be given several times  [default: all three]",
+            help="repeatable  [default: all three]",
         ),
         _what(
             "--seconds",
             type=click.FloatRange(min=0),
             default=60.0,
-            show_default=True,
             metavar="X",
-            text="about how long to measure; at least a few rounds are made",
+            help="about how long to measure; at least a few rounds are made",
         ),
         _what(
             "--scaling",
             type=click.Choice(_AXES),
-            text="instead of variants, the training step at half to four times this size",
+            help="instead of variants, the training step at half to four times this size",
         ),
-        _what("--json", "as_json", is_flag=True, text="as one JSON object"),
+        _what("--json", "as_json", is_flag=True, help="as one JSON object"),
         _what(
             "--figure",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            text="also draw FILE.svg and FILE.png",
+            help="also draw FILE.svg and FILE.png",
         ),
-        Section(
-            ["--block"], section="Sizes", type=Named(BLOCKS), metavar="NAME", help="book or modern"
-        ),
+        grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern"),
         plugin_option(),
         *options_from(GPTConfig, "Sizes", {}, frozenset(MAPS)),
         *options_from(TrainConfig, "Training step", {}, _NOT_MEASURED),

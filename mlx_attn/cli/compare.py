@@ -13,13 +13,7 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.cli.main import INTERRUPTED
-from mlx_attn.cli.options import (
-    TRAIN_OPTIONS,
-    Section,
-    SectionedCommand,
-    check_environment,
-    plugin_option,
-)
+from mlx_attn.cli.options import TRAIN_OPTIONS, SectionedCommand, check_environment, grouped
 from mlx_attn.cli.processes import connect, prefix_errors
 
 if TYPE_CHECKING:
@@ -54,81 +48,64 @@ class _Numbers(click.ParamType):
 _PLAIN = ("delta", "confidence", "tuning_seeds", "noise", "question")
 """Options that the protocol takes as they are."""
 
-_subject, _certainty, _running = (
-    partial(Section, section=section) for section in ("What to compare", "How sure", "The run")
+_subject, _certainty, _run = (
+    partial(grouped, section) for section in ("What to compare", "How sure", "The run")
 )
-_SHOWN: dict[str, Any] = {"type": float, "show_default": True}
-
 _OWN_OPTIONS: list[click.Option] = [
-    _subject(["--variants"], default="", metavar="A,B", help="variants; the first is the control"),
+    _subject("--variants", default="", metavar="A,B", help="variants; the first is the control"),
     _subject(
-        ["--arm", "arms"],
+        "--arm",
+        "arms",
         multiple=True,
         metavar="TEXT",
-        help="an arm with settings: 'one head: merged, n_heads=1'; may be given several times",
+        help="an arm with settings: 'one head: merged, n_heads=1'; repeatable",
     ),
     _subject(
-        ["--budgets"], default="steps,seconds,params", metavar="LIST", help="quantities held equal"
+        "--budgets", default="steps,seconds,params", metavar="LIST", help="quantities held equal"
     ),
-    _subject(["--question"], default="", metavar="TEXT", help="a sentence for the report's head"),
-    _certainty(["--seeds"], type=int, metavar="N", help="seeds (default: 5)"),
-    _certainty(["--minutes"], default=0.0, metavar="X", help="as many seeds as fit into this time"),
+    _subject("--question", default="", metavar="TEXT", help="a sentence for the report's head"),
+    _certainty("--seeds", type=int, help="seeds (default: 5)"),
+    _certainty("--minutes", default=0.0, help="as many seeds as fit into this time"),
+    _certainty("--delta", default=0.02, metavar="NATS", help="smaller differences count as none"),
+    _certainty("--confidence", default=0.95, help="of the intervals"),
+    _certainty("--tune/--no-tune", default=True, help="search each arm's learning rate"),
     _certainty(
-        ["--delta"],
-        **_SHOWN,
-        default=0.02,
-        metavar="NATS",
-        help="differences smaller than this count as none",
-    ),
-    _certainty(["--confidence"], **_SHOWN, default=0.95, metavar="X", help="of the intervals"),
-    _certainty(["--tune/--no-tune"], default=True, help="search each arm's learning rate"),
-    _certainty(
-        ["--scales"],
+        "--scales",
         type=_Numbers(),
         default=_SCALES,
         metavar="LIST",
         help="factors of the learning rates to begin with",
     ),
-    _certainty(
-        ["--tuning-seeds"],
-        type=int,
-        default=2,
-        show_default=True,
-        metavar="N",
-        help="seeds that each factor is tried on",
-    ),
-    _certainty(["--noise/--no-noise"], default=True, help="the control against itself"),
-    _running(
-        ["--out", "-o"],
+    _certainty("--tuning-seeds", default=2, help="seeds that each factor is tried on"),
+    _certainty("--noise/--no-noise", default=True, help="the control against itself"),
+    _run(
+        "--out",
+        "-o",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="where trainings and the report go (default: in runs/)",
+        help="directory of the trainings and the report (default: in runs/)",
     ),
-    _running(
-        ["--jobs"],
+    _run(
+        "--jobs",
         type=click.IntRange(0),
         default=0,
         metavar="N",
         help="trainings at once (0: one for every core, one on a GPU)",
     ),
-    _running(
-        ["--together"],
+    _run(
+        "--together",
         type=click.Choice(("auto", "on", "off")),
         default="auto",
-        show_default=True,
         help="trainings that differ in seed and rate as one mapped step: on, off, or on a GPU what "
         "a short trial finds faster",
     ),
-    plugin_option(),
-    _running(["--dry-run", "-n"], is_flag=True, help="show the plan and stop"),
-    _running(["--json", "as_json"], is_flag=True, help="the result as one JSON object"),
-    _running(["--quiet", "-q"], is_flag=True, help="no progress"),
+    _run("--json", "as_json", is_flag=True, help="the result as one JSON object"),
 ]
 
 _TRAIN_OPTIONS = [
     option
     for option in TRAIN_OPTIONS
-    if option.name in ("preset", "block")
+    if option.name in ("preset", "block", "plugin", "dry_run", "quiet")
     or (getattr(option, "section", "") in _SHARED_SECTIONS and option.name not in _OWN)
 ]
 
@@ -185,7 +162,7 @@ def compare(
             _train_and_judge(comparison, directory, as_json, quiet, ranks)
         elif not ranks.rank:
             _show_plan(comparison, as_json)
-        # mlx.launch ends all ranks when the first one ends: not before rank 0 has said all.
+        # mlx.launch ends all ranks when the first one exits: wait until rank 0 has printed all.
         ranks.barrier()
 
 

@@ -8,6 +8,7 @@ import difflib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ class Named(click.ParamType):
         return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
 
 
-class Section(click.Option):
-    """An option that the help shows under a heading of its own."""
+class GroupedOption(click.Option):
+    """An option that the help shows under a heading."""
 
     def __init__(self, *args: Any, section: str = "Options", **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -53,10 +54,21 @@ class Section(click.Option):
         return super().get_error_hint(ctx) + (f" (or {self.envvar})" if given else "")
 
 
+_METAVARS: dict[type, str] = {int: "N", float: "X", str: "NAME"}
+
+
+def grouped(section: str, *names: str, **attributes: Any) -> GroupedOption:
+    """An option under a heading; the help shows its default, if there is one, and its type."""
+    default = attributes.get("default")
+    attributes.setdefault("metavar", _METAVARS.get(attributes.get("type") or type(default)))
+    return GroupedOption(names, section=section, show_default=bool(default), **attributes)
+
+
 PLUGIN = "plugin"
+_PATH = click.Path(path_type=Path)
 
 
-class Variant(Section):
+class VariantOption(GroupedOption):
     """The option that names a variant; its help names those of the user's files too."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
@@ -77,12 +89,13 @@ def load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[str
         plugins.load_plugins(files)
 
 
-def plugin_option() -> Section:
+def plugin_option() -> GroupedOption:
     """The option that names a user's files; a command's function is not given it."""
-    return Section(
-        ["--plugin", PLUGIN],
-        section="The run",
-        type=click.Path(path_type=Path),
+    return grouped(
+        "The run",
+        "--plugin",
+        PLUGIN,
+        type=_PATH,
         multiple=True,
         is_eager=True,
         expose_value=False,
@@ -90,6 +103,18 @@ def plugin_option() -> Section:
         metavar="FILE",
         help="a Python file with your own choices and variants; repeatable",
         envvar=PREFIX + "PLUGINS",
+    )
+
+
+def preset_option(section: str) -> GroupedOption:
+    """The option that names the preset whose sizes are used."""
+    return grouped(
+        section,
+        "--preset",
+        type=Named(PRESETS),
+        default=training.DEFAULT_PRESET,
+        help=f"sizes by name: {', '.join(PRESETS)}",
+        envvar=PREFIX + "PRESET",
     )
 
 
@@ -128,30 +153,22 @@ def options_from(
         types: Types of options that are more than their default's type says.
         skip: Fields that are not options.
     """
-    return [
-        _option(field.name, type(field.default), str(field.metadata["help"]), section, types)
-        for field in fields(config)
-        if field.name not in skip
-    ]
-
-
-def _option(
-    name: str, kind: type, text: str, section: str, types: dict[str, click.ParamType]
-) -> click.Option:
-    flag = "--" + name.replace("_", "-")
-    declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
-    return Section(
-        [declaration, name],
-        section=section,
-        type=None if kind is bool else types.get(name, kind),
-        default=None,
-        help=text,
-        metavar=None if kind is bool else _METAVARS.get(kind),
-        envvar=PREFIX + name.upper(),
-    )
-
-
-_METAVARS: dict[type, str] = {int: "N", float: "X", str: "NAME"}
+    options = []
+    for field in fields(config):
+        name, kind = field.name, type(field.default)
+        flag = "--" + name.replace("_", "-")
+        options.append(
+            grouped(
+                section,
+                f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+                name,
+                type=None if kind is bool else types.get(name, kind),
+                default=None,
+                help=field.metadata["help"],
+                envvar=PREFIX + name.upper(),
+            )
+        )
+    return [option for option in options if option.name not in skip]
 
 
 SHORTHANDS: dict[str, dict[str, Any]] = {
@@ -167,60 +184,56 @@ _NAMES = {**_ATTENTION, **model.CHOICES, **training.CHOICES}
 _TYPES: dict[str, click.ParamType] = {key: Named(names) for key, names in _NAMES.items()}
 
 
-def _named(flag: str, names: Iterable[str], text: str, kind: type[Section] = Section) -> Section:
-    return kind(
-        [flag],
-        section="What to train",
-        type=Named(names),
-        metavar="NAME",
-        help=text,
-        envvar=PREFIX + flag.removeprefix("--").upper(),
-    )
+_what, _run = partial(grouped, "What to train"), partial(grouped, "The run")
 
 
-def _shorthand(name: str) -> Section:
-    (key, value), *_ = SHORTHANDS[name].items()
-    flag = "--" + name.replace("_", "-")
+def _shorthand(name: str, key: str, value: str) -> GroupedOption:
     text = f"the same as --{key} {value}, whatever the variant"
-    return Section([flag, name], section="What to train", is_flag=True, help=text)
+    return _what("--" + name.replace("_", "-"), name, is_flag=True, help=text)
 
-
-def _run_option(*names: str, text: str, **attributes: Any) -> Section:
-    return Section([*names], section="The run", help=text, **attributes)
-
-
-_PATH = click.Path(path_type=Path)
 
 TRAIN_OPTIONS: list[click.Option] = [
-    _named("--variant", VARIANTS, "attention by name; `mlx-attn variants` lists them", Variant),
-    _named("--preset", tuple(PRESETS), f"settings that belong together: {', '.join(PRESETS)}"),
-    _named(
-        "--block", tuple(model.BLOCKS), f"norm, activation and biases: {' or '.join(model.BLOCKS)}"
+    VariantOption(
+        ["--variant"],
+        section="What to train",
+        type=Named(VARIANTS),
+        help="attention by name; `mlx-attn variants` lists them",
+        envvar=PREFIX + "VARIANT",
     ),
-    *(_shorthand(name) for name in SHORTHANDS),
-    _run_option(
-        "--out", "-o", type=_PATH, metavar="DIR", text="the run's directory (default: in runs/)"
+    _what(
+        "--preset",
+        type=Named(PRESETS),
+        help=f"settings that belong together: {', '.join(PRESETS)}",
+        envvar=PREFIX + "PRESET",
     ),
-    _run_option("--name", metavar="NAME", text="the run's name in runs/"),
-    _run_option("--overwrite", is_flag=True, text="replace the run that is there"),
-    _run_option("--resume", metavar="RUN", text="go on with that run: a directory or a name"),
-    _run_option("--init-from", metavar="RUN", text="start with that run's weights and settings"),
-    _run_option(
+    _what(
+        "--block",
+        type=Named(model.BLOCKS),
+        help=f"norm, activation and biases: {' or '.join(model.BLOCKS)}",
+        envvar=PREFIX + "BLOCK",
+    ),
+    *(_shorthand(name, *pair) for name, maps in SHORTHANDS.items() for pair in maps.items()),
+    _run("--out", "-o", type=_PATH, metavar="DIR", help="the run's directory (default: in runs/)"),
+    _run("--name", metavar="NAME", help="the run's name in runs/"),
+    _run("--overwrite", is_flag=True, help="replace an existing run"),
+    _run("--resume", metavar="RUN", help="continue that run: a directory or a name"),
+    _run("--init-from", metavar="RUN", help="start with that run's weights and settings"),
+    _run(
         "--replicas",
         type=click.IntRange(min=2),
         metavar="N",
-        text="train N seeds at once, from --seed on, each in a run of its own",
+        help="train N seeds at once, from --seed on, each in a run of its own",
     ),
-    _run_option(
+    _run(
         "--together",
         type=click.Choice(("auto", "on", "off")),
-        text="replicas as one mapped step (on), in turn (off), or what a short trial finds faster",
+        help="replicas as one mapped step (on), in turn (off), or what a short trial finds faster",
     ),
     plugin_option(),
-    _run_option("--config", type=_PATH, metavar="FILE", text="settings in a TOML file"),
-    _run_option("--dry-run", "-n", is_flag=True, text="show the plan and stop"),
-    _run_option("--json", "as_json", is_flag=True, text="one JSON object a line on stdout"),
-    _run_option("--quiet", "-q", is_flag=True, text="no progress"),
+    _run("--config", type=_PATH, metavar="FILE", help="settings in a TOML file"),
+    _run("--dry-run", "-n", is_flag=True, help="show the plan and stop"),
+    _run("--json", "as_json", is_flag=True, help="one JSON object a line on stdout"),
+    _run("--quiet", "-q", is_flag=True, help="no progress"),
     *options_from(TextConfig, "Text", _TYPES, frozenset()),
     *options_from(model.GPTConfig, "Model", _TYPES, frozenset({"vocab_size"})),
     *options_from(training.TrainConfig, "Training", _TYPES, frozenset()),

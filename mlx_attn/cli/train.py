@@ -1,13 +1,13 @@
 """`mlx-attn train`: settings from every layer, the text, the trainer, and Ctrl-C.
 
-From one set of flags follows one training, a resumed one, one that starts from another run, or
-several seeds side by side; under mlx.launch each of several processes runs this command.
+The flags ask for one new training or several seeds of it, possibly with another run's weights, or
+resume either; under mlx.launch each of several processes runs this command.
 """
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from mlx_attn.runs import Run
     from mlx_attn.text.corpus import Corpus
     from mlx_attn.training.distributed import Distributed
-    from mlx_attn.training.replicas import Replica
     from mlx_attn.training.show import Display
     from mlx_attn.training.trainer import Trainer
 
@@ -38,10 +37,11 @@ if TYPE_CHECKING:
 def train(dry_run: bool, as_json: bool, quiet: bool, together: str | None, **options: Any) -> None:
     """Train a tiny GPT with any attention.
 
-    Without options: the preset `tiny` on stories that are made on the spot, with no network. A flag
-    beats an environment variable (MLX_ATTN_STEPS for --steps), which beats the file of --config,
-    which beats the preset. Ctrl-C finishes the step, saves, and says how to go on. Under mlx.launch
-    all processes train one model: each takes its part of every batch.
+    Without options: the preset `tiny` on stories that are generated on the spot, with no network. A
+    flag overrides an environment variable (MLX_ATTN_STEPS for --steps), which overrides the file of
+    --config, which overrides the preset. Ctrl-C finishes the step, saves, and prints the command
+    that resumes. Under mlx.launch all processes train one model: each takes its part of every
+    batch.
     """
     from mlx_attn.training.show import Display
     from mlx_attn.ui.terminal import stderr_console
@@ -49,30 +49,25 @@ def train(dry_run: bool, as_json: bool, quiet: bool, together: str | None, **opt
     check_environment()
     ranks = connect()
     with prefix_errors(ranks):
-        if ranks.rank:
-            display = Display(stderr_console(), "silent")
-            corpus, trainer = _new_trainer(None, display, ranks)
-            if not dry_run:
-                _train(trainer, corpus, display)
-        else:
+        if not ranks.rank:
             _lead(ranks, OutputOptions(dry_run, as_json, quiet, together), **options)
+            return
+        display = Display(stderr_console(), "silent")
+        settings = _agreed_settings(None, ranks)
+        corpus = _prepared_text(settings, display)
+        trainers = _trainers([settings], corpus, ranks, as_replicas=False)
+        if not dry_run:
+            _train(trainers, corpus, display)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """Flags that change no number of a training.
+    """Flags that change no number of a training."""
 
-    Attributes:
-        dry_run: Show the plan and stop.
-        as_json: Events as JSON on stdout.
-        quiet: No progress.
-        together: "on", "off", "auto" or None: whether replicas take their steps as one.
-    """
-
-    dry_run: bool
-    as_json: bool
-    quiet: bool
-    together: str | None
+    dry_run: bool  # show the plan and stop
+    as_json: bool  # events as JSON on stdout
+    quiet: bool  # no progress
+    together: str | None  # "on", "off" or "auto": whether replicas take their steps as one
 
     def display(self, seeds: Sequence[int] = ()) -> "Display":
         """The display that fits the flags and the terminal."""
@@ -81,14 +76,12 @@ class OutputOptions:
 
         return display_for(self.as_json, self.quiet, stderr_console(), seeds)
 
-    def show_plan(
-        self, trainers: "Sequence[Trainer]", corpus: "Corpus", together: bool | None = None
-    ) -> None:
-        """Show the plan: before a training a message, alone a result."""
+    def show_plan(self, trainers: "Sequence[Trainer]", corpus: "Corpus", together: bool) -> None:
+        """Show the plan: a result if it is all that is wanted, otherwise a message."""
         from mlx_attn.training.show import plan_facts, plan_rows
         from mlx_attn.ui.terminal import print_rows, stderr_console, stdout_console
 
-        rows = plan_rows(trainers, corpus, together)
+        rows = plan_rows(trainers, corpus, None if self.dry_run else together)
         if self.dry_run and self.as_json:
             click.echo(json.dumps(plan_facts(trainers, corpus)))
         elif self.dry_run:
@@ -118,10 +111,11 @@ def _lead(
     if resume:
         if out or name or config or overwrite or init_from:
             raise ConfigError(
-                "--resume goes on in place: leave out --out, --name, --config and --init-from"
+                "--resume continues a run in place: leave out --out, --name, --config and "
+                "--init-from"
             )
         if replicas:
-            raise ConfigError("--resume goes on with the seeds there are: leave out --replicas")
+            raise ConfigError("--resume continues the seeds that exist: leave out --replicas")
         # The environment's other settings are for new runs.
         changes = {k: v for k, v in environment.items() if k in RESUMABLE} | flags
         _resume(resume, changes, ranks, output)
@@ -132,19 +126,7 @@ def _lead(
     below = layer_from(start.settings) if start else {}
     settings = resolve(below, read_settings(config) if config else {}, environment, flags)
     target = RunTarget(_new_directory(settings, out, name), overwrite, init_from)
-    if replicas:
-        _require_single_process(ranks)
-        _train_seeds(settings, replicas, target, start, output)
-    else:
-        _train_one(settings, target, start, ranks, output)
-
-
-def _require_single_process(ranks: "Distributed") -> None:
-    if ranks.size > 1:
-        raise ConfigError(
-            f"{ranks.size} ranks train one model: start several seeds without mlx.launch, or one "
-            "seed with it"
-        )
+    _train_new(settings, replicas, target, start, ranks, output)
 
 
 def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -159,22 +141,71 @@ def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return environment, flags
 
 
-def _train_one(
+def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Path:
+    """The directory of a new run: as told, or a free name in runs/."""
+    from mlx_attn.runs import RUNS, free_name
+
+    if out and name:
+        raise ConfigError("--out and --name both say where the run goes: use one")
+    if not (out or name):
+        return free_name(RUNS, f"{settings.preset}-{settings.variant}")
+    return out or RUNS / str(name)
+
+
+@dataclass(frozen=True, slots=True)
+class RunTarget:
+    """The directory of a run, and the run that it starts from."""
+
+    path: Path
+    overwrite: bool = False
+    init_from: str | None = None
+
+    def record(self, trainer: "Trainer", corpus: "Corpus", facts: dict[str, Any]) -> "Run":
+        """The run directory with its settings and more facts; a new one gets the tokenizer too."""
+        from mlx_attn.cli.info import versions
+        from mlx_attn.runs import create_run
+
+        facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions(), **facts}
+        facts |= {"init_from": self.init_from} if self.init_from else {}
+        record = trainer.settings.record(trainer.model.config, **facts)
+        if trainer.run:
+            return trainer.run.with_settings({**trainer.run.settings, **record})
+        run = create_run(self.path, record, self.overwrite)
+        corpus.tokenizer.save(run.path)
+        return run
+
+
+def _train_new(
     settings: Settings,
-    target: "RunTarget",
+    n: int | None,
+    target: RunTarget,
     start: "Run | None",
     ranks: "Distributed",
     output: OutputOptions,
 ) -> None:
-    """Train a new run."""
-    from mlx_attn.runs import check_free
+    """Train a new run, or one for each of `n` seeds."""
+    from mlx_attn import runs
+    from mlx_attn.training.replicas import is_faster, with_seeds
 
-    check_free(target.path, target.overwrite)
-    display = output.display()
-    corpus, trainer = _new_trainer(settings, display, ranks)
+    recipes, targets, seeds = [settings], [target], []
+    if n:
+        _require_single_process(ranks)
+        runs.check_no_run(target.path)
+        recipes = with_seeds(settings, n)
+        seeds = [recipe.training.seed for recipe in recipes]
+        targets = [replace(target, path=runs.seed_place(target.path, seed)) for seed in seeds]
+    for each in targets:
+        runs.check_free(each.path, each.overwrite)
+    display = output.display(seeds)
+    corpus = _prepared_text(_agreed_settings(settings, ranks), display)
+    together = output.together == "on"
+    if n and output.together not in ("on", "off") and not output.dry_run:
+        together = is_faster(recipes, corpus)
+    trainers = _trainers(recipes, corpus, ranks, as_replicas=bool(n))
     if start:
-        _init_from(start, corpus, trainer)
-    _show_and_train(trainer, corpus, target, display, output)
+        for trainer in trainers:
+            _init_from(start, corpus, trainer)
+    _show_and_train(trainers, corpus, targets, together, display, output)
 
 
 def _resume(
@@ -183,146 +214,44 @@ def _resume(
     """Resume a run, or several seeds, in place, with some settings changed."""
     from mlx_attn.runs import find_replicas, find_run
 
-    if seeds := find_replicas(name):
+    replicas = find_replicas(name)
+    if replicas:
         _require_single_process(ranks)
-        _resume_seeds(seeds, changes, output)
-        return
-    run = find_run(name)
-    display = output.display()
-    corpus, trainer = _new_trainer(_resumed_settings(run, changes), display, ranks)
-    _check_same_text(run, corpus)
-    trainer.resume(run)
-    _show_and_train(trainer, corpus, RunTarget(run.path), display, output)
-
-
-def _show_and_train(
-    trainer: "Trainer",
-    corpus: "Corpus",
-    target: "RunTarget",
-    display: "Display",
-    output: OutputOptions,
-) -> None:
-    """Show the plan, and train unless that is all that is wanted."""
-    if output.together:
-        raise ConfigError("--together is for several seeds: give --replicas N with it")
-    if not output.dry_run:
-        trainer.run = target.record(trainer, corpus)
-    output.show_plan([trainer], corpus)
-    if not output.dry_run:
-        _train(trainer, corpus, display)
-
-
-def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
-    from mlx_attn.training.show import follow
-
-    def to_the_end(should_stop: StopRequested) -> str:
-        reason = follow(trainer, corpus.tokenizer, display, should_stop)
-        # mlx.launch ends all ranks when the first one ends before its time: not before rank 0 has
-        # saved and said all.
-        trainer.ranks.barrier()
-        return reason
-
-    _interruptible(to_the_end, [trainer], display)
-
-
-def _interruptible(
-    follow: Callable[[StopRequested], str], trainers: "Sequence[Trainer]", display: "Display"
-) -> None:
-    """Train by `follow`, which returns why it ended; once interrupted, save and exit with 130."""
-    from mlx_attn.training import loop
-    from mlx_attn.training.show import what_is_saved
-
-    announce = "finishing this step; Ctrl-C again quits at once"
-    try:
-        with graceful_interrupt(lambda: display.message(announce)) as should_stop:
-            reason = follow(should_stop)
-    except KeyboardInterrupt:
-        display.message(what_is_saved(trainers))
-        reason = loop.INTERRUPTED
-    if reason == loop.INTERRUPTED:
-        click.get_current_context().exit(INTERRUPTED)
-
-
-def _train_seeds(
-    settings: Settings, n: int, target: "RunTarget", start: "Run | None", output: OutputOptions
-) -> None:
-    """Train the settings' seed and those after it."""
-    from mlx_attn import runs
-    from mlx_attn.training.replicas import pays_off, replicas_of, with_seeds
-
-    recipes = with_seeds(settings, n)
-    seeds = [recipe.training.seed for recipe in recipes]
-    runs.check_no_run(target.path)
-    paths = [runs.seed_place(target.path, seed) for seed in seeds]
-    targets = [RunTarget(path, target.overwrite, target.init_from) for path in paths]
-    for path in paths:
-        runs.check_free(path, target.overwrite)
-    display = output.display(seeds)
-    corpus = _prepared_text(settings, display)
-    auto = output.together not in ("on", "off") and not output.dry_run
-    together = output.together == "on" or (auto and pays_off(recipes, corpus))
-    replicas = replicas_of(recipes, corpus)
-    if start:
-        for replica in replicas:
-            _init_from(start, corpus, replica)
-    _show_and_train_seeds(replicas, corpus, targets, together, display, output)
-
-
-def _resume_seeds(runs: "Sequence[Run]", changes: dict[str, Any], output: OutputOptions) -> None:
-    """Resume trainings that were begun side by side, each from where it stopped."""
-    from mlx_attn.training.replicas import replicas_of
-
+    runs = replicas or [find_run(name)]
     recipes = [_resumed_settings(run, changes) for run in runs]
-    display = output.display([recipe.training.seed for recipe in recipes])
-    corpus = _prepared_text(recipes[0], display)
-    replicas = replicas_of(recipes, corpus)
-    for replica, run in zip(replicas, runs, strict=True):
+    display = output.display([recipe.training.seed for recipe in recipes] if replicas else ())
+    corpus = _prepared_text(_agreed_settings(recipes[0], ranks), display)
+    trainers = _trainers(recipes, corpus, ranks, as_replicas=bool(replicas))
+    for trainer, run in zip(trainers, runs, strict=True):
         _check_same_text(run, corpus)
-        replica.resume(run)
+        trainer.resume(run)
     # As it was decided at the beginning, so that the numbers are the same bits.
     before = "on" if runs[0].settings.get("together") else "off"
     together = (output.together or before) == "on"
     targets = [RunTarget(run.path) for run in runs]
-    _show_and_train_seeds(replicas, corpus, targets, together, display, output)
+    _show_and_train(trainers, corpus, targets, together, display, output)
 
 
-def _show_and_train_seeds(
-    replicas: "Sequence[Replica]",
-    corpus: "Corpus",
-    targets: "Sequence[RunTarget]",
-    together: bool,
-    display: "Display",
-    output: OutputOptions,
-) -> None:
-    from mlx_attn.training.replicas import Together, in_turn
-    from mlx_attn.training.show import follow_replicas
-
-    output.show_plan(replicas, corpus, None if output.dry_run else together)
-    if output.dry_run:
-        return
-    for replica, target in zip(replicas, targets, strict=True):
-        replica.run = target.record(replica, corpus, together=together)
-    launch = Together() if together else in_turn
-    _interruptible(
-        lambda stop: follow_replicas(replicas, launch, corpus.tokenizer, display, stop),
-        replicas,
-        display,
-    )
+def _require_single_process(ranks: "Distributed") -> None:
+    if ranks.size > 1:
+        raise ConfigError(
+            f"{ranks.size} ranks train one model: start several seeds without mlx.launch, or one "
+            "seed with it"
+        )
 
 
-def _new_trainer(
-    settings: Settings | None, display: "Display", ranks: "Distributed"
-) -> "tuple[Corpus, Trainer]":
-    """The text, and a trainer on it; the settings are rank 0's, which alone must give them."""
-    from mlx_attn.training.trainer import Trainer
+def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Settings:
+    """The settings of rank 0, which alone must give them.
 
+    Raises:
+        ConfigError: Ranks have different plugins, or would all read one standard input.
+    """
     record = ranks.first(asdict(settings) if settings else None)
     ranks.check_same("plugin", [plugin["sha256"] for plugin in used_plugins(record["model"])])
     settings = settings or settings_from(record, {})
     if settings.text.data == "-" and ranks.size > 1:
         raise ConfigError("several ranks cannot read one standard input: name a file with --data")
-    corpus = _prepared_text(settings, display)
-    return corpus, Trainer(settings, corpus, ranks)
+    return settings
 
 
 def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
@@ -342,10 +271,71 @@ def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
     )
 
 
+def _trainers(
+    recipes: Sequence[Settings], corpus: "Corpus", ranks: "Distributed", as_replicas: bool
+) -> "Sequence[Trainer]":
+    """A trainer for each of several seeds, or the one that all ranks share."""
+    from mlx_attn.training.replicas import replicas_of
+    from mlx_attn.training.trainer import Trainer
+
+    return replicas_of(recipes, corpus) if as_replicas else [Trainer(recipes[0], corpus, ranks)]
+
+
+def _show_and_train(
+    trainers: "Sequence[Trainer]",
+    corpus: "Corpus",
+    targets: Sequence[RunTarget],
+    together: bool,
+    display: "Display",
+    output: OutputOptions,
+) -> None:
+    """Show the plan, and train unless that is all that is wanted."""
+    from mlx_attn.training.replicas import Replica
+
+    are_replicas = isinstance(trainers[0], Replica)
+    if output.together and not are_replicas:
+        raise ConfigError("--together is for several seeds: give --replicas N with it")
+    output.show_plan(trainers, corpus, together)
+    if output.dry_run:
+        return
+    for trainer, target in zip(trainers, targets, strict=True):
+        trainer.run = target.record(trainer, corpus, {"together": together} if are_replicas else {})
+    _train(trainers, corpus, display, together)
+
+
+def _train(
+    trainers: "Sequence[Trainer]", corpus: "Corpus", display: "Display", together: bool = False
+) -> None:
+    """Train to the end; once interrupted, save and exit with 130."""
+    from mlx_attn.training import loop
+    from mlx_attn.training.replicas import Replica, Vmapped, sequential
+    from mlx_attn.training.show import follow, follow_replicas, what_is_saved
+
+    def to_the_end(should_stop: StopRequested) -> str:
+        if replicas := [trainer for trainer in trainers if isinstance(trainer, Replica)]:
+            launch = Vmapped() if together else sequential
+            return follow_replicas(replicas, launch, corpus.tokenizer, display, should_stop)
+        reason = follow(trainers[0], corpus.tokenizer, display, should_stop)
+        # mlx.launch ends all ranks when the first one exits: wait until rank 0 has saved and
+        # printed everything.
+        trainers[0].ranks.barrier()
+        return reason
+
+    announce = "finishing this step; Ctrl-C again quits at once"
+    try:
+        with graceful_interrupt(lambda: display.message(announce)) as should_stop:
+            reason = to_the_end(should_stop)
+    except KeyboardInterrupt:
+        display.message(what_is_saved(trainers))
+        reason = loop.INTERRUPTED
+    if reason == loop.INTERRUPTED:
+        click.get_current_context().exit(INTERRUPTED)
+
+
 def _resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
     """The settings of a run that is resumed, with some of them changed."""
     if not run.checkpoint.exists():
-        raise RunError(f"{run.path} has no checkpoint: there is nothing to go on from")
+        raise RunError(f"{run.path} has no checkpoint: there is nothing to resume from")
     settings = settings_from(run.settings, changes)
     if settings.text.data == "-" and _at_terminal():
         raise RunError(
@@ -383,40 +373,6 @@ def _init_from(start: "Run", corpus: "Corpus", trainer: "Trainer") -> None:
             f"{start.path} has another vocabulary than {corpus.name} gets: train on its own text"
         )
     trainer.start_from(starting_point(start.load_model(), trainer.model.config))
-
-
-def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Path:
-    """Where a new run goes: as told, or a free name in runs/."""
-    from mlx_attn.runs import RUNS, free_name
-
-    if out and name:
-        raise ConfigError("--out and --name both say where the run goes: use one")
-    if not (out or name):
-        return free_name(RUNS, f"{settings.preset}-{settings.variant}")
-    return out or RUNS / str(name)
-
-
-@dataclass(frozen=True, slots=True)
-class RunTarget:
-    """Where a run lands, and the run it starts from."""
-
-    path: Path
-    overwrite: bool = False
-    init_from: str | None = None
-
-    def record(self, trainer: "Trainer", corpus: "Corpus", **more: Any) -> "Run":
-        """The run directory with its settings and more facts; a new one gets the tokenizer too."""
-        from mlx_attn.cli.info import versions
-        from mlx_attn.runs import create_run
-
-        facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions(), **more}
-        facts |= {"init_from": self.init_from} if self.init_from else {}
-        record = trainer.settings.record(trainer.model.config, **facts)
-        if trainer.run:
-            return trainer.run.with_settings({**trainer.run.settings, **record})
-        run = create_run(self.path, record, self.overwrite)
-        corpus.tokenizer.save(run.path)
-        return run
 
 
 command = SectionedCommand(

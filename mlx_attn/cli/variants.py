@@ -2,33 +2,29 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlx_attn.attention.config import MAPS, VARIANTS
 from mlx_attn.cli.options import (
-    PREFIX,
     Named,
-    Section,
     SectionedCommand,
+    grouped,
     options_from,
     plugin_option,
+    preset_option,
 )
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.config import PRESETS, GPTConfig, config_from, find_preset
-from mlx_attn.training.config import DEFAULT_PRESET, resolve
+from mlx_attn.model.config import GPTConfig, config_from, find_preset
+from mlx_attn.training.config import resolve
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_COSTS = {
-    "parameters": "parameters",
-    "multiply-adds": "multiply_adds",
-    "cache bytes": "cache_bytes",
-}
+_COSTS = ("parameters", "multiply_adds", "cache_bytes")
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Headings of the table, and the cost that each column shows."""
 
 
 def variants(
@@ -82,7 +78,7 @@ def _table(rows: list[dict[str, Any]], title: str) -> "Table":
 
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     table.add_column("variant", ratio=1, min_width=16, overflow="fold")
-    for heading in _COSTS:
+    for heading in ("parameters", "multiply-adds", "cache bytes"):
         table.add_column(heading, justify="right", no_wrap=True)
     standard, group = rows[0]["cost"] or {}, rows[0]["group"]
     for row in rows:
@@ -92,7 +88,7 @@ def _table(rows: list[dict[str, Any]], title: str) -> "Table":
             table.add_row(Text(group, "italic"))
         label = Text.assemble((row["name"], "bold"), "\n", (row["reason"] or row["formula"], "dim"))
         cost = row["cost"] or {}
-        table.add_row(label, *(_cell(cost.get(key), standard.get(key)) for key in _COSTS.values()))
+        table.add_row(label, *(_cell(cost.get(key), standard.get(key)) for key in _COSTS))
     return table
 
 
@@ -104,44 +100,33 @@ def _cell(cost: int | None, standard: int | None) -> str:
     return count(cost) + (f"\n{cost / standard:.2f} x" if standard else "")
 
 
+_what = partial(grouped, "What to show")
+
 command = SectionedCommand(
     "variants",
     callback=variants,
     params=[
-        Section(
-            ["--preset"],
-            section="What to show",
-            type=Named(PRESETS),
-            default=DEFAULT_PRESET,
-            show_default=True,
-            metavar="NAME",
-            help=f"sizes by name: {', '.join(PRESETS)}",
-            envvar=PREFIX + "PRESET",
-        ),
-        Section(
-            ["--tokens"],
-            section="What to show",
+        preset_option("What to show"),
+        _what(
+            "--tokens",
             type=click.IntRange(1),
             metavar="N",
             help="tokens in the cache (default: the context length)",
         ),
-        Section(
-            ["--batch"],
-            section="What to show",
+        _what(
+            "--batch",
             type=click.IntRange(1),
             default=1,
             metavar="N",
             help="sequences decoded at once",
         ),
-        Section(
-            ["--dtype"],
-            section="What to show",
+        _what(
+            "--dtype",
             type=Named(_BYTES),
             default="float32",
-            metavar="NAME",
             help=f"numbers of the cache: {', '.join(_BYTES)}",
         ),
-        Section(["--json", "as_json"], section="What to show", is_flag=True, help="as JSON"),
+        _what("--json", "as_json", is_flag=True, help="as JSON"),
         plugin_option(),
         *options_from(GPTConfig, "Sizes", {}, frozenset(MAPS)),
     ],

@@ -306,4 +306,4 @@ def _trains_together(
     if together == "on":
         replicas.check_alike(seeds)
         return True
-    return not settings.model.get("drop_rate") and replicas.pays_off(seeds, corpus_of(settings))
+    return not settings.model.get("drop_rate") and replicas.is_faster(seeds, corpus_of(settings))

@@ -110,12 +110,12 @@ def train_together(
         trainer: TrialRecorder(trial, trainer, corpus)
         for trial, trainer in zip(trials, replicas.replicas_of(settings, corpus), strict=True)
     }
-    steps = replicas.train_replicas([*recorders], replicas.Together(), should_stop)
+    steps = replicas.train_replicas([*recorders], replicas.Vmapped(), should_stop)
     for trainer, event in steps:
         if isinstance(event, events.Failed):
             yield recorders[trainer].trial, Diverged(event.message)
         elif isinstance(event, events.Stepped):
-            trainer.settle()
+            trainer.sync()
         recorders[trainer].record(event)
     for recorder in recorders.values():
         if result := recorder.result():

@@ -6,7 +6,7 @@ from typing import Any
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError, did_you_mean, find_row
-from mlx_attn.keys import keys_of, validate
+from mlx_attn.keys import check_choices, keys_of, setting, validate
 
 CHOICES = {
     "norm": ("layernorm", "rmsnorm"),
@@ -22,10 +22,6 @@ BLOCKS: dict[str, dict[str, Any]] = {
 """Two blocks by name: the book's, and one in today's style."""
 
 
-def _key(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPTConfig:
     """A GPT's sizes and choices. Every key's meaning is its `help`, which the command line shows.
@@ -34,56 +30,53 @@ class GPTConfig:
     hidden_dim.
     """
 
-    vocab_size: int = _key(256, "tokens in the vocabulary")
-    context_length: int = _key(128, "longest sequence, in tokens")
-    emb_dim: int = _key(128, "width of the residual stream")
-    n_heads: int = _key(4, "attention heads")
-    n_layers: int = _key(4, "transformer blocks")
-    drop_rate: float = _key(0.0, "dropout of embeddings, attention weights and branches")
-    qkv_bias: bool = _key(False, "biases in the query, key and value maps")
-    n_kv_heads: int = _key(0, "key and value heads: fewer than n_heads is GQA, 1 is MQA")
-    head_dim: int = _key(0, "width of one head (0: emb_dim / n_heads)")
-    value_dim: int = _key(0, "width of one value head (0: head_dim)")
-    hidden_dim: int = _key(0, "width of the feed-forward layer (0: 4 emb_dim)")
-    scale: float = _key(0.0, "factor of the attention scores (0: 1 / sqrt(head_dim))")
-    score: str = _key("separate", "score map")
-    value: str = _key("linear", "value map")
-    output: str = _key("linear", "output map")
-    logits: str = _key("none", "map of the scores before the softmax; several as a+b")
-    mixing: str = _key("softmax", "how logits become attention weights")
-    latent_dim: int = _key(0, "width of the latent of score latent (0: emb_dim / 2)")
-    window: int = _key(0, "tokens that a token sees, itself included (0: all earlier ones)")
-    global_every: int = _key(0, "with a window, every n-th layer sees all (0: none does)")
-    position: str = _key("learned", "positions: learned, alibi, rope or none")
-    alibi_slopes: str = _key("range", "ALiBi's slopes: range, heads, learned, or numbers a,b,...")
-    qk_norm: bool = _key(False, "RMS-normalise queries and keys")
-    merged_start: str = _key("product", "start of merged matrices: product or matched")
-    norm: str = _key("layernorm", "normalisation: layernorm or rmsnorm")
-    activation: str = _key("gelu", "feed-forward activation: gelu or relu2")
-    bias: bool = _key(True, "biases in the output map, the feed-forward layer and the norms")
-    tied_head: bool = _key(False, "read logits with the token embedding's matrix")
-    start: str = _key("gpt2", "initialisation: book, gpt2 or zero")
+    vocab_size: int = setting(256, "tokens in the vocabulary")
+    context_length: int = setting(128, "longest sequence, in tokens")
+    emb_dim: int = setting(128, "width of the residual stream")
+    n_heads: int = setting(4, "attention heads")
+    n_layers: int = setting(4, "transformer blocks")
+    drop_rate: float = setting(0.0, "dropout of embeddings, attention weights and branches")
+    qkv_bias: bool = setting(False, "biases in the query, key and value maps")
+    n_kv_heads: int = setting(0, "key and value heads: fewer than n_heads is GQA, 1 is MQA")
+    head_dim: int = setting(0, "width of one head (0: emb_dim / n_heads)")
+    value_dim: int = setting(0, "width of one value head (0: head_dim)")
+    hidden_dim: int = setting(0, "width of the feed-forward layer (0: 4 emb_dim)")
+    scale: float = setting(0.0, "factor of the attention scores (0: 1 / sqrt(head_dim))")
+    score: str = setting("separate", "score map")
+    value: str = setting("linear", "value map")
+    output: str = setting("linear", "output map")
+    logits: str = setting("none", "map of the scores before the softmax; several as a+b")
+    mixing: str = setting("softmax", "how logits become attention weights")
+    latent_dim: int = setting(0, "width of the latent of score latent (0: emb_dim / 2)")
+    window: int = setting(0, "tokens that a token sees, itself included (0: all earlier ones)")
+    global_every: int = setting(0, "with a window, every n-th layer sees all (0: none does)")
+    position: str = setting("learned", "positions: learned, alibi, rope or none")
+    alibi_slopes: str = setting(
+        "range", "ALiBi's slopes: range, heads, learned, or numbers a,b,..."
+    )
+    qk_norm: bool = setting(False, "RMS-normalise queries and keys")
+    merged_start: str = setting("product", "start of merged matrices: product or matched")
+    norm: str = setting("layernorm", "normalisation: layernorm or rmsnorm")
+    activation: str = setting("gelu", "feed-forward activation: gelu or relu2")
+    bias: bool = setting(True, "biases in the output map, the feed-forward layer and the norms")
+    tied_head: bool = setting(False, "read logits with the token embedding's matrix")
+    start: str = setting("gpt2", "initialisation: book, gpt2 or zero")
 
     def __post_init__(self):
-        for key, choices in CHOICES.items():
-            if getattr(self, key) not in choices:
-                raise ConfigError(
-                    f"{key}='{getattr(self, key)}' must be one of {', '.join(choices)}"
-                )
-        for key in ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key}={getattr(self, key)} must be at least 1")
-        attention = self.attention()
-        for key in ("head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale"):
-            object.__setattr__(self, key, getattr(attention, key))
+        check_choices(self, CHOICES)
         object.__setattr__(self, "hidden_dim", self.hidden_dim or 4 * self.emb_dim)
-        if self.hidden_dim < 1:
-            raise ConfigError(f"hidden_dim={self.hidden_dim} must be at least 1")
+        sizes = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "hidden_dim")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        attention = self.attention()
+        for name in ("head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale"):
+            object.__setattr__(self, name, getattr(attention, name))
 
     def attention(self, layer: int = 0) -> AttentionConfig:
         """The configuration of an attention layer; layers differ in their windows alone."""
         sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
-        keys = {key: getattr(self, key) for key in _ATTENTION_KEYS}
+        keys = {name: getattr(self, name) for name in _ATTENTION_KEYS}
         return AttentionConfig(
             d_in=self.emb_dim,
             d_out=self.emb_dim,
@@ -114,29 +107,21 @@ def saved_settings(model: Mapping[str, Any]) -> dict[str, Any]:
 def config_from(settings: Mapping[str, Any]) -> GPTConfig:
     """A configuration from a mapping, such as a file's."""
     known = [f.name for f in fields(GPTConfig)]
-    for key in settings:
-        if key not in known:
-            raise ConfigError(f"unknown model setting '{key}'{did_you_mean(key, known)}")
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"unknown model setting '{name}'{did_you_mean(name, known)}")
     return GPTConfig(**settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Settings that belong together.
-
-    Attributes:
-        summary: One line for people.
-        model: Keys of `GPTConfig`.
-        training: Keys of `TrainConfig`.
-        text: Keys of `TextConfig`.
-        vocab_size: Tokens that its tokenizer makes of its text.
-    """
+    """Settings that belong together, with one line about them."""
 
     summary: str
-    model: Mapping[str, Any] = field(default_factory=dict)
-    training: Mapping[str, Any] = field(default_factory=dict)
-    text: Mapping[str, Any] = field(default_factory=dict)
-    vocab_size: int = 1024
+    model: Mapping[str, Any] = field(default_factory=dict)  # keys of `GPTConfig`
+    training: Mapping[str, Any] = field(default_factory=dict)  # of `TrainConfig`
+    text: Mapping[str, Any] = field(default_factory=dict)  # of `TextConfig`
+    vocab_size: int = 1024  # tokens that its tokenizer makes of its text
 
 
 _NANOGPT_TRAINING = {

@@ -5,14 +5,11 @@ The options of `mlx-attn sample` and the settings of the REPL are made from the 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mlx_attn.errors import ConfigError
-
-
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+from mlx_attn.keys import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +21,19 @@ class SamplerConfig:
     tokens, those of the prompt included, are penalised.
     """
 
-    temp: float = _setting(0.8, "temperature; 0 takes the likeliest token")
-    top_k: int = _setting(0, "only the k likeliest tokens; 0 is all")
-    top_p: float = _setting(1.0, "only the likeliest, of this probability together; 1 is all")
-    min_p: float = _setting(0.0, "only those this fraction as likely as the likeliest")
-    repetition_penalty: float = _setting(1.0, "for recent tokens; 1 is none")
+    temp: float = setting(0.8, "temperature; 0 takes the likeliest token")
+    top_k: int = setting(0, "only the k likeliest tokens; 0 is all")
+    top_p: float = setting(1.0, "only the likeliest, of this probability together; 1 is all")
+    min_p: float = setting(0.0, "only those this fraction as likely as the likeliest")
+    repetition_penalty: float = setting(1.0, "for recent tokens; 1 is none")
     repetition_window: int = 20
-    seed: int | None = _setting(None, "the same seed, the same text; none is random")
+    seed: int | None = setting(None, "the same seed, the same text; none is random")
 
     def __post_init__(self):
-        for key, (fits, range_) in _RANGES.items():
-            value = getattr(self, key)
+        for name, (fits, range_) in _RANGES.items():
+            value = getattr(self, name)
             if not fits(value):
-                raise ConfigError(f"{key}={value} must be {range_}")
+                raise ConfigError(f"{name}={value} must be {range_}")
 
 
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -7,7 +7,6 @@ window is named by the position where it starts; the step gathers its tokens on 
 from collections.abc import Callable
 from functools import lru_cache
 from mmap import mmap
-from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 import numpy as np
@@ -21,23 +20,8 @@ BATCH_STREAM = 0x6D6C78
 """Keeps the batches' random numbers apart from others drawn with the same seed."""
 
 
-@runtime_checkable
-class WindowOrder(Protocol):
-    """The order in which windows are seen."""
-
-    @property
-    def batch_size(self) -> int:
-        """Windows B per step."""
-        ...
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Steps in one pass over the text."""
-        ...
-
-    def starts(self, seed: int, step: int) -> Integer[mx.array, " B"]:
-        """Where the windows of this step start."""
-        ...
+Starts = Integer[mx.array, " B"]
+"""Where windows start."""
 
 
 class RandomWindows:
@@ -63,7 +47,7 @@ class RandomWindows:
         fitting = None if places is None else places[places <= self.last]
         self.places = None if fitting is None or not len(fitting) else mx.array(fitting)
 
-    def starts(self, seed: int, step: int) -> Integer[mx.array, " B"]:
+    def starts(self, seed: int, step: int) -> Starts:
         """Uniformly drawn starts."""
         key = mx.array([seed ^ BATCH_STREAM, step], dtype=mx.uint32)
         choices = self.last + 1 if self.places is None else self.places.size
@@ -98,12 +82,16 @@ class EpochWindows:
         self.batch_size = min(batch_size, self.n_windows)
         self.steps_per_epoch = self.n_windows // self.batch_size
 
-    def starts(self, seed: int, step: int) -> Integer[mx.array, " B"]:
+    def starts(self, seed: int, step: int) -> Starts:
         """The starts of this step's share of its epoch's order."""
         epoch, place = divmod(step, self.steps_per_epoch)
         order = epoch_order(seed, epoch, self.n_windows)
         windows = order[place * self.batch_size :][: self.batch_size]
         return mx.array(windows.astype(np.int64) * self.context_length)
+
+
+BatchSampler = RandomWindows | EpochWindows
+"""Draws the windows of a step."""
 
 
 @lru_cache(maxsize=4)
@@ -127,27 +115,14 @@ def last_start(n_tokens: int, context_length: int) -> int:
     return n_tokens - context_length - 1
 
 
-Starts = Integer[mx.array, " B"]
-"""Where windows start."""
-
 MEGABYTE = 1_000_000
-
-
-@runtime_checkable
-class TokenSource(Protocol):
-    """The tokens of the training text, by windows."""
-
-    def fetch(self, starts: Starts) -> mx.array:
-        """What the host does before a step; the result is the step's input."""
-        ...
-
-    def windows(self, fetched: mx.array) -> Integer[mx.array, "B T1"]:
-        """The T + 1 tokens from each start, inside of the step."""
-        ...
 
 
 class ResidentTokens:
     """All tokens on the device: the host sends start positions and nothing else.
+
+    `fetch` is the host's work before a step, `windows` is done inside the step; `StreamedTokens`
+    divides the two otherwise.
 
     Args:
         tokens: The training text; on a GPU a file that is mapped is adopted without a copy.
@@ -185,6 +160,9 @@ class StreamedTokens:
     def windows(self, fetched: Integer[mx.array, "B T1"]) -> Integer[mx.array, "B T1"]:
         """The windows, which were fetched."""
         return fetched
+
+
+TokenSource = ResidentTokens | StreamedTokens
 
 
 def token_source(
@@ -227,29 +205,13 @@ Model = Callable[[mx.array], mx.array]
 """From tokens to logits."""
 
 
-@runtime_checkable
-class Objective(Protocol):
-    """What a training step needs to know of the text."""
-
-    def fetch(self, starts: Starts) -> Any:
-        """What the host does before a step; the result, of arrays, is the step's input."""
-        ...
-
-    def gather(self, fetched: Any) -> Any:
-        """The batch, inside of the step."""
-        ...
-
-    def loss(self, model: Model, batch: Any) -> Scalar:
-        """The mean loss in nats per scored token."""
-        ...
-
-    def weight(self, batch: Any) -> Scalar:
-        """How many tokens that is the mean of."""
-        ...
-
-
 class EveryToken:
-    """The loss of a text: the mean over all tokens of all windows."""
+    """The loss of a text: the mean over all tokens of all windows.
+
+    Every objective has four methods: `fetch` is the host's work before a step, `gather` makes a
+    batch of the result inside the step, `loss` is the batch's mean loss in nats per scored token,
+    and `weight` the number of those tokens.
+    """
 
     def __init__(self, tokens: TokenSource):
         self.fetch, self.gather = tokens.fetch, tokens.windows
@@ -296,6 +258,9 @@ class ScoredTokens:
     def weight(self, batch: tuple[Windows, Scored]) -> Scalar:
         """The scored ones."""
         return batch[1].sum().astype(mx.float32)
+
+
+Objective = EveryToken | ScoredTokens
 
 
 def objective_for(split: Split, context_length: int, token_memory: int) -> Objective:

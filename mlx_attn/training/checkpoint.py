@@ -1,7 +1,7 @@
 """All that a training step changes, as one flat mapping: to be saved, or stacked with others'.
 
-Weights are under "model.", the optimizers' states under "optimizer.". Random numbers are not among
-them: MLX has one stream for the whole process.
+Weights are named "model.*", optimizer states "optimizer.N.*" with the number N of the optimizer.
+Random numbers are not among them: MLX has one stream for the whole process.
 """
 
 import json
@@ -21,26 +21,17 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.training.evaluation import Evaluation, evaluation_from, evaluation_record
 from mlx_attn.training.optimizers import GroupedOptimizer
 
-MODEL, OPTIMIZER = "model.", "optimizer."
-
 
 def get_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
     """Weights and optimizer states as they are now."""
-    return {
-        **_prefixed(MODEL, named_arrays(model)),
-        **_prefixed(OPTIMIZER, named_arrays(list(optimizer.state))),
-    }
+    return named_arrays({"model": model.parameters(), "optimizer": optimizer.state})
 
 
 def set_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOptimizer) -> None:
-    """Make a gathered state that of the training, in its own containers."""
-    model.update(nested(strip_prefix(MODEL, arrays)))
-    restore(optimizer, strip_prefix(OPTIMIZER, arrays))
-
-
-def restore(optimizer: GroupedOptimizer, arrays: Mapping[str, mx.array]) -> None:
-    """Give the optimizers their states, whose names begin with the optimizer's place."""
-    for state, values in zip(optimizer.state, nested(arrays), strict=True):
+    """Make the arrays of `get_state` those of the training, in its own containers."""
+    tree = nested(arrays)
+    model.update(tree["model"])
+    for state, values in zip(optimizer.state, tree["optimizer"], strict=True):
         state.update(values)
 
 
@@ -49,38 +40,18 @@ def nested(arrays: Mapping[str, mx.array]) -> Any:
     return tree_unflatten(list(arrays.items()))
 
 
-def strip_prefix(prefix: str, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    """The arrays whose names begin with the prefix, without it."""
-    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-
-
-def _prefixed(prefix: str, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    return {prefix + name: array for name, array in arrays.items()}
-
-
 @dataclass(slots=True)
 class Progress:
-    """Where a training stands.
+    """Where a training stands."""
 
-    Attributes:
-        step: Steps done.
-        seconds: Training time so far, validation included.
-        timed_steps: Steps whose time is known: all but the first after each start.
-        training_seconds: What these took, validation excluded.
-        evaluated_step: Step of the latest validation.
-        best: The evaluation with the lowest loss so far; None before the first one.
-        waited: Validations since the best one.
-        peak_memory: Bytes.
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    timed_steps: int = 0
-    training_seconds: float = 0.0
-    evaluated_step: int = 0
-    best: Evaluation | None = None
-    waited: int = 0
-    peak_memory: int = 0
+    step: int = 0  # steps done
+    seconds: float = 0.0  # of training so far, validations included
+    timed_steps: int = 0  # those whose time is known: all but the first after each start
+    training_seconds: float = 0.0  # what these took, without validations
+    evaluated_step: int = 0  # of the latest validation
+    best: Evaluation | None = None  # the lowest loss so far; None before the first validation
+    waited: int = 0  # validations since the best one
+    peak_memory: int = 0  # bytes
 
     def record(self, evaluation: Evaluation) -> bool:
         """Take note of a validation of this step; say whether it is the best one so far."""
@@ -140,13 +111,20 @@ def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Prog
         RunError: The file is missing, damaged, or of another configuration.
     """
     if not path.exists():
-        raise RunError(f"{path}: no such file: nothing was saved there to go on from")
+        raise RunError(f"{path}: no such file: there is no checkpoint to resume from")
     arrays, facts = load_arrays(path)
-    progress = _progress(path, facts)
-    check_weights(path, model, strip_prefix(MODEL, arrays))
-    _check_optimizer(path, optimizer, strip_prefix(OPTIMIZER, arrays))
+    if "progress" not in facts:
+        raise RunError(f"{path}: weights alone, no checkpoint: there is nothing to resume from")
+    tree = nested(arrays)
+    check_weights(path, model, named_arrays(tree["model"]))
+    saved, expected = (
+        {name: array.shape for name, array in named_arrays(states).items()}
+        for states in (tree["optimizer"], optimizer.state)
+    )
+    if saved != expected:
+        raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
     restore_state(arrays, model, optimizer)
-    return progress
+    return Progress.from_record(json.loads(facts["progress"]))
 
 
 def training_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
@@ -160,17 +138,3 @@ def restore_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: Grouped
     set_state(arrays, model, optimizer)
     high, low = (int(half) for half in np.array(arrays["random"]))
     mx.random.seed((high << 32) | low)
-
-
-def _check_optimizer(
-    path: Path, optimizer: GroupedOptimizer, saved: Mapping[str, mx.array]
-) -> None:
-    expected = named_arrays(list(optimizer.state))
-    if {n: a.shape for n, a in saved.items()} != {n: a.shape for n, a in expected.items()}:
-        raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
-
-
-def _progress(path: Path, facts: Mapping[str, str]) -> Progress:
-    if "progress" not in facts:
-        raise RunError(f"{path}: weights alone, no checkpoint: there is nothing to resume from")
-    return Progress.from_record(json.loads(facts["progress"]))

@@ -1,13 +1,13 @@
 """How a model is trained: every number, with its meaning as `help`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from sys import float_info
 from typing import Any
 
 from mlx_attn.attention.config import MAPS, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError, find_row
-from mlx_attn.keys import keys_of, validate
+from mlx_attn.keys import check_choices, keys_of, setting, validate
 from mlx_attn.model.config import (
     BLOCKS,
     PRESETS,
@@ -29,10 +29,6 @@ CHOICES = {
 """The settings that are one of a few words."""
 
 
-def _key(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """A training recipe: steps, epochs and minutes bound it, and the first one reached ends it.
@@ -41,56 +37,51 @@ class TrainConfig:
         ConfigError: A value cannot work; the message has the number.
     """
 
-    steps: int = _key(0, "optimizer steps (0: no bound)")
-    epochs: float = _key(0.0, "passes over the training text (0: no bound)")
-    minutes: float = _key(0.0, "wall-clock budget in minutes (0: no bound)")
-    batch_size: int = _key(12, "sequences per step")
-    accumulate: int = _key(1, "micro-batches per step: batch_size sequences each")
-    lr: float = _key(1e-3, "peak learning rate of AdamW")
-    min_lr: float = _key(0.0, "learning rate at the end of the schedule")
-    muon_lr: float = _key(0.02, "peak learning rate of Muon's matrices")
-    merged_lr: float = _key(0.0, "learning rate of S under AdamW, times lr (0: 1 / n_heads)")
-    optimizer: str = _key("adamw", "adamw, or muon for the blocks' matrices")
-    schedule: str = _key("cosine", "cosine, trapezoid or constant, after the warm-up")
-    warmup: int = _key(100, "steps of linear warm-up")
-    cooldown: float = _key(0.6, "share of the training that a trapezoid spends decaying")
-    weight_decay: float = _key(0.0, "decoupled weight decay of AdamW")
-    decay: str = _key("matrices", "what decays: matrices, or all")
-    beta1: float = _key(0.9, "AdamW's first decay rate")
-    beta2: float = _key(0.99, "AdamW's second decay rate")
-    clip: float = _key(1.0, "largest global norm of the gradient (0: no clipping)")
-    windows: str = _key("random", "random: windows anywhere; epochs: each window once, shuffled")
-    dtype: str = _key("float32", "compute type; weights and optimizer stay float32")
-    seed: int = _key(0, "seed of weights, batches and dropout")
-    init_seed: int = _key(-1, "seed of weights and dropout alone (-1: seed)")
-    eval_every: int = _key(250, "steps between validations (0: only at the end)")
-    save_every: int = _key(0, "steps between checkpoints (0: at every validation)")
-    log_every: int = _key(10, "steps between reports of the training loss")
-    track: int = _key(0, "steps between records of every head's matrices (0: none)")
-    patience: int = _key(0, "stop after this many validations without a better one (0: never)")
-    token_memory: int = _key(256, "MB of tokens to keep in memory; a longer text stays on disk")
-    compile: str = _key("auto", "mx.compile the step: auto (on a GPU), on or off")
+    steps: int = setting(0, "optimizer steps (0: no bound)")
+    epochs: float = setting(0.0, "passes over the training text (0: no bound)")
+    minutes: float = setting(0.0, "wall-clock budget in minutes (0: no bound)")
+    batch_size: int = setting(12, "sequences per step")
+    accumulate: int = setting(1, "micro-batches per step: batch_size sequences each")
+    lr: float = setting(1e-3, "peak learning rate of AdamW")
+    min_lr: float = setting(0.0, "learning rate at the end of the schedule")
+    muon_lr: float = setting(0.02, "peak learning rate of Muon's matrices")
+    merged_lr: float = setting(0.0, "learning rate of S under AdamW, times lr (0: 1 / n_heads)")
+    optimizer: str = setting("adamw", "adamw, or muon for the blocks' matrices")
+    schedule: str = setting("cosine", "cosine, trapezoid or constant, after the warm-up")
+    warmup: int = setting(100, "steps of linear warm-up")
+    cooldown: float = setting(0.6, "share of the training that a trapezoid spends decaying")
+    weight_decay: float = setting(0.0, "decoupled weight decay of AdamW")
+    decay: str = setting("matrices", "what decays: matrices, or all")
+    beta1: float = setting(0.9, "AdamW's first decay rate")
+    beta2: float = setting(0.99, "AdamW's second decay rate")
+    clip: float = setting(1.0, "largest global norm of the gradient (0: no clipping)")
+    windows: str = setting("random", "random: windows anywhere; epochs: each window once, shuffled")
+    dtype: str = setting("float32", "compute type; weights and optimizer stay float32")
+    seed: int = setting(0, "seed of weights, batches and dropout")
+    init_seed: int = setting(-1, "seed of weights and dropout alone (-1: seed)")
+    eval_every: int = setting(250, "steps between validations (0: only at the end)")
+    save_every: int = setting(0, "steps between checkpoints (0: at every validation)")
+    log_every: int = setting(10, "steps between reports of the training loss")
+    track: int = setting(0, "steps between records of every head's matrices (0: none)")
+    patience: int = setting(0, "stop after this many validations without a better one (0: never)")
+    token_memory: int = setting(256, "MB of tokens to keep in memory; a longer text stays on disk")
+    compile: str = setting("auto", "mx.compile the step: auto (on a GPU), on or off")
 
     def __post_init__(self):
-        self._check_choices()
+        check_choices(self, CHOICES)
         self._check_bounds()
         if not (self.steps or self.epochs or self.minutes):
             raise ConfigError("nothing bounds the training: give steps, epochs or minutes")
 
-    def _check_choices(self):
-        for key, table in CHOICES.items():
-            if getattr(self, key) not in table:
-                raise ConfigError(f"{key}='{getattr(self, key)}' must be one of {', '.join(table)}")
-
     def _check_bounds(self):
-        for key, (low, high) in _BOUNDS.items():
-            number = getattr(self, key)
+        for name, (low, high) in _BOUNDS.items():
+            number = getattr(self, name)
             if not low <= number <= high:
                 limit = f"at most {high}" if number > high else f"at least {low}"
-                raise ConfigError(f"{key}={number} must be {limit}")
-        for key in ("beta1", "beta2"):
-            if getattr(self, key) == 1:
-                raise ConfigError(f"{key}=1 never moves a weight: use less than 1, such as 0.9")
+                raise ConfigError(f"{name}={number} must be {limit}")
+        for name in ("beta1", "beta2"):
+            if getattr(self, name) == 1:
+                raise ConfigError(f"{name}=1 never moves a weight: use less than 1, such as 0.9")
         if self.lr == 0:
             raise ConfigError("lr=0 trains nothing: use a positive learning rate")
         if self.schedule != "constant" and self.min_lr > self.lr:
@@ -127,21 +118,16 @@ RESUMABLE = frozenset(
     {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "patience", "compile"}
     | {"data", "token_memory"}
 )
-"""What may change when a training goes on: how long, what it reports, and where its text lies."""
+"""What may change when a training resumes: its length, its reports, and where its text lies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextConfig:
     """What a model is trained on."""
 
-    data: str = field(
-        default="tales",
-        metadata={"help": "tales, a task or a corpus by name, a file, a folder, or -"},
-    )
-    tokenizer: str = field(default="bpe", metadata={"help": "char, byte, bpe, unigram or gpt2"})
-    vocab_size: int = field(
-        default=1024, metadata={"help": "most tokens that bpe and unigram may use"}
-    )
+    data: str = setting("tales", "tales, a task or a corpus by name, a file, a folder, or -")
+    tokenizer: str = setting("bpe", "char, byte, bpe, unigram or gpt2")
+    vocab_size: int = setting(1024, "most tokens that bpe and unigram may use")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +163,7 @@ class Settings:
 
 
 def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
-    """The settings that a config.json holds, for going on with some of them changed.
+    """The settings that a config.json holds, to resume with some of them changed.
 
     Args:
         record: The content of config.json.
@@ -296,7 +282,7 @@ def _check_resumable(record: Mapping[str, Any], changes: Mapping[str, Any]) -> N
     for key, value in changes.items():
         if key not in RESUMABLE and recorded.get(key) != value:
             raise ConfigError(
-                f"{key}={value!r} cannot change when a training goes on: it is "
+                f"{key}={value!r} cannot change when a training is resumed: it is "
                 f"{recorded.get(key)!r}; what can: {', '.join(sorted(RESUMABLE))}"
             )
 

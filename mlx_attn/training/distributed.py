@@ -1,9 +1,9 @@
-"""Several processes that do one thing together, on one machine or several (MLX's ranks).
+"""Several processes that train one model, on one machine or several (MLX's ranks).
 
-Every process, or rank, runs the same program. `Ranks` is what a single process is to itself: the
-only rank, which shares with nobody. `JoinedRanks` are several, over a group that MLX connected:
-by TCP in a ring, or whatever else `mlx.launch` offers. All that is exchanged goes through the three
-methods that it overrides, which every rank must call in the same order.
+Every process, or rank, runs the same program. `Distributed` is a single process: a group of one
+rank. `ProcessGroup` is several, connected by MLX: by TCP in a ring, or by whatever else
+`mlx.launch` offers. All communication goes through the methods that it overrides, which every rank
+must call in the same order.
 """
 
 import json
@@ -35,15 +35,10 @@ class LostRank(RunError):
 
 
 class Distributed:
-    """A single process, which is all there is.
+    """A single process."""
 
-    Attributes:
-        rank: Its number, from 0. Rank 0 alone writes files and speaks.
-        size: How many there are.
-    """
-
-    rank: int = 0
-    size: int = 1
+    rank: int = 0  # rank 0 alone writes files and prints
+    size: int = 1  # the number of ranks
 
     def average(self, tree: Any) -> Any:
         """The mean over the ranks of every array in a tree, such as a gradient; may be compiled."""
@@ -54,20 +49,12 @@ class Distributed:
         return array
 
     def gather(self, record: Any) -> list[Any]:
-        """Every rank's record, by rank; anything that JSON can say.
-
-        Raises:
-            LostRank: A rank is gone.
-        """
+        """Every rank's record, by rank: any JSON value; raises `LostRank` when one is gone."""
         return [record]
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Wherever one rank waits for others.
-
-        Raises:
-            LostRank: A rank is gone.
-        """
+    def with_timeout(self) -> Iterator[None]:
+        """A context for waiting for other ranks; raises `LostRank` when one is gone."""
         yield
 
     def first(self, record: Any) -> Any:
@@ -97,11 +84,7 @@ class Distributed:
         return batch[self.rank * count : (self.rank + 1) * count]
 
     def check_divides(self, batch_size: int) -> None:
-        """Refuse a batch that cannot be shared equally.
-
-        Raises:
-            ConfigError: It cannot.
-        """
+        """Raise a `ConfigError` where a batch cannot be shared equally."""
         if batch_size % self.size:
             fitting = max(1, batch_size // self.size) * self.size
             raise ConfigError(
@@ -110,11 +93,7 @@ class Distributed:
             )
 
     def check_same(self, what: str, value: Any) -> None:
-        """Compare what must be the same everywhere.
-
-        Raises:
-            ConfigError: A rank has another value.
-        """
+        """Raise a `ConfigError` where a rank has another value than rank 0."""
         values = self.gather(value)
         for rank, other in enumerate(values):
             if other != values[0]:
@@ -130,21 +109,19 @@ class Distributed:
             mx.random.seed((int(high) << 32) | int(low))
 
 
-class JoinedRanks(Distributed):
+class ProcessGroup(Distributed):
     """Several processes.
 
     Args:
-        group: What connects them.
-        patience: Seconds that one waits for the others.
-        give_up: Called from another thread with what to say when that is not enough; it must end
-            the process, because the thread that waits cannot be called back.
+        group: MLX's connection of them.
+        timeout: Seconds that one waits for the others.
+        give_up: Called from another thread with a message after that time; it must end the
+            process, because the thread that waits cannot be interrupted.
     """
 
-    def __init__(
-        self, group: mx.distributed.Group, patience: float, give_up: Callable[[str], None]
-    ):
+    def __init__(self, group: mx.distributed.Group, timeout: float, give_up: Callable[[str], None]):
         self.rank, self.size = group.rank(), group.size()
-        self._group, self._patience, self._give_up = group, patience, give_up
+        self._group, self._timeout, self._give_up = group, timeout, give_up
 
     def average(self, tree: Any) -> Any:
         """One message for up to 32 MB of arrays."""
@@ -152,7 +129,7 @@ class JoinedRanks(Distributed):
 
     def sum(self, array: mx.array) -> mx.array:
         """Waits for all ranks."""
-        with self.waiting():
+        with self.with_timeout():
             total = mx.distributed.all_sum(array, group=self._group)
             mx.eval(total)
         return total
@@ -167,9 +144,13 @@ class JoinedRanks(Distributed):
         return [json.loads(row[:n].tobytes()) for row, n in zip(rows, lengths, strict=True)]
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def with_timeout(self) -> Iterator[None]:
         """Gives up when it takes too long."""
-        timer = threading.Timer(self._patience, self._give_up, [self._silence()])
+        message = (
+            f"nothing was heard of another of the {self.size} ranks for {self._timeout:g} s: end "
+            "them all, and resume from the last checkpoint"
+        )
+        timer = threading.Timer(self._timeout, self._give_up, [message])
         timer.daemon = True
         timer.start()
         try:
@@ -184,28 +165,21 @@ class JoinedRanks(Distributed):
             timer.cancel()
 
     def _gathered(self, array: mx.array) -> mx.array:
-        with self.waiting():
+        with self.with_timeout():
             rows = mx.distributed.all_gather(array, group=self._group)
             mx.eval(rows)
         return rows
 
-    def _silence(self) -> str:
-        return (
-            f"nothing was heard of another of the {self.size} ranks for {self._patience:g} s: end "
-            "them all, and go on from what was saved"
-        )
-
 
 SINGLE_PROCESS = Distributed()
-"""The only process."""
 
 
-def init_distributed(patience: float, give_up: Callable[[str], None]) -> Distributed:
+def init_distributed(timeout: float, give_up: Callable[[str], None]) -> Distributed:
     """All ranks that this process was launched with; waits until they are there.
 
     Args:
-        patience: See `JoinedRanks`.
-        give_up: See `JoinedRanks`.
+        timeout: See `ProcessGroup`.
+        give_up: See `ProcessGroup`.
 
     Raises:
         RunError: The environment names ranks that cannot be connected.
@@ -219,7 +193,7 @@ def init_distributed(patience: float, give_up: Callable[[str], None]) -> Distrib
         raise RunError(f"the ranks cannot be connected: {error}") from error
     if group.size() > 1:
         _compile_apart(group.rank())
-        return JoinedRanks(group, patience, give_up)
+        return ProcessGroup(group, timeout, give_up)
     if place != "0":
         raise RunError(
             f"this is rank {place}, and nothing says where the others are: start all with "

@@ -1,4 +1,4 @@
-"""What a model answers to a task, to be read by people."""
+"""Validation: the loss over a whole split, a task's accuracy, and its answers as text."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +49,6 @@ SPAN = 256
 Measure = Callable[[GPT, Integer[mx.array, "B T1"]], Float[mx.array, "*measures B T"]]
 """Numbers for every target of some windows."""
 
-
 _WINDOW = [("start", np.int64), ("first", np.int64), ("last", np.int64)]
 Windows = np.recarray
 """Each T + 1 tokens from its `start`, of which the targets `first` to `last` are scored."""
@@ -60,20 +59,17 @@ class Evaluation:
     """What a validation found; the fields are also its keys in JSON.
 
     Attributes:
-        val_loss: Nats per scored token.
-        bits_per_byte: The same per byte of text: comparable between tokenizers. None for a task,
+        bits_per_byte: The loss per byte of text: comparable between tokenizers. None for a task,
             whose symbols have no meaningful bytes.
         above_floor: Bits per byte above the exact entropy of the text, where that is known; for a
             task, nats per scored token above its floor.
-        abilities: What each ability contributes to `above_floor`, where the text is tagged.
-        accuracy: Share of a task's answers whose likeliest prediction is right; None for a text.
     """
 
-    val_loss: float
+    val_loss: float  # nats per scored token
     bits_per_byte: float | None = None
     above_floor: float | None = None
-    abilities: Mapping[str, float] = field(default_factory=dict)
-    accuracy: float | None = None
+    abilities: Mapping[str, float] = field(default_factory=dict)  # shares of `above_floor`
+    accuracy: float | None = None  # share of a task's answers predicted right; None for a text
 
 
 def evaluation_record(evaluation: Evaluation | None) -> dict[str, Any]:
@@ -120,16 +116,15 @@ class Evaluator:
         self.context_length = min(context_length, n_tokens - 1)
         self._batch_size = max(1, EVALUATION_TOKENS // cores() // self.context_length)
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
-        self._measure, self._sums, self._summary = _TEXT if split.scored is None else _TASK
 
     def __call__(self, model: GPT) -> Evaluation:
         """The model's loss over the whole split; the model's training mode is left as it was."""
         training = model.training
         model.eval()
-        spans = self._spans(model, self._measure)
-        sums = np.sum([self._sums(self.split, span, measured) for span, measured in spans], axis=0)
+        spans = self._spans(model, window_losses if self.split.scored is None else window_answers)
+        sums = np.sum([_sums(self.split, span, measured) for span, measured in spans], axis=0)
         model.train(training)
-        return self._summary(self.split, sums)
+        return _evaluation(self.split, sums.tolist())
 
     def token_losses(self, model: GPT) -> Float[np.ndarray, " N"]:
         """Nats of each token of the split given those before it; 0 for the first one."""
@@ -168,8 +163,9 @@ class Evaluator:
         """What `measure` says of each batch, computed on all cores."""
         length = self.context_length + 1
         for several in _parts(batches, cores()):
-            read = [read_windows(self.split.tokens, batch.start, length) for batch in several]
-            yield from map(np.array, parallel_map(partial(measure, model), _on_device(read)))
+            read = (read_windows(self.split.tokens, batch.start, length) for batch in several)
+            windows = [mx.array(batch) for batch in read]
+            yield from map(np.array, parallel_map(partial(measure, model), windows))
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """At most `count` of the windows as tokens, evenly spread over the split."""
@@ -182,72 +178,40 @@ def _parts(of: Any, size: int) -> Iterator[Any]:
     return (of[i : i + size] for i in range(0, len(of), size))
 
 
-def _on_device(arrays: Sequence[np.ndarray]) -> list[mx.array]:
-    return [mx.array(array) for array in arrays]
-
-
-def _text_sums(
-    split: Split, span: slice, losses: Float[np.ndarray, " N"]
+def _sums(
+    split: Split, span: slice, measured: Float[np.ndarray, "*measures N"]
 ) -> Float[np.ndarray, " sums"]:
-    """Nats of a span, and by ability where there are any."""
-    return np.array([losses.sum(), *_by_ability(split, span, losses)])
+    """Of a span: a task's right answers and all its answers; nats, and nats by ability if known."""
+    right, answers, losses = 0.0, 0, measured
+    if split.scored is not None:
+        losses, is_right = measured * np.asarray(split.scored)[span]
+        is_answer = np.asarray(split.token_abilities)[span] == ABILITIES.index("answer")
+        right, answers = is_right[is_answer].sum(), is_answer.sum()
+    by_ability = np.empty(0)
+    if split.token_abilities is not None and split.ability_floor_nats:
+        count = len(split.ability_floor_nats)
+        by_ability = np.bincount(split.token_abilities[span], losses, minlength=count)
+    return np.array([right, answers, losses.sum(), *by_ability])
 
 
-def _text_evaluation(split: Split, sums: Float[np.ndarray, " sums"]) -> Evaluation:
-    """In bits per byte, which do not depend on the tokenizer."""
-    nats, *paid = sums.tolist()
-    tokens, per_bit_and_byte = len(split.tokens) - 1, math.log(2) * split.n_bytes
-    return Evaluation(
-        val_loss=nats / tokens,
-        bits_per_byte=nats / per_bit_and_byte,
-        **_above_floor(split, nats, paid, per_bit_and_byte),
-    )
-
-
-def _task_sums(
-    split: Split, span: slice, measured: Float[np.ndarray, "2 N"]
-) -> Float[np.ndarray, " sums"]:
-    """Right answers and all answers of a span, nats of its scored tokens, and by ability."""
-    losses, right = measured * np.asarray(split.scored)[span]
-    answers = np.asarray(split.token_abilities)[span] == ABILITIES.index("answer")
-    counts = right[answers].sum(), answers.sum()
-    return np.array([*counts, losses.sum(), *_by_ability(split, span, losses)])
-
-
-def _task_evaluation(split: Split, sums: Float[np.ndarray, " sums"]) -> Evaluation:
-    """In nats per scored token, and how many answers are right."""
-    right, answers, nats, *paid = sums.tolist()
-    tokens = split.n_scored
-    return Evaluation(
-        val_loss=nats / tokens,
-        accuracy=right / answers,
-        **_above_floor(split, nats, paid, tokens),
-    )
-
-
-_TEXT = window_losses, _text_sums, _text_evaluation
-_TASK = window_answers, _task_sums, _task_evaluation
-
-
-def _by_ability(
-    split: Split, span: slice, losses: Float[np.ndarray, " N"]
-) -> Float[np.ndarray, " abilities"]:
-    """Nats by ability; empty where abilities are not known."""
-    if split.token_abilities is None or not split.ability_floor_nats:
-        return np.empty(0)
-    count = len(split.ability_floor_nats)
-    return np.bincount(split.token_abilities[span], losses, minlength=count)
-
-
-def _above_floor(
-    split: Split, nats: float, paid: Sequence[float], unit: int | float
-) -> dict[str, Any]:
-    """What was paid above the floor, in all and by ability."""
-    abilities = zip((split.ability_floor_nats or {}).items(), paid, strict=False)
-    return {
-        "above_floor": None if split.floor_nats is None else (nats - split.floor_nats) / unit,
-        "abilities": {name: (nats - floor) / unit for (name, floor), nats in abilities},
+def _evaluation(split: Split, sums: Sequence[float]) -> Evaluation:
+    """A task's loss is counted per scored token, a text's per byte too, whatever its tokenizer."""
+    right, answers, nats, *by_ability = sums
+    is_text = split.scored is None
+    tokens = len(split.tokens) - 1 if is_text else split.n_scored
+    unit = math.log(2) * split.n_bytes if is_text else tokens
+    floors = (split.ability_floor_nats or {}).items()
+    abilities = {
+        name: (spent - floor) / unit
+        for (name, floor), spent in zip(floors, by_ability, strict=False)
     }
+    return Evaluation(
+        val_loss=nats / tokens,
+        bits_per_byte=nats / unit if is_text else None,
+        above_floor=None if split.floor_nats is None else (nats - split.floor_nats) / unit,
+        abilities=abilities,
+        accuracy=None if is_text else right / answers,
+    )
 
 
 def evaluation_windows(

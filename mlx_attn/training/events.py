@@ -1,4 +1,4 @@
-"""What the training loop yields: events as values, for whoever shows or stores them."""
+"""What the training loop yields: events as values, to be shown and stored."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from mlx_attn.training.evaluation import Evaluation, evaluation_record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The training is about to begin, or to go on from `step`."""
+    """The training is about to begin, or to resume from `step`."""
 
     event: ClassVar[str] = "start"
     variant: str
@@ -22,114 +22,68 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """The training loss, averaged over the steps since the last such report.
-
-    Attributes:
-        step: Steps done.
-        steps: Bound in steps; 0 where there is none.
-        tokens: Tokens trained on so far.
-        loss: Nats per token.
-        grad_norm: The gradient's global norm before clipping, at this step.
-        lr: Learning rate of AdamW.
-        tok_s: Tokens per second since the last report.
-        peak_memory: Bytes.
-        seconds: Training time so far.
-        seconds_left: An estimate.
-    """
+    """The training loss, averaged over the steps since the last such report."""
 
     event: ClassVar[str] = "step"
-    step: int
-    steps: int
-    tokens: int
-    loss: float
-    grad_norm: float
-    lr: float
-    tok_s: float
-    peak_memory: int
-    seconds: float
-    seconds_left: float
+    step: int  # done so far
+    steps: int  # bound; 0 where there is none
+    tokens: int  # trained on so far
+    loss: float  # nats per token
+    grad_norm: float  # global norm before clipping, at this step
+    lr: float  # of AdamW
+    tok_s: float  # tokens per second since the last report
+    peak_memory: int  # bytes
+    seconds: float  # of training so far
+    seconds_left: float  # an estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """A validation over the whole split.
-
-    Attributes:
-        step: Steps done.
-        tokens: Tokens trained on so far.
-        evaluation: What it found.
-        best: Whether this is the lowest loss so far.
-        seconds: Training time so far.
-    """
+    """A validation over the whole split."""
 
     event: ClassVar[str] = "eval"
-    step: int
-    tokens: int
+    step: int  # done so far
+    tokens: int  # trained on so far
     evaluation: Evaluation
-    best: bool
-    seconds: float
+    best: bool  # whether this is the lowest loss so far
+    seconds: float  # of training so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracked:
-    """The matrices of every head; see `mlx_attn.training.tracking`. Lists are [layer][head].
-
-    Attributes:
-        step: Steps done.
-        scores: Effective rank, norm and symmetry of S_h.
-        value_outputs: The same of V_h O_h.
-        drift: How far the heads are from where they started; None where that is not known.
-    """
+    """The matrices of every head; see `mlx_attn.training.tracking`. Lists are [layer][head]."""
 
     event: ClassVar[str] = "track"
-    step: int
-    scores: Mapping[str, list[list[float]]]
-    value_outputs: Mapping[str, list[list[float]]]
-    drift: Mapping[str, list[list[float]]] | None
+    step: int  # done so far
+    scores: Mapping[str, list[list[float]]]  # effective rank, norm and symmetry of S_h
+    value_outputs: Mapping[str, list[list[float]]]  # the same of V_h O_h
+    drift: Mapping[str, list[list[float]]] | None  # None without a start to compare with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The training is over.
-
-    Attributes:
-        variant: Name of the attention variant.
-        steps: Steps done.
-        tokens: Tokens trained on.
-        evaluation: The best validation; None where there was none.
-        params: Trained numbers.
-        tok_s: Tokens per second of training, without validations and the first step.
-        peak_memory: Bytes.
-        seconds: Training time, validation included.
-        run: The run directory.
-        reason: "done", "time", "patience" or "interrupted".
-    """
+    """The training is over."""
 
     event: ClassVar[str] = "end"
-    variant: str
-    steps: int
-    tokens: int
-    evaluation: Evaluation | None
-    params: int
-    tok_s: float
-    peak_memory: int
-    seconds: float
-    run: str
-    reason: str
+    variant: str  # name of the attention variant
+    steps: int  # done
+    tokens: int  # trained on
+    evaluation: Evaluation | None  # the best; None where there was none
+    params: int  # trained numbers
+    tok_s: float  # tokens per second, without validations and the first step
+    peak_memory: int  # bytes
+    seconds: float  # of training, validations included
+    run: str  # the run directory
+    reason: str  # "done", "time", "patience" or "interrupted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The loss of one of several trainings is not finite: it ends, and the others go on.
-
-    Attributes:
-        step: Steps done.
-        message: What happened and what to do, in one line.
-    """
+    """The loss of one of several trainings is not finite: it ends, and the others continue."""
 
     event: ClassVar[str] = "failed"
-    step: int
-    message: str
+    step: int  # done so far
+    message: str  # what happened and what to do, in one line
 
 
 Event = Started | Stepped | Evaluated | Tracked | Ended | Failed

@@ -1,4 +1,4 @@
-"""The training loop: a generator of events, and what stores these in the run directory.
+"""The training loop: a generator of events, and the recorder that stores them in the run directory.
 
 Each step is launched before the loss of the one before it is read, so that preparing a step and
 computing one overlap.
@@ -40,9 +40,9 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
     """Train until a bound is reached, and yield what happens.
 
     Args:
-        trainer: What is trained; its run directory is kept up to date.
-        should_stop: Asked before every step; when it says so, the state is saved and the training
-            ends, on all ranks after the same step.
+        trainer: The training; its run directory is kept up to date.
+        should_stop: Asked before every step; once true, the state is saved and the training ends,
+            on all ranks after the same step.
 
     Raises:
         ConfigError: The ranks train on different texts.
@@ -94,8 +94,8 @@ def between_steps(
 def _agreed_reason(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
     """The reason to end that all ranks agree on: any may be interrupted, else rank 0 decides.
 
-    An answer from all ranks means that all finished the step before, so nothing is ever saved of a
-    step that a lost rank had no part in.
+    Answers from all ranks mean that all finished the step before: no state is saved that lacks the
+    gradients of a lost rank.
     """
     config, progress = trainer.config, trainer.progress
     reasons = {
@@ -157,7 +157,7 @@ class Monitor:
             steps=trainer.steps,
             params=count_parameters(trainer.model),
             tokens_per_step=trainer.tokens_per_step,
-            run=self._run(),
+            run=_place(trainer),
         )
 
     def stepped(self) -> Stepped:
@@ -167,14 +167,16 @@ class Monitor:
         self._count_training()
         progress.peak_memory = max(progress.peak_memory, mx.get_peak_memory())
         losses, self._losses = self._losses, []
+        reported = self._reported
+        self._reported = progress.timed_steps, progress.training_seconds
         return Stepped(
             step=progress.step,
             steps=trainer.steps,
             tokens=progress.step * trainer.tokens_per_step,
             loss=sum(losses) / len(losses),
             grad_norm=self._norm,
-            lr=trainer.learning_rate,
-            tok_s=self._speed_since_report(),
+            lr=trainer.learning_rate(progress.step),
+            tok_s=self._speed(self._reported[0] - reported[0], self._reported[1] - reported[1]),
             peak_memory=progress.peak_memory,
             seconds=progress.seconds,
             seconds_left=self._seconds_left(),
@@ -217,7 +219,7 @@ class Monitor:
             tok_s=self._speed(progress.timed_steps, progress.training_seconds),
             peak_memory=progress.peak_memory,
             seconds=progress.seconds,
-            run=self._run(),
+            run=_place(trainer),
             reason=reason,
         )
 
@@ -244,17 +246,12 @@ class Monitor:
             return
         step, *result = self._unread
         self._unread = None
-        with self.trainer.ranks.waiting():
+        with self.trainer.ranks.with_timeout():
             values: list[Any] = [number.item() for number in result]
         loss, self._norm = values
         if not (math.isfinite(loss) and math.isfinite(self._norm)):
             raise self.trainer.divergence(f"loss {loss}, gradient norm {self._norm}", step)
         self._losses.append(loss)
-
-    def _speed_since_report(self) -> float:
-        steps, seconds = self._reported
-        self._reported = self.progress.timed_steps, self.progress.training_seconds
-        return self._speed(self._reported[0] - steps, self._reported[1] - seconds)
 
     def _speed(self, steps: int, seconds: float) -> float:
         """Tokens per second; where only a first step was taken, of that one."""
@@ -271,15 +268,16 @@ class Monitor:
             left = min(left, 60 * trainer.config.minutes - progress.seconds)
         return max(0.0, left)
 
-    def _run(self) -> str:
-        return str(self.trainer.run.path) if self.trainer.run else ""
+
+def _place(trainer: Trainer) -> str:
+    return str(trainer.run.path) if trainer.run else ""
 
 
 SAMPLE_TOKENS = 120
 
 
 class RunRecorder:
-    """Stores events and samples in the run directory; those to be made again are dropped first."""
+    """Stores events and samples in the run directory; drops those after the checkpoint first."""
 
     def __init__(self, trainer: Trainer, tokenizer: Tokenizer):
         self.trainer, self.tokenizer, self.sample = trainer, tokenizer, ""

@@ -1,4 +1,4 @@
-"""The learning rate as a factor of its peak: a pure function of where the training stands.
+"""The learning rate's schedule, and the optimizers: AdamW and Muon on a few packed arrays.
 
 Progress is the share of the budget that is spent, in steps or in seconds, so one rule serves both.
 """
@@ -7,8 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any
+from itertools import accumulate, chain
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -73,7 +72,7 @@ class Muon(optim.Optimizer):
     """W - lr sqrt(max(1, rows / columns)) orthogonal(u), with u = (1 - m) g + m v.
 
     The momentum v is the moving average m v + (1 - m) g, and u is Nesterov's. Its state is that of
-    stacks, not of matrices.
+    the stacks of `packed`, with which it is initialised, not of matrices.
 
     Args:
         learning_rate: lr.
@@ -85,24 +84,13 @@ class Muon(optim.Optimizer):
         self._maybe_schedule("learning_rate", learning_rate)
         self.momentum = momentum
 
-    def init(self, parameters: dict) -> None:
-        """The momentum of all matrices starts at 0."""
-        super().init({str(i): s for i, s in enumerate(self.packed(named_arrays(parameters)))})
-
     def init_single(self, parameter: mx.array, state: dict) -> None:
         """The momentum of a stack of matrices starts at 0."""
         state["v"] = mx.zeros_like(parameter)
 
-    def apply_gradients(self, gradients: dict, parameters: dict) -> dict:
-        """The matrices after one step."""
-        own, packed = named_arrays(parameters), self.packed(named_arrays(gradients))
-        tree: Any = tree_unflatten(list(self.moved(packed, own, mx.array(1.0)).items()))
-        return tree
-
     def packed(self, arrays: Arrays) -> Stacks:
         """Matrices of one shape, or of its transpose, as one stack of wide ones."""
-        stacks = alike(arrays)
-        return [mx.stack([_wide(arrays[name]) for name in names]) for names in stacks]
+        return [mx.stack([_wide(arrays[name]) for name in names]) for names in _by_shape(arrays)]
 
     def moved(self, gradients: Stacks, parameters: Arrays, factor: mx.array) -> Arrays:
         """The matrices after one step.
@@ -120,7 +108,7 @@ class Muon(optim.Optimizer):
         for i, (v, u) in enumerate(parallel_map(self._update, given)):
             self.state[str(i)]["v"] = v
             shares = parallel_map(newton_schulz, u.split(num_shards(len(u))))
-            moved |= zip(alike(parameters)[i], chain.from_iterable(shares), strict=True)
+            moved |= zip(_by_shape(parameters)[i], chain.from_iterable(shares), strict=True)
         return {name: self._moved(moved[name], array) for name, array in parameters.items()}
 
     def _update(self, given: tuple[Stack, Stack, mx.array]) -> tuple[Stack, Stack]:
@@ -136,7 +124,7 @@ class Muon(optim.Optimizer):
         return parameter - (step.T if _is_tall(parameter) else step)
 
 
-def alike(matrices: Arrays) -> list[list[str]]:
+def _by_shape(matrices: Arrays) -> list[list[str]]:
     """The names of matrices, those of one shape or its transpose together."""
     shapes = defaultdict(list)
     for name, matrix in matrices.items():
@@ -174,35 +162,17 @@ class AdamW(optim.AdamW):
 
     It computes every weight by itself, so the numbers are MLX's; what MLX spends on starting
     eighteen operations is spent once, not once for every parameter. Two vectors are computed side
-    by side.
+    by side. Its state is that of the vectors of `packed`, with which it is initialised.
     """
 
-    def init(self, parameters: dict) -> None:
-        """Both moments of all parameters start at 0."""
-        super().init({str(i): v for i, v in enumerate(self.packed(named_arrays(parameters)))})
-
-    def apply_gradients(self, gradients: dict, parameters: dict) -> dict:
-        """The parameters after one step."""
-        named = named_arrays(gradients)
-        everything = named_arrays(parameters)
-        own = {name: everything[name] for name in named}
-        tree: Any = tree_unflatten(list(self.moved(self.packed(named), own, mx.array(1.0)).items()))
-        return tree
-
     def packed(self, arrays: Arrays) -> list[Vector]:
-        """Arrays as few as there can be, with the same numbers."""
-        return [joined(part) for part in halves(arrays)]
+        """The numbers of all arrays as two vectors."""
+        return [joined(part) for part in _halves(arrays)]
 
     def moved(self, gradients: list[Vector], parameters: Arrays, factor: mx.array) -> Arrays:
-        """The parameters after one step.
-
-        Args:
-            gradients: As `packed` gives them.
-            parameters: What they are the gradients of.
-            factor: Multiplies the gradients.
-        """
+        """The parameters after one step; arguments as of `Muon.moved`."""
         self.state["step"] = self.step + 1
-        halved, rates = halves(parameters), self._rates(factor)
+        halved, rates = _halves(parameters), self._rates(factor)
         # The rates are given along because both vectors wait for them.
         given = [
             (gradient, joined(part), self.state[str(i)], rates)
@@ -234,7 +204,7 @@ class AdamW(optim.AdamW):
         return parameter * kept - rate * m / (mx.sqrt(v) + eps), {"m": m, "v": v}
 
 
-def halves(arrays: Arrays) -> list[Arrays]:
+def _halves(arrays: Arrays) -> list[Arrays]:
     """The arrays in order, cut where half of their numbers are passed; one alone stays whole."""
     half, parts = sum(array.size for array in arrays.values()) / 2, ({}, {})
     before = 0
@@ -251,36 +221,22 @@ def joined(arrays: Arrays) -> Vector:
 
 def parted(vector: Vector, like: Arrays) -> Arrays:
     """The inverse of `joined`: arrays of the names and shapes of `like`."""
-    ends = [0]
-    for array in like.values():
-        ends.append(ends[-1] + array.size)
-    parts = mx.split(vector, ends[1:-1])
-    pairs = zip(like.items(), parts, strict=True)
+    *ends, _ = accumulate(array.size for array in like.values())
+    pairs = zip(like.items(), mx.split(vector, ends), strict=True)
     return {name: part.reshape(array.shape) for (name, array), part in pairs}
-
-
-Claims = Callable[[str, mx.array], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parameters that are moved alike.
-
-    Attributes:
-        name: For people.
-        claims: Whether a parameter is to be its own.
-        optimizer: Moves them.
-        peak: Learning rate at the schedule's top.
-        parameters: Their names.
-    """
+    """Parameters that one optimizer moves at one learning rate."""
 
     name: str
-    claims: Claims
+    claims: Callable[[str, mx.array], bool]  # whether a parameter, by name, belongs to it
     optimizer: AdamW | Muon
-    peak: float
-    parameters: tuple[str, ...] = ()
+    peak: float  # learning rate at the schedule's top
+    parameters: tuple[str, ...] = ()  # the names of those that do
 
-    def own(self, arrays: dict[str, mx.array]) -> dict[str, mx.array]:
+    def own(self, arrays: Arrays) -> Arrays:
         """Its own among some arrays named like the parameters."""
         return {name: arrays[name] for name in self.parameters}
 
@@ -302,17 +258,14 @@ class GroupedOptimizer:
             claimed = {n: a for n, a in parameters.items() if group.claims(n, a)}
             parameters = {n: a for n, a in parameters.items() if n not in claimed}
             if claimed:
-                group.optimizer.init(claimed)
+                packed = group.optimizer.packed(claimed)
+                group.optimizer.init({str(i): array for i, array in enumerate(packed)})
                 self.groups.append(replace(group, parameters=tuple(claimed)))
 
     def schedule(self, factor: float) -> None:
         """Set every group's learning rate to its peak times the factor."""
-        for group, rate in zip(self.groups, self.rates(factor), strict=True):
-            group.optimizer.learning_rate = mx.array(rate)
-
-    def rates(self, factor: float) -> list[float]:
-        """Every group's learning rate: its peak times the factor."""
-        return [group.peak * factor for group in self.groups]
+        for group in self.groups:
+            group.optimizer.learning_rate = mx.array(group.peak * factor)
 
     def update(self, model: nn.Module, gradients: dict, longest: float = math.inf) -> mx.array:
         """Move the model's weights by one step, in place.
@@ -327,8 +280,8 @@ class GroupedOptimizer:
         """
         named, parameters = named_arrays(gradients), named_arrays(model.trainable_parameters())
         packed = [group.optimizer.packed(group.own(named)) for group in self.groups]
-        squares = [square for arrays in packed for square in parallel_map(_squares, arrays)]
-        norm = mx.sqrt(mx.stack(squares).sum())
+        squares = [parallel_map(lambda a: mx.square(a).sum(), arrays) for arrays in packed]
+        norm = mx.sqrt(mx.stack([*chain.from_iterable(squares)]).sum())
         factor = mx.minimum(longest / (norm + 1e-6), 1.0)
         moved = {}
         for group, arrays in zip(self.groups, packed, strict=True):
@@ -342,42 +295,26 @@ class GroupedOptimizer:
         return [group.optimizer.state for group in self.groups]
 
 
-def is_matrix(name: str, array: mx.array) -> bool:
-    """Whether a parameter is a matrix, embeddings included."""
-    return array.ndim >= 2
-
-
 def is_hidden_matrix(name: str, array: mx.array) -> bool:
     """Whether a parameter is a matrix inside a block that multiplies: tables are looked up."""
     in_block = name.startswith("trf_blocks.") and name.endswith("weight")
     return array.ndim == 2 and in_block and "table" not in name
 
 
-def is_merged_score(name: str, array: mx.array) -> bool:
-    """Whether a parameter is S."""
-    return name.endswith("att.S.weight")
-
-
-def everything(name: str, array: mx.array) -> bool:
-    """The last group takes what is left."""
-    return True
-
-
 def _groups(config: TrainConfig, n_heads: int) -> list[Group]:
+    """The groups in the order in which they claim parameters; the last takes the rest."""
+
     def adamw(decay: float) -> AdamW:
         return AdamW(config.lr, [config.beta1, config.beta2], weight_decay=decay)
 
-    decay = config.weight_decay
-    merged_peak = config.lr * (config.merged_lr or 1 / n_heads)
+    lr, decay = config.lr, config.weight_decay
+    merged_peak = lr * (config.merged_lr or 1 / n_heads)
+    rest_decay = decay if config.decay == "all" else 0.0
     groups = [
-        Group("merged", is_merged_score, adamw(decay), merged_peak),
-        Group("matrices", is_matrix, adamw(decay), config.lr),
-        Group("rest", everything, adamw(decay if config.decay == "all" else 0.0), config.lr),
+        Group("merged", lambda name, _: name.endswith("att.S.weight"), adamw(decay), merged_peak),
+        Group("matrices", lambda _, array: array.ndim >= 2, adamw(decay), lr),
+        Group("rest", lambda *_: True, adamw(rest_decay), lr),
     ]
     if config.optimizer == "muon":
         groups.insert(0, Group("hidden", is_hidden_matrix, Muon(config.muon_lr), config.muon_lr))
     return groups
-
-
-def _squares(array: mx.array) -> mx.array:
-    return mx.square(array).sum()

@@ -1,8 +1,7 @@
 """Several seeds of one form, trained side by side in one process.
 
-Their steps are one mapped computation (`Together`) or taken one after the other (`in_turn`). It is
-built on `Trainer`, `TrainStep` and the loop's `between_steps` from outside; these know nothing of
-it.
+Their steps are one mapped computation (`Vmapped`) or taken one after the other (`sequential`). This
+is built on `Trainer`, `TrainStep` and the loop's `between_steps`, which do not know of replicas.
 """
 
 import math
@@ -21,11 +20,9 @@ from mlx_attn.attention.attention import explicit_attention
 from mlx_attn.cpu import single_stream
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.training import checkpoint
-from mlx_attn.training.checkpoint import get_state, set_state
+from mlx_attn.training.checkpoint import get_state, nested, set_state
 from mlx_attn.training.config import Settings
-from mlx_attn.training.evaluation import Evaluation
-from mlx_attn.training.events import Event, Failed, Tracked
+from mlx_attn.training.events import Event, Failed
 from mlx_attn.training.loop import Monitor, between_steps, never
 from mlx_attn.training.step import TrainStep, compiled
 from mlx_attn.training.trainer import Diverged, Trainer, translate_mlx_errors
@@ -40,30 +37,12 @@ PerReplica = Float[mx.array, " N"]
 class Replica(Trainer):
     """A training beside others in one process.
 
-    While steps are taken together, `stacked` gets this replica's state out of those of all; it is
-    copied here before the model is evaluated, tracked or saved.
+    While steps are taken together, `stacked` gets this replica's state out of those of all.
     """
 
     stacked: Callable[[], State] | None = None
 
-    def evaluate(self) -> tuple[Evaluation, bool]:  # noqa: D102
-        self.settle()
-        return super().evaluate()
-
-    def track(self) -> Tracked:  # noqa: D102
-        self.settle()
-        return super().track()
-
-    def save(self) -> None:  # noqa: D102
-        self.settle()
-        super().save()
-
-    def state(self) -> State:
-        """All that its steps change, as it is now."""
-        self.settle()
-        return get_state(self.model, self.optimizer)
-
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Bring weights and optimizer up to date."""
         if self.stacked:
             set_state(self.stacked(), self.model, self.optimizer)
@@ -153,7 +132,7 @@ class ReplicaStep:
         """Take the learning rates of the replicas' optimizers, given by their states."""
         for group, states in enumerate(zip(*optimizers, strict=True)):
             rates = mx.stack([state["learning_rate"] for state in states])
-            self.stack[f"{checkpoint.OPTIMIZER}{group}.learning_rate"] = rates
+            self.stack[f"optimizer.{group}.learning_rate"] = rates
 
     def share(self, place: int) -> State:
         """The state of the replica at this place."""
@@ -163,9 +142,8 @@ class ReplicaStep:
         """The mean loss of every replica on its own windows, and the gradients, stacked."""
         batch = self.objective.gather(fetched)  # of windows [N * B, T + 1]
         batch = tree_map(lambda array: array.reshape(self.n, -1, *array.shape[1:]), batch)
-        weights = checkpoint.nested(checkpoint.strip_prefix(checkpoint.MODEL, self.stack))
         with self._borrowed():
-            (_, losses), gradients = self._loss_and_grad(weights, batch)
+            (_, losses), gradients = self._loss_and_grad(nested(self.stack)["model"], batch)
         return losses, gradients
 
     def _sum_of_losses(self, weights: dict, batch: Any) -> tuple[mx.array, PerReplica]:
@@ -217,13 +195,13 @@ Launched = list[tuple[mx.array, mx.array]]
 Launch = Callable[[Sequence[Replica]], Launched]
 
 
-def in_turn(replicas: Sequence[Replica]) -> Launched:
+def sequential(replicas: Sequence[Replica]) -> Launched:
     """One step of each, one after the other: the same bits as separate trainings."""
     return [replica.launch_step() for replica in replicas]
 
 
-class Together:
-    """One step of all as one computation; the losses are those of `in_turn` to rounding.
+class Vmapped:
+    """One step of all as one computation; the losses are those of `sequential` to rounding.
 
     The replicas are stacked anew when they are others than at the call before.
     """
@@ -236,7 +214,7 @@ class Together:
         """Launch the next step of these, which are at the same one."""
         step = self._step_of(replicas)
         for replica in replicas:
-            replica.optimizer.schedule(replica.factor)
+            replica.optimizer.schedule(replica.factor())
         step.schedule([replica.optimizer.state for replica in replicas])
         results = step(mx.stack([replica.starts() for replica in replicas]))
         pairs = [(results[0][i], results[1][i]) for i in range(len(replicas))]
@@ -248,7 +226,7 @@ class Together:
     def _step_of(self, replicas: Sequence[Replica]) -> ReplicaStep:
         if self._step is None or self._replicas != list(replicas):
             for replica in self._replicas:
-                replica.settle()
+                replica.sync()
                 replica.stacked = None
             self._replicas = list(replicas)
             states = [get_state(replica.model, replica.optimizer) for replica in replicas]
@@ -272,7 +250,7 @@ def step_times(
     models are made.
     """
     kinds: list[tuple[Launch, list[Replica]]] = [
-        (launch, replicas_of(settings, corpus)) for launch in (in_turn, Together())
+        (launch, replicas_of(settings, corpus)) for launch in (sequential, Vmapped())
     ]
     times = [[_timed(*kind) for kind in kinds] for _ in range(rounds + 1)]
     apart, together = (min(column) for column in zip(*times[1:], strict=True))
@@ -282,10 +260,10 @@ def step_times(
 def step_seconds(settings: Settings, corpus: Corpus, rounds: int = ROUNDS) -> float:
     """Seconds of one step of one training alone; see `step_times`."""
     group = replicas_of([settings], corpus)
-    return min([_timed(in_turn, group) for _ in range(rounds + 1)][1:])
+    return min([_timed(sequential, group) for _ in range(rounds + 1)][1:])
 
 
-def pays_off(settings: Sequence[Settings], corpus: Corpus) -> bool:
+def is_faster(settings: Sequence[Settings], corpus: Corpus) -> bool:
     """Whether training these together is faster by a fifth or more; see `step_times`."""
     if len(settings) == 1:
         return False
@@ -307,7 +285,7 @@ def train_replicas(
 
     Args:
         replicas: Their run directories are kept up to date.
-        launch: Takes a step of each: `Together()` or `in_turn`.
+        launch: Takes a step of each: `Vmapped()` or `sequential`.
         should_stop: Asked before every step; when it says so, all are saved and end.
     """
     mx.reset_peak_memory()

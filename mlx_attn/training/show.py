@@ -151,30 +151,24 @@ class SeedMean:
 
     def __init__(self, seeds: Sequence[int]):
         self._last_step: dict[int, float] = dict.fromkeys(seeds, math.inf)
-        self._stepped: list[Stepped] = []
-        self._evaluated: list[Evaluated] = []
+        self._waiting: dict[type[Event], list[Any]] = {Stepped: [], Evaluated: []}
 
     def add(self, seed: int, event: Event) -> tuple[Event | None, float | None]:
         """The event to show, and the standard deviation of its loss between the seeds.
 
         None until the events of all seeds that get as far as this step are there.
         """
-        match event:
-            case Stepped():
-                self._stepped = [e for e in self._stepped if e.step == event.step] + [event]
-                return mean_stepped(self._stepped) if self._all(self._stepped) else (None, None)
-            case Evaluated():
-                self._evaluated = [e for e in self._evaluated if e.step == event.step] + [event]
-                done = self._all(self._evaluated)
-                return mean_evaluated(self._evaluated) if done else (None, None)
-            case Failed():
-                self._last_step[seed] = event.step - 1
-            case Ended():
-                self._last_step[seed] = event.steps
+        if isinstance(event, Stepped | Evaluated):
+            same = [e for e in self._waiting[type(event)] if e.step == event.step] + [event]
+            self._waiting[type(event)] = same
+            if len(same) < sum(last >= event.step for last in self._last_step.values()):
+                return None, None
+            return mean_stepped(same) if isinstance(event, Stepped) else mean_evaluated(same)
+        if isinstance(event, Failed):
+            self._last_step[seed] = event.step - 1
+        elif isinstance(event, Ended):
+            self._last_step[seed] = event.steps
         return event, None
-
-    def _all(self, events: Sequence[Stepped | Evaluated]) -> bool:
-        return len(events) == sum(last >= events[-1].step for last in self._last_step.values())
 
 
 def mean_stepped(events: Sequence[Stepped]) -> tuple[Stepped, float]:
@@ -212,7 +206,7 @@ def deviation(numbers: Sequence[float]) -> float:
 def step_line(
     event: Stepped, val_loss: str = "", width: int = 200, spread: float | None = None
 ) -> str:
-    """Where the training stands, in one line that leaves out what does not fit."""
+    """Where the training stands, in one line, with fewer figures where they do not fit."""
     plus_minus = "" if spread is None else f" ± {spread:.3f}"
     parts = {
         "step": f"step {event.step}" + (f"/{event.steps}" if event.steps else ""),
@@ -348,7 +342,7 @@ def what_is_saved(trainers: Sequence[Trainer]) -> str:
     if not run or len(steps) < len(trainers):
         return f"stopped; {'nothing' if len(trainers) == 1 else 'not every replica'} was saved"
     path = run.path if len(trainers) == 1 else run.path.parent
-    return f"saved at step {min(steps)}; go on with:  mlx-attn train --resume {path}"
+    return f"saved at step {min(steps)}; to resume:  mlx-attn train --resume {path}"
 
 
 def plan_rows(
@@ -374,22 +368,20 @@ def plan_rows(
         f"{corpus.tokenizer.vocab_size}",
         "training": _recipe(trainers[0]),
     }
-    gradients = "gradient"
     if len(trainers) > 1:
         seeds = ", ".join(str(trainer.config.seed) for trainer in trainers)
         how = {True: "together, as one step", False: "in turn, step by step", None: "at once"}
         rows["seeds"] = f"{seeds}: {how[together]}"
-        gradients = "gradients"
     states = memory(len(trainers) * _state_bytes(cost))
-    rows["memory"] = f"{states} for weights, {gradients} and optimizer"
+    rows["memory"] = f"{states} for weights, gradients and optimizer"
     return list(rows.items())
 
 
 def plan_facts(trainers: Sequence[Trainer], corpus: Corpus) -> dict[str, Any]:
     """The plan for a program."""
-    trainer = trainers[0]
-    cost = model_cost(trainer.model.config)
-    facts: dict[str, Any] = {
+    trainer, cost = trainers[0], model_cost(trainers[0].model.config)
+    seeds = [trainer.config.seed for trainer in trainers]
+    return {
         "event": "plan",
         "variant": trainer.settings.variant,
         "params": cost.parameters,
@@ -401,9 +393,8 @@ def plan_facts(trainers: Sequence[Trainer], corpus: Corpus) -> dict[str, Any]:
         "validation_tokens": len(corpus.val.tokens),
         "vocab_size": corpus.tokenizer.vocab_size,
         "memory": len(trainers) * _state_bytes(cost),
+        **({"seeds": seeds} if len(trainers) > 1 else {}),
     }
-    seeds = {"seeds": [trainer.config.seed for trainer in trainers]}
-    return facts | (seeds if len(trainers) > 1 else {})
 
 
 def _state_bytes(cost: ModelCost) -> int:

@@ -1,7 +1,7 @@
-"""What a training may ask of this machine's memory, settled before anything is allocated.
+"""One training: its model, optimizer, text and run; and the memory that it may ask for.
 
-A process that asks for too much is killed without a word; a lower bound of what a training needs
-finds the settings with a zero too many.
+A process that asks for too much memory is killed without a word. A lower bound of what a training
+needs, checked before anything is allocated, finds the settings with a zero too many.
 """
 
 import math
@@ -21,7 +21,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import Run
 from mlx_attn.text.corpus import Corpus, Split
-from mlx_attn.training.batches import EpochWindows, RandomWindows, WindowOrder, objective_for
+from mlx_attn.training.batches import BatchSampler, EpochWindows, RandomWindows, objective_for
 from mlx_attn.training.checkpoint import (
     Progress,
     load_checkpoint,
@@ -60,11 +60,7 @@ def machine_memory() -> int:
 
 
 def check_memory(model: GPTConfig, batch_size: int) -> None:
-    """Refuse what cannot fit.
-
-    Raises:
-        ConfigError: The training needs more memory than there is.
-    """
+    """Raise a `ConfigError` where the training needs more memory than there is."""
     needed, there = least_memory(model, batch_size), machine_memory()
     if needed > there:
         raise ConfigError(
@@ -103,11 +99,7 @@ ADVICE: dict[tuple[str, ...], str] = {
 
 @contextmanager
 def translate_mlx_errors() -> Iterator[None]:
-    """Turn a failure of MLX that we know into an error with advice; others pass.
-
-    Raises:
-        RunError: MLX failed in a way that is known.
-    """
+    """Raise a known failure of MLX as a `RunError` with advice; others pass."""
     try:
         yield
     except RuntimeError as error:
@@ -153,12 +145,12 @@ class Trainer:
         model_config = settings.model_config(corpus.tokenizer.vocab_size)
         T = model_config.context_length
         self.text = [corpus.digest, len(corpus.train.tokens), len(corpus.val.tokens)]
-        self.order = _window_order(corpus, T, self.config)
+        self.sampler = _batch_sampler(corpus, T, self.config)
         self.evaluator = Evaluator(corpus.val, T, ranks)
-        self.steps = _bound_in_steps(self.config, self.order)
-        self.tokens_per_step = self.order.batch_size * self.config.accumulate * T
-        ranks.check_divides(self.order.batch_size)
-        check_memory(model_config, self.order.batch_size // ranks.size)
+        self.steps = _bound_in_steps(self.config, self.sampler)
+        self.tokens_per_step = self.sampler.batch_size * self.config.accumulate * T
+        ranks.check_divides(self.sampler.batch_size)
+        check_memory(model_config, self.sampler.batch_size // ranks.size)
         keep_buffers()
         mx.random.seed(self.config.random_seed)
         self.model = GPT(model_config)
@@ -172,15 +164,15 @@ class Trainer:
     def start_from(self, source: GPT) -> None:
         """Start with the weights of a model of the same form, and track the drift from it.
 
-        To be called before the first step. The random numbers of the training start afresh, so that
-        what was drawn to make the source is nothing to it.
+        To be called before the first step. The training's random numbers start afresh, whatever was
+        drawn to make the source.
         """
         self.model.load_weights(list(named_arrays(source).items()))
         self.tracker.start = source
         mx.random.seed(self.config.random_seed)
 
     def resume(self, run: Run) -> None:
-        """Go on from a run's checkpoint; to be called before the first step.
+        """Resume from a run's checkpoint; to be called before the first step.
 
         Raises:
             RunError: The checkpoint is missing, damaged, or of another configuration.
@@ -206,10 +198,10 @@ class Trainer:
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start one step: its loss and gradient norm, on their way to being computed."""
         # A schedule by the clock goes by rank 0's.
-        factor = self.ranks.first(self.factor) if self.config.minutes else self.factor
-        self.optimizer.schedule(factor)
+        factor = self.factor()
+        self.optimizer.schedule(self.ranks.first(factor) if self.config.minutes else factor)
         self.ranks.vary_randomness(self.config.seed, self.progress.step)
-        with self.ranks.waiting():
+        with self.ranks.with_timeout():
             result = self.step(self.starts())
             mx.async_eval(*result, *self.step.state)
         self.progress.step += 1
@@ -219,13 +211,20 @@ class Trainer:
         """Where this rank's windows of the next step start, one micro-batch's after another's."""
         seed, parts = self.config.seed, self.config.accumulate
         first = self.progress.step * parts
-        batches = [self.order.starts(seed, first + i) for i in range(parts)]
+        batches = [self.sampler.starts(seed, first + i) for i in range(parts)]
         return mx.concatenate([self.ranks.part(batch) for batch in batches])
 
-    @property
-    def factor(self) -> float:
-        """What the peak learning rates are multiplied by at the next step."""
-        return self._factor(self.progress.step)
+    def factor(self, step: int | None = None) -> float:
+        """What the peak learning rates are multiplied by, after so many steps or those done."""
+        done = self.progress.step if step is None else step
+        return learning_rate_factor(self.config, done, self.steps, self.progress.seconds)
+
+    def learning_rate(self, step: int) -> float:
+        """AdamW's learning rate at a step, counted from 1."""
+        return self.config.lr * self.factor(max(0, step - 1))
+
+    def sync(self) -> None:
+        """Called before the weights are read; for trainings whose steps are taken elsewhere."""
 
     def evaluate(self) -> tuple[Evaluation, bool]:
         """Validate; keep the weights if they are the best so far, and say whether they are.
@@ -233,6 +232,7 @@ class Trainer:
         Raises:
             RunError: The loss is not finite, or the weights cannot be written.
         """
+        self.sync()
         result = self.evaluator(self.model)
         if not math.isfinite(result.val_loss):
             raise self.divergence(f"validation loss {result.val_loss}", self.progress.step)
@@ -247,6 +247,7 @@ class Trainer:
         Raises:
             RunError: The weights cannot be written.
         """
+        self.sync()
         if self.run and self.tracker.start:
             save_snapshot(self.run, self.model, self.progress.step)
         return self.tracker(self.progress.step)
@@ -259,6 +260,7 @@ class Trainer:
         """
         if self.saved_step == self.progress.step:
             return
+        self.sync()
         if self.run:
             if not all(mx.isfinite(array).all() for array in named_arrays(self.model).values()):
                 raise self.divergence("a weight is not finite", self.progress.step)
@@ -267,15 +269,10 @@ class Trainer:
             save_checkpoint(self.run.checkpoint, self.model, self.optimizer, self.progress)
         self.saved_step = self.progress.step
 
-    @property
-    def learning_rate(self) -> float:
-        """AdamW's learning rate at the latest step."""
-        return self._learning_rate(self.progress.step)
-
     def divergence(self, what: str, step: int) -> Diverged:
-        """What to say when a loss is not finite."""
+        """The error of a number that is not finite."""
         return Diverged(
-            f"{what} at step {step}, learning rate {self._learning_rate(step):.3g}: "
+            f"{what} at step {step}, learning rate {self.learning_rate(step):.3g}: "
             f"try a smaller --lr, or --clip 1; {self.last_checkpoint()}"
         )
 
@@ -286,14 +283,8 @@ class Trainer:
         place = self.run.checkpoint if self.run else "kept by rank 0"
         return f"the last good checkpoint, of step {self.saved_step}, is {place}"
 
-    def _learning_rate(self, step: int) -> float:
-        return self.config.lr * self._factor(max(0, step - 1))
 
-    def _factor(self, step: int) -> float:
-        return learning_rate_factor(self.config, step, self.steps, self.progress.seconds)
-
-
-def _window_order(corpus: Corpus, context_length: int, config: TrainConfig) -> WindowOrder:
+def _batch_sampler(corpus: Corpus, context_length: int, config: TrainConfig) -> BatchSampler:
     n_tokens = len(corpus.train.tokens)
     if config.windows == "epochs":
         return EpochWindows(n_tokens, context_length, config.batch_size)
@@ -304,8 +295,8 @@ def _window_order(corpus: Corpus, context_length: int, config: TrainConfig) -> W
 def document_places(split: Split, context_length: int) -> np.ndarray | None:
     """Where documents start, if every document fits into a window; None otherwise.
 
-    A window that starts with its document shows all that the rest of it refers to. Where documents
-    are longer than a window, starting only there would never show their later parts.
+    A window that starts with its document shows all that the rest of it refers to; but starting
+    there only would never show the end of a document that is longer than a window.
 
     Raises:
         ConfigError: Documents of a task do not fit, so that what they ask could not be known.
@@ -324,7 +315,7 @@ def document_places(split: Split, context_length: int) -> np.ndarray | None:
     return None
 
 
-def _bound_in_steps(config: TrainConfig, order: WindowOrder) -> int:
+def _bound_in_steps(config: TrainConfig, order: BatchSampler) -> int:
     """The bound in steps that steps and epochs make together; 0 where there is none."""
     by_epochs = math.ceil(config.epochs * order.steps_per_epoch / config.accumulate)
     return min((bound for bound in (config.steps, by_epochs) if bound), default=0)

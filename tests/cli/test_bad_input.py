@@ -192,7 +192,7 @@ def test_what_is_no_run_cannot_be_resumed(train, where):
 
 def test_a_run_without_a_checkpoint_cannot_be_resumed(train, run):
     (run / "checkpoint" / "last.safetensors").unlink()
-    assert "has no checkpoint: there is nothing to go on from" in refused(resumed(train), 1)
+    assert "has no checkpoint: there is nothing to resume from" in refused(resumed(train), 1)
 
 
 def test_a_corrupted_checkpoint(train, run):
@@ -237,7 +237,7 @@ def test_a_config_with_a_wrong_value(train, run):
 )
 def test_a_resumed_run_stays_where_it_is(train, run, flags):
     line = refused(train("--resume", "tiny-standard", *flags), 2)
-    assert "--resume goes on in place" in line
+    assert "--resume continues a run in place" in line
 
 
 def test_a_run_of_stdin_asks_for_its_text_at_a_terminal(train, workshop, monkeypatch):

@@ -89,7 +89,7 @@ def test_a_signal_saves_tells_how_to_go_on_and_exits_with_130(python, tiny_flags
     code, out, messages = ended(process)
     assert (code, out) == (130, "")
     assert "finishing this step; Ctrl-C again quits at once" in messages
-    command = messages[-1].partition("go on with:  mlx-attn ")[2]
+    command = messages[-1].partition("to resume:  mlx-attn ")[2]
     assert command == "train --resume runs/nano-standard"
     step = open_run(workshop / "runs" / "nano-standard").metrics()[-1]["steps"]
     assert messages[-1].startswith(f"saved at step {step};")
@@ -131,7 +131,7 @@ def test_ctrl_c_saves_every_replica_at_the_same_step(python, tiny_flags, worksho
     steps = {run.metrics()[-1]["steps"] for run in runs}
     assert code == 130
     assert messages[-1] == (
-        f"saved at step {steps.pop()}; go on with:  mlx-attn train --resume runs/nano-standard"
+        f"saved at step {steps.pop()}; to resume:  mlx-attn train --resume runs/nano-standard"
     )
     assert not steps
     assert all(run.checkpoint.exists() for run in runs)

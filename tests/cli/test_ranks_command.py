@@ -96,7 +96,7 @@ def test_ctrl_c_on_any_rank_saves_and_ends_both_in_order(two, tiny_flags, worksh
     assert (code, other_code, silence) == (130, 130, [])
     step = open_run(workshop / RUN).metrics()[-1]["steps"]
     assert without_steps(messages) == [
-        f"saved at step {step}; go on with:  mlx-attn train --resume {RUN}"
+        f"saved at step {step}; to resume:  mlx-attn train --resume {RUN}"
     ]
 
 

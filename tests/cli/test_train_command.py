@@ -80,7 +80,7 @@ def test_a_run_is_replaced_only_when_told(train):
     train("--out", "mine")
     refused = train("--out", "mine", "--seed", "5")
     assert (refused.exit_code, settings("mine")["training"]["seed"]) == (1, 0)
-    assert "mine exists: --resume mine goes on with it, --overwrite" in refused.stderr
+    assert "mine exists: --resume mine continues it, --overwrite" in refused.stderr
     assert train("--out", "mine", "--seed", "5", "--overwrite").exit_code == 0
     assert settings("mine")["training"]["seed"] == 5
 

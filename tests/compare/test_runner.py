@@ -133,11 +133,11 @@ def trial(monkeypatch):
     found = {"faster": True, "trials": 0}
     monkeypatch.setattr(runner_module, "on_gpu", lambda: True)
 
-    def pays_off(settings, corpus):
+    def is_faster(settings, corpus):
         found["trials"] += 1
         return found["faster"]
 
-    monkeypatch.setattr(replicas, "pays_off", pays_off)
+    monkeypatch.setattr(replicas, "is_faster", is_faster)
     return found
 
 

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.corpus import Split
-from mlx_attn.training.batches import EpochWindows, RandomWindows, WindowOrder
+from mlx_attn.training.batches import BatchSampler, EpochWindows, RandomWindows
 from mlx_attn.training.trainer import document_places
 
 ORDERS = [RandomWindows(1000, 16, 4), EpochWindows(1000, 16, 4)]
 
 
-def starts(order: WindowOrder, seed: int, step: int) -> list[int]:
+def starts(order: BatchSampler, seed: int, step: int) -> list[int]:
     return np.array(order.starts(seed, step)).tolist()
 
 

@@ -78,7 +78,7 @@ def test_the_end_tells_the_best_validation(trainer):
 
 def test_epochs_bound_the_steps(trainer):
     made = trainer(epochs=2.0, windows="epochs", batch_size=8)
-    assert made.steps == 2 * made.order.steps_per_epoch
+    assert made.steps == 2 * made.sampler.steps_per_epoch
     assert end_of(train(made)).steps == made.steps
 
 
@@ -186,7 +186,7 @@ def test_a_loss_that_is_no_number_ends_it_with_step_rate_and_checkpoint(trainer,
     made.model.tok_emb.weight = mx.full(made.model.tok_emb.weight.shape, math.nan)
     message = diverges(made)
     assert "loss nan" in message
-    assert f"at step 5, learning rate {made._learning_rate(5):.3g}" in message
+    assert f"at step 5, learning rate {made.learning_rate(5):.3g}" in message
     assert f"the last good checkpoint, of step 4, is {made.run.checkpoint}" in message
 
 

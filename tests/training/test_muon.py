@@ -25,11 +25,19 @@ def tree(seed: int) -> dict:
 
 
 def trained(optimizer: optim.Optimizer, steps: int = 4) -> dict[str, np.ndarray]:
-    parameters = tree(0)
-    optimizer.init(parameters)
+    parameters = named_arrays(tree(0))
+    if isinstance(optimizer, Muon | AdamW):
+        optimizer.init({str(i): a for i, a in enumerate(optimizer.packed(parameters))})
+    else:
+        optimizer.init(parameters)
     for step in range(steps):
-        parameters = optimizer.apply_gradients(tree(step + 1), parameters)
-    return {name: np.array(array) for name, array in named_arrays(parameters).items()}
+        gradients = named_arrays(tree(step + 1))
+        if isinstance(optimizer, Muon | AdamW):
+            packed = optimizer.packed(gradients)
+            parameters = optimizer.moved(packed, parameters, mx.array(1.0))
+        else:
+            parameters = optimizer.apply_gradients(gradients, parameters)
+    return {name: np.array(array) for name, array in parameters.items()}
 
 
 MUON = (lambda: Muon(0.1), lambda: optim.Muon(0.1, weight_decay=0.0))

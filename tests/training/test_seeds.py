@@ -8,7 +8,7 @@ def first_weights(trainer):
 
 
 def first_batch(trainer):
-    return trainer.order.starts(trainer.config.seed, 0).tolist()
+    return trainer.sampler.starts(trainer.config.seed, 0).tolist()
 
 
 def test_the_weights_have_a_seed_of_their_own_where_one_is_given(trainer):

@@ -25,7 +25,7 @@ def test_the_loss_falls(trainer, optimizer):
 
 def test_the_first_loss_is_that_of_the_windows_under_the_starting_weights(trainer, corpus):
     made = trainer()
-    starts = made.order.starts(0, 0)
+    starts = made.sampler.starts(0, 0)
     windows = mx.array(corpus.train.tokens)[starts[:, None] + mx.arange(13)]
     logits = made.model(windows[:, :-1])
     expected = nn.losses.cross_entropy(logits, windows[:, 1:].astype(mx.int32), reduction="mean")

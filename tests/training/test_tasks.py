@@ -32,7 +32,7 @@ def trainer(corpus: Corpus, **settings) -> Trainer:
 
 def test_the_loss_is_the_mean_over_scored_tokens(corpus):
     made = trainer(corpus)
-    starts = made.order.starts(0, 0)
+    starts = made.sampler.starts(0, 0)
     places = np.array(starts)[:, None] + np.arange(66)
     losses = window_losses(made.model, mx.array(corpus.train.tokens[places]))
     assert corpus.train.scored is not None
@@ -50,7 +50,7 @@ def test_however_a_step_is_taken_its_loss_is_the_same(corpus, settings):
 
 
 def test_windows_of_a_task_start_with_its_documents(corpus):
-    starts = trainer(corpus).order.starts(0, 0)
+    starts = trainer(corpus).sampler.starts(0, 0)
     assert set((np.array(starts) % 65).tolist()) == {0}
 
 

@@ -51,7 +51,7 @@ def test_an_interruption_tells_how_to_go_on(learner, letters, display, stderr, c
     reason = follow(trainer, letters.tokenizer, display, lambda: trainer.progress.step == 2)
     assert reason == "interrupted"
     last = stderr.getvalue().splitlines()[-1]
-    assert last == f"saved at step 2; go on with:  mlx-attn train --resume {trainer.run.path}"
+    assert last == f"saved at step 2; to resume:  mlx-attn train --resume {trainer.run.path}"
     assert capsys.readouterr().out == ""
 
 
