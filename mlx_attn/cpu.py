@@ -1,6 +1,6 @@
 """What a Linux processor needs to be fast.
 
-Streams, exponentials as powers, and attention with a gradient of its own.
+Streams, exponentials as powers, and attention with a custom gradient.
 """
 
 import math
@@ -30,12 +30,12 @@ def cores() -> int:
 
 
 def num_shards(pieces: int) -> int:
-    """Into how many equal shares to divide so many pieces: at most one per core."""
+    """The largest number of equal shares of `pieces`, at most one per core."""
     return max(n for n in range(1, max(1, min(cores(), pieces)) + 1) if pieces % n == 0)
 
 
 def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
-    """The function of each part, each on a stream of its own, on their way to being computed.
+    """Map a function over parts, each on its own stream; the results are being computed.
 
     Parts and results are arrays, or trees of arrays.
 
@@ -218,7 +218,7 @@ def attention_cpu(
     """The weighted sum of values, in the input's type.
 
     Args:
-        q: Queries; so many heads in a row share a key or value head that there are enough of them.
+        q: Queries; with fewer key or value heads, consecutive query heads share one.
         k: Keys.
         v: Values.
         mask: Added to the scores and broadcast over the batch (and heads); has no gradient.

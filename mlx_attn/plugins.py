@@ -215,7 +215,7 @@ def _missing(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
 
 
 def load_recorded(records: Iterable[Mapping[str, Any]]) -> None:
-    """Load files that this command was given, in another process of its own."""
+    """Load the files that a command was given, in one of its worker processes."""
     for old in records:
         (plugin,) = load_plugins([old["path"]])
         if plugin.sha256 != old["sha256"]:

@@ -97,9 +97,9 @@ COMMANDS: dict[str, str] = {
     "convert": "Write a trained model in another form of attention, and measure the error.",
     "probe": "Show what each head looks at, and what its matrices are like.",
     "compare": "Say which form of attention is better, with error bars.",
-    "claims": "Put what others say of attention to the test.",
+    "claims": "Test published claims about attention.",
     "report": "Show what a comparison found: a page, Markdown, figures.",
-    "bench": "Measure speed, memory, and where the time goes.",
+    "bench": "Measure the speed and memory of every variant.",
     "data": "Show, fetch and generate the texts to train on.",
     "info": "Show the machine, the versions and what is fast here.",
 }

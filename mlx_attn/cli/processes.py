@@ -59,7 +59,7 @@ def prefix_errors(ranks: "Distributed") -> Iterator[None]:
 def _filter_stderr(pattern: str) -> None:
     """Drop such lines from what MLX itself writes to stderr; our own lines go there directly."""
     with suppress(FileNotFoundError), os.fdopen(os.dup(2), "wb") as stderr:
-        # In a group of its own it hears no Ctrl-C and outlives us, so that no line is lost.
+        # In its own process group it gets no Ctrl-C and outlives us, so that no line is lost.
         process = subprocess.Popen(
             ["grep", "--line-buffered", "-v", pattern],
             stdin=subprocess.PIPE,

@@ -76,7 +76,7 @@ Examples:
 @takes_plugins
 @click.command(epilog=_EXAMPLES)
 @run_argument
-@_option("--prompt", "-p", default="", metavar="TEXT", help="Text to go on from; - reads stdin.")
+@_option("--prompt", "-p", default="", metavar="TEXT", help="Text to continue; - reads stdin.")
 @sampling_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 @click.pass_context

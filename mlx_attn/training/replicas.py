@@ -147,7 +147,7 @@ class ReplicaStep:
         return losses, gradients
 
     def _sum_of_losses(self, weights: dict, batch: Any) -> tuple[mx.array, PerReplica]:
-        """The sum, whose gradient by a replica's weights is that of its own loss."""
+        """The sum, whose gradient by the weights of a replica is that of the replica's loss."""
 
         def loss(weights: dict, batch: Any) -> mx.array:
             self.model.update(weights)

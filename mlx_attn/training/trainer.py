@@ -215,7 +215,7 @@ class Trainer:
         return mx.concatenate([self.ranks.part(batch) for batch in batches])
 
     def factor(self, step: int | None = None) -> float:
-        """What the peak learning rates are multiplied by, after so many steps or those done."""
+        """The factor of the peak learning rates after `step` steps; by default after those done."""
         done = self.progress.step if step is None else step
         return learning_rate_factor(self.config, done, self.steps, self.progress.seconds)
 
