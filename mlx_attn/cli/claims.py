@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.main import INTERRUPTED
-from mlx_attn.cli.options import check_environment
+from mlx_attn.cli.options import TRIAL_OPTIONS, check_environment
 from mlx_attn.cli.processes import connect, prefix_errors
 
 if TYPE_CHECKING:
@@ -70,14 +70,6 @@ def list_claims(as_json: bool = False) -> None:
     metavar="DIR",
     help="Where trainings, findings and reports go.",
 )
-@click.option("--jobs", type=click.IntRange(0), default=0, metavar="N", help="Trainings at once.")
-@click.option(
-    "--together",
-    type=click.Choice(("auto", "on", "off")),
-    default="auto",
-    show_default=True,
-    help="Trainings that differ in seed and rate as one mapped step, as in `compare`.",
-)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a claim.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 def run(names: tuple[str, ...], every: bool, seeds: int, steps: int | None, **running: Any) -> None:
@@ -98,6 +90,9 @@ def run(names: tuple[str, ...], every: bool, seeds: int, steps: int | None, **ru
         _test(claims, ranks, seeds, {"steps": steps} if steps else {}, **running)
         # mlx.launch ends all ranks when the first one exits: wait until the last finding is kept.
         ranks.barrier()
+
+
+run.params += TRIAL_OPTIONS
 
 
 def _test(

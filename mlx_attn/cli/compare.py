@@ -13,7 +13,13 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.cli.main import INTERRUPTED
-from mlx_attn.cli.options import TRAIN_OPTIONS, SectionedCommand, check_environment, grouped
+from mlx_attn.cli.options import (
+    TRAIN_OPTIONS,
+    TRIAL_OPTIONS,
+    SectionedCommand,
+    check_environment,
+    grouped,
+)
 from mlx_attn.cli.processes import connect, prefix_errors
 
 if TYPE_CHECKING:
@@ -85,20 +91,7 @@ _OWN_OPTIONS: list[click.Option] = [
         metavar="DIR",
         help="directory of the trainings and the report (default: in runs/)",
     ),
-    _run(
-        "--jobs",
-        type=click.IntRange(0),
-        default=0,
-        metavar="N",
-        help="trainings at once (0: one for every core, one on a GPU)",
-    ),
-    _run(
-        "--together",
-        type=click.Choice(("auto", "on", "off")),
-        default="auto",
-        help="trainings that differ in seed and rate as one mapped step: on, off, or on a GPU what "
-        "a short trial finds faster",
-    ),
+    *TRIAL_OPTIONS,
     _run("--json", "as_json", is_flag=True, help="the result as one JSON object"),
 ]
 

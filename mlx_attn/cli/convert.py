@@ -1,14 +1,14 @@
-"""`mlx-attn convert`: a trained model in another form of attention, and the error of that."""
+"""`mlx-attn convert`: a trained model in another form of attention, and the error it makes."""
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from mlx_attn.cli.options import takes_plugins
+from mlx_attn.cli.options import Named, takes_plugins
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:
@@ -39,18 +39,10 @@ class _Ranks(click.ParamType):
         return tuple(ranks)
 
 
-class _Form(click.ParamType):
-    """A conversion by name; the library checks it and suggests the nearest."""
+def _forms() -> Iterable[str]:
+    from mlx_attn.convert.table import CONVERSIONS
 
-    name = "form"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """The names that begin like that."""
-        from mlx_attn.convert.table import CONVERSIONS
-
-        return [CompletionItem(name) for name in CONVERSIONS if name.startswith(incomplete)]
+    return CONVERSIONS
 
 
 _EXAMPLES = """\b
@@ -64,7 +56,9 @@ Examples:
 @takes_plugins
 @click.command(epilog=_EXAMPLES)
 @run_argument
-@click.option("--to", type=_Form(), help="The form to convert to; --list shows them.")
+@click.option(
+    "--to", type=Named(_forms), metavar="FORM", help="The form to convert to; --list shows them."
+)
 @click.option("--rank", "ranks", type=_Ranks(), help="One rank, or several for a curve: 1..128.")
 @click.option("--fold-norm", is_flag=True, help="Fold the norm's gain and shift into the maps.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where the result goes.")
@@ -110,11 +104,11 @@ def _convert(
 ) -> None:
     from mlx_attn.convert import measure, show
     from mlx_attn.convert.table import find_conversion
-    from mlx_attn.runs import free_name
+    from mlx_attn.runs import find_run, free_name
     from mlx_attn.ui.terminal import stdout_console
 
     to = find_conversion(to).name
-    run = _open(name)
+    run = find_run(name)
     out = out or free_name(run.path.parent, f"{run.name}-{to}")
     rank = ranks[0] if ranks else 0
     options: dict[str, Any] = {"rank": rank, "fold_norm": fold_norm, "overwrite": overwrite}
@@ -131,12 +125,13 @@ def _measure_ranks(
     name: str | None, to: str, ranks: tuple[int, ...], out: Path | None, as_json: bool
 ) -> None:
     from mlx_attn.convert import measure, show
+    from mlx_attn.runs import find_run
     from mlx_attn.ui import plots
     from mlx_attn.ui.terminal import stdout_console
 
     if not plots.can_draw():
         click.echo(plots.MISSING, err=True)
-    run = _open(name)
+    run = find_run(name)
     curve = measure.measure_ranks(
         run,
         to,
@@ -165,12 +160,6 @@ def _show_list(as_json: bool) -> None:
         click.echo(json.dumps({"conversions": rows}))
     else:
         stdout_console().print(show.conversions_table())
-
-
-def _open(name: str | None) -> "Run":
-    from mlx_attn.sampling.generate import load_run
-
-    return load_run(name).run
 
 
 def _corpus(run: "Run") -> "Corpus":

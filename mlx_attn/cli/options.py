@@ -6,7 +6,7 @@ layers below it show through.
 
 import difflib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -31,14 +31,15 @@ class Named(click.ParamType):
 
     name = "name"
 
-    def __init__(self, names: Iterable[str]):
+    def __init__(self, names: Iterable[str] | Callable[[], Iterable[str]]):
         self.names = names
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """The names that begin like that."""
-        return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
+        names = self.names() if callable(self.names) else self.names
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 class GroupedOption(click.Option):
@@ -238,6 +239,24 @@ TRAIN_OPTIONS: list[click.Option] = [
     *options_from(model.GPTConfig, "Model", _TYPES, frozenset({"vocab_size"})),
     *options_from(training.TrainConfig, "Training", _TYPES, frozenset()),
 ]
+
+TRIAL_OPTIONS: list[click.Option] = [
+    _run(
+        "--jobs",
+        type=click.IntRange(0),
+        default=0,
+        metavar="N",
+        help="trainings at once (0: one for every core, one on a GPU)",
+    ),
+    _run(
+        "--together",
+        type=click.Choice(("auto", "on", "off")),
+        default="auto",
+        help="trainings that differ in seed and rate as one mapped step: on, off, or on a GPU what "
+        "a short trial finds faster",
+    ),
+]
+"""Of the commands that train many models."""
 
 _CONFIGS = (TextConfig, model.GPTConfig, training.TrainConfig, SamplerConfig)
 _OTHERS = "variant preset block plugins max_tokens prompt blas data_dir workers rank_timeout"

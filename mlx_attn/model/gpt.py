@@ -34,7 +34,7 @@ class LayerNorm(nn.LayerNorm):
         """The norm of each token."""
         if self.training or "bias" not in self or not is_compiled(x):
             return super().__call__(x)
-        return _layer_norm(x.shape[-1], self.eps)(x, self.weight, self.bias)
+        return _compiled_norm(x.shape[-1], self.eps, True)(x, self.weight, self.bias)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -44,30 +44,18 @@ class RMSNorm(nn.RMSNorm):
         """The norm of each token."""
         if self.training or not is_compiled(x):
             return super().__call__(x)
-        return _rms_norm(x.shape[-1], self.eps)(x, self.weight)
+        return _compiled_norm(x.shape[-1], self.eps, False)(x, self.weight)
 
 
 @cache
-def _layer_norm(width: int, eps: float) -> Callable[..., mx.array]:
+def _compiled_norm(width: int, eps: float, centres: bool) -> Callable[..., mx.array]:
     @partial(mx.compile, shapeless=True)
-    def norm(x: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
-        centred = x - x.sum(axis=-1, keepdims=True) * (1 / width)
-        return centred * _inverse_rms(centred, width, eps) * weight + bias
+    def norm(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
+        x = x - x.sum(axis=-1, keepdims=True) * (1 / width) if centres else x
+        scaled = x * mx.rsqrt(x.square().sum(axis=-1, keepdims=True) * (1 / width) + eps) * weight
+        return scaled if bias is None else scaled + bias
 
     return norm
-
-
-@cache
-def _rms_norm(width: int, eps: float) -> Callable[..., mx.array]:
-    @partial(mx.compile, shapeless=True)
-    def norm(x: mx.array, weight: mx.array) -> mx.array:
-        return x * _inverse_rms(x, width, eps) * weight
-
-    return norm
-
-
-def _inverse_rms(x: mx.array, width: int, eps: float) -> mx.array:
-    return mx.rsqrt(x.square().sum(axis=-1, keepdims=True) * (1 / width) + eps)
 
 
 GPT2_STD = 0.02
@@ -264,17 +252,14 @@ class ModelCost:
     """The cost of a model.
 
     Attributes:
-        parameters: Trained numbers, embeddings included.
-        attention_parameters: Those of all attention layers.
         multiply_adds: Per token at full context, forward, attention counted as computed (not the
             causal half alone); embeddings are looked up and cost none.
-        cache_floats: Numbers remembered per token when decoding, all layers.
     """
 
-    parameters: int
-    attention_parameters: int
+    parameters: int  # trained numbers, embeddings included
+    attention_parameters: int  # those of all attention layers
     multiply_adds: int
-    cache_floats: int
+    cache_floats: int  # numbers remembered per token when decoding, all layers
 
 
 def model_cost(config: GPTConfig) -> ModelCost:

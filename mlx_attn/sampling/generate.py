@@ -187,16 +187,17 @@ def _steps(
     max_tokens: int,
 ) -> Iterator[GenerationStep]:
     read = _tokens_that_fit(len(prompt), state.model.config.context_length)
-    clock = _Clock()
+    start = first = time.perf_counter()
     for n, token in enumerate(islice(decode(state, prompt, sampler), max_tokens), 1):
         text = detokenizer.push(token, last=n == max_tokens)
-        clock.tick()
+        now = time.perf_counter()
+        first = now if n == 1 else first
         statistics = Statistics(
             prompt_tokens=len(prompt),
             prompt_read=read,
-            prompt_tok_s=read / clock.to_first,
+            prompt_tok_s=read / (first - start),
             tokens=n,
-            tok_s=(n - 1) / clock.since_first if n > 1 else 0.0,
+            tok_s=(n - 1) / (now - first) if n > 1 else 0.0,
             peak_memory=mx.get_peak_memory(),
             cache_bytes_per_token=state.bytes_per_token,
             finish_reason="stop" if detokenizer.stopped else "length" if n == max_tokens else None,
@@ -205,20 +206,6 @@ def _steps(
         yield GenerationStep(text, token, statistics)
         if detokenizer.stopped:
             return
-
-
-class _Clock:
-    """Seconds until the first token, and from there to the latest one."""
-
-    def __init__(self):
-        self.start = time.perf_counter()
-        self.to_first = self.since_first = 0.0
-
-    def tick(self) -> None:
-        """A token has come."""
-        elapsed = time.perf_counter() - self.start
-        self.to_first = self.to_first or elapsed
-        self.since_first = elapsed - self.to_first
 
 
 @dataclass(frozen=True, slots=True)

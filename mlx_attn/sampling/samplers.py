@@ -1,7 +1,6 @@
 """How the next token is drawn: penalty, filters, temperature."""
 
 import secrets
-from collections.abc import Callable
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
@@ -10,43 +9,34 @@ from mlx_attn.sampling.config import SamplerConfig
 
 Logits = Float[mx.array, "1 V"]
 Tokens = Integer[mx.array, " N"]
-_Filter = Callable[[mx.array], mx.array]
 
 _GREEDY_BELOW = 1e-6
 """Temperatures below this are 0: float32 could not tell them apart."""
 
 
-def top_k(k: int) -> _Filter:
+def top_k(logits: Logits, k: int) -> Logits:
     """Keep the k likeliest tokens, or all where there are fewer."""
-
-    def keep(logits: Logits) -> Logits:
-        likeliest = mx.topk(logits, min(k, logits.shape[-1]), axis=-1)
-        return _keep(logits, logits >= mx.min(likeliest, axis=-1, keepdims=True))
-
-    return keep
+    likeliest = mx.topk(logits, min(k, logits.shape[-1]), axis=-1)
+    return _keep(logits, logits >= mx.min(likeliest, axis=-1, keepdims=True))
 
 
-def top_p(p: float) -> _Filter:
+def top_p(logits: Logits, p: float) -> Logits:
     """Keep the smallest set of likeliest tokens of probability p (nucleus, arXiv:1904.09751)."""
-
-    def keep(logits: Logits) -> Logits:
-        probabilities = mx.softmax(logits, axis=-1)
-        descending = -mx.sort(-probabilities, axis=-1)
-        likelier = mx.cumsum(descending, axis=-1, inclusive=False)
-        nucleus = mx.where(likelier < p, descending, mx.inf)
-        return _keep(logits, probabilities >= mx.min(nucleus, axis=-1, keepdims=True))
-
-    return keep
+    probabilities = mx.softmax(logits, axis=-1)
+    descending = -mx.sort(-probabilities, axis=-1)
+    likelier = mx.cumsum(descending, axis=-1, inclusive=False)
+    nucleus = mx.where(likelier < p, descending, mx.inf)
+    return _keep(logits, probabilities >= mx.min(nucleus, axis=-1, keepdims=True))
 
 
-def min_p(fraction: float) -> _Filter:
+def min_p(logits: Logits, fraction: float) -> Logits:
     """Keep tokens with probability >= fraction * the largest (arXiv:2407.01082)."""
+    odds = mx.exp(logits - mx.max(logits, axis=-1, keepdims=True))
+    return _keep(logits, odds >= fraction)
 
-    def keep(logits: Logits) -> Logits:
-        odds = mx.exp(logits - mx.max(logits, axis=-1, keepdims=True))
-        return _keep(logits, odds >= fraction)
 
-    return keep
+def _keep(logits: mx.array, kept: mx.array) -> mx.array:
+    return mx.where(kept, logits, -mx.inf)
 
 
 class RepetitionPenalty:
@@ -93,15 +83,12 @@ class Sampler:
 
     def __init__(self, config: SamplerConfig):
         self.seed = secrets.randbits(32) if config.seed is None else config.seed
-        self._penalise: Callable[[mx.array, mx.array], mx.array] = lambda logits, newest: logits
-        if config.repetition_penalty != 1:
-            self._penalise = RepetitionPenalty(config.repetition_penalty, config.repetition_window)
-        self._filters = [
-            make(getattr(config, key)) for key, off, make in _FILTERS if getattr(config, key) != off
-        ]
-        self._draw = (
-            _Categorical(config.temp, self.seed) if config.temp >= _GREEDY_BELOW else _argmax
-        )
+        penalty = RepetitionPenalty(config.repetition_penalty, config.repetition_window)
+        self._penalty = penalty if config.repetition_penalty != 1 else None
+        bounds = ((keep, getattr(config, key), off) for key, off, keep in _FILTERS)
+        self._filters = [(keep, bound) for keep, bound, off in bounds if bound != off]
+        is_greedy = config.temp < _GREEDY_BELOW
+        self._draw = None if is_greedy else _Categorical(config.temp, self.seed)
 
     def __call__(self, logits: Logits, newest: Tokens) -> Integer[mx.array, "1"]:
         """Draw the next token.
@@ -110,19 +97,12 @@ class Sampler:
             logits: Of the next token.
             newest: The tokens that came since the last call: at first the prompt's.
         """
-        logits = self._penalise(logits, newest)
-        for keep in self._filters:
-            logits = keep(logits)
-        return self._draw(logits)
+        if self._penalty:
+            logits = self._penalty(logits, newest)
+        for keep, bound in self._filters:
+            logits = keep(logits, bound)
+        return self._draw(logits) if self._draw else mx.argmax(logits, axis=-1)
 
 
 _FILTERS = (("top_p", 1.0, top_p), ("min_p", 0.0, min_p), ("top_k", 0, top_k))
-"""A filter's setting, the value that turns it off, and how it is made."""
-
-
-def _keep(logits: mx.array, kept: mx.array) -> mx.array:
-    return mx.where(kept, logits, -mx.inf)
-
-
-def _argmax(logits: mx.array) -> mx.array:
-    return mx.argmax(logits, axis=-1)
+"""A filter's setting, the value that turns it off, and the filter."""

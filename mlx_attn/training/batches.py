@@ -69,11 +69,7 @@ class EpochWindows:
     """Windows side by side, each once per epoch, in a new order every epoch (the book's loader).
 
     An incomplete last batch is dropped; a text of fewer windows than a batch makes a smaller batch.
-
-    Args:
-        n_tokens: Length of the corpus.
-        context_length: Length T of a window; T + 1 tokens are read.
-        batch_size: Windows per step.
+    Arguments as of `RandomWindows`.
     """
 
     def __init__(self, n_tokens: int, context_length: int, batch_size: int):

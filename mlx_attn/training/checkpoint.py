@@ -80,13 +80,7 @@ class Progress:
         return cls(**{key: record[key] for key in known}, best=evaluation_from(best))
 
 
-_BEST = {
-    "val_loss": "best_loss",
-    "bits_per_byte": "best_bits_per_byte",
-    "above_floor": "best_above_floor",
-    "abilities": "best_abilities",
-    "accuracy": "best_accuracy",
-}
+_BEST = {field.name: "best_" + field.name.removeprefix("val_") for field in fields(Evaluation)}
 """Keys of an evaluation, and what a checkpoint calls them."""
 
 

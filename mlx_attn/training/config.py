@@ -1,7 +1,7 @@
 """How a model is trained: every number, with its meaning as `help`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from sys import float_info
 from typing import Any
 
@@ -270,11 +270,6 @@ def variant_name(model: Mapping[str, Any]) -> str:
 
 
 _ALWAYS_NAMED = ("score", "value", "output")
-
-
-def known_keys() -> dict[str, type]:
-    """Every setting's name and the configuration that it belongs to."""
-    return {f.name: config for config in _CONFIGS for f in fields(config)}
 
 
 def _check_resumable(record: Mapping[str, Any], changes: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from mlx_attn import __version__
 from mlx_attn.cli.main import COMMANDS, PREFIX
 from mlx_attn.cli.options import TRAIN_OPTIONS, VARIABLES
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.training.config import TextConfig, TrainConfig, known_keys
+from mlx_attn.training.config import TextConfig, TrainConfig
 
 ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("mlx.core", "numpy", "rich", "sentencepiece", "jaxtyping", "prompt_toolkit")
@@ -130,10 +131,12 @@ def test_the_installed_script_is_the_same_function():
 
 def test_every_setting_is_a_flag_with_its_help_and_its_variable():
     options = {option.name: option for option in TRAIN_OPTIONS}
-    for key, config in known_keys().items():
-        option = options[key]
-        assert option.help == config.__dataclass_fields__[key].metadata["help"]
-        assert option.envvar == PREFIX + key.upper()
+    configs = (GPTConfig, TrainConfig, TextConfig)
+    settings = {setting.name: setting for config in configs for setting in fields(config)}
+    for setting in settings.values():
+        option = options[setting.name]
+        assert option.help == setting.metadata["help"]
+        assert option.envvar == PREFIX + setting.name.upper()
         assert option.default is None
 
 

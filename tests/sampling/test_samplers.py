@@ -20,9 +20,9 @@ LAWS = settings(deadline=None, max_examples=50)
 NOTHING = mx.zeros(0, mx.uint32)
 
 
-def kept(keep, logits: np.ndarray) -> np.ndarray:
+def kept(keep, logits: np.ndarray, bound: float) -> np.ndarray:
     """Which tokens a filter leaves; it must not change their logits."""
-    filtered = np.array(keep(mx.array(logits)))
+    filtered = np.array(keep(mx.array(logits), bound))
     support = np.isfinite(filtered)
     assert (filtered[support] == logits[support]).all()
     return support[0]
@@ -41,7 +41,7 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 @LAWS
 @given(LOGITS, st.integers(1, 60))
 def test_top_k_keeps_the_k_likeliest_and_ties_with_the_last(logits, k):
-    support = kept(top_k(k), logits)
+    support = kept(top_k, logits, k)
     last = np.sort(logits[0])[::-1][min(k, logits.size) - 1]
     assert (support == (logits[0] >= last)).all()
 
@@ -49,7 +49,7 @@ def test_top_k_keeps_the_k_likeliest_and_ties_with_the_last(logits, k):
 @LAWS
 @given(LOGITS, st.floats(0.001, 0.999))
 def test_top_p_keeps_the_smallest_set_of_likeliest_tokens_with_that_probability(logits, p):
-    support, probability = kept(top_p(p), logits), probabilities(logits)
+    support, probability = kept(top_p, logits, p), probabilities(logits)
     least = logits[0][support].min()
     assert probability[support].sum() >= p - 1e-5
     assert probability[logits[0] > least + 1e-5].sum() < p + 1e-5
@@ -59,7 +59,7 @@ def test_top_p_keeps_the_smallest_set_of_likeliest_tokens_with_that_probability(
 @LAWS
 @given(LOGITS, st.floats(0.001, 1.0))
 def test_min_p_keeps_tokens_by_their_ratio_to_the_likeliest(logits, fraction):
-    support, probability = kept(min_p(fraction), logits), probabilities(logits)
+    support, probability = kept(min_p, logits, fraction), probabilities(logits)
     ratio = probability / probability.max()
     assert support[ratio > fraction * (1 + 1e-4)].all()
     assert not support[ratio < fraction * (1 - 1e-4)].any()
@@ -70,7 +70,10 @@ def test_min_p_keeps_tokens_by_their_ratio_to_the_likeliest(logits, fraction):
 def test_a_drawn_token_passes_every_filter(logits, k, p, fraction, seed):
     config = SamplerConfig(temp=1.0, top_k=k, top_p=p, min_p=fraction, seed=seed)
     token = drawn(config, logits)
-    assert all(kept(keep, logits)[token] for keep in (top_k(k), top_p(p), min_p(fraction)))
+    assert all(
+        kept(keep, logits, bound)[token]
+        for keep, bound in ((top_k, k), (top_p, p), (min_p, fraction))
+    )
 
 
 @LAWS

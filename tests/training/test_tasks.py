@@ -1,6 +1,7 @@
 """A task is trained and validated on its scored tokens alone."""
 
 import math
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -61,7 +62,7 @@ def test_a_context_that_holds_no_document_is_refused(corpus):
 
 def test_unscored_tokens_change_nothing(corpus):
     made = trainer(corpus)
-    objective = objective_for(corpus.train, 65, 256)
+    objective: Any = objective_for(corpus.train, 65, 256)
     windows, scored = objective.gather(objective.fetch(mx.array([0])))
     swapped = mx.concatenate([windows[:, :-1], mx.array([[7]], windows.dtype)], axis=1)
     losses = [float(objective.loss(made.model, (w, scored))) for w in (windows, swapped)]
