@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import floors
+import peers
 
 from mlx_attn.bench.speed import Timed
 from mlx_attn.model.config import GPTConfig
@@ -93,5 +94,5 @@ def _model(torch: Any, config: GPTConfig) -> Any:
 
 
 if __name__ == "__main__":
-    floors.PEERS.append(floors.Peer("PyTorch", "train", torch_step, floors.ENCODER, "torch"))
+    peers.PEERS.append(peers.Peer("PyTorch", "train", torch_step, peers.ENCODER, "torch"))
     floors.command(["--peers", *sys.argv[1:]])

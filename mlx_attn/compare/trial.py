@@ -148,7 +148,7 @@ class TrialRecorder:
         windows, memory = trainer.evaluator.windows, trainer.config.token_memory
         spread = np.linspace(0, len(windows) - 1, SUBSET_WINDOWS).astype(int)
         self._subset = mx.array(windows.start[np.unique(spread)])
-        self._objective = objective_for(corpus.val, trainer.evaluator.context_length, memory)
+        self._objective: Any = objective_for(corpus.val, trainer.evaluator.context_length, memory)
         self._points: list[Point] = []
         self._ranks: list[RankPoint] = []
         self._last: Evaluation | None = None

@@ -1,6 +1,6 @@
 """benchmarks/floors.py: the floor has the products that the model computes, and no others."""
 
-import importlib.util
+import importlib
 import sys
 from collections import Counter
 from pathlib import Path
@@ -20,16 +20,15 @@ from mlx_attn.training.config import TrainConfig
 
 
 def load_script(name: str) -> Any:
-    path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec
-    assert spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """A script of benchmarks/ as a module; it may import its neighbours."""
+    sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop()
 
 
-floors = load_script("floors")
+floors, peers = load_script("floors"), load_script("peers")
 
 B, T = 3, 16
 FORMS = [name for name, variant in VARIANTS.items() if variant.group == "forms"]
@@ -89,18 +88,18 @@ def test_the_table_has_the_speeds_and_the_floors(measured):
 
 
 def test_mlx_s_encoder_has_our_weights_but_for_the_biases_of_its_output():
-    ours = config_from({**SIZES, **floors.ENCODER})
+    ours = config_from({**SIZES, **peers.ENCODER})
     # MLX's attention has one bias flag for all four maps, and ours has a bias in out_proj.
-    assert count_parameters(GPT(ours)) - count_parameters(floors.EncoderModel(ours)) == 2 * 32
+    assert count_parameters(GPT(ours)) - count_parameters(peers.EncoderModel(ours)) == 2 * 32
 
 
 def test_mlx_s_encoder_sees_no_later_token():
-    model = floors.EncoderModel(config("standard"))
+    model = peers.EncoderModel(config("standard"))
     first, changed = mx.array([[1, 2, 3, 4]]), mx.array([[1, 2, 9, 9]])
     assert mx.allclose(model(first)[:, :2], model(changed)[:, :2], atol=1e-6)
 
 
 def test_a_peer_is_measured_beside_ours():
-    found = floors.beside(floors.PEERS[0], (config("merged"), RECIPE), 0.0)
+    found = peers.beside(peers.PEERS[0], (config("merged"), RECIPE), 0.0)
     assert found["peer"] == "mlx.nn.TransformerEncoder"
     assert min(found[key]["median"] for key in ("ours", "theirs", "faster")) > 0
