@@ -73,7 +73,7 @@ class Run:
         weights = weights or self.weights
         arrays, _ = load_arrays(weights)
         try:
-            model = GPT(config_from(saved_settings(self.settings["model"])))
+            model = GPT(config_from(saved_settings(self.settings["model"])), seed=None)
         except ConfigError as error:
             raise RunError(f"{self.path / CONFIG}: {error}") from error
         check_weights(weights, model, arrays)

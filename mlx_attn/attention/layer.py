@@ -43,17 +43,30 @@ def merge_heads(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B T width"]:
 
 @runtime_checkable
 class Initializer(Protocol):
-    """Draws the starting weight of a linear map."""
+    """Draws the starting weights of one layer, each by its name."""
 
-    def __call__(self, rows: int, columns: int, residual: bool = False) -> mx.array:
+    def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
         """A (rows, columns) = (out, in) matrix; `residual` marks a map that ends a branch."""
         ...
 
+    def normal(self, name: str, shape: tuple[int, ...], std: float = 1.0) -> mx.array:
+        """Numbers from N(0, std^2)."""
+        ...
 
-def uniform_init(rows: int, columns: int, residual: bool = False) -> mx.array:
-    """The uniform start of PyTorch's and MLX's Linear: within 1 / sqrt(columns) of 0."""
-    bound = columns**-0.5
-    return mx.random.uniform(-bound, bound, (rows, columns))
+
+class UniformInit:
+    """The start of PyTorch's and MLX's Linear: uniform within 1 / sqrt(columns) of 0.
+
+    It draws from MLX's random state, for a layer that stands alone; a GPT draws by seed and name.
+    """
+
+    def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
+        """A (rows, columns) = (out, in) matrix."""
+        return mx.random.uniform(-(columns**-0.5), columns**-0.5, (rows, columns))
+
+    def normal(self, name: str, shape: tuple[int, ...], std: float = 1.0) -> mx.array:
+        """Numbers from N(0, std^2)."""
+        return mx.random.normal(shape, scale=std)
 
 
 def merge_query_key(
@@ -97,7 +110,7 @@ def merge_value_output(
 
 
 def merged_init(
-    start: str, product: Float[mx.array, "rows columns"], spread: mx.array
+    start: str, product: Float[mx.array, "rows columns"], spread: mx.array, normal: mx.array
 ) -> Float[mx.array, "rows columns"]:
     """The start of a merged matrix: the product of its factors, or Gaussian with its spread.
 
@@ -105,8 +118,9 @@ def merged_init(
         start: "product" or "matched".
         product: The product of the two factors that the matrix replaces.
         spread: Standard deviation of one element of the product, see `product_std`.
+        normal: N(0, 1) numbers of the product's shape.
     """
-    return product if start == "product" else mx.random.normal(product.shape) * spread
+    return product if start == "product" else normal * spread
 
 
 def product_std(first: mx.array, second: mx.array, inner: int) -> mx.array:
@@ -209,7 +223,7 @@ class MapWeights(nn.Module):
             for name, make in choice.weights.items():
                 if (part := make(config)) is not None:
                     setattr(self, name, part)
-        self.init_weights(uniform_init)
+        self.init_weights(UniformInit())
 
     def init_weights(self, draw: Initializer) -> None:
         """Draw every weight matrix afresh; merged matrices from the factors they replace."""
@@ -221,7 +235,7 @@ class MapWeights(nn.Module):
         if choice.init is not None:
             return choice.init(self.config, draw)
         layers = {name: self[name] for name in choice.weights if "weight" in self[name]}
-        return {name: draw(*layer.weight.shape) for name, layer in layers.items()}
+        return {name: draw(name, *layer.weight.shape) for name, layer in layers.items()}
 
     def score(self, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
         """Queries and keys of x."""

@@ -99,10 +99,10 @@ def merged(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
 
 
 def _merged_score_init(c: AttentionConfig, draw: Initializer) -> mx.array:
-    query = draw(c.n_heads * c.head_dim, c.d_in)
-    key = draw(c.n_kv_heads * c.head_dim, c.d_in)
-    product = merge_query_key(query, key, c.n_heads)
-    return merged_init(c.merged_start, product, product_std(query, key, c.head_dim))
+    query = draw("W_query", c.n_heads * c.head_dim, c.d_in)
+    key = draw("W_key", c.n_kv_heads * c.head_dim, c.d_in)
+    product, spread = merge_query_key(query, key, c.n_heads), product_std(query, key, c.head_dim)
+    return merged_init(c.merged_start, product, spread, draw.normal("S", product.shape))
 
 
 @choice(
@@ -132,9 +132,9 @@ def no_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]
         "norm_out": lambda c: nn.LayerNorm(c.d_in, bias=c.qkv_bias),
     },
     init=lambda c, draw: {
-        "W_down": draw(c.d_in // 2, c.d_in),
-        "W_up": draw(c.d_in, c.d_in // 2),
-        "W_key": draw(c.n_kv_heads * c.head_dim, c.d_in),
+        "W_down": draw("W_down", c.d_in // 2, c.d_in),
+        "W_up": draw("W_up", c.d_in, c.d_in // 2),
+        "W_key": draw("W_key", c.n_kv_heads * c.head_dim, c.d_in),
     },
     shape=_key_shape,
     affine=False,
@@ -345,7 +345,7 @@ def out_linear(c: AttentionConfig) -> nn.Linear:
 
 def out_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
     """The start of out_proj."""
-    return {"out_proj": draw(c.d_out, out_width(c), residual=True)}
+    return {"out_proj": draw("out_proj", c.d_out, out_width(c), residual=True)}
 
 
 @choice(
@@ -370,7 +370,7 @@ def _gain_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
     """
     if not c.residual_gain:
         return {}
-    replaced = draw(c.d_out, out_width(c), residual=True)
+    replaced = draw("out_proj", c.d_out, out_width(c), residual=True)
     return {"residual_gain": (mx.std(replaced) * out_width(c) ** 0.5).reshape(1)}
 
 
@@ -401,10 +401,12 @@ def no_output(
 
 
 def _merged_output_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    value = draw(out_width(c), c.d_in)
-    output = draw(c.d_out, out_width(c), residual=True)
+    value = draw("W_value", out_width(c), c.d_in)
+    output = draw("out_proj", c.d_out, out_width(c), residual=True)
     product = merge_value_output(value, output, c.n_heads)
-    return {"VO": merged_init(c.merged_start, product, product_std(value, output, c.value_dim))}
+    spread = product_std(value, output, c.value_dim)
+    normal = draw.normal("VO", product.shape)
+    return {"VO": merged_init(c.merged_start, product, spread, normal)}
 
 
 def _merged_output_refuses(c: AttentionConfig) -> str:

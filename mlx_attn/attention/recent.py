@@ -140,7 +140,7 @@ def _value_table(c: AttentionConfig) -> nn.Embedding:
 
 
 def _value_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    return {"W_value": draw(c.n_kv_heads * c.value_dim, c.d_in)}
+    return {"W_value": draw("W_value", c.n_kv_heads * c.value_dim, c.d_in)}
 
 
 def _needs_its_own_cache(c: AttentionConfig) -> str:
@@ -217,7 +217,7 @@ def embedding_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values
 
 
 def _gated_init(gates: int, c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    return {**out_init(c, draw), "W_gate": draw(gates, c.d_in)}
+    return {**out_init(c, draw), "W_gate": draw("W_gate", gates, c.d_in)}
 
 
 @choice(
@@ -265,7 +265,7 @@ def head_gated_output(
         "out_proj": out_linear,
         "W_lambda": lambda c: nn.Linear(c.d_in, c.n_heads, bias=False),
     },
-    init=lambda c, draw: {**out_init(c, draw), "W_lambda": draw(c.n_heads, c.d_in)},
+    init=lambda c, draw: {**out_init(c, draw), "W_lambda": draw("W_lambda", c.n_heads, c.d_in)},
     affine=False,
     refuses=lambda c: "" if c.score == "paired" else _PAIRED,
 )
@@ -325,7 +325,7 @@ class FixedMixing(nn.Module):
 
 def _fixed_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
     """As loud as the random out_proj that it replaces; see `maps.no_output`."""
-    gain = mx.std(draw(c.d_out, c.d_out, residual=True)) * c.d_out**0.5
+    gain = mx.std(draw("out_proj", c.d_out, c.d_out, residual=True)) * c.d_out**0.5
     return {"out_scale": gain * mx.ones((c.d_out,))}
 
 

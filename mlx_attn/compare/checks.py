@@ -82,7 +82,7 @@ def _same(numbers: Mapping[str, float]) -> bool:
 def _bias_moved() -> dict[str, float]:
     """Key biases moved by 1: the softmax does not see what they add to all scores of a row."""
     before, corpus = _trained()
-    moved = GPT(before.config)
+    moved = GPT(before.config, seed=None)
     moved.update(before.parameters())
     for block in moved.trf_blocks:
         block.att.W_key.bias = block.att.W_key.bias + 1.0

@@ -166,9 +166,8 @@ POINTS = 8
 """Validations, and measurements of the heads' matrices, in the course of a training."""
 
 
-_ALWAYS_SO = {"logits": "none", "mixing": "softmax", "latent_dim": 0, "window": 0}
-_ALWAYS_SO |= {"global_every": 0, "alibi_slopes": "heads"}
-"""Settings younger than stored trials, which did this: left out of digests, so that they count."""
+_START = "weights by name"
+"""How weights are drawn: trainings that drew them otherwise are other trainings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +201,7 @@ class Trial:
     def digest(self) -> str:
         """Names the training: the same settings, versions and kind of device, the same digest."""
         versions = (__version__, version("mlx"), mx.default_device().type.name)
-        settings = {k: v for k, v in self.settings.items() if (k, v) not in _ALWAYS_SO.items()}
-        if settings.get("position") != "alibi":
-            settings.pop("alibi_slopes", None)
-        elif "alibi_slopes" not in self.settings:
-            settings["alibi_slopes"] = "range"  # the default has changed
-        facts: list[Any] = [versions, settings, self.text, self.repeat]
+        facts: list[Any] = [versions, dict(self.settings), self.text, self.repeat, _START]
         if self.plugins:
             facts.append([plugin["sha256"] for plugin in self.plugins])
         text = json.dumps(facts, sort_keys=True)

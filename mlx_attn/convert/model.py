@@ -127,7 +127,7 @@ def _from_arrays(
     config: GPTConfig, arrays: Mapping[str, mx.array | np.ndarray], dtype: mx.Dtype
 ) -> GPT:
     """A model of these arrays, in evaluation mode; those from NumPy get the type."""
-    model = GPT(config)
+    model = GPT(config, seed=None)
     model.load_weights(
         [
             (name, writers.to_mlx(array, dtype) if isinstance(array, np.ndarray) else array)

@@ -19,10 +19,11 @@ from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import AttentionCache
-from mlx_attn.attention.layer import Carry, Initializer, uniform_init
+from mlx_attn.attention.layer import Carry
 from mlx_attn.cpu import gelu, is_compiled
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.init import initialise
 
 Stream = Float[mx.array, "*batch C"]
 
@@ -56,53 +57,6 @@ def _compiled_norm(width: int, eps: float, centres: bool) -> Callable[..., mx.ar
         return scaled if bias is None else scaled + bias
 
     return norm
-
-
-GPT2_STD = 0.02
-
-
-def gpt2_init(n_layers: int) -> Initializer:
-    """N(0, 0.02), and 0.02 / sqrt(2 n_layers) where a branch ends."""
-
-    def draw(rows: int, columns: int, residual: bool = False) -> mx.array:
-        std = GPT2_STD * ((2 * n_layers) ** -0.5 if residual else 1.0)
-        return std * mx.random.normal((rows, columns))
-
-    return draw
-
-
-def zero_init(rows: int, columns: int, residual: bool = False) -> mx.array:
-    """N(0, 1 / columns), and 0 where a branch ends."""
-    return mx.random.normal((rows, columns)) * (0.0 if residual else columns**-0.5)
-
-
-def initialise(model: nn.Module, config: GPTConfig) -> None:
-    """Start all weights of a model in place, as `config.start` says."""
-    draws = {"book": uniform_init, "gpt2": gpt2_init(config.n_layers), "zero": zero_init}
-    draw = draws[config.start]
-    for name, module in reversed(model.named_modules()):
-        if isinstance(module, Attention):
-            module.init_weights(draw)
-        elif isinstance(module, nn.Embedding):
-            module.weight = _embedding_std(config) * mx.random.normal(module.weight.shape)
-        elif isinstance(module, nn.Linear):
-            _start_linear(name, module, config, draw)
-
-
-def _embedding_std(config: GPTConfig) -> float:
-    """1, but small where GPT-2's was, and where a tied head reads logits with the embedding."""
-    small = config.start == "gpt2" or (config.start == "zero" and config.tied_head)
-    return GPT2_STD if small else 1.0
-
-
-def _start_linear(name: str, module: nn.Linear, config: GPTConfig, draw: Initializer) -> None:
-    if ".att." not in name:
-        ends_branch = name.endswith("ff.layers.2") or (
-            name == "out_head" and config.start == "zero"
-        )
-        module.weight = draw(*module.weight.shape, residual=ends_branch)
-    if "bias" in module and config.start != "book":
-        module.bias = mx.zeros_like(module.bias)
 
 
 class SquaredReLU(nn.Module):
@@ -188,13 +142,15 @@ class GPT(nn.Module):
 
     Args:
         config: Its sizes and choices.
+        seed: What the starting weights are drawn from, each by its name; with None they are left
+            as MLX's layers draw them, for a model whose weights are loaded or only counted.
 
     Example:
         >>> model = GPT(GPTConfig(vocab_size=65, score="merged"))
         >>> logits = model(mx.array([[1, 2, 3]]))
     """
 
-    def __init__(self, config: GPTConfig):
+    def __init__(self, config: GPTConfig, seed: int | None = 0):
         super().__init__()
         self.config = config
         self.tok_emb = nn.Embedding(config.vocab_size, config.emb_dim)
@@ -205,7 +161,8 @@ class GPT(nn.Module):
         self.final_norm = norm_layer(config)
         if not config.tied_head:
             self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
-        initialise(self, config)
+        if seed is not None:
+            initialise(self, config, seed)
 
     def __call__(
         self,
@@ -269,7 +226,7 @@ def model_cost(config: GPTConfig) -> ModelCost:
     feed_forward = 2 * config.emb_dim * config.hidden_dim
     head = config.emb_dim * config.vocab_size
     return ModelCost(
-        parameters=count_parameters(GPT(config)),
+        parameters=count_parameters(GPT(config, seed=None)),
         attention_parameters=sum(n * cost.parameters for n, cost in attention),
         multiply_adds=sum(n * (cost.multiply_adds + feed_forward) for n, cost in attention) + head,
         cache_floats=sum(n * cost.cache_floats for n, cost in attention),

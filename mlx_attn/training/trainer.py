@@ -153,7 +153,7 @@ class Trainer:
         check_memory(model_config, self.sampler.batch_size // ranks.size)
         keep_buffers()
         mx.random.seed(self.config.random_seed)
-        self.model = GPT(model_config)
+        self.model = GPT(model_config, seed=self.config.random_seed)
         if self.config.track:
             analysis.check_affine(self.model.trf_blocks[0].att, "score", "value", "output")
         self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))

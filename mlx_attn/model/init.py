@@ -1,0 +1,94 @@
+"""The start of every weight, drawn from the seed and the weight's name.
+
+    weight = f(Philox(BLAKE2b(seed, name)))
+
+Variants that share a weight share its start, whatever else they have or lack, so that two runs of
+one seed differ by what their forms differ in (common random numbers). Philox computes with integers
+alone, and NumPy's normal numbers are products of them: one seed is one model on every machine,
+where MLX's own normal numbers differ between processors.
+"""
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_attn.attention.attention import Attention
+from mlx_attn.model.config import GPTConfig
+
+GPT2_STD = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class NamedInit:
+    """An `Initializer` whose numbers depend on the seed and the weight's full name alone.
+
+    Attributes:
+        config: Its `start` is "book" (uniform within 1 / sqrt(columns), as PyTorch's Linear),
+            "gpt2" (N(0, 0.02), and 0.02 / sqrt(2 n_layers) where a branch ends) or "zero"
+            (N(0, 1 / columns), and 0 where a branch ends).
+        seed: The seed of all weights.
+        path: Name of the module whose weights are drawn.
+    """
+
+    config: GPTConfig
+    seed: int
+    path: str = ""
+
+    def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
+        """The starting weight (rows, columns) = (out, in) of the map `name`."""
+        if self.config.start == "book":
+            return self.uniform(name, (rows, columns), columns**-0.5)
+        if self.config.start == "gpt2":
+            std = GPT2_STD * ((2 * self.config.n_layers) ** -0.5 if residual else 1.0)
+        else:
+            std = 0.0 if residual else columns**-0.5
+        return self.normal(name, (rows, columns), std) if std else mx.zeros((rows, columns))
+
+    def normal(self, name: str, shape: tuple[int, ...], std: float = 1.0) -> mx.array:
+        """Numbers from N(0, std^2)."""
+        return mx.array((self._random(name).standard_normal(shape) * std).astype(np.float32))
+
+    def uniform(self, name: str, shape: tuple[int, ...], bound: float) -> mx.array:
+        """Numbers between -bound and bound."""
+        unit = 2 * self._random(name).random(shape) - 1
+        return mx.array((unit * bound).astype(np.float32))
+
+    def within(self, path: str) -> "NamedInit":
+        """The same for the weights of a module of the model."""
+        return replace(self, path=path)
+
+    def _random(self, name: str) -> np.random.Generator:
+        full_name = ".".join(part for part in (self.path, name) if part)
+        digest = blake2b(f"{self.seed} {full_name}".encode(), digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+
+def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
+    """Start all weights of a model in place, as `config.start` says."""
+    draw = NamedInit(config, seed)
+    for name, module in model.named_modules():
+        if isinstance(module, Attention):
+            module.init_weights(draw.within(name))
+        elif isinstance(module, nn.Embedding):
+            module.weight = draw.normal(name, module.weight.shape, _embedding_std(config))
+        elif isinstance(module, nn.Linear):
+            _start_linear(name, module, draw)
+
+
+def _embedding_std(config: GPTConfig) -> float:
+    """1, but small where GPT-2's was, and where a tied head reads logits with the embedding."""
+    small = config.start == "gpt2" or (config.start == "zero" and config.tied_head)
+    return GPT2_STD if small else 1.0
+
+
+def _start_linear(name: str, module: nn.Linear, draw: NamedInit) -> None:
+    book, zero = draw.config.start == "book", draw.config.start == "zero"
+    if ".att." not in name:  # an attention layer draws its own
+        ends_branch = name.endswith("ff.layers.2") or (name == "out_head" and zero)
+        module.weight = draw(name, *module.weight.shape, residual=ends_branch)
+    if "bias" in module:
+        bound = module.weight.shape[1] ** -0.5 if book else 0.0
+        module.bias = draw.uniform(f"{name}.bias", module.bias.shape, bound)
