@@ -68,11 +68,7 @@ def digest(**settings) -> str:
     return make_trial("arm", resolve({"preset": "shakespeare", **settings}), 0, 1.0, "text").digest
 
 
-def test_settings_younger_than_a_stored_trial_do_not_rename_it():
-    assert digest(logits="none", window=0, alibi_slopes="range") == digest()
-    assert digest(window=8) != digest()
-
-
-def test_trials_with_the_slopes_of_other_versions_are_other_trials():
-    assert digest(position="alibi", alibi_slopes="range") == digest(position="alibi")
+def test_other_settings_are_another_trial():
+    assert digest(window=0, position="alibi", alibi_slopes="range") == digest(position="alibi")
     assert digest(position="alibi", alibi_slopes="heads") != digest(position="alibi")
+    assert digest(window=8) != digest()
