@@ -69,6 +69,5 @@ def digest(**settings) -> str:
 
 
 def test_other_settings_are_another_trial():
-    assert digest(window=0, position="alibi", alibi_slopes="range") == digest(position="alibi")
     assert digest(position="alibi", alibi_slopes="heads") != digest(position="alibi")
     assert digest(window=8) != digest()
