@@ -1,12 +1,18 @@
-"""Imported before any test, and so before MLX: the package loads a fast BLAS first."""
+"""Imported before any test, and so before MLX: the package loads a fast BLAS first.
 
+Models here are so small that a second thread costs more than it computes: the suite, and every
+process that it starts, has one thread. Tests of work divided among streams ask for it: `two_cores`.
+"""
+
+import fcntl
 import json
+import os
 import re
+import select
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
-from html import unescape
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +20,10 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import mlx_attn
+from mlx_attn import blas
 from mlx_attn.runs import create_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
@@ -22,6 +31,12 @@ from mlx_attn.training.config import resolve
 from mlx_attn.training.trainer import Trainer
 
 __all__ = ["mlx_attn"]
+
+
+@pytest.fixture
+def two_cores(monkeypatch) -> None:
+    """Work is divided among two streams, as on a machine with two cores."""
+    monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=2))
 
 
 @pytest.fixture(scope="session")
@@ -46,15 +61,16 @@ BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None) or (MAC.exists()
 OPTIONS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --hide-scrollbars "
     "--disable-background-networking --disable-component-update --disable-sync "
-    "--allow-file-access-from-files --virtual-time-budget=20000 --dump-dom"
+    "--remote-debugging-pipe"
 )
-HARNESS = """<!doctype html><body><iframe width={width} height=900></iframe><pre></pre><script>
-const frame = document.querySelector("iframe");
-const errors = [];
-const settled = () => new Promise((done) => setTimeout(done, 300));
-async function act() {{
-  const page = frame.contentDocument, view = frame.contentWindow;
-  view.addEventListener("error", (event) => errors.push(event.message));
+ACTION = """(async () => {{
+  const page = document, view = window;
+  const settled = () => new Promise((done) => {{
+    const rest = () => setTimeout(() => {{ watcher.disconnect(); done(); }}, 150);
+    const watcher = new MutationObserver(() => {{ clearTimeout(waiting); waiting = rest(); }});
+    watcher.observe(page, {{ subtree: true, childList: true, attributes: true }});
+    let waiting = rest();
+  }});
   await settled();
   const $ = (selector) => page.querySelector(selector);
   const all = (selector) => [...page.querySelectorAll(selector)];
@@ -64,12 +80,66 @@ async function act() {{
     element.dispatchEvent(new view.PointerEvent("pointerover", {{ bubbles: true }}));
   const leave = (element) => element.dispatchEvent(new view.PointerEvent("pointerleave"));
   const from = () => all("#tokens button").findIndex((b) => b.classList.contains("from"));
-  const found = await (async () => {{ {script} }})();
-  document.querySelector("pre").textContent = JSON.stringify({{ found, errors }});
-}}
-frame.onload = act;
-frame.src = "page.html" + {fragment};
-</script>"""
+  {script}
+}})()"""
+"""A script with the gestures of a person; `settled` waits until nothing has changed for a while."""
+
+
+class Chromium:
+    """A browser without a window, spoken to through its debugging pipe.
+
+    Messages are JSON objects that end with NUL (https://chromedevtools.github.io/devtools-protocol).
+    """
+
+    def __init__(self, program: str, profile: Path):
+        ours, theirs = [], []
+        for _ in range(2):
+            for end, fd in zip((ours, theirs), sorted(os.pipe(), reverse=bool(ours)), strict=True):
+                end.append(fcntl.fcntl(fd, fcntl.F_DUPFD, 10))
+                os.close(fd)
+        self._read, self._write = ours[0], ours[1]
+        command = [program, *OPTIONS.split(), f"--user-data-dir={profile}", "about:blank"]
+        self._process = subprocess.Popen(
+            command,
+            stderr=subprocess.DEVNULL,
+            close_fds=False,
+            preexec_fn=lambda: (os.dup2(theirs[1], 3), os.dup2(theirs[0], 4)),
+        )
+        for end in theirs:
+            os.close(end)
+        self._received, self._count = b"", 0
+        self.events: list[dict[str, Any]] = []
+
+    def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+        """What the browser answers."""
+        self._count += 1
+        message = {"id": self._count, "method": method, "params": parameters}
+        content = json.dumps(message | ({"sessionId": session} if session else {}))
+        os.write(self._write, content.encode() + b"\0")
+        while (answer := self._next()).get("id") != self._count:
+            self.events.append(answer)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def wait_for(self, event: str) -> None:
+        while all(seen["method"] != event for seen in self.events):
+            self.events.append(self._next())
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._received:
+            assert select.select([self._read], [], [], 60)[0], "the browser says nothing"
+            content = os.read(self._read, 2**16)
+            assert content, "the browser ended"
+            self._received += content
+        message, _, self._received = self._received.partition(b"\0")
+        return json.loads(message)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._read)
+        os.close(self._write)
+
 
 TEXT = "no newline and no end here; " * 40
 
@@ -100,31 +170,41 @@ def learner(letters, tmp_path) -> Callable[..., Trainer]:
     return make
 
 
-@pytest.fixture
-def browse(tmp_path) -> Callable[..., Any]:
-    """What a script finds in a page that Chromium shows.
-
-    A page of our own holds the page in a frame, runs the script as a person would act, and writes
-    down what it returns; Chromium prints that. `options` are Chromium's own.
-    """
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory) -> Iterator[Chromium]:
+    """One browser for all tests."""
     if not BROWSER:
         pytest.skip("needs Chromium: apt install chromium")
+    browser = Chromium(str(BROWSER), tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browse(chromium, tmp_path) -> Callable[..., Any]:
+    """What a script finds in a page that Chromium shows, as light or dark as its user wishes."""
 
     def run(
-        page: str, script: str, fragment: str = "", width: int = 1280, options: str = ""
+        page: str, script: str, fragment: str = "", width: int = 1280, theme: str = "light"
     ) -> Any:
         (tmp_path / "page.html").write_text(page, encoding="utf-8")
-        harness = HARNESS.format(script=script, fragment=json.dumps(fragment), width=width)
-        (tmp_path / "harness.html").write_text(harness, encoding="utf-8")
-        profile = f"--user-data-dir={tmp_path / 'profile'}"
-        address = (tmp_path / "harness.html").as_uri()
-        command = [str(BROWSER), *OPTIONS.split(), *options.split(), profile, address]
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        said = re.search(r"<pre>(.+?)</pre>", shown.stdout, re.DOTALL)
-        assert said, shown.stderr
-        result = json.loads(unescape(said[1]))
-        assert result["errors"] == []
-        return result["found"]
+        tab = chromium.call("Target.createTarget", url="about:blank")["targetId"]
+        session = chromium.call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
+        chromium.events.clear()
+        sizes = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        chromium.call("Emulation.setDeviceMetricsOverride", session, **sizes)
+        wish = {"name": "prefers-color-scheme", "value": theme}
+        chromium.call("Emulation.setEmulatedMedia", session, features=[wish])
+        chromium.call("Page.enable", session)
+        chromium.call("Runtime.enable", session)
+        chromium.call("Page.navigate", session, url=(tmp_path / "page.html").as_uri() + fragment)
+        chromium.wait_for("Page.loadEventFired")
+        action = {"expression": ACTION.format(script=script), "awaitPromise": True}
+        found = chromium.call("Runtime.evaluate", session, returnByValue=True, **action)
+        chromium.call("Target.closeTarget", targetId=tab)
+        thrown = [e["params"] for e in chromium.events if e["method"] == "Runtime.exceptionThrown"]
+        assert [*thrown, *found.get("exceptionDetails", ())] == []
+        return found["result"].get("value")
 
     return run
 

@@ -1,18 +1,13 @@
 """Metal's limits, held to on any machine."""
 
-import ast
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
-import mlx_attn
 from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention, explicit_attention, fused_attention
 from mlx_attn.attention.config import AttentionConfig
-
-PACKAGE = Path(mlx_attn.__file__).parent
 
 
 @pytest.fixture
@@ -79,19 +74,3 @@ def test_both_paths_give_the_same_numbers(key_heads, alibi):
 )
 def test_the_table_of_fused_shapes(width, T_q, heads_per_key, fused):
     assert attention.has_fused_kernel(width, T_q, heads_per_key) == fused
-
-
-def linear_algebra_calls() -> list[tuple[Path, ast.Call]]:
-    return [
-        (path, node)
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("mx.linalg.")
-    ]
-
-
-def test_every_decomposition_names_the_cpu_stream():
-    """Metal has no kernel for them."""
-    for path, call in linear_algebra_calls():
-        streams = [ast.unparse(word.value) for word in call.keywords if word.arg == "stream"]
-        assert streams == ["mx.cpu"], f"{path.name}: {ast.unparse(call)}"

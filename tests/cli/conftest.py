@@ -1,11 +1,15 @@
 import os
+import shutil
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from mlx_attn.cli.main import group
+from mlx_attn.compare import runner
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
 TINY = [
@@ -23,20 +27,56 @@ TINY = [
 ]
 
 
-@pytest.fixture
-def workshop(tmp_path, monkeypatch) -> Path:
-    """A directory with a story and its own data directory, and an environment without settings."""
+def settle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with its own data directory, in an environment without settings."""
     for name in list(os.environ):
         if name.startswith("MLX_ATTN_"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(folder / "data"))
+    monkeypatch.chdir(folder)
     monkeypatch.setattr("mlx_attn.training.loop.SAMPLE_TOKENS", 5)
-    (tmp_path / "story.txt").write_text(STORY * 20)
-    return tmp_path
+    return folder
 
 
 @pytest.fixture
+def workshop(tmp_path, monkeypatch) -> Path:
+    """A directory with a story and its own data directory, and an environment without settings."""
+    (tmp_path / "story.txt").write_text(STORY * 20)
+    return settle(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory) -> Callable[..., Path]:
+    """Makes a folder with a story and what these commands leave there, once for all tests.
+
+    `in_a_copy` of it a test may change what it likes.
+    """
+
+    def make(*commands: list[str]) -> Path:
+        folder = tmp_path_factory.mktemp("made")
+        (folder / "story.txt").write_text(STORY * 20)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            settle(folder, monkeypatch)
+            for command in commands:
+                result = CliRunner().invoke(group, command)
+                assert result.exit_code == 0, result.output
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def in_a_copy(tmp_path, monkeypatch) -> Callable[[Path], Path]:
+    """Copies a folder and works there."""
+
+    def copy(folder: Path) -> Path:
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+        return settle(tmp_path, monkeypatch)
+
+    return copy
+
+
+@pytest.fixture(scope="session")
 def tiny_flags() -> list[str]:
     """A training that takes a tenth of a second."""
     return TINY
@@ -50,6 +90,21 @@ def run_command() -> Callable[..., Result]:
         return CliRunner().invoke(group, arguments, **settings)
 
     return run
+
+
+class ThisProcess:
+    """A pool that does what it is given at once."""
+
+    def submit(self, function: Callable[..., None], *arguments: object) -> Future[None]:
+        done: Future[None] = Future()
+        done.set_result(function(*arguments))
+        return done
+
+
+@pytest.fixture
+def in_this_process(monkeypatch) -> None:
+    """Trials are trained without processes of their own, which tests/compare/test_runner.py has."""
+    monkeypatch.setattr(runner, "_pool", lambda size: nullcontext(ThisProcess()))
 
 
 @pytest.fixture

@@ -151,9 +151,8 @@ def test_a_run_directory_that_cannot_be_made(train):
     assert line.startswith("Error: story.txt/run: cannot be written (Not a directory)")
 
 
-def test_a_full_disk_is_one_line_and_keeps_the_old_checkpoint(train, workshop, monkeypatch):
-    train("--quiet")
-    checkpoint = workshop / "runs" / "tiny-standard" / "checkpoint" / "last.safetensors"
+def test_a_full_disk_is_one_line_and_keeps_the_old_checkpoint(train, run, monkeypatch):
+    checkpoint = run / "checkpoint" / "last.safetensors"
     before = checkpoint.read_bytes()
 
     def full(*arguments):
@@ -173,11 +172,15 @@ def test_a_diverging_training_is_one_line(train):
     assert "try a smaller --lr" in line
 
 
+@pytest.fixture(scope="module")
+def trained(made_once, tiny_flags) -> Path:
+    return made_once(["train", *tiny_flags, "--quiet"])
+
+
 @pytest.fixture
-def run(train, workshop) -> Path:
+def run(trained, in_a_copy) -> Path:
     """A finished run."""
-    assert train("--quiet").exit_code == 0
-    return workshop / "runs" / "tiny-standard"
+    return in_a_copy(trained) / "runs" / "tiny-standard"
 
 
 def resumed(train) -> Result:

@@ -27,34 +27,25 @@ SMALL = [
 
 
 @pytest.fixture
-def compare(workshop, run_command):
-    """Compares two variants; later flags win."""
+def compare(workshop, run_command, in_this_process, monkeypatch):
+    """Compares two variants, and draws no figures; later flags win."""
+    monkeypatch.setattr("mlx_attn.compare.report.figure_for_page", lambda draw: "<svg></svg>")
     return lambda *flags: run_command("compare", "--variants=standard,no-query", *SMALL, *flags)
 
 
-def test_it_shows_the_verdict_and_where_the_report_is(compare, workshop):
-    result = compare()
-    assert result.exit_code == 0, result.output
-    assert "no-query" in result.stdout
-    directory = workshop / "runs" / "compare-standard-no-query"
-    assert {"comparison.json", "report.html", "report.md"} <= {
-        file.name for file in directory.iterdir()
-    }
-
-
-def test_json_is_the_whole_result(compare):
-    found = json.loads(compare("--json").stdout)
-    assert found["control"] == "standard"
-    assert found["budgets"][0]["verdicts"]["no-query"]["word"]
-
-
-def test_the_same_command_trains_nothing_twice(compare, workshop):
+def test_json_is_the_whole_result_and_the_same_command_trains_nothing_twice(compare, workshop):
     first = json.loads(compare("--json").stdout)
-    folder = workshop / "runs" / "compare-standard-no-query" / "trainings"
-    times = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
-    second = json.loads(compare("--json").stdout)
-    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == times
-    assert second["budgets"] == first["budgets"]
+    assert first["control"] == "standard"
+    assert first["budgets"][0]["verdicts"]["no-query"]["word"]
+    directory = workshop / "runs" / "compare-standard-no-query"
+    assert {"comparison.json", "report.html", "report.md"} <= {f.name for f in directory.iterdir()}
+    times = {file: file.stat().st_mtime_ns for file in (directory / "trainings").iterdir()}
+    second = compare()
+    assert second.exit_code == 0, second.output
+    assert "no-query" in second.stdout
+    assert {file: file.stat().st_mtime_ns for file in times} == times
+    again = json.loads((directory / "comparison.json").read_text())
+    assert again["budgets"] == first["budgets"]
 
 
 def test_reference_arms_and_arms_without_matrices_are_compared(compare):

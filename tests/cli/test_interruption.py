@@ -81,11 +81,10 @@ def ended(process: Process) -> tuple[int, str, list[str]]:
     return process.returncode, out, err.splitlines()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_saves_tells_how_to_go_on_and_exits_with_130(python, tiny_flags, workshop, number):
+def test_ctrl_c_saves_tells_how_to_go_on_and_exits_with_130(python, tiny_flags, train, workshop):
     process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS)
     wait_for(process, "step 3/")
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     code, out, messages = ended(process)
     assert (code, out) == (130, "")
     assert "finishing this step; Ctrl-C again quits at once" in messages
@@ -93,8 +92,7 @@ def test_a_signal_saves_tells_how_to_go_on_and_exits_with_130(python, tiny_flags
     assert command == "train --resume runs/nano-standard"
     step = open_run(workshop / "runs" / "nano-standard").metrics()[-1]["steps"]
     assert messages[-1].startswith(f"saved at step {step};")
-    code, _, _ = ended(python("-m", "mlx_attn", *command.split(), f"--steps={step + 1}"))
-    assert code == 0
+    assert train(*command.split()[1:], f"--steps={step + 1}").exit_code == 0
     history = open_run(workshop / "runs" / "nano-standard").metrics()
     assert [r["step"] for r in history if r["event"] == "step"] == list(range(1, step + 2))
 
@@ -185,11 +183,12 @@ def test_a_full_disk_behind_stdout_is_one_line(python):
     assert err.startswith("Error: the output cannot be written: ")
 
 
-def test_the_first_signal_asks_and_the_second_interrupts():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_asks_and_the_second_interrupts(number):
     said = []
     with graceful_interrupt(lambda: said.append("asked")) as asked:
         assert not asked()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         assert asked()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)

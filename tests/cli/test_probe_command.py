@@ -1,15 +1,15 @@
 """`mlx-attn probe` from the command line."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from mlx_attn.cli.main import group
 
-TEXT = "the cat sat on the mat, and the dog sat on the cat. " * 20
 SIZES = ["--n-layers=1", "--n-heads=2", "--head-dim=4", "--emb-dim=8", "--context-length=8"]
-RECIPE = ["--data=text.txt", "--tokenizer=char", "--batch-size=2", "--steps=2", "--eval-every=0"]
+RECIPE = ["--data=story.txt", "--tokenizer=char", "--batch-size=2", "--steps=2", "--eval-every=0"]
 
 
 def run(*arguments: str, **settings) -> Result:
@@ -20,24 +20,32 @@ def probe(*arguments: str, **settings) -> Result:
     return run("probe", *arguments, **settings)
 
 
+BASE = ["train", *SIZES, *RECIPE, "--preset=nano", "--name=base", "--track=1", "--quiet"]
+FROM_BASE = ["train", "--init-from=base", "--track=1", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def one_run(made_once) -> Path:
+    return made_once(BASE)
+
+
+@pytest.fixture(scope="module")
+def three_runs(made_once) -> Path:
+    separate = ["--name=separate", "--variant=standard"]
+    merged = ["--name=merged", "--variant=merged"]
+    return made_once(BASE, [*FROM_BASE, *separate], [*FROM_BASE, *merged])
+
+
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(one_run, in_a_copy) -> Path:
     """A directory with a trained run, runs/base."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
-    (tmp_path / "text.txt").write_text(TEXT)
-    made = run("train", *SIZES, *RECIPE, "--preset=nano", "--name=base", "--track=1", "--quiet")
-    assert made.exit_code == 0, made.stderr
-    return tmp_path
+    return in_a_copy(one_run)
 
 
 @pytest.fixture
-def pair(place):
+def pair(three_runs, in_a_copy) -> Path:
     """The same with runs/separate and runs/merged, which started from it."""
-    for name, variant in (("separate", "standard"), ("merged", "merged")):
-        options = [f"--name={name}", f"--variant={variant}", "--init-from=base", "--track=1"]
-        assert run("train", *options, "--quiet").exit_code == 0
-    return place
+    return in_a_copy(three_runs)
 
 
 def test_a_table_of_heads_goes_to_stdout(place):
@@ -57,7 +65,7 @@ def test_json_is_one_object_with_every_head(place):
 
 
 def test_a_prompt_is_read_in_the_place_of_the_validation_text(place):
-    (place / "text.txt").unlink()
+    (place / "story.txt").unlink()
     record = json.loads(probe("base", "--prompt", "the cat", "--json").stdout)
     assert (record["texts"], record["tokens"]) == (1, 7)
 
@@ -124,7 +132,7 @@ def test_what_cannot_be_is_one_line(place, arguments, code, message):
 
 
 def test_a_text_that_changed_is_refused(place):
-    (place / "text.txt").write_text(TEXT.replace("cat", "fox"))
+    (place / "story.txt").write_text("quite another story. " * 80)
     result = probe("base")
     assert result.exit_code == 1
-    assert "was trained on another text than text.txt holds now: give a prompt" in result.stderr
+    assert "was trained on another text than story.txt holds now: give a prompt" in result.stderr

@@ -22,7 +22,8 @@ def place(tmp_path, monkeypatch):
 
 
 def repl(lines: str | bytes, *arguments: str) -> Result:
-    return CliRunner().invoke(group, ["repl", *arguments], input=lines)
+    """Answers of few tokens; later options win."""
+    return CliRunner().invoke(group, ["repl", "--max-tokens=8", *arguments], input=lines)
 
 
 def test_each_line_of_a_pipe_is_answered(place):

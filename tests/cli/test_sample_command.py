@@ -54,12 +54,14 @@ def test_a_run_is_named_by_path_by_name_or_is_the_latest(place, run):
 
 
 def test_the_same_seed_gives_the_same_text(place):
-    texts = {sample("-p", "a", "--seed", "3").stdout for _ in range(2)}
+    texts = {sample("-p", "a", "--seed", "3", "-m", "30").stdout for _ in range(2)}
     assert len(texts) == 1
 
 
 def test_temperature_has_two_names(place):
-    short, long = (sample("-p", "a", name, "0").stdout for name in ("--temp", "--temperature"))
+    short, long = (
+        sample("-p", "a", name, "0", "-m", "9").stdout for name in ("--temp", "--temperature")
+    )
     assert short == long
 
 
@@ -82,8 +84,10 @@ def test_json_is_one_object(place):
 
 
 def test_json_tells_the_seed_that_was_drawn(place):
-    record = json.loads(sample("-p", "abc", "--json").stdout)
-    again = json.loads(sample("-p", "abc", "--json", "--seed", str(record["seed"])).stdout)
+    record = json.loads(sample("-p", "abc", "--json", "-m", "30").stdout)
+    again = json.loads(
+        sample("-p", "abc", "--json", "--seed", str(record["seed"]), "-m", "30").stdout
+    )
     assert again["text"] == record["text"]
 
 

@@ -1,6 +1,7 @@
 """`mlx-attn train --init-from` and `--track`, from the command line."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,8 @@ from click.testing import CliRunner, Result
 
 from mlx_attn.cli.main import group
 
-TEXT = "the cat sat on the mat, and the dog sat on the cat. " * 20
 SIZES = ["--n-layers=1", "--n-heads=2", "--head-dim=4", "--emb-dim=8", "--context-length=8"]
-RECIPE = ["--data=text.txt", "--tokenizer=char", "--batch-size=2", "--steps=4", "--eval-every=2"]
+RECIPE = ["--data=story.txt", "--tokenizer=char", "--batch-size=2", "--steps=4", "--eval-every=2"]
 
 
 def train(*arguments: str) -> Result:
@@ -23,15 +23,15 @@ def reports(*arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+@pytest.fixture(scope="module")
+def trained(made_once) -> Path:
+    return made_once(["train", *SIZES, *RECIPE, "--preset=nano", "--name=base", "--quiet"])
+
+
 @pytest.fixture
-def base(tmp_path, monkeypatch):
+def base(trained, in_a_copy) -> Path:
     """A directory with a trained run, runs/base."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
-    (tmp_path / "text.txt").write_text(TEXT)
-    made = train(*SIZES, *RECIPE, "--preset", "nano", "--name", "base", "--quiet")
-    assert made.exit_code == 0, made.stderr
-    return tmp_path
+    return in_a_copy(trained)
 
 
 def test_a_run_goes_on_from_another_in_merged_form_and_tracks_the_drift(base):
@@ -76,7 +76,7 @@ def test_what_cannot_be_is_one_line(base, arguments, message):
 
 
 def test_another_vocabulary_is_refused(base):
-    (base / "other.txt").write_text(TEXT.upper())
+    (base / "other.txt").write_text((base / "story.txt").read_text().upper())
     result = train("--init-from", "base", "--data", "other.txt")
     assert result.exit_code == 1
     assert "another vocabulary" in result.stderr

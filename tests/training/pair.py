@@ -1,7 +1,7 @@
 """What each of two processes runs for the tests of ranks: all exchanges and trainings, one by one.
 
 Arguments: a folder with the text, where rank 0 keeps its runs, and where every rank leaves what
-came of it as a JSON file named by its rank.
+came of it as a JSON file named by its rank; "compiled" for the compiled training alone.
 """
 
 import json
@@ -33,13 +33,19 @@ RECIPE: dict[str, Any] = {
     "n_heads": 2,
     "n_layers": 2,
     "batch_size": 8,
-    "steps": 50,
-    "eval_every": 25,
+    "steps": 12,
+    "eval_every": 6,
     "log_every": 1,
     "lr": 3e-3,
     "tokenizer": "char",
 }
 NOISY = {"drop_rate": 0.3, "steps": 8, "eval_every": 3}
+KINDS: dict[str, dict[str, Any]] = {
+    "adamw": {"optimizer": "adamw"},
+    "muon": {"optimizer": "muon"},
+    "parts": {"optimizer": "adamw", "accumulate": 2, "batch_size": 4},
+    "compiled": {"optimizer": "adamw", "compile": "on"},
+}
 
 
 def corpus_of(folder: Path, name: str = "text.txt") -> Corpus:
@@ -92,15 +98,16 @@ def refusal(trainer: Trainer) -> str:
     return ""
 
 
-def main(folder: Path, ranks: Distributed) -> dict[str, Any]:
+def compiled(folder: Path, ranks: Distributed) -> dict[str, Any]:
+    trainer = trainer_of(corpus_of(folder), ranks, folder / "compiled", **KINDS["compiled"])
+    return {"compiled": outcome(trainer)}
+
+
+def everything(folder: Path, ranks: Distributed) -> dict[str, Any]:
     corpus = corpus_of(folder)
     results: dict[str, Any] = {"exchanges": exchanges(ranks)}
-    for name, changes in {
-        "compiled": {"compile": "on", "optimizer": "adamw"},
-        "muon": {"compile": "off", "optimizer": "muon"},
-        "parts": {"compile": "off", "optimizer": "adamw", "accumulate": 2, "batch_size": 4},
-    }.items():
-        results[name] = outcome(trainer_of(corpus, ranks, folder / name, **changes))
+    for name in ("adamw", "muon", "parts"):
+        results[name] = outcome(trainer_of(corpus, ranks, folder / name, **KINDS[name]))
     results["straight"] = outcome(trainer_of(corpus, ranks, **NOISY))
     asked_by_one = 4 if ranks.rank == 1 else None
     results["stopped"] = outcome(trainer_of(corpus, ranks, folder / "noisy", **NOISY), asked_by_one)
@@ -120,5 +127,6 @@ if __name__ == "__main__":
     here = Path(sys.argv[1])
     joined = init_distributed(60.0, lambda message: sys.exit(message))
     assert joined is not SINGLE_PROCESS
-    (here / f"{joined.rank}.json").write_text(json.dumps(main(here, joined)))
+    wanted = compiled if "compiled" in sys.argv else everything
+    (here / f"{joined.rank}.json").write_text(json.dumps(wanted(here, joined)))
     joined.barrier()

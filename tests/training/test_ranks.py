@@ -33,11 +33,16 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def pair(folder, ring) -> list[dict[str, Any]]:
     """What came of all trainings and exchanges on rank 0 and rank 1."""
+    return outcomes(folder, ring)
+
+
+def outcomes(folder: Path, ring, *arguments: str) -> list[dict[str, Any]]:
+    """What two processes that run the script leave."""
     ranks, hosts = [], str(ring(2))
     for rank in range(2):
         places = {"MLX_HOSTFILE": hosts, "MLX_RANK": str(rank)}
         environment = {**os.environ, **places, "OPENBLAS_NUM_THREADS": "1"}
-        command = [sys.executable, str(SCRIPT), str(folder)]
+        command = [sys.executable, str(SCRIPT), str(folder), *arguments]
         ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     try:
         ends = [process.communicate(timeout=PATIENCE)[1] for process in ranks]
@@ -59,26 +64,30 @@ def script() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("compiled", {"optimizer": "adamw"}),
-        ("muon", {"optimizer": "muon"}),
-        ("parts", {"optimizer": "adamw", "accumulate": 2, "batch_size": 4}),
-    ],
-)
-def test_two_ranks_have_the_losses_of_one_with_the_joined_batch(
-    pair, script, folder, name, changes
-):
+def assert_like_one(script, folder: Path, pair: list[dict[str, Any]], name: str) -> None:
+    """Both ranks have the losses of one process with the joined batch."""
+    changes = script.KINDS[name] | {"compile": "off"}
     alone = script.outcome(script.trainer_of(script.corpus_of(folder), SINGLE_PROCESS, **changes))
     for ours in (rank[name] for rank in pair):
-        assert len(ours["losses"]) == 50
+        assert len(ours["losses"]) == script.RECIPE["steps"]
         assert ours["losses"] == pytest.approx(alone["losses"], abs=1e-5)
         assert ours["val_losses"] == pytest.approx(alone["val_losses"], abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon", "parts"])
+def test_two_ranks_have_the_losses_of_one_with_the_joined_batch(pair, script, folder, name):
+    assert_like_one(script, folder, pair, name)
+
+
+@pytest.mark.slow
+def test_so_they_have_where_steps_are_compiled(script, folder, ring):
+    pair = outcomes(folder, ring, "compiled")
+    assert_like_one(script, folder, pair, "compiled")
+    assert pair[0] == pair[1]
+
+
 def test_all_ranks_end_with_the_same_bits(pair):
-    for name in ("compiled", "muon", "parts", "straight", "resumed", "minutes"):
+    for name in ("adamw", "muon", "parts", "straight", "resumed", "minutes"):
         assert pair[0][name] == pair[1][name], name
 
 

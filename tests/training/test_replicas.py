@@ -91,7 +91,8 @@ def test_losses_are_those_of_trainings_of_their_own(trainer, corpus, settings, f
     "changes",
     [
         {"windows": "epochs"},
-        {"accumulate": 2, "compile": "on"},
+        {"accumulate": 2},
+        pytest.param({"accumulate": 2, "compile": "on"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -1,12 +1,9 @@
 """A training that was interrupted goes on as if it had never stopped, bit for bit."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.config import VARIANTS
 from mlx_attn.runs import open_run
 from mlx_attn.training.events import Evaluated, Stepped
 from mlx_attn.training.loop import train
@@ -42,10 +39,15 @@ def interrupted_and_resumed(trainer, path, stop_at: int, **settings) -> tuple:
 
 @pytest.mark.parametrize(
     ("optimizer", "accumulate", "compile"),
-    list(itertools.product(["adamw", "muon"], [1, 2], ["off", "on"])),
+    [
+        ("adamw", 2, "off"),
+        ("muon", 1, "off"),
+        ("adamw", 1, "on"),
+        pytest.param("muon", 2, "on", marks=pytest.mark.slow),
+    ],
 )
 def test_weights_optimizer_and_later_losses_are_the_same_bits(
-    trainer, tmp_path, optimizer, accumulate, compile
+    trainer, tmp_path, two_cores, optimizer, accumulate, compile
 ):
     settings = {"optimizer": optimizer, "accumulate": accumulate, "compile": compile, **NOISY}
     straight = trainer(**settings)
@@ -58,9 +60,9 @@ def test_weights_optimizer_and_later_losses_are_the_same_bits(
 
 
 def test_epochs_go_on_where_they_were(trainer, tmp_path):
-    settings = {**NOISY, "windows": "epochs", "steps": 60, "batch_size": 8}
+    settings = {**NOISY, "windows": "epochs", "steps": 26, "batch_size": 8}
     expected = losses(finish(trainer(**settings)))
-    _, first, second = interrupted_and_resumed(trainer, tmp_path / "run", 31, **settings)
+    _, first, second = interrupted_and_resumed(trainer, tmp_path / "run", 22, **settings)
     assert losses(first) + losses(second) == expected
 
 
@@ -93,13 +95,3 @@ def test_a_finished_training_can_be_made_longer(trainer, tmp_path):
     longer = trainer(**{**NOISY, "steps": STEPS + 3})
     longer.resume(open_run(tmp_path / "run"))
     assert [step for step, _ in losses(finish(longer))] == [STEPS + 1, STEPS + 2, STEPS + 3]
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_resumes_with_the_same_bits(trainer, tmp_path, variant):
-    settings = {**NOISY, "variant": variant, "steps": 4}
-    straight = trainer(**settings)
-    finish(straight)
-    resumed, _, _ = interrupted_and_resumed(trainer, tmp_path / "run", 2, **settings)
-    for name, array in state(straight).items():
-        assert np.array_equal(array, state(resumed)[name]), name

@@ -44,7 +44,7 @@ def test_micro_batches_make_the_step_of_one_batch_of_their_size(trainer):
         assert np.allclose(weight, weights(parts)[name], atol=1e-5), name
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_compiled_or_not_the_losses_are_the_same(trainer, accumulate):
     settings = {"accumulate": accumulate, "variant": "merged", "optimizer": "muon"}
     compiled, eager = (trainer(compile=mode, **settings) for mode in ("on", "off"))
@@ -70,7 +70,7 @@ def test_another_seed_gives_other_weights_and_batches(trainer):
     assert losses(trainer(seed=1), 1) != losses(trainer(seed=2), 1)
 
 
-@pytest.mark.parametrize("mode", ["on", "off"])
+@pytest.mark.parametrize("mode", ["off", pytest.param("on", marks=pytest.mark.slow)])
 def test_bfloat16_computes_over_float32_weights_and_states(trainer, mode):
     made = trainer(dtype="bfloat16", compile=mode)
     computed = losses(made)
