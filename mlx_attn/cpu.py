@@ -122,17 +122,9 @@ def gelu(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
     return nn.gelu_approx(x)
 
 
-def _row_max(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch 1"]:
-    """The largest number of each row."""
-    return _of_rows(mx.max, x)
-
-
-def _row_sum(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch 1"]:
-    """The sum of each row."""
-    return _of_rows(mx.sum, x)
-
-
-def _of_rows(reduce: Callable[..., mx.array], x: mx.array) -> mx.array:
+def _over_rows(
+    reduce: Callable[..., mx.array], x: Float[mx.array, "*batch n"]
+) -> Float[mx.array, "*batch 1"]:
     """Long rows are folded first: MLX has vector instructions for all axes but the last."""
     length = x.shape[-1]
     if length < 4 * _LANES or length % _LANES:
@@ -161,8 +153,8 @@ def _uses_powers(x: mx.array) -> bool:
 
 @mx.custom_function
 def _softmax(x: mx.array) -> mx.array:
-    powers = mx.power(2.0, (x - _row_max(x)) * _LOG2_E)
-    return powers / _row_sum(powers)
+    powers = mx.power(2.0, (x - _over_rows(mx.max, x)) * _LOG2_E)
+    return powers / _over_rows(mx.sum, powers)
 
 
 @_softmax.vjp
@@ -174,9 +166,9 @@ def _softmax_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
 @mx.custom_function
 def _logsumexp(x: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     """The logarithm, and the softmax that its gradient needs as numerators and denominator."""
-    largest = _row_max(x)
+    largest = _over_rows(mx.max, x)
     powers = mx.power(2.0, (x - largest) * _LOG2_E)
-    total = _row_sum(powers)
+    total = _over_rows(mx.sum, powers)
     return (largest + mx.log(total)).squeeze(-1), powers, total
 
 
@@ -233,8 +225,8 @@ def _weighed(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> tuple[mx.
     """The sum, and for its gradient the contiguous heads, the powers and their sums."""
     q, k, v = (mx.contiguous(heads) for heads in (q, k, v))
     scores = _by_rows(q, k.swapaxes(2, 3)) + mask
-    powers = mx.power(2.0, scores - _row_max(scores))
-    total, powers = _row_sum(powers).astype(q.dtype), powers.astype(q.dtype)
+    powers = mx.power(2.0, scores - _over_rows(mx.max, scores))
+    total, powers = _over_rows(mx.sum, powers).astype(q.dtype), powers.astype(q.dtype)
     return _by_rows(powers, v) / total, q, k, v, powers, total
 
 

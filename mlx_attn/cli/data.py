@@ -71,12 +71,7 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
 
 @command.command()
 @click.option(
-    "--stories",
-    "-n",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="How many stories.",
+    "--stories", "-n", type=click.IntRange(1), default=3, show_default=True, help="Count."
 )
 @click.option("--seed", default=0, show_default=True, help="The same seed, the same stories.")
 @click.option("--spans", is_flag=True, help="Colour each word by what it takes to predict it.")

@@ -143,16 +143,17 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(records)
 
 
-def options_from(
-    config: type, section: str, types: dict[str, click.ParamType], skip: frozenset[str]
-) -> list[click.Option]:
-    """An option for every field of a configuration class, under one heading.
+_ATTENTION = {"position": attention.POSITIONS, "merged_start": attention.MERGED_STARTS}
+_NAMES = {**_ATTENTION, **model.CHOICES, **training.CHOICES}
+_TYPES: dict[str, click.ParamType] = {key: Named(names) for key, names in _NAMES.items()}
 
-    Args:
-        config: A dataclass whose fields have defaults and a `help` in their metadata.
-        section: The heading.
-        types: Types of options that are more than their default's type says.
-        skip: Fields that are not options.
+
+def options_from(
+    config: type, section: str, skip: frozenset[str] = frozenset()
+) -> list[click.Option]:
+    """An option under one heading for every field of a configuration class, but those to skip.
+
+    The fields have defaults and a `help` in their metadata.
     """
     options = []
     for field in fields(config):
@@ -163,7 +164,7 @@ def options_from(
                 section,
                 f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
                 name,
-                type=None if kind is bool else types.get(name, kind),
+                type=None if kind is bool else _TYPES.get(name, kind),
                 default=None,
                 help=field.metadata["help"],
                 envvar=PREFIX + name.upper(),
@@ -179,10 +180,6 @@ SHORTHANDS: dict[str, dict[str, Any]] = {
     "no_value": {"value": "identity"},
 }
 """Flags that change one map, whatever the variant says of the others."""
-
-_ATTENTION = {"position": attention.POSITIONS, "merged_start": attention.MERGED_STARTS}
-_NAMES = {**_ATTENTION, **model.CHOICES, **training.CHOICES}
-_TYPES: dict[str, click.ParamType] = {key: Named(names) for key, names in _NAMES.items()}
 
 
 _what, _run = partial(grouped, "What to train"), partial(grouped, "The run")
@@ -235,9 +232,9 @@ TRAIN_OPTIONS: list[click.Option] = [
     _run("--dry-run", "-n", is_flag=True, help="show the plan and stop"),
     _run("--json", "as_json", is_flag=True, help="one JSON object a line on stdout"),
     _run("--quiet", "-q", is_flag=True, help="no progress"),
-    *options_from(TextConfig, "Text", _TYPES, frozenset()),
-    *options_from(model.GPTConfig, "Model", _TYPES, frozenset({"vocab_size"})),
-    *options_from(training.TrainConfig, "Training", _TYPES, frozenset()),
+    *options_from(TextConfig, "Text"),
+    *options_from(model.GPTConfig, "Model", frozenset({"vocab_size"})),
+    *options_from(training.TrainConfig, "Training"),
 ]
 
 TRIAL_OPTIONS: list[click.Option] = [

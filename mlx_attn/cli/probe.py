@@ -51,13 +51,15 @@ def command(ctx: click.Context, run: str | None, **options: Any) -> None:
     RUN is a directory or a name in runs/; without it, the latest there. The page of --html is one
     file that needs no network: point at a token and see where every head looks.
     """
+    from mlx_attn.runs import find_run
+
     try:
         if options["track"]:
-            _show_track(_open(run), **options)
+            _show_track(find_run(run), **options)
         elif options["against"]:
             raise click.UsageError("--against compares tracked trainings: add --track")
         else:
-            _show_probe(_open(run), **options)
+            _show_probe(find_run(run), **options)
     except KeyboardInterrupt:
         ctx.exit(INTERRUPTED)
 
@@ -83,7 +85,8 @@ def _show_probe(
     stdout_console().print(show.heads_table(found))
     for line in show.legend(found):
         click.echo(line)
-    _name(files)
+    for file in files:
+        _say(f"wrote {file}")
 
 
 def _tokens(run: "Run", prompt: str | None, windows: int) -> "np.ndarray":
@@ -130,11 +133,12 @@ def _show_track(
     **_: Any,
 ) -> None:
     from mlx_attn.probe import show, tracks
+    from mlx_attn.runs import find_run
     from mlx_attn.ui.terminal import stdout_console
 
     if html:
         raise ConfigError("--track shows curves, which --figures draws: leave out --html")
-    other = _open(against) if against else None
+    other = find_run(against) if against else None
     tracked = [tracks.read_track(one) for one in (run, other) if one]
     pair = _pair(run, other, prompt) if other else None
     files = [str(f) for f in show.save_tracks(tracked, pair, figures)] if figures else []
@@ -147,7 +151,8 @@ def _show_track(
     console = stdout_console()
     for track in (*tracked, *([pair] if pair else ())):
         console.print(show.track_table(track))
-    _name(files)
+    for file in files:
+        _say(f"wrote {file}")
 
 
 def _pair(run: "Run", other: "Run", prompt: str | None) -> "Track | None":
@@ -161,17 +166,6 @@ def _pair(run: "Run", other: "Run", prompt: str | None) -> "Track | None":
     except RunError as error:
         _say(str(error))
         return None
-
-
-def _open(name: str | None) -> "Run":
-    from mlx_attn.runs import find_run
-
-    return find_run(name)
-
-
-def _name(files: list[str]) -> None:
-    for file in files:
-        _say(f"wrote {file}")
 
 
 def _say(line: str) -> None:

@@ -128,7 +128,7 @@ command = SectionedCommand(
         ),
         _what("--json", "as_json", is_flag=True, help="as JSON"),
         plugin_option(),
-        *options_from(GPTConfig, "Sizes", {}, frozenset(MAPS)),
+        *options_from(GPTConfig, "Sizes", frozenset(MAPS)),
     ],
     help=variants.__doc__,
 )

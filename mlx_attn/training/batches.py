@@ -139,12 +139,7 @@ class ResidentTokens:
 
 
 class StreamedTokens:
-    """Tokens that stay on disk: the host reads the windows of each step.
-
-    Args:
-        tokens: The training text, mapped from its file.
-        context_length: T.
-    """
+    """Tokens that stay on disk, mapped from their file: the host reads the windows of each step."""
 
     def __init__(self, tokens: Integer[np.ndarray, " N"], context_length: int):
         self._tokens, self._length = tokens, context_length + 1

@@ -129,18 +129,17 @@ class ProcessGroup(Distributed):
 
     def sum(self, array: mx.array) -> mx.array:
         """Waits for all ranks."""
-        with self.with_timeout():
-            total = mx.distributed.all_sum(array, group=self._group)
-            mx.eval(total)
-        return total
+        return self._exchanged(mx.distributed.all_sum, array)
 
     def gather(self, record: Any) -> list[Any]:
         """As JSON in bytes, padded to the longest."""
         data = json.dumps(record).encode()
-        lengths = np.array(self._gathered(mx.array([len(data)])))
+        lengths = np.array(self._exchanged(mx.distributed.all_gather, mx.array([len(data)])))
         padded = np.zeros(lengths.max(), np.uint8)
         padded[: len(data)] = np.frombuffer(data, np.uint8)
-        rows = np.array(self._gathered(mx.array(padded))).reshape(self.size, -1)
+        rows = np.array(self._exchanged(mx.distributed.all_gather, mx.array(padded))).reshape(
+            self.size, -1
+        )
         return [json.loads(row[:n].tobytes()) for row, n in zip(rows, lengths, strict=True)]
 
     @contextmanager
@@ -164,11 +163,11 @@ class ProcessGroup(Distributed):
         finally:
             timer.cancel()
 
-    def _gathered(self, array: mx.array) -> mx.array:
+    def _exchanged(self, exchange: Callable[..., mx.array], array: mx.array) -> mx.array:
         with self.with_timeout():
-            rows = mx.distributed.all_gather(array, group=self._group)
-            mx.eval(rows)
-        return rows
+            result = exchange(array, group=self._group)
+            mx.eval(result)
+        return result
 
 
 SINGLE_PROCESS = Distributed()
