@@ -2,11 +2,11 @@
 
 MLX's own on a processor is a dozen operations, whose starting takes longer than computing a few
 numbers does. For a few, outside of training, the norm is compiled into four; MLX keeps what its C++
-compiler makes, so that this is done once for each width.
+compiler makes, so that this is done once.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -35,7 +35,8 @@ class LayerNorm(nn.LayerNorm):
         """The norm of each token."""
         if self.training or "bias" not in self or not is_compiled(x):
             return super().__call__(x)
-        return _compiled_norm(x.shape[-1], self.eps, True)(x, self.weight, self.bias)
+        numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
+        return _compiled_norm(x, *numbers, self.weight, self.bias)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -45,18 +46,23 @@ class RMSNorm(nn.RMSNorm):
         """The norm of each token."""
         if self.training or not is_compiled(x):
             return super().__call__(x)
-        return _compiled_norm(x.shape[-1], self.eps, False)(x, self.weight)
+        numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
+        return _compiled_norm(x, *numbers, self.weight)
+
+
+@partial(mx.compile, shapeless=True)
+def _compiled_norm(
+    x: mx.array, share: mx.array, eps: mx.array, weight: mx.array, bias: mx.array | None = None
+) -> mx.array:
+    """The norm with 1 / width as an argument, so that one code serves every width."""
+    x = x if bias is None else x - x.sum(axis=-1, keepdims=True) * share
+    scaled = x * mx.rsqrt(x.square().sum(axis=-1, keepdims=True) * share + eps) * weight
+    return scaled if bias is None else scaled + bias
 
 
 @cache
-def _compiled_norm(width: int, eps: float, centres: bool) -> Callable[..., mx.array]:
-    @partial(mx.compile, shapeless=True)
-    def norm(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
-        x = x - x.sum(axis=-1, keepdims=True) * (1 / width) if centres else x
-        scaled = x * mx.rsqrt(x.square().sum(axis=-1, keepdims=True) * (1 / width) + eps) * weight
-        return scaled if bias is None else scaled + bias
-
-    return norm
+def _share_and_eps(width: int, eps: float, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
+    return mx.array(1 / width, dtype), mx.array(eps, dtype)
 
 
 class SquaredReLU(nn.Module):
