@@ -1,7 +1,7 @@
-"""The two norms of the residual stream, quick for the single tokens of decoding too.
+"""The GPT: norms, feed-forward layers and blocks around the attention; what a model costs.
 
-MLX's own on a processor is a dozen operations, whose starting takes longer than computing a few
-numbers does. For a few, outside of training, the norm is compiled into four; MLX keeps what its C++
+MLX's own norm on a processor is a dozen operations, whose starting takes longer than computing a
+few numbers does. For a few, outside of training, it is compiled into four; MLX keeps what its C++
 compiler makes, so that this is done once.
 """
 

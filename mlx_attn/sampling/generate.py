@@ -152,9 +152,9 @@ def stream_generate(
         model: In evaluation mode.
         tokenizer: The one it was trained with.
         prompt: The text to continue.
-        config: How tokens are drawn; None is the default.
+        config: How tokens are drawn.
         max_tokens: The most new tokens.
-        stop: Ends before any of these texts.
+        stop: Texts before which it ends.
 
     Raises:
         ConfigError: Before the first step: a character of the prompt is unknown to the tokenizer,

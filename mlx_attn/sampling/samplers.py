@@ -91,12 +91,7 @@ class Sampler:
         self._draw = None if is_greedy else _Categorical(config.temp, self.seed)
 
     def __call__(self, logits: Logits, newest: Tokens) -> Integer[mx.array, "1"]:
-        """Draw the next token.
-
-        Args:
-            logits: Of the next token.
-            newest: The tokens that came since the last call: at first the prompt's.
-        """
+        """Draw the next token; `newest` came since the last call, at first the prompt's."""
         if self._penalty:
             logits = self._penalty(logits, newest)
         for keep, bound in self._filters:

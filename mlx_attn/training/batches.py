@@ -159,13 +159,7 @@ TokenSource = ResidentTokens | StreamedTokens
 def token_source(
     tokens: Integer[np.ndarray, " N"], context_length: int, token_memory: int
 ) -> TokenSource:
-    """The source that fits a text.
-
-    Args:
-        tokens: The training text.
-        context_length: T.
-        token_memory: How many megabytes of tokens may stay in memory.
-    """
+    """The source that fits a text, of which `token_memory` megabytes may stay in memory."""
     fits = tokens.nbytes <= token_memory * MEGABYTE
     return (ResidentTokens if fits else StreamedTokens)(tokens, context_length)
 

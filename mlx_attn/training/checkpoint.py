@@ -87,11 +87,7 @@ _BEST = {field.name: "best_" + field.name.removeprefix("val_") for field in fiel
 def save_checkpoint(
     path: Path, model: GPT, optimizer: GroupedOptimizer, progress: Progress
 ) -> None:
-    """Write everything that resuming needs.
-
-    Raises:
-        RunError: The file cannot be written.
-    """
+    """Write everything that resuming needs."""
     facts = {"progress": json.dumps(progress.as_record())}
     save_arrays(path, training_state(model, optimizer), facts)
 

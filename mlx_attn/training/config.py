@@ -165,12 +165,8 @@ class Settings:
 def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
     """The settings that a config.json holds, to resume with some of them changed.
 
-    Args:
-        record: The content of config.json.
-        changes: Settings that are wanted now; what is not in `RESUMABLE` must be as it was.
-
     Raises:
-        ConfigError: A value cannot work, or cannot change.
+        ConfigError: A value cannot work, or a change is not among `RESUMABLE`.
     """
     check_plugins(record)
     changes = expanded(changes)

@@ -176,9 +176,7 @@ SINGLE_PROCESS = Distributed()
 def init_distributed(timeout: float, give_up: Callable[[str], None]) -> Distributed:
     """All ranks that this process was launched with; waits until they are there.
 
-    Args:
-        timeout: See `ProcessGroup`.
-        give_up: See `ProcessGroup`.
+    Arguments as of `ProcessGroup`.
 
     Raises:
         RunError: The environment names ranks that cannot be connected.

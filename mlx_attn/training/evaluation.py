@@ -23,12 +23,8 @@ from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
     """The first document of a task with the model's answers in it.
 
-    Behind each wrong answer stands the right one in brackets: `k3 v5[v1]`.
-
-    Args:
-        model: In evaluation mode.
-        split: Of a task.
-        tokenizer: Its tokenizer.
+    Behind each wrong answer stands the right one in brackets: `k3 v5[v1]`. The model must be in
+    evaluation mode.
     """
     starts, abilities = np.asarray(split.document_starts), np.asarray(split.token_abilities)
     document = slice(starts[0], starts[1])

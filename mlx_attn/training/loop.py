@@ -183,11 +183,7 @@ class Monitor:
         )
 
     def evaluated(self) -> Evaluated:
-        """Validate, and report it.
-
-        Raises:
-            RunError: The loss is not finite.
-        """
+        """Validate, and report it; see `Trainer.evaluate`."""
         trainer, progress = self.trainer, self.progress
         evaluation, best = trainer.evaluate()
         self.pause()

@@ -36,22 +36,21 @@ def trapezoid(progress: float, config: TrainConfig) -> float:
     return floor + (1 - floor) * (1 - progress) / config.cooldown
 
 
-def constant(progress: float, config: TrainConfig) -> float:
-    """1 throughout."""
-    return 1.0
-
-
-SHAPES: dict[str, Shape] = {"cosine": cosine, "trapezoid": trapezoid, "constant": constant}
+SHAPES: dict[str, Shape] = {
+    "cosine": cosine,
+    "trapezoid": trapezoid,
+    "constant": lambda progress, config: 1.0,
+}
 
 
 def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
-    """What to multiply the peak learning rates by at a step, in [0, 1].
+    """What to multiply the peak learning rates by, in [0, 1].
 
     Args:
         config: The recipe.
-        step: Steps already done.
+        step: Steps done.
         steps: Bound in steps; 0 where there is none.
-        seconds: Seconds already spent training.
+        seconds: Of training so far.
     """
     if step < config.warmup:
         return (step + 1) / (config.warmup + 1)

@@ -350,10 +350,7 @@ def plan_rows(
 ) -> list[tuple[str, str]]:
     """The plan of a training, or of several of one form, line by line.
 
-    Args:
-        trainers: The trainings.
-        corpus: Their text.
-        together: Whether several take their steps as one; None where that is not decided.
+    `together` says whether several take their steps as one; None where that is not decided.
     """
     config, variant = trainers[0].model.config, trainers[0].settings.variant
     cost = model_cost(config)

@@ -51,15 +51,7 @@ def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights
 
 
 class TrainStep:
-    """Trains a model by one step at a call.
-
-    Args:
-        model: Trained in place.
-        optimizer: Moves its weights.
-        objective: The training text, by windows, and what counts in it.
-        config: The recipe.
-        ranks: The processes that average their gradients in every step.
-    """
+    """Trains a model in place by one step at a call; the ranks average their gradients."""
 
     def __init__(
         self,

@@ -77,10 +77,8 @@ def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str,
     - maps: sum_j |A_ij - A'_ij| / 2 of the attention weights, averaged over i: the share of its
       attention that a token gives to others than in the other model.
 
-    Args:
-        model: One model.
-        start: Another with as many layers and heads; what is divided by is its.
-        tokens: Windows that both read.
+    Both models have as many layers and heads, and read the same tokens; S', s' and A' are those of
+    `start`.
     """
     rows: dict[str, PerHead] = {"matrices": [], "scores": [], "maps": []}
     pairs = zip(attention_inputs(model, tokens), attention_inputs(start, tokens), strict=True)
@@ -93,11 +91,7 @@ def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str,
 
 
 def save_snapshot(run: Run, model: GPT, step: int) -> None:
-    """Keep the weights of this step, for a comparison with another run.
-
-    Raises:
-        RunError: They cannot be written.
-    """
+    """Keep the weights of this step, for a comparison with another run."""
     save_arrays(_folder(run) / f"{step}.safetensors", named_arrays(model), {})
 
 

@@ -242,22 +242,14 @@ class Trainer:
         return result, best
 
     def track(self) -> Tracked:
-        """Measure the heads; where there is a start to compare with, keep the weights as well.
-
-        Raises:
-            RunError: The weights cannot be written.
-        """
+        """Measure the heads; where there is a start to compare with, keep the weights as well."""
         self.sync()
         if self.run and self.tracker.start:
             save_snapshot(self.run, self.model, self.progress.step)
         return self.tracker(self.progress.step)
 
     def save(self) -> None:
-        """Write a checkpoint if there is none of this step; before any validation, weights too.
-
-        Raises:
-            RunError: A file cannot be written.
-        """
+        """Write a checkpoint if there is none of this step; before any validation, weights too."""
         if self.saved_step == self.progress.step:
             return
         self.sync()
@@ -315,7 +307,7 @@ def document_places(split: Split, context_length: int) -> np.ndarray | None:
     return None
 
 
-def _bound_in_steps(config: TrainConfig, order: BatchSampler) -> int:
+def _bound_in_steps(config: TrainConfig, sampler: BatchSampler) -> int:
     """The bound in steps that steps and epochs make together; 0 where there is none."""
-    by_epochs = math.ceil(config.epochs * order.steps_per_epoch / config.accumulate)
+    by_epochs = math.ceil(config.epochs * sampler.steps_per_epoch / config.accumulate)
     return min((bound for bound in (config.steps, by_epochs) if bound), default=0)
