@@ -13,7 +13,7 @@ from typing import Any
 from mlx_attn.compare import result, runner
 from mlx_attn.compare.plan import RESEED, ComparisonConfig, Trial, corpus_of, floor_of
 from mlx_attn.compare.result import AATest, Comparison, TrialResult
-from mlx_attn.compare.statistics import judge, minimum_detectable_effect
+from mlx_attn.compare.statistics import Verdict, judge, minimum_detectable_effect
 from mlx_attn.compare.trial import Diverged, Store
 from mlx_attn.compare.tuning import TunedArm, Tuner, trial_for
 from mlx_attn.errors import ConfigError, RunError
@@ -58,7 +58,7 @@ class ComparisonRun:
         minutes = per_seed * len(seeds) / self.runner.size / 60
         yield runner.Planned(len(seeds), minutes, self._detectable(tuner, arms, len(seeds)))
         yield from self._train("verdict", plan.all(seeds))
-        yield _summarize(plan, self.store, self.corpus, tunings, seeds, self.versions)
+        yield _Summary(plan, self.store, seeds).comparison(self.corpus, tunings, self.versions)
 
     def _train(self, stage: str, trials: Iterable[Trial]) -> Events:
         """Train the trials that the store lacks."""
@@ -187,101 +187,97 @@ def _equal_parameters(control: GPTConfig, arm: GPTConfig) -> dict[str, Any]:
     return {} if hidden == arm.hidden_dim else {"hidden_dim": hidden}
 
 
-def _summarize(
-    plan: TrialPlan,
-    store: Store,
-    corpus: Corpus,
-    tunings: Sequence[result.Tuning],
-    seeds: Sequence[int],
-    versions: Mapping[str, Any],
-) -> Comparison:
-    """The result of a comparison whose trials are all finished."""
-    protocol = plan.protocol
-    budgets = tuple(_budget(budget, plan, store, seeds) for budget in protocol.budgets)
-    outcomes = [store[trial] for trial in plan.all(seeds)]
-    settings = protocol.settings(plan.control.arm)
-    own = {key for arm in plan.arms for key in arm.arm.settings}
-    flat = {**settings.model, **settings.training.as_dict(), "data": settings.text.data}
-    return Comparison(
-        name=protocol.name,
-        question=protocol.question,
-        command=protocol.command,
-        control=plan.control.arm.name,
-        settings={"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}},
-        delta=protocol.delta,
-        confidence=protocol.confidence,
-        text={"name": corpus.name, "digest": corpus.digest, "floor": floor_of(corpus)},
-        versions=dict(versions),
-        noise=_aa_test(plan, store, seeds) if protocol.noise else None,
-        tunings=tuple(tunings),
-        budgets=budgets,
-        seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
-    )
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """The result of a comparison whose trials are all in the store."""
 
+    plan: TrialPlan
+    store: Store
+    seeds: Sequence[int]
 
-def _budget(
-    budget: str, plan: TrialPlan, store: Store, seeds: Sequence[int]
-) -> result.BudgetResult:
-    arms: list[result.ArmResult] = []
-    refused: dict[str, str] = {}
-    for arm in plan.arms:
+    def comparison(
+        self, corpus: Corpus, tunings: Sequence[result.Tuning], versions: Mapping[str, Any]
+    ) -> Comparison:
+        plan, protocol = self.plan, self.plan.protocol
+        outcomes = [self.store[trial] for trial in plan.all(self.seeds)]
+        settings = protocol.settings(plan.control.arm)
+        own = {key for arm in plan.arms for key in arm.arm.settings}
+        flat = {**settings.model, **settings.training.as_dict(), "data": settings.text.data}
+        return Comparison(
+            name=protocol.name,
+            question=protocol.question,
+            command=protocol.command,
+            control=plan.control.arm.name,
+            settings={"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}},
+            delta=protocol.delta,
+            confidence=protocol.confidence,
+            text={"name": corpus.name, "digest": corpus.digest, "floor": floor_of(corpus)},
+            versions=dict(versions),
+            noise=self._aa_test() if protocol.noise else None,
+            tunings=tuple(tunings),
+            budgets=tuple(map(self._budget, protocol.budgets)),
+            seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
+        )
+
+    def _budget(self, budget: str) -> result.BudgetResult:
+        arms: list[result.ArmResult] = []
+        refused: dict[str, str] = {}
+        for arm in self.plan.arms:
+            try:
+                arms.append(self._arm(budget, arm))
+            except ConfigError as error:
+                refused[arm.arm.name] = str(error)
+        if reason := refused.get(self.plan.control.arm.name):
+            raise RunError(f"the control diverged, so there is nothing to compare with: {reason}")
+        control, *others = arms
+        differences = {arm.arm: _differences(arm.trainings, control.trainings) for arm in others}
+        verdicts = self._judged(differences)
+        return result.BudgetResult(
+            budget=budget, arms=tuple(arms), refused=refused, verdicts=verdicts
+        )
+
+    def _arm(self, budget: str, arm: TunedArm) -> result.ArmResult:
+        """An arm's trials and its size; ConfigError where it is refused, or a trial diverged."""
+        changes = {**arm.changes, **self.plan.changes(budget, arm)}
+        settings = self.plan.protocol.settings(arm.arm, changes)
+        cost = model_cost(settings.model_config(self.plan.vocab_size))
+        return result.ArmResult(
+            arm=arm.arm.name,
+            settings={**arm.arm.settings, **changes},
+            lr_scale=arm.lr_scale,
+            params=cost.parameters,
+            multiply_adds=cost.multiply_adds,
+            cache_bytes_per_token=FLOAT_BYTES * cost.cache_floats,
+            trainings=self._results(self.plan.trials(budget, arm, self.seeds)),
+        )
+
+    def _aa_test(self) -> AATest:
+        """The control against itself."""
+        plan, name = self.plan, self.plan.control.arm.name
         try:
-            arms.append(_arm(budget, arm, plan, store, seeds))
+            once = self._results(plan.trials("steps", plan.control, self.seeds))
+            again = self._results(plan.reseeded_control(self.seeds))
+            (repeated,) = self._results([plan.repeat(self.seeds)])
         except ConfigError as error:
-            refused[arm.arm.name] = str(error)
-    if reason := refused.get(plan.control.arm.name):
-        raise RunError(f"the control diverged, so there is nothing to compare with: {reason}")
-    control, *others = arms
-    differences = {arm.arm: _differences(arm.trainings, control.trainings) for arm in others}
-    verdicts = judge(differences, plan.protocol.delta, plan.protocol.confidence)
-    return result.BudgetResult(budget=budget, arms=tuple(arms), refused=refused, verdicts=verdicts)
+            raise RunError(f"the control against itself: {error}") from error
+        losses = [trial.val_loss for trial in once]
+        return AATest(
+            repeat_difference=abs(repeated.val_loss - losses[0]),
+            seed_spread=stdev(losses) if len(losses) > 1 else 0.0,
+            verdict=self._judged({name: _differences(again, once)})[name],
+        )
 
+    def _judged(self, differences: Mapping[str, Sequence[float]]) -> dict[str, Verdict]:
+        return judge(differences, self.plan.protocol.delta, self.plan.protocol.confidence)
 
-def _arm(
-    budget: str, arm: TunedArm, plan: TrialPlan, store: Store, seeds: Sequence[int]
-) -> result.ArmResult:
-    """An arm's trials and its size; ConfigError where it is refused, or a trial diverged."""
-    changes = {**arm.changes, **plan.changes(budget, arm)}
-    cost = model_cost(plan.protocol.settings(arm.arm, changes).model_config(plan.vocab_size))
-    return result.ArmResult(
-        arm=arm.arm.name,
-        settings={**arm.arm.settings, **changes},
-        lr_scale=arm.lr_scale,
-        params=cost.parameters,
-        multiply_adds=cost.multiply_adds,
-        cache_bytes_per_token=FLOAT_BYTES * cost.cache_floats,
-        trainings=_results(plan.trials(budget, arm, seeds), store),
-    )
-
-
-def _results(trials: Sequence[Trial], store: Store) -> tuple[TrialResult, ...]:
-    results: list[TrialResult] = []
-    for trial in trials:
-        outcome = store[trial]
-        if isinstance(outcome, Diverged):
-            raise ConfigError(f"with seed {trial.seed} it diverged: {outcome.message}")
-        results.append(outcome)
-    return tuple(results)
+    def _results(self, trials: Sequence[Trial]) -> tuple[TrialResult, ...]:
+        outcomes = [(trial, self.store[trial]) for trial in trials]
+        for trial, outcome in outcomes:
+            if isinstance(outcome, Diverged):
+                raise ConfigError(f"with seed {trial.seed} it diverged: {outcome.message}")
+        return tuple(outcome for _, outcome in outcomes if isinstance(outcome, TrialResult))
 
 
 def _differences(arm: Sequence[TrialResult], control: Sequence[TrialResult]) -> list[float]:
     """Loss of the arm minus that of the control, seed by seed."""
     return [one.val_loss - other.val_loss for one, other in zip(arm, control, strict=True)]
-
-
-def _aa_test(plan: TrialPlan, store: Store, seeds: Sequence[int]) -> AATest:
-    """The control against itself."""
-    try:
-        once = _results(plan.trials("steps", plan.control, seeds), store)
-        again = _results(plan.reseeded_control(seeds), store)
-        (repeated,) = _results([plan.repeat(seeds)], store)
-    except ConfigError as error:
-        raise RunError(f"the control against itself: {error}") from error
-    losses = [trial.val_loss for trial in once]
-    name, protocol = plan.control.arm.name, plan.protocol
-    verdicts = judge({name: _differences(again, once)}, protocol.delta, protocol.confidence)
-    return AATest(
-        repeat_difference=abs(repeated.val_loss - losses[0]),
-        seed_spread=stdev(losses) if len(losses) > 1 else 0.0,
-        verdict=verdicts[name],
-    )

@@ -200,7 +200,7 @@ def _costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
         axis.margins(x=0.15)
         axis.locator_params(axis="x", nbins=3)
         axis.xaxis.set_major_formatter(lambda value, _: count(value))
-    figure.supylabel("nats per token", fontsize=9)
+    figure.supylabel("nats per token")
     return _with_legend(figure, axes[0])
 
 

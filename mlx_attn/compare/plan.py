@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -11,7 +12,8 @@ import mlx.core as mx
 
 from mlx_attn import __version__
 from mlx_attn.attention.config import find_variant
-from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.errors import ConfigError
+from mlx_attn.keys import keys_of, validate
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.plugins import used_plugins
 from mlx_attn.text.corpus import Corpus, prepare
@@ -69,17 +71,13 @@ def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
 
 def _setting(part: str) -> tuple[str, Any]:
     """A key and its value, typed as the configuration class that has the key wants it."""
-    key, value = (side.strip() for side in part.split("=", 1))
-    known = {f.name: type(f.default) for c in (GPTConfig, TrainConfig) for f in fields(c)}
-    key = key.replace("-", "_")
-    if key not in known:
-        raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
-    kind = known[key]
-    try:
-        return key, _TRUTHS[value.lower()] if kind is bool else kind(value)
-    except (KeyError, ValueError) as error:
-        wanted = "true or false" if kind is bool else f"a number ({kind.__name__})"
-        raise ConfigError(f"{key}={value} must be {wanted}") from error
+    key, text = (side.strip() for side in part.split("=", 1))
+    key, value = key.replace("-", "_"), text
+    known = keys_of(GPTConfig, TrainConfig)
+    kind = known.get(key, str)
+    with suppress(ValueError):
+        value = _TRUTHS.get(text.lower(), text) if kind is bool else kind(text)
+    return key, validate({key: value}, known)[key]
 
 
 BUDGETS = ("steps", "seconds", "params")

@@ -35,6 +35,7 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlesize": 9,
+    "figure.labelsize": 9,
     "legend.frameon": False,
 }
 _INK_STYLE = {f"{part}.color": _INK for part in ("text", "xtick", "ytick")} | {

@@ -40,7 +40,7 @@ def test_settings_without_a_variant_are_those_of_the_standard_one():
     [
         ("merge", "did you mean 'merged'"),
         ("merged, n_head=1", "did you mean 'n_heads'"),
-        ("merged, n_heads=one", "n_heads=one must be a number"),
+        ("merged, n_heads=one", "n_heads='one' must be a whole number"),
         ("merged, tied_head=2", "true or false"),
         ("merged, standard", "must describe one arm"),
         ("", "must describe one arm"),

@@ -55,6 +55,15 @@ def test_the_page_asks_for_nothing_outside_itself(page_elements, found):
     assert policy.startswith("default-src 'none'; ")
 
 
+def test_the_figures_that_hold_pixels_may_be_shown(page_elements, found):
+    elements = page_elements(page(found()))
+    assert all(
+        str(image["xlink:href"]).startswith("data:image/png") for image in elements.all("image")
+    )
+    assert elements.all("image")
+    assert "; img-src data:" in str(elements.all("meta")[1]["content"])
+
+
 def test_markup_in_tokens_and_names_is_text(page_elements, no_figures, found):
     text = page(found(), NastyTokenizer())
     elements = page_elements(text)
