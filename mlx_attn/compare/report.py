@@ -151,7 +151,7 @@ def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
         Section("Solved", tables=[*filter(None, [_solved(budget, comparison)])]),
         Section("Through training", plots=plots("curves", losses) + plots("accuracy", shares)),
         Section("Costs", plots=plots("costs", _costs(budget))),
-        Section("Abilities", plots=plots("abilities", _abilities(budget))),
+        Section("Skills", plots=plots("abilities", _abilities(budget))),
         Section("Rank", plots=plots("ranks", scores, outputs)),
     )
     return Section(heading, text=refused, parts=[part for part in parts if part])

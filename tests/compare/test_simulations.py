@@ -73,7 +73,7 @@ def words(seed, n, means, sd=1.0, delta=0.0, shared=0.0):
 def _words_of(n, means, deviations, delta):
     summaries = zip(ARMS, means, deviations, strict=True)
     samples = {arm: Sample(n, mean, sd) for arm, mean, sd in summaries}
-    return [decision.word for decision in decide(samples, delta, 0.95).values()]
+    return [decision["word"] for decision in decide(samples, delta, 0.95).values()]
 
 
 @pytest.mark.parametrize(("n", "shared"), [(5, 0.5), (8, 0.0)])

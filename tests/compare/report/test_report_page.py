@@ -111,7 +111,7 @@ def test_tasks_show_accuracies_and_solved_seeds_and_no_bits(no_figures, comparis
     assert "<td>15.8 % to 100.0 %</td><td>20</td>" in text
     assert "bits per byte" not in text
     assert "Share of tokens predicted right through training" in text
-    assert ">Abilities<" not in text
+    assert ">Skills<" not in text
 
 
 @pytest.mark.parametrize(
