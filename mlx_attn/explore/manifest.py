@@ -1,0 +1,273 @@
+"""A trained model as a page can hold it: its weights, its choices, its tokenizer, its formulas.
+
+The page computes in JavaScript what `mlx_attn.attention` and `mlx_attn.model` compute in MLX: the
+modules in `explore/web` know every choice of the package by the name that it is registered under.
+"""
+
+import ast
+import base64
+import inspect
+import json
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import sentencepiece
+
+import mlx_attn
+from mlx_attn.arrays import count_parameters, named_arrays
+from mlx_attn.attention import attention
+from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.config import VARIANTS, Choice
+from mlx_attn.attention.layer import ShrunkLinear
+from mlx_attn.errors import ConfigError
+from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
+from mlx_attn.runs import Run
+from mlx_attn.training.config import variant_name
+
+DTYPES = ("float32", "float16")
+LARGEST = 30_000_000
+"""Numbers that a page may hold: browsers open larger files slowly or not at all."""
+
+_KEYS = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "position")
+_KEYS += ("norm", "activation", "tied_head")
+
+
+@dataclass(frozen=True, slots=True)
+class PageModel:
+    """One model for the page.
+
+    Attributes:
+        facts: What the page's script reads besides the numbers.
+        weights: All numbers in the order of `facts["arrays"]`, in base64.
+    """
+
+    facts: Mapping[str, Any]
+    weights: str
+
+
+def page_model(run: Run, dtype: str = "float32") -> PageModel:
+    """The model of a run with its best weights.
+
+    Args:
+        run: A run.
+        dtype: How its numbers are kept: float32 as they are, or float16 in half the room.
+
+    Raises:
+        ConfigError: The page cannot compute the model; says which choice is to blame.
+        RunError: The run cannot be read.
+    """
+    model = run.load_model()
+    check_known(model)
+    arrays = page_arrays(model)
+    numbers = sum(array.size for array in arrays.values())
+    if numbers > LARGEST:
+        raise ConfigError(
+            f"{run.path} has {numbers:,} numbers, and a page holds at most {LARGEST:,}: look into "
+            "it with 'mlx-attn probe'"
+        )
+    facts = {
+        "name": run.name,
+        **_variant_facts(run),
+        "parameters": count_parameters(model),
+        "dtype": dtype,
+        "config": {key: getattr(model.config, key) for key in _KEYS},
+        "layers": [_layer_facts(block.att) for block in model.trf_blocks],
+        "arrays": list(_places(arrays)),
+        "tokenizer": tokenizer_facts(run.path),
+        "steps": list(_steps(model)),
+    }
+    joined = np.concatenate([array.reshape(-1) for array in arrays.values()]).astype(dtype)
+    return PageModel(facts, base64.b64encode(joined.tobytes()).decode())
+
+
+def check_known(model: GPT) -> None:
+    """Refuse a model with a choice that the page's script does not have."""
+    for choice in model.trf_blocks[0].att.maps.all:
+        module = inspect.unwrap(choice.apply).__module__
+        if not module.startswith("mlx_attn.attention."):
+            raise ConfigError(
+                f"{choice.map}={choice.name} is a plugin's own Python, which a page in a browser "
+                "cannot run: use 'mlx-attn probe' or 'mlx-attn sample' with --plugin"
+            )
+
+
+def page_arrays(model: GPT) -> dict[str, np.ndarray]:
+    """The weights by name, in float32.
+
+    Maps with coordinates left out are written out, and the Hadamard matrix is added where it is
+    used.
+    """
+    arrays = named_arrays(model)
+    for name, module in model.named_modules():
+        if isinstance(module, ShrunkLinear):
+            del arrays[f"{name}.places"]
+            arrays[f"{name}.weight"] = module.dense_weight()
+    if model.config.output == "hadamard":
+        identity = mx.eye(model.config.emb_dim)
+        arrays["hadamard"] = mx.hadamard_transform(identity, model.config.emb_dim**-0.5)
+    return {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
+
+
+def _variant_facts(run: Run) -> dict[str, str]:
+    name = variant_name(run.settings["model"])
+    row = VARIANTS.get(name)
+    return {
+        "variant": name,
+        "formula": row.formula if row else "",
+        "summary": row.summary if row else "",
+    }
+
+
+def _places(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
+    offset = 0
+    for name, array in arrays.items():
+        yield {"name": name, "shape": list(array.shape), "offset": offset}
+        offset += array.size
+
+
+def _layer_facts(layer: Attention) -> dict[str, Any]:
+    """Sizes and choices of one attention layer, under the names of `AttentionConfig`."""
+    config, maps = layer.config, layer.maps
+    return {
+        "d_in": config.d_in,
+        "n_heads": config.n_heads,
+        "n_kv_heads": config.n_kv_heads,
+        "queries_per_head": maps.score.queries_per_head,
+        "scale": config.scale,
+        "window": config.window,
+        "position": config.position,
+        "slopes": list(config.slopes()),
+        "qk_norm": config.qk_norm,
+        "choices": {
+            "score": maps.score.name,
+            "value": maps.value.name,
+            "output": maps.output.name,
+            "logits": [hook.name for hook in maps.logits],
+            "mixing": maps.mixing.name,
+        },
+    }
+
+
+# Tokenizers.
+
+
+def tokenizer_facts(directory: Path) -> dict[str, Any]:
+    """What the page needs to read text as the tokenizer saved in `directory` does."""
+    settings = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    if settings["kind"] == "gpt2":
+        merges = (directory / "tokenizer.bpe").read_text(encoding="utf-8")
+        return {"kind": "gpt2", "merges": merges}
+    if settings["kind"] in ("bpe", "unigram"):
+        model = (directory / "tokenizer.model").read_bytes()
+        return {"kind": settings["kind"], **_pieces(model)}
+    return settings
+
+
+def _pieces(model: bytes) -> dict[str, Any]:
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    ids = range(processor.vocab_size())
+    kinds = {token: "byte" for token in ids if processor.is_byte(token)}
+    others = {t: "control" for t in ids if processor.is_control(t) or processor.is_unused(t)}
+    kinds |= {processor.unk_id(): "unknown", **others}
+    return {
+        "unknown": processor.unk_id(),
+        "first_byte": min(token for token, kind in kinds.items() if kind == "byte"),
+        "pieces": [
+            [processor.id_to_piece(token), processor.get_score(token), kinds.get(token, "piece")]
+            for token in ids
+        ],
+    }
+
+
+# The steps from a token to the next one, each with its formula and the source that computes it.
+
+
+def _steps(model: GPT) -> Iterator[dict[str, Any]]:
+    layer = model.trf_blocks[0].att
+    score, value, output = layer.maps.score, layer.maps.value, layer.maps.output
+    mixing, hooks = layer.maps.mixing, layer.maps.logits
+    block = TransformerBlock.__call__
+    yield _step("x", "x = norm1(stream)", "The residual stream of each token, normalised.", block)
+    text = "What a token asks for, and what it is found by."
+    yield _step("q and k", score.formula, text, score.apply, *_turned(layer))
+    yield _step(
+        "score",
+        "score_h(i, j) = scale * q_i k_j^T",
+        "How well the query of token i fits the key of token j.",
+        attention.attention_scores,
+    )
+    text = "A token must not look ahead: later tokens get minus infinity."
+    changed = " then ".join([*(hook.formula for hook in hooks), _masked(layer)])
+    yield _step("mask", changed, text, *(hook.apply for hook in hooks), *_biases(layer))
+    text = "Scores become weights."
+    yield _step("softmax", mixing.formula, text, mixing.apply, Attention.mix)
+    yield _step(
+        "weighted sum",
+        f"{value.formula}; head_h(i) = sum_j w_h(i, j) v_h(j)",
+        "What is found is added up, each value by its weight.",
+        value.apply,
+        attention.weighted_sum,
+    )
+    text = "The heads become one vector for the token."
+    yield _step("output", output.formula, text, output.apply)
+    yield _step(
+        "residual",
+        "x + att(norm1 x), then x + ff(norm2 x)",
+        "It is added to the stream, and so is what the feed-forward layer makes of it.",
+        block,
+        FeedForward.__call__,
+    )
+    head = "tok_emb" if model.config.tied_head else "out_head"
+    text = "After the last layer, a number for every token of the vocabulary."
+    yield _step("next token", f"p = softmax(final_norm(x) {head}^T)", text, GPT.__call__)
+
+
+def _turned(layer: Attention) -> Iterable[Callable[..., Any]]:
+    if layer.config.qk_norm:
+        yield attention.unit_rms
+    if layer.config.position == "rope":
+        yield attention.rope
+
+
+def _masked(layer: Attention) -> str:
+    bias = " - slope_h (i - j)" if layer.config.position == "alibi" else ""
+    window = f", none before i - {layer.config.window - 1}" if layer.config.window else ""
+    return f"s_h(i, j){bias} for j <= i{window}, else -infinity"
+
+
+def _biases(layer: Attention) -> Iterable[Callable[..., Any]]:
+    yield attention.causal_mask
+    if layer.config.position == "alibi":
+        yield attention.alibi_bias
+
+
+def _step(title: str, formula: str, text: str, *functions: Callable[..., Any]) -> dict[str, Any]:
+    return {
+        "title": title,
+        "formula": formula,
+        "text": text,
+        "sources": [source_of(function) for function in functions],
+    }
+
+
+def source_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """File, line and code of a function, without decorators and docstring."""
+    function = inspect.unwrap(function)
+    file = inspect.getsourcefile(function)
+    assert file
+    lines, first = inspect.getsourcelines(function)
+    found = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    start = found.lineno
+    hidden: set[int] = set()
+    if isinstance(found, ast.FunctionDef) and ast.get_docstring(found):
+        text = found.body[0]
+        hidden = {*range(text.lineno, (text.end_lineno or text.lineno) + 1)}
+    kept = [line for number, line in enumerate(lines, 1) if number >= start and number not in hidden]
+    path = Path(file).relative_to(Path(mlx_attn.__file__).parent.parent)
+    code = textwrap.dedent("".join(kept)).rstrip()
+    return {"file": path.as_posix(), "line": max(first, 1) + start - 1, "code": code}

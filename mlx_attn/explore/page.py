@@ -1,0 +1,86 @@
+"""One HTML file with models and a script that runs them: no network, no other files."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from mlx_attn.errors import RunError
+from mlx_attn.explore.manifest import PageModel
+from mlx_attn.probe import heads
+from mlx_attn.runs import Run, read_text
+from mlx_attn.text.downloads import Progress
+from mlx_attn.ui.plots import template
+
+MODULES = ("tensor", "tokenizer", "maps", "attention", "model", "draw", "view")
+"""The page's script, in an order in which each module uses only those before it."""
+
+EXAMPLES = 3
+EXAMPLE_TOKENS = 40
+_IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)
+
+
+def render_page(models: Sequence[PageModel], texts: Sequence[str]) -> str:
+    """The page as text.
+
+    Args:
+        models: One model, or two to compare on one text.
+        texts: Texts to begin with; the first one is shown.
+    """
+    names = [model.facts["name"] for model in models]
+    one = f"What does {names[0]} look at, and what does it need?"
+    title = one if len(names) == 1 else f"Where do {' and '.join(names)} differ?"
+    data = {"models": [model.facts for model in models], "texts": [*texts]}
+    style, script = template("page.css") + _web("explore.css"), page_script()
+    parts = {
+        "title": html.escape(title),
+        "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; "
+        f"style-src '{_digest(style)}'; script-src '{_digest(script)}'",
+        "style": style,
+        "data": _json(data),
+        "weights": "\n".join(
+            f'<script type="text/plain" id="weights-{i}">{model.weights}</script>'
+            for i, model in enumerate(models)
+        ),
+        "script": script,
+    }
+    return re.sub(r"\{\{ (\w+) \}\}", lambda found: parts[found[1]], _web("explore.html"))
+
+
+def page_script() -> str:
+    """The modules as one script, in which imports and exports have nothing left to do."""
+    text = "\n".join(_web(f"{name}.js") for name in MODULES)
+    return re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)
+
+
+def example_texts(run: Run, progress: Progress | None = None) -> list[str]:
+    """Texts to begin with: from the validation text; else what the run wrote last in training.
+
+    `progress` is called with the bytes done and in all while a text is downloaded.
+    """
+    tokenizer = run.load_tokenizer()
+    try:
+        windows = heads.validation_windows(run, EXAMPLES, progress)
+        return [tokenizer.decode(window[:EXAMPLE_TOKENS]) for window in windows]
+    except RunError:
+        file = run.path / "samples.txt"
+        samples = re.split(r"^--- step \d+$", read_text(file), flags=re.M) if file.exists() else []
+        written = samples[-1].strip() if samples else ""
+        return [tokenizer.decode(tokenizer.encode(written)[:EXAMPLE_TOKENS])] if written else [""]
+
+
+def _web(name: str) -> str:
+    return (files("mlx_attn.explore") / "web" / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _json(data: Any) -> str:
+    """JSON that nothing in it can end the element of."""
+    return json.dumps(data, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")

@@ -1,0 +1,116 @@
+// The GPT around attention: mlx_attn/model/gpt.py in JavaScript, with a trace of every step.
+import { Attention, intact } from "./attention.js";
+import { ACTIVATIONS, add, layerNorm, linear, rmsNorm, rowOf, softmax, times } from "./tensor.js";
+
+export class GPT {
+  /** `manifest` says where in `numbers` each array lies, and what each layer is. */
+  constructor(manifest, numbers) {
+    const weights = nested(manifest.arrays, numbers);
+    Object.assign(this, { manifest, config: manifest.config, weights });
+    this.layers = manifest.layers.map((config, layer) => {
+      const own = weights.trf_blocks[layer].att ?? {};
+      return new Attention(config, { ...own, hadamard: weights.hadamard }, layer);
+    });
+    this.norm = this.config.norm === "rmsnorm" ? rmsNorm : layerNorm;
+    this.activation = ACTIVATIONS[this.config.activation];
+  }
+
+  /**
+   * Every step of a text of tokens. A trace of the same edits whose tokens begin these ones is
+   * extended: with a causal mask nothing in it changes.
+   */
+  trace(tokens, edits = intact(), before = undefined) {
+    const goesOn = before && before.edits === edits && edits.mask && before.tokens.every((t, i) => t === tokens[i]);
+    const start = goesOn ? before.tokens.length : 0;
+    let stream = Array.from(tokens.slice(start), (token, i) => this.embed(token, start + i, edits));
+    const carries = Array.from(tokens.slice(start), (token) => ({ token }));
+    const blocks = this.layers.map((attention, layer) => {
+      const rows = goesOn ? before.blocks[layer].slice() : [];
+      stream = this.block(attention, rows, stream, carries, edits);
+      return rows;
+    });
+    const logits = stream.map((x) => this.logitsOf(x));
+    return { tokens, edits, blocks, logits: goesOn ? [...before.logits, ...logits] : logits };
+  }
+
+  embed(token, position, edits) {
+    const x = rowOf(this.weights.tok_emb.weight, token);
+    return this.weights.pos_emb && edits.positions ? add(x, rowOf(this.weights.pos_emb.weight, position)) : x;
+  }
+
+  /** Adds a record for each row of the residual stream; gives the stream after the block. */
+  block(attention, rows, stream, carries, edits) {
+    const { norm1, norm2, ff } = this.weights.trf_blocks[attention.layer];
+    const start = rows.length;
+    stream.forEach((x, i) => {
+      const row = attention.project(this.norm(norm1, x), start + i, carries[i], rows[start + i - 1], edits);
+      rows.push({ ...row, before: x });
+    });
+    return stream.map((x, i) => {
+      attention.attend(rows, start + i, edits);
+      const row = rows[start + i];
+      row.middle = add(x, row.output);
+      const hidden = linear(ff.layers[0], this.norm(norm2, row.middle)).map(this.activation);
+      row.forward = linear(ff.layers[2], hidden);
+      row.after = add(row.middle, row.forward);
+      return row.after;
+    });
+  }
+
+  logitsOf(x) {
+    const last = this.norm(this.weights.final_norm, x);
+    return times((this.weights.out_head ?? this.weights.tok_emb).weight, last);
+  }
+
+  /** How many of a text's last tokens the page reads. */
+  get longest() {
+    return Math.min(this.config.context_length, 256);
+  }
+}
+
+/** Nats of every token but the first, given those before it. */
+export function losses({ tokens, logits }) {
+  return Array.from(tokens.slice(1), (token, i) => -Math.log(softmax(logits[i])[token]));
+}
+
+export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+
+/** Tokens with their probabilities, the likeliest first. */
+export function likeliest(logits, count, temperature = 1) {
+  const probabilities = softmax(logits.map((value) => value / temperature));
+  const order = Array.from(probabilities.keys()).sort((a, b) => probabilities[b] - probabilities[a]);
+  return order.slice(0, count).map((token) => ({ token, probability: probabilities[token], logit: logits[token] }));
+}
+
+/** The next token: the likeliest at temperature 0, else one drawn by `random`. */
+export function drawn(logits, temperature, random) {
+  if (temperature === 0) return logits.indexOf(Math.max(...logits));
+  const probabilities = softmax(logits.map((value) => value / temperature));
+  let rest = random();
+  const token = probabilities.findIndex((probability) => (rest -= probability) < 0);
+  return token < 0 ? probabilities.length - 1 : token;
+}
+
+/** Random numbers in [0, 1) that begin the same way for the same seed (mulberry32). */
+export function randomFrom(seed) {
+  return () => {
+    seed = (seed + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(seed ^ (seed >>> 15), 1 | seed);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296;
+  };
+}
+
+/** Arrays by dotted names, "trf_blocks.0.att.W_query.weight", as objects in objects. */
+function nested(arrays, numbers) {
+  const tree = {};
+  for (const { name, shape, offset } of arrays) {
+    const columns = shape.at(-1);
+    const count = shape.reduce((product, length) => product * length, 1);
+    const matrix = { data: numbers.subarray(offset, offset + count), rows: count / columns, columns };
+    const path = name.split(".");
+    const last = path.pop();
+    path.reduce((node, key) => (node[key] ??= {}), tree)[last] = matrix;
+  }
+  return tree;
+}
