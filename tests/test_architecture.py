@@ -15,7 +15,7 @@ MODULES = {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts): f for 
 GROUND = ("errors", "blas", "files", "keys", "arrays", "cpu", "ui")
 ROOMS = (
     *GROUND,
-    *("attention", "plugins", "model", "text", "runs", "sampling", "training", "convert", "probe"),
+    *("attention", "plugins", "model", "text", "runs", "sampling", "training", "convert", "probe", "explore"),
     *("compare", "bench", "repl", "cli"),
 )
 """Bottom to top: a room imports from rooms before it, never from one after it."""

@@ -95,6 +95,7 @@ COMMANDS: dict[str, str] = {
     "repl": "Talk to a trained model.",
     "variants": "Show what each variant computes and costs.",
     "convert": "Write a trained model in another form of attention, and measure the error.",
+    "open": "Open a page that runs a trained model, step by step.",
     "probe": "Show what each head looks at, and what its matrices are like.",
     "compare": "Say which form of attention is better, with error bars.",
     "claims": "Test published claims about attention.",

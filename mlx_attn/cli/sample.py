@@ -56,10 +56,10 @@ def sampling_options(command: _Command) -> _Command:
 
 def run_argument(command: _Command) -> _Command:
     """The run to sample: a directory, or a name in runs/; the latest where it is left out."""
-    return click.argument("run", required=False, shell_complete=_complete_run)(command)
+    return click.argument("run", required=False, shell_complete=complete_run)(command)
 
 
-def _complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list[CompletionItem]:
+def complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list[CompletionItem]:
     from mlx_attn.runs import run_names
 
     names = [name for name in run_names() if name.startswith(start)]

@@ -16,7 +16,7 @@ from mlx_attn.runs import Run, read_text
 from mlx_attn.text.downloads import Progress
 from mlx_attn.ui.plots import template
 
-MODULES = ("tensor", "tokenizer", "maps", "attention", "model", "draw", "view")
+MODULES = ("tensor", "tokenizer", "maps", "attention", "model", "draw", "steps", "pane", "view")
 """The page's script, in an order in which each module uses only those before it."""
 
 EXAMPLES = 3

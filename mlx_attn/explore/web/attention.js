@@ -155,6 +155,6 @@ export class Attention {
 }
 
 /** The one of fewer key, value or slope heads that serves query head h. */
-function shared(parts, h, count) {
+export function shared(parts, h, count) {
   return parts[Math.floor((h * parts.length) / count)];
 }

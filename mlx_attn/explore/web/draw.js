@@ -1,0 +1,172 @@
+// Elements, numbers as text, and matrices as pictures.
+
+/** An element with properties, or attributes where it has no such property, and children. */
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key in made) made[key] = value;
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+/** A number with three digits that count. */
+export function number(value) {
+  if (value === -Infinity) return "−∞";
+  if (!Number.isFinite(value)) return String(value);
+  const large = Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3);
+  const text = large ? value.toExponential(1) : value.toFixed(Math.abs(value) < 10 ? 3 : Math.abs(value) < 100 ? 2 : 1);
+  return text.replace(/-/g, "−");
+}
+
+export const signed = (value) => (value >= 0 ? "+" : "") + number(value);
+
+export function percent(value) {
+  const text = (100 * value).toFixed(value < 0.0995 ? 1 : 0);
+  return value > 0 && Number(text) === 0 ? "<0.1 %" : `${text} %`;
+}
+
+/** A table with a caption; the first cell of a row names it. */
+export function table(caption, headings, rows, chosen = -1) {
+  const cell = (text, c) => element(c === 0 ? "th" : "td", c === 0 ? { scope: "row" } : {}, text);
+  return element("table", {},
+    element("caption", {}, caption),
+    element("thead", {}, element("tr", {}, ...headings.map((text) => element("th", { scope: "col" }, text)))),
+    element("tbody", {}, ...rows.map((row, r) => element("tr", { className: r === chosen ? "here" : "" }, ...row.map(cell)))));
+}
+
+/** Bars for tokens: [{ label, share, text, mark }], as a list. */
+export function bars(entries) {
+  return element("ol", { className: "bars" }, ...entries.map(({ label, share, text, mark }) => {
+    const bar = element("span", { className: "bar", ariaHidden: "true" });
+    bar.style.setProperty("--share", Math.max(share, 0));
+    return element("li", mark ? { className: "here", title: mark } : {}, element("bdi", {}, label), bar, element("span", {}, text));
+  }));
+}
+
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const rgb = (name) => style.getPropertyValue(name).trim().split(/\s+/).map(Number);
+  return { plus: rgb("--plus-rgb"), minus: rgb("--minus-rgb"), ink: style.getPropertyValue("--ink"), quiet: style.getPropertyValue("--quiet"), focus: style.getPropertyValue("--focus") };
+}
+
+/** A matrix as an image of one pixel a number: weights by their square root, others by their size. */
+function imageOf({ rows, columns, value, kind }, { plus, minus }) {
+  const image = new ImageData(columns, rows);
+  const values = Float64Array.from({ length: rows * columns }, (_, at) => value(Math.floor(at / columns), at % columns));
+  let largest = 1e-12;
+  for (const v of values) if (v !== -Infinity) largest = Math.max(largest, Math.abs(v));
+  values.forEach((v, at) => {
+    const strength = v === -Infinity ? 0 : kind === "weights" ? Math.sqrt(Math.max(v, 0)) : Math.abs(v) / largest;
+    image.data.set([...(v < 0 ? minus : plus), 255 * Math.min(strength, 1)], 4 * at);
+  });
+  const canvas = element("canvas", { width: columns, height: rows });
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** A small picture of one matrix, without labels. */
+export function drawSmall(canvas, panel) {
+  canvas.width = canvas.height = 96;
+  const context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = panel.columns > 96;
+  context.drawImage(imageOf(panel, colours()), 0, 0, 96, 96);
+}
+
+const FONT = 12;
+const LEGIBLE = 12; // pixels that a row needs for its label
+
+/**
+ * Matrices side by side that share their rows. Returns what is at a point: {panel, row, column}.
+ *
+ * `look`: width in pixels; labels of rows; chosen row and column; `square` for maps of tokens.
+ */
+export function drawPanels(canvas, panels, look) {
+  const rows = panels[0].rows;
+  const ratio = globalThis.devicePixelRatio || 1;
+  const place = layout(panels, rows, look);
+  canvas.width = Math.round(look.width * ratio);
+  canvas.height = Math.round(place.height * ratio);
+  canvas.style.height = `${place.height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  context.imageSmoothingEnabled = false;
+  context.font = `${FONT}px ui-monospace, Menlo, Consolas, monospace`;
+  const colour = colours();
+  place.boxes.forEach((box, p) => drawPanel(context, panels[p], box, place, look, colour));
+  drawRowLabels(context, place, look, colour, rows);
+  return (x, y) => at(place, panels, rows, x, y);
+}
+
+function layout(panels, rows, look) {
+  const left = Math.min(110, look.width * 0.22);
+  const gap = 14;
+  const inner = look.width - left - gap * (panels.length - 1);
+  const total = panels.reduce((sum, panel) => sum + panel.columns, 0);
+  const top = look.square ? 84 : 24;
+  const height = look.square ? Math.min(inner, look.tallest) : Math.min(Math.max(rows * 16, 60), look.tallest);
+  let x = left;
+  const boxes = panels.map((panel) => {
+    const width = look.square ? height : (inner * panel.columns) / total;
+    const box = { x, y: top, width, height };
+    x += width + gap;
+    return box;
+  });
+  return { left, top, boxes, height: top + height + 4, cell: height / rows };
+}
+
+function drawPanel(context, panel, box, place, look, colour) {
+  context.strokeStyle = colour.quiet;
+  context.lineWidth = 0.5;
+  context.strokeRect(box.x - 0.5, box.y - 0.5, box.width + 1, box.height + 1);
+  context.imageSmoothingEnabled = panel.columns > box.width;
+  context.drawImage(imageOf(panel, colour), box.x, box.y, box.width, box.height);
+  const cell = box.width / panel.columns;
+  context.lineWidth = 1.5;
+  context.strokeStyle = colour.focus;
+  context.strokeRect(box.x, box.y + look.row * place.cell, box.width, Math.max(place.cell, 2));
+  if (look.square) drawColumnLabels(context, box, cell, look, colour);
+  else {
+    context.fillStyle = colour.quiet;
+    context.textAlign = "left";
+    context.fillText(panel.title, box.x, box.y - 8, box.width);
+  }
+}
+
+const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+
+function drawColumnLabels(context, box, cell, look, colour) {
+  look.labels.forEach((text, c) => {
+    if (cell < LEGIBLE && c !== look.column) return;
+    context.save();
+    context.translate(box.x + (c + 0.5) * cell + FONT / 3, box.y - 6);
+    context.rotate(-Math.PI / 2);
+    context.textAlign = "left";
+    context.fillStyle = c === look.column ? colour.focus : colour.quiet;
+    context.fillText(cut(text, 10), 0, 0);
+    context.restore();
+  });
+}
+
+function drawRowLabels(context, place, look, colour, rows) {
+  context.textAlign = "right";
+  for (let r = 0; r < rows; r++) {
+    if (place.cell < LEGIBLE && r !== look.row) continue;
+    context.fillStyle = r === look.row ? colour.focus : colour.quiet;
+    context.fillText(cut(look.labels[r], Math.floor(place.left / 7.6)), place.left - 6, place.top + (r + 0.5) * place.cell + FONT / 3);
+  }
+}
+
+function at(place, panels, rows, x, y) {
+  const panel = place.boxes.findIndex((box) => x >= box.x && x < box.x + box.width && y >= box.y && y < box.y + box.height);
+  if (panel < 0) return undefined;
+  const box = place.boxes[panel];
+  return {
+    panel,
+    row: Math.floor(((y - box.y) / box.height) * rows),
+    column: Math.floor(((x - box.x) / box.width) * panels[panel].columns),
+  };
+}

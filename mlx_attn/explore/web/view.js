@@ -1,15 +1,316 @@
-// The page: what is shown, and what happens when something is chosen.
-import { intact } from "./attention.js";
-import { GPT, losses, mean } from "./model.js";
+// The page: what is chosen, what is computed when that changes, and what is said of it.
+import { headEdits, intact } from "./attention.js";
+import { byId, element, number, percent, signed } from "./draw.js";
+import { GPT, drawn, likeliest, losses, mean, randomFrom } from "./model.js";
+import { Pane } from "./pane.js";
+import { STEPS, energy } from "./steps.js";
 import { bytesOf, numbersOf } from "./tensor.js";
-import { tokenizerFrom } from "./tokenizer.js";
+import { decode, label, tokenizerFrom } from "./tokenizer.js";
 
-const data = JSON.parse(document.getElementById("data").textContent);
+const AHEAD = 10; // tokens of the continuation that is shown at once
+const SOFTMAX = 4; // the step to begin with
+
+const data = JSON.parse(byId("data").textContent);
 const models = data.models.map((manifest, i) => {
-  const base64 = document.getElementById(`weights-${i}`);
+  const base64 = byId(`weights-${i}`);
   const numbers = numbersOf(bytesOf(base64.textContent), manifest.dtype);
   base64.remove();
   return Object.assign(new GPT(manifest, numbers), { tokenizer: tokenizerFrom(manifest.tokenizer) });
 });
+const panes = models.map((model) => new Pane(model, choose));
+const state = { step: SOFTMAX, layer: 0, head: 0, token: 0, held: 0, target: undefined, edits: intact(), readings: [], playing: 0 };
+const random = randomFrom(1);
 
-globalThis.explorer = { models, intact, losses, mean };
+// What is computed.
+
+/** The tokens of a text for each model, cut to what it reads. */
+function read(text) {
+  const encoded = models.map((model) => model.tokenizer.encode(text));
+  if (encoded.some((tokens) => tokens.length === 0)) throw new Error("type at least one character");
+  state.readings = encoded.map((tokens, i) => ({ tokens: tokens.slice(-models[i].longest), given: tokens.length }));
+  state.held = state.token = Math.max(...state.readings.map(({ tokens }) => tokens.length)) - 1;
+}
+
+const isIntact = () => JSON.stringify(state.edits) === JSON.stringify(PLAIN);
+const PLAIN = intact();
+
+/** Traces with the edits and without, going on from the last ones where tokens were added. */
+function compute() {
+  state.readings.forEach((reading, i) => {
+    reading.plain = models[i].trace(reading.tokens, PLAIN, reading.plain);
+    reading.trace = isIntact() ? reading.plain : models[i].trace(reading.tokens, state.edits, reading.trace);
+  });
+}
+
+const lossOf = (trace) => (trace.tokens.length > 1 ? mean(losses(trace)) : NaN);
+
+function bitsPerByte(model, trace) {
+  const bytes = Array.from(trace.tokens.slice(1), (token) => model.tokenizer.bytes[token].length);
+  return losses(trace).reduce((sum, loss) => sum + loss, 0) / Math.LN2 / bytes.reduce((sum, count) => sum + count, 0);
+}
+
+/** The likeliest next tokens, one after the other. */
+function continuation(model, trace, count = AHEAD) {
+  const tokens = [];
+  while (tokens.length < count && trace.tokens.length < model.longest) {
+    tokens.push(drawn(trace.logits.at(-1), 0));
+    trace = model.trace([...trace.tokens, tokens.at(-1)], trace.edits, trace);
+  }
+  return decode(model.tokenizer, tokens);
+}
+
+/** What the loss grows by when each head is switched off, the edits left as they are. */
+function worthOfHeads(model, tokens) {
+  const loss = lossOf(model.trace(tokens, PLAIN));
+  return model.layers.flatMap(({ count, layer }) =>
+    Array.from({ length: count }, (_, head) => {
+      const without = { ...PLAIN, heads: { [`${layer}.${head}`]: { ...headEdits(PLAIN, layer, head), off: true } } };
+      return lossOf(model.trace(tokens, without)) - loss;
+    }));
+}
+
+// What is said.
+
+function answerOf(i) {
+  const model = models[i];
+  const { trace, plain } = state.readings[i];
+  const [best] = likeliest(trace.logits.at(-1), 1);
+  const loss = lossOf(trace), before = lossOf(plain);
+  const named = models.length > 1 ? `${model.manifest.name}: ` : "";
+  const change = isIntact() || Number.isNaN(loss) ? "" : ` (${signed(loss - before)} by what is switched off)`;
+  const parts = [
+    named, "it goes on with ", element("q", {}, continuation(model, trace)), `, and expects “${label(model.tokenizer.bytes[best.token])}” next (${percent(best.probability)}). `,
+    Number.isNaN(loss) ? "" : element("span", {}, "Loss ", element("b", {}, number(loss)), ` nats per token${change}, ${number(bitsPerByte(model, trace))} bits per byte.`),
+  ];
+  return element("p", {}, ...parts);
+}
+
+function differences() {
+  const [a, b] = state.readings;
+  if (!b || a.tokens.length !== b.tokens.length || a.tokens.some((token, i) => token !== b.tokens[i])) return [];
+  const gaps = losses(a.trace).map((loss, i) => loss - losses(b.trace)[i]);
+  const order = Array.from(gaps.keys()).sort((i, j) => Math.abs(gaps[j]) - Math.abs(gaps[i])).slice(0, 5);
+  const [nameA, nameB] = models.map(({ manifest }) => manifest.name);
+  const buttons = order.map((i) => {
+    const better = gaps[i] > 0 ? nameB : nameA;
+    const button = element("button", { type: "button" }, `“${panes[0].labels[i + 1]}”: ${better} by ${number(Math.abs(gaps[i]))}`);
+    button.addEventListener("click", () => choose({ token: i, held: true }));
+    return button;
+  });
+  const won = gaps.filter((gap) => gap > 0).length;
+  return [element("p", { className: "differences" }, `${nameB} expects ${won} of ${gaps.length} tokens better. The largest differences, in nats: `, ...buttons)];
+}
+
+function showEffect() {
+  const lines = state.readings.map(({ plain, trace }, i) => {
+    const [before, loss] = [lossOf(plain), lossOf(trace)];
+    const name = models.length > 1 ? `${models[i].manifest.name}: ` : "";
+    return isIntact() ? `${name}nothing is switched off, loss ${number(before)}` : `${name}loss ${number(before)} → ${number(loss)} (${signed(loss - before)})`;
+  });
+  byId("effect").replaceChildren(...lines.map((line) => element("span", {}, line)));
+}
+
+// What is painted.
+
+function paint() {
+  panes.forEach((pane) => pane.paint({ ...state }));
+  paintSwitches();
+  Array.from(byId("steps").children).forEach((button, at) => button.setAttribute("aria-current", at === state.step ? "step" : "false"));
+}
+
+let later = 0;
+
+/** After a change of text or edits: everything; what takes longer follows when the page is quiet. */
+function refresh() {
+  compute();
+  panes.forEach((pane, i) => pane.paintTrace(state.readings[i].trace, state.readings[i].given));
+  showEffect();
+  paint();
+  clearTimeout(later);
+  later = setTimeout(showSlow, state.playing ? 400 : 30);
+}
+
+function showSlow() {
+  byId("answers").replaceChildren(...models.map((_, i) => answerOf(i)), ...differences());
+  state.readings.forEach((reading, i) => {
+    if (reading.tokens.length < 2 || reading.worthOf === reading.tokens) return;
+    reading.worthOf = reading.tokens;
+    panes[i].paintWorth(worthOfHeads(models[i], reading.tokens));
+  });
+}
+
+function attempt(act) {
+  try {
+    act();
+    byId("failure").hidden = true;
+  } catch (error) {
+    stop();
+    byId("failure").textContent = error.message;
+    byId("failure").hidden = false;
+  }
+}
+
+function choose({ token, target, layer, head, held, leave }) {
+  if (leave) token = state.held;
+  if (token !== undefined) {
+    const longest = Math.max(...state.readings.map(({ tokens }) => tokens.length));
+    state.token = Math.min(Math.max(token, 0), longest - 1);
+    state.target = target === undefined ? undefined : Math.max(target, 0);
+    if (held) state.held = state.token;
+  }
+  if (layer !== undefined) {
+    const layers = Math.max(...models.map((model) => model.layers.length));
+    const count = Math.max(...models.map((model) => model.layers[0].count));
+    Object.assign(state, { layer: Math.min(Math.max(layer, 0), layers - 1), head: Math.min(Math.max(head, 0), count - 1), target: undefined });
+  }
+  paint();
+}
+
+// Switches.
+
+function rankLimit() {
+  const attention = models[0].layers[Math.min(state.layer, models[0].layers.length - 1)];
+  return Math.min(attention.d_in, attention.scoreFactors()[0][0].length);
+}
+
+function paintSwitches() {
+  const edit = headEdits(state.edits, state.layer, state.head);
+  const limit = rankLimit();
+  byId("of-head").querySelector("legend").textContent = `Layer ${state.layer}, head ${state.head}`;
+  byId("off").checked = edit.off;
+  byId("scoreless").checked = !edit.scores;
+  byId("temperature").value = Math.log2(edit.temperature);
+  byId("temperature-value").textContent = `× ${number(edit.temperature)}`;
+  byId("rank").max = limit;
+  byId("rank").value = Math.min(edit.rank, limit);
+  const attention = models[0].layers[Math.min(state.layer, models[0].layers.length - 1)];
+  const share = edit.rank >= limit ? "" : `, ${percent(energy(attention.spectrum(Math.min(state.head, attention.count - 1)).values, edit.rank))} of |S|²`;
+  byId("rank-value").textContent = `${Math.min(edit.rank, limit)} of ${limit}${share}`;
+  for (const name of ["mask", "positions", "projection"]) byId(name).checked = !state.edits[name];
+}
+
+/** What a model has not cannot be switched off. */
+function disableSwitches() {
+  const all = models.flatMap((model) => model.layers);
+  const square = all.some((a) => a.out_proj && a.out_proj.weight.rows === a.out_proj.weight.columns);
+  const lacking = {
+    positions: models.every(({ config }) => config.position === "none") && "this model has no positions",
+    projection: !square && "there is no square out_proj to leave out",
+    rank: all.every((a) => a.choices.score === "off") && "there are no scores",
+    scoreless: all.every((a) => a.choices.score === "off") && "there are no scores",
+  };
+  for (const [id, reason] of Object.entries(lacking)) {
+    byId(id).disabled = Boolean(reason);
+    byId(id).closest("label").title = reason || "";
+  }
+}
+
+function change(edits) {
+  state.edits = { ...state.edits, ...edits };
+  attempt(refresh);
+}
+
+/** Changes the chosen head, or every head. */
+function changeHead(changes) {
+  const heads = { ...state.edits.heads };
+  const places = byId("every").checked
+    ? models.flatMap((model) => model.layers.flatMap(({ layer, count }) => Array.from({ length: count }, (_, head) => [layer, head])))
+    : [[state.layer, state.head]];
+  for (const [layer, head] of places) heads[`${layer}.${head}`] = { ...headEdits(state.edits, layer, head), ...changes };
+  change({ heads });
+}
+
+function listenToSwitches() {
+  const on = (id, event, act) => byId(id).addEventListener(event, (happened) => act(happened.target));
+  on("off", "change", ({ checked }) => changeHead({ off: checked }));
+  on("scoreless", "change", ({ checked }) => changeHead({ scores: !checked }));
+  on("temperature", "input", ({ value }) => changeHead({ temperature: 2 ** value }));
+  on("rank", "input", ({ value, max }) => changeHead({ rank: value === max ? Infinity : Number(value) }));
+  for (const name of ["mask", "positions", "projection"]) on(name, "change", ({ checked }) => change({ [name]: !checked }));
+  on("restore", "click", () => change(intact()));
+}
+
+// Writing.
+
+/** One more token from the model that writes; a text that does not fit goes on from its last half. */
+function addToken() {
+  const writer = Number(byId("writer").value);
+  const { trace, tokens } = state.readings[writer];
+  const token = drawn(trace.logits.at(-1), Number(byId("warmth").value), random);
+  const added = [...tokens, token];
+  byId("text").value += decode(models[writer].tokenizer, [token]);
+  state.readings = state.readings.map((reading, i) => {
+    const all = i === writer ? added : models[i].tokenizer.encode(byId("text").value);
+    const fits = all.length <= models[i].longest;
+    return { ...reading, given: i === writer ? reading.given + 1 : all.length, tokens: fits ? all : all.slice(-Math.floor(models[i].longest / 2)) };
+  });
+  state.held = state.token = Math.max(...state.readings.map((reading) => reading.tokens.length)) - 1;
+  state.target = undefined;
+  refresh();
+}
+
+function stop() {
+  cancelAnimationFrame(state.playing);
+  state.playing = 0;
+  byId("play").setAttribute("aria-pressed", "false");
+}
+
+function play() {
+  if (state.playing) {
+    stop();
+    return showSlow();
+  }
+  const frame = () => {
+    attempt(addToken);
+    if (byId("play").getAttribute("aria-pressed") === "true") state.playing = requestAnimationFrame(frame);
+  };
+  byId("play").setAttribute("aria-pressed", "true");
+  state.playing = requestAnimationFrame(frame);
+}
+
+function write(text) {
+  byId("text").value = text;
+  attempt(() => (read(text), refresh()));
+}
+
+function listen() {
+  byId("text").addEventListener("input", ({ target }) => attempt(() => (read(target.value), refresh())));
+  byId("one").addEventListener("click", () => attempt(addToken));
+  byId("play").addEventListener("click", play);
+  byId("warmth").addEventListener("input", showWarmth);
+  addEventListener("resize", () => paint());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => refresh());
+  listenToSwitches();
+}
+
+function showWarmth() {
+  const warmth = Number(byId("warmth").value);
+  byId("warmth-value").textContent = warmth === 0 ? "0, the likeliest" : warmth.toFixed(1);
+}
+
+function build() {
+  byId("panes").append(...panes.map((pane) => pane.root));
+  document.body.classList.toggle("two", models.length > 1);
+  byId("writer-field").hidden = models.length === 1;
+  byId("writer").append(...models.map(({ manifest }, i) => element("option", { value: i }, manifest.name)));
+  STEPS.forEach((_, at) => {
+    const button = element("button", { type: "button" }, element("span", {}, String(at + 1)), models[0].manifest.steps[at].title);
+    button.addEventListener("click", () => ((state.step = at), paint()));
+    byId("steps").append(button);
+  });
+  data.texts.forEach((text, i) => {
+    const button = element("button", { type: "button" }, `text ${i + 1}`);
+    button.addEventListener("click", () => write(text));
+    byId("texts").append(button);
+  });
+  byId("texts").hidden = data.texts.length < 2;
+  showWarmth();
+  disableSwitches();
+  listen();
+  write(data.texts[0] || decode(models[0].tokenizer, [0]));
+}
+
+build();
+
+/** For the console of the browser, and for tests. */
+globalThis.explorer = { models, state, intact, losses, mean };

@@ -1,0 +1,87 @@
+"""`mlx-attn open`: a page that runs a trained model in the browser."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from mlx_attn.cli.options import takes_plugins
+from mlx_attn.cli.sample import complete_run
+from mlx_attn.errors import ConfigError
+
+_EXAMPLES = """\b
+Examples:
+  mlx-attn open
+  mlx-attn open runs/tiny --prompt "Anna saw Hugo, and Hugo saw"
+  mlx-attn open runs/tiny runs/tiny-merged --html both.html --no-browser
+"""
+
+
+@takes_plugins
+@click.command(epilog=_EXAMPLES)
+@click.argument("runs", nargs=-1, metavar="[RUN] [RUN]", shell_complete=complete_run)
+@click.option("--prompt", "-p", metavar="TEXT", help="Text to begin with; - reads stdin.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where the page goes. [default: explore.html in the first run]",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="How weights are kept: float16 halves the file and rounds them.",
+)
+@click.option("--no-browser", is_flag=True, help="Write the page, and do not open it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    runs: tuple[str, ...],
+    prompt: str | None,
+    html: Path | None,
+    dtype: str,
+    no_browser: bool,
+    as_json: bool,
+) -> None:
+    """Write a page that holds a trained model and runs it, and open it.
+
+    RUN is a directory or a name in runs/; without it, the latest there; of two runs, both read one
+    text. The page is one file that needs no network: type a text, follow it step by step through
+    attention, switch parts off, and let the model go on.
+    """
+    import webbrowser
+
+    from mlx_attn.explore import manifest, page
+    from mlx_attn.files import write_text
+    from mlx_attn.runs import find_run
+    from mlx_attn.text.show import download_lines
+
+    if len(runs) > 2:
+        raise click.UsageError(f"a page shows two runs at most, and these are {len(runs)}")
+    found = [find_run(name) for name in runs or (None,)]
+    models = [manifest.page_model(run, dtype) for run in found]
+    texts = _prompt(prompt) or page.example_texts(found[0], download_lines(_say))
+    path = html or found[0].path / "explore.html"
+    text = page.render_page(models, texts)
+    write_text(path, text)
+    if as_json:
+        click.echo(json.dumps({"path": str(path), "bytes": len(text.encode())}))
+    else:
+        _say(f"wrote {path} ({len(text.encode()) / 1e6:.1f} MB)")
+    if not no_browser:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _prompt(prompt: str | None) -> list[str]:
+    if prompt is None:
+        return []
+    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+    if not text:
+        raise ConfigError("the prompt is empty: give at least one character")
+    return [text]
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

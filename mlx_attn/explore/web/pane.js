@@ -1,0 +1,229 @@
+// One model's part of the page: its tokens, the picture of the chosen step, heads, numbers, matrices.
+import { headEdits } from "./attention.js";
+import { bars, byId, drawPanels, drawSmall, element, number, percent, signed, table } from "./draw.js";
+import { likeliest, losses } from "./model.js";
+import { STEPS, energy, weightPanel } from "./steps.js";
+import { label } from "./tokenizer.js";
+
+const TALLEST = 640;
+
+export class Pane {
+  /** `choose` is called with what a person chooses: {token, target, layer, head}. */
+  constructor(model, choose) {
+    this.model = model;
+    this.choose = choose;
+    this.root = byId("pane").content.cloneNode(true).firstElementChild;
+    this.canvas = this.find(".picture canvas");
+    this.buildFacts();
+    this.buildHeads();
+    this.listen();
+  }
+
+  find(selector) {
+    return this.root.querySelector(selector);
+  }
+
+  buildFacts() {
+    const { name, variant, summary, parameters, config } = this.model.manifest;
+    const { n_layers, n_heads, emb_dim, vocab_size, context_length, position } = config;
+    this.find(".name").textContent = name;
+    this.find(".facts").textContent =
+      `${variant}${summary ? `: ${summary}` : ""}. ${parameters.toLocaleString("en")} numbers, all in this file.`;
+    const facts = { layers: n_layers, heads: n_heads, width: emb_dim, vocabulary: vocab_size, context: context_length, positions: position };
+    const { formula, dtype, tokenizer } = this.model.manifest;
+    const words = { ...facts, tokenizer: tokenizer.kind, numbers: dtype, ...(formula && { formula }) };
+    this.find(".about div").append(
+      element("dl", {}, ...Object.entries(words).flatMap(([word, value]) => [element("dt", {}, word), element("dd", {}, String(value))])));
+  }
+
+  buildHeads() {
+    this.thumbs = [];
+    this.model.layers.forEach((attention, layer) => {
+      const row = element("div", { className: "layer" }, element("span", { className: "layer-name" }, `layer ${layer}`));
+      for (let head = 0; head < attention.count; head++) {
+        const picture = element("canvas", {});
+        const worth = element("span", { className: "worth" });
+        const button = element("button", { type: "button", className: "head" }, picture, element("span", {}, `head ${head}`), worth);
+        button.addEventListener("click", () => this.choose({ layer, head }));
+        this.thumbs.push({ layer, head, button, picture, worth });
+        row.append(button);
+      }
+      this.find(".heads").append(row);
+    });
+  }
+
+  listen() {
+    const tokens = this.find(".tokens");
+    const tokenOf = (event) => event.target.closest("button")?.dataset.token;
+    tokens.addEventListener("click", (event) => tokenOf(event) && this.choose({ token: Number(tokenOf(event)), held: true }));
+    tokens.addEventListener("pointerover", (event) => tokenOf(event) && this.choose({ token: Number(tokenOf(event)) }));
+    tokens.addEventListener("pointerleave", () => this.choose({ leave: true }));
+    arrows(tokens, { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }, (step) => {
+      this.choose({ token: this.context.i + step, held: true });
+      this.find(".tokens .from").focus();
+    });
+    arrows(this.find(".heads"), { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }, ([down, right]) => {
+      this.choose({ layer: this.context.layer + down, head: this.context.h + right });
+      this.find('.heads [aria-pressed="true"]').focus();
+    });
+    arrows(this.canvas, { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }, ([down, right]) =>
+      this.choose({ token: this.context.i + down, target: this.context.j + right, held: true }));
+    this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("click", (event) => this.point(event, true));
+    this.find(".matrices").addEventListener("toggle", () => this.paintMatrices());
+  }
+
+  point(event, held) {
+    const found = this.hit?.(event.offsetX, event.offsetY);
+    if (!found) return;
+    this.say(found);
+    if (held) this.choose({ token: found.row, held, ...(this.step.square && { target: found.column }) });
+  }
+
+  say({ panel, row, column }) {
+    const shown = this.panels[panel];
+    const value = shown.value(row, column);
+    const text = shown.kind === "weights" ? percent(value) : number(value);
+    const what = this.step.square ? `${this.context.quote(row)} to ${this.context.quote(column)}` : `${this.context.quote(row)}, coordinate ${column} of ${shown.title}`;
+    this.find(".cell").textContent = `${what}: ${text}`;
+  }
+
+  /** All that depends on the text and the edits: the tokens as buttons, the maps of all heads. */
+  paintTrace(trace, given) {
+    this.trace = trace;
+    this.labels = Array.from(trace.tokens, (token) => label(this.model.tokenizer.bytes[token]));
+    const cost = losses(trace);
+    this.find(".tokens").replaceChildren(
+      ...this.labels.map((text, i) => element("button", { type: "button", "data-token": i, tabIndex: -1, title: i ? `loss ${number(cost[i - 1])} nats` : "" }, text)));
+    this.find(".reading").textContent = given > trace.tokens.length ? `The model reads the last ${trace.tokens.length} of ${given} tokens.` : "";
+    for (const { layer, head, button, picture } of this.thumbs) {
+      drawSmall(picture, weightPanel(this.contextOf({ layer, head, token: 0, target: 0, edits: trace.edits })));
+      button.classList.toggle("is-off", headEdits(trace.edits, layer, head).off);
+    }
+  }
+
+  contextOf({ layer, head, token, target, edits }) {
+    const attention = this.model.layers[layer];
+    const { labels, trace } = this;
+    return {
+      attention, trace, labels, layer, edits, h: head, i: token, j: target,
+      rows: trace.blocks[layer],
+      quote: (i) => `“${labels[i]}”`,
+      labelOf: (id) => label(this.model.tokenizer.bytes[id]),
+      contribution: (r, h) => attention.contribution(trace.blocks[layer][r], h, edits),
+    };
+  }
+
+  /** What is chosen: step, layer, head, token, and the token that is looked at. */
+  paint(state) {
+    const attention = this.model.layers[Math.min(state.layer, this.model.layers.length - 1)];
+    const last = this.trace.tokens.length - 1;
+    const chosen = { ...state, layer: attention.layer, head: Math.min(state.head, attention.count - 1), token: Math.min(state.token, last) };
+    const weights = this.trace.blocks[chosen.layer][chosen.token].weights[chosen.head];
+    chosen.target = Math.min(state.target ?? weights.indexOf(Math.max(...weights)), last);
+    this.context = this.contextOf(chosen);
+    this.step = STEPS[state.step];
+    this.paintTokens(weights);
+    this.paintHeads();
+    this.paintStep(state.step);
+    this.paintNext();
+    this.paintMatrices();
+  }
+
+  paintTokens(weights) {
+    Array.from(this.find(".tokens").children).forEach((button, j) => {
+      button.style.setProperty("--weight", Math.sqrt(weights[j] ?? 0).toFixed(3));
+      button.classList.toggle("from", j === this.context.i);
+      button.classList.toggle("later", weights[j] === undefined);
+      button.tabIndex = j === this.context.i ? 0 : -1;
+      button.setAttribute("aria-pressed", j === this.context.i);
+    });
+  }
+
+  paintHeads() {
+    for (const { layer, head, button, picture } of this.thumbs) {
+      const chosen = layer === this.context.layer && head === this.context.h;
+      button.setAttribute("aria-pressed", chosen);
+      button.setAttribute("aria-label", `layer ${layer}, head ${head}`);
+      button.tabIndex = chosen ? 0 : -1;
+      picture.ariaHidden = "true";
+    }
+  }
+
+  /** What the loss grows by without each head. */
+  paintWorth(worths) {
+    const largest = Math.max(...worths, 1e-9);
+    this.thumbs.forEach(({ worth, button, layer, head }, at) => {
+      worth.textContent = signed(worths[at]);
+      worth.style.setProperty("--share", Math.max(worths[at] / largest, 0));
+      button.setAttribute("aria-label", `layer ${layer}, head ${head}, loss without it ${signed(worths[at])}`);
+    });
+  }
+
+  paintStep(at) {
+    const { title, formula, text, sources } = this.model.manifest.steps[at];
+    this.find(".picture h3").textContent = `${at + 1}. ${title}`;
+    this.find(".formula").textContent = formula;
+    this.find(".text").textContent = text;
+    this.find(".sources").replaceChildren(
+      ...sources.map(({ file, line, code }) => element("figure", {}, element("figcaption", {}, `${file}, line ${line}`), element("pre", { tabIndex: 0 }, element("code", {}, code)))));
+    this.paintPicture();
+    const { caption, headings, rows, here } = this.step.numbers(this.context);
+    this.find(".numbers").replaceChildren(table(caption, headings, rows, here));
+  }
+
+  paintPicture() {
+    this.panels = this.step.panels(this.context);
+    this.canvas.hidden = Boolean(this.step.next);
+    this.find(".next-large").replaceChildren();
+    this.find(".cell").textContent = "";
+    if (this.step.next) {
+      this.find(".next-large").append(this.nextBars(20));
+      return;
+    }
+    const look = { width: Math.max(this.find(".picture").clientWidth, 240), tallest: TALLEST, labels: this.labels, row: this.context.i, column: this.context.j, square: this.step.square };
+    this.hit = drawPanels(this.canvas, this.panels, look);
+    const { caption, rows } = this.step.numbers(this.context);
+    this.canvas.setAttribute("aria-label", `${this.find(".picture h3").textContent}. ${caption}: ${rows.slice(0, 3).map((row) => row.join(" ")).join(", ")}`);
+    if (this.step.square) this.say({ panel: 0, row: this.context.i, column: this.context.j });
+  }
+
+  nextBars(count) {
+    const found = likeliest(this.trace.logits[this.context.i], count);
+    const truth = this.trace.tokens[this.context.i + 1];
+    return bars(found.map(({ token, probability }) => ({
+      label: this.context.labelOf(token), share: probability / found[0].probability, text: percent(probability), mark: token === truth && "what comes next in the text",
+    })));
+  }
+
+  paintNext() {
+    this.find(".next-heading").textContent = `Next after ${this.context.quote(this.context.i)}`;
+    this.find(".next").replaceChildren(this.nextBars(8));
+  }
+
+  paintMatrices() {
+    const fold = this.find(".matrices");
+    if (!fold.open || !this.context) return;
+    const { attention, h, edits } = this.context;
+    const shown = [["S_h: makes the scores", attention.scoreMatrix(h)], ["V_h O_h: what is moved", attention.outputMatrix(h, edits)]];
+    const pictures = shown.map(([title, matrix]) => {
+      if (!matrix) return element("p", {}, `${title}: none, because value=${attention.choices.value} with output=${attention.choices.output} is not linear in x.`);
+      const canvas = element("canvas", { role: "img", ariaLabel: title, className: "matrix" });
+      drawSmall(canvas, { rows: matrix.length, columns: matrix[0].length, kind: "signed", value: (r, d) => matrix[r][d] });
+      return element("figure", {}, element("figcaption", {}, title), canvas);
+    });
+    const { values } = attention.spectrum(h);
+    const entries = values.slice(0, 24).map((value, k) => ({ label: String(k + 1), share: value / (values[0] || 1), text: `${number(value)}, ${percent(energy(values, k + 1))} so far` }));
+    const list = element("figure", {}, element("figcaption", {}, `Singular values of S_h${values.length > 24 ? `, 24 of ${values.length}` : ""}, and the share of its squared norm`), bars(entries));
+    fold.querySelector("div").replaceChildren(...pictures, list);
+  }
+}
+
+/** Calls `act` with what belongs to the arrow key that is pressed. */
+function arrows(target, steps, act) {
+  target.addEventListener("keydown", (event) => {
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    act(steps[event.key]);
+  });
+}
