@@ -1,29 +1,211 @@
-"""Logits and losses of the page against MLX, for every variant, position and tokenizer."""
+"""Token ids, logits and losses of the page against MLX: variants, positions, tokenizers, edits."""
+
+import json
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.analysis import qk_circuit
 from mlx_attn.attention.config import VARIANTS
+from mlx_attn.text.characters import SymbolTokenizer
+from mlx_attn.text.subwords import GPT2Tokenizer
+from mlx_attn.text.tokenizers import train_tokenizer
 
 TEXT = "Ben has one red kite; then nine?"
-LOGITS = """(() => {
-  const model = explorer.models[0];
-  const ids = model.tokenizer.encode(%s);
-  return { ids, logits: model.trace(ids).logits.map((row) => Array.from(row)) };
-})()"""
+LONG = "Ann sees nine red kites. Ben has one; it is gone, then.\n" * 40
+TOLERANCE = 1e-4
 
 
-def largest_difference(run, page) -> float:
+def trace(text: str, edits: str = "{}") -> str:
+    """An expression for the ids, logits and loss of a text in the page."""
+    return f"""(() => {{
+      const model = explorer.models[0];
+      const ids = model.tokenizer.encode({json.dumps(text)});
+      const made = model.trace(ids, {{ ...explorer.intact(), ...({edits}) }});
+      const loss = explorer.mean(explorer.losses(made));
+      return {{ ids, loss, logits: made.logits.map((row) => Array.from(row)) }};
+    }})()"""
+
+
+def largest_difference(run, page, text: str = TEXT, edits: str = "{}", model=None) -> float:
     """Between the logits of MLX and of the page, for each token of the text."""
-    ids = run.load_tokenizer().encode(TEXT)
-    found = page.run(LOGITS % repr(TEXT))
+    ids = run.load_tokenizer().encode(text)
+    found = page.run(trace(text, edits))
     assert found["ids"] == ids.tolist()
-    expected = run.load_model()(mx.array(ids)[None])[0]
+    expected = (model or run.load_model())(mx.array(ids)[None])[0]
     return np.abs(np.array(found["logits"]) - np.array(expected)).max()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant(variant, make_run, show):
     run = make_run(variant=variant)
-    assert largest_difference(run, show(run)) < 1e-4
+    assert largest_difference(run, show(run)) < TOLERANCE
+
+
+SETTINGS = {
+    "learned positions": {"position": "learned"},
+    "no positions": {"position": "none"},
+    "rope": {"position": "rope"},
+    "rope of the full width": {"position": "rope", "variant": "merged"},
+    "published slopes": {"position": "alibi", "alibi_slopes": "heads"},
+    "learned slopes": {"position": "alibi", "alibi_slopes": "learned"},
+    "given slopes": {"position": "alibi", "alibi_slopes": "0.5,0.01"},
+    "slopes of pairs": {"position": "alibi", "variant": "differential"},
+    "a window": {"window": 5},
+    "windows, and every second layer sees all": {"window": 5, "global_every": 2},
+    "queries that share a key": {"n_heads": 4, "n_kv_heads": 2},
+    "a narrow latent": {"variant": "mla", "latent_dim": 6, "position": "learned"},
+    "normalised queries and keys": {"qk_norm": True, "position": "rope"},
+    "biases": {"qkv_bias": True, "bias": True, "norm": "layernorm"},
+    "the book's block": {"block": "book"},
+    "a tied head": {"tied_head": True},
+    "several hooks": {"logits": "temperature+self_mask"},
+    "narrow values": {"value_dim": 3},
+    "shrunk maps": {"score": "shrunk", "value": "shrunk"},
+    "values from keys": {"value": "from_key"},
+    "exclusive with shared values": {"variant": "exclusive", "n_heads": 4, "n_kv_heads": 2},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_position_and_setting(name, make_run, show):
+    run = make_run(**SETTINGS[name])
+    assert largest_difference(run, show(run)) < TOLERANCE
+
+
+@pytest.mark.parametrize("variant", ["standard", "merged-both"])
+def test_float16_is_the_rounded_model(variant, make_run, show):
+    run = make_run(variant=variant)
+    model = run.load_model()
+    model.set_dtype(mx.float16)
+    model.set_dtype(mx.float32)
+    assert largest_difference(run, show(run, dtype="float16"), model=model) < TOLERANCE
+
+
+# Tokenizers.
+
+MERGES = "#version: 0.2\nh e\nĠ t\nĠt he\ne r\nr e\ni n\nĊ Ċ\n1 2\n' s\nà ©"
+ODD = [
+    "",
+    " ",
+    "    many   spaces  ",
+    "\n\n\t\r\n",
+    "U+2581 ▁ and a NUL \0 here",
+    "café naïve Straße ﬁ Å ½ ²",
+    "日本語のテキスト 한국어 العربية ไทย",
+    "😀👩‍👩‍👧 \U0001f1e9\U0001f1ea e\u0301",
+    "it's we'll I'd 'tis THE 12.5 x_1 ---",
+    "\u00a0\u2003\u3000\ufeff\u200b\u0085",
+    "a" * 1005 + " " + "kite" * 30,
+    "<0x0A> <unk> <s> <|endoftext|> the <|endoftext|>",
+    LONG[:300],
+]
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe", "unigram", "gpt2"])
+def test_every_tokenizer_reads_odd_texts_as_python_does(kind, make_run, show):
+    text = LONG + "the café 日本 kites' ½"
+    tokenizer = GPT2Tokenizer(MERGES) if kind == "gpt2" else train_tokenizer(kind, text, 420)
+    page = show(make_run(tokenizer=tokenizer))
+    for text in ODD:
+        code = f"explorer.models[0].tokenizer.encode({json.dumps(text)})"
+        assert page.run(code) == tokenizer.encode(text).tolist(), text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_model_of_pieces_has_the_same_logits(kind, make_run, show):
+    run = make_run(tokenizer=train_tokenizer(kind, LONG, 420))
+    assert largest_difference(run, show(run)) < TOLERANCE
+
+
+def test_the_symbols_of_a_task(make_run, show):
+    run = make_run(tokenizer=SymbolTokenizer(["a", "b", ">"]))
+    assert largest_difference(run, show(run, texts=["a b > a"]), text="a b > a") < TOLERANCE
+
+
+# What is switched off.
+
+
+def loss_without(run, layer: int, head: int) -> float:
+    """The loss of MLX with the output of one head set to zero."""
+    model = run.load_model()
+    attention = model.trf_blocks[layer].att
+    output = attention.output
+
+    def without(heads, x=None):
+        kept = mx.arange(heads.shape[1])[:, None, None] != head
+        return output(heads * kept, x)
+
+    attention.output = without
+    return loss_of(model, run)
+
+
+def loss_of(model, run) -> float:
+    ids = mx.array(run.load_tokenizer().encode(TEXT))
+    logits = model(ids[None])[0]
+    logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    return -mx.take_along_axis(logs[:-1], ids[1:, None], axis=-1).mean().item()
+
+
+@pytest.mark.parametrize("variant", ["standard", "talking-heads", "differential", "merged-both"])
+def test_a_head_switched_off_is_a_head_set_to_zero(variant, make_run, show):
+    run = make_run(variant=variant)
+    page = show(run)
+    for layer, head in [(0, 0), (0, 1), (1, 1)]:
+        off = f'heads: {{ "{layer}.{head}": {{ off: true, scores: true, temperature: 1, rank: Infinity }} }}'
+        found = page.run(trace(TEXT, f"{{ {off} }}"))
+        assert found["loss"] == pytest.approx(loss_without(run, layer, head), abs=TOLERANCE)
+
+
+def test_without_a_mask_every_token_sees_all(make_run, show):
+    run = make_run(position="learned")
+    model = run.load_model()
+    for block in model.trf_blocks:
+        block.att.attend = unmasked
+    assert largest_difference(run, show(run), edits="{ mask: false }", model=model) < TOLERANCE
+
+
+def unmasked(a, q, k, v, *kept):
+    weights = mx.softmax((q * a.config.scale) @ k.swapaxes(2, 3), axis=-1)
+    return weights @ v
+
+
+@pytest.mark.parametrize("position", ["learned", "alibi", "rope"])
+def test_without_positions_the_model_is_one_that_has_none(position, make_run, show):
+    run = make_run(position=position)
+    model, bare = run.load_model(), make_run(position="none").load_model()
+    arrays = {name: w for name, w in named_arrays(model).items() if "pos_emb" not in name}
+    bare.load_weights(list(arrays.items()))
+    edits = "{ positions: false }"
+    assert largest_difference(run, show(run), edits=edits, model=bare) < TOLERANCE
+
+
+def test_without_out_proj_heads_are_used_as_they_are(make_run, show):
+    run = make_run()
+    model = run.load_model()
+    for block in model.trf_blocks:
+        block.att.out_proj = lambda heads: heads
+    edits = "{ projection: false }"
+    assert largest_difference(run, show(run), edits=edits, model=model) < TOLERANCE
+
+
+@pytest.mark.parametrize("variant", ["standard", "merged", "no-query", "shared-query-key", "mla"])
+def test_a_truncated_rank_is_the_nearest_matrix_of_that_rank(variant, make_run, show):
+    run = make_run(variant=variant, position="learned")
+    page = show(run)
+    page.run("""document.getElementById("rank").value = 3,
+      document.getElementById("rank").dispatchEvent(new Event("input"))""")
+    S = qk_circuit(run.load_model().trf_blocks[0].att).products[0]
+    left, values, right = np.linalg.svd(S)
+    nearest = left[:, :3] * values[:3] @ right[:3]
+    read = """(() => {
+      const { trace } = explorer.state.readings[0], a = explorer.models[0].layers[0], rows = trace.blocks[0];
+      return { x: rows.map((row) => Array.from(row.x)), scores: rows.map((row) => Array.from(row.scores[0])) };
+    })()"""
+    found = page.run(read)
+    x = np.array(found["x"])
+    expected = run.load_model().config.scale * x @ nearest @ x.T
+    for i, scores in enumerate(found["scores"]):
+        assert scores == pytest.approx(expected[i, : i + 1], abs=TOLERANCE)

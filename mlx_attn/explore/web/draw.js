@@ -22,7 +22,7 @@ export function number(value) {
   return text.replace(/-/g, "−");
 }
 
-export const signed = (value) => (value >= 0 ? "+" : "") + number(value);
+export const signed = (value, digits) => (value >= 0 ? "+" : "") + (digits ? value.toFixed(digits).replace("-", "−") : number(value));
 
 export function percent(value) {
   const text = (100 * value).toFixed(value < 0.0995 ? 1 : 0);
@@ -77,7 +77,8 @@ export function drawSmall(canvas, panel) {
 }
 
 const FONT = 12;
-const LEGIBLE = 12; // pixels that a row needs for its label
+const MONO = `${FONT}px ui-monospace, Menlo, Consolas, monospace`;
+const LEGIBLE = 10; // pixels that a row needs for its label
 
 /**
  * Matrices side by side that share their rows. Returns what is at a point: {panel, row, column}.
@@ -87,26 +88,29 @@ const LEGIBLE = 12; // pixels that a row needs for its label
 export function drawPanels(canvas, panels, look) {
   const rows = panels[0].rows;
   const ratio = globalThis.devicePixelRatio || 1;
-  const place = layout(panels, rows, look);
+  const place = layout(panels, rows, look, canvas.getContext("2d"));
   canvas.width = Math.round(look.width * ratio);
   canvas.height = Math.round(place.height * ratio);
   canvas.style.height = `${place.height}px`;
   const context = canvas.getContext("2d");
   context.scale(ratio, ratio);
   context.imageSmoothingEnabled = false;
-  context.font = `${FONT}px ui-monospace, Menlo, Consolas, monospace`;
+  context.font = MONO;
   const colour = colours();
   place.boxes.forEach((box, p) => drawPanel(context, panels[p], box, place, look, colour));
   drawRowLabels(context, place, look, colour, rows);
   return (x, y) => at(place, panels, rows, x, y);
 }
 
-function layout(panels, rows, look) {
-  const left = Math.min(110, look.width * 0.22);
+/** Room for labels above and at the left, and a box for each matrix. */
+function layout(panels, rows, look, context) {
+  context.font = MONO;
+  const longest = Math.max(...look.labels.map((text) => context.measureText(cut(text)).width));
+  const left = longest + 8;
   const gap = 14;
   const inner = look.width - left - gap * (panels.length - 1);
   const total = panels.reduce((sum, panel) => sum + panel.columns, 0);
-  const top = look.square ? 84 : 24;
+  const top = look.square ? longest + 10 : 24;
   const height = look.square ? Math.min(inner, look.tallest) : Math.min(Math.max(rows * 16, 60), look.tallest);
   let x = left;
   const boxes = panels.map((panel) => {
@@ -136,7 +140,7 @@ function drawPanel(context, panel, box, place, look, colour) {
   }
 }
 
-const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+const cut = (text, length = 10) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
 function drawColumnLabels(context, box, cell, look, colour) {
   look.labels.forEach((text, c) => {
@@ -146,7 +150,7 @@ function drawColumnLabels(context, box, cell, look, colour) {
     context.rotate(-Math.PI / 2);
     context.textAlign = "left";
     context.fillStyle = c === look.column ? colour.focus : colour.quiet;
-    context.fillText(cut(text, 10), 0, 0);
+    context.fillText(cut(text), 0, 0);
     context.restore();
   });
 }
@@ -156,7 +160,7 @@ function drawRowLabels(context, place, look, colour, rows) {
   for (let r = 0; r < rows; r++) {
     if (place.cell < LEGIBLE && r !== look.row) continue;
     context.fillStyle = r === look.row ? colour.focus : colour.quiet;
-    context.fillText(cut(look.labels[r], Math.floor(place.left / 7.6)), place.left - 6, place.top + (r + 0.5) * place.cell + FONT / 3);
+    context.fillText(cut(look.labels[r]), place.left - 6, place.top + (r + 0.5) * place.cell + FONT / 3);
   }
 }
 

@@ -3,9 +3,9 @@ import { headEdits } from "./attention.js";
 import { bars, byId, drawPanels, drawSmall, element, number, percent, signed, table } from "./draw.js";
 import { likeliest, losses } from "./model.js";
 import { STEPS, energy, weightPanel } from "./steps.js";
-import { label } from "./tokenizer.js";
+import { label, shown } from "./tokenizer.js";
 
-const TALLEST = 640;
+const tallest = () => Math.min(Math.max(innerHeight - 140, 420), 900);
 
 export class Pane {
   /** `choose` is called with what a person chooses: {token, target, layer, head}. */
@@ -81,20 +81,21 @@ export class Pane {
   }
 
   say({ panel, row, column }) {
-    const shown = this.panels[panel];
-    const value = shown.value(row, column);
-    const text = shown.kind === "weights" ? percent(value) : number(value);
-    const what = this.step.square ? `${this.context.quote(row)} to ${this.context.quote(column)}` : `${this.context.quote(row)}, coordinate ${column} of ${shown.title}`;
+    const { value: of, kind, title } = this.panels[panel];
+    const value = of(row, column);
+    const text = kind === "weights" ? percent(value) : number(value);
+    const what = this.step.square ? `${this.context.quote(row)} to ${this.context.quote(column)}` : `${this.context.quote(row)}, coordinate ${column} of ${title}`;
     this.find(".cell").textContent = `${what}: ${text}`;
   }
 
   /** All that depends on the text and the edits: the tokens as buttons, the maps of all heads. */
   paintTrace(trace, given) {
     this.trace = trace;
-    this.labels = Array.from(trace.tokens, (token) => label(this.model.tokenizer.bytes[token]));
+    const bytes = Array.from(trace.tokens, (token) => this.model.tokenizer.bytes[token]);
+    this.labels = bytes.map(shown);
     const cost = losses(trace);
     this.find(".tokens").replaceChildren(
-      ...this.labels.map((text, i) => element("button", { type: "button", "data-token": i, tabIndex: -1, title: i ? `loss ${number(cost[i - 1])} nats` : "" }, text)));
+      ...bytes.map(label).map((text, i) => element("button", { type: "button", "data-token": i, tabIndex: -1, title: i ? `loss ${number(cost[i - 1])} nats` : "" }, text)));
     this.find(".reading").textContent = given > trace.tokens.length ? `The model reads the last ${trace.tokens.length} of ${given} tokens.` : "";
     for (const { layer, head, button, picture } of this.thumbs) {
       drawSmall(picture, weightPanel(this.contextOf({ layer, head, token: 0, target: 0, edits: trace.edits })));
@@ -109,7 +110,7 @@ export class Pane {
       attention, trace, labels, layer, edits, h: head, i: token, j: target,
       rows: trace.blocks[layer],
       quote: (i) => `“${labels[i]}”`,
-      labelOf: (id) => label(this.model.tokenizer.bytes[id]),
+      labelOf: (id) => shown(this.model.tokenizer.bytes[id]),
       contribution: (r, h) => attention.contribution(trace.blocks[layer][r], h, edits),
     };
   }
@@ -154,9 +155,9 @@ export class Pane {
   paintWorth(worths) {
     const largest = Math.max(...worths, 1e-9);
     this.thumbs.forEach(({ worth, button, layer, head }, at) => {
-      worth.textContent = signed(worths[at]);
+      worth.textContent = signed(worths[at], 3);
       worth.style.setProperty("--share", Math.max(worths[at] / largest, 0));
-      button.setAttribute("aria-label", `layer ${layer}, head ${head}, loss without it ${signed(worths[at])}`);
+      button.setAttribute("aria-label", `layer ${layer}, head ${head}, without it the loss is ${signed(worths[at], 3)} nats`);
     });
   }
 
@@ -181,7 +182,7 @@ export class Pane {
       this.find(".next-large").append(this.nextBars(20));
       return;
     }
-    const look = { width: Math.max(this.find(".picture").clientWidth, 240), tallest: TALLEST, labels: this.labels, row: this.context.i, column: this.context.j, square: this.step.square };
+    const look = { width: Math.max(this.find(".picture").clientWidth, 240), tallest: tallest(), labels: this.labels, row: this.context.i, column: this.context.j, square: this.step.square };
     this.hit = drawPanels(this.canvas, this.panels, look);
     const { caption, rows } = this.step.numbers(this.context);
     this.canvas.setAttribute("aria-label", `${this.find(".picture h3").textContent}. ${caption}: ${rows.slice(0, 3).map((row) => row.join(" ")).join(", ")}`);
@@ -205,8 +206,8 @@ export class Pane {
     const fold = this.find(".matrices");
     if (!fold.open || !this.context) return;
     const { attention, h, edits } = this.context;
-    const shown = [["S_h: makes the scores", attention.scoreMatrix(h)], ["V_h O_h: what is moved", attention.outputMatrix(h, edits)]];
-    const pictures = shown.map(([title, matrix]) => {
+    const matrices = [["S_h: makes the scores", attention.scoreMatrix(h)], ["V_h O_h: what is moved", attention.outputMatrix(h, edits)]];
+    const pictures = matrices.map(([title, matrix]) => {
       if (!matrix) return element("p", {}, `${title}: none, because value=${attention.choices.value} with output=${attention.choices.output} is not linear in x.`);
       const canvas = element("canvas", { role: "img", ariaLabel: title, className: "matrix" });
       drawSmall(canvas, { rows: matrix.length, columns: matrix[0].length, kind: "signed", value: (r, d) => matrix[r][d] });

@@ -168,6 +168,9 @@ function joined(parts, rank) {
 
 const VISIBLE = { "\n": "⏎", "\t": "⇥", "\r": "␍" };
 
+/** A token as it can be seen in a table: spaces at its ends too. */
+export const shown = (bytes) => label(bytes).replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length)) || "∅";
+
 /** A token as it can be seen: line ends as arrows, bytes that are no character as their code. */
 export function label(bytes) {
   try {

@@ -79,10 +79,20 @@ function answerOf(i) {
   const named = models.length > 1 ? `${model.manifest.name}: ` : "";
   const change = isIntact() || Number.isNaN(loss) ? "" : ` (${signed(loss - before)} by what is switched off)`;
   const parts = [
-    named, "it goes on with ", element("q", {}, continuation(model, trace)), `, and expects “${label(model.tokenizer.bytes[best.token])}” next (${percent(best.probability)}). `,
+    `${named}It goes on with `, element("q", {}, continuation(model, trace)), `, and expects “${label(model.tokenizer.bytes[best.token])}” next (${percent(best.probability)}). `,
     Number.isNaN(loss) ? "" : element("span", {}, "Loss ", element("b", {}, number(loss)), ` nats per token${change}, ${number(bitsPerByte(model, trace))} bits per byte.`),
+    needed(i),
   ];
   return element("p", {}, ...parts);
+}
+
+/** The head that this text needs most. */
+function needed(i) {
+  const { worths } = state.readings[i];
+  if (!worths || worths.length < 2) return "";
+  const places = models[i].layers.flatMap(({ layer, count }) => Array.from({ length: count }, (_, head) => `layer ${layer}, head ${head}`));
+  const most = Math.max(...worths);
+  return ` Of its ${worths.length} heads it needs ${places[worths.indexOf(most)]} most here: ${signed(most, 3)} nats without it.`;
 }
 
 function differences() {
@@ -105,7 +115,7 @@ function showEffect() {
   const lines = state.readings.map(({ plain, trace }, i) => {
     const [before, loss] = [lossOf(plain), lossOf(trace)];
     const name = models.length > 1 ? `${models[i].manifest.name}: ` : "";
-    return isIntact() ? `${name}nothing is switched off, loss ${number(before)}` : `${name}loss ${number(before)} → ${number(loss)} (${signed(loss - before)})`;
+    return isIntact() ? `${name}nothing off, loss ${number(before)}` : `${name}loss ${number(before)} → ${number(loss)} (${signed(loss - before)})`;
   });
   byId("effect").replaceChildren(...lines.map((line) => element("span", {}, line)));
 }
@@ -115,7 +125,10 @@ function showEffect() {
 function paint() {
   panes.forEach((pane) => pane.paint({ ...state }));
   paintSwitches();
-  Array.from(byId("steps").children).forEach((button, at) => button.setAttribute("aria-current", at === state.step ? "step" : "false"));
+  Array.from(byId("steps").children).forEach((button, at) => {
+    button.setAttribute("aria-current", at === state.step ? "step" : "false");
+    if (at === state.step) byId("steps").scrollLeft = button.offsetLeft - byId("steps").clientWidth / 2;
+  });
 }
 
 let later = 0;
@@ -131,12 +144,13 @@ function refresh() {
 }
 
 function showSlow() {
-  byId("answers").replaceChildren(...models.map((_, i) => answerOf(i)), ...differences());
   state.readings.forEach((reading, i) => {
     if (reading.tokens.length < 2 || reading.worthOf === reading.tokens) return;
     reading.worthOf = reading.tokens;
-    panes[i].paintWorth(worthOfHeads(models[i], reading.tokens));
+    reading.worths = worthOfHeads(models[i], reading.tokens);
+    panes[i].paintWorth(reading.worths);
   });
+  byId("answers").replaceChildren(...models.map((_, i) => answerOf(i)), ...differences());
 }
 
 function attempt(act) {
@@ -304,6 +318,7 @@ function build() {
     byId("texts").append(button);
   });
   byId("texts").hidden = data.texts.length < 2;
+  byId("switches").open = matchMedia("(min-width: 861px)").matches;
   showWarmth();
   disableSwitches();
   listen();
