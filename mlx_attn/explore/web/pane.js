@@ -44,7 +44,8 @@ export class Pane {
         const picture = element("canvas", {});
         const worth = element("span", { className: "worth" });
         const button = element("button", { type: "button", className: "head" }, picture, element("span", {}, `head ${head}`), worth);
-        button.addEventListener("click", () => this.choose({ layer, head }));
+        button.addEventListener("click", () => this.choose({ layer, head, held: true }));
+        button.addEventListener("pointerenter", () => this.choose({ layer, head }));
         this.thumbs.push({ layer, head, button, picture, worth });
         row.append(button);
       }
@@ -57,13 +58,13 @@ export class Pane {
     const tokenOf = (event) => event.target.closest("button")?.dataset.token;
     tokens.addEventListener("click", (event) => tokenOf(event) && this.choose({ token: Number(tokenOf(event)), held: true }));
     tokens.addEventListener("pointerover", (event) => tokenOf(event) && this.choose({ token: Number(tokenOf(event)) }));
-    tokens.addEventListener("pointerleave", () => this.choose({ leave: true }));
+    for (const group of [tokens, this.find(".heads")]) group.addEventListener("pointerleave", () => this.choose({ leave: true }));
     arrows(tokens, { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }, (step) => {
       this.choose({ token: this.context.i + step, held: true });
       this.find(".tokens .from").focus();
     });
     arrows(this.find(".heads"), { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }, ([down, right]) => {
-      this.choose({ layer: this.context.layer + down, head: this.context.h + right });
+      this.choose({ layer: this.context.layer + down, head: this.context.h + right, held: true });
       this.find('.heads [aria-pressed="true"]').focus();
     });
     arrows(this.canvas, { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }, ([down, right]) =>
@@ -95,7 +96,7 @@ export class Pane {
     this.labels = bytes.map(shown);
     const cost = losses(trace);
     this.find(".tokens").replaceChildren(
-      ...bytes.map(label).map((text, i) => element("button", { type: "button", "data-token": i, tabIndex: -1, title: i ? `loss ${number(cost[i - 1])} nats` : "" }, text)));
+      ...bytes.map(label).map((text, i) => element("button", { type: "button", "data-token": i, tabIndex: -1, ariaLabel: this.labels[i], title: i ? `loss ${number(cost[i - 1])} nats` : "" }, text)));
     this.find(".reading").textContent = given > trace.tokens.length ? `The model reads the last ${trace.tokens.length} of ${given} tokens.` : "";
     for (const { layer, head, button, picture } of this.thumbs) {
       drawSmall(picture, weightPanel(this.contextOf({ layer, head, token: 0, target: 0, edits: trace.edits })));
@@ -163,7 +164,8 @@ export class Pane {
 
   paintStep(at) {
     const { title, formula, text, sources } = this.model.manifest.steps[at];
-    this.find(".picture h3").textContent = `${at + 1}. ${title}`;
+    const { layer, h } = this.context;
+    this.find(".picture h3").textContent = this.step.next ? `${at + 1}. ${title}` : `${at + 1}. ${title}, layer ${layer}, head ${h}`;
     this.find(".formula").textContent = formula;
     this.find(".text").textContent = text;
     this.find(".sources").replaceChildren(
@@ -214,8 +216,9 @@ export class Pane {
       return element("figure", {}, element("figcaption", {}, title), canvas);
     });
     const { values } = attention.spectrum(h);
-    const entries = values.slice(0, 24).map((value, k) => ({ label: String(k + 1), share: value / (values[0] || 1), text: `${number(value)}, ${percent(energy(values, k + 1))} so far` }));
-    const list = element("figure", {}, element("figcaption", {}, `Singular values of S_h${values.length > 24 ? `, 24 of ${values.length}` : ""}, and the share of its squared norm`), bars(entries));
+    const entries = values.slice(0, 24).map((value, k) => ({ label: String(k + 1), share: value / (values[0] || 1), text: `${number(value)}, ${percent(energy(values, k + 1))}` }));
+    const heading = `Singular values of S_h${values.length > 24 ? `, 24 of ${values.length}` : ""}, with the share of its squared norm so far`;
+    const list = element("figure", { className: "spectrum" }, element("figcaption", {}, heading), bars(entries));
     fold.querySelector("div").replaceChildren(...pictures, list);
   }
 }

@@ -18,7 +18,7 @@ const models = data.models.map((manifest, i) => {
   return Object.assign(new GPT(manifest, numbers), { tokenizer: tokenizerFrom(manifest.tokenizer) });
 });
 const panes = models.map((model) => new Pane(model, choose));
-const state = { step: SOFTMAX, layer: 0, head: 0, token: 0, held: 0, target: undefined, edits: intact(), readings: [], playing: 0 };
+const state = { step: SOFTMAX, layer: 0, head: 0, token: 0, held: {}, target: undefined, edits: intact(), readings: [], playing: 0 };
 const random = randomFrom(1);
 
 // What is computed.
@@ -28,7 +28,9 @@ function read(text) {
   const encoded = models.map((model) => model.tokenizer.encode(text));
   if (encoded.some((tokens) => tokens.length === 0)) throw new Error("type at least one character");
   state.readings = encoded.map((tokens, i) => ({ tokens: tokens.slice(-models[i].longest), given: tokens.length }));
-  state.held = state.token = Math.max(...state.readings.map(({ tokens }) => tokens.length)) - 1;
+  state.token = Math.max(...state.readings.map(({ tokens }) => tokens.length)) - 1;
+  state.target = undefined;
+  hold();
 }
 
 const isIntact = () => JSON.stringify(state.edits) === JSON.stringify(PLAIN);
@@ -164,19 +166,24 @@ function attempt(act) {
   }
 }
 
+/** What is chosen stays when the pointer has left. */
+function hold() {
+  state.held = { token: state.token, layer: state.layer, head: state.head };
+}
+
 function choose({ token, target, layer, head, held, leave }) {
-  if (leave) token = state.held;
+  if (leave) ({ token, layer, head } = state.held);
   if (token !== undefined) {
     const longest = Math.max(...state.readings.map(({ tokens }) => tokens.length));
     state.token = Math.min(Math.max(token, 0), longest - 1);
     state.target = target === undefined ? undefined : Math.max(target, 0);
-    if (held) state.held = state.token;
   }
   if (layer !== undefined) {
     const layers = Math.max(...models.map((model) => model.layers.length));
     const count = Math.max(...models.map((model) => model.layers[0].count));
     Object.assign(state, { layer: Math.min(Math.max(layer, 0), layers - 1), head: Math.min(Math.max(head, 0), count - 1), target: undefined });
   }
+  if (held) hold();
   paint();
 }
 
@@ -258,8 +265,9 @@ function addToken() {
     const fits = all.length <= models[i].longest;
     return { ...reading, given: i === writer ? reading.given + 1 : all.length, tokens: fits ? all : all.slice(-Math.floor(models[i].longest / 2)) };
   });
-  state.held = state.token = Math.max(...state.readings.map((reading) => reading.tokens.length)) - 1;
+  state.token = Math.max(...state.readings.map((reading) => reading.tokens.length)) - 1;
   state.target = undefined;
+  hold();
   refresh();
 }
 

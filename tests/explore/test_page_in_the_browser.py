@@ -1,0 +1,184 @@
+"""What a person sees and does in the page: keys, switches, continuation, widths, colours, silence."""
+
+import time
+
+import pytest
+
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.generate import stream_generate
+from mlx_attn.text.tokenizers import train_tokenizer
+
+TEXT = "Ben sees one of them; then it is gone?"
+
+
+def settled(page, expression: str, expected=True):
+    """The value of an expression, once it is what is expected or two seconds have passed."""
+    end = time.monotonic() + 2
+    while (found := page.run(expression)) != expected and time.monotonic() < end:
+        pass
+    return found
+
+
+def switch(page, name: str) -> None:
+    page.run(f'document.getElementById("{name}").click()')
+
+
+EFFECT = 'document.getElementById("effect").textContent'
+ANSWER = 'document.getElementById("answers").textContent'
+
+
+@pytest.fixture
+def page(make_run, show):
+    return show(make_run(), texts=[TEXT, "Ann has nine"])
+
+
+def test_it_asks_for_nothing_and_says_nothing(page):
+    settled(page, f"{ANSWER}.includes('Of its 4 heads')")
+    for step in range(9):
+        page.run(f'document.querySelectorAll("#steps button")[{step}].click()')
+    switch(page, "mask")
+    assert page.said == []
+    assert [url for url in page.requests if not url.startswith("file:")] == []
+    assert len(page.requests) == 1
+
+
+def test_only_its_own_script_and_style_may_run(page):
+    page.run("""(() => {
+      const script = document.createElement("script");
+      script.textContent = "globalThis.intruder = true";
+      document.body.append(script);
+    })()""")
+    assert page.run("globalThis.intruder") is None
+
+
+def test_the_answer_comes_first(page):
+    assert settled(page, f"{ANSWER}.startsWith('It goes on with')")
+    assert page.run('document.querySelector("h1").textContent').startswith("What does run look at")
+
+
+@pytest.mark.parametrize("name", ["mask", "positions", "projection", "off", "scoreless"])
+def test_a_switch_changes_the_loss_at_once_and_back(name, page):
+    before = page.run("explorer.mean(explorer.losses(explorer.state.readings[0].trace))")
+    switch(page, name)
+    assert "→" in page.run(EFFECT)
+    page.run('document.getElementById("restore").click()')
+    assert page.run("explorer.mean(explorer.losses(explorer.state.readings[0].trace))") == before
+    assert page.run(EFFECT).startswith("nothing off")
+
+
+def test_a_sharper_temperature_makes_a_map_steeper(page):
+    largest = "Math.max(...explorer.state.readings[0].trace.blocks[0][5].weights[0])"
+    before = page.run(largest)
+    page.run("""document.getElementById("temperature").value = -2,
+      document.getElementById("temperature").dispatchEvent(new Event("input"))""")
+    assert page.run(largest) > before
+
+
+def test_it_goes_on_as_the_model_does(make_run, show):
+    run = make_run()
+    page = show(run, texts=[TEXT])
+    for _ in range(12):
+        page.run('document.getElementById("one").click()')
+    model, tokenizer = run.load_model(), run.load_tokenizer()
+    pieces = stream_generate(model, tokenizer, TEXT, SamplerConfig(temp=0.0), max_tokens=12)
+    written = page.run('document.getElementById("text").value')
+    assert written == TEXT + "".join(piece.text for piece in pieces)
+
+
+def test_a_text_longer_than_the_context_goes_on_from_its_last_half(page):
+    page.run('for (let i = 0; i < 40; i++) document.getElementById("one").click()')
+    assert page.run("explorer.state.readings[0].tokens.length") <= 64
+    assert "reads the last" in page.run('document.querySelector(".reading").textContent')
+
+
+def test_a_text_that_the_tokenizer_lacks_is_refused_in_words(page):
+    page.run("""document.getElementById("text").value = "Ann § é",
+      document.getElementById("text").dispatchEvent(new Event("input"))""")
+    failure = page.run('document.getElementById("failure").textContent')
+    assert '"§", "é"' in failure
+
+
+def test_arrow_keys_move_between_tokens_and_heads(page):
+    page.run('document.querySelector(".tokens .from").focus()')
+    page.press("ArrowLeft", 37)
+    page.press("ArrowLeft", 37)
+    assert page.run("explorer.state.token") == len(TEXT) - 3
+    page.run("document.querySelector('.heads [aria-pressed=\"true\"]').focus()")
+    page.press("ArrowRight", 39)
+    page.press("ArrowDown", 40)
+    assert page.run("[explorer.state.layer, explorer.state.head]") == [1, 1]
+    name = page.run("document.activeElement.getAttribute('aria-label')")
+    assert name.startswith("layer 1, head 1")
+
+
+def test_everything_that_acts_has_a_name(page):
+    settled(page, f"{ANSWER}.includes('Of its 4 heads')")
+    tree = page.call("Accessibility.getFullAXTree")["nodes"]
+    acting = {"button", "slider", "checkbox", "combobox", "textbox", "img", "link"}
+    nameless = [
+        node
+        for node in tree
+        if node.get("role", {}).get("value") in acting
+        and not node["ignored"]
+        and not node.get("name", {}).get("value", "").strip()
+    ]
+    assert nameless == []
+
+
+@pytest.mark.parametrize("width", [400, 700, 1000, 1280, 1600])
+def test_no_width_scrolls_sideways(width, make_run, show):
+    page = show(make_run(), texts=[TEXT], width=width)
+    assert page.run("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_is_readable_on_light_and_on_dark(dark, make_run, show, luminance):
+    page = show(make_run(), texts=[TEXT], dark=dark)
+    style = "getComputedStyle(document.querySelector('{}')).{}"
+    ground = luminance(page.run(style.format("body", "backgroundColor")))
+    for selector in ("body", ".facts", ".formula", ".hint"):
+        ink = luminance(page.run(style.format(selector, "color")))
+        lighter, darker = max(ink, ground), min(ink, ground)
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, selector
+
+
+def test_every_picture_is_drawn(page):
+    drawn = """[...document.querySelectorAll("canvas")].filter((canvas) => !canvas.hidden).map((canvas) =>
+      canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0))"""
+    found = page.run(drawn)
+    assert len(found) == 1 + 2 * 2
+    assert all(found)
+
+
+def test_markup_in_a_text_stays_text(make_run, show):
+    text = "</script><img src=x onerror=alert(1)>"
+    run = make_run(tokenizer=train_tokenizer("byte", ""))
+    page = show(run, texts=[text])
+    assert page.run("document.querySelectorAll('img').length") == 0
+    assert page.run('document.getElementById("text").value') == text
+
+
+def test_two_runs_read_one_text(make_run, show):
+    page = show(make_run("one"), make_run("two", variant="merged"), texts=[TEXT])
+    assert settled(page, f"{ANSWER}.includes('two expects')")
+    assert page.run("document.querySelectorAll('.pane').length") == 2
+    switch(page, "off")
+    assert page.run(EFFECT).count("→") == 2
+
+
+def test_two_runs_may_have_tokenizers_and_sizes_of_their_own(make_run, show):
+    other = make_run("bytes", train_tokenizer("byte", ""), n_layers=1, n_heads=4)
+    page = show(make_run("letters"), other, texts=[TEXT])
+    page.run('document.querySelectorAll(".head")[3].click()')
+    page.run('document.getElementById("one").click()')
+    assert page.said == []
+    assert settled(page, f"{ANSWER}.includes('bytes: It goes on')")
+
+
+def test_it_writes_ten_tokens_a_second_at_least(make_run, show):
+    page = show(make_run(preset="tiny", n_heads=4, emb_dim=128, context_length=160), texts=[TEXT])
+    page.run('document.getElementById("play").click()')
+    start = page.run("explorer.state.readings[0].given")
+    seconds = page.run("new Promise((done) => setTimeout(done, 1500)).then(() => 1.5)")
+    page.run('document.getElementById("play").click()')
+    assert (page.run("explorer.state.readings[0].given") - start) / seconds > 10
