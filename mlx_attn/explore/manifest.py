@@ -88,12 +88,16 @@ def page_model(run: Run, dtype: str = "float32") -> PageModel:
 def check_known(model: GPT) -> None:
     """Refuse a model with a choice that the page's script does not have."""
     for choice in model.trf_blocks[0].att.maps.all:
-        module = inspect.unwrap(choice.apply).__module__
-        if not module.startswith("mlx_attn.attention."):
+        if not is_our_own(choice):
             raise ConfigError(
                 f"{choice.map}={choice.name} is a plugin's own Python, which a page in a browser "
                 "cannot run: use 'mlx-attn probe' or 'mlx-attn sample' with --plugin"
             )
+
+
+def is_our_own(choice: Choice) -> bool:
+    """Whether a choice is the package's and not a plugin's."""
+    return inspect.unwrap(choice.apply).__module__.startswith("mlx_attn.attention.")
 
 
 def page_arrays(model: GPT) -> dict[str, np.ndarray]:

@@ -8,7 +8,8 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import qk_circuit
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.config import CHOICES, VARIANTS
+from mlx_attn.explore.manifest import is_our_own
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import train_tokenizer
@@ -42,6 +43,22 @@ def largest_difference(run, page, text: str = TEXT, edits: str = "{}", model=Non
 def test_every_variant(variant, make_run, show):
     run = make_run(variant=variant)
     assert largest_difference(run, show(run)) < TOLERANCE
+
+
+TABLES = {map_name: f"{map_name.upper()}S" for map_name in ("score", "value", "output")}
+TABLES |= {"logits": "LOGITS", "mixing": "MIXING"}
+
+
+@pytest.mark.parametrize("map_name", TABLES)
+def test_the_page_knows_every_choice_of_the_package(map_name, page_of_one_run):
+    known = page_of_one_run.run(f"Object.keys(explorer.maps.{TABLES[map_name]})")
+    names = {name for name, choice in CHOICES[map_name].items() if is_our_own(choice)}
+    assert names - {*known} <= ({"none"} if map_name == "logits" else set())
+
+
+@pytest.fixture(scope="module")
+def page_of_one_run(make_run, show):
+    return show(make_run())
 
 
 SETTINGS = {

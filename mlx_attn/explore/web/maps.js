@@ -1,6 +1,6 @@
 // The choices of the maps of attention by name, for one token: mlx_attn/attention/maps.py, recent.py
 // and hooks.py in JavaScript. `a` is a layer: its sizes, and its weights under their names.
-import { add, combine, concat, dot, linear, logSigmoid, rowOf, scaled, sigmoid, softmax, split } from "./tensor.js";
+import { ACTIVATIONS, add, combine, concat, dot, layerNorm, linear, logSigmoid, rmsNorm, rowOf, scaled, sigmoid, softmax, split } from "./tensor.js";
 
 const separate = (a, x) => [split(linear(a.W_query, x), a.n_heads), split(linear(a.W_key, x), a.n_kv_heads)];
 
@@ -10,6 +10,11 @@ export const SCORES = {
   shrunk: separate,
   merged: (a, x) => [split(linear(a.S, x), a.n_heads), [x]],
   no_query: (a, x) => [split(x, a.n_heads), split(linear(a.W_key, x), a.n_kv_heads)],
+  nonlinear_query(a, x) {
+    const narrow = linear(a.W_down, rmsNorm(a.norm_in, x, 1e-5)).map(ACTIVATIONS.gelu);
+    const bent = layerNorm(a.norm_out, linear(a.W_up, narrow));
+    return [split(scaled(add(x, bent), 0.5), a.n_heads), split(linear(a.W_key, x), a.n_kv_heads)];
+  },
   no_key: (a, x) => [split(linear(a.W_query, x), a.n_heads), split(x, a.n_kv_heads)],
   shared(a, x) {
     const q = split(linear(a.W_query, x), a.n_heads);
@@ -27,6 +32,9 @@ export const SCORES = {
   paired: (a, x) => [split(linear(a.W_query, x), 2 * a.n_heads), split(linear(a.W_key, x), a.n_kv_heads)],
   off: (a) => [Array.from({ length: a.n_heads }, () => new Float64Array(2)), [new Float64Array(2)]],
 };
+
+/** Scores that are not x_i S_h x_j^T for one matrix S_h. */
+export const NONLINEAR_SCORES = ["off", "nonlinear_query"];
 
 const linearValue = (a, x) => split(linear(a.W_value, x), a.n_kv_heads);
 

@@ -208,18 +208,24 @@ export class Pane {
     const fold = this.find(".matrices");
     if (!fold.open || !this.context) return;
     const { attention, h, edits } = this.context;
-    const matrices = [["S_h: makes the scores", attention.scoreMatrix(h)], ["V_h O_h: what is moved", attention.outputMatrix(h, edits)]];
-    const pictures = matrices.map(([title, matrix]) => {
-      if (!matrix) return element("p", {}, `${title}: none, because value=${attention.choices.value} with output=${attention.choices.output} is not linear in x.`);
+    const { score, value, output } = attention.choices;
+    const matrices = [
+      ["S_h: makes the scores", attention.scoreMatrix(h), `score=${score}`],
+      ["V_h O_h: what is moved", attention.outputMatrix(h, edits), `value=${value} with output=${output}`],
+    ];
+    const pictures = matrices.map(([title, matrix, why]) => {
+      if (!matrix) return element("p", {}, `${title}: none, because ${why} is not linear in x.`);
       const canvas = element("canvas", { role: "img", ariaLabel: title, className: "matrix" });
       drawSmall(canvas, { rows: matrix.length, columns: matrix[0].length, kind: "signed", value: (r, d) => matrix[r][d] });
       return element("figure", {}, element("figcaption", {}, title), canvas);
     });
-    const { values } = attention.spectrum(h);
+    fold.querySelector("div").replaceChildren(...pictures, ...(matrices[0][1] ? [this.spectrumOf(attention.spectrum(h).values)] : []));
+  }
+
+  spectrumOf(values) {
     const entries = values.slice(0, 24).map((value, k) => ({ label: String(k + 1), share: value / (values[0] || 1), text: `${number(value)}, ${percent(energy(values, k + 1))}` }));
     const heading = `Singular values of S_h${values.length > 24 ? `, 24 of ${values.length}` : ""}, with the share of its squared norm so far`;
-    const list = element("figure", { className: "spectrum" }, element("figcaption", {}, heading), bars(entries));
-    fold.querySelector("div").replaceChildren(...pictures, list);
+    return element("figure", { className: "spectrum" }, element("figcaption", {}, heading), bars(entries));
   }
 }
 

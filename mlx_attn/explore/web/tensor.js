@@ -108,8 +108,8 @@ export function layerNorm(layer, x) {
   return centred.map((value, i) => value * factor * layer.weight.data[i] + (layer.bias?.data[i] ?? 0));
 }
 
-export function rmsNorm(layer, x) {
-  const factor = 1 / Math.sqrt(dot(x, x) / x.length + 1e-6);
+export function rmsNorm(layer, x, epsilon = 1e-6) {
+  const factor = 1 / Math.sqrt(dot(x, x) / x.length + epsilon);
   return x.map((value, i) => value * factor * (layer.weight?.data[i] ?? 1));
 }
 

@@ -1,6 +1,7 @@
 // The page: what is chosen, what is computed when that changes, and what is said of it.
 import { headEdits, intact } from "./attention.js";
 import { byId, element, number, percent, signed } from "./draw.js";
+import { LOGITS, MIXING, OUTPUTS, SCORES, VALUES } from "./maps.js";
 import { GPT, drawn, likeliest, losses, mean, randomFrom } from "./model.js";
 import { Pane } from "./pane.js";
 import { STEPS, energy } from "./steps.js";
@@ -205,7 +206,7 @@ function paintSwitches() {
   byId("rank").max = limit;
   byId("rank").value = Math.min(edit.rank, limit);
   const attention = models[0].layers[Math.min(state.layer, models[0].layers.length - 1)];
-  const share = edit.rank >= limit ? "" : `, ${percent(energy(attention.spectrum(Math.min(state.head, attention.count - 1)).values, edit.rank))} of |S|²`;
+  const share = edit.rank >= limit || !attention.hasScoreMatrix ? "" : `, ${percent(energy(attention.spectrum(Math.min(state.head, attention.count - 1)).values, edit.rank))} of |S|²`;
   byId("rank-value").textContent = `${Math.min(edit.rank, limit)} of ${limit}${share}`;
   for (const name of ["mask", "positions", "projection"]) byId(name).checked = !state.edits[name];
 }
@@ -217,7 +218,7 @@ function disableSwitches() {
   const lacking = {
     positions: models.every(({ config }) => config.position === "none") && "this model has no positions",
     projection: !square && "there is no square out_proj to leave out",
-    rank: all.every((a) => a.choices.score === "off") && "there are no scores",
+    rank: !all.some((a) => a.hasScoreMatrix) && "the scores are not made by one matrix",
     scoreless: all.every((a) => a.choices.score === "off") && "there are no scores",
   };
   for (const [id, reason] of Object.entries(lacking)) {
@@ -336,4 +337,4 @@ function build() {
 build();
 
 /** For the console of the browser, and for tests. */
-globalThis.explorer = { models, state, intact, losses, mean };
+globalThis.explorer = { models, state, intact, losses, mean, maps: { SCORES, VALUES, OUTPUTS, LOGITS, MIXING } };
