@@ -15,8 +15,8 @@ MODULES = {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts): f for 
 GROUND = ("errors", "blas", "files", "keys", "arrays", "cpu", "ui")
 ROOMS = (
     *GROUND,
-    *("attention", "plugins", "model", "text", "runs", "sampling", "training", "convert", "probe", "explore"),
-    *("compare", "bench", "repl", "cli"),
+    *("attention", "plugins", "model", "text", "runs", "sampling", "training", "convert", "probe"),
+    *("explore", "compare", "bench", "repl", "cli"),
 )
 """Bottom to top: a room imports from rooms before it, never from one after it."""
 

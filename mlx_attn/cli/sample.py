@@ -60,6 +60,7 @@ def run_argument(command: _Command) -> _Command:
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list[CompletionItem]:
+    """The names of runs that begin like this; a directory's where none does."""
     from mlx_attn.runs import run_names
 
     names = [name for name in run_names() if name.startswith(start)]

@@ -271,7 +271,9 @@ def source_of(function: Callable[..., Any]) -> dict[str, Any]:
     if isinstance(found, ast.FunctionDef) and ast.get_docstring(found):
         text = found.body[0]
         hidden = {*range(text.lineno, (text.end_lineno or text.lineno) + 1)}
-    kept = [line for number, line in enumerate(lines, 1) if number >= start and number not in hidden]
+    kept = [
+        line for number, line in enumerate(lines, 1) if number >= start and number not in hidden
+    ]
     path = Path(file).relative_to(Path(mlx_attn.__file__).parent.parent)
     code = textwrap.dedent("".join(kept)).rstrip()
     return {"file": path.as_posix(), "line": max(first, 1) + start - 1, "code": code}

@@ -66,7 +66,9 @@ class Browser:
         self.said: list[str] = []
         self.requests: list[str] = []
 
-    def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> "Browser":
+    def open(
+        self, path: Path, width: int = 1280, height: int = 900, dark: bool = False
+    ) -> "Browser":
         """A new tab with a page; what earlier tabs said is forgotten."""
         target = self.call("Target.createTarget", {"url": "about:blank"}, None)["targetId"]
         attach = {"targetId": target, "flatten": True}

@@ -171,8 +171,8 @@ def test_a_head_switched_off_is_a_head_set_to_zero(variant, make_run, show):
     run = make_run(variant=variant)
     page = show(run)
     for layer, head in [(0, 0), (0, 1), (1, 1)]:
-        off = f'heads: {{ "{layer}.{head}": {{ off: true, scores: true, temperature: 1, rank: Infinity }} }}'
-        found = page.run(trace(TEXT, f"{{ {off} }}"))
+        off = "{ off: true, scores: true, temperature: 1, rank: Infinity }"
+        found = page.run(trace(TEXT, f'{{ heads: {{ "{layer}.{head}": {off} }} }}'))
         assert found["loss"] == pytest.approx(loss_without(run, layer, head), abs=TOLERANCE)
 
 
@@ -218,8 +218,9 @@ def test_a_truncated_rank_is_the_nearest_matrix_of_that_rank(variant, make_run, 
     left, values, right = np.linalg.svd(S)
     nearest = left[:, :3] * values[:3] @ right[:3]
     read = """(() => {
-      const { trace } = explorer.state.readings[0], a = explorer.models[0].layers[0], rows = trace.blocks[0];
-      return { x: rows.map((row) => Array.from(row.x)), scores: rows.map((row) => Array.from(row.scores[0])) };
+      const rows = explorer.state.readings[0].trace.blocks[0];
+      const numbers = (of) => rows.map((row) => Array.from(of(row)));
+      return { x: numbers((row) => row.x), scores: numbers((row) => row.scores[0]) };
     })()"""
     found = page.run(read)
     x = np.array(found["x"])

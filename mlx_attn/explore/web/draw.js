@@ -105,7 +105,8 @@ export function drawPanels(canvas, panels, look) {
 /** Room for labels above and at the left, and a box for each matrix. */
 function layout(panels, rows, look, context) {
   context.font = MONO;
-  const longest = Math.max(...look.labels.map((text) => context.measureText(cut(text)).width));
+  const labelled = look.width / rows >= LEGIBLE && (look.square ? look.width * 0.75 : look.tallest) / rows >= LEGIBLE;
+  const longest = labelled ? Math.max(...look.labels.map((text) => context.measureText(cut(text)).width)) : -4;
   const left = longest + 8;
   const gap = 14;
   const inner = look.width - left - gap * (panels.length - 1);
@@ -119,7 +120,7 @@ function layout(panels, rows, look, context) {
     x += width + gap;
     return box;
   });
-  return { left, top, boxes, height: top + height + 4, cell: height / rows };
+  return { left, top, boxes, labelled, height: top + height + 4, cell: height / rows };
 }
 
 function drawPanel(context, panel, box, place, look, colour) {
@@ -132,19 +133,19 @@ function drawPanel(context, panel, box, place, look, colour) {
   context.lineWidth = 1.5;
   context.strokeStyle = colour.focus;
   context.strokeRect(box.x, box.y + look.row * place.cell, box.width, Math.max(place.cell, 2));
-  if (look.square) drawColumnLabels(context, box, cell, look, colour);
-  else {
+  if (look.square && place.labelled) drawColumnLabels(context, box, cell, look, colour);
+  if (!look.square) {
     context.fillStyle = colour.quiet;
     context.textAlign = "left";
     context.fillText(panel.title, box.x, box.y - 8, box.width);
   }
 }
 
-const cut = (text, length = 10) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+/** A label of an axis, where the space before a word says nothing. */
+const cut = (label, length = 10, text = label.replace(/^␣+(?=.)/, "")) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
 function drawColumnLabels(context, box, cell, look, colour) {
   look.labels.forEach((text, c) => {
-    if (cell < LEGIBLE && c !== look.column) return;
     context.save();
     context.translate(box.x + (c + 0.5) * cell + FONT / 3, box.y - 6);
     context.rotate(-Math.PI / 2);
@@ -157,8 +158,7 @@ function drawColumnLabels(context, box, cell, look, colour) {
 
 function drawRowLabels(context, place, look, colour, rows) {
   context.textAlign = "right";
-  for (let r = 0; r < rows; r++) {
-    if (place.cell < LEGIBLE && r !== look.row) continue;
+  for (let r = 0; r < rows && place.labelled; r++) {
     context.fillStyle = r === look.row ? colour.focus : colour.quiet;
     context.fillText(cut(look.labels[r]), place.left - 6, place.top + (r + 0.5) * place.cell + FONT / 3);
   }

@@ -153,7 +153,16 @@ function showSlow() {
     reading.worths = worthOfHeads(models[i], reading.tokens);
     panes[i].paintWorth(reading.worths);
   });
+  if (!state.started) beginWithTheHeadThatMatters();
   byId("answers").replaceChildren(...models.map((_, i) => answerOf(i)), ...differences());
+}
+
+function beginWithTheHeadThatMatters() {
+  state.started = true;
+  const { worths } = state.readings[0];
+  if (!worths) return;
+  const { layer, head } = panes[0].thumbs[worths.indexOf(Math.max(...worths))];
+  choose({ layer, head, held: true });
 }
 
 function attempt(act) {
@@ -184,7 +193,10 @@ function choose({ token, target, layer, head, held, leave }) {
     const count = Math.max(...models.map((model) => model.layers[0].count));
     Object.assign(state, { layer: Math.min(Math.max(layer, 0), layers - 1), head: Math.min(Math.max(head, 0), count - 1), target: undefined });
   }
-  if (held) hold();
+  if (held) {
+    state.started = true;
+    hold();
+  }
   paint();
 }
 

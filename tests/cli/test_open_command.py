@@ -1,0 +1,111 @@
+"""`mlx-attn open` from the command line."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mlx_attn.plugins import unload_plugins
+
+PLUGIN = Path(__file__).parents[2] / "examples" / "talking_heads.py"
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[str]:
+    """The addresses that the browser was asked to show."""
+    asked: list[str] = []
+    monkeypatch.setattr("webbrowser.open", asked.append)
+    return asked
+
+
+@pytest.fixture
+def trained(train, workshop) -> Path:
+    assert train("--name=base", "--quiet").exit_code == 0
+    return workshop / "runs" / "base"
+
+
+def test_it_writes_the_page_into_the_run_and_opens_it(trained, opened, run_command):
+    made = run_command("open", "base")
+    page = trained / "explore.html"
+    assert made.exit_code == 0, made.stderr
+    assert opened == [page.as_uri()]
+    assert made.stdout == ""
+    assert f"wrote {page.relative_to(Path.cwd())}" in made.stderr
+
+
+def test_json_says_where_and_how_large(trained, opened, run_command):
+    made = run_command("open", "--no-browser", "--html=here.html", "--json")
+    assert json.loads(made.stdout) == {
+        "path": "here.html",
+        "bytes": Path("here.html").stat().st_size,
+    }
+    assert opened == []
+
+
+def texts_of(path: Path) -> list[str]:
+    found = re.search(r'id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
+    assert found
+    return json.loads(found[1])["texts"]
+
+
+def test_it_begins_with_the_validation_text(trained, opened, run_command, workshop):
+    run_command("open", "--no-browser")
+    story = (workshop / "story.txt").read_text()
+    texts = texts_of(trained / "explore.html")
+    assert texts
+    assert all(text in story for text in texts)
+
+
+def test_it_begins_with_a_prompt(trained, opened, run_command):
+    run_command("open", "--no-browser", "--prompt=-", input="the red cat\n")
+    assert texts_of(trained / "explore.html") == ["the red cat"]
+
+
+def test_without_its_text_it_begins_with_what_the_run_wrote(trained, opened, run_command, workshop):
+    (workshop / "story.txt").write_text("another text, which the run was not trained on. " * 20)
+    assert run_command("open", "--no-browser").exit_code == 0
+    written = (trained / "samples.txt").read_text().split("\n", 1)[1].strip()
+    assert texts_of(trained / "explore.html")[0].strip() in written
+
+
+def test_float16_takes_half_the_room(trained, opened, run_command):
+    sizes = []
+    for dtype in ("float32", "float16"):
+        made = run_command("open", "--no-browser", "--json", f"--dtype={dtype}")
+        text = Path(json.loads(made.stdout)["path"]).read_text("utf-8")
+        weights = re.search(r'id="weights-0">(.*?)<', text)
+        assert weights
+        sizes.append(len(weights[1]))
+    assert sizes[1] == pytest.approx(sizes[0] / 2, abs=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "there is no run 'nowhere'"),
+        (["base", "base", "base"], "two runs at most"),
+        (["base", "--prompt="], "the prompt is empty"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(arguments, message, trained, opened, run_command):
+    made = run_command("open", *arguments)
+    assert made.exit_code != 0
+    assert message in made.stderr
+    assert opened == []
+
+
+@pytest.fixture
+def plugin() -> Iterator[str]:
+    """The option that loads an example; its names are taken back."""
+    yield f"--plugin={PLUGIN}"
+    unload_plugins()
+
+
+def test_a_plugin_s_choice_is_refused_by_name(plugin, train, workshop, opened, run_command):
+    assert train(plugin, "--variant=talk", "--name=talk", "--quiet").exit_code == 0
+    made = run_command("open", "talk", plugin)
+    assert made.exit_code == 2
+    assert "is a plugin's own Python" in made.stderr
+    assert opened == []
