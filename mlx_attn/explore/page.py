@@ -32,7 +32,7 @@ def render_page(models: Sequence[PageModel], texts: Sequence[str]) -> str:
         texts: Texts to begin with; the first one is shown.
     """
     names = [model.facts["name"] for model in models]
-    one = f"What does {names[0]} look at, and what does it need?"
+    one = f"What does {names[0]} attend to, and what does it need?"
     title = one if len(names) == 1 else f"Where do {' and '.join(names)} differ?"
     data = {"models": [model.facts for model in models], "texts": [*texts]}
     style, script = template("page.css") + _web("explore.css"), page_script()

@@ -53,7 +53,9 @@ def test_only_its_own_script_and_style_may_run(page):
 
 def test_the_answer_comes_first(page):
     assert settled(page, f"{ANSWER}.startsWith('It goes on with')")
-    assert page.run('document.querySelector("h1").textContent').startswith("What does run look at")
+    assert page.run('document.querySelector("h1").textContent').startswith(
+        "What does run attend to"
+    )
 
 
 @pytest.mark.parametrize("name", ["mask", "positions", "projection", "off", "scoreless"])

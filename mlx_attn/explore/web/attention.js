@@ -68,7 +68,7 @@ export class Attention {
     return scores;
   }
 
-  /** scale * q_i k_j^T, whether i may look at j or not. */
+  /** scale * q_i k_j^T, whether i may attend to j or not. */
   scoreOf(rows, i, j, h) {
     return this.scale * dot(rows[i].q[h], shared(rows[j].k, h, this.count));
   }

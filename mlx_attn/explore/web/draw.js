@@ -56,13 +56,22 @@ function colours() {
 /** A matrix as an image of one pixel a number: weights by their square root, others by their size. */
 function imageOf({ rows, columns, value, kind }, { plus, minus }) {
   const image = new ImageData(columns, rows);
-  const values = Float64Array.from({ length: rows * columns }, (_, at) => value(Math.floor(at / columns), at % columns));
+  const values = new Float64Array(rows * columns);
   let largest = 1e-12;
-  for (const v of values) if (v !== -Infinity) largest = Math.max(largest, Math.abs(v));
-  values.forEach((v, at) => {
+  for (let r = 0, at = 0; r < rows; r++)
+    for (let c = 0; c < columns; c++, at++) {
+      values[at] = value(r, c);
+      if (values[at] !== -Infinity) largest = Math.max(largest, Math.abs(values[at]));
+    }
+  for (let at = 0; at < values.length; at++) {
+    const v = values[at];
     const strength = v === -Infinity ? 0 : kind === "weights" ? Math.sqrt(Math.max(v, 0)) : Math.abs(v) / largest;
-    image.data.set([...(v < 0 ? minus : plus), 255 * Math.min(strength, 1)], 4 * at);
-  });
+    const [red, green, blue] = v < 0 ? minus : plus;
+    image.data[4 * at] = red;
+    image.data[4 * at + 1] = green;
+    image.data[4 * at + 2] = blue;
+    image.data[4 * at + 3] = 255 * Math.min(strength, 1);
+  }
   const canvas = element("canvas", { width: columns, height: rows });
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;

@@ -30,7 +30,7 @@ export class GPT {
       return rows;
     });
     const logits = stream.map((x) => this.logitsOf(x));
-    return { tokens, edits, blocks, logits: goesOn ? [...before.logits, ...logits] : logits };
+    return { tokens, edits, blocks, logits: goesOn ? [...before.logits, ...logits] : logits, nats: goesOn ? before.nats.slice() : [] };
   }
 
   embed(token, position, edits) {
@@ -69,8 +69,9 @@ export class GPT {
 }
 
 /** Nats of every token but the first, given those before it. */
-export function losses({ tokens, logits }) {
-  return Array.from(tokens.slice(1), (token, i) => -Math.log(softmax(logits[i])[token]));
+export function losses({ tokens, logits, nats }) {
+  for (let i = nats.length; i + 1 < tokens.length; i++) nats.push(-Math.log(softmax(logits[i])[tokens[i + 1]]));
+  return nats;
 }
 
 export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;

@@ -89,18 +89,26 @@ export class Pane {
     this.find(".cell").textContent = `${what}: ${text}`;
   }
 
-  /** All that depends on the text and the edits: the tokens as buttons, the maps of all heads. */
-  paintTrace(trace, given) {
+  /** The tokens as buttons; those that are there already stay. */
+  paintTokensOf(trace, given) {
+    const tokens = this.find(".tokens");
+    const same = this.trace?.tokens.every((token, i) => token === trace.tokens[i]) ? this.trace.tokens.length : 0;
+    if (!same) tokens.replaceChildren();
     this.trace = trace;
     const bytes = Array.from(trace.tokens, (token) => this.model.tokenizer.bytes[token]);
     this.labels = bytes.map(shown);
     const cost = losses(trace);
-    this.find(".tokens").replaceChildren(
-      ...bytes.map(label).map((text, i) => element("button", { type: "button", "data-token": i, tabIndex: -1, ariaLabel: this.labels[i], title: i ? `loss ${number(cost[i - 1])} nats` : "" }, text)));
-    this.find(".reading").textContent = given > trace.tokens.length ? `The model reads the last ${trace.tokens.length} of ${given} tokens.` : "";
+    for (let i = same; i < bytes.length; i++)
+      tokens.append(element("button", { type: "button", "data-token": i, tabIndex: -1, ariaLabel: this.labels[i] }, label(bytes[i])));
+    Array.from(tokens.children).forEach((button, i) => (button.title = i ? `loss ${number(cost[i - 1])} nats` : ""));
+    this.find(".reading").textContent = given > bytes.length ? `The model reads the last ${bytes.length} of ${given} tokens.` : "";
+  }
+
+  /** The small maps of all heads. */
+  paintMaps() {
     for (const { layer, head, button, picture } of this.thumbs) {
-      drawSmall(picture, weightPanel(this.contextOf({ layer, head, token: 0, target: 0, edits: trace.edits })));
-      button.classList.toggle("is-off", headEdits(trace.edits, layer, head).off);
+      drawSmall(picture, weightPanel(this.contextOf({ layer, head, token: 0, target: 0, edits: this.trace.edits })));
+      button.classList.toggle("is-off", headEdits(this.trace.edits, layer, head).off);
     }
   }
 
@@ -116,7 +124,7 @@ export class Pane {
     };
   }
 
-  /** What is chosen: step, layer, head, token, and the token that is looked at. */
+  /** What is chosen: step, layer, head, token, and the one that it attends to. */
   paint(state) {
     const attention = this.model.layers[Math.min(state.layer, this.model.layers.length - 1)];
     const last = this.trace.tokens.length - 1;
@@ -230,7 +238,7 @@ export class Pane {
 }
 
 /** Calls `act` with what belongs to the arrow key that is pressed. */
-function arrows(target, steps, act) {
+export function arrows(target, steps, act) {
   target.addEventListener("keydown", (event) => {
     if (!(event.key in steps)) return;
     event.preventDefault();

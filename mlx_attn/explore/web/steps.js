@@ -1,7 +1,7 @@
 // What each step shows of a token: a picture of all tokens, and the numbers of the chosen one.
 //
-// A context has the attention layer, its records `rows`, the chosen token i, the token j that is
-// looked at, the head h, the labels of the tokens, and the trace of the whole model.
+// A context has the attention layer, its records `rows`, the chosen token i, the token j that it
+// attends to, the head h, the labels of the tokens, and the trace of the whole model.
 import { shared } from "./attention.js";
 import { number, percent } from "./draw.js";
 import { likeliest } from "./model.js";
@@ -19,7 +19,7 @@ function largest(values, count = FEW) {
 }
 
 /** The tokens that the chosen one gives most weight to, and always j. */
-function lookedAt(c) {
+function attended(c) {
   const found = largest(c.rows[c.i].weights[c.h]);
   return found.includes(c.j) || c.j >= c.rows[c.i].weights[c.h].length ? found : [...found.slice(0, FEW - 1), c.j];
 }
@@ -27,8 +27,8 @@ function lookedAt(c) {
 const byToken = (c, headings, cells) => ({
   caption: `From ${c.quote(c.i)}, layer ${c.layer}, head ${c.h}: the tokens of most weight`,
   headings: ["token", ...headings],
-  rows: lookedAt(c).map((j) => [c.labels[j], ...cells(j)]),
-  here: lookedAt(c).indexOf(c.j),
+  rows: attended(c).map((j) => [c.labels[j], ...cells(j)]),
+  here: attended(c).indexOf(c.j),
 });
 
 function coordinates(c, caption, headings, columns) {

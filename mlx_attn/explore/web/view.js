@@ -3,7 +3,7 @@ import { headEdits, intact } from "./attention.js";
 import { byId, element, number, percent, signed } from "./draw.js";
 import { LOGITS, MIXING, OUTPUTS, SCORES, VALUES } from "./maps.js";
 import { GPT, drawn, likeliest, losses, mean, randomFrom } from "./model.js";
-import { Pane } from "./pane.js";
+import { Pane, arrows } from "./pane.js";
 import { STEPS, energy } from "./steps.js";
 import { bytesOf, numbersOf } from "./tensor.js";
 import { decode, label, tokenizerFrom } from "./tokenizer.js";
@@ -134,12 +134,21 @@ function paint() {
   });
 }
 
+function showStep(at) {
+  state.step = at;
+  paint();
+}
+
 let later = 0;
 
 /** After a change of text or edits: everything; what takes longer follows when the page is quiet. */
 function refresh() {
   compute();
-  panes.forEach((pane, i) => pane.paintTrace(state.readings[i].trace, state.readings[i].given));
+  panes.forEach((pane, i) => {
+    const { trace, given } = state.readings[i];
+    pane.paintTokensOf(trace, given);
+    if (!state.playing || trace.tokens.length % 8 === 0) pane.paintMaps();
+  });
   showEffect();
   paint();
   clearTimeout(later);
@@ -293,7 +302,7 @@ function stop() {
 function play() {
   if (state.playing) {
     stop();
-    return showSlow();
+    return refresh();
   }
   const frame = () => {
     attempt(addToken);
@@ -310,6 +319,10 @@ function write(text) {
 
 function listen() {
   byId("text").addEventListener("input", ({ target }) => attempt(() => (read(target.value), refresh())));
+  arrows(byId("steps"), { ArrowLeft: -1, ArrowRight: 1 }, (by) => {
+    showStep(Math.min(Math.max(state.step + by, 0), STEPS.length - 1));
+    byId("steps").children[state.step].focus();
+  });
   byId("one").addEventListener("click", () => attempt(addToken));
   byId("play").addEventListener("click", play);
   byId("warmth").addEventListener("input", showWarmth);
@@ -330,7 +343,7 @@ function build() {
   byId("writer").append(...models.map(({ manifest }, i) => element("option", { value: i }, manifest.name)));
   STEPS.forEach((_, at) => {
     const button = element("button", { type: "button" }, element("span", {}, String(at + 1)), models[0].manifest.steps[at].title);
-    button.addEventListener("click", () => ((state.step = at), paint()));
+    button.addEventListener("click", () => showStep(at));
     byId("steps").append(button);
   });
   data.texts.forEach((text, i) => {
