@@ -212,13 +212,13 @@ def test_without_out_proj_heads_are_used_as_they_are(make_run, show):
 def test_a_truncated_rank_is_the_nearest_matrix_of_that_rank(variant, make_run, show):
     run = make_run(variant=variant, position="learned")
     page = show(run)
-    page.run("""document.getElementById("rank").value = 3,
-      document.getElementById("rank").dispatchEvent(new Event("input"))""")
     S = qk_circuit(run.load_model().trf_blocks[0].att).products[0]
     left, values, right = np.linalg.svd(S)
     nearest = left[:, :3] * values[:3] @ right[:3]
     read = """(() => {
-      const rows = explorer.state.readings[0].trace.blocks[0];
+      const [model] = explorer.models, edits = explorer.intact();
+      edits.heads["0.0"] = { off: false, scores: true, temperature: 1, rank: 3 };
+      const [rows] = model.trace(model.tokenizer.encode("Ben has one red kite"), edits).blocks;
       const numbers = (of) => rows.map((row) => Array.from(of(row)));
       return { x: numbers((row) => row.x), scores: numbers((row) => row.scores[0]) };
     })()"""

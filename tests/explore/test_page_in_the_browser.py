@@ -69,6 +69,7 @@ def test_a_switch_changes_the_loss_at_once_and_back(name, page):
 
 
 def test_a_sharper_temperature_makes_a_map_steeper(page):
+    page.run("document.querySelector('.head').click()")
     largest = "Math.max(...explorer.state.readings[0].trace.blocks[0][5].weights[0])"
     before = page.run(largest)
     page.run("""document.getElementById("temperature").value = -2,
