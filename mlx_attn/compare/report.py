@@ -6,7 +6,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -65,6 +65,7 @@ class Section:
         tables: Those without a figure.
         notes: Paragraphs that must not be overlooked.
         samples: Names of arms, each with what its model writes.
+        folded: Whether the page shows the heading alone until it is opened.
     """
 
     heading: str
@@ -76,17 +77,18 @@ class Section:
     notes: Sequence[str] = ()
     samples: Sequence[tuple[str, str]] = ()
     parts: Sequence["Section"] = ()
+    folded: bool = False
 
     def __bool__(self) -> bool:
-        return any(getattr(self, field.name) for field in fields(self)[1:])
+        return any(getattr(self, field.name) for field in fields(self)[1:-1])
 
 
 def sections_of(comparison: Comparison) -> list[Section]:
     """Everything that a comparison found, section by section."""
-    sections = (
-        _answers(comparison),
-        _noise(comparison),
-        *(_budget(budget, comparison) for budget in comparison.budgets),
+    budgets = [_budget(budget, comparison) for budget in comparison.budgets]
+    first = [_answers(comparison), _noise(comparison), *budgets[:1]]
+    evidence = [
+        *budgets[1:],
         _tuning(comparison),
         _samples(comparison),
         _settings(comparison),
@@ -96,8 +98,18 @@ def sections_of(comparison: Comparison) -> list[Section]:
             text=[f"All trainings together took {duration(comparison.seconds)}."],
             tables=[_pairs("Versions and machine", comparison.versions)],
         ),
-    )
-    return [section for section in sections if section]
+    ]
+    return [*filter(None, first), *(replace(part, folded=True) for part in evidence if part)]
+
+
+def question_of(comparison: Comparison) -> str:
+    """What was asked, or what the arms ask by themselves."""
+    if comparison.question:
+        return comparison.question
+    if not (arms := show.judged(comparison)):
+        return f"What loss does {comparison.control} reach?"
+    does = "do" if len(arms) > 1 else "does"
+    return f"How {does} {', '.join(arms)} compare with {comparison.control}?"
 
 
 def _answers(comparison: Comparison) -> Section:
@@ -117,7 +129,17 @@ def _answers(comparison: Comparison) -> Section:
         rows = [[arm, *(cell(budget, arm) for budget in comparison.budgets)] for arm in arms]
         tables = [Table(caption, headings, rows)]
     answers = [show.answer_of(comparison, arm) for arm in arms]
-    return Section("Answer", answers, text=[_WORDS], tables=tables)
+    plots = _forest(_first_judged(comparison), comparison)
+    return Section("Answer", answers, text=[_WORDS], plots=plots, tables=tables)
+
+
+def _first_judged(comparison: Comparison) -> BudgetResult:
+    """The budget that the answers are about."""
+    return next(budget for budget in comparison.budgets if budget.verdicts)
+
+
+def _forest(budget: BudgetResult, comparison: Comparison) -> list[Plot]:
+    return _plots("forest", comparison, budget, [_differences(budget, comparison)])
 
 
 def _noise(comparison: Comparison) -> Section:
@@ -141,12 +163,13 @@ def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
     def plots(kind: str, *tables: Table) -> list[Plot]:
         return _plots(kind, comparison, budget, tables)
 
+    in_answer = bool(budget.verdicts) and budget is _first_judged(comparison)
     losses = _course("Mean validation loss, nats per token", budget, "val_loss", 4)
     shares = _course("Mean share predicted right", budget, "accuracy", 3)
     scores = _course("Effective rank of S, mean", budget, "scores", 2, "ranks")
     outputs = _course("Effective rank of VO, mean", budget, "value_outputs", 2, "ranks")
     parts = (
-        Section("Differences", plots=plots("forest", _differences(budget, comparison))),
+        Section("Differences", plots=[] if in_answer else _forest(budget, comparison)),
         Section("Losses", tables=[_losses(budget, comparison)]),
         Section("Solved", tables=[*filter(None, [_solved(budget, comparison)])]),
         Section("Through training", plots=plots("curves", losses) + plots("accuracy", shares)),
@@ -359,6 +382,7 @@ def as_html(comparison: Comparison) -> str:
     return render(
         "report",
         comparison=comparison,
+        question=question_of(comparison),
         sections=sections_of(comparison),
         drawn=lambda plot: figure_for_page(plot.draw),
         visible=show.visible,

@@ -56,6 +56,8 @@ def render_page(found: Probe, tokenizer: Tokenizer, facts: Mapping[str, str]) ->
     return render(
         "probe",
         **facts,
+        question=f"What do the heads of {facts['name']} attend to?",
+        answer=_answer(found),
         why_multi_headed=show.why_multi_headed(found),
         caveat=show.caveat(found),
         script=markup(script),
@@ -66,6 +68,32 @@ def render_page(found: Probe, tokenizer: Tokenizer, facts: Mapping[str, str]) ->
         data=data,
         **_table(found),
     )
+
+
+_UNLIKE = 1.5  # times the number of a head that attends to all tokens alike
+_PATTERNS = {
+    "previous": "attends to the previous token most",
+    "first": "rests on the first token most",
+    "induction": "attends most to what followed last time",
+}
+
+
+def _answer(found: Probe) -> str:
+    """The heads with a pattern, a sentence each."""
+    said = [_pattern(found, key, words) for key, words in _PATTERNS.items()]
+    nothing = "No head keeps to the previous token, to the first, or to what followed last time."
+    return " ".join(filter(None, said)) or nothing
+
+
+def _pattern(found: Probe, key: str, words: str) -> str:
+    """The sentence about the head that does it most; empty where none does it to speak of."""
+    shares, alike = np.nan_to_num(getattr(found.statistics, key)), found.uniform[key]
+    layer, head = np.unravel_index(shares.argmax(), shares.shape)
+    share = shares[layer, head]
+    if share < max(_UNLIKE * alike, 0.01):
+        return ""
+    most, usual = (f"{100 * value:.0f} %" for value in (share, alike))
+    return f"Layer {layer}, head {head} {words}: {most}, where attending to all alike is {usual}."
 
 
 def label(piece: bytes) -> str:
