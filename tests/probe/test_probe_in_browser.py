@@ -137,7 +137,7 @@ def test_markup_in_the_text_is_shown_and_not_obeyed(look):
         all("#tokens bdi").map((t) => t.textContent)];"""
     )
     bold, scripts, heading, tokens = found
-    assert (bold, scripts, heading) == (0, 2, "Attention of a <i>run</i>")
+    assert (bold, scripts, heading) == (0, 2, "What do the heads of a <i>run</i> attend to?")
     assert {"<b>bold</b>", "&amp;", "⏎", "\\u202e龍"} & set(tokens)
     assert set(tokens) <= {"<b>bold</b>", " the", " cat", "⏎", "&amp;", "\\u202e龍", '"quote"'}
 
