@@ -62,7 +62,8 @@ class Browser:
         )
         os.close(read)
         os.close(write)
-        self._number, self._buffer, self._session = 0, b"", None
+        self._number, self._buffer = 0, b""
+        self._target = self._session = None
         self.said: list[str] = []
         self.requests: list[str] = []
 
@@ -70,7 +71,10 @@ class Browser:
         self, path: Path, width: int = 1280, height: int = 900, dark: bool = False
     ) -> "Browser":
         """A new tab with a page; what earlier tabs said is forgotten."""
+        if self._target:
+            self.call("Target.closeTarget", {"targetId": self._target}, None)
         target = self.call("Target.createTarget", {"url": "about:blank"}, None)["targetId"]
+        self._target = target
         attach = {"targetId": target, "flatten": True}
         self._session = self.call("Target.attachToTarget", attach, None)["sessionId"]
         self.said, self.requests = [], []

@@ -148,6 +148,9 @@ export class Pane {
       button.tabIndex = j === this.context.i ? 0 : -1;
       button.setAttribute("aria-pressed", j === this.context.i);
     });
+    const [box, chosen] = [this.find(".tokens"), this.find(".tokens .from")];
+    const hidden = chosen.offsetTop + chosen.offsetHeight - box.scrollTop - box.clientHeight;
+    if (hidden > 0 || chosen.offsetTop < box.scrollTop) box.scrollTop = chosen.offsetTop - box.clientHeight / 2;
   }
 
   paintHeads() {
