@@ -9,7 +9,7 @@ def test_it_says_what_the_page_says(comparison):
     text = as_markdown(comparison(budgets=["steps"]))
     assert text.startswith("# merged scores\n\nMay W\\_query and W\\_key be merged")
     assert "- **equivalent**: merged is equivalent to standard within 0.02" in text
-    assert "## Equal steps\n\n### Differences\n" in text
+    assert "## Equal steps\n\n### Losses\n" in text
     assert "| merged | +0.005 | +0.002 to +0.008 |" in text
 
 
