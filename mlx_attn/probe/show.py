@@ -173,19 +173,14 @@ def draw_singular_values(matrices: analysis.Spectra) -> "Figure":
 
 
 def draw_alignment(matrices: analysis.Spectra) -> "Figure":
-    """The alignment between the heads of a layer, a panel per layer.
-
-    Drawn as shapes: a page that loads nothing shows no image inside a figure.
-    """
+    """The alignment between the heads of a layer, a panel per layer."""
     alignment = matrices.alignment
     figure, axes = panels(len(alignment), 4, (2.2, 2.2), sharex=True, sharey=True)
     for layer, axis in enumerate(axes):
+        axis.imshow(alignment[layer], cmap="Oranges", vmin=0, vmax=1)
         places = range(len(alignment[layer]))
-        squares = axis.pcolormesh(places, places, alignment[layer], cmap="Oranges", vmin=0, vmax=1)
-        axis.set(title=f"layer {layer}", xticks=places, yticks=places, aspect="equal")
-    axes[0].invert_yaxis()
-    bar = figure.colorbar(squares, ax=axes, shrink=0.8, label="|cosine|")
-    bar.solids.set_rasterized(False)
+        axis.set(title=f"layer {layer}", xticks=places, yticks=places)
+    figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8, label="|cosine|")
     figure.supxlabel("head")
     figure.supylabel("head")
     return figure
