@@ -13,6 +13,7 @@ from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import Settings, resolve
 from mlx_attn.training.trainer import Trainer
 
+STEPS = 12
 SIZES: dict[str, Any] = {
     "preset": "tiny",
     "block": "book",
@@ -22,7 +23,7 @@ SIZES: dict[str, Any] = {
     "n_layers": 2,
     "context_length": 32,
     "batch_size": 8,
-    "steps": 30,
+    "steps": STEPS,
     "warmup": 5,
     "lr": 1e-2,
     "drop_rate": 0.0,
@@ -49,12 +50,12 @@ def settings_of(corpus) -> Callable[..., Settings]:
 
 @pytest.fixture(scope="session")
 def trained(corpus, settings_of) -> Trained:
-    """A model trained for thirty steps, once for each kind."""
+    """A model trained for a few steps, once for each kind."""
 
     @cache
     def train(**changes) -> GPT:
         trainer = Trainer(settings_of(**changes), corpus)
-        for _ in range(30):
+        for _ in range(STEPS):
             trainer.launch_step()
         mx.eval(trainer.model.parameters())
         trainer.model.eval()
