@@ -13,6 +13,8 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import mlx_attn
 from mlx_attn import blas
+from mlx_attn.compare import runner
 from mlx_attn.runs import create_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
@@ -53,6 +56,24 @@ def ring(tmp_path_factory) -> Callable[[int], Path]:
         return path
 
     return write
+
+
+class ThisProcess:
+    """A pool that does what it is given at once."""
+
+    def submit(self, function: Callable[..., None], *arguments: object) -> Future[None]:
+        done: Future[None] = Future()
+        try:
+            done.set_result(function(*arguments))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+@pytest.fixture
+def in_this_process(monkeypatch) -> None:
+    """Trials of a comparison are trained without processes of their own."""
+    monkeypatch.setattr(runner, "_pool", lambda size: nullcontext(ThisProcess()))
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")

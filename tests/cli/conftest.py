@@ -1,15 +1,12 @@
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from mlx_attn.cli.main import group
-from mlx_attn.compare import runner
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
 TINY = [
@@ -90,21 +87,6 @@ def run_command() -> Callable[..., Result]:
         return CliRunner().invoke(group, arguments, **settings)
 
     return run
-
-
-class ThisProcess:
-    """A pool that does what it is given at once."""
-
-    def submit(self, function: Callable[..., None], *arguments: object) -> Future[None]:
-        done: Future[None] = Future()
-        done.set_result(function(*arguments))
-        return done
-
-
-@pytest.fixture
-def in_this_process(monkeypatch) -> None:
-    """Trials are trained without processes of their own, which tests/compare/test_runner.py has."""
-    monkeypatch.setattr(runner, "_pool", lambda size: nullcontext(ThisProcess()))
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_trainings_side_by_side_end_like_one_in_this_process(trials, store):
     assert [without_time(outcomes[trial]) for trial in trials] == alone
 
 
-def test_a_finished_training_is_not_done_again(trials, store):
+def test_a_finished_training_is_not_done_again(in_this_process, trials, store):
     list(Runner(store, 1)(trials[:1]))
     assert [trial for trial, _ in Runner(store, 1)(trials)] == trials[1:]
 
@@ -68,7 +68,7 @@ def test_whoever_stops_listening_loses_only_what_is_under_way(trials, store):
     assert sum(trial in store for trial in trials) == 1
 
 
-def test_a_training_that_diverges_is_kept_as_such(trials, store):
+def test_a_training_that_diverges_is_kept_as_such(in_this_process, trials, store):
     trial = replace(trials[0], settings={**trials[0].settings, "lr": 1e30, "clip": 0.0})
     ((_, outcome),) = Runner(store, 1)([trial])
     assert isinstance(outcome, Diverged)
@@ -88,13 +88,13 @@ def test_no_worker_is_left_behind(trials, store):
     assert not multiprocessing.active_children()
 
 
-def test_a_changed_text_is_not_taken_for_the_old_one(trials, store, story):
+def test_a_changed_text_is_not_taken_for_the_old_one(in_this_process, trials, store, story):
     story.write_text(story.read_text()[::-1])
     with pytest.raises(RunError, match="has changed since the comparison began"):
         list(Runner(store, 1)(trials))
 
 
-def test_a_damaged_file_names_itself(trials, store):
+def test_a_damaged_file_names_itself(in_this_process, trials, store):
     list(Runner(store, 1)(trials[:1]))
     (file,) = store.folder.iterdir()
     file.write_text("{")
@@ -238,7 +238,9 @@ def course(training):
     return [*facts, *chain(*points), *chain(*ranks)]
 
 
-def test_replicas_in_one_process_end_like_separate_trainings(pair_of_rates, tmp_path):
+def test_replicas_in_one_process_end_like_separate_trainings(
+    in_this_process, pair_of_rates, tmp_path
+):
     outcomes = dict(Runner(Store(tmp_path / "replicas"), 1, together=True)(pair_of_rates))
     for trial in pair_of_rates:
         assert course(outcomes[trial]) == pytest.approx(course(train_trial(trial)), abs=CLOSE)
