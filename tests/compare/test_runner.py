@@ -49,8 +49,9 @@ def without_time(training):
     return replace(training, tok_s=0.0, seconds=0.0, peak_memory=0, curve=curve)
 
 
-def test_trainings_side_by_side_end_like_one_in_this_process(trials, store):
+def test_side_by_side_trainings_end_like_one_in_this_process_and_leave_no_worker(trials, store):
     outcomes = dict(Runner(store, 2)(trials))
+    assert not multiprocessing.active_children()
     alone = [without_time(single_stream(train_trial)(trial)) for trial in trials]
     assert [without_time(outcomes[trial]) for trial in trials] == alone
 
@@ -81,11 +82,6 @@ def test_a_worker_that_dies_is_one_line(trials, store, monkeypatch):
         RunError, match=r"^the training of 'standard', seed [01], failed: .*continues$"
     ):
         list(Runner(store, 1)(trials))
-
-
-def test_no_worker_is_left_behind(trials, store):
-    list(Runner(store, 2)(trials))
-    assert not multiprocessing.active_children()
 
 
 def test_a_changed_text_is_not_taken_for_the_old_one(in_this_process, trials, store, story):
