@@ -163,7 +163,7 @@ def loss_of(model, run) -> float:
     ids = mx.array(run.load_tokenizer().encode(TEXT))
     logits = model(ids[None])[0]
     logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-    return -mx.take_along_axis(logs[:-1], ids[1:, None], axis=-1).mean().item()
+    return -float(np.array(mx.take_along_axis(logs[:-1], ids[1:, None], axis=-1)).mean())
 
 
 @pytest.mark.parametrize("variant", ["standard", "talking-heads", "differential", "merged-both"])
