@@ -137,13 +137,16 @@ def qk_circuit(attention: Attention) -> ScoreFactors:
 
 
 def ov_circuit(attention: Attention) -> OutputFactors:
-    """The value and output maps of a layer."""
+    """The value and output maps of a layer; keys that are not affine must not be read by it."""
     with mx.stream(mx.cpu):
-        exact = _in_float64(attention, "score", "value", "output")
+        exact = _in_float64(attention, "value", "output")
         config, x = exact.config, _basis(exact.config.d_in)[None]
         _, k = exact.score(x)
-        inputs = merge_heads(k) if exact.maps.value.cache == "k" else x
-        value, bias = _affine(exact.value(inputs, k))
+        k = k if exact.maps.score.affine else mx.nan * k
+        value = exact.value(merge_heads(k) if exact.maps.value.cache == "k" else x, k)
+        if mx.isnan(value).any():
+            check_affine(attention, "score")
+        value, bias = _affine(value)
         heads = split_heads(_basis(config.n_heads * value.shape[1])[None], config.n_heads)
         output, constant = _affine(exact.output(heads)[:, None])
     return OutputFactors(value, bias, output[0], constant[0])
@@ -172,14 +175,25 @@ def raw_scores(attention: Attention, x: Float[mx.array, "B T C"]) -> Float[mx.ar
     return attention_scores(*attention.queries_and_keys(x), attention.config.scale)
 
 
+class NoMatrix(ConfigError):
+    """A map of a layer is not linear up to a bias; `reason` says which."""
+
+    def __init__(self, reason: str):
+        self.reason = reason
+        super().__init__(
+            f"{reason}, so its heads have no matrices to track or convert: train, sample and probe "
+            "it, without --track"
+        )
+
+
 def check_affine(attention: Attention, *maps: str) -> None:
     """Refuse a layer whose heads have no matrices, before anything is read or trained."""
     for key in maps:
-        if not getattr(attention.maps, key).affine:
-            raise ConfigError(
-                f"{key}={getattr(attention.config, key)} is not affine in x, so its heads have "
-                "no matrices to probe, track or convert: train and sample it, without --track"
-            )
+        choice = getattr(attention.maps, key)
+        if not choice.affine:
+            several = f"has {choice.queries_per_head} queries for each head"
+            why = several if choice.queries_per_head > 1 else "is not affine in x"
+            raise NoMatrix(f"{key}={getattr(attention.config, key)} {why}")
 
 
 def _in_float64(attention: Attention, *maps: str) -> Attention:
@@ -330,14 +344,13 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     )
     _, key_width = layer.maps.score.shape(config)
     _, value_width = layer.maps.value.shape(config)
-    queries = config.n_heads * layer.maps.score.queries_per_head
     seen = min(config.window or config.context_length, config.context_length)
     more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
     kept = layer.layout.append(layer, *_one_token(config), 0, Carry(mx.zeros((1, 1), mx.int32)))
     kept = (*kept, *layer.remembered(_one_token(config)[0]))
     return AttentionCost(
         parameters=sum(sizes.values()),
-        multiply_adds=matrices + queries * seen * (key_width + value_width) + more,
+        multiply_adds=matrices + config.n_maps * seen * (key_width + value_width) + more,
         cache_floats=sum(array.size for array in kept),
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from mlx_attn.errors import ConfigError, find_row
 
+CACHES = ("kv", "x", "k")
 POSITIONS = ("learned", "alibi", "rope", "none")
 MERGED_STARTS = ("product", "matched")
 MAPS = {
@@ -72,6 +73,11 @@ class Choice:
     remembers: Callable[..., Any] | None = None
     refuses: Callable[["AttentionConfig"], str] = lambda config: ""
 
+    def __post_init__(self):
+        for key, words in {"map": tuple(MAPS), "cache": CACHES}.items():
+            word = getattr(self, key)
+            _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
+
 
 CHOICES: dict[str, dict[str, Choice]] = {name: {} for name in MAPS}
 """Every registered choice by map and name."""
@@ -95,12 +101,17 @@ def choice_of(map_name: str, name: str) -> Choice:
     Raises:
         ConfigError: There is none of that name; all names are listed.
     """
-    for module in ("maps", "recent", "hooks"):
-        import_module(f"mlx_attn.attention.{module}")
-    table = CHOICES[map_name]
+    table = choices_of(map_name)
     if name not in table:
         raise ConfigError(f"{map_name}='{name}' must be one of {', '.join(table)}")
     return table[name]
+
+
+def choices_of(map_name: str) -> Mapping[str, Choice]:
+    """Every choice of a map by name: the package's, and those of a user's files."""
+    for module in ("maps", "recent", "hooks"):  # which register them
+        import_module(f"mlx_attn.attention.{module}")
+    return CHOICES[map_name]
 
 
 def published_slopes(n_heads: int) -> list[float]:
@@ -210,6 +221,11 @@ class AttentionConfig:
         if map_name == "logits":
             return tuple(choice_of("logits", word) for word in words.split("+") if word != "none")
         return (choice_of(map_name, words),)
+
+    @property
+    def n_maps(self) -> int:
+        """Attention maps: one for each head, or as many as a head has queries."""
+        return self.n_heads * choice_of("score", self.score).queries_per_head
 
     @property
     def is_affine(self) -> bool:

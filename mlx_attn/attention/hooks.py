@@ -27,7 +27,7 @@ choice("mixing", "softmax", "w_h = softmax(s_h)")(lambda a, s: softmax(s))
     "temperature",
     "s_h = e^t_h score_h",
     source="the trained scale of query-key normalization, arXiv:2010.04245, one per head",
-    weights={"log_temperature": lambda c: mx.zeros((c.n_heads,))},
+    weights={"log_temperature": lambda c: mx.zeros((c.n_maps,))},
 )
 def temperature(a: MapWeights, s: Scores) -> Scores:
     """A trained sharpness for each head."""
@@ -39,8 +39,8 @@ def temperature(a: MapWeights, s: Scores) -> Scores:
     "talking",
     "s_h = sum_g P_hg score_g",
     source="talking-heads attention, arXiv:2003.02436",
-    weights={"talk_logits": lambda c: mx.eye(c.n_heads)},
-    multiply_adds=lambda c: c.n_heads**2 * c.context_length,
+    weights={"talk_logits": lambda c: mx.eye(c.n_maps)},
+    multiply_adds=lambda c: c.n_maps**2 * c.context_length,
     affine=False,
 )
 def talking_logits(a: MapWeights, s: Scores) -> Scores:
@@ -70,7 +70,7 @@ def _log_forget(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "
     "forget",
     "s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",
     source="forgetting transformer, arXiv:2503.02130",
-    weights={"W_forget": lambda c: nn.Linear(c.d_in, c.n_heads, bias=True)},
+    weights={"W_forget": lambda c: nn.Linear(c.d_in, c.n_maps, bias=True)},
     remembers=_log_forget,
     affine=False,
 )
@@ -106,7 +106,7 @@ def off_by_one(a: MapWeights, s: Scores) -> Scores:
     "sink",
     "w_h = e^s_h / (e^b_h + sum e^s_h)",
     source="learned sinks, gpt-oss, 2025",
-    weights={"sink": lambda c: mx.zeros((c.n_heads,))},
+    weights={"sink": lambda c: mx.zeros((c.n_maps,))},
 )
 def sink(a: MapWeights, s: Scores) -> Scores:
     """A trained logit for each head that attends to nothing."""
@@ -125,8 +125,8 @@ def _softmax_with(s: Scores, extra: mx.array) -> Scores:
     "talking",
     "w_h = sum_g R_hg softmax(s_g)",
     source="talking-heads attention, arXiv:2003.02436",
-    weights={"talk_weights": lambda c: mx.eye(c.n_heads)},
-    multiply_adds=lambda c: c.n_heads**2 * c.context_length,
+    weights={"talk_weights": lambda c: mx.eye(c.n_maps)},
+    multiply_adds=lambda c: c.n_maps**2 * c.context_length,
     affine=False,
 )
 def talking_weights(a: MapWeights, s: Scores) -> Scores:

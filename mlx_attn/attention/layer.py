@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, register
+from mlx_attn.errors import ConfigError
 
 Array = TypeVar("Array", mx.array, np.ndarray)
 Queries = Float[mx.array, "B H T_q K"]
@@ -222,6 +223,7 @@ class MapWeights(nn.Module):
         for choice in self.maps.all:
             for name, make in choice.weights.items():
                 if (part := make(config)) is not None:
+                    _check_part(self, choice, name, part)
                     setattr(self, name, part)
         self.init_weights(UniformInit())
 
@@ -252,6 +254,14 @@ class MapWeights(nn.Module):
     ) -> Float[mx.array, "B T d_out"]:
         """The layer's output from its heads; a map that is not affine reads x as well."""
         return self.maps.output.apply(self, heads, x)
+
+
+def _check_part(a: MapWeights, choice: Choice, name: str, part: Any) -> None:
+    where = f"{choice.map}={choice.name}: its weight '{name}'"
+    if hasattr(a, name):
+        raise ConfigError(f"{where} has the name of another part of the layer: rename it")
+    if not isinstance(part, mx.array | nn.Module):
+        raise ConfigError(f"{where} is a {type(part).__name__}, not an array or an nn.Module")
 
 
 WHOLE_VALUE = Choice(

@@ -271,9 +271,10 @@ choice(
 
 
 def _needs_a_key_per_head(c: AttentionConfig) -> str:
-    if c.score in ("merged", "collaborative"):
+    if c.score in ("merged", "collaborative", "off"):
+        has = "none" if c.score == "off" else "one for all"
         return (
-            f"value={c.value} needs a key per head, and score={c.score} has one for all: "
+            f"value={c.value} needs a key per head, and score={c.score} has {has}: "
             "use score=separate, or output=merged for values of full width"
         )
     if c.value == "key" and c.value_dim != c.head_dim:

@@ -35,7 +35,6 @@ from mlx_attn.attention.maps import out_init, out_linear, out_width, value_linea
     "score_h = 0",
     source="a reference arm",
     shape=lambda c: (1, 2),
-    affine=False,
 )
 def scores_off(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     """No query and no key: positions alone decide what a token looks at."""

@@ -102,7 +102,11 @@ command = SectionedCommand(
     params=[
         preset_option("What to measure"),
         _what(
-            "--variants", default="all", metavar="A,B", help="variants; the first is the baseline"
+            "--variants",
+            type=Named(VARIANTS, ","),
+            default="all",
+            metavar="A,B",
+            help="variants; the first is the baseline",
         ),
         _what(
             "--part",

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.options import (
     TRAIN_OPTIONS,
     TRIAL_OPTIONS,
+    Named,
     SectionedCommand,
     check_environment,
     grouped,
@@ -58,7 +60,13 @@ _subject, _certainty, _run = (
     partial(grouped, section) for section in ("What to compare", "How sure", "The run")
 )
 _OWN_OPTIONS: list[click.Option] = [
-    _subject("--variants", default="", metavar="A,B", help="variants; the first is the control"),
+    _subject(
+        "--variants",
+        type=Named(VARIANTS, ","),
+        default="",
+        metavar="A,B",
+        help="variants; the first is the control",
+    ),
     _subject(
         "--arm",
         "arms",

@@ -27,19 +27,26 @@ from mlx_attn.training.config import TextConfig
 
 
 class Named(click.ParamType):
-    """A name that the shell can complete; the library checks it and suggests the nearest."""
+    """A name that the shell can complete; the library checks it and suggests the nearest.
+
+    Args:
+        names: All of them, or what gives them when they are wanted.
+        separator: Between several names, the last of which is completed.
+    """
 
     name = "name"
 
-    def __init__(self, names: Iterable[str] | Callable[[], Iterable[str]]):
-        self.names = names
+    def __init__(self, names: Iterable[str] | Callable[[], Iterable[str]], separator: str = ""):
+        self._names, self._separator = names, separator
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """The names that begin like that."""
-        names = self.names() if callable(self.names) else self.names
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        names = self._names() if callable(self._names) else self._names
+        at = incomplete.rfind(self._separator) + 1 if self._separator else 0
+        done, start = incomplete[:at], incomplete[at:]
+        return [CompletionItem(done + name) for name in names if name.startswith(start)]
 
 
 class GroupedOption(click.Option):
@@ -145,7 +152,11 @@ class SectionedCommand(click.Command):
 
 _ATTENTION = {"position": attention.POSITIONS, "merged_start": attention.MERGED_STARTS}
 _NAMES = {**_ATTENTION, **model.CHOICES, **training.CHOICES}
-_TYPES: dict[str, click.ParamType] = {key: Named(names) for key, names in _NAMES.items()}
+_TYPES: dict[str, click.ParamType] = {
+    **{key: Named(names) for key, names in _NAMES.items()},
+    # Their modules import MLX, and so are asked only when a name is completed.
+    **{key: Named(partial(attention.choices_of, key), "+") for key in attention.MAPS},
+}
 
 
 def options_from(

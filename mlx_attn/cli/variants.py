@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.attention.config import MAPS, VARIANTS
+from mlx_attn.attention.config import MAPS, VARIANTS, choices_of
 from mlx_attn.cli.options import (
     Named,
     SectionedCommand,
@@ -21,14 +21,29 @@ from mlx_attn.model.config import GPTConfig, config_from, find_preset
 from mlx_attn.training.config import resolve
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from collections.abc import Iterator
 
-_COSTS = ("parameters", "multiply_adds", "cache_bytes")
+    from rich.console import RenderableType
+
+_COSTS = {
+    "parameters": ("parameters", "param"),
+    "multiply_adds": ("multiply-adds", "m-add"),
+    "cache_bytes": ("cache bytes", "cache"),
+}
+"""The costs that columns show, with a wide and a narrow heading."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_WIDE = 72
+"""Columns of a terminal that has room for numbers and factors."""
 
 
 def variants(
-    preset: str, as_json: bool, tokens: int | None, batch: int, dtype: str, **flags: Any
+    preset: str,
+    as_json: bool,
+    choices: bool,
+    tokens: int | None,
+    batch: int,
+    dtype: str,
+    **flags: Any,
 ) -> None:
     """Show what each variant computes and costs.
 
@@ -38,6 +53,9 @@ def variants(
     """
     from mlx_attn.ui.terminal import stdout_console
 
+    if choices:
+        _show_choices(as_json)
+        return
     given = {key: value for key, value in flags.items() if value is not None}
     model = resolve({"preset": preset, **given}).model
     model = {"vocab_size": find_preset(preset).vocab_size, **model}
@@ -53,7 +71,23 @@ def variants(
         click.echo(json.dumps({"preset": preset, "variants": rows}, indent=1))
     else:
         shape = f"cache of {length} tokens, batch {batch}, {dtype}"
-        stdout_console().print(_table(rows, f"preset {preset}, {shape}"))
+        console = stdout_console()
+        console.print(*_listing(rows, f"preset {preset}, {shape}", console.width), sep="\n")
+
+
+def _show_choices(as_json: bool) -> None:
+    """Every choice of every map, a user's own too: the names that --score and its like take."""
+    from mlx_attn.ui.terminal import print_rows, stdout_console
+
+    tables = {key: choices_of(key).values() for key in MAPS}
+    if as_json:
+        keys = ("map", "name", "formula", "source", "cache", "affine")
+        found = [{key: getattr(c, key) for key in keys} for table in tables.values() for c in table]
+        click.echo(json.dumps({"choices": found}, indent=1))
+        return
+    for key, table in tables.items():
+        click.echo(f"--{key}")
+        print_rows([(f"  {choice.name}", choice.formula) for choice in table], stdout_console())
 
 
 def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) -> dict[str, Any]:
@@ -71,33 +105,37 @@ def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) 
         return {**row, "cost": None, "reason": str(error)}
 
 
-def _table(rows: list[dict[str, Any]], title: str) -> "Table":
-    """The rows by group for a terminal; factors are relative to the first, the standard one."""
-    from rich.table import Table
+def _listing(rows: list[dict[str, Any]], title: str, width: int) -> "Iterator[RenderableType]":
+    """A line of costs for each row, by group, with its formula below.
+
+    Factors are relative to the first row, the standard one; in a narrow terminal they stand alone.
+    """
+    from rich.padding import Padding
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
-    table.add_column("variant", ratio=1, min_width=16, overflow="fold")
-    for heading in ("parameters", "multiply-adds", "cache bytes"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    standard, group = rows[0]["cost"] or {}, rows[0]["group"]
+    wide = width >= _WIDE
+    names = max(len(row["name"]) for row in rows)
+    standard, group = rows[0]["cost"] or {}, ""
+    yield Text(title)
     for row in rows:
         if row["group"] != group:
             group = row["group"]
-            table.add_row("", end_section=True)
-            table.add_row(Text(group, "italic"))
-        label = Text.assemble((row["name"], "bold"), "\n", (row["reason"] or row["formula"], "dim"))
+            headings = "".join(f"{_COSTS[key][not wide]:>{16 if wide else 6}}" for key in _COSTS)
+            yield Text(f"\n{group:{names}}{headings}", "italic")
         cost = row["cost"] or {}
-        table.add_row(label, *(_cell(cost.get(key), standard.get(key)) for key in _COSTS))
-    return table
+        first = cost is standard
+        cells = (_cell(cost.get(key), standard.get(key), wide, first) for key in _COSTS)
+        yield Text.assemble((f"{row['name']:{names}}", "bold"), *cells)
+        yield Padding(Text(row["reason"] or row["formula"], "dim"), (0, 0, 0, 2), expand=False)
 
 
-def _cell(cost: int | None, standard: int | None) -> str:
+def _cell(cost: int | None, standard: int | None, wide: bool, first: bool) -> str:
     from mlx_attn.ui.terminal import count
 
     if cost is None:
-        return "-"
-    return count(cost) + (f"\n{cost / standard:.2f} x" if standard else "")
+        return f"{'-':>{16 if wide else 6}}"
+    factor = f"{cost / standard:.2f}x" if standard else ""
+    return f"{count(cost):>9}{factor:>7}" if wide else f"{count(cost) if first else factor:>6}"
 
 
 _what = partial(grouped, "What to show")
@@ -125,6 +163,11 @@ command = SectionedCommand(
             type=Named(_BYTES),
             default="float32",
             help=f"numbers of the cache: {', '.join(_BYTES)}",
+        ),
+        _what(
+            "--choices",
+            is_flag=True,
+            help="the names that --score, --value, --output, --logits and --mixing take",
         ),
         _what("--json", "as_json", is_flag=True, help="as JSON"),
         plugin_option(),

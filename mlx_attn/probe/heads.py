@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Float64, Integer
 
 from mlx_attn.attention import analysis
+from mlx_attn.attention.analysis import ov_circuit, qk_circuit
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
@@ -157,8 +158,9 @@ class Probe:
         maps: See `attention_maps`.
         statistics: Of every head, averaged over the texts.
         uniform: The same of a head that looks at all earlier tokens alike, to compare with.
-        scores: The matrices S_h.
-        value_outputs: The matrices V_h O_h.
+        scores: The matrices S_h; None where the score map has none.
+        value_outputs: The matrices V_h O_h; None where the value or the output map has none.
+        reasons: Why, by the name of the attribute that is None.
     """
 
     config: GPTConfig
@@ -166,8 +168,14 @@ class Probe:
     maps: Float32[np.ndarray, "L B H T T"]
     statistics: _HeadStatistics
     uniform: Mapping[str, float]
-    scores: analysis.Spectra
-    value_outputs: analysis.Spectra
+    scores: analysis.Spectra | None
+    value_outputs: analysis.Spectra | None
+    reasons: Mapping[str, str]
+
+    @property
+    def n_maps(self) -> int:
+        """Attention maps of a layer: one for each head, or several where a head has as many."""
+        return self.maps.shape[2]
 
 
 def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
@@ -180,13 +188,16 @@ def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
         >>> found.maps[layer, text, head]
     """
     config = model.config
-    scores, value_outputs = (
-        analysis.spectra(circuit(block.att) for block in model.trf_blocks)
-        for circuit in (analysis.qk_circuit, analysis.ov_circuit)
-    )
+    spectra: dict[str, analysis.Spectra | None] = {}
+    reasons: dict[str, str] = {}
+    for name, circuit in {"scores": qk_circuit, "value_outputs": ov_circuit}.items():
+        try:
+            spectra[name] = analysis.spectra(circuit(block.att) for block in model.trf_blocks)
+        except analysis.NoMatrix as missing:
+            spectra[name], reasons[name] = None, missing.reason
     maps = attention_maps(model, tokens)
     again = repeated_sequences(config.vocab_size, config.context_length)
     repeated = attention_maps(model, again)
     uniform = uniform_statistics(tokens.shape[1], again.shape[1])
     statistics = _head_statistics(maps, repeated)
-    return Probe(config, tokens, maps, statistics, uniform, scores, value_outputs)
+    return Probe(config, tokens, maps, statistics, uniform, **spectra, reasons=reasons)

@@ -125,7 +125,7 @@ def _data(found: Probe, tokenizer: Tokenizer) -> dict[str, Any]:
             break
         labels = [label(tokenizer.token_bytes(token)) for token in tokens]
         texts.append({"tokens": labels, "maps": maps})
-    L, H = found.config.n_layers, found.config.n_heads
+    L, H = found.config.n_layers, found.n_maps
     summaries = [[_summary(found, layer, head) for head in range(H)] for layer in range(L)]
     return {"full": FULL, "layers": L, "heads": H, "summaries": summaries, "texts": texts}
 
@@ -141,9 +141,10 @@ def _summary(found: Probe, layer: int, head: int) -> str:
 
 def _table(found: Probe) -> dict[str, Any]:
     """The columns in groups, and a row of cells per head, each shaded within its column."""
-    grouped = groupby(show.COLUMNS, key=lambda column: column.group)
-    values = [column.values(found) for column in show.COLUMNS]
-    shades = [_shades(v, column.full) for v, column in zip(values, show.COLUMNS, strict=True)]
+    shown = show.columns(found)
+    grouped = groupby(shown, key=lambda column: column.group)
+    values = [column.values(found) for column in shown]
+    shades = [_shades(v, column.full) for v, column in zip(values, shown, strict=True)]
     rows = [
         {
             "layer": layer,
@@ -153,13 +154,13 @@ def _table(found: Probe) -> dict[str, Any]:
                 for value, shade in zip(values, shades, strict=True)
             ],
         }
-        for layer, head in np.ndindex(found.config.n_layers, found.config.n_heads)
+        for layer, head in np.ndindex(found.config.n_layers, found.n_maps)
     ]
     return {
         "groups": [{"heading": heading, "columns": [*columns]} for heading, columns in grouped],
         "rows": rows,
-        "uniform": [column.uniform(found) for column in show.COLUMNS],
-        "meanings": list({column.heading: column.meaning for column in show.COLUMNS}.items()),
+        "uniform": [column.uniform(found) for column in shown],
+        "meanings": list({column.heading: column.meaning for column in shown}.items()),
     }
 
 
@@ -178,4 +179,5 @@ def _figures(found: Probe) -> list[dict[str, Any]]:
         {"heading": f"{title} of {name}", "text": text, "svg": figure_for_page(partial(draw, of))}
         for title, text, draw in kinds
         for name, of in matrices.items()
+        if of is not None
     ]

@@ -53,9 +53,9 @@ class Column:
         """The name of the number."""
         return self.key.replace("_", " ")
 
-    def values(self, found: Probe) -> Float64[np.ndarray, "L H"]:
-        """The numbers of all heads."""
-        return getattr(getattr(found, self.of), self.key)
+    def values(self, found: Probe) -> Float64[np.ndarray, "L maps"]:
+        """The numbers of all heads, once for each of their maps."""
+        return _of_map(found, getattr(getattr(found, self.of), self.key))
 
     def uniform(self, found: Probe) -> str:
         """The number of a head that attends to all tokens alike; empty where it has none."""
@@ -71,6 +71,16 @@ COLUMNS = tuple(
 )
 
 
+def _of_map(found: Probe, values: np.ndarray) -> np.ndarray:
+    """Numbers of heads as those of their maps."""
+    return np.repeat(values, found.n_maps // values.shape[1], axis=1)
+
+
+def columns(found: Probe) -> list[Column]:
+    """The numbers that there are: those of matrices only where a head has these."""
+    return [column for column in COLUMNS if column.of not in found.reasons]
+
+
 def number(value: Any) -> str:
     """Two decimals, and never -0.00; a dash where there is no number."""
     return f"{round(float(value), 2) + 0.0:.2f}" if math.isfinite(value) else "-"
@@ -78,7 +88,12 @@ def number(value: Any) -> str:
 
 def why_multi_headed(found: Probe) -> str:
     """How many maps there are, in a sentence."""
-    L, H = found.config.n_layers, found.config.n_heads
+    L, H = found.config.n_layers, found.n_maps
+    if each := H // found.config.n_heads - 1:
+        return (
+            f"{plural(L, 'layer')} of {plural(found.config.n_heads, 'head')} with {each + 1} maps "
+            f"each: {H} attention maps per layer, {L * H} in all."
+        )
     if H == 1:
         return f"{plural(L, 'layer')} of one head: one attention map per layer, {L} in all."
     return (
@@ -88,22 +103,26 @@ def why_multi_headed(found: Probe) -> str:
 
 
 def caveat(found: Probe) -> str:
-    """Why scores are more than S_h; empty if they are not."""
+    """Why scores are more than S_h, and what is left out; may be empty."""
+    names = {"scores": "S_h", "value_outputs": "V_h O_h"}
+    left_out = [f"No {names[of]} is shown: {reason}." for of, reason in found.reasons.items()]
     reason = analysis.why_not_one_matrix(found.config.attention())
-    return f"Scores are not one matrix here: {reason}." if reason else ""
+    if reason and "scores" not in found.reasons:
+        left_out.append(f"Scores are not one matrix here: {reason}.")
+    return " ".join(left_out)
 
 
 def heads_table(found: Probe) -> Group:
     """A row per head, as wide as a terminal."""
-    columns = [column for column in COLUMNS if column.short]
+    shown = [column for column in columns(found) if column.short]
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("layer", "head", *(column.short for column in columns)):
+    for heading in ("layer", "head", *(column.short for column in shown)):
         table.add_column(heading, justify="right", no_wrap=True)
-    values = [column.values(found) for column in columns]
-    for layer, head in np.ndindex(found.config.n_layers, found.config.n_heads):
+    values = [column.values(found) for column in shown]
+    for layer, head in np.ndindex(found.config.n_layers, found.n_maps):
         numbers = [number(value[layer, head]) for value in values]
         table.add_row(str(layer), str(head), *numbers)
-    table.add_row("uniform", "", *(column.uniform(found) for column in columns), style="dim")
+    table.add_row("uniform", "", *(column.uniform(found) for column in shown), style="dim")
     return Group(Text(why_multi_headed(found)), table)
 
 
@@ -111,31 +130,37 @@ def legend(found: Probe) -> list[str]:
     """The meaning of the table's numbers, in a few lines."""
     lines = [
         "entropy in nats, distance in tokens, shares of 1; uniform attends to all tokens alike",
-        "S and VO: effective rank and symmetry of S_h and V_h O_h",
-        caveat(found),
     ]
-    return [*filter(None, lines)]
+    letters = {"scores": ("S", "S_h"), "value_outputs": ("VO", "V_h O_h")}
+    there = [pair for of, pair in letters.items() if of not in found.reasons]
+    if there:
+        short, long = (" and ".join(words) for words in zip(*there, strict=True))
+        lines.append(f"{short}: effective rank and symmetry of {long}")
+    return [*lines, *filter(None, [caveat(found)])]
 
 
 def record(found: Probe) -> dict[str, Any]:
     """All numbers, for JSON; the maps themselves are left out."""
     matrices = {"S": found.scores, "VO": found.value_outputs}
+    letters = {"scores": "S", "value_outputs": "VO"}
     keys = ("effective_rank", "stable_rank", "norm", "symmetry", "singular_values")
     heads = [
         {"layer": layer, "head": head}
         | {key: _json(array[layer, head]) for key, array in asdict(found.statistics).items()}
         | {
-            name: {key: getattr(of, key)[layer, head].tolist() for key in keys}
+            name: of
+            and {key: _of_map(found, getattr(of, key))[layer, head].tolist() for key in keys}
             for name, of in matrices.items()
         }
-        for layer, head in np.ndindex(found.config.n_layers, found.config.n_heads)
+        for layer, head in np.ndindex(found.config.n_layers, found.n_maps)
     ]
     return {
         "texts": len(found.tokens),
         "tokens": found.tokens.shape[1],
         "heads": heads,
         "uniform": {key: _json(value) for key, value in found.uniform.items()},
-        "alignment": {name: of.alignment.tolist() for name, of in matrices.items()},
+        "alignment": {name: of and of.alignment.tolist() for name, of in matrices.items()},
+        "reasons": {letters[of]: reason for of, reason in found.reasons.items()},
     }
 
 
@@ -145,7 +170,7 @@ def _json(value: Any) -> float | None:
 
 def _draw_maps(found: Probe, text: int = 0) -> "Figure":
     """The attention map of every head: a row of panels per layer."""
-    L, H = found.config.n_layers, found.config.n_heads
+    L, H = found.config.n_layers, found.n_maps
     figure, axes = panels(L * H, H, (1.5, 1.6))
     weights = np.sqrt(np.maximum(found.maps[:, text], 0))  # mixed ones may be negative
     for axis, (layer, head) in zip(axes, np.ndindex(L, H), strict=True):
@@ -190,8 +215,9 @@ def save_figures(found: Probe, directory: Path) -> list[Path]:
     """Write all figures as SVG and PNG; returns their paths."""
     draws: dict[str, Draw] = {"maps": partial(_draw_maps, found)}
     for name, matrices in (("s", found.scores), ("vo", found.value_outputs)):
-        draws[f"singular-values-{name}"] = partial(draw_singular_values, matrices)
-        draws[f"alignment-{name}"] = partial(draw_alignment, matrices)
+        if matrices is not None:
+            draws[f"singular-values-{name}"] = partial(draw_singular_values, matrices)
+            draws[f"alignment-{name}"] = partial(draw_alignment, matrices)
     return _save(directory, draws)
 
 

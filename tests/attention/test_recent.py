@@ -11,7 +11,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import AttentionCache
-from mlx_attn.attention.config import VARIANTS, AttentionConfig, find_variant
+from mlx_attn.attention.config import VARIANTS, AttentionConfig, choices_of, find_variant
 from mlx_attn.attention.layer import Carry
 
 C, T, H, D, V = 16, 9, 4, 4, 11
@@ -292,3 +292,30 @@ def test_hooks_on_the_logits_compose_from_left_to_right():
     assert weights.shape == scores.shape
     assert float(weights[0, 0, 1, 1]) == 0.0
     assert float(weights[0, 0, 0, 0]) == 1.0
+
+
+COMPANIONS = {
+    "latent": {"value": "latent"},
+    "paired": {"output": "differential"},
+}
+"""What a score map cannot do without."""
+
+
+@pytest.mark.parametrize("score", choices_of("score"))
+def test_a_temperature_sharpens_any_score(score):
+    """Of log 2 in every head, it is twice the scale."""
+    settings = {"score": score, **COMPANIONS.get(score, {})}
+    sharper = layer("temperature", **settings)
+    plain = layer("standard", **settings, scale=2 * sharper.config.scale)
+    weights = named_arrays(sharper.parameters())
+    plain.load_weights([(name, weights[name]) for name in named_arrays(plain.parameters())])
+    sharper.log_temperature = mx.full(sharper.log_temperature.shape, np.log(2))
+    assert mx.allclose(run(sharper), run(plain), atol=1e-5)
+
+
+@pytest.mark.parametrize("hook", ["temperature", "talking", "self_mask", "forget"])
+@pytest.mark.parametrize("mixing", choices_of("mixing"))
+def test_hooks_compose_with_several_softmaxes_of_a_head(hook, mixing):
+    module = layer("differential", logits=hook, mixing=mixing)
+    assert run(module).shape == (2, T, C)
+    assert module.weights(mx.zeros((2, T, C))).shape == (2, 2 * H, T, T)

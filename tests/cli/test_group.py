@@ -156,6 +156,10 @@ def test_no_setting_has_two_homes_but_the_vocabulary():
         ),
         ("mlx-attn train --preset n", {"nano"}),
         ("mlx-attn train --optimizer m", {"muon"}),
+        ("mlx-attn train --score no", {"no_query", "no_key", "nonlinear_query"}),
+        ("mlx-attn train --logits temperature+f", {"temperature+forget"}),
+        ("mlx-attn train --mixing s", {"softmax", "sink"}),
+        ("mlx-attn compare --variants standard,ta", {"standard,talking-heads"}),
     ],
 )
 def test_the_shell_completes_names(line, expected):

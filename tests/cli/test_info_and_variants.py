@@ -4,7 +4,7 @@ import pytest
 
 from mlx_attn import __version__
 from mlx_attn.arrays import count_parameters
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.config import MAPS, VARIANTS
 from mlx_attn.model.config import PRESETS, GPTConfig
 from mlx_attn.model.gpt import GPT
 
@@ -71,3 +71,36 @@ def test_what_cannot_work_is_one_line(run_command, flags, message):
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_every_row_keeps_its_name_and_its_numbers_at_any_width(run_command, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = run_command("variants").stdout.splitlines()
+    assert all(len(line) <= columns for line in lines)
+    starts = {line.split()[0]: line for line in lines if line and not line.startswith(" ")}
+    for name in VARIANTS:
+        assert len(starts[name].split()) == (4 if columns == 40 else 7), starts[name]
+
+
+def test_groups_have_headings(run_command):
+    lines = run_command("variants").stdout.splitlines()
+    groups = list(dict.fromkeys(variant.group for variant in VARIANTS.values()))
+    assert [line for line in lines if line.endswith("cache bytes")] == [
+        line for group in groups for line in lines if line.startswith(group + " ")
+    ]
+
+
+def test_the_windows_that_are_asked_for_win_over_a_variant_s(run_command):
+    rows = {row["name"]: row["cost"] for row in variants(run_command, "--window=10")["variants"]}
+    assert rows["sliding-window"]["cache_bytes"] == rows["standard"]["cache_bytes"]
+    assert rows["local-global"]["cache_bytes"] > rows["standard"]["cache_bytes"]
+
+
+def test_choices_are_listed_by_their_flag(run_command):
+    found = json.loads(run_command("variants", "--choices", "--json").stdout)["choices"]
+    names = {(row["map"], row["name"]) for row in found}
+    assert {("score", "separate"), ("value", "from_key"), ("logits", "forget")} <= names
+    lines = run_command("variants", "--choices").stdout.splitlines()
+    assert [line for line in lines if line.startswith("--")] == [f"--{key}" for key in MAPS]
+    assert "  sink        w_h = e^s_h / (e^b_h + sum e^s_h)" in lines

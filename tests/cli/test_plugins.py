@@ -113,11 +113,11 @@ def test_every_example_trains_and_is_read_or_refused_with_the_reason(train, run_
     for command in (["sample", "--max-tokens=3"], ["repl"], ["train", "--resume"]):
         result = run_command(*command, "runs/one", plugin, input="the cat\n")
         assert result.exit_code == 0, result.output
-    for command in (["probe"], ["convert", "--to=merged-output"]):
-        result = run_command(command[0], "runs/one", *command[1:], plugin)
-        refused = example == "differential"
-        assert result.exit_code == (2 if refused else 0), result.output
-        assert ("is not affine in x" in result.stderr) == refused
+    assert run_command("probe", "runs/one", plugin).exit_code == 0
+    result = run_command("convert", "runs/one", "--to=merged-output", plugin)
+    refused = example == "differential"
+    assert result.exit_code == (2 if refused else 0), result.output
+    assert ("is not affine in x" in result.stderr) == refused
 
 
 @pytest.mark.parametrize("example", EXAMPLE_FLAGS)
@@ -240,8 +240,9 @@ def test_help_shows_what_the_environment_names(workshop, talk, run_command, monk
     assert "yours: talk" in " ".join(run_command("train", "--help").stdout.split())
 
 
-def test_the_shell_completes_it(talk):
-    words = "mlx-attn train --plugin talk.py --variant ta"
+@pytest.mark.parametrize("words", ["--variant ta", "--logits self_mask+ta", "--mixing tal"])
+def test_the_shell_completes_it(talk, words):
+    words = f"mlx-attn train --plugin talk.py {words}"
     shown = subprocess.run(
         [sys.executable, "-m", "mlx_attn"],
         env={"_MLX_ATTN_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
@@ -250,7 +251,15 @@ def test_the_shell_completes_it(talk):
         text=True,
         timeout=120,
     )
-    assert "plain,talk" in shown.stdout.split()
+    names = [line.split("+")[-1].split(",")[-1] for line in shown.stdout.splitlines()]
+    assert "talk" in names
+
+
+def test_an_unknown_choice_is_answered_with_all_there_are(workshop, talk, train):
+    refused = train("--plugin=talk.py", "--mixing=tlak")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("Error: mixing='tlak' must be one of softmax, uniform, ")
+    assert refused.stderr.endswith("talk\n")
 
 
 def test_choices_compose_with_flags(workshop, talk, train):
