@@ -3,6 +3,7 @@
 import errno
 import importlib
 import io
+import keyword
 import os
 import signal
 import sys
@@ -96,6 +97,8 @@ COMMANDS: dict[str, str] = {
     "variants": "Show what each variant computes and costs.",
     "convert": "Write a trained model in another form of attention, and measure the error.",
     "open": "Open a page that runs a trained model, step by step.",
+    "export": "Write a trained model for mlx-lm, transformers, llama.cpp or the book.",
+    "import": "Make a run of the book's checkpoint, or of GPT-2.",
     "probe": "Show what each head looks at, and what its matrices are like.",
     "compare": "Say which form of attention is better, with error bars.",
     "claims": "Test published claims about attention.",
@@ -132,7 +135,8 @@ class LazyGroup(click.Group):
         name = _ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
-        return importlib.import_module(f"mlx_attn.cli.{name}").command
+        module = name + "_" * keyword.iskeyword(name)
+        return importlib.import_module(f"mlx_attn.cli.{module}").command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -267,7 +267,9 @@ TRIAL_OPTIONS: list[click.Option] = [
 """Of the commands that train many models."""
 
 _CONFIGS = (TextConfig, model.GPTConfig, training.TrainConfig, SamplerConfig)
-_OTHERS = "variant preset block plugins max_tokens prompt blas data_dir workers rank_timeout"
+_OTHERS = (
+    "variant preset block plugins max_tokens prompt blas data_dir workers rank_timeout peers_python"
+)
 VARIABLES: frozenset[str] = frozenset(
     PREFIX + name.upper()
     for name in (

@@ -110,7 +110,8 @@ def prepare(
     Args:
         source: See `sources.read_source`.
         tokenizer: One of `tokenizers.KINDS`. `char` takes its vocabulary from the whole text, the
-            trained ones from the training split. A task brings its own and ignores this.
+            trained ones from the training split. A task brings its own and ignores this. Or a
+            directory with a tokenizer, such as a run's.
         vocab_size: For the trained tokenizers, the most tokens they may use.
         directory: The data directory; `downloads.data_directory()` by default.
         n_bytes: For stories, bytes of training text.
@@ -126,7 +127,12 @@ def prepare(
     directory = directory or data_directory()
     origin = sources.read_source(source, directory, n_bytes, val_bytes, progress)
     kind = tokenizer if origin.symbols is None else characters.SymbolTokenizer.kind
-    settings = (_FORMAT, origin.digest, kind, vocab_size if kind in tokenizers.TRAINED else None)
+    settings = (
+        _FORMAT,
+        origin.digest,
+        _identity(kind),
+        vocab_size if kind in tokenizers.TRAINED else None,
+    )
     digest = hashlib.blake2b(repr(settings).encode(), digest_size=16).hexdigest()
     folder = directory / "prepared" / digest
     if corpus := _open(folder, origin):
@@ -138,6 +144,13 @@ def prepare(
     if corpus := _open(folder, origin):
         return corpus
     raise RunError(f"{folder}: the prepared corpus does not read back; check the disk")
+
+
+def _identity(kind: str) -> str:
+    """A kind's name; of a directory with a tokenizer, a digest of its files."""
+    files = sorted(Path(kind).glob("tokenizer.*")) if kind not in tokenizers.KINDS else []
+    content = b"".join(file.read_bytes() for file in files)
+    return hashlib.blake2b(content, digest_size=16).hexdigest() if files else kind
 
 
 def _open(folder: Path, source: sources.Source) -> Corpus | None:
@@ -196,6 +209,8 @@ def _make_tokenizer(
     """A tokenizer made from a bounded part of the text, whatever the text's length."""
     if source.symbols is not None:
         return characters.SymbolTokenizer(source.symbols)
+    if kind not in tokenizers.KINDS and Path(kind, "tokenizer.json").is_file():
+        return tokenizers.load_tokenizer(Path(kind))
     text = ""
     if kind == "char":
         text = "".join(set().union(*splits["train"].chunks(), *splits["val"].chunks()))

@@ -57,11 +57,15 @@ def _encode_by_word(
 
 
 class SubwordTokenizer(characters.Tokenizer):
-    """A SentencePiece model (`bpe` or `unigram`) over 256 byte tokens and learned pieces."""
+    """A SentencePiece model (`bpe` or `unigram`) over 256 byte tokens and learned pieces.
+
+    Attributes:
+        model: The model in SentencePiece's own format.
+    """
 
     def __init__(self, kind: str, model: bytes):
         self.kind = kind
-        self._model = model
+        self.model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         pieces = [*map(self._piece, range(self._processor.vocab_size()))]
         super().__init__(pieces, blake2b=_digest(model))
@@ -87,7 +91,7 @@ class SubwordTokenizer(characters.Tokenizer):
 
     def save(self, directory: Path) -> None:
         """Write `tokenizer.model`, in SentencePiece's own format, and `tokenizer.json`."""
-        write_bytes(directory / "tokenizer.model", self._model)
+        write_bytes(directory / "tokenizer.model", self.model)
         super().save(directory)
 
     @classmethod
@@ -165,7 +169,8 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-_END_OF_TEXT = "<|endoftext|>"
+END_OF_TEXT = "<|endoftext|>"
+"""The one special token of GPT-2, the last of its vocabulary."""
 _SPACE = "\t-\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000"
 _FILE = "tokenizer.bpe"
 
@@ -174,15 +179,18 @@ class GPT2Tokenizer(characters.Tokenizer):
     """Token ids of GPT-2: 256 bytes, one for each merge, and the end of text (50256) last.
 
     As in the book, `<|endoftext|>` written in a text is the one token.
+
+    Attributes:
+        merges: One merge a line, the earliest first.
     """
 
     kind = "gpt2"
 
     def __init__(self, merges: str):
-        self._merges = merges
+        self.merges = merges
         pairs = _pairs(merges)
-        pieces = [bytes([byte]) for byte in _bytes_by_symbol().values()]
-        pieces += [*map(b"".join, pairs), _END_OF_TEXT.encode()]
+        pieces = [bytes([byte]) for byte in bytes_by_symbol().values()]
+        pieces += [*map(b"".join, pairs), END_OF_TEXT.encode()]
         super().__init__(pieces, vocab_size=len(pieces))
         self._rank = {pair: rank for rank, pair in enumerate(pairs)}
         self._token = {piece: token for token, piece in enumerate(pieces)}
@@ -190,16 +198,20 @@ class GPT2Tokenizer(characters.Tokenizer):
     @classmethod
     def published(cls, directory: Path) -> "GPT2Tokenizer":
         """The tokenizer of the published models; downloads its merges to `directory` once."""
-        path = downloads.fetch(downloads.GPT2_MERGES, directory)
+        return cls.from_file(downloads.fetch(downloads.GPT2_MERGES, directory))
+
+    @classmethod
+    def from_file(cls, path: Path) -> "GPT2Tokenizer":
+        """The tokenizer of a file of merges, such as `vocab.bpe` or `merges.txt`."""
         try:
             return cls(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RunError(f"{path}: not GPT-2's merges ({error}); delete it and retry") from error
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}: not a file of GPT-2's merges ({error})") from error
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
         """The token ids of `text`."""
         characters.utf8(text)
-        known = {_END_OF_TEXT: [self.vocab_size - 1]}
+        known = {END_OF_TEXT: [self.vocab_size - 1]}
         return _encode_by_word(_words(text), lambda words: map(self._merge, words), known)
 
     def _merge(self, word: str) -> list[int]:
@@ -210,7 +222,7 @@ class GPT2Tokenizer(characters.Tokenizer):
 
     def save(self, directory: Path) -> None:
         """Write `tokenizer.bpe`, the merges, and `tokenizer.json`."""
-        write_text(directory / _FILE, self._merges)
+        write_text(directory / _FILE, self.merges)
         super().save(directory)
 
     @classmethod
@@ -233,9 +245,9 @@ def _join(parts: list[bytes], pair: tuple[bytes, bytes]) -> list[bytes]:
 
 
 def _words(text: str) -> Iterator[str]:
-    for number, passage in enumerate(text.split(_END_OF_TEXT)):
+    for number, passage in enumerate(text.split(END_OF_TEXT)):
         if number:
-            yield _END_OF_TEXT
+            yield END_OF_TEXT
         yield from map(re.Match.group, _pattern().finditer(passage))
 
 
@@ -257,7 +269,7 @@ def _category(initial: str) -> str:
     return "".join(f"\\U{run[0]:08x}-\\U{run[-1]:08x}" for run in members)
 
 
-def _bytes_by_symbol() -> dict[str, int]:
+def bytes_by_symbol() -> dict[str, int]:
     """The letters that the list of merges writes bytes with, in the order of their token ids.
 
     Bytes that print in Latin-1 stand for themselves; the others are U+0100 onwards.
@@ -270,7 +282,7 @@ def _bytes_by_symbol() -> dict[str, int]:
 
 def _pairs(merges: str) -> list[tuple[bytes, bytes]]:
     """The merges, in order; raises ValueError where a line is not two symbols."""
-    byte_of = _bytes_by_symbol()
+    byte_of = bytes_by_symbol()
     pairs: list[tuple[bytes, bytes]] = []
     for line in merges.split("\n"):
         if line and not line.startswith("#version"):

@@ -54,7 +54,10 @@ def train_tokenizer(
         case "gpt2":
             return subwords.GPT2Tokenizer.published(directory or data_directory())
         case _:
-            raise ConfigError(f"unknown tokenizer {kind!r}: choose from {', '.join(KINDS)}")
+            raise ConfigError(
+                f"unknown tokenizer {kind!r}: choose from {', '.join(KINDS)}, or name "
+                "the directory of a run, whose tokenizer is used"
+            )
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

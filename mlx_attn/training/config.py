@@ -126,7 +126,7 @@ class TextConfig:
     """What a model is trained on."""
 
     data: str = setting("tales", "tales, a task or a corpus by name, a file, a folder, or -")
-    tokenizer: str = setting("bpe", "char, byte, bpe, unigram or gpt2")
+    tokenizer: str = setting("bpe", "char, byte, bpe, unigram, gpt2, or a run's directory")
     vocab_size: int = setting(1024, "most tokens that bpe and unigram may use")
 
 

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from mlx_attn import __version__
-from mlx_attn.cli.main import COMMANDS, PREFIX
+from mlx_attn.cli.main import COMMANDS, PREFIX, group
 from mlx_attn.cli.options import TRAIN_OPTIONS, VARIABLES
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.config import TextConfig, TrainConfig
@@ -53,7 +53,7 @@ def test_every_command_has_help(run_command, name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_module_of_a_command_holds_it(name):
-    command = importlib.import_module(f"mlx_attn.cli.{name}").command
+    command = group.get_command(click.Context(group), name)
     assert isinstance(command, click.Command)
     assert command.help
 
@@ -109,9 +109,12 @@ def variables(command: click.Command) -> set[str]:
 
 
 def test_every_variable_of_an_option_is_known():
-    commands = (importlib.import_module(f"mlx_attn.cli.{name}").command for name in COMMANDS)
+    commands = (group.get_command(click.Context(group), name) for name in COMMANDS)
     options = set().union(*map(variables, commands))
-    others = {f"{PREFIX}{name}" for name in ("BLAS", "DATA_DIR", "WORKERS", "RANK_TIMEOUT")}
+    others = {
+        f"{PREFIX}{name}"
+        for name in ("BLAS", "DATA_DIR", "WORKERS", "RANK_TIMEOUT", "PEERS_PYTHON")
+    }
     assert options | others == VARIABLES
 
 

@@ -1,0 +1,67 @@
+"""`mlx-attn export`: a run for mlx-lm, transformers, llama.cpp, the book or TransformerLens."""
+
+import json
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+from mlx_attn.cli.options import takes_plugins
+from mlx_attn.cli.sample import run_argument
+
+
+class _Target(click.ParamType):
+    """A target by name; the library checks it and suggests the nearest."""
+
+    name = "target"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The names that begin like that."""
+        from mlx_attn.interop.targets import TARGETS
+
+        return [CompletionItem(name) for name in TARGETS if name.startswith(incomplete)]
+
+
+_EXAMPLES = """\b
+Targets:
+  mlx-lm            a folder for mlx-lm and transformers, of any model
+  gpt2              a folder of GPT-2, for programs that run no code
+  gguf              one file for llama.cpp, LM Studio, Ollama
+  book              model.pth of the book's GPTModel
+  transformer-lens  weights for a HookedTransformer
+
+\b
+Examples:
+  mlx-attn export tiny-standard --to mlx-lm
+  mlx-attn export runs/macbook-merged --to gguf --out merged.gguf
+"""
+
+
+@takes_plugins
+@click.command(epilog=_EXAMPLES)
+@run_argument
+@click.option("--to", type=_Target(), required=True, help="The program to write for.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="The folder or file to write.")
+@click.option("--overwrite", is_flag=True, help="Replace what an earlier export left there.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json: bool) -> None:
+    """Write a run for another program, load what was written, and say how exactly it agrees.
+
+    RUN is a directory or a name in runs/; without it, the latest there. A model that the target's
+    architecture holds is written as that; a form of attention that converts exactly is converted;
+    any other is written with its code (mlx-lm) or refused with the reason.
+    """
+    from mlx_attn.interop.targets import default_place, export_run, find_target
+    from mlx_attn.sampling.generate import load_run
+
+    target, loaded = find_target(to), load_run(run)
+    made = export_run(loaded, target, out or default_place(loaded, target), overwrite)
+    if as_json:
+        click.echo(json.dumps(made.record()))
+        return
+    for line in made.unread:
+        click.echo(line, err=True)
+    lines = [str(made.path), made.route, *(parity.line for parity in made.parities)]
+    click.echo("\n".join(lines))

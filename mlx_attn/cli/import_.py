@@ -1,0 +1,85 @@
+"""`mlx-attn import`: the book's checkpoint, GPT-2 or GGUF as a run like any other."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from mlx_attn.interop.imported import Footprint, Source
+
+_EXAMPLES = """\b
+Examples:
+  mlx-attn import model.pth --data the-verdict
+  mlx-attn import gpt2 --dry-run
+  mlx-attn import folder-of-gpt2 --out runs/gpt2
+  mlx-attn import small.pth --n-heads 4 --tokenizer runs/tiny-standard
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("source")
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="The run's directory.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")
+@click.option("--tokenizer", metavar="NAME", help="byte, a run or folder, or a file of merges.")
+@click.option("--data", default="tales", show_default=True, help="The text to train on later.")
+@click.option("--n-heads", default=0, metavar="N", help="Heads of a state dict (0: emb_dim / 64).")
+@click.option("--lora-alpha", default=16.0, show_default=True, help="The factor of LoRA's product.")
+@click.option("--dry-run", "-n", is_flag=True, help="Say what it is and what it needs, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    source: str,
+    out: Path | None,
+    overwrite: bool,
+    tokenizer: str | None,
+    data: str,
+    n_heads: int,
+    lora_alpha: float,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make a run of another program's checkpoint, which samples, converts, probes and trains on.
+
+    SOURCE is a checkpoint of the book's GPTModel (.pth, .safetensors), a folder of Hugging Face's
+    GPT-2, a GGUF file, or the name of a published GPT-2, such as gpt2-medium. Nothing of it is
+    executed, and PyTorch is not needed.
+    """
+    from mlx_attn.interop import imported
+    from mlx_attn.runs import RUNS, free_name
+
+    found = imported.find_source(source, n_heads, lora_alpha)
+    size = imported.footprint(found.config)
+    facts = {"source": str(found.path), "as": found.what, "model": found.config.as_dict()}
+    facts |= asdict(size)
+    if dry_run:
+        click.echo(json.dumps(facts) if as_json else _plan(found, size))
+        return
+    place = out or free_name(RUNS, Path(source).stem or "imported")
+    known = imported.find_tokenizer(found, tokenizer)
+    run, model = imported.import_run(found, known, place, data, overwrite)
+    parity = imported.parity_of(found, model)
+    if as_json:
+        record = asdict(parity) if parity else None
+        click.echo(json.dumps({"run": str(run.path), **facts, "parity": record}))
+        return
+    click.echo(str(run.path))
+    click.echo(_plan(found, size))
+    if parity:
+        click.echo(parity.line)
+
+
+def _plan(found: "Source", size: "Footprint") -> str:
+    config = found.config
+    rows = {
+        "source": f"{found.path} ({found.what})",
+        "model": f"{config.n_layers} layers, {config.n_heads} heads, width {config.emb_dim}, "
+        f"context {config.context_length}, {config.vocab_size} tokens",
+        "parameters": f"{size.parameters:,}; {size.weights / 1e6:,.0f} MB in float32",
+        "cache": f"{size.cache / 1e6:,.0f} MB at full context",
+        "importing": f"at most {size.import_peak / 1e6:,.0f} MB",
+        "--to merged": f"{size.merged_parameters:,} parameters; converting takes at most "
+        f"{size.convert_peak / 1e6:,.0f} MB",
+    }
+    return "\n".join(f"{key:12} {text}" for key, text in rows.items())

@@ -1,0 +1,205 @@
+"""A folder as transformers and mlx-lm load it: configuration, weights, tokenizer, model card."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_attn.arrays import load_arrays
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.errors import RunError
+from mlx_attn.files import atomic_write, write_text
+from mlx_attn.interop import names, standard
+from mlx_attn.interop.parity import Parity
+from mlx_attn.interop.tokenizer_json import NOTES, OWN, tokenizer_files
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+from mlx_attn.runs import parsed_object, read_text
+from mlx_attn.sampling.generate import LoadedRun
+
+WEIGHTS = "model.safetensors"
+
+_GPT2_SIZES = {
+    "vocab_size": ("vocab_size", 50257),
+    "n_positions": ("context_length", 1024),
+    "n_embd": ("emb_dim", 768),
+    "n_head": ("n_heads", 12),
+    "n_layer": ("n_layers", 12),
+    "n_inner": ("hidden_dim", 0),
+}
+"""GPT-2's keys, ours, and what stands for a key that lacks (GPT-2 small)."""
+
+_GPT2_FACTS: dict[str, tuple[Any, ...]] = {
+    "model_type": ("gpt2",),
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
+    "layer_norm_epsilon": (1e-5,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+}
+"""What this program computes of GPT-2; the first value is written, and stands where a key lacks."""
+
+
+def gpt2_config(config: GPTConfig) -> dict[str, Any]:
+    """The config.json of a model in the standard form."""
+    sizes = {theirs: getattr(config, ours) for theirs, (ours, _) in _GPT2_SIZES.items()}
+    facts = {key: values[0] for key, values in _GPT2_FACTS.items()}
+    rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.drop_rate)
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "n_ctx": config.context_length,
+        "tie_word_embeddings": config.tied_head,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **facts,
+        **sizes,
+        **rates,
+    }
+
+
+def gpt2_settings(folder: Path) -> GPTConfig:
+    """What a folder's config.json stands for.
+
+    Raises:
+        RunError: It is another architecture, or computes what this program does not.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise RunError(f"{folder}: there is no config.json in it")
+    given = parsed_object(read_text(path), str(path))
+    for key, known in _GPT2_FACTS.items():
+        default = known[0] if key != "model_type" else None
+        if (value := given.get(key, default)) not in known:
+            words = " or ".join(map(repr, known))
+            raise RunError(f"{path}: {key}={value!r} is not computed here, only {words}")
+    sizes = {ours: given.get(theirs) or size for theirs, (ours, size) in _GPT2_SIZES.items()}
+    return GPTConfig(**sizes, tied_head=given.get("tie_word_embeddings", True), qkv_bias=True)
+
+
+def read_gpt2(folder: Path) -> GPT:
+    """The model of a folder with GPT-2's configuration and weights as safetensors.
+
+    Raises:
+        RunError: It is another architecture, or its weights are another model's.
+    """
+    config = gpt2_settings(folder)
+    arrays: dict[str, mx.array] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        arrays |= load_arrays(path)[0]
+    if not arrays:
+        raise RunError(
+            f"{folder}: there is no *.safetensors in it; save it with safe_serialization=True"
+        )
+    return standard.model_of(config, names.from_gpt2(arrays))
+
+
+def write_folder(
+    loaded: LoadedRun, out: Path, config: Mapping[str, Any], arrays: Mapping[str, mx.array]
+) -> None:
+    """Write configuration, weights, tokenizer and generation settings.
+
+    The tokenizer is there a second time in the form of a run, from which it is imported again.
+    """
+    context, tokenizer = loaded.model.config.context_length, loaded.tokenizer
+    end = {"eos_token_id": tokenizer.vocab_size - 1} if tokenizer.kind == "gpt2" else {}
+    files = {
+        "config.json": {**config, **end, "dtype": "float32"},
+        "generation_config.json": {"max_length": context, **end},
+        **tokenizer_files(tokenizer, context),
+    }
+    for name, content in files.items():
+        write_text(out / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    plain = {name: mx.contiguous(array.astype(mx.float32)) for name, array in arrays.items()}
+    with atomic_write(out / WEIGHTS) as temporary, temporary.open("wb") as file:
+        mx.save_safetensors(file, plain, {"format": "pt"})
+    tokenizer.save(out / OWN)
+
+
+def write_card(
+    loaded: LoadedRun, place: Path, name: str, route: str, found: Sequence[Parity]
+) -> None:
+    """Write README.md: what the model is, how to run it, what to mind.
+
+    Args:
+        loaded: The run.
+        place: The folder as it is being written.
+        name: Its name once it is.
+        route: By which route it was written.
+        found: Who read it back, and how exactly.
+    """
+    config, settings = loaded.model.config, loaded.run.settings
+    code = (place / "model.py").exists()
+    variant = str(settings.get("variant", ""))
+    row = VARIANTS.get(variant)
+    about = {
+        "attention": f"`{variant}`" + (f": {row.formula}" if row else ""),
+        "positions": config.position,
+        "layers, heads, width": f"{config.n_layers}, {config.n_heads}, {config.emb_dim}",
+        "context": f"{config.context_length} tokens",
+        "vocabulary": f"{config.vocab_size} tokens ({loaded.tokenizer.kind})",
+        "trained on": str(settings.get("text", {}).get("data", "unknown")),
+        **_losses(loaded),
+        "written as": route,
+    }
+    rows = "\n".join(f"| {key} | {value} |" for key, value in about.items())
+    lines = "\n".join(f"- {parity.line}" for parity in found)
+    notes = "\n".join(f"- {note}" for note in _notes(loaded, code))
+    is_lens = not (place / "generation_config.json").exists()
+    command = _LENS if is_lens else _command(loaded, name, code)
+    text = f"# {loaded.name}\n\nA small language model, trained with mlx_attn.\n\n"
+    text += f"| | |\n|---|---|\n{rows}\n\n## Running it\n\n{command}\n\n"
+    write_text(place / "README.md", f"{text}## What to mind\n\n{notes}\n\n## Parity\n\n{lines}\n")
+
+
+_LENS = """```python
+import json
+from safetensors.torch import load_file
+from transformer_lens import HookedTransformer
+
+keys = json.load(open("config.json"))
+keys = {key: keys[key] for key in keys if key not in ("dtype", "eos_token_id")}
+model = HookedTransformer(keys)
+model.load_state_dict(load_file("model.safetensors"), strict=False)
+```"""
+
+
+def _command(loaded: LoadedRun, name: str, code: bool) -> str:
+    trust = " --trust-remote-code" if code else ""
+    room = max(1, min(100, loaded.model.config.context_length - 8))
+    prompt = "$'\\n'" if loaded.tokenizer.kind in ("char", "symbols") else '"One day"'
+    return (
+        f"```sh\nmlx_lm.generate --model {name} --prompt {prompt} -m {room}{trust} "
+        "--ignore-chat-template\n```"
+    )
+
+
+def _losses(loaded: LoadedRun) -> dict[str, str]:
+    ends = [line for line in loaded.run.metrics() if line.get("val_loss") is not None]
+    if not ends:
+        return {}
+    best = min(ends, key=lambda line: line["val_loss"])
+    facts = {"validation loss": f"{best['val_loss']:.4f} nats per token"}
+    if best.get("bits_per_byte") is not None:
+        facts["bits per byte"] = f"{best['bits_per_byte']:.4f}"
+    if best.get("above_floor") is not None:
+        facts["above the text's exact floor"] = f"{best['above_floor']:.4f}"
+    return facts
+
+
+def _notes(loaded: LoadedRun, code: bool) -> list[str]:
+    context = loaded.model.config.context_length
+    notes = [
+        f"It was trained on {context} tokens at a time. Prompt and continuation together must not "
+        "be longer: past that, mlx-lm's GPT-2 raises nothing and writes nonsense.",
+        "There is no chat template and no end token: it continues a text.",
+    ]
+    if code:
+        notes.append(
+            "The folder holds code, model.py and modeling_mlx_attn.py: read it, then trust it with "
+            "--trust-remote-code (mlx-lm) or trust_remote_code=True (transformers). LM Studio "
+            "loads no such folder."
+        )
+        notes.append("It reads one sequence at a time, or several of one length without padding.")
+    return [*notes, *([NOTES[kind]] if (kind := loaded.tokenizer.kind) in NOTES else [])]

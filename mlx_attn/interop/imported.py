@@ -1,0 +1,263 @@
+"""A checkpoint of another program made a run: read, given a tokenizer, and written.
+
+Nothing of what is imported is executed. What a file does not say must be given: the number of heads
+of a state dict, the tokenizer of a vocabulary that is not GPT-2's.
+"""
+
+import importlib.util
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from mlx_attn.arrays import load_arrays
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.interop import names, parity, standard
+from mlx_attn.interop.folder import gpt2_settings, read_gpt2
+from mlx_attn.interop.gguf import read_gguf
+from mlx_attn.interop.tokenizer_json import read_tokenizer
+from mlx_attn.interop.torch_archive import read_checkpoint
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.runs import Run, check_free, create_run
+from mlx_attn.text.characters import ByteTokenizer
+from mlx_attn.text.downloads import data_directory
+from mlx_attn.text.subwords import GPT2Tokenizer
+from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
+from mlx_attn.training.config import Settings, resolve
+
+_GPT2_VOCABULARY = 50257
+_HEAD_WIDTH = 64
+"""Of all published GPT-2 and of the book's."""
+
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_FILES = (".pth", ".pt", ".bin", ".safetensors", ".gguf")
+_NEEDED = ("config.json", "*.safetensors", "merges.txt", "tokenizer.json")
+"""The files of a published model that are downloaded."""
+
+_FINE_TUNING = {
+    "optimizer": "adamw",
+    "lr": 5e-5,
+    "schedule": "cosine",
+    "warmup": 20,
+    "weight_decay": 0.1,
+    "beta2": 0.999,
+    "steps": 200,
+    "batch_size": 4,
+    "eval_every": 100,
+}
+"""The recipe that an imported run trains on by, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is imported.
+
+    Attributes:
+        path: The file or folder.
+        what: In a few words, what it was found to be.
+        config: The configuration that it stands for.
+        load: Reads the model.
+        peer: Another program that reads the same, and where it does; None where there is none.
+    """
+
+    path: Path
+    what: str
+    config: GPTConfig
+    load: Callable[[], GPT]
+    peer: str | None = None
+
+
+def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPHA) -> Source:
+    """What a file, a folder or a published model's name stands for.
+
+    Args:
+        name: A path, or a name of the hub such as "gpt2".
+        n_heads: Heads of a state dict, which does not say how many; 0: emb_dim / 64.
+        lora_alpha: The factor of LoRA's product, which a state dict does not say either.
+
+    Raises:
+        RunError: It cannot be read, or is no model that is known here.
+        ConfigError: Something must be given that the file does not say.
+    """
+    path = Path(name).expanduser()
+    if not path.exists():
+        path = _downloaded(name)
+    if path.is_dir():
+        config = gpt2_settings(path)
+        return Source(path, "GPT-2", config, lambda: read_gpt2(path), "transformers")
+    if path.suffix == ".gguf":
+        model = read_gguf(path)
+        return Source(path, "GGUF", model.config, lambda: model, "transformers")
+    arrays = load_arrays(path)[0] if path.suffix == ".safetensors" else read_checkpoint(path)
+    return _state_dict(path, arrays, n_heads, lora_alpha)
+
+
+def _state_dict(path: Path, arrays: dict[str, mx.array], n_heads: int, alpha: float) -> Source:
+    what = "the book's GPTModel"
+    if any(name.endswith("wte.weight") for name in arrays):
+        ours, what = names.from_gpt2(arrays), "GPT-2's state dict"
+    else:
+        ours = names.from_book(arrays, alpha)
+    config = _config_of(path, ours, n_heads)
+    return Source(path, what, config, lambda: standard.model_of(config, ours))
+
+
+def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTConfig:
+    """The configuration that the shapes of a state dict say, and the number of heads."""
+    try:
+        vocab_size, emb_dim = arrays["tok_emb.weight"].shape
+        context_length = arrays["pos_emb.weight"].shape[0]
+        hidden_dim = arrays["trf_blocks.0.ff.layers.0.weight"].shape[0]
+    except KeyError as error:
+        raise RunError(f"{path}: it has no {error}") from error
+    if not n_heads and emb_dim % _HEAD_WIDTH:
+        raise ConfigError(
+            f"{path}: a state dict does not say how many heads its {emb_dim} numbers are cut "
+            "into: give --n-heads"
+        )
+    blocks = {name.split(".")[1] for name in arrays if name.startswith("trf_blocks.")}
+    return GPTConfig(
+        vocab_size=vocab_size,
+        context_length=context_length,
+        emb_dim=emb_dim,
+        hidden_dim=hidden_dim,
+        n_heads=n_heads or emb_dim // _HEAD_WIDTH,
+        n_layers=len(blocks),
+        qkv_bias="trf_blocks.0.att.W_query.bias" in arrays,
+        tied_head="out_head.weight" not in arrays,
+    )
+
+
+def _downloaded(name: str) -> Path:
+    """The folder of a published model, fetched once by huggingface_hub."""
+    if not _NAME.fullmatch(name) or Path(name).suffix in _FILES:
+        raise RunError(f"{name}: there is no such file or folder")
+    if not importlib.util.find_spec("huggingface_hub"):
+        raise RunError(
+            f"{name}: there is no such file or folder; to download a published model of that name, "
+            "pip install 'mlx-attn[hub]'"
+        )
+    import huggingface_hub  # pyright: ignore[reportMissingImports]
+
+    try:
+        folder = huggingface_hub.snapshot_download(name, allow_patterns=list(_NEEDED))
+    except (OSError, ValueError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise RunError(f"{name}: no such file or folder, and not downloaded: {line}") from error
+    return Path(folder)
+
+
+def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
+    """The tokenizer of what is imported.
+
+    Args:
+        source: What is imported.
+        named: "byte", a run or folder with a tokenizer, or a file of GPT-2's merges; None: the one
+            that lies beside it, else GPT-2's published one where the vocabulary is as large.
+
+    Raises:
+        ConfigError: There is none, or it has another vocabulary than the model.
+    """
+    found = _named_tokenizer(named) if named else _tokenizer_beside(source)
+    size = source.config.vocab_size
+    if found is None:
+        raise ConfigError(
+            f"{source.path}: no tokenizer lies beside it, and a vocabulary of {size} is not "
+            "GPT-2's: give --tokenizer with byte, a run, or a file of merges"
+        )
+    if found.vocab_size != size:
+        raise ConfigError(
+            f"the {found.kind} tokenizer has {found.vocab_size} tokens, and the model {size}: "
+            "give --tokenizer with the one that it was trained with"
+        )
+    return found
+
+
+def _tokenizer_beside(source: Source) -> Tokenizer | None:
+    folder = source.path if source.path.is_dir() else source.path.parent
+    if (found := read_tokenizer(folder)) and found.vocab_size == source.config.vocab_size:
+        return found
+    if source.config.vocab_size == _GPT2_VOCABULARY:
+        return GPT2Tokenizer.published(data_directory())
+    return found
+
+
+def _named_tokenizer(named: str) -> Tokenizer:
+    if named == ByteTokenizer.kind:
+        return ByteTokenizer()
+    for path in (Path(named).expanduser(), Path("runs", named)):
+        if path.is_dir():
+            found = read_tokenizer(path)
+            return found or load_tokenizer(path)
+    return GPT2Tokenizer.from_file(Path(named).expanduser())
+
+
+def import_run(
+    source: Source, tokenizer: Tokenizer, out: Path, data: str, overwrite: bool = False
+) -> tuple[Run, GPT]:
+    """Write what is imported as a run; it trains on `data` with its own tokenizer.
+
+    Raises:
+        RunError: The weights cannot be read, or the run cannot be written.
+    """
+    check_free(out, overwrite)
+    model = source.load()
+    settings = _settings(model.config, tokenizer, out, data)
+    record = settings.record(model.config, imported={"from": str(source.path), "as": source.what})
+    run = create_run(out, record, overwrite)
+    tokenizer.save(run.path)
+    run.save_model(model)
+    return run, model
+
+
+def _settings(config: GPTConfig, tokenizer: Tokenizer, out: Path, data: str) -> Settings:
+    model = {key: value for key, value in config.as_dict().items() if key != "vocab_size"}
+    text = {"data": data, "tokenizer": str(out.resolve()), "vocab_size": tokenizer.vocab_size}
+    return resolve({**model, **_FINE_TUNING, **text})
+
+
+def parity_of(source: Source, model: GPT) -> parity.Parity | None:
+    """The imported model beside the program that it came from, where that is installed."""
+    if source.peer is None or not parity.interpreter(source.peer):
+        return None
+    return parity.compare(model, parity.by_peer(source.peer, source.path))
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes that a model takes, before anything of its size is allocated.
+
+    Attributes:
+        parameters: Trained numbers.
+        weights: In float32.
+        cache: What decoding keeps at full context.
+        import_peak: While it is imported: the file's arrays and the run's.
+        merged_parameters: After `convert --to merged`.
+        convert_peak: While it is converted to merged and both models are compared.
+    """
+
+    parameters: int
+    weights: int
+    cache: int
+    import_peak: int
+    merged_parameters: int
+    convert_peak: int
+
+
+def footprint(config: GPTConfig) -> Footprint:
+    """Count the bytes of a model; nothing of its size is allocated."""
+    from mlx_attn.convert.table import find_conversion
+
+    here, merged = model_cost(config), model_cost(find_conversion("merged").target(config))
+    weights, converted = 4 * here.parameters, 4 * merged.parameters
+    return Footprint(
+        parameters=here.parameters,
+        weights=weights,
+        cache=4 * here.cache_floats * config.context_length,
+        import_peak=3 * weights,
+        merged_parameters=merged.parameters,
+        convert_peak=3 * (weights + converted),
+    )

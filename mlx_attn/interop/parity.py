@@ -1,0 +1,166 @@
+"""What was written, loaded and compared with the model that it was written from."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+from jaxtyping import Float, Integer
+
+from mlx_attn.errors import RunError
+from mlx_attn.interop import peer
+from mlx_attn.model.gpt import GPT
+
+PEERS_PYTHON = "MLX_ATTN_PEERS_PYTHON"
+"""Environment variable: the interpreter that has mlx-lm, torch and transformers."""
+
+WINDOW = 64
+"""Tokens whose logits are compared, at most."""
+
+GREEDY = 100
+"""Greedy tokens that are compared, at most."""
+
+_PACKAGES = {"mlx": "mlx", "mlx-lm": "mlx_lm", "transformers": "transformers"}
+
+_Logits = Float[np.ndarray, "T V"]
+_Tokens = Integer[np.ndarray, " T"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far two programs agree on one model.
+
+    Attributes:
+        logit_difference: The largest absolute difference over the window.
+        largest_logit: The largest absolute logit there.
+        tokens: Length of the window.
+        greedy_equal: Equal tokens among the greedy ones after half of the window.
+        greedy: How many of these there are.
+        by: What loaded it.
+    """
+
+    logit_difference: float
+    largest_logit: float
+    tokens: int
+    greedy_equal: int
+    greedy: int
+    by: str
+
+    @property
+    def line(self) -> str:
+        """The last line of `export` and `import`."""
+        return (
+            f"read by {self.by}: largest logit difference {self.logit_difference:.1e} over "
+            f"{self.tokens} tokens, of logits up to {self.largest_logit:.1f}; {self.greedy_equal} "
+            f"of {self.greedy} greedy tokens equal"
+        )
+
+
+def sample_tokens(model: GPT, seed: int = 0) -> _Tokens:
+    """A window of tokens that the model itself is fluent in: drawn from its own distribution."""
+    size = min(WINDOW, model.config.context_length)
+    rng = np.random.default_rng(seed)
+    tokens = [int(rng.integers(model.config.vocab_size))]
+    caches = model.new_caches()
+    while len(tokens) < size:
+        logits = model(mx.array([tokens[-1:]]), caches)[0, -1].astype(mx.float32)
+        chances = np.array(mx.softmax(logits)).astype(np.float64)
+        tokens.append(int(rng.choice(len(chances), p=chances / chances.sum())))
+    return np.array(tokens)
+
+
+def _own(model: GPT, tokens: _Tokens, prompt: list[int], count: int) -> tuple[_Logits, list[int]]:
+    """Logits of a window and the greedy tokens after a prompt, with the cache."""
+    logits = np.array(model(mx.array(tokens)[None])[0].astype(mx.float32))
+    caches, greedy = model.new_caches(), [*prompt]
+    following = model(mx.array(prompt)[None], caches)
+    for _ in range(count):
+        greedy.append(int(following[0, -1].argmax().item()))
+        if len(greedy) < len(prompt) + count:
+            following = model(mx.array([greedy[-1:]]), caches)
+    return logits, greedy[len(prompt) :]
+
+
+Answer = Callable[[_Tokens, list[int], int], tuple[_Logits, list[int], str]]
+"""Logits of a window, greedy tokens after a prompt, and who computed them."""
+
+
+def by_reading(model: GPT, what: str) -> Answer:
+    """The answer of a model that this program read back."""
+    return lambda tokens, prompt, count: (*_own(model, tokens, prompt, count), what)
+
+
+def by_peer(reader: str, path: Path) -> Answer:
+    """The answer of another program, in a process of its own.
+
+    Raises:
+        RunError: It cannot load what lies there; ends with its last line.
+    """
+    python = interpreter(reader)
+    assert python, f"{reader} is not installed"
+
+    def ask(tokens: _Tokens, prompt: list[int], count: int) -> tuple[_Logits, list[int], str]:
+        with tempfile.TemporaryDirectory() as folder:
+            question, answer = Path(folder, "question.npz"), Path(folder, "answer.npz")
+            np.savez(question, tokens=tokens, prompt=np.array(prompt), count=np.array(count))
+            command = [python, "-I", peer.__file__, reader, path, question, answer]
+            offline = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path(folder, "modules"))}
+            made = subprocess.run(
+                [str(part) for part in command],
+                capture_output=True,
+                text=True,
+                env={**os.environ, **offline},
+                check=False,
+            )
+            if made.returncode:
+                last = made.stderr.strip().splitlines()[-1:]
+                raise RunError(f"{reader} cannot load {path}: {' '.join(last)}")
+            with np.load(answer) as found:
+                return found["logits"], found["greedy"].tolist(), str(found["by"])
+
+    return ask
+
+
+def interpreter(reader: str) -> str | None:
+    """The Python that has another program: the one that is named, else this one if it has it."""
+    named = os.environ.get(PEERS_PYTHON)
+    if named and reader != "mlx":
+        return named
+    return sys.executable if importlib.util.find_spec(_PACKAGES[reader]) else None
+
+
+def compare(model: GPT, answer: Answer) -> Parity:
+    """Compare a model with what another program computes of what was written."""
+    tokens = sample_tokens(model)
+    prompt = tokens[: max(1, len(tokens) // 4)].tolist()
+    count = min(GREEDY, model.config.context_length - len(prompt))
+    logits, greedy = _own(model, tokens, prompt, count)
+    theirs, continued, by = answer(tokens, prompt, count)
+    return Parity(
+        logit_difference=float(np.abs(logits - theirs).max()),
+        largest_logit=float(np.abs(logits).max()),
+        tokens=len(tokens),
+        greedy_equal=sum(a == b for a, b in zip(greedy, continued, strict=False)),
+        greedy=count,
+        by=by,
+    )
+
+
+def compare_all(
+    model: GPT, answers: Iterable[Answer]
+) -> tuple[tuple[Parity, ...], tuple[str, ...]]:
+    """Compare a model with several programs; a line for each that could not load it."""
+    found: list[Parity] = []
+    unread: list[str] = []
+    for answer in answers:
+        try:
+            found.append(compare(model, answer))
+        except RunError as error:
+            unread.append(str(error))
+    return tuple(found), tuple(unread)

@@ -1,0 +1,210 @@
+"""A model in the form that other programs know: separate W_query, W_key, W_value and out_proj.
+
+Every affine form of attention is one with these four matrices, of heads as wide as its score map
+makes them: merged scores are one key head, x itself, with queries of width C. So a form is written
+from its factors, exactly, where the target's heads are as wide; where they are narrower, it is
+exact as long as the ranks of S_h and V_h O_h allow it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_attn.arrays import check_weights, named_arrays
+from mlx_attn.attention.analysis import layer_weights, ov_circuit, qk_circuit
+from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.convert.measure import weight_errors
+from mlx_attn.convert.model import convert
+from mlx_attn.errors import ConfigError
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+
+_EXACT = 1e-5
+"""Relative error of S_h and V_h O_h up to which a cut to the target's rank is called exact."""
+
+_NORMAL = {"logits": ("none", "temperature"), "mixing": ("softmax",)}
+"""Hooks that other programs know, or that fold into W_query."""
+
+GPT2 = {"position": ("learned", "none"), "norm": ("layernorm",), "activation": ("gelu",)}
+ARCEE = {"position": ("rope",), "norm": ("rmsnorm",), "activation": ("relu2",), "bias": (False,)}
+"""The configurations that a stock architecture holds, besides what attention itself must be."""
+
+_MAPS = {"score": "separate", "value": "linear", "output": "linear", "logits": "none"}
+
+
+def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[str]:
+    """What keeps an architecture from holding a model, as `key=value` of its configuration.
+
+    Args:
+        config: The model's configuration.
+        holds: The values that the architecture knows, by key.
+    """
+    attention, found = config.attention(), []
+    for key, values in {**_NORMAL, "window": (0,), "qk_norm": (False,), **holds}.items():
+        if getattr(config, key) not in values:
+            found.append(f"{key}={getattr(config, key)}")
+    maps = [choice for key in ("score", "value", "output") for choice in attention.choices(key)]
+    return found + [f"{choice.map}={choice.name}" for choice in maps if not choice.affine]
+
+
+def head_width(config: GPTConfig) -> int:
+    """The width of heads that hold a form of attention without loss."""
+    key_width = config.attention().choices("score")[0].shape(config.attention())[1]
+    value_width = config.emb_dim if config.output == "merged" else config.value_dim
+    return max(key_width, value_width)
+
+
+def is_exact_in(config: GPTConfig, width: int) -> bool:
+    """Whether heads of this width hold the form whatever its weights."""
+    return head_width(config) <= width
+
+
+def standard_config(config: GPTConfig, width: int, **changes: Any) -> GPTConfig:
+    """The configuration of the same model with separate maps and heads of this width."""
+    sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
+    return replace(config, **_MAPS, **{**sizes, "qkv_bias": True, "bias": True, **changes})
+
+
+def standard_form(model: GPT, target: GPTConfig) -> GPT:
+    """The same function with separate maps, in the sizes of the target.
+
+    Args:
+        model: A model that `obstacles` finds none in.
+        target: From `standard_config`.
+
+    Raises:
+        ConfigError: Its score or output matrices have a higher rank than the target's heads.
+    """
+    model = _narrowed(model, target.head_dim)
+    arrays = {k: v for k, v in named_arrays(model).items() if ".att." not in k}
+    for i, block in enumerate(model.trf_blocks):
+        weights = _layer(block.att, target.attention())
+        arrays |= {f"trf_blocks.{i}.att.{k}": mx.array(v, mx.float32) for k, v in weights.items()}
+    return model_of(target, arrays)
+
+
+def model_of(config: GPTConfig, arrays: Mapping[str, mx.array]) -> GPT:
+    """A model of these arrays, ready for evaluation; biases and positions that lack are 0."""
+    model = GPT(config, seed=None)
+    wanted = named_arrays(model)
+    given = {name: array.astype(mx.float32) for name, array in arrays.items() if name in wanted}
+    missing = {
+        name: mx.zeros_like(array)
+        for name, array in wanted.items()
+        if name not in given and (name.endswith(".bias") or name == "pos_emb.weight")
+    }
+    check_weights(Path("the checkpoint"), model, {**missing, **given})
+    model.load_weights(list({**missing, **given}.items()))
+    model.eval()
+    return model
+
+
+def _narrowed(model: GPT, width: int) -> GPT:
+    """The model with score and output maps of at most this rank, refused where that is no cut."""
+    narrow = model
+    if _score_width(model.config) > width:
+        narrow = convert(narrow, "separate", rank=width)
+    if model.config.output == "merged" or model.config.value_dim > width:
+        narrow = convert(narrow, "separate-output", rank=width)
+    error = 0.0 if narrow is model else max(weight_errors(model, narrow))
+    if error > _EXACT:
+        raise ConfigError(
+            f"its heads have matrices of a higher rank than heads of {width} hold: cut to that "
+            f"rank they would be off by {error:.2g}, relatively; 'mlx-attn convert RUN --to "
+            f"separate --rank {width}' makes that model and measures its loss"
+        )
+    return narrow
+
+
+def _score_width(config: GPTConfig) -> int:
+    return config.attention().choices("score")[0].shape(config.attention())[1]
+
+
+def _layer(attention: Attention, target: AttentionConfig) -> dict[str, np.ndarray]:
+    """The weights of one layer with separate maps, in float64."""
+    score, output = qk_circuit(attention), ov_circuit(attention)
+    width, heads, groups = target.head_dim, target.n_heads, target.n_kv_heads
+    factor = attention.config.scale / target.scale * _temperatures(attention)[:, None]
+    value, bias, out = output.value, output.value_bias, output.output
+    constant = output.constant
+    if len(value) > groups:  # one key for all, and a value for each head: x is the one value
+        value, bias, constant = np.eye(target.d_in)[None], 0 * value[:1, 0], output.total_constant
+        out = output.products.transpose(2, 0, 1).reshape(target.d_out, -1)
+    weights = {
+        "W_query.weight": _rows(score.query * factor[:, :, None], heads, width),
+        "W_query.bias": _rows(score.query_bias[..., None] * factor[:, :, None], heads, width)[:, 0],
+        "W_key.weight": _rows(score.key, groups, width),
+        "W_key.bias": _rows(score.key_bias[..., None], groups, width)[:, 0],
+        "W_value.weight": _rows(value, groups, width),
+        "W_value.bias": _rows(bias[..., None], groups, width)[:, 0],
+        "out_proj.weight": _columns(out, heads, width),
+        "out_proj.bias": constant,
+    }
+    return {k: v for k, v in weights.items() if _has_place(k, v, target)}
+
+
+def _has_place(name: str, array: np.ndarray, target: AttentionConfig) -> bool:
+    """Whether the target has a weight; a bias that it lacks must be 0, or cancel."""
+    if not name.endswith(".bias"):
+        return True
+    place = target.out_bias if name.startswith("out_proj") else target.qkv_bias
+    if not place and name != "W_key.bias" and np.abs(array).max() > 0:
+        raise ConfigError(f"{name} is not 0, and that architecture has no place for it")
+    return place
+
+
+def _temperatures(attention: Attention) -> np.ndarray:
+    if attention.config.logits != "temperature":
+        return np.ones(attention.config.n_heads)
+    return np.exp(layer_weights(attention)["log_temperature"])
+
+
+def _rows(parts: np.ndarray, heads: int, width: int) -> np.ndarray:
+    """Parts [groups, K, C] as rows [heads width, C]: repeated for heads, padded with zeros."""
+    parts = np.repeat(parts, heads // len(parts), axis=0)
+    padded = np.pad(parts, ((0, 0), (0, width - parts.shape[1]), (0, 0)))
+    return padded.reshape(heads * width, -1)
+
+
+def _columns(output: np.ndarray, heads: int, width: int) -> np.ndarray:
+    """out_proj [d_out, heads D] for heads of that width."""
+    parts = output.reshape(len(output), heads, -1)
+    padded = np.pad(parts, ((0, 0), (0, 0), (0, width - parts.shape[2])))
+    return padded.reshape(len(output), -1)
+
+
+def refused(target: str, architecture: str, reasons: list[str], instead: str) -> ConfigError:
+    """The error of a target whose architecture cannot hold a model, and the way out."""
+    return ConfigError(
+        f"--to {target}: {architecture} cannot hold this model, because of {', '.join(reasons)}; "
+        f"{instead}"
+    )
+
+
+def gpt2_form(model: GPT, target: str, instead: str) -> GPT:
+    """The model in the form that GPT-2's architecture has; says what stands in the way."""
+    reasons = obstacles(model.config, GPT2)
+    width, rest = divmod(model.config.emb_dim, model.config.n_heads)
+    reasons += [f"emb_dim={model.config.emb_dim}, no multiple of n_heads"] if rest else []
+    if reasons:
+        raise refused(target, "GPT-2", reasons, instead)
+    wanted = standard_config(model.config, width, position="learned")
+    try:
+        return standard_form(model, wanted)
+    except ConfigError as error:
+        raise refused(target, "GPT-2", [str(error)], instead) from error
+
+
+def how_written(model: GPT, form: GPT) -> str:
+    """Whether a form is the model's own or a conversion of it."""
+    same = {key: getattr(model.config, key) for key in ("score", "value", "output", "logits")}
+    plain = {"score": "separate", "value": "linear", "output": "linear", "logits": "none"}
+    if same == plain and model.config.n_kv_heads == form.config.n_kv_heads:
+        return "as it is"
+    changed = ", ".join(f"{key}={word}" for key, word in same.items() if word != plain[key])
+    return f"with {changed or 'shared keys'} written as separate matrices, which is exact"

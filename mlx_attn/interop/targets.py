@@ -1,0 +1,242 @@
+"""A run written for another program: by which route, why, and how exactly it came out."""
+
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mlx_attn.arrays import load_arrays, named_arrays
+from mlx_attn.errors import ConfigError, RunError, find_row
+from mlx_attn.files import write_text
+from mlx_attn.interop import names, parity, shipped, standard
+from mlx_attn.interop.folder import WEIGHTS, gpt2_config, read_gpt2, write_card, write_folder
+from mlx_attn.interop.gguf import gguf_form, read_gguf, write_gguf
+from mlx_attn.interop.tokenizer_json import OWN
+from mlx_attn.interop.torch_archive import read_checkpoint, write_checkpoint
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.sampling.generate import LoadedRun
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What a target wrote.
+
+    Attributes:
+        route: In one line, what holds the model there and why.
+        back: What loads it: this program's reader, or another program.
+        peers: Other programs that load it too, where they are installed.
+    """
+
+    route: str
+    back: parity.Answer
+    peers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written, and by which route.
+
+    Attributes:
+        path: The file or folder.
+        route: What holds the model there, and why.
+        parities: What every program that read it back computes.
+        unread: Why another program could not read it, a line each.
+    """
+
+    path: Path
+    route: str
+    parities: tuple[parity.Parity, ...]
+    unread: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """All of it as one JSON object."""
+        facts = [{key: getattr(p, key) for key in p.__slots__} for p in self.parities]
+        record = {"path": str(self.path), "route": self.route, "parity": facts}
+        return {**record, "unread": list(self.unread)}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A program to write for.
+
+    Attributes:
+        name: Its name on the command line.
+        suffix: Of what is written; empty for a folder.
+        write: Writes a run to a path.
+        summary: One line for people.
+    """
+
+    name: str
+    suffix: str
+    write: Callable[[LoadedRun, Path], _Written]
+    summary: str
+
+
+def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = False) -> Exported:
+    """Write a run's best weights for another program, load them again and compare.
+
+    Raises:
+        ConfigError: The target cannot hold this model; says what stands in the way.
+        RunError: Files cannot be read or written, or there is something at `out` already.
+    """
+    if out.exists() and not overwrite:
+        raise RunError(f"{out} exists: --overwrite replaces it, --out names another place")
+    if out.is_dir() and any(out.iterdir()) and not (out / OWN).is_dir():
+        raise RunError(f"{out} was not written by export, so --overwrite leaves it alone")
+    place = out if target.suffix else out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        written = target.write(loaded, place)
+        peers = [name for name in written.peers if parity.interpreter(name)]
+        theirs, unread = parity.compare_all(
+            loaded.model, [parity.by_peer(name, place) for name in peers]
+        )
+        found = (*theirs, parity.compare(loaded.model, written.back))
+        if not target.suffix:
+            write_card(loaded, place, out.name, written.route, found)
+            if out.is_dir():
+                shutil.rmtree(out)
+            place.rename(out)
+    finally:
+        if place != out:
+            shutil.rmtree(place, ignore_errors=True)
+    return Exported(out, written.route, found, unread)
+
+
+# The targets.
+
+
+def _write_gpt2(loaded: LoadedRun, out: Path) -> _Written:
+    """GPT-2's folder, for transformers; mlx-lm reads it where the head is tied."""
+    form = standard.gpt2_form(loaded.model, "gpt2", "'--to mlx-lm' ships code that holds any model")
+    stock = _fits_mlx_lm(form.config)
+    write_folder(loaded, out, gpt2_config(form.config), names.to_gpt2(named_arrays(form)))
+    also = "" if stock else "; mlx-lm's GPT-2 has a tied head and 4 emb_dim, so not for mlx-lm"
+    back = parity.by_reading(read_gpt2(out), "this program")
+    readers = ("mlx-lm", "transformers") if stock else ("transformers",)
+    return _Written(f"GPT-2, {standard.how_written(loaded.model, form)}{also}", back, readers)
+
+
+def _fits_mlx_lm(config: GPTConfig) -> bool:
+    return config.tied_head and config.hidden_dim == 4 * config.emb_dim
+
+
+def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
+    """A folder for mlx-lm: GPT-2 where that is exact, else with code."""
+    try:
+        form = standard.gpt2_form(loaded.model, "mlx-lm", "")
+        why = "mlx-lm's GPT-2 ties the head and makes it 4 emb_dim wide"
+        reason = "" if _fits_mlx_lm(form.config) else why
+    except ConfigError as error:
+        reason = str(error).removeprefix("--to mlx-lm: ").rstrip("; ")
+    if not reason:
+        return _write_gpt2(loaded, out)
+    model = loaded.model
+    arrays = shipped.portable_arrays(model)
+    code = {
+        "model_type": "mlx_attn",
+        "architectures": ["Model"],
+        "model_file": shipped.MLX_FILE,
+        "auto_map": {
+            "AutoConfig": f"{Path(shipped.TORCH_FILE).stem}.Config",
+            "AutoModelForCausalLM": f"{Path(shipped.TORCH_FILE).stem}.Model",
+        },
+        "tie_word_embeddings": False,
+    }
+    files = {
+        shipped.MLX_FILE: shipped.shipped_code(model.config, "mlx"),
+        shipped.TORCH_FILE: shipped.shipped_code(model.config, "torch"),
+    }
+    write_folder(loaded, out, {**shipped.portable_config(model), **code}, arrays)
+    for file, text in files.items():
+        write_text(out / file, text)
+    route = f"code of its own, {shipped.MLX_FILE} and {shipped.TORCH_FILE}: {reason}"
+    return _Written(route, parity.by_peer("mlx", out), ("transformers", "mlx-lm"))
+
+
+def _write_book(loaded: LoadedRun, out: Path) -> _Written:
+    """The state dict of the book's GPTModel."""
+    form = standard.gpt2_form(loaded.model, "book", "'--to mlx-lm' ships code that holds any model")
+    if form.config.hidden_dim != 4 * form.config.emb_dim:
+        reasons = [f"hidden_dim={form.config.hidden_dim}, where the book has 4 emb_dim"]
+        raise standard.refused("book", "its GPTModel", reasons, "train with hidden_dim=0")
+    arrays = named_arrays(form)
+    biases = [name for name in arrays if ".W_" in name and name.endswith(".bias")]
+    with_bias = any(bool((arrays[name] != 0).any().item()) for name in biases)
+    if not with_bias:
+        arrays = {name: array for name, array in arrays.items() if name not in biases}
+    write_checkpoint(out, names.to_book(arrays))
+    ours = names.from_book(read_checkpoint(out))
+    sizes = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers")
+    config = {key: getattr(form.config, key) for key in sizes}
+    settings = {**config, "drop_rate": 0.0, "qkv_bias": with_bias}
+    how = standard.how_written(loaded.model, form)
+    route = f"the book's GPTModel({settings}), {how}"
+    back = standard.model_of(GPTConfig(**config, qkv_bias=True, tied_head=False), ours)
+    return _Written(route, parity.by_reading(back, "this program"))
+
+
+def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
+    """Weights and HookedTransformerConfig: heads may be of any width, so merged ones fit too."""
+    config = loaded.model.config
+    reasons = standard.obstacles(config, standard.GPT2)
+    if reasons:
+        raise standard.refused(
+            "transformer-lens", "HookedTransformer", reasons, "use '--to mlx-lm'"
+        )
+    width = max(standard.head_width(config), 1)
+    wanted = standard.standard_config(config, width, position="learned")
+    form = standard.standard_form(loaded.model, wanted)
+    settings = {
+        "n_layers": config.n_layers,
+        "d_model": config.emb_dim,
+        "n_ctx": config.context_length,
+        "d_head": width,
+        "n_heads": config.n_heads,
+        "d_mlp": config.hidden_dim,
+        "d_vocab": config.vocab_size,
+        "act_fn": "gelu_new",
+        "normalization_type": "LN",
+        "eps": 1e-5,
+        "attn_scale": width**0.5,
+        "model_name": loaded.name,
+    }
+    arrays = names.to_transformer_lens(named_arrays(form), config.n_heads)
+    write_folder(loaded, out, settings, arrays)
+    (out / "generation_config.json").unlink()
+    ours = names.from_transformer_lens(load_arrays(out / WEIGHTS)[0])
+    back = standard.model_of(replace(form.config, tied_head=False), ours)
+    route = f"HookedTransformer, heads of {width}, {standard.how_written(loaded.model, form)}"
+    return _Written(route, parity.by_reading(back, "this program"))
+
+
+def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
+    """One file: GPT-2, or arcee for RoPE, RMSNorm and squared ReLU."""
+    architecture, form = gguf_form(loaded.model)
+    write_gguf(out, architecture, form, loaded.tokenizer, loaded.name)
+    peers = ("transformers",) if architecture == "gpt2" else ()
+    route = f"GGUF of the architecture {architecture}, {standard.how_written(loaded.model, form)}"
+    return _Written(route, parity.by_reading(read_gguf(out), "this program"), peers)
+
+
+TARGETS: dict[str, Target] = {
+    row.name: row
+    for row in (
+        Target("mlx-lm", "", _write_mlx_lm, "a folder for mlx-lm and transformers"),
+        Target("gpt2", "", _write_gpt2, "a folder of GPT-2, for programs that run no code"),
+        Target("gguf", ".gguf", _write_gguf, "one file for llama.cpp, LM Studio, Ollama"),
+        Target("book", ".pth", _write_book, "the state dict of the book's GPTModel"),
+        Target("transformer-lens", "", _write_transformer_lens, "weights for a HookedTransformer"),
+    )
+}
+
+
+def find_target(name: str) -> Target:
+    """The named target."""
+    return find_row(TARGETS, name, "target")
+
+
+def default_place(loaded: LoadedRun, target: Target) -> Path:
+    """Beside the run: its name, the target's, and the suffix of a file."""
+    return loaded.run.path.with_name(f"{loaded.name}-{target.name}{target.suffix}")

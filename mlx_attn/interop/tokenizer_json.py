@@ -1,0 +1,222 @@
+"""Tokenizers as `tokenizer.json` of the `tokenizers` library, which mlx-lm and transformers read.
+
+Each kind has a model of the library that gives the same ids; how a text is cut before that, and put
+together afterwards, is part of the file. GGUF has a form of its own for the same vocabularies.
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from mlx_attn.errors import RunError
+from mlx_attn.runs import parsed_object, read_text
+from mlx_attn.text.characters import ByteTokenizer
+from mlx_attn.text.subwords import (
+    END_OF_TEXT,
+    GPT2Tokenizer,
+    SubwordTokenizer,
+    bytes_by_symbol,
+)
+from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
+
+_Json = dict[str, Any]
+
+_UNDERLINE = "\u2581"
+_SPACE_AND_WORD = r"[\n\x00]| ?[^ \n\x00]{1,1000}| "
+"""How a text is cut into words for SentencePiece; the same pattern as `mlx_attn.text.subwords`."""
+
+_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+"""Types of tokens in GGUF."""
+
+
+def tokenizer_files(tokenizer: Tokenizer, context_length: int) -> dict[str, _Json]:
+    """`tokenizer.json` and `tokenizer_config.json`.
+
+    Without `tokenizer_class`, transformers builds the class of the model's type, which ignores
+    `tokenizer.json`.
+    """
+    end = {"eos_token": END_OF_TEXT} if tokenizer.kind == "gpt2" else {}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context_length,
+        "clean_up_tokenization_spaces": False,
+        **end,
+    }
+    return {"tokenizer.json": tokenizer_json(tokenizer), "tokenizer_config.json": config}
+
+
+def tokenizer_json(tokenizer: Tokenizer) -> _Json:
+    """A tokenizer in the library's format."""
+    made = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
+    return {**made, "post_processor": None, "normalizer": None, **_FORMS[tokenizer.kind](tokenizer)}
+
+
+def _split(pattern: str) -> _Json:
+    return {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+
+
+def _words(tokenizer: Tokenizer, pattern: str) -> _Json:
+    """A vocabulary of whole words: each piece that the pattern cuts off is a token."""
+    words = {piece.decode(): token for token, piece in enumerate(tokenizer.vocabulary)}
+    return {
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": ""},
+        "pre_tokenizer": _split(pattern),
+        "decoder": {"type": "Fuse"},
+    }
+
+
+def _byte_level(vocab: Mapping[str, int], merges: list[list[str]], use_regex: bool) -> _Json:
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    return {
+        "model": {"type": "BPE", "vocab": vocab, "merges": merges, "fuse_unk": False},
+        "pre_tokenizer": {**level, "use_regex": use_regex},
+        "decoder": {**level, "use_regex": use_regex},
+    }
+
+
+def _bytes(tokenizer: Tokenizer) -> _Json:
+    return _byte_level(bytes_by_symbol(), [], use_regex=False)
+
+
+def _gpt2(tokenizer: Tokenizer) -> _Json:
+    assert isinstance(tokenizer, GPT2Tokenizer)
+    tokens = _written(tokenizer)
+    merges = [line.split(" ") for line in _merge_lines(tokenizer)]
+    end = {"id": len(tokens) - 1, "content": END_OF_TEXT, "special": True, "normalized": False}
+    end |= {"single_word": False, "lstrip": False, "rstrip": False}
+    form = _byte_level({token: i for i, token in enumerate(tokens)}, merges, use_regex=True)
+    return {**form, "added_tokens": [end]}
+
+
+def _merge_lines(tokenizer: GPT2Tokenizer) -> list[str]:
+    lines = tokenizer.merges.split("\n")
+    return [line for line in lines if line and not line.startswith("#version")]
+
+
+def _written(tokenizer: Tokenizer) -> list[str]:
+    """The tokens as GPT-2 writes them, a letter for each byte; its end of text as it is."""
+    letter = {byte: symbol for symbol, byte in bytes_by_symbol().items()}
+    written = ["".join(map(letter.__getitem__, piece)) for piece in tokenizer.vocabulary]
+    return [*written[:-1], END_OF_TEXT] if tokenizer.kind == "gpt2" else written
+
+
+def sentencepiece_tokens(tokenizer: Tokenizer) -> list[tuple[str, float, int]]:
+    """Piece, score and GGUF's type of every token of a SentencePiece model."""
+    assert isinstance(tokenizer, SubwordTokenizer)
+    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    rows = []
+    for token in range(model.vocab_size()):
+        kind = _UNKNOWN if model.is_unknown(token) else _BYTE if model.is_byte(token) else _NORMAL
+        rows.append((model.id_to_piece(token), model.get_score(token), kind))
+    return rows
+
+
+def _pieces(tokenizer: Tokenizer) -> _Json:
+    """SentencePiece: pieces with scores, or as merges in the order of the score of what they make.
+
+    A piece is made by every cut of it into two pieces, as the library's own converter has it.
+    """
+    rows = sentencepiece_tokens(tokenizer)
+    ids = {piece: token for token, (piece, _, _) in enumerate(rows)}
+    if tokenizer.kind == "unigram":
+        # Text spells no newline and no more in one word, so that it never spells the unknown token.
+        pairs = [["\n" + rows[0][0], rows[0][1]], *([p, score] for p, score, _ in rows[1:])]
+        model = {"type": "Unigram", "unk_id": 0, "vocab": pairs, "byte_fallback": True}
+    else:
+        merges = [list(cut) for _, cut in sorted(_cuts(rows, ids), key=lambda found: found[0])]
+        model = {"type": "BPE", "vocab": ids, "merges": merges, "unk_token": rows[0][0]}
+        model |= {"byte_fallback": True, "fuse_unk": True}
+    underlined = {"type": "Metaspace", "replacement": _UNDERLINE, "prepend_scheme": "never"}
+    replace = {"type": "Replace", "pattern": {"String": _UNDERLINE}, "content": " "}
+    cut = {"type": "Sequence", "pretokenizers": [_split(_SPACE_AND_WORD)]}
+    cut["pretokenizers"].append({**underlined, "split": False})
+    join = {"type": "Sequence", "decoders": [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]}
+    return {"model": model, "pre_tokenizer": cut, "decoder": join}
+
+
+def _cuts(
+    rows: list[tuple[str, float, int]], ids: Mapping[str, int]
+) -> "itertools.chain[tuple[tuple[float, int, int], tuple[str, str]]]":
+    def of_piece(piece: str, score: float):
+        cuts = ((piece[:n], piece[n:]) for n in range(1, len(piece)))
+        known = [cut for cut in cuts if cut[0] in ids and cut[1] in ids]
+        return [((-score, ids[left], ids[right]), (left, right)) for left, right in known]
+
+    return itertools.chain.from_iterable(
+        of_piece(piece, score) for piece, score, kind in rows if kind == _NORMAL
+    )
+
+
+_FORMS: dict[str, Callable[[Tokenizer], _Json]] = {
+    "char": lambda tokenizer: _words(tokenizer, r"[\s\S]"),
+    "byte": _bytes,
+    "bpe": _pieces,
+    "unigram": _pieces,
+    "gpt2": _gpt2,
+    "symbols": lambda tokenizer: _words(tokenizer, r"\n| \S+"),
+}
+
+NOTES = {
+    "char": "Characters that the training text did not hold cannot be read.",
+    "bpe": "A text that holds U+2581 itself does not come back; all others do.",
+    "unigram": "A text that holds U+2581, or byte tokens spelled out such as <0x41>, is read "
+    "otherwise than here; all others have the same ids.",
+    "symbols": "A text begins with a newline, and one space stands before every symbol.",
+}
+"""What to mind, by kind."""
+
+
+def gguf_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The vocabulary as llama.cpp keeps it, by key of GGUF; lists hold one entry a token."""
+    key = "tokenizer.ggml."
+    if tokenizer.kind in ("bpe", "unigram"):
+        pieces, scores, types = map(list, zip(*sentencepiece_tokens(tokenizer), strict=True))
+        model = "llama" if tokenizer.kind == "bpe" else "t5"
+        facts = {"model": model, "scores": scores, "unknown_token_id": 0, "add_space_prefix": False}
+        facts["remove_extra_whitespaces"] = False
+        return {key + k: v for k, v in {**facts, "tokens": pieces, "token_type": types}.items()}
+    tokens = _written(tokenizer)
+    facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": [""]}
+    types = [_NORMAL] * len(tokens)
+    if isinstance(tokenizer, GPT2Tokenizer):
+        end = len(tokens) - 1
+        types[end] = _CONTROL
+        facts |= {"merges": _merge_lines(tokenizer), "eos_token_id": end, "bos_token_id": end}
+    return {key + k: v for k, v in {**facts, "token_type": types, "add_bos_token": False}.items()}
+
+
+OWN = "mlx_attn"
+"""The folder in an exported one that holds the tokenizer as a run does."""
+
+
+def read_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a folder: what we exported, or a byte-level BPE; None where it has neither.
+
+    Raises:
+        RunError: A file of it is damaged.
+    """
+    if (folder / OWN / "tokenizer.json").is_file():
+        return load_tokenizer(folder / OWN)
+    merges, path = folder / "merges.txt", folder / "tokenizer.json"
+    if merges.is_file():
+        return GPT2Tokenizer.from_file(merges)
+    if not path.is_file():
+        return None
+    content = parsed_object(read_text(path), str(path))
+    model = content.get("model") or {}
+    if model.get("type") != "BPE" or "ByteLevel" not in json.dumps(content.get("pre_tokenizer")):
+        return None
+    lines = [line if isinstance(line, str) else " ".join(line) for line in model.get("merges", ())]
+    try:
+        return GPT2Tokenizer("\n".join(lines)) if lines else ByteTokenizer()
+    except ValueError as error:
+        raise RunError(f"{path}: not the merges of a byte-level BPE ({error})") from error

@@ -1,0 +1,359 @@
+"""PyTorch's `.pth` without PyTorch: read by a small machine that executes nothing, and written.
+
+Since PyTorch 1.6 a checkpoint is a zip archive, stored and not compressed: `NAME/data.pkl` is a
+program for a stack machine that builds the state dict, `NAME/data/KEY` holds the numbers of one
+storage. The machine here knows the few instructions and the four functions that a state dict is
+made of; anything else is refused by name before it could do anything.
+"""
+
+import math
+import pickletools
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_attn.errors import RunError
+from mlx_attn.files import atomic_write
+
+_LARGEST_PROGRAM = 1 << 26
+"""Bytes of `data.pkl`: that of the largest GPT-2 is about 100 kB."""
+
+_STORAGES = {
+    "FloatStorage": mx.float32,
+    "HalfStorage": mx.float16,
+    "BFloat16Storage": mx.bfloat16,
+    "DoubleStorage": mx.float64,
+    "LongStorage": mx.int64,
+    "IntStorage": mx.int32,
+    "ShortStorage": mx.int16,
+    "CharStorage": mx.int8,
+    "ByteStorage": mx.uint8,
+    "BoolStorage": mx.bool_,
+}
+_WIDER = {mx.float64: np.float64, mx.bfloat16: np.uint16}
+"""What NumPy reads the bytes of a type as, where it is not the type's own name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    key: str
+    dtype: mx.Dtype
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A view of a storage, as strides in elements."""
+
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def _rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> _Tensor:
+    """A tensor whose every element lies in its storage, and no more elements than that has."""
+    known = isinstance(storage, _Storage) and isinstance(offset, int) and offset >= 0
+    sizes = [shape, strides]
+    if not known or not all(_are_counts(numbers) for numbers in sizes):
+        raise ValueError("a tensor is not one")
+    reach = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
+    if math.prod(shape) > storage.size or (math.prod(shape) and reach > storage.size):
+        raise ValueError(
+            f"a tensor of shape {list(shape)} needs more than the {storage.size} numbers of its "
+            "storage"
+        )
+    return _Tensor(storage, offset, shape, strides)
+
+
+def _are_counts(numbers: Any) -> bool:
+    return isinstance(numbers, tuple) and all(type(n) is int and n >= 0 for n in numbers)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "torch._utils _rebuild_tensor_v2": _rebuild,
+    "torch._utils _rebuild_parameter": lambda tensor, *rest: tensor,
+    "collections OrderedDict": lambda: {},
+    "torch Size": lambda sizes: tuple(sizes),
+}
+"""All that a checkpoint may call, by the name that it calls it by."""
+
+_MARK = object()
+_CONSTANTS = {
+    "NONE": None,
+    "NEWTRUE": True,
+    "NEWFALSE": False,
+    "EMPTY_TUPLE": (),
+    "MARK": _MARK,
+}
+_NUMBERS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
+_LITERALS = frozenset({*_NUMBERS, "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
+_IGNORED = frozenset({"PROTO", "FRAME"})
+
+
+class _Machine:
+    """Runs the program of a checkpoint: a stack and a memory of plain values, and nothing else."""
+
+    def __init__(self):
+        self.stack: list[Any] = []
+        self.memory: dict[int, Any] = {}
+
+    def run(self, program: bytes) -> Any:
+        """The value that the program builds."""
+        for instruction, argument, place in pickletools.genops(program):
+            name = instruction.name
+            if name == "STOP":
+                return self.stack.pop()
+            if name in _LITERALS:
+                self.stack.append(argument)
+            elif name in _CONSTANTS:
+                self.stack.append(_CONSTANTS[name])
+            elif name not in _IGNORED:
+                self._step(name, argument, place)
+        raise ValueError("it ends too early")
+
+    def _step(self, name: str, argument: Any, place: int | None) -> None:
+        step = getattr(self, f"_{name.lower()}", None)
+        if step is None:
+            raise ValueError(f"the instruction {name} at byte {place} is none of a state dict's")
+        step(argument)
+
+    def _marked(self) -> list[Any]:
+        """What stands above the last mark, taken off with it."""
+        start = max(i for i, item in enumerate(self.stack) if item is _MARK)
+        items = self.stack[start + 1 :]
+        del self.stack[start:]
+        return items
+
+    def _empty_dict(self, argument: Any) -> None:
+        self.stack.append({})
+
+    def _empty_list(self, argument: Any) -> None:
+        self.stack.append([])
+
+    def _tuple(self, argument: Any) -> None:
+        self.stack.append(tuple(self._marked()))
+
+    def _last(self, count: int) -> None:
+        items = tuple(self.stack[-count:])
+        del self.stack[-count:]
+        self.stack.append(items)
+
+    def _tuple1(self, argument: Any) -> None:
+        self._last(1)
+
+    def _tuple2(self, argument: Any) -> None:
+        self._last(2)
+
+    def _tuple3(self, argument: Any) -> None:
+        self._last(3)
+
+    def _setitem(self, argument: Any) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.stack[-1][_key(key)] = value
+
+    def _setitems(self, argument: Any) -> None:
+        items = self._marked()
+        self.stack[-1].update(zip(map(_key, items[::2]), items[1::2], strict=True))
+
+    def _append(self, argument: Any) -> None:
+        item = self.stack.pop()
+        self.stack[-1].append(item)
+
+    def _appends(self, argument: Any) -> None:
+        items = self._marked()
+        self.stack[-1].extend(items)
+
+    def _binput(self, argument: Any) -> None:
+        self.memory[argument] = self.stack[-1]
+
+    _long_binput = _binput
+
+    def _memoize(self, argument: Any) -> None:
+        self.memory[len(self.memory)] = self.stack[-1]
+
+    def _binget(self, argument: Any) -> None:
+        self.stack.append(self.memory[argument])
+
+    _long_binget = _binget
+
+    def _global(self, argument: Any) -> None:
+        """The name of a function or of a type of numbers; never the thing itself."""
+        module, _, word = argument.partition(" ")
+        if module == "torch" and word in _STORAGES:
+            self.stack.append(_STORAGES[word])
+        elif argument in _FUNCTIONS:
+            self.stack.append(_FUNCTIONS[argument])
+        else:
+            raise ValueError(f"it asks for {module}.{word}, which no state dict needs")
+
+    def _stack_global(self, argument: Any) -> None:
+        word, module = self.stack.pop(), self.stack.pop()
+        self._global(f"{module} {word}")
+
+    def _binpersid(self, argument: Any) -> None:
+        match self.stack.pop():
+            case ("storage", mx.Dtype() as dtype, str(key), _, int(size)):
+                self.stack.append(_Storage(key, dtype, size))
+            case _:
+                raise ValueError("it refers to something that is no storage")
+
+    def _reduce(self, argument: Any) -> None:
+        arguments, function = self.stack.pop(), self.stack.pop()
+        if function not in _FUNCTIONS.values() or not isinstance(arguments, tuple):
+            raise ValueError("it calls something that is no function of a state dict's")
+        self.stack.append(function(*arguments))
+
+    def _build(self, argument: Any) -> None:
+        """An ordered dict's attributes, such as `_metadata`, are of no use here."""
+        state = self.stack.pop()
+        if not (isinstance(self.stack[-1], dict) and isinstance(state, dict)):
+            raise ValueError("it sets the state of an object")
+
+
+def _key(key: Any) -> str | int:
+    """A key that costs nothing to hash."""
+    if not isinstance(key, str | int):
+        raise ValueError(f"a {type(key).__name__} is a key in it")
+    return key
+
+
+def read_checkpoint(path: Path) -> dict[str, mx.array]:
+    """The state dict of a `.pth` file, or of the `model_state_dict` or `model` inside of one.
+
+    Nothing of the file is executed and torch is not needed.
+
+    Raises:
+        RunError: It is no checkpoint of PyTorch 1.6 or later, it asks for more than a state dict
+            needs, or it would unpack to more than it holds.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            prefix, program = _program(archive)
+            content = _Machine().run(program)
+            return _arrays(archive, prefix, _state_dict(content))
+    except zipfile.BadZipFile as error:
+        raise RunError(
+            f"{path}: no checkpoint of PyTorch 1.6 or later (those are zip archives): load it with "
+            "torch and save it again"
+        ) from error
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise RunError(f"{path}: refused, nothing of it was executed: {error}") from error
+
+
+def _program(archive: zipfile.ZipFile) -> tuple[str, bytes]:
+    """The prefix of all members, and the program; refuses an archive that unpacks to more."""
+    infos = archive.infolist()
+    squeezed = [info for info in infos if info.compress_type != zipfile.ZIP_STORED]
+    if squeezed:
+        sizes = f"{squeezed[0].compress_size:,} bytes that unpack to {squeezed[0].file_size:,}"
+        raise ValueError(f"{squeezed[0].filename} is compressed, {sizes}; torch compresses nothing")
+    held = sum(info.file_size for info in infos)
+    there = Path(str(archive.filename)).stat().st_size
+    if held > there:
+        raise ValueError(f"its members claim {held:,} bytes, and the file has {there:,}")
+    name = next((i.filename for i in infos if i.filename.split("/")[1:] == ["data.pkl"]), None)
+    if name is None:
+        raise ValueError("there is no data.pkl in it, so torch.save did not write it")
+    if archive.getinfo(name).file_size > _LARGEST_PROGRAM:
+        raise ValueError(f"{name} has {archive.getinfo(name).file_size:,} bytes")
+    return name.removesuffix("data.pkl"), archive.read(name)
+
+
+def _state_dict(content: Any) -> Mapping[str, _Tensor]:
+    """The tensors by name; those of a model inside a checkpoint of model and optimizer."""
+    for key in ("model_state_dict", "state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"it holds a {type(content).__name__} and no state dict: save with "
+            "torch.save(model.state_dict(), path)"
+        )
+    found = {str(name): part for name, part in content.items() if isinstance(part, _Tensor)}
+    if not found:
+        raise ValueError("there is no tensor in it")
+    return found
+
+
+def _arrays(
+    archive: zipfile.ZipFile, prefix: str, tensors: Mapping[str, _Tensor]
+) -> dict[str, mx.array]:
+    storages: dict[_Storage, np.ndarray] = {}
+    arrays = {}
+    for name, tensor in tensors.items():
+        if tensor.storage not in storages:
+            storages[tensor.storage] = _numbers(archive, prefix, tensor.storage)
+        arrays[name] = _view(storages[tensor.storage], tensor)
+    return arrays
+
+
+def _numbers(archive: zipfile.ZipFile, prefix: str, storage: _Storage) -> np.ndarray:
+    kind = np.dtype(_WIDER.get(storage.dtype) or str(storage.dtype).rpartition(".")[2].strip("_"))
+    data = archive.read(f"{prefix}data/{storage.key}")
+    if len(data) != storage.size * kind.itemsize:
+        raise ValueError(
+            f"storage {storage.key} has {len(data):,} bytes and not {storage.size} {kind}"
+        )
+    return np.frombuffer(data, kind.newbyteorder("<"))
+
+
+def _view(numbers: np.ndarray, tensor: _Tensor) -> mx.array:
+    strides = [step * numbers.itemsize for step in tensor.strides]
+    view = np.ndarray(
+        tensor.shape, numbers.dtype, numbers, tensor.offset * numbers.itemsize, strides
+    )
+    if tensor.storage.dtype == mx.float64:
+        return mx.array(view.astype(np.float32))
+    made = mx.array(np.ascontiguousarray(view).reshape(tensor.shape))
+    return made.view(mx.bfloat16) if tensor.storage.dtype == mx.bfloat16 else made
+
+
+# Writing: the same program, in protocol 2.
+
+
+def write_checkpoint(path: Path, arrays: Mapping[str, mx.array]) -> None:
+    """Write a state dict in float32, which `torch.load(path, weights_only=True)` reads.
+
+    An array that stands under several names is written once.
+    """
+    distinct = {id(array): array for array in arrays.values()}
+    names = {identity: str(n) for n, identity in enumerate(distinct)}
+    with atomic_write(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        archive.writestr("model/data.pkl", b"".join(_instructions(arrays, names)))
+        archive.writestr("model/byteorder", "little")
+        for identity, array in distinct.items():
+            with archive.open(f"model/data/{names[identity]}", "w", force_zip64=True) as member:
+                member.write(np.ascontiguousarray(np.array(array.astype(mx.float32)), "<f4").data)
+        archive.writestr("model/version", "3\n")
+
+
+def _instructions(arrays: Mapping[str, mx.array], names: Mapping[int, str]) -> Iterator[bytes]:
+    yield b"\x80\x02ccollections\nOrderedDict\n)R("
+    for name, array in arrays.items():
+        shape = array.shape
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        yield _text(name)
+        yield b"ctorch._utils\n_rebuild_tensor_v2\n(("
+        yield _text("storage") + b"ctorch\nFloatStorage\n" + _text(names[id(array)])
+        yield _text("cpu") + _number(array.size) + b"tQ" + _number(0)
+        yield b"(" + b"".join(map(_number, shape)) + b"t"
+        yield b"(" + b"".join(map(_number, strides)) + b"t"
+        yield b"\x89ccollections\nOrderedDict\n)RtR"
+    yield b"u."
+
+
+def _text(text: str) -> bytes:
+    return b"X" + struct.pack("<I", len(text.encode())) + text.encode()
+
+
+def _number(number: int) -> bytes:
+    return b"J" + struct.pack("<i", number)

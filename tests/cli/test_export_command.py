@@ -1,0 +1,49 @@
+"""`mlx-attn export` and `mlx-attn import` as a user types them."""
+
+import json
+
+
+def test_a_run_goes_out_and_comes_back(train, run_command):
+    train("--out=runs/mine", "--block=book", "--position=learned")
+    made = run_command("export", "mine", "--to", "gpt2")
+    assert made.exit_code == 0, made.output
+    lines = made.stdout.splitlines()
+    assert lines[0] == "runs/mine-gpt2"
+    assert "greedy tokens equal" in lines[-1]
+    back = run_command("import", "runs/mine-gpt2", "--out", "runs/back", "--data", "story.txt")
+    assert back.exit_code == 0, back.output
+    one, two = (run_command("sample", run, "--temp=0", "-m8").stdout for run in ("mine", "back"))
+    assert one == two
+
+
+def test_an_imported_run_trains_on(train, run_command):
+    train("--out=runs/mine", "--block=book", "--position=learned", "--qkv-bias")
+    run_command("export", "mine", "--to=book", "--out=mine.pth")
+    flags = ["--n-heads=2", "--tokenizer=runs/mine", "--data=story.txt", "--out=runs/back"]
+    assert run_command("import", "mine.pth", *flags).exit_code == 0
+    more = ["--init-from=back", "--variant=merged", "--steps=2", "--out=runs/more"]
+    made = run_command("train", *more)
+    assert made.exit_code == 0, made.output
+
+
+def test_the_parity_is_in_the_json(train, run_command):
+    train("--out=runs/mine", "--variant=merged")
+    made = run_command("export", "mine", "--to=mlx-lm", "--json")
+    record = json.loads(made.stdout)
+    assert record["route"].startswith("code of its own")
+    assert record["parity"][-1]["logit_difference"] < 1e-4
+
+
+def test_a_dry_run_says_what_it_needs_and_writes_nothing(train, run_command, workshop):
+    train("--out=runs/mine", "--block=book", "--position=learned")
+    run_command("export", "mine", "--to=gpt2", "--out=folder")
+    made = run_command("import", "folder", "--dry-run", "--json")
+    assert json.loads(made.stdout)["import_peak"] > 0
+    assert [path.name for path in (workshop / "runs").iterdir()] == ["mine"]
+
+
+def test_a_target_that_is_not_known_is_one_line(train, run_command):
+    train("--out=runs/mine")
+    made = run_command("export", "mine", "--to=ggml")
+    assert made.exit_code == 2 or made.exit_code == 1
+    assert "unknown target 'ggml': did you mean" in str(made.output) + str(made.exception)

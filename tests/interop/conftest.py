@@ -1,0 +1,78 @@
+from collections.abc import Callable
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from mlx_attn.arrays import named_arrays
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+from mlx_attn.runs import create_run
+from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.text.subwords import GPT2Tokenizer, bytes_by_symbol
+from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
+from mlx_attn.training.config import resolve
+
+TEXT = "The quick  brown fox isn't lazy.\n\nIt jumps over 13 dogs, naïve ones too. " * 40
+SIZES = {"context_length": 48, "emb_dim": 32, "n_heads": 4, "n_layers": 2}
+GPT2 = {"position": "learned", "norm": "layernorm", "activation": "gelu", "bias": True}
+MODERN = {"norm": "rmsnorm", "activation": "relu2", "bias": False}
+
+
+def merges(count: int) -> str:
+    """The first merges of letters, as GPT-2 writes them."""
+    letters = [symbol for symbol in bytes_by_symbol() if symbol.isascii() and symbol.isalpha()]
+    pairs = islice(product(letters, letters), count)
+    return "#version: 0.2\n" + "\n".join(map(" ".join, pairs)) + "\n"
+
+
+@pytest.fixture(scope="session")
+def tokenizers() -> dict[str, Tokenizer]:
+    """One of every kind."""
+    made = {kind: train_tokenizer(kind, TEXT, 400) for kind in ("char", "byte", "bpe", "unigram")}
+    return {**made, "gpt2": GPT2Tokenizer(merges(100))}
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., GPT]:
+    """A model with random weights and biases that are not 0, the same for the same settings."""
+
+    def make(**settings: Any) -> GPT:
+        model = GPT(GPTConfig(**{"vocab_size": 60, **SIZES, **GPT2, **settings}))
+        key = mx.random.key(3)
+        arrays = {}
+        for name, array in named_arrays(model).items():
+            key, draw = mx.random.split(key)
+            arrays[name] = array
+            if mx.issubdtype(array.dtype, mx.floating) and ".fixed." not in name:
+                arrays[name] = array + 0.2 * mx.random.normal(array.shape, key=draw)
+        model.load_weights(list(arrays.items()))
+        model.eval()
+        return model
+
+    return make
+
+
+@pytest.fixture
+def make_run(make_model, tokenizers, tmp_path) -> Callable[..., LoadedRun]:
+    """Such a model as a run, with a tokenizer."""
+
+    def make(kind: str = "byte", name: str = "run", **settings: Any) -> LoadedRun:
+        tokenizer = tokenizers[kind]
+        model = make_model(vocab_size=tokenizer.vocab_size, **settings)
+        keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
+        record = resolve({**keys, "tokenizer": kind, "steps": 10}).record(model.config)
+        run = create_run(tmp_path / name, record)
+        tokenizer.save(run.path)
+        run.save_model(model)
+        return LoadedRun(run, model, tokenizer)
+
+    return make
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    """Where something is written."""
+    return tmp_path / "out"

@@ -1,0 +1,199 @@
+"""Export: the route of every form, what is written, and what stands in the way."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.convert.model import convert
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.interop.gguf import read_gguf
+from mlx_attn.interop.shipped import MLX_FILE
+from mlx_attn.interop.targets import TARGETS, Exported, export_run
+from mlx_attn.interop.torch_archive import read_checkpoint
+from mlx_attn.sampling.generate import LoadedRun
+
+from .conftest import MODERN
+
+EXACT = (
+    *("standard", "no-out-proj", "no-query", "no-key", "shared-query-key", "no-value"),
+    *("no-value-no-out-proj", "key-as-value", "mla", "hadamard", "orthogonal", "temperature"),
+)
+"""The variants that are GPT-2, after an exact conversion where it needs one."""
+
+
+@pytest.fixture(autouse=True)
+def no_peers(monkeypatch):
+    """Only this program reads back: other programs are the matter of test_peers.py."""
+    monkeypatch.delenv("MLX_ATTN_PEERS_PYTHON", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "mlx" or None)
+
+
+def export(loaded: LoadedRun, to: str, out: Path, **options: Any) -> Exported:
+    return export_run(loaded, TARGETS[to], out, **options)
+
+
+@pytest.mark.parametrize("to", ["gpt2", "book", "gguf", "transformer-lens"])
+@pytest.mark.parametrize("variant", EXACT)
+def test_a_form_that_converts_exactly_needs_no_code(variant, to, make_run, out):
+    made = export(make_run(**VARIANTS[variant].maps), to, out)
+    (parity,) = made.parities
+    assert parity.logit_difference < 1e-5 * max(1, parity.largest_logit)
+    assert parity.greedy_equal == parity.greedy
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in EXACT])
+def test_other_forms_are_refused_by_gpt2_with_the_reason_and_the_way_out(variant, make_run, out):
+    loaded = make_run(**VARIANTS[variant].maps)
+    with pytest.raises(
+        ConfigError, match=r"GPT-2 cannot hold this model, because of .+'--to mlx-lm'"
+    ):
+        export(loaded, "gpt2", out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("variant", ["merged", "gated", "forgetting"])
+def test_other_forms_go_to_mlx_lm_with_code(variant, make_run, out):
+    made = export(make_run(**VARIANTS[variant].maps), "mlx-lm", out)
+    assert (out / MLX_FILE).is_file()
+    assert made.route.startswith("code of its own")
+    assert made.parities[-1].logit_difference < 5e-5
+
+
+def test_a_tied_head_is_stock_in_mlx_lm_and_an_untied_one_is_code(make_run, tmp_path):
+    tied = export(make_run(name="tied", tied_head=True), "mlx-lm", tmp_path / "1")
+    untied = export(make_run(name="untied"), "mlx-lm", tmp_path / "2")
+    assert (tied.route[:5], untied.route[:4]) == ("GPT-2", "code")
+    assert json.loads((tmp_path / "1/config.json").read_text())["model_type"] == "gpt2"
+
+
+def test_a_merged_model_of_low_rank_is_gpt2_again(make_run, out):
+    loaded = make_run(qkv_bias=True)
+    merged = LoadedRun(loaded.run, convert(loaded.model, "merged"), loaded.tokenizer)
+    (parity,) = export(merged, "gpt2", out).parities
+    assert parity.logit_difference < 1e-4
+
+
+def test_transformer_lens_holds_merged_heads_of_full_rank(make_run, out):
+    (parity,) = export(make_run(score="merged"), "transformer-lens", out).parities
+    assert parity.logit_difference < 5e-5
+    assert json.loads((out / "config.json").read_text())["d_head"] == 32
+
+
+@pytest.mark.parametrize("score", ["separate", "merged"])
+def test_rope_is_arcee_and_merged_is_its_multi_query_attention(score, make_run, out):
+    loaded = make_run(score=score, position="rope", **MODERN)
+    (parity,) = export(loaded, "gguf", out).parities
+    assert parity.logit_difference < 5e-5
+    config = read_gguf(out).config
+    wanted = {"separate": (8, 4), "merged": (32, 1)}[score]
+    assert (config.head_dim, config.n_kv_heads) == wanted
+
+
+# GGUF as its specification says, read without MLX.
+
+_NUMBERS = {0: "B", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q"}
+_TEXT, _LIST = 8, 9
+
+
+def take(data: bytes, form: str, place: int) -> tuple[Any, int]:
+    return struct.unpack_from("<" + form, data, place)[0], place + struct.calcsize("<" + form)
+
+
+def take_value(data: bytes, kind: int, place: int) -> tuple[Any, int]:
+    if kind == _TEXT:
+        size, place = take(data, "Q", place)
+        return data[place : place + size].decode(), place + size
+    if kind != _LIST:
+        return take(data, _NUMBERS[kind], place)
+    kind, place = take(data, "I", place)
+    size, place = take(data, "Q", place)
+    values = []
+    for _ in range(size):
+        value, place = take_value(data, kind, place)
+        values.append(value)
+    return values, place
+
+
+def parsed_gguf(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The facts and the tensors of a file, in float32."""
+    assert data[:4] == b"GGUF"
+    (n_tensors, n_facts), place = struct.unpack_from("<QQ", data, 8), 24
+    facts, places = {}, {}
+    for _ in range(n_facts):
+        key, place = take_value(data, _TEXT, place)
+        kind, place = take(data, "I", place)
+        facts[key], place = take_value(data, kind, place)
+    for _ in range(n_tensors):
+        name, place = take_value(data, _TEXT, place)
+        rank, place = take(data, "I", place)
+        shape = struct.unpack_from(f"<{rank}Q", data, place)[::-1]
+        (kind, offset) = struct.unpack_from("<IQ", data, place + 8 * rank)
+        place += 8 * rank + 12
+        assert kind == 0, "float32"
+        places[name] = (shape, offset)
+    start = -(-place // 32) * 32
+    return facts, {
+        name: np.frombuffer(data, "<f4", int(np.prod(shape)), start + offset).reshape(shape)
+        for name, (shape, offset) in places.items()
+    }
+
+
+def test_gguf_s_bytes_are_the_specification_s(make_run, out):
+    loaded = make_run("bpe")
+    export(loaded, "gguf", out)
+    facts, tensors = parsed_gguf(out.read_bytes())
+    assert facts["general.architecture"] == "gpt2"
+    assert facts["gpt2.attention.head_count"] == 4
+    assert facts["tokenizer.ggml.model"] == "llama"
+    assert len(facts["tokenizer.ggml.tokens"]) == loaded.tokenizer.vocab_size
+    assert facts["tokenizer.ggml.tokens"][facts["tokenizer.ggml.unknown_token_id"]] == "<unk>"
+    assert tensors["blk.1.attn_qkv.weight"].shape == (96, 32)
+    embedding = np.array(loaded.model.tok_emb.weight)
+    assert np.array_equal(tensors["token_embd.weight"], embedding)
+
+
+def test_rope_s_coordinates_are_neighbours_in_gguf(make_run, out):
+    loaded = make_run(position="rope", **MODERN)
+    export(loaded, "gguf", out)
+    _, tensors = parsed_gguf(out.read_bytes())
+    ours = np.array(loaded.model.trf_blocks[0].att.W_key.weight)[:8]
+    assert np.array_equal(tensors["blk.0.attn_k.weight"][:8:2], ours[:4])
+    assert np.array_equal(tensors["blk.0.attn_k.weight"][1:8:2], ours[4:])
+
+
+def test_the_book_s_state_dict_has_its_names_and_masks(make_run, out):
+    loaded = make_run(qkv_bias=False)
+    export(loaded, "book", out)
+    arrays = read_checkpoint(out)
+    assert "trf_blocks.0.norm1.scale" in arrays
+    assert "trf_blocks.0.att.W_query.bias" not in arrays
+    assert mx.array_equal(arrays["trf_blocks.1.att.mask"], mx.triu(mx.ones((48, 48)), k=1))
+
+
+def test_the_card_says_how_to_run_it_and_what_to_mind(make_run, out):
+    export(make_run("char", score="merged"), "mlx-lm", out)
+    card = (out / "README.md").read_text(encoding="utf-8")
+    for words in ("`merged`", "mlx_lm.generate", "--trust-remote-code", "48 tokens", "greedy"):
+        assert words in card
+
+
+def test_what_is_there_is_replaced_only_on_request(make_run, out):
+    loaded = make_run()
+    export(loaded, "gpt2", out)
+    with pytest.raises(RunError, match="--overwrite replaces it"):
+        export(loaded, "gpt2", out)
+    assert export(loaded, "gpt2", out, overwrite=True).path == out
+
+
+def test_a_folder_of_somebody_else_is_left_alone(make_run, out):
+    out.mkdir()
+    (out / "thesis.txt").write_text("years of work")
+    with pytest.raises(RunError, match="leaves it alone"):
+        export(make_run(), "gpt2", out, overwrite=True)
+    assert (out / "thesis.txt").exists()

@@ -1,0 +1,205 @@
+"""Import: the book's checkpoints in all their spellings, GPT-2, GGUF; then runs like any other."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import mlx.core as mx
+import pytest
+
+from mlx_attn.arrays import named_arrays
+from mlx_attn.convert.measure import convert_run
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.interop.imported import find_source, find_tokenizer, footprint, import_run
+from mlx_attn.interop.names import from_book, to_book, to_gpt2
+from mlx_attn.interop.targets import TARGETS, export_run
+from mlx_attn.interop.torch_archive import write_checkpoint
+from mlx_attn.runs import open_run
+from mlx_attn.text.corpus import prepare
+
+from .conftest import TEXT
+
+TOKENS = mx.array([[5, 1, 30, 7, 7, 2]])
+
+
+@pytest.fixture
+def book(make_model, tmp_path):
+    """A model, its state dict under the book's names, and a function that writes one."""
+    model = make_model(vocab_size=256, qkv_bias=True)
+
+    def write(arrays):
+        write_checkpoint(tmp_path / "model.pth", arrays)
+        return tmp_path / "model.pth"
+
+    return model, to_book(named_arrays(model)), write
+
+
+def agrees(path, model) -> bool:
+    loaded = find_source(str(path), n_heads=4).load()
+    return bool(mx.allclose(loaded(TOKENS), model(TOKENS), rtol=0, atol=1e-5))
+
+
+def test_the_book_s_state_dict(book):
+    model, arrays, write = book
+    assert agrees(write(arrays), model)
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module."])
+def test_a_compiled_model_s_prefix(prefix, book):
+    model, arrays, write = book
+    assert agrees(write({prefix + name: array for name, array in arrays.items()}), model)
+
+
+def test_masks_may_be_missing(book):
+    model, arrays, write = book
+    assert agrees(write({k: v for k, v in arrays.items() if "mask" not in k}), model)
+
+
+def test_query_key_and_value_in_one_matrix(book):
+    model, arrays, write = book
+    fast = {k: v for k, v in arrays.items() if ".W_" not in k and "out_proj" not in k}
+    for i in range(2):
+        block = f"trf_blocks.{i}.att"
+        for part in ("weight", "bias"):
+            three = [arrays[f"{block}.W_{name}.{part}"] for name in ("query", "key", "value")]
+            fast[f"{block}.qkv.{part}"] = mx.concatenate(three)
+            fast[f"{block}.proj.{part}"] = arrays[f"{block}.out_proj.{part}"]
+    assert agrees(write(fast), model)
+
+
+def test_lora_is_added_to_its_matrix():
+    plain = {"tok_emb.weight": mx.ones((4, 2)), "trf_blocks.0.norm1.scale": mx.ones((2,))}
+    lora = {
+        "trf_blocks.0.ff.layers.0.linear.weight": mx.zeros((3, 2)),
+        "trf_blocks.0.ff.layers.0.lora.A": mx.array([[1.0], [2.0]]),
+        "trf_blocks.0.ff.layers.0.lora.B": mx.array([[1.0, 0.0, 3.0]]),
+    }
+    made = from_book({**plain, **lora}, lora_alpha=2.0)
+    assert made["trf_blocks.0.ff.layers.0.weight"].tolist() == [[2, 4], [0, 0], [6, 12]]
+    assert not [name for name in made if "lora" in name]
+
+
+def test_a_classifier_is_refused_by_what_it_is(book):
+    _, arrays, write = book
+    path = write({**arrays, "out_head.weight": mx.ones((2, 32)), "out_head.bias": mx.ones((2,))})
+    with pytest.raises(RunError, match="2 classes and not a vocabulary's 256 tokens: a classifier"):
+        find_source(str(path), n_heads=4)
+
+
+def test_something_else_is_refused_with_what_it_holds(book):
+    _, _, write = book
+    with pytest.raises(RunError, match=r"it holds conv\.weight"):
+        find_source(str(write({"conv.weight": mx.ones((2, 2))})))
+
+
+def test_heads_that_no_file_says_must_be_given(book):
+    _, arrays, write = book
+    with pytest.raises(ConfigError, match="its 32 numbers are cut into: give --n-heads"):
+        find_source(str(write(arrays)))
+
+
+def test_a_vocabulary_that_is_nobody_s_needs_a_tokenizer(book):
+    _, arrays, write = book
+    with pytest.raises(ConfigError, match="a vocabulary of 256 is not GPT-2's: give --tokenizer"):
+        find_tokenizer(find_source(str(write(arrays)), n_heads=4))
+
+
+def test_a_tokenizer_of_another_size_is_refused(book, make_run):
+    _, arrays, write = book
+    other = make_run("char").run.path
+    with pytest.raises(ConfigError, match=r"char tokenizer has \d+ tokens, and the model 256"):
+        find_tokenizer(find_source(str(write(arrays)), n_heads=4), str(other))
+
+
+def gpt2_folder(model, folder, **changes):
+    """A folder as transformers saves one: the prefix, and a key that stands for GPT-2's own."""
+    folder.mkdir()
+    c = model.config
+    keys = {"n_embd": c.emb_dim, "n_head": c.n_heads, "n_layer": c.n_layers, "n_inner": None}
+    keys |= {"vocab_size": c.vocab_size, "n_positions": c.context_length, "model_type": "gpt2"}
+    (folder / "config.json").write_text(json.dumps(keys | changes))
+    arrays = {
+        f"transformer.{name}": mx.contiguous(a) for name, a in to_gpt2(named_arrays(model)).items()
+    }
+    mx.save_safetensors(str(folder / "model.safetensors"), arrays, {"format": "pt"})
+    return folder
+
+
+def test_a_folder_of_gpt2(make_model, tmp_path):
+    model = make_model(qkv_bias=True, tied_head=True)
+    assert agrees(gpt2_folder(model, tmp_path / "gpt2"), model)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("model_type", "llama"), ("activation_function", "relu"), ("layer_norm_epsilon", 1e-6)],
+)
+def test_what_is_not_computed_here_is_refused_by_name(key, value, make_model, tmp_path):
+    folder = gpt2_folder(make_model(qkv_bias=True, tied_head=True), tmp_path / "x", **{key: value})
+    with pytest.raises(RunError, match=f"{key}={value!r} is not computed here"):
+        find_source(str(folder))
+
+
+def test_a_published_name_is_downloaded(make_model, tmp_path, monkeypatch):
+    model = make_model(qkv_bias=True, tied_head=True)
+    folder = gpt2_folder(model, tmp_path / "cache")
+    asked = []
+
+    def download(name, allow_patterns):
+        asked.append((name, allow_patterns))
+        return str(folder)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=download))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert agrees("somebody/gpt2-tiny", model)
+    assert asked[0][0] == "somebody/gpt2-tiny"
+    assert "*.bin" not in asked[0][1]
+
+
+def test_without_the_extra_a_name_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RunError, match=r"pip install 'mlx-attn\[hub\]'"):
+        find_source("gpt2-medium")
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram", "gpt2"])
+def test_what_was_exported_comes_back_with_its_tokenizer(kind, make_run, out):
+    loaded = make_run(kind, qkv_bias=True)
+    export_run(loaded, TARGETS["gpt2"], out)
+    source = find_source(str(out))
+    assert find_tokenizer(source).encode(TEXT[:50]).tolist() == (
+        loaded.tokenizer.encode(TEXT[:50]).tolist()
+    )
+    tokens = TOKENS % loaded.model.config.vocab_size
+    assert mx.allclose(source.load()(tokens), loaded.model(tokens), rtol=0, atol=1e-5)
+
+
+def test_gguf_comes_back(make_run, out):
+    loaded, path = make_run(), out.with_suffix(".gguf")
+    export_run(loaded, TARGETS["gguf"], path)
+    assert agrees(path, loaded.model)
+
+
+def test_an_imported_run_converts_and_trains_on_its_text_with_its_tokenizer(
+    make_run, out, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "text.txt").write_text(TEXT)
+    exported = make_run("bpe", qkv_bias=True)
+    export_run(exported, TARGETS["gpt2"], out)
+    source = find_source(str(out))
+    place = tmp_path / "imported"
+    run, _ = import_run(source, find_tokenizer(source), place, str(tmp_path / "text.txt"))
+    text = open_run(run.path).settings["text"]
+    corpus = prepare(text["data"], text["tokenizer"], text["vocab_size"])
+    assert corpus.tokenizer.encode(TEXT).tolist() == exported.tokenizer.encode(TEXT).tolist()
+    _, outcome = convert_run(run, "merged", tmp_path / "merged", corpus)
+    assert outcome.logits.exact_difference < 1e-4
+
+
+def test_the_footprint_of_gpt2_small_is_known_beforehand(make_model):
+    from mlx_attn.model.config import GPTConfig, find_preset
+
+    config = GPTConfig(**{**find_preset("gpt2").model, "vocab_size": 50257})
+    assert footprint(config).parameters == 124_439_808
+    assert footprint(config).cache == 4 * 1024 * 12 * 2 * 768

@@ -1,0 +1,190 @@
+"""Other programs load what was exported, and what they made is imported.
+
+They live in an environment of their own:
+
+    python -m venv peers
+    peers/bin/pip install mlx-lm 'mlx[cpu]' torch transformers accelerate gguf
+    MLX_ATTN_PEERS_PYTHON=peers/bin/python pytest -m slow tests/interop/test_peers.py
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.convert.model import convert
+from mlx_attn.interop.imported import find_source, parity_of
+from mlx_attn.interop.parity import by_reading, compare, sample_tokens
+from mlx_attn.interop.targets import TARGETS, Exported, export_run
+from mlx_attn.model.config import PRESETS
+from mlx_attn.model.gpt import GPT
+from mlx_attn.runs import create_run
+from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.training.config import resolve
+
+from .test_export import EXACT
+
+PYTHON = os.environ.get("MLX_ATTN_PEERS_PYTHON", "")
+HERE = Path(__file__).parent
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON, reason="MLX_ATTN_PEERS_PYTHON names no Python with the peers"),
+]
+
+TEXTS = ["The  quick   fox", " It\n\n jumps\n", "dogs \U0001f600 too", "isn't 13"]
+LETTERS = ["The  quick   fox", "It\n\njumps"]
+LARGE = ("book", "gpt2")
+"""Presets with a vocabulary of 50,257, which are tested with a smaller one: the rest is theirs."""
+KINDS = ("byte", "bpe", "unigram", "char", "gpt2")
+
+
+def run_peer(*arguments: Any) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [PYTHON, "-I", *map(str, arguments)]
+    made = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert made.returncode == 0, made.stderr[-3000:]
+    return made.stdout
+
+
+def settings_of_presets() -> dict[str, dict[str, Any]]:
+    models = {name: dict(preset.model) for name, preset in PRESETS.items()}
+    return {f"preset-{name}": {**model, "drop_rate": 0.0} for name, model in models.items()}
+
+
+CASES = {**{name: variant.maps for name, variant in VARIANTS.items()}, **settings_of_presets()}
+
+
+@pytest.fixture(scope="module")
+def exported(make_model, tokenizers, tmp_path_factory) -> dict[str, tuple[GPT, Path, Exported]]:
+    """Every variant and preset as a folder for mlx-lm, with the answers of stock programs."""
+    place = tmp_path_factory.mktemp("folders")
+    made = {}
+    for number, (name, settings) in enumerate(CASES.items()):
+        tokenizer = tokenizers[KINDS[number % len(KINDS)]]
+        tied = {"tied_head": True} if name in EXACT else {}
+        model = make_model(vocab_size=tokenizer.vocab_size, **{**settings, **tied})
+        keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
+        run = create_run(place / "runs" / name, resolve({**keys, "steps": 1}).record(model.config))
+        loaded = LoadedRun(run, model, tokenizer)
+        folder = place / name
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("MLX_ATTN_PEERS_PYTHON")
+            found = export_run(loaded, TARGETS["mlx-lm"], folder)
+        tokens = sample_tokens(model).tolist()
+        prompt = tokens[:16]
+        question = {
+            "tokens": tokens,
+            "prompt": prompt,
+            "count": min(100, model.config.context_length - len(prompt)),
+            "texts": LETTERS if tokenizer.kind == "char" else TEXTS,
+        }
+        (folder / "question.json").write_text(json.dumps(question))
+        made[name] = (model, folder, found, tokenizer)
+    run_peer(HERE / "stock.py", place)
+    return made
+
+
+@pytest.mark.parametrize("program", ["mlx-lm", "transformers"])
+@pytest.mark.parametrize("name", CASES)
+def test_stock_programs_compute_the_model(name, program, exported, record_property):
+    model, folder, found, tokenizer = exported[name]
+    asked = json.loads((folder / "question.json").read_text())
+    answer = json.loads((folder / "answer.json").read_text())[program]
+    assert "error" not in answer, answer["error"]
+    logits = np.load(folder / f"{program}.npy")
+
+    def said(tokens: Any, prompt: Any, count: int) -> Any:
+        return logits, answer["greedy"], program
+
+    parity = compare(model, said)
+    record_property("parity", f"{name} | {found.route} | {parity.line}")
+    assert parity.logit_difference < 1e-4
+    assert len(answer["greedy"]) == asked["count"]
+    ours = compare(model, by_reading(model, "itself"))
+    assert parity.greedy_equal == ours.greedy == parity.greedy
+    assert answer["text"] == tokenizer.decode(answer["greedy"]) or "\ufffd" in answer["text"]
+    assert answer["ids"] == [tokenizer.encode(text).tolist() for text in asked["texts"]]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mlx_lm_quantizes_it_and_generates(name, exported):
+    answer = json.loads((exported[name][1] / "answer.json").read_text())["mlx-lm"]
+    assert answer["quantized"]
+    assert isinstance(answer["written"], str)
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe", "gpt2"])
+def test_transformers_reads_gguf(kind, make_run, out):
+    made = export_run(make_run(kind, qkv_bias=True), TARGETS["gguf"], out.with_suffix(".gguf"))
+    assert made.unread == ()
+    transformers, _ = made.parities
+    assert transformers.by.startswith("transformers")
+    assert transformers.logit_difference < 1e-4
+    assert transformers.greedy_equal == transformers.greedy
+
+
+def test_gguf_s_own_reader_reads_rope(make_run, out):
+    from .conftest import MODERN
+
+    path = out.with_suffix(".gguf")
+    loaded = make_run(score="merged", position="rope", **MODERN)
+    export_run(loaded, TARGETS["gguf"], path)
+    script = (
+        "import gguf, json, sys; r = gguf.GGUFReader(sys.argv[1]);"
+        "print(json.dumps({t.name: [int(n) for n in t.shape] for t in r.tensors}))"
+    )
+    shapes = json.loads(run_peer("-c", script, path))
+    assert shapes["blk.0.attn_k.weight"] == [32, 32]
+    assert shapes["blk.0.attn_q.weight"] == [32, 128]
+
+
+@pytest.fixture
+def tokens(tmp_path) -> Path:
+    path = tmp_path / "tokens.npy"
+    np.save(path, np.random.default_rng(0).integers(0, 256, (2, 32)))
+    return path
+
+
+def test_a_checkpoint_of_pytorch_is_imported_and_goes_back(tokens, tokenizers, tmp_path):
+    path, logits = tmp_path / "model_and_optimizer.pth", tmp_path / "logits.npy"
+    run_peer(HERE / "book_model.py", "make", path, tokens, logits)
+    model = find_source(str(path), n_heads=4).load()
+    ours = np.array(model(mx.array(np.load(tokens))))
+    assert np.abs(ours - np.load(logits)).max() < 1e-4
+    keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
+    run = create_run(tmp_path / "run", resolve({**keys, "steps": 1}).record(model.config))
+    back = tmp_path / "back.pth"
+    export_run(LoadedRun(run, model, tokenizers["byte"]), TARGETS["book"], back)
+    again = tmp_path / "again.npy"
+    run_peer(HERE / "book_model.py", "read", back, tokens, again)
+    assert np.abs(np.load(again) - np.load(logits)).max() < 1e-4
+
+
+def test_gpt2_of_transformers_converts_to_merged_and_goes_back(tokenizers, tmp_path):
+    script = (
+        "import sys, torch, transformers as t; torch.manual_seed(0);"
+        "m = t.GPT2LMHeadModel(t.GPT2Config(vocab_size=256, n_positions=128, n_embd=64, n_head=4,"
+        "n_layer=3));"
+        "[p.data.add_(0.05 * torch.randn_like(p)) for p in m.parameters()];"
+        "m.save_pretrained(sys.argv[1])"
+    )
+    run_peer("-c", script, tmp_path / "gpt2")
+    source = find_source(str(tmp_path / "gpt2"))
+    model = source.load()
+    parity = parity_of(source, model)
+    assert parity is not None
+    assert parity.logit_difference < 1e-4
+    merged = convert(model, "merged")
+    keys = {k: v for k, v in merged.config.as_dict().items() if k != "vocab_size"}
+    run = create_run(tmp_path / "run", resolve({**keys, "steps": 1}).record(merged.config))
+    loaded = LoadedRun(run, merged, tokenizers["byte"])
+    made = export_run(loaded, TARGETS["gpt2"], tmp_path / "back")
+    assert {p.by.split()[0] for p in made.parities} >= {"mlx-lm", "transformers"}
+    assert max(p.logit_difference for p in made.parities) < 1e-3

@@ -1,0 +1,131 @@
+"""PyTorch's checkpoints without PyTorch: what is read, and what is refused before it could act."""
+
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_attn.errors import RunError
+from mlx_attn.interop.torch_archive import read_checkpoint, write_checkpoint
+
+STORAGE = b"((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
+
+
+def tensor(size: int, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -> bytes:
+    """A program whose result is {"w": that view of a storage of `size` numbers}."""
+
+    def numbers(values: tuple[int, ...]) -> bytes:
+        return b"(" + b"".join(b"J" + struct.pack("<i", v) for v in values) + b"t"
+
+    view = b"ctorch._utils\n_rebuild_tensor_v2\n" + STORAGE + b"J" + struct.pack("<i", size)
+    view += b"tQJ" + struct.pack("<i", offset) + numbers(shape) + numbers(strides)
+    return b"\x80\x02}X\x01\x00\x00\x00w" + view + b"\x89}tRs."
+
+
+@pytest.fixture
+def archive(tmp_path) -> Callable[..., Path]:
+    """Writes an archive with a program and one storage of four numbers."""
+
+    def write(program: bytes, compression: int = zipfile.ZIP_STORED) -> Path:
+        path = tmp_path / "model.pth"
+        with zipfile.ZipFile(path, "w", compression) as file:
+            file.writestr("model/data.pkl", program)
+            file.writestr("model/data/0", struct.pack("<4f", 1, 2, 3, 4))
+        return path
+
+    return write
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=4))
+def test_what_is_written_is_read_back(tmp_path_factory, shapes):
+    path = tmp_path_factory.mktemp("archive") / "model.pth"
+    arrays = {f"layer.{i}.weight": mx.random.normal(shape) for i, shape in enumerate(shapes)}
+    write_checkpoint(path, arrays)
+    found = read_checkpoint(path)
+    assert found.keys() == arrays.keys()
+    assert all(mx.array_equal(found[name], array) for name, array in arrays.items())
+
+
+def test_an_array_under_two_names_is_written_once(tmp_path):
+    one, path = mx.ones((1000,)), tmp_path / "model.pth"
+    write_checkpoint(path, {"embedding": one, "head": one})
+    assert path.stat().st_size < 2 * one.nbytes
+
+
+def test_a_view_is_read_by_its_strides(archive):
+    found = read_checkpoint(archive(tensor(4, (2, 2), (1, 2))))
+    assert found["w"].tolist() == [[1, 3], [2, 4]]
+
+
+HOSTILE = {
+    "a command": b"\x80\x02cposix\nsystem\n(X\x15\x00\x00\x00touch /tmp/was_executedtR.",
+    "a command, by name on the stack": (
+        b"\x80\x04\x8c\x05posix\x8c\x06system\x93(X\x15\x00\x00\x00touch /tmp/was_executedtR."
+    ),
+    "a builtin": b"\x80\x02c__builtin__\neval\n(X\x01\x00\x00\x001tR.",
+    "an attribute of what is known": b"\x80\x02ctorch._utils\n_rebuild_tensor_v2.__globals__\n.",
+    "an object": b"\x80\x02(X\x01\x00\x00\x001iposix\nsystem\n.",
+    "a new object": b"\x80\x02ccollections\nOrderedDict\n)\x81.",
+    "the state of an object": b"\x80\x02ccollections\nOrderedDict\n}b.",
+    "an extension": b"\x80\x02\x82\x01.",
+    "a tensor beyond its storage": tensor(4, (2, 3), (3, 1)),
+    "a tensor that repeats its storage": tensor(4, (2**20, 2**20), (0, 0)),
+    "a tensor before its storage": tensor(4, (2,), (-1,)),
+    "a storage larger than its bytes": tensor(2**30, (2**30,), (1,)),
+    "an empty stack": b"\x80\x020R.",
+    "no end": b"\x80\x02}",
+    "not a program": b"\xff\xff\xff",
+    "a key that is slow to hash": b"\x80\x02}(" + b"K\x01\x85\x94" + b"h\x00h\x00\x86tK\x01s.",
+    "no state dict": b"\x80\x02K\x01.",
+}
+
+
+@pytest.mark.parametrize("program", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_program_is_refused_and_nothing_runs(program, archive):
+    Path("/tmp/was_executed").unlink(missing_ok=True)
+    with pytest.raises(RunError, match="refused, nothing of it was executed"):
+        read_checkpoint(archive(program))
+    assert not Path("/tmp/was_executed").exists()
+
+
+def test_what_is_asked_for_is_named(archive):
+    with pytest.raises(RunError, match=r"posix\.system, which no state dict needs"):
+        read_checkpoint(archive(HOSTILE["a command"]))
+
+
+def test_an_archive_bomb_is_refused_by_its_sizes(archive):
+    bomb = b"\x80\x02" + b"0" * 10_000_000
+    with pytest.raises(RunError, match=r"compressed, [\d,]+ bytes that unpack to 10,000,002"):
+        read_checkpoint(archive(bomb, zipfile.ZIP_DEFLATED))
+
+
+def test_members_that_claim_more_than_the_file_has_are_refused(archive):
+    path = archive(tensor(4, (4,), (1,)))
+    data = path.read_bytes()
+    place = data.rindex(b"PK\x01\x02")  # the directory's entry of the storage
+    claimed = data[: place + 20] + struct.pack("<II", 2**31, 2**31) + data[place + 28 :]
+    path.write_bytes(claimed)
+    with pytest.raises(RunError, match="members claim"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."])
+def test_other_files_are_refused_with_the_way_out(content, tmp_path):
+    path = tmp_path / "old.pth"
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="save it again"):
+        read_checkpoint(path)
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "other.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("letter.txt", "hello")
+    with pytest.raises(RunError, match=r"no data\.pkl"):
+        read_checkpoint(path)
