@@ -13,8 +13,8 @@ import mlx.nn as nn
 
 ModuleList = list
 
-CHOSEN: dict[str, Any] = {}
-"""The functions of the model's choices, by map; a shipped file lists its own here."""
+CHOSEN: dict[str, Any] = {}  # the functions of the model's choices; a shipped file lists its own
+KINDS: dict[str, Any] = {}  # what weights are made of; `shipped` has the table
 
 
 class Module(nn.Module):
@@ -45,8 +45,9 @@ def remember(cache, layer, packed):
     return cache[layer].update_and_fetch(packed, packed[..., :0])[0]
 
 
-KINDS = {"linear": nn.Linear, "embedding": nn.Embedding, "array": parameter}
-"""What a weight of attention is, and of which sizes: the configuration's `maps` say it."""
+def gelu(x):
+    """GELU in the tanh form."""
+    return 0.5 * x * (1 + xp.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
 
 
 def split_heads(y, n_heads):
@@ -115,6 +116,11 @@ def query_merged(a, c, x):
 def query_mixed(a, c, x):
     """q_h = (x W_query) * m_h."""
     return a.W_query(x)[:, None] * a.mixing[:, None]
+
+
+def query_nonlinear(a, c, x):
+    """q_h = (x + norm(gelu(norm(x) W_down) W_up))[slice h] / 2."""
+    return split_heads((x + a.norm_out(a.W_up(gelu(a.W_down(a.norm_in(x)))))) / 2, c.n_heads)
 
 
 def query_off(a, c, x):
@@ -249,9 +255,6 @@ def output_exclusive(a, c, heads, x):
     return a.out_proj(merge_heads(y.reshape(heads.shape)))
 
 
-# Logits before the softmax, [B, H, T_q, T_k]; `gates` are kept of every token.
-
-
 def logits_temperature(a, s, gates):
     """s_h = e^t_h score_h."""
     return xp.exp(a.log_temperature)[:, None, None] * s
@@ -273,9 +276,6 @@ def logits_forget(a, s, gates):
     """s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)."""
     total = xp.cumsum(gates[..., 0], -1)
     return s + total[:, :, -s.shape[2] :, None] - total[:, :, None, :]
-
-
-# From logits, minus infinity where a key comes later, to attention weights.
 
 
 def mixing_softmax(a, s):
@@ -307,9 +307,6 @@ def mixing_talking(a, s):
 def softmax_with(s, extra):
     """Softmax with one more logit, the first, whose weight is dropped."""
     return xp.softmax(xp.concatenate([extra, s], -1), -1)[..., 1:]
-
-
-# What decoding keeps of a token, and keys and values of all tokens read from that.
 
 
 def keep_kv(a, c, x, carry):
@@ -398,7 +395,7 @@ class FeedForward(Module):
         """GELU in the tanh form, or the square of what is positive."""
         x = self.layers[0](x)
         if self.is_gelu:
-            x = 0.5 * x * (1 + xp.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+            x = gelu(x)
         else:
             x = (x * (x > 0)) ** 2
         return self.layers[2](x)

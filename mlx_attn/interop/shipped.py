@@ -32,6 +32,7 @@ _SCORES = {
     "merged": ("merged", "whole", "input"),
     "no_query": ("slice", "linear", "kv"),
     "no_key": ("linear", "slice", "kv"),
+    "nonlinear_query": ("nonlinear", "linear", "kv"),
     "shared": ("linear", "shared", "kv"),
     "collaborative": ("mixed", "wide", "kv"),
     "shrunk": ("linear", "linear", "kv"),
@@ -101,6 +102,10 @@ def _kinds(attention: Attention) -> dict[str, list[Any]]:
             kinds[name] = ["linear", *part.weight.shape[::-1], "bias" in part]
         elif isinstance(part, ShrunkLinear):
             kinds[name] = ["linear", *part.dense_weight().shape[::-1], "bias" in part]
+        elif isinstance(part, nn.RMSNorm):
+            kinds[name] = ["rmsnorm", *part.weight.shape, part.eps]
+        elif isinstance(part, nn.LayerNorm):
+            kinds[name] = ["layernorm", *part.weight.shape, part.eps, "bias" in part]
         elif isinstance(part, mx.array):
             kinds[name] = ["array", *part.shape]
     if "out_scale" in kinds:  # a fixed matrix with a scale and a shift of each coordinate
@@ -143,7 +148,14 @@ def shipped_code(config: GPTConfig, library: str) -> str:
     return f"{about}{heading}\n\n{functions}\n\n\n{tables}{_ENDINGS[library]}"
 
 
-_KINDS = 'KINDS = {"linear": nn.Linear, "embedding": nn.Embedding, "array": parameter}\n'
+_KINDS = """KINDS = {
+    "linear": nn.Linear,
+    "embedding": nn.Embedding,
+    "array": parameter,
+    "rmsnorm": lambda width, eps: nn.RMSNorm(width, eps=eps),
+    "layernorm": lambda width, eps, bias: nn.LayerNorm(width, eps=eps, bias=bias),
+}
+"""
 
 
 def _code(name: str | list[str]) -> str:
