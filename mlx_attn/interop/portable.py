@@ -394,10 +394,7 @@ class FeedForward(Module):
     def forward(self, x):
         """GELU in the tanh form, or the square of what is positive."""
         x = self.layers[0](x)
-        if self.is_gelu:
-            x = gelu(x)
-        else:
-            x = (x * (x > 0)) ** 2
+        x = gelu(x) if self.is_gelu else (x * (x > 0)) ** 2
         return self.layers[2](x)
 
 

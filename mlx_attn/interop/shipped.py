@@ -92,22 +92,28 @@ def portable_config(model: GPT) -> dict[str, Any]:
     }
 
 
+def _kind(part: Any) -> list[Any]:
+    """A weight's kind and sizes; empty for what is no weight."""
+    match part:
+        case nn.Embedding():
+            return ["embedding", *part.weight.shape]
+        case nn.Linear():
+            return ["linear", *part.weight.shape[::-1], "bias" in part]
+        case ShrunkLinear():
+            return ["linear", *part.dense_weight().shape[::-1], "bias" in part]
+        case nn.RMSNorm():
+            return ["rmsnorm", *part.weight.shape, part.eps]
+        case nn.LayerNorm():
+            return ["layernorm", *part.weight.shape, part.eps, "bias" in part]
+        case mx.array():
+            return ["array", *part.shape]
+        case _:
+            return []
+
+
 def _kinds(attention: Attention) -> dict[str, list[Any]]:
     """Every weight of a layer as its kind, its sizes, and whether it has a bias."""
-    kinds: dict[str, list[Any]] = {}
-    for name, part in attention.items():
-        if isinstance(part, nn.Embedding):
-            kinds[name] = ["embedding", *part.weight.shape]
-        elif isinstance(part, nn.Linear):
-            kinds[name] = ["linear", *part.weight.shape[::-1], "bias" in part]
-        elif isinstance(part, ShrunkLinear):
-            kinds[name] = ["linear", *part.dense_weight().shape[::-1], "bias" in part]
-        elif isinstance(part, nn.RMSNorm):
-            kinds[name] = ["rmsnorm", *part.weight.shape, part.eps]
-        elif isinstance(part, nn.LayerNorm):
-            kinds[name] = ["layernorm", *part.weight.shape, part.eps, "bias" in part]
-        elif isinstance(part, mx.array):
-            kinds[name] = ["array", *part.shape]
+    kinds = {name: kind for name, part in attention.items() if (kind := _kind(part))}
     if "out_scale" in kinds:  # a fixed matrix with a scale and a shift of each coordinate
         del kinds["out_scale"], kinds["out_shift"]
         kinds["out_proj"] = ["linear", attention.config.d_out, attention.config.d_out, True]
