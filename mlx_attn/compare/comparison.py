@@ -199,6 +199,8 @@ class _Summary:
         self, corpus: Corpus, tunings: Sequence[result.Tuning], versions: Mapping[str, Any]
     ) -> Comparison:
         plan, protocol = self.plan, self.plan.protocol
+        # Before the A/A test, which would name a control that diverged less clearly.
+        budgets = tuple(map(self._budget, protocol.budgets))
         outcomes = [self.store[trial] for trial in plan.all(self.seeds)]
         settings = protocol.settings(plan.control.arm)
         own = {key for arm in plan.arms for key in arm.arm.settings}
@@ -215,7 +217,7 @@ class _Summary:
             versions=dict(versions),
             noise=self._aa_test() if protocol.noise else None,
             tunings=tuple(tunings),
-            budgets=tuple(map(self._budget, protocol.budgets)),
+            budgets=budgets,
             seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
         )
 
