@@ -58,7 +58,7 @@ def test_a_variant_serves_for_everything_or_says_why_not(variant, corpus, tmp_pa
     strong = with_opinions(model)
     decodes_with_caches_as_it_reads(strong)
     converts_exactly_or_refuses(strong)
-    is_counted_probed_and_tracked_or_refused(strong)
+    is_counted_and_probed_and_tracked_or_refused(strong)
 
 
 def trains_and_resumes_with_the_same_bits(settings: Settings, corpus: Corpus, path: Path) -> GPT:
@@ -125,12 +125,12 @@ def converts_exactly_or_refuses(model: GPT) -> None:
         assert np.abs(exact - float64_logits(converted, TOKENS)).max() < 1e-4, name
 
 
-def is_counted_probed_and_tracked_or_refused(model: GPT) -> None:
+def is_counted_and_probed_and_tracked_or_refused(model: GPT) -> None:
     assert model_cost(model.config).parameters > 0
     tokens = np.array(TOKENS)
-    probed = done_or_refused(lambda: probe(model, tokens))
+    reasons = probe(model, tokens).reasons  # for each matrix that is left out
     tracked = done_or_refused(lambda: Tracker(model, tokens)(0))
-    assert (probed is None) == (tracked is None)
+    assert bool(reasons) == (tracked is None)
     if tracked is not None:
         layers_and_heads = (model.config.n_layers, model.config.n_heads)
         for numbers in [*tracked.scores.values(), *tracked.value_outputs.values()]:
