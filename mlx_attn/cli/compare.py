@@ -78,9 +78,15 @@ _OWN_OPTIONS: list[click.Option] = [
         "--budgets", default="steps,seconds,params", metavar="LIST", help="quantities held equal"
     ),
     _subject("--question", default="", metavar="TEXT", help="a sentence for the report's head"),
+    _subject(
+        "--reference",
+        default="auto",
+        metavar="ARM",
+        help="an arm without the part in question, which says what it is worth; none: no such arm",
+    ),
     _certainty("--seeds", type=int, help="seeds (default: 5)"),
     _certainty("--minutes", default=0.0, help="as many seeds as fit into this time"),
-    _certainty("--delta", default=0.02, metavar="NATS", help="smaller differences count as none"),
+    _certainty("--delta", default=0.01, metavar="NATS", help="smaller differences count as none"),
     _certainty("--confidence", default=0.95, help="of the intervals"),
     _certainty("--tune/--no-tune", default=True, help="search each arm's learning rate"),
     _certainty(
@@ -171,15 +177,18 @@ def _protocol(
     texts: Sequence[str], out: Path | None, options: dict[str, Any]
 ) -> "ComparisonConfig":
     """The comparison that the options describe; the remaining options are shared by all arms."""
-    from mlx_attn.compare.plan import ComparisonConfig, arms_from
+    from mlx_attn.compare.plan import ComparisonConfig, arm_from, arms_from, reference_arm
 
-    arms = arms_from(texts or _DEFAULT_ARMS)
+    arms, wanted = arms_from(texts or _DEFAULT_ARMS), options.pop("reference")
+    given = {"auto": reference_arm, "none": lambda arms: None}
+    reference = given[wanted](arms) if wanted in given else arm_from(wanted)
     budgets, scales, tune = (options.pop(key) for key in ("budgets", "scales", "tune"))
     minutes, seeds = (options.pop(key) for key in ("minutes", "seeds"))
     own = {key: options.pop(key) for key in _PLAIN}
     slug = re.sub(r"[^a-z0-9]+", "-", "-".join(arm.name for arm in arms).lower()).strip("-")[:60]
     return ComparisonConfig(
         arms=arms,
+        reference=reference,
         shared=_shared(options),
         seeds=(0 if minutes else _DEFAULT_SEEDS) if seeds is None else seeds,
         minutes=minutes,

@@ -13,16 +13,18 @@ from typing import Any, NamedTuple
 
 from mlx_attn.compare import checks, plan
 from mlx_attn.compare.comparison import ComparisonRun
+from mlx_attn.compare.decisions import Verdict, judge
 from mlx_attn.compare.result import BudgetResult, Comparison, TrialResult
 from mlx_attn.compare.runner import ComparisonEvent, Runner
-from mlx_attn.compare.statistics import Verdict, judge
 from mlx_attn.errors import find_row
 from mlx_attn.text.tasks import TASKS
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 """The answers on a claim, at the size of these trainings."""
 
-SETTINGS: dict[str, Any] = {**plan.DEFAULTS, "n_heads": 4}
+SETTINGS: dict[str, Any] = {
+    **{"preset": "nano", "n_heads": 4, "optimizer": "adamw", "lr": 0.02, "steps": 200}
+}
 """Shared by all comparisons on stories: two layers of width 64 with four heads."""
 
 TUNING_SEEDS, LR_SCALES = 1, (0.5, 1.0, 2.0)
@@ -196,11 +198,18 @@ def answer_of(claim: Claim, arms: Sequence[ArmFinding]) -> str:
     One arm that decidedly ends with another verdict refutes it.
     """
     words = {arm.arm: arm.verdict.word for arm in arms if arm.verdict}
-    found = [(words.get(arm, UNDECIDED), expected) for arm, expected in claim.expects.items()]
-    if all(word in expected for word, expected in found):
+    found = [(_meanings(words.get(arm, UNDECIDED)), {*e}) for arm, e in claim.expects.items()]
+    if all(meanings & expected for meanings, expected in found):
         return HOLDS
-    refuted = any(word not in expected for word, expected in found if word != UNDECIDED)
+    silent = {UNDECIDED}, {"insensitive"}
+    refuted = any(not meanings & expected for meanings, expected in found if meanings not in silent)
     return FAILS if refuted else UNDECIDED
+
+
+def _meanings(word: str) -> set[str]:
+    """A difference within the margin is one, and equivalent too."""
+    direction, _, within = word.partition(" ")
+    return {direction, "equivalent"} if within else {word}
 
 
 def _arms(claim: Claim, result: BudgetResult, confidence: float) -> tuple[ArmFinding, ...]:

@@ -7,13 +7,15 @@ Every arm is trained under every budget with every seed; `TrialPlan` lists these
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import sqrt
 from statistics import fmean, median, stdev
 from typing import Any
 
 from mlx_attn.compare import result, runner
+from mlx_attn.compare.decisions import Verdict, judge, tuning_error
 from mlx_attn.compare.plan import RESEED, ComparisonConfig, Trial, corpus_of, floor_of
 from mlx_attn.compare.result import AATest, Comparison, TrialResult
-from mlx_attn.compare.statistics import Verdict, judge, minimum_detectable_effect
+from mlx_attn.compare.statistics import minimum_detectable_effect
 from mlx_attn.compare.trial import Diverged, Store
 from mlx_attn.compare.tuning import TunedArm, Tuner, trial_for
 from mlx_attn.errors import ConfigError, RunError
@@ -44,7 +46,7 @@ class ComparisonRun:
         self.corpus = corpus_of(protocol.settings(protocol.arms[0]))
         self.protocol = replace(protocol, text=self.corpus.digest)
         self.vocab_size = self.corpus.tokenizer.vocab_size
-        for arm in protocol.arms:
+        for arm in protocol.all_arms:
             protocol.settings(arm).model_config(self.vocab_size)
 
     def __iter__(self) -> Iterator[runner.ComparisonEvent]:
@@ -58,7 +60,7 @@ class ComparisonRun:
         minutes = per_seed * len(seeds) / self.runner.size / 60
         yield runner.Planned(len(seeds), minutes, self._detectable(tuner, arms, len(seeds)))
         yield from self._train("verdict", plan.all(seeds))
-        yield _Summary(plan, self.store, seeds).comparison(self.corpus, tunings, self.versions)
+        yield _Summary(plan, self.store, seeds, tunings).comparison(self.corpus, self.versions)
 
     def _train(self, stage: str, trials: Iterable[Trial]) -> Events:
         """Train the trials that the store lacks."""
@@ -150,7 +152,7 @@ class TrialPlan:
 
     def changes(self, budget: str, arm: TunedArm) -> dict[str, Any]:
         """What an arm changes under a budget; ConfigError where the arm is impossible under it."""
-        if arm is self.control or budget == "steps":
+        if budget == "steps" or arm is self.control or arm.arm is self.protocol.reference:
             return {}
         both = self.control.arm, arm.arm
         control, own = (self.protocol.settings(one) for one in both)
@@ -194,10 +196,9 @@ class _Summary:
     plan: TrialPlan
     store: Store
     seeds: Sequence[int]
+    tunings: Sequence[result.Tuning]
 
-    def comparison(
-        self, corpus: Corpus, tunings: Sequence[result.Tuning], versions: Mapping[str, Any]
-    ) -> Comparison:
+    def comparison(self, corpus: Corpus, versions: Mapping[str, Any]) -> Comparison:
         plan, protocol = self.plan, self.plan.protocol
         # Before the A/A test, which would name a control that diverged less clearly.
         budgets = tuple(map(self._budget, protocol.budgets))
@@ -216,9 +217,10 @@ class _Summary:
             text={"name": corpus.name, "digest": corpus.digest, "floor": floor_of(corpus)},
             versions=dict(versions),
             noise=self._aa_test() if protocol.noise else None,
-            tunings=tuple(tunings),
+            tunings=tuple(self.tunings),
             budgets=budgets,
             seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
+            reference=protocol.reference.name if protocol.reference else "",
         )
 
     def _budget(self, budget: str) -> result.BudgetResult:
@@ -233,7 +235,7 @@ class _Summary:
             raise RunError(f"the control diverged, so there is nothing to compare with: {reason}")
         control, *others = arms
         differences = {arm.arm: _differences(arm.trainings, control.trainings) for arm in others}
-        verdicts = self._judged(differences)
+        verdicts = self._judged(differences, control.arm)
         return result.BudgetResult(
             budget=budget, arms=tuple(arms), refused=refused, verdicts=verdicts
         )
@@ -266,11 +268,29 @@ class _Summary:
         return AATest(
             repeat_difference=abs(repeated.val_loss - losses[0]),
             seed_spread=stdev(losses) if len(losses) > 1 else 0.0,
-            verdict=self._judged({name: _differences(again, once)})[name],
+            verdict=judge({name: _differences(again, once)}, *self._certainty)[name],
         )
 
-    def _judged(self, differences: Mapping[str, Sequence[float]]) -> dict[str, Verdict]:
-        return judge(differences, self.plan.protocol.delta, self.plan.protocol.confidence)
+    @property
+    def _certainty(self) -> tuple[float, float]:
+        return self.plan.protocol.delta, self.plan.protocol.confidence
+
+    def _judged(
+        self, differences: Mapping[str, Sequence[float]], control: str
+    ) -> dict[str, Verdict]:
+        """The verdicts beside what the part is worth; that of the reference arm stands last."""
+        squares: dict[str, float] = {}
+        for tuning in self.tunings:
+            squares[tuning.arm] = squares.get(tuning.arm, 0.0) + tuning_error(tuning.runs) ** 2
+        of_control = squares.get(control, 0.0)
+        errors = {arm: sqrt(squares.get(arm, 0.0) + of_control) for arm in differences}
+        reference, arms, worth = self.plan.protocol.reference, {**differences}, None
+        last: dict[str, Verdict] = {}
+        if reference and reference.name in arms:
+            alone = {reference.name: arms.pop(reference.name)}
+            last = judge(alone, *self._certainty, tuning=errors)
+            worth = last[reference.name].mean
+        return judge(arms, *self._certainty, worth=worth, tuning=errors) | last
 
     def _results(self, trials: Sequence[Trial]) -> tuple[TrialResult, ...]:
         outcomes = [(trial, self.store[trial]) for trial in trials]

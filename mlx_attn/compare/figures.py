@@ -25,7 +25,10 @@ _VERDICTS = {
     "better": ("#009e73", "<"),
     "equivalent": ("#0072b2", "D"),
     "worse": ("#d55e00", ">"),
+    "better within the margin": ("#009e73", "D"),
+    "worse within the margin": ("#d55e00", "D"),
     "undecided": ("#7f7f7f", "o"),
+    "insensitive": ("#7f7f7f", "x"),
 }
 _COSTS = {
     "params": "parameters",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlx_attn.compare import figures, show, statistics
+from mlx_attn.compare.decisions import WORDS
 from mlx_attn.compare.result import ArmResult, BudgetResult, Comparison, TrialResult, Tuning
 from mlx_attn.files import write_text
 from mlx_attn.ui.plots import figure_for_page, render, save_figure
@@ -27,10 +28,7 @@ if TYPE_CHECKING:
 _SOLVED = 0.99  # share of the scored tokens predicted right from which a task counts as solved
 _SAMPLE_CHARS = 700
 _COURSE_ROWS = 9  # of a table about the course of a training
-_WORDS = (
-    "Equivalent: the difference is shown to be smaller than what counts as one, zero or not. "
-    "Better and worse: it is shown not to be zero. Undecided: these seeds show neither."
-)
+_WORDS = "; ".join(f"{word}: {meaning}" for word, meaning in WORDS.items()).capitalize() + "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,8 @@ def _answers(comparison: Comparison) -> Section:
         tables = [Table(caption, headings, rows)]
     answers = [show.answer_of(comparison, arm) for arm in arms]
     plots = _forest(_first_judged(comparison), comparison)
-    return Section("Answer", answers, text=[_WORDS], plots=plots, tables=tables)
+    texts = [text for text in (show.worth_text(comparison), _WORDS) if text]
+    return Section("Answer", answers, text=texts, plots=plots, tables=tables)
 
 
 def _first_judged(comparison: Comparison) -> BudgetResult:
@@ -215,7 +214,8 @@ def _differences(budget: BudgetResult, comparison: Comparison) -> Table:
         "verdict": lambda arm: verdicts[arm].word,
         "Holm p": lambda arm: show.probability(verdicts[arm].p_holm),
         "equivalence p": lambda arm: show.probability(verdicts[arm].p_equivalence),
-        "bootstrap interval": lambda arm: show.between(verdicts[arm].bootstrap, decimals),
+        "tuning error": lambda arm: show.number(verdicts[arm].tuning_error or None, decimals + 1),
+        "share of worth": lambda arm: show.percent(verdicts[arm].share),
         "detectable": lambda arm: show.number(verdicts[arm].resolves, decimals),
         "seeds needed": lambda arm: show.seeds_needed(verdicts[arm]),
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mlx_attn.compare.statistics import Verdict
+from mlx_attn.compare.decisions import Verdict
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.runs import parsed_object, read_text
@@ -105,6 +105,7 @@ class Tuning:
 
     Attributes:
         losses: The mean loss by factor, in nats per token; None where a training diverged.
+        runs: The losses by factor, seed by seed, of factors with which no training diverged.
         interior: Whether factors on both sides of the best were tried.
         knob: What the factor multiplies: "lr", all learning rates, or "merged_lr", that of S alone.
     """
@@ -115,6 +116,7 @@ class Tuning:
     interior: bool
     seeds: tuple[int, ...]
     knob: str = "lr"
+    runs: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,7 @@ class Comparison:
 
     Attributes:
         command: The command that reproduces it.
+        reference: The arm that lacks the part in question; "" where there is none.
         settings: What all arms share, flat.
         delta: Differences smaller than this, in nats per token, count as none.
         text: Name, digest and floor (nats per token; None if unknown) of the validation text.
@@ -156,6 +159,7 @@ class Comparison:
     tunings: tuple[Tuning, ...]
     budgets: tuple[BudgetResult, ...]
     seconds: float
+    reference: str = ""
     format: int = field(default=FORMAT)
 
     def budget(self, name: str) -> BudgetResult:

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from mlx_attn.compare import claim, runner
 from mlx_attn.compare.comparison import ComparisonRun
+from mlx_attn.compare.decisions import Verdict
 from mlx_attn.compare.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
-from mlx_attn.compare.statistics import MOST_SEEDS, Verdict
+from mlx_attn.compare.statistics import MOST_SEEDS
 from mlx_attn.compare.trial import Diverged
 from mlx_attn.ui.terminal import duration, is_live, plural
 
@@ -24,7 +25,7 @@ MISSING = "-"
 """Stands for a number that there is not."""
 
 _BUDGETS = {"seconds": "equal training time", "params": "equal parameters"}
-_COLOURS = {"better": "green", "worse": "red", "equivalent": "cyan"}
+_COLOURS = {"better": "green", "worse": "red", "equivalent": "cyan", "insensitive": "yellow"}
 _ANSWER_COLOURS = {"holds": "green", "does not hold": "red", "undecided": "yellow"}
 
 
@@ -86,8 +87,25 @@ def seeds_needed(verdict: Verdict) -> str:
 
 
 def judged(comparison: Comparison) -> list[str]:
-    """Arms with a verdict under some budget, in order."""
-    return list(dict.fromkeys(arm for budget in comparison.budgets for arm in budget.verdicts))
+    """Arms with a verdict under some budget, in order, without the reference."""
+    arms = dict.fromkeys(arm for budget in comparison.budgets for arm in budget.verdicts)
+    return [arm for arm in arms if arm != comparison.reference]
+
+
+def worth(comparison: Comparison) -> Verdict | None:
+    """The reference arm's verdict: its mean is what the part is worth, in nats per token."""
+    found = (budget.verdicts.get(comparison.reference) for budget in comparison.budgets)
+    return next((verdict for verdict in found if verdict), None)
+
+
+def worth_text(comparison: Comparison) -> str:
+    """A sentence on what the part in question is worth; "" without a reference arm."""
+    if (verdict := worth(comparison)) is None:
+        return ""
+    part = "queries and keys" if comparison.reference == "scores-off" else "attention"
+    numbers = _numbers(verdict, comparison)
+    against = f"{comparison.reference} against {comparison.control}"
+    return f"Worth of {part} here, {against}: {numbers}."
 
 
 def answer_of(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
@@ -112,10 +130,18 @@ def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
     said, more = f"{arm} is {verdict.word} than {control}", ""
     if verdict.word == "equivalent":
         said, unit = f"{arm} is equivalent to {control} within {comparison.delta:g}{unit}", ""
+    if verdict.word.endswith("within the margin"):
+        direction = verdict.word.split()[0]
+        said = f"{arm} is {direction} than {control}, by less than {comparison.delta:g}{unit}"
+        unit = ""
+    if verdict.word == "insensitive":
+        said = f"{arm} against {control} is insensitive, the part being worth too little here"
     if verdict.word == "undecided":
         said = f"{arm} against {control} is undecided"
-    if verdict.interval and verdict.seeds_needed is not None:
-        more = f"; about {seeds_needed(verdict)} seeds would decide"
+    if verdict.share is not None:
+        more = f", {percent(verdict.share)} of what the part is worth"
+    if verdict.interval and verdict.seeds_needed is not None and verdict.word == "undecided":
+        more += f"; a new comparison with about {seeds_needed(verdict)} seeds would decide"
     return f"{said}: {_numbers(verdict, comparison, unit)}{more}."
 
 
@@ -162,7 +188,8 @@ def mean_of(arm: ArmResult, field: str) -> float | None:
 
 def summary_lines(comparison: Comparison) -> list[str]:
     """The answer for every arm, one line each."""
-    return [visible(" ".join(answer_of(comparison, arm)[1])) for arm in judged(comparison)]
+    answers = [" ".join(answer_of(comparison, arm)[1]) for arm in judged(comparison)]
+    return [visible(line) for line in (worth_text(comparison), *answers) if line]
 
 
 def verdict_tables(comparison: Comparison) -> Group:
@@ -183,6 +210,8 @@ def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
         cells: list[str | Text] = [MISSING] * 3
         if verdict := budget.verdicts.get(arm.arm):
             word = Text(verdict.word, _COLOURS.get(verdict.word, ""))
+            if arm.arm == comparison.reference:
+                word = Text("the reference", "dim")
             interval = between(verdict.interval, decimals)
             cells = [signed(verdict.mean, decimals), interval, word]
         loss = number(mean_of(arm, "val_loss"), max(4, decimals))

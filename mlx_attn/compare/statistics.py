@@ -1,21 +1,25 @@
-"""Verdicts on paired differences of loss, what a number of seeds can show, and solve rates.
+"""P-values that hold where some runs go wrong, what a number of seeds can show, and solve rates.
 
-A verdict follows from two tests of the differences between an arm and the control, seed by seed: a
-paired t test (is the mean 0?) and two one-sided tests (does it lie within the equivalence margin?),
-both adjusted after Holm for the number of arms.
+Student's t keeps its promise for normal differences; with five seeds of a skewed distribution it
+errs in 12 % of all cases instead of 5. Here a p-value is the largest over a family of distributions
+F, found by simulation, of t = mean / standard error:
+
+    p(t, n) = max_F P_F(|T_n| >= |t|)
+
+Differences that have two peaks, or a spike in one run of ten, are thereby held to what such runs do
+by chance. The price is width: with 5 seeds 4.7 standard errors instead of 2.8, with 8 seeds 3.5
+instead of 2.4.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
-from math import comb, isfinite, sqrt
-from statistics import mean, stdev
-from typing import Any, NamedTuple
+from math import comb, sqrt
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 
 from mlx_attn.errors import ConfigError, RunError
 
@@ -27,136 +31,95 @@ except ImportError as error:
 MOST_SEEDS = 1000
 """Where `required_seeds` stops looking."""
 
-_POWER, _RESAMPLES, _NODES = 0.8, 10_000, 500
+_POWER, _NODES = 0.8, 500
+_SAMPLES = 50_000  # of each distribution
+_SIMULATED_SEEDS = 12  # plans extrapolate from here
 _MOST_SPLITS = 20_000  # above this number of splits, `log_rank` draws as many at random
 _ROUNDING = 1e-9  # sums that differ by less are equal but for the order of their terms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """One arm's paired differences of loss, judged. Positive differences: the arm is worse.
-
-    Every number is finite. One seed has no spread: then the word is "undecided", what would be
-    infinite is None, the p-values are 1, and seeds_needed is 2, the fewest that can be judged.
-
-    Attributes:
-        word: "better", "worse", "equivalent" (within the margin) or "undecided".
-        differences: The arm's loss minus the control's, seed by seed, in nats per token.
-        interval: Student's t interval of the mean.
-        bootstrap: Bootstrap-t interval of the mean.
-        p_value: Two-sided t test of a mean of 0; `p_holm`: adjusted for the number of arms.
-        p_equivalence: Two one-sided tests that the mean lies within the margin, adjusted likewise.
-        resolves: The minimum detectable effect, in nats, with a power of 0.8.
-        seeds_needed: Seeds that would decide with a power of 0.8, were this the true mean and
-            spread; 1000 stands for 1000 or more; None where it is decided.
-    """
-
-    word: str
-    differences: tuple[float, ...]
-    mean: float
-    interval: tuple[float, float] | None
-    bootstrap: tuple[float, float] | None
-    p_value: float
-    p_holm: float
-    p_equivalence: float
-    resolves: float | None
-    seeds_needed: int | None
+def _normal(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    return random.standard_normal(shape)
 
 
-class Sample(NamedTuple):
-    """Size, mean and standard deviation (n - 1 degrees of freedom; 0 for one) of differences."""
-
-    n: int
-    mean: float
-    sd: float
-
-    @classmethod
-    def of(cls, differences: Sequence[float]) -> "Sample":
-        """Computed exactly, so that the order of the differences does not matter."""
-        sd = stdev(differences) if len(differences) > 1 else 0.0
-        return cls(len(differences), mean(differences), sd)
-
-    @property
-    def error(self) -> float:
-        """The standard error of the mean, sd / sqrt(n)."""
-        return self.sd / sqrt(self.n)
+def _heavy_tailed(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    return random.standard_t(3, shape)
 
 
-def judge(
-    differences: Mapping[str, Sequence[float]], margin: float, confidence: float = 0.95
-) -> dict[str, Verdict]:
-    """Judge every arm; with a probability of at most 1 - confidence is any of them misjudged.
-
-    Differences are an arm's loss minus the control's, seed by seed; those below the margin count as
-    none. Both are in nats per token.
-    """
-    paired = {arm: tuple(map(float, found)) for arm, found in differences.items()}
-    for arm, found in paired.items():
-        if not found or not all(map(isfinite, found)):
-            raise ConfigError(
-                f"the differences of {arm} must be one finite number or more: got {list(found)}; "
-                "leave out what diverged"
-            )
-    if not 0 <= margin < float("inf"):
-        raise ConfigError(f"delta is in nats per token and not negative: got {margin}")
-    if not 0.5 <= confidence < 1:
-        raise ConfigError(f"confidence is from 0.5 to below 1, such as 0.95: got {confidence}")
-    samples = {arm: Sample.of(found) for arm, found in paired.items()}
-    return {
-        arm: Verdict(
-            **decision,
-            **_of_spread(paired[arm], decision["word"], margin, confidence, len(samples)),
-            differences=paired[arm],
-            mean=samples[arm].mean,
-        )
-        for arm, decision in decide(samples, margin, confidence).items()
-    }
+def _skewed(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    return random.exponential(size=shape) - 1
 
 
-def decide(
-    samples: Mapping[str, Sample], margin: float, confidence: float
-) -> dict[str, dict[str, Any]]:
-    """Each arm's word and p-values; "equivalent" wins where a difference is also not zero."""
-    p_values = {arm: 2 * _upper_tail(found, abs(found.mean)) for arm, found in samples.items()}
-    # Of the two one-sided tests (Schuirmann, 1987) the nearer bound has the larger p-value.
-    nearer = {arm: _upper_tail(found, margin - abs(found.mean)) for arm, found in samples.items()}
-    different = holm(p_values)
-    equivalent = holm({arm: p if samples[arm].n > 1 else 1.0 for arm, p in nearer.items()})
-    decisions = {}
-    for arm, found in samples.items():
-        word = "undecided"
-        if equivalent[arm] <= 1 - confidence:
-            word = "equivalent"
-        elif different[arm] <= 1 - confidence:
-            word = "worse" if found.mean > 0 else "better"
-        adjusted = {"p_holm": different[arm], "p_equivalence": equivalent[arm]}
-        decisions[arm] = {"word": word, "p_value": p_values[arm], **adjusted}
-    return decisions
+def _spiked(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """One run in ten ends five standard deviations away."""
+    return random.standard_normal(shape) + 5 * (random.random(shape) < 0.1) - 0.5
 
 
-def _of_spread(
-    differences: Sequence[float], word: str, margin: float, confidence: float, arms: int
-) -> dict[str, Any]:
-    """The figures of a verdict that need the spread of two seeds."""
-    found = Sample.of(differences)
-    if found.n < 2:
-        return {"interval": None, "bootstrap": None, "resolves": None, "seeds_needed": 2}
-    spread = found.sd, found.mean, margin, confidence, arms
-    return {
-        "interval": student_interval(found, confidence),
-        "bootstrap": bootstrap_interval(differences, confidence),
-        "resolves": minimum_detectable_effect(found.sd, found.n, confidence, arms),
-        "seeds_needed": required_seeds(*spread) if word == "undecided" else None,
-    }
+def _two_peaked(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Solved or not, as often one as the other."""
+    return random.choice((-1.0, 1.0), shape) + 0.5 * random.standard_normal(shape)
 
 
-def _upper_tail(found: Sample, distance: float) -> float:
-    """P(T >= distance / error), n - 1 degrees of freedom; without spread there is no doubt."""
-    if found.n < 2:
-        return 0.5
-    if found.error == 0:
-        return 0.5 - 0.5 * float(np.sign(distance))
-    return float(special.stdtr(found.n - 1, -distance / found.error))
+FAMILIES: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
+    "normal": _normal,
+    "t with 3 degrees of freedom": _heavy_tailed,
+    "skewed": _skewed,
+    "spiked": _spiked,
+    "two peaks": _two_peaked,
+}
+"""Distributions of mean 0 that differences between runs may have, each also mirrored."""
+
+
+@lru_cache(maxsize=64)
+def _null_statistics(n: int) -> tuple[Float64[np.ndarray, "samples"], ...]:
+    """Sorted t of n differences of mean 0, for each family; the same in every process."""
+    found = []
+    for place, draw in enumerate(FAMILIES.values()):
+        x = draw(np.random.default_rng([n, place]), (_SAMPLES, n))
+        found.append(np.sort(x.mean(1) / x.std(1, ddof=1) * sqrt(n)))
+    return tuple(found)
+
+
+def two_sided(t: float | np.ndarray, n: int) -> Float64[np.ndarray, "..."]:
+    """P(|T_n| >= |t|) in the worst family; 1 for a single difference, which has no spread."""
+    reach = np.abs(np.asarray(t, float))
+    if n < 2:
+        return np.ones_like(reach)
+    beyond = [
+        np.searchsorted(null, -reach, "right") + _SAMPLES - np.searchsorted(null, reach)
+        for null in _null_statistics(n)
+    ]
+    return np.asarray((np.max(beyond, axis=0) + 1) / (_SAMPLES + 1))
+
+
+def one_sided(t: float | np.ndarray, n: int) -> Float64[np.ndarray, "..."]:
+    """P(T_n >= t) in the worst family or its mirror image; 1 for a single difference."""
+    reach = np.asarray(t, float)
+    if n < 2:
+        return np.ones_like(reach)
+    beyond = [
+        np.maximum(np.searchsorted(null, -reach, "right"), _SAMPLES - np.searchsorted(null, reach))
+        for null in _null_statistics(n)
+    ]
+    return np.asarray((np.max(beyond, axis=0) + 1) / (_SAMPLES + 1))
+
+
+@lru_cache(maxsize=1024)
+def critical(level: float, n: int, sides: int = 2) -> float:
+    """The t that is exceeded with a probability of at most `level` in every family."""
+    nulls = _null_statistics(n)
+    if sides == 2:
+        return float(max(np.quantile(np.abs(null), 1 - level) for null in nulls))
+    return float(max(np.quantile(one, 1 - level) for null in nulls for one in (null, -null)))
+
+
+def _planned_critical(level: float, n: int, sides: int = 2) -> float:
+    """About `critical`, for plans: what it exceeds Student's t by shrinks as 1 / sqrt(n)."""
+    most = _SIMULATED_SEEDS
+    if n <= most:
+        return critical(level, n, sides)
+    student, known = special.stdtrit([n - 1, most - 1], 1 - level / sides)
+    return float(student * (1 + (critical(level, most, sides) / known - 1) * sqrt(most / n)))
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -167,43 +130,8 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p_values}
 
 
-def student_interval(found: Sample, confidence: float) -> tuple[float, float]:
-    """Student's t interval of the mean; needs two seeds."""
-    reach = float(special.stdtrit(found.n - 1, (1 + confidence) / 2)) * found.error
-    return found.mean - reach, found.mean + reach
-
-
-def bootstrap_interval(differences: Sequence[float], confidence: float) -> tuple[float, float]:
-    """Smoothed bootstrap-t interval of the mean; the same numbers give the same interval.
-
-    A resample draws x* = x_i + z sd / sqrt(n) with z standard normal, whose variance is that of the
-    sample, and has t* = (mean* - mean) / sd*. The interval is mean - sd t*, between the outer
-    quantiles of t*. It is wider than Student's where the sample is skewed, and lopsided.
-    """
-    found = Sample.of(differences)
-    if found.sd == 0:
-        return found.mean, found.mean
-    chosen, noise = _resamples(found.n)
-    drawn = (np.sort(differences)[chosen] - found.mean) / found.sd + noise
-    t = drawn.mean(1) / drawn.std(1, ddof=1)
-    low, high = np.quantile(t, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return found.mean - found.sd * float(high), found.mean - found.sd * float(low)
-
-
-@lru_cache(maxsize=16)
-def _resamples(n: int) -> tuple[Int64[np.ndarray, "R n"], Float64[np.ndarray, "R n"]]:
-    """Ranks drawn from n sorted values, and the noise that smooths them.
-
-    Each resample has its mirror image, so that swapping the arms mirrors the interval.
-    """
-    random = np.random.default_rng(n)
-    chosen = random.integers(0, n, (_RESAMPLES // 2, n))
-    noise = random.standard_normal((_RESAMPLES // 2, n)) / sqrt(n)
-    return np.concatenate([chosen, n - 1 - chosen]), np.concatenate([noise, -noise])
-
-
 def minimum_detectable_effect(sd: float, n: int, confidence: float = 0.95, arms: int = 1) -> float:
-    """The smallest true difference that a paired two-sided t test of n seeds finds, in sd's unit.
+    """The smallest true difference that n seeds of normal differences find, in sd's unit.
 
     With a power of 0.8; for several arms judged together, at Holm's strictest level,
     (1 - confidence) / arms.
@@ -233,15 +161,15 @@ def required_seeds(
 
 
 def power_of_difference(effect: float, n: int, level: float) -> float:
-    """The power of a two-sided t test, for an effect in standard deviations."""
-    critical = special.stdtrit(n - 1, 1 - level / 2) * _observed_sds(n)
+    """The power to find an effect, in standard deviations, of normal differences."""
+    threshold = _planned_critical(level, n) * _observed_sds(n)
     shift = effect * sqrt(n)
-    return float(np.mean(special.ndtr(shift - critical) + special.ndtr(-shift - critical)))
+    return float(np.mean(special.ndtr(shift - threshold) + special.ndtr(-shift - threshold)))
 
 
 def power_of_equivalence(effect: float, margin: float, n: int, level: float) -> float:
     """The power of two one-sided tests that the effect is within the margin, likewise."""
-    reach = margin * sqrt(n) - special.stdtrit(n - 1, 1 - level) * _observed_sds(n)
+    reach = margin * sqrt(n) - _planned_critical(level, n, sides=1) * _observed_sds(n)
     shift = effect * sqrt(n)
     inside = special.ndtr(reach - shift) - special.ndtr(-reach - shift)
     return float(np.mean(np.maximum(inside, 0)))
@@ -249,8 +177,8 @@ def power_of_equivalence(effect: float, margin: float, n: int, level: float) -> 
 
 @lru_cache(maxsize=256)
 def _detectable(n: int, level: float) -> float:
-    """The effect, in standard deviations, that a t test has a power of 0.8 for."""
-    largest = (special.stdtrit(n - 1, 1 - level / 2) * _observed_sds(n)[-1] + 10) / sqrt(n)
+    """The effect, in standard deviations, that is found with a power of 0.8."""
+    largest = (_planned_critical(level, n) * _observed_sds(n)[-1] + 10) / sqrt(n)
     found = optimize.root_scalar(
         lambda effect: power_of_difference(effect, n, level) - _POWER, bracket=(0, largest)
     )

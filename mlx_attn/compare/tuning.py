@@ -38,7 +38,7 @@ class _LRSearch:
 
     Attributes:
         knob: "lr" for all learning rates, "merged_lr" for that of S alone, times lr / n_heads.
-        losses: Mean losses of the factors; infinite where a training diverged.
+        runs: Losses of the factors, seed by seed; infinite where a training diverged.
         extensions: Factors that may still be added beyond the ends.
     """
 
@@ -46,7 +46,7 @@ class _LRSearch:
     knob: str
     scales: tuple[float, ...]
     n_heads: int = 1
-    losses: dict[float, float] = field(default_factory=dict)
+    runs: dict[float, tuple[float, ...]] = field(default_factory=dict)
     extensions: int = EXTENSIONS
 
     def tuned(self, scale: float) -> TunedArm:
@@ -56,6 +56,11 @@ class _LRSearch:
         return replace(
             self.start, changes={**self.start.changes, "merged_lr": scale / self.n_heads}
         )
+
+    @property
+    def losses(self) -> dict[float, float]:
+        """Mean losses of the factors."""
+        return {scale: fmean(runs) for scale, runs in sorted(self.runs.items())}
 
     @property
     def best(self) -> float:
@@ -76,10 +81,11 @@ class _LRSearch:
         return True
 
     def result(self, seeds: Sequence[int]) -> Tuning:
-        losses = {s: loss if isfinite(loss) else None for s, loss in sorted(self.losses.items())}
+        finite = {s: isfinite(loss) for s, loss in self.losses.items()}
         return Tuning(
             arm=self.start.arm.name,
-            losses=losses,
+            losses={s: self.losses[s] if finite[s] else None for s in finite},
+            runs={s: self.runs[s] for s in finite if finite[s]},
             best=self.best,
             interior=self.interior,
             seeds=tuple(seeds),
@@ -98,8 +104,8 @@ class Tuner:
         """Search, all arms side by side; returns what was found for each arm, and how."""
         scales = self.protocol.scales
         if not self.protocol.tunes:
-            return [TunedArm(arm, lr_scale=scales[0]) for arm in self.protocol.arms], []
-        first = [_LRSearch(TunedArm(arm), "lr", scales) for arm in self.protocol.arms]
+            return [TunedArm(arm, lr_scale=scales[0]) for arm in self.protocol.all_arms], []
+        first = [_LRSearch(TunedArm(arm), "lr", scales) for arm in self.protocol.all_arms]
         tunings = yield from self._search(first)
         found = {search.start.arm.name: search.tuned(search.best) for search in first}
         second = [search for arm in found.values() if (search := self._search_of_s(arm))]
@@ -110,7 +116,9 @@ class Tuner:
     def first_trials(self, tunings: Iterable[Tuning]) -> list[Trial]:
         """The trials of every arm's first search."""
         losses = {tuning.arm: tuning.losses for tuning in tunings if tuning.knob == "lr"}
-        found = [(arm, scale) for arm in self.protocol.arms for scale in losses.get(arm.name, ())]
+        found = [
+            (arm, scale) for arm in self.protocol.all_arms for scale in losses.get(arm.name, ())
+        ]
         return [t for arm, scale in found for t in self._trials(TunedArm(arm, lr_scale=scale))]
 
     def spread(self, arms: Sequence[TunedArm]) -> float | None:
@@ -136,8 +144,8 @@ class Tuner:
                 for trial in self._trials(s.tuned(scale))
             )
             for search in unsettled:
-                search.losses = {
-                    scale: fmean(map(self._loss, self._trials(search.tuned(scale))))
+                search.runs = {
+                    scale: tuple(map(self._loss, self._trials(search.tuned(scale))))
                     for scale in search.scales
                 }
             unsettled = [search for search in unsettled if search.extend()]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mlx_attn.compare.comparison import ComparisonRun
+from mlx_attn.compare.decisions import Verdict
 from mlx_attn.compare.plan import ComparisonConfig, Trial, arms_from
 from mlx_attn.compare.result import Comparison, Point, TrialResult
 from mlx_attn.compare.runner import ComparisonEvent, Result, Runner
-from mlx_attn.compare.statistics import Verdict
 from mlx_attn.compare.trial import Diverged, Outcome, Store
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
@@ -56,7 +56,6 @@ def undecided(mean: float = 0.0, word: str = "undecided") -> Verdict:
         differences=(mean,),
         mean=mean,
         interval=None,
-        bootstrap=None,
         p_value=1.0,
         p_holm=1.0,
         p_equivalence=1.0,
@@ -160,6 +159,7 @@ def shared(story: Path) -> dict[str, Any]:
         "batch_size": 4,
         "steps": 8,
         "warmup": 2,
+        "optimizer": "adamw",
         "lr": 0.01,
     }
 

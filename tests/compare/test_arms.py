@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_attn.compare.plan import arm_from, arms_from, make_trial
+from mlx_attn.compare.plan import arm_from, arms_from, make_trial, reference_arm
 from mlx_attn.errors import ConfigError
 from mlx_attn.training.config import resolve
 
@@ -71,3 +71,31 @@ def digest(**settings) -> str:
 def test_other_settings_are_another_trial():
     assert digest(position="alibi", alibi_slopes="heads") != digest(position="alibi")
     assert digest(window=8) != digest()
+
+
+@pytest.mark.parametrize(
+    ("texts", "name"),
+    [
+        (["standard", "merged", "no-query"], "scores-off"),
+        (["standard", "shared-self-mask"], "scores-off"),
+        (["standard", "no-out-proj"], "attention-off"),
+        (["standard", "merged", "one head: n_heads=1"], "attention-off"),
+    ],
+)
+def test_the_reference_takes_away_the_part_that_the_arms_change(texts, name):
+    reference = reference_arm(arms_from(texts))
+    assert reference is not None
+    assert (reference.name, reference.settings["variant"]) == (name, name)
+
+
+@pytest.mark.parametrize(
+    "texts", [["standard", "decay: weight_decay=0.1"], ["standard", "scores-off"]]
+)
+def test_no_reference_where_no_map_differs_or_an_arm_is_one(texts):
+    assert reference_arm(arms_from(texts)) is None
+
+
+def test_the_reference_keeps_what_else_the_control_has():
+    reference = reference_arm(arms_from(["one head: n_heads=1", "no-query, n_heads=1"]))
+    assert reference is not None
+    assert reference.settings["n_heads"] == 1

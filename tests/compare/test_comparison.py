@@ -3,6 +3,7 @@
 import pytest
 
 from mlx_attn.compare.comparison import ComparisonRun
+from mlx_attn.compare.plan import arm_from
 from mlx_attn.compare.result import read_comparison, save_comparison
 from mlx_attn.compare.runner import Planned
 from mlx_attn.errors import ConfigError, RunError
@@ -190,3 +191,36 @@ def test_a_comparison_is_bounded_by_steps_alone(protocol, runner, shared):
     shared["epochs"] = 1.0
     with pytest.raises(ConfigError, match="counts steps"):
         ComparisonRun(protocol(), runner, {})
+
+
+REFERENCE = arm_from("scores-off")
+
+
+def test_a_difference_is_a_share_of_what_the_part_is_worth(protocol, runner, conclusion):
+    runner.effects = {"no-query": 0.03, "scores-off": 0.3}
+    found = conclusion(protocol(reference=REFERENCE, budgets=("steps",)), runner)
+    (budget,) = found.budgets
+    assert found.reference == "scores-off"
+    assert budget.verdicts["scores-off"].mean == pytest.approx(0.3)
+    assert budget.verdicts["no-query"].share == pytest.approx(0.1)
+
+
+def test_a_part_worth_less_than_four_margins_makes_a_comparison_insensitive(
+    protocol, runner, conclusion
+):
+    runner.effects = {"no-query": 0.03, "scores-off": 0.035}
+    (budget,) = conclusion(protocol(reference=REFERENCE, budgets=("steps",)), runner).budgets
+    assert budget.verdicts["no-query"].word == "insensitive"
+    assert budget.verdicts["scores-off"].word == "worse"
+
+
+def test_the_reference_is_trained_with_equal_steps_alone(protocol, runner, conclusion):
+    conclusion(protocol(reference=REFERENCE, seeds=2), runner)
+    verdict = [t for t in runner.done if t.arm == "scores-off" and t.seed < 2]
+    assert len(verdict) == 2
+
+
+def test_noisy_tuning_widens_the_intervals(protocol, runner, conclusion):
+    runner.noise = 0.05
+    (budget,) = conclusion(protocol(budgets=("steps",)), runner).budgets
+    assert budget.verdicts["no-query"].tuning_error > 0

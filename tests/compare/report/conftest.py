@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlx_attn.compare.decisions import Verdict
 from mlx_attn.compare.result import (
     AATest,
     ArmResult,
@@ -18,7 +19,6 @@ from mlx_attn.compare.result import (
     TrialResult,
     Tuning,
 )
-from mlx_attn.compare.statistics import Verdict
 
 DELTA = 0.02
 EFFECTS = {
@@ -88,7 +88,6 @@ def verdict(differences: Sequence[float], delta: float = DELTA) -> Verdict:
         differences=tuple(differences),
         mean=mean,
         interval=(low, high) if n > 1 else None,
-        bootstrap=(mean - 2 * error, mean + 2 * error) if n > 1 else None,
         p_value=p,
         p_holm=min(1.0, 3 * p),
         p_equivalence=min(1.0, 2 * p),

@@ -29,7 +29,7 @@ def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
 def test_an_undecided_arm_is_told_how_many_seeds_would_decide(comparison):
     lines = summary_lines(comparison(budgets=["seconds"]))
     assert lines[2].startswith("no-value against standard is undecided: ")
-    assert lines[2].endswith(", 5 seeds; about 23 seeds would decide.")
+    assert lines[2].endswith(", 5 seeds; a new comparison with about 23 seeds would decide.")
 
 
 def test_other_budgets_follow_in_short(comparison):

@@ -1,0 +1,217 @@
+"""Verdicts on paired differences: the words, and what they follow from.
+
+A difference is judged beside what the part is worth, the loss of a reference arm that takes it away
+(assay sensitivity, ICH E10, section 1.5): where that is less than `SENSITIVITY` margins, no test
+can say that a form without the part does as well, and the word is "insensitive".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, sqrt
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from mlx_attn.compare.statistics import (
+    critical,
+    holm,
+    minimum_detectable_effect,
+    one_sided,
+    required_seeds,
+    two_sided,
+)
+from mlx_attn.errors import ConfigError
+
+SENSITIVITY = 4.0
+"""Margins that a part must be worth before a verdict on it means anything."""
+
+WORDS = {
+    "equivalent": "the difference is shown to be smaller than the margin",
+    "better": "the loss is lower, whatever the margin",
+    "better within the margin": "the loss is lower, by less than the margin",
+    "worse within the margin": "the loss is higher, by less than the margin",
+    "worse": "the loss is higher, whatever the margin",
+    "undecided": "these seeds show neither",
+    "insensitive": "the part itself is worth too little here for any verdict on it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One arm's paired differences of loss, judged. Positive differences: the arm is worse.
+
+    Every number is finite. One seed has no spread: then the word is "undecided", what would be
+    infinite is None, the p-values are 1, and seeds_needed is 2, the fewest that can be judged.
+
+    Attributes:
+        word: One of `WORDS`.
+        differences: The arm's loss minus the control's, seed by seed, in nats per token.
+        interval: Of the mean; see `statistics.critical`.
+        p_value: That the mean is 0; `p_holm`: adjusted for the number of arms.
+        p_equivalence: Two one-sided tests that the mean lies within the margin, adjusted likewise.
+        resolves: The minimum detectable effect, in nats, with a power of 0.8.
+        seeds_needed: Seeds that would decide with a power of 0.8, were this the true mean and
+            spread; 1000 stands for 1000 or more; None where it is decided.
+        tuning_error: Standard error that the choice of learning rates adds.
+        share: The mean as a share of what the part is worth; None without a reference arm.
+    """
+
+    word: str
+    differences: tuple[float, ...]
+    mean: float
+    interval: tuple[float, float] | None
+    p_value: float
+    p_holm: float
+    p_equivalence: float
+    resolves: float | None
+    seeds_needed: int | None
+    tuning_error: float = 0.0
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Differences seed by seed, summed up: their number, mean and standard deviation.
+
+    `tuning` is the standard error that tuning adds, the same for every seed.
+    """
+
+    n: int
+    mean: float
+    sd: float
+    tuning: float = 0.0
+
+    @classmethod
+    def of(cls, differences: Sequence[float], tuning: float = 0.0) -> "Sample":
+        """Computed exactly, so that the order of the differences does not matter."""
+        sd = stdev(differences) if len(differences) > 1 else 0.0
+        return cls(len(differences), mean(differences), sd, tuning)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean, sqrt(sd^2 / n + tuning^2)."""
+        return sqrt(self.sd**2 / self.n + self.tuning**2)
+
+    def t(self, distance: float) -> float:
+        """A distance in standard errors; without spread there is no doubt."""
+        if self.error == 0:
+            return float(np.sign(distance)) * inf if distance else 0.0
+        return distance / self.error
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """The interval that excludes 0 exactly where `two_sided` finds a difference."""
+        reach = critical(1 - confidence, self.n) * self.error
+        return self.mean - reach, self.mean + reach
+
+
+def judge(
+    differences: Mapping[str, Sequence[float]],
+    margin: float,
+    confidence: float = 0.95,
+    *,
+    worth: float | None = None,
+    tuning: Mapping[str, float] | None = None,
+    looks: int = 1,
+) -> dict[str, Verdict]:
+    """Judge every arm; with a probability of at most 1 - confidence is any of them misjudged.
+
+    Args:
+        differences: An arm's loss minus the control's, seed by seed, in nats per token.
+        margin: Differences below it count as none.
+        confidence: Of all words together.
+        worth: Loss of the reference arm minus the control's; None where there is none.
+        tuning: Standard error that tuning adds, by arm.
+        looks: How often the differences are looked at before a word stands; each look spends its
+            share of 1 - confidence (Bonferroni's spending function).
+
+    Raises:
+        ConfigError: A difference is not finite, or the margin or the confidence is impossible.
+    """
+    paired = {arm: tuple(map(float, found)) for arm, found in differences.items()}
+    _check(paired, margin, confidence)
+    samples = {a: Sample.of(found, (tuning or {}).get(a, 0.0)) for a, found in paired.items()}
+    p_values = {arm: float(two_sided(s.t(s.mean), s.n)) for arm, s in samples.items()}
+    # Of the two one-sided tests (Schuirmann, 1987) the nearer bound has the larger p-value.
+    nearer = {a: float(one_sided(s.t(margin - abs(s.mean)), s.n)) for a, s in samples.items()}
+    different, equivalent, level = holm(p_values), holm(nearer), (1 - confidence) / looks
+    sensitive = worth is None or worth >= SENSITIVITY * margin
+    verdicts: dict[str, Verdict] = {}
+    for arm, sample in samples.items():
+        word = _word(sample.mean, different[arm] <= level, equivalent[arm] <= level)
+        verdicts[arm] = Verdict(
+            word=word if sensitive else "insensitive",
+            differences=paired[arm],
+            mean=sample.mean,
+            p_value=p_values[arm],
+            p_holm=different[arm],
+            p_equivalence=equivalent[arm],
+            tuning_error=sample.tuning,
+            share=sample.mean / worth if worth and sensitive else None,
+            **_of_spread(sample, word, margin, 1 - level, len(samples)),
+        )
+    return verdicts
+
+
+def _check(paired: Mapping[str, Sequence[float]], margin: float, confidence: float) -> None:
+    for arm, found in paired.items():
+        if not found or not all(map(isfinite, found)):
+            raise ConfigError(
+                f"the differences of {arm} must be one finite number or more: got {list(found)}; "
+                "leave out what diverged"
+            )
+    if not 0 <= margin < inf:
+        raise ConfigError(f"delta is in nats per token and not negative: got {margin}")
+    if not 0.5 <= confidence < 1:
+        raise ConfigError(f"confidence is from 0.5 to below 1, such as 0.95: got {confidence}")
+
+
+def _word(difference: float, different: bool, equivalent: bool) -> str:
+    if not different:
+        return "equivalent" if equivalent else "undecided"
+    direction = "worse" if difference > 0 else "better"
+    return f"{direction} within the margin" if equivalent else direction
+
+
+def _of_spread(
+    sample: Sample, word: str, margin: float, confidence: float, arms: int
+) -> dict[str, Any]:
+    """The figures of a verdict that need the spread of two seeds."""
+    if sample.n < 2:
+        return {"interval": None, "resolves": None, "seeds_needed": 2}
+    spread = sample.error * sqrt(sample.n)  # with tuning's share
+    needed = required_seeds(spread, sample.mean, margin, confidence, arms)
+    return {
+        "interval": sample.interval(confidence),
+        "resolves": minimum_detectable_effect(spread, sample.n, confidence, arms),
+        "seeds_needed": max(needed, sample.n + 1) if word == "undecided" else None,
+    }
+
+
+def tuning_error(losses: Mapping[float, Sequence[float]], resamples: int = 500) -> float:
+    """Standard error that choosing a learning rate adds to an arm's loss, in the losses' unit.
+
+    Tuning studies are resampled: the mean loss of every factor is drawn again with its standard
+    error, the factor that is then best is chosen, and costs what a parabola through the three
+    factors around the best one (in log2) says. The result is the root mean square of these costs.
+
+    Args:
+        losses: By factor of the learning rates, a loss for each tuning seed.
+        resamples: Tuning studies to draw.
+    """
+    factors = sorted(f for f, found in losses.items() if all(map(isfinite, found)))
+    if len(factors) < 3 or min(len(losses[f]) for f in factors) < 2:
+        return 0.0
+    octaves = np.log2(factors)
+    means = np.array([mean(losses[f]) for f in factors])
+    # Seeds shift all factors alike, which moves no choice: what is left is noise of the choice.
+    runs = np.array([losses[f] for f in factors])
+    centred = runs - runs.mean(axis=0, keepdims=True) - means[:, None] + means.mean()
+    freedom = (len(factors) - 1) * (runs.shape[1] - 1)
+    error = sqrt(float((centred**2).sum()) / freedom / runs.shape[1])
+    best = int(np.clip(means.argmin(), 1, len(factors) - 2))
+    around = slice(best - 1, best + 2)
+    curvature = max(float(np.polyfit(octaves[around], means[around], 2)[0]), 0.0)
+    drawn = means + error * np.random.default_rng(0).standard_normal((resamples, len(factors)))
+    chosen = octaves[drawn.argmin(axis=1)]
+    return float(np.sqrt(np.mean((curvature * (chosen - octaves[means.argmin()]) ** 2) ** 2)))
