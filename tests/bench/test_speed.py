@@ -54,7 +54,9 @@ def test_ratios_are_formed_within_a_round():
 def measured() -> list[speed.Measurement]:
     """Two variants, all kinds of work, the fewest rounds."""
     setups, _ = speed.variant_setups(SIZES, RECIPE, ["standard", "merged"])
-    return list(speed.bench(setups, list(speed.WORKLOADS), seconds=0.0))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(speed, "SHORTEST", 0.0)
+        return list(speed.bench(setups, list(speed.WORKLOADS), seconds=0.0))
 
 
 def test_every_kind_of_work_of_every_variant_is_measured(measured):
@@ -111,8 +113,8 @@ def test_a_step_s_memory_grows_by_as_much_with_every_doubling(axis):
     assert at[32] - at[16] == pytest.approx(2 * (at[16] - at[8]), rel=0.25)
 
 
-@pytest.mark.parametrize("name", ["tiny", "macbook"])
-def test_validation_needs_less_memory_than_a_step(name):
+def test_validation_needs_less_memory_than_a_step():
+    name = "tiny"
     settings = resolve({"preset": name})
     config = settings.model_config(find_preset(name).vocab_size)
     step = speed.prepare("train", config, settings.training)[1]

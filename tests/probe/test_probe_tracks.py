@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -38,8 +37,7 @@ def make(tmp_path) -> Callable[..., Run]:
         config = GPTConfig(**(SIZES | {"n_layers": 1, "start": "book"} | choices))
         made = create_run(tmp_path / name, {"model": config.as_dict(), "training": {}, "text": {}})
         for step, seed in (kept or {}).items():
-            mx.random.seed(seed)
-            save_snapshot(made, GPT(config), step)
+            save_snapshot(made, GPT(config, seed=seed), step)
         return made
 
     return run
