@@ -40,5 +40,7 @@ def output(a, heads, x):
 
 
 formula = "norm((softmax_2i - lambda softmax_2i+1) v_i) out_proj"
-maps = {"mixing": "difference", "output": "normed", "formula": formula}
-register(Variant(name="diff", summary="a difference of softmaxes", **maps))
+summary = "a difference of softmaxes"
+register(
+    Variant(name="diff", mixing="difference", output="normed", formula=formula, summary=summary)
+)

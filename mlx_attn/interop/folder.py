@@ -74,7 +74,9 @@ def gpt2_settings(folder: Path) -> GPTConfig:
         if (value := given.get(key, default)) not in known:
             words = " or ".join(map(repr, known))
             raise RunError(f"{path}: {key}={value!r} is not computed here, only {words}")
-    sizes = {ours: given.get(theirs) or size for theirs, (ours, size) in _GPT2_SIZES.items()}
+    sizes: dict[str, Any] = {
+        ours: given.get(theirs) or size for theirs, (ours, size) in _GPT2_SIZES.items()
+    }
     return GPTConfig(**sizes, tied_head=given.get("tie_word_embeddings", True), qkv_bias=True)
 
 

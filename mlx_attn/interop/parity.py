@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -81,7 +82,8 @@ def _own(model: GPT, tokens: _Tokens, prompt: list[int], count: int) -> tuple[_L
     caches, greedy = model.new_caches(), [*prompt]
     following = model(mx.array(prompt)[None], caches)
     for _ in range(count):
-        greedy.append(int(following[0, -1].argmax().item()))
+        likeliest: Any = following[0, -1].argmax().item()
+        greedy.append(likeliest)
         if len(greedy) < len(prompt) + count:
             following = model(mx.array([greedy[-1:]]), caches)
     return logits, greedy[len(prompt) :]

@@ -22,7 +22,7 @@ class Module(nn.Module):
 
     def __call__(self, *arguments):
         """The layer's output."""
-        return self.forward(*arguments)
+        return self.forward(*arguments)  # pyright: ignore[reportOptionalCall]
 
 
 def parameter(*shape):

@@ -309,7 +309,7 @@ def test_a_temperature_sharpens_any_score(score):
     plain = layer("standard", **settings, scale=2 * sharper.config.scale)
     weights = named_arrays(sharper.parameters())
     plain.load_weights([(name, weights[name]) for name in named_arrays(plain.parameters())])
-    sharper.log_temperature = mx.full(sharper.log_temperature.shape, np.log(2))
+    sharper.log_temperature = mx.full(sharper["log_temperature"].shape, np.log(2))
     assert mx.allclose(run(sharper), run(plain), atol=1e-5)
 
 

@@ -23,7 +23,8 @@ def layer() -> Iterator[Callable[..., Attention]]:
 
     def make(map_name: str, apply: Callable[..., Any], **facts: Any) -> Attention:
         choice(map_name, "own", "a formula", **facts)(apply)
-        return Attention(AttentionConfig(**SIZES, **{map_name: "own"}))
+        settings: dict[str, Any] = {**SIZES, map_name: "own"}
+        return Attention(AttentionConfig(**settings))
 
     yield make
     for table in CHOICES.values():
@@ -89,5 +90,6 @@ def test_what_is_right_is_taken(layer, context_length, monkeypatch):
 
 
 def test_an_error_within_a_choice_stays_what_it_is(layer):
+    nothing: Any = None
     with pytest.raises(TypeError, match="unsupported operand"):
-        layer("logits", lambda a, s: s + (None + 1))
+        layer("logits", lambda a, s: s + (nothing + 1))

@@ -47,7 +47,7 @@ def test_a_ring_holds_the_last_tokens_each_in_its_slot(window, sizes):
     cache, end = AttentionCache(window), 0
     for size in sizes:
         cache.extend((numbered(end, end := end + size),), in_order=False)
-    held = cache.state[0].flatten().tolist()
+    held: Any = cache.state[0].flatten().tolist()
     assert len(held) <= window
     assert all(held[t % window] == t for t in range(max(0, end - window), end))
 

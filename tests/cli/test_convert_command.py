@@ -1,11 +1,9 @@
 import json
 import sys
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-import mlx_attn
 from mlx_attn.cli.main import group
 from mlx_attn.convert.table import CONVERSIONS
 from mlx_attn.model.gpt import GPT
@@ -122,11 +120,3 @@ def test_what_cannot_be_is_one_line(place, arguments, code, message):
     assert result.exit_code == code
     assert message in result.stderr
     assert len(result.stderr.splitlines()) <= 1 or "Usage" in result.stderr
-
-
-def test_the_package_converts_too(place):
-    package: Any = mlx_attn
-    model = open_run(place / "runs" / "nano").load_model()
-    assert package.convert(model, "merged").config.score == "merged"
-    with pytest.raises(AttributeError, match="no attribute 'konvert'"):
-        _ = mlx_attn.konvert

@@ -95,6 +95,8 @@ def test_every_variant_has_a_map_per_head(variant, n_heads):
     assert found.maps.shape == (3, 1, n_heads, 10, 10)
     np.testing.assert_allclose(found.maps.sum(-1), 1, atol=1e-5)
     assert not np.triu(found.maps, 1).any()
+    assert found.scores is not None
+    assert found.value_outputs is not None
     assert found.scores.effective_rank.shape == found.statistics.entropy.shape == (3, n_heads)
     assert found.value_outputs.alignment.shape == (3, n_heads, n_heads)
 

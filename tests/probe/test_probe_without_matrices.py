@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,14 +50,17 @@ def test_the_terminal_says_why_in_one_line(probed, variant):
     names = {"S": "S_h", "VO": "V_h O_h"}
     for letters, reason in LEFT_OUT[variant].items():
         assert f"No {names[letters]} is shown: {reason}." in said
-    headings = " ".join(str(c.header) for c in heads_table(probed).renderables[1].columns)
+    table: Any = heads_table(probed).renderables[1]
+    headings = " ".join(str(column.header) for column in table.columns)
     assert ("VO\nrank" in headings) == ("VO" not in LEFT_OUT[variant])
     assert "entropy" in headings
 
 
 def test_the_page_has_the_maps_and_the_reason(probed, variant):
     page = render_page(probed, ByteTokenizer(), FACTS)
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    found = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    data = json.loads(found[1])
     assert data["heads"] == probed.n_maps
     assert page.count("<svg") == 2 * (2 - len(LEFT_OUT[variant]))
     assert caveat(probed) in page
