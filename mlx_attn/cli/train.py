@@ -201,7 +201,7 @@ def _train_new(
     together = output.together == "on"
     if n and output.together not in ("on", "off") and not output.dry_run:
         together = is_faster(recipes, corpus)
-    trainers = _trainers(recipes, corpus, ranks, as_replicas=bool(n))
+    trainers = _trainers(recipes, corpus, ranks, bool(n), draw=not output.dry_run)
     if start:
         for trainer in trainers:
             _init_from(start, corpus, trainer)
@@ -221,7 +221,7 @@ def _resume(
     recipes = [_resumed_settings(run, changes) for run in runs]
     display = output.display([recipe.training.seed for recipe in recipes] if replicas else ())
     corpus = _prepared_text(_agreed_settings(recipes[0], ranks), display)
-    trainers = _trainers(recipes, corpus, ranks, as_replicas=bool(replicas))
+    trainers = _trainers(recipes, corpus, ranks, bool(replicas), draw=False)
     for trainer, run in zip(trainers, runs, strict=True):
         _check_same_text(run, corpus)
         trainer.resume(run)
@@ -272,13 +272,19 @@ def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
 
 
 def _trainers(
-    recipes: Sequence[Settings], corpus: "Corpus", ranks: "Distributed", as_replicas: bool
+    recipes: Sequence[Settings],
+    corpus: "Corpus",
+    ranks: "Distributed",
+    as_replicas: bool,
+    draw: bool,
 ) -> "Sequence[Trainer]":
     """A trainer for each of several seeds, or the one that all ranks share."""
     from mlx_attn.training.replicas import replicas_of
     from mlx_attn.training.trainer import Trainer
 
-    return replicas_of(recipes, corpus) if as_replicas else [Trainer(recipes[0], corpus, ranks)]
+    if as_replicas:
+        return replicas_of(recipes, corpus)
+    return [Trainer(recipes[0], corpus, ranks, draw)]
 
 
 def _show_and_train(

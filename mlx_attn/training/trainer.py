@@ -122,6 +122,7 @@ class Trainer:
         settings: The recipe.
         corpus: The text.
         ranks: The processes that train together, of which rank 0 gets a `run`.
+        draw: Whether weights are drawn: a plan needs none, and resuming has its own.
 
     Attributes:
         model: Trained in place.
@@ -137,7 +138,13 @@ class Trainer:
         ConfigError: The text is too short, or settings cannot work together.
     """
 
-    def __init__(self, settings: Settings, corpus: Corpus, ranks: Distributed = SINGLE_PROCESS):
+    def __init__(
+        self,
+        settings: Settings,
+        corpus: Corpus,
+        ranks: Distributed = SINGLE_PROCESS,
+        draw: bool = True,
+    ):
         self.settings, self.config, self.ranks = settings, settings.training, ranks
         self.run: Run | None = None
         self.saved_step: int | None = None
@@ -153,7 +160,7 @@ class Trainer:
         check_memory(model_config, self.sampler.batch_size // ranks.size)
         keep_buffers()
         mx.random.seed(self.config.random_seed)
-        self.model = GPT(model_config, seed=self.config.random_seed)
+        self.model = GPT(model_config, seed=self.config.random_seed if draw else None)
         if self.config.track:
             analysis.check_affine(self.model.trf_blocks[0].att, "score", "value", "output")
         self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))

@@ -78,7 +78,7 @@ def test_ranks_without_matplotlib_give_the_table_and_say_what_is_missing(place, 
     rows = [line.split() for line in result.stdout.splitlines()]
     assert [row[0] for row in rows] == ["rank", "1", "2", "model"]
     hints = [line for line in result.stderr.splitlines() if "matplotlib" in line]
-    assert hints == ["figures need matplotlib: pip install 'mlx-attn[lab]'"]
+    assert hints == ["figures and pages need matplotlib and jinja2: pip install 'mlx-attn[lab]'"]
 
 
 def test_ranks_as_json_without_matplotlib_have_no_figures(place, monkeypatch):

@@ -178,7 +178,15 @@ def test_the_warning_is_one_line_on_stderr(trained, talk):
 
 # Comparing.
 
-SMALL = ["--budgets=steps", "--no-tune", "--seeds=1", "--jobs=1", "--no-noise", "--quiet"]
+SMALL = [
+    "--budgets=steps",
+    "--reference=none",
+    "--no-tune",
+    "--seeds=1",
+    "--jobs=1",
+    "--no-noise",
+    "--quiet",
+]
 NOT_COMPARED = ("--eval-every=3", "--log-every=2")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "talking_heads.py"
 PATIENCE = 180
-BRIEF = ["--seeds=1", "--no-tune", "--no-noise", "--budgets=steps", "--jobs=1"]
+BRIEF = ["--seeds=1", "--reference=none", "--no-tune", "--no-noise", "--budgets=steps", "--jobs=1"]
 
 
 @pytest.fixture

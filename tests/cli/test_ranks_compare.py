@@ -11,7 +11,15 @@ import pytest
 Process = subprocess.Popen[str]
 PATIENCE = 90
 LONG = ["--seeds=200", "--steps=50"]
-BRIEF = ["--seeds=1", "--no-tune", "--no-noise", "--budgets=steps", "--jobs=1", "--steps=4"]
+BRIEF = [
+    "--seeds=1",
+    "--reference=none",
+    "--no-tune",
+    "--no-noise",
+    "--budgets=steps",
+    "--jobs=1",
+    "--steps=4",
+]
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def test_a_page_and_markdown_are_written_beside_the_comparison(place, run_comman
     result = run_command("report", "alone")
     assert result.exit_code == 0
     assert result.stderr == "wrote alone/report.html\nwrote alone/report.md\n"
-    assert "<h1>alone</h1>" in (place / "alone" / "report.html").read_text()
+    assert "<h1>Is it needed?</h1>" in (place / "alone" / "report.html").read_text()
 
 
 def test_a_comparison_is_found_by_its_name_in_runs(place, run_command):
