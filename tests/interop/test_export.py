@@ -21,6 +21,7 @@ from mlx_attn.sampling.generate import LoadedRun
 from .conftest import MODERN
 
 EXACT = (
+    "scores-off",
     *("standard", "no-out-proj", "no-query", "no-key", "shared-query-key", "no-value"),
     *("no-value-no-out-proj", "key-as-value", "mla", "hadamard", "orthogonal", "temperature"),
 )
@@ -49,7 +50,7 @@ def test_a_form_that_converts_exactly_needs_no_code(variant, to, make_run, out):
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in EXACT])
 def test_other_forms_are_refused_by_gpt2_with_the_reason_and_the_way_out(variant, make_run, out):
-    loaded = make_run(**VARIANTS[variant].maps)
+    loaded = make_run(**VARIANTS[variant].settings)
     with pytest.raises(
         ConfigError, match=r"GPT-2 cannot hold this model, because of .+'--to mlx-lm'"
     ):
