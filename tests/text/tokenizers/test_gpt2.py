@@ -86,5 +86,5 @@ def test_a_file_that_is_no_list_of_merges_is_refused(content, tmp_path, monkeypa
     path = tmp_path / "merges"
     path.write_text(content, encoding="utf-8")
     monkeypatch.setattr(downloads, "fetch", lambda *what: path)
-    with pytest.raises(RunError, match="not GPT-2's merges"):
+    with pytest.raises(RunError, match="not a file of GPT-2's merges"):
         GPT2Tokenizer.published(tmp_path)
