@@ -55,7 +55,8 @@ def train(dry_run: bool, as_json: bool, quiet: bool, together: str | None, **opt
         display = Display(stderr_console(), "silent")
         settings = _agreed_settings(None, ranks)
         corpus = _prepared_text(settings, display)
-        trainers = _trainers([settings], corpus, ranks, as_replicas=False)
+        # Rank 0 sends its weights: see Trainer.join.
+        trainers = _trainers([settings], corpus, ranks, as_replicas=False, draw=False)
         if not dry_run:
             _train(trainers, corpus, display)
 
