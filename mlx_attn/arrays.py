@@ -81,6 +81,26 @@ def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
     return arrays, facts
 
 
+def check_whole(path: Path) -> None:
+    """Check that a safetensors file is as long as its header says, without reading its numbers.
+
+    Raises:
+        RunError: The file is missing, cut short, or no safetensors file.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(start)) if start < size else {}
+        places = [entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"]
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise RunError(f"{path}: damaged (no header of safetensors)") from error
+    if size != 8 + start + max(places, default=0):
+        raise RunError(f"{path}: damaged or truncated")
+
+
 def _checksum(arrays: Mapping[str, mx.array], facts: Mapping[str, str]) -> str:
     """CRC-32 of all that the file holds: facts, names, types, shapes and numbers."""
     checksum = zlib.crc32(json.dumps(facts, sort_keys=True).encode())

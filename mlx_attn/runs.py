@@ -13,11 +13,11 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
+from mlx_attn.arrays import check_weights, check_whole, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
 from mlx_attn.files import unwritable, write_text
 from mlx_attn.model.config import config_from, saved_settings
@@ -216,6 +216,55 @@ def find_runs(directory: Path = RUNS) -> list[Path]:
 def run_names(directory: Path = RUNS) -> list[str]:
     """What the runs in a directory are called, the latest first."""
     return [str(path.relative_to(directory)) for path in find_runs(directory)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run in a list of runs: what can be said without loading its model."""
+
+    name: str  # as in `run_names`
+    path: Path
+    changed: float  # when a file of it last changed, in seconds since 1970
+    n_bytes: int  # of all its files
+    variant: str = ""
+    steps: int = 0  # done at its last report
+    ended: bool = False  # whether its training came to an end
+    val_loss: float | None = None  # the lowest, in nats per token
+    bits_per_byte: float | None = None  # at that validation
+    problem: str = ""  # why it cannot be used, in one line
+
+
+def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
+    """The runs in a directory, the latest first; damaged ones say what is wrong with them."""
+    return [_summary(path, str(path.relative_to(directory))) for path in find_runs(directory)]
+
+
+def _summary(path: Path, name: str) -> RunSummary:
+    states = [file.stat() for file in path.rglob("*") if file.is_file()]
+    changed = max((state.st_mtime for state in states), default=0.0)
+    known = RunSummary(name, path, changed, sum(state.st_size for state in states))
+    try:
+        run = open_run(path)
+        known = replace(known, variant=str(run.settings.get("variant", "custom")))
+        known = replace(known, **_progress(run.metrics()))
+        check_whole(run.weights)
+        run.load_tokenizer()
+    except RunError as error:
+        return replace(known, problem=str(error))
+    return known
+
+
+def _progress(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """How far a training came, and its lowest validation loss."""
+    steps = [steps for report in reports if isinstance(steps := report.get("step"), int)]
+    found = [r for r in reports if isinstance(r.get("val_loss"), float)]
+    best = min(found, key=lambda report: report["val_loss"], default={})
+    return {
+        "steps": max(steps, default=0),
+        "ended": bool(reports) and reports[-1].get("event") == "end",
+        "val_loss": best.get("val_loss"),
+        "bits_per_byte": best.get("bits_per_byte"),
+    }
 
 
 def seed_place(path: Path, seed: int) -> Path:

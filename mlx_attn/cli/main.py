@@ -94,6 +94,7 @@ COMMANDS: dict[str, str] = {
     "train": "Train a tiny GPT with any attention.",
     "sample": "Continue a prompt with a trained model.",
     "repl": "Talk to a trained model.",
+    "runs": "List what was trained, with its loss.",
     "variants": "Show what each variant computes and costs.",
     "convert": "Write a trained model in another form of attention, and measure the error.",
     "open": "Open a page that runs a trained model, step by step.",

@@ -38,6 +38,14 @@ def duration(seconds: int | float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def age(seconds: int | float) -> str:
+    """How long ago, in one unit: 5 s, 3 min, 7 h, 12 days."""
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
 def plural(number: int, noun: str) -> str:
     """A number of things: 1 seed, 5 seeds."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,6 +1,6 @@
 import pytest
 
-from mlx_attn.ui.terminal import count, duration, memory
+from mlx_attn.ui.terminal import age, count, duration, memory
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,18 @@ def test_bytes_are_in_decimal_units(n_bytes, shown):
 )
 def test_a_duration_is_minutes_and_seconds_or_hours(seconds, shown):
     assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (-1, "0 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7199, "119 min"),
+        (7200, "2 h"),
+        (4e5, "4 days"),
+    ],
+)
+def test_ages(seconds, shown):
+    assert age(seconds) == shown
