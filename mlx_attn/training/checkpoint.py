@@ -12,10 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 from mlx.utils import tree_unflatten
 
-from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
+from mlx_attn.arrays import (
+    check_weights,
+    load_arrays,
+    named_arrays,
+    random_state,
+    save_arrays,
+    set_random_state,
+)
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.evaluation import Evaluation, evaluation_from, evaluation_record
@@ -92,8 +98,10 @@ def save_checkpoint(
     save_arrays(path, training_state(model, optimizer), facts)
 
 
-def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Progress:
-    """Restore model, optimizer and random state in place; return where the training stood.
+def load_checkpoint(
+    path: Path, model: GPT, optimizer: GroupedOptimizer
+) -> tuple[Progress, mx.array]:
+    """Restore model and optimizer in place; return where the training and its randomness stood.
 
     Must be called before the first step: the compiled step holds on to these very containers.
 
@@ -113,18 +121,16 @@ def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Prog
     )
     if saved != expected:
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
-    restore_state(arrays, model, optimizer)
-    return Progress.from_record(json.loads(facts["progress"]))
+    set_state(arrays, model, optimizer)
+    return Progress.from_record(json.loads(facts["progress"])), arrays["random"]
 
 
 def training_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
     """Weights, optimizer states and the random state, by name."""
-    random: Any = mx.random.state
-    return {**get_state(model, optimizer), "random": random[0]}
+    return {**get_state(model, optimizer), "random": random_state()}
 
 
 def restore_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOptimizer) -> None:
     """Put a `training_state` back in place."""
     set_state(arrays, model, optimizer)
-    high, low = (int(half) for half in np.array(arrays["random"]))
-    mx.random.seed((high << 32) | low)
+    set_random_state(arrays["random"])

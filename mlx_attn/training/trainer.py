@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Integer
 
-from mlx_attn.arrays import named_arrays
+from mlx_attn.arrays import named_arrays, set_random_state
 from mlx_attn.attention import analysis
 from mlx_attn.attention.attention import on_gpu
 from mlx_attn.errors import ConfigError, RunError
@@ -129,6 +129,7 @@ class Trainer:
         progress: Where the training stands.
         tracker: Measures the matrices of the heads.
         step: Trains on windows that start at given places; `launch_step` chooses them.
+        random: Where MLX's stream of random numbers stands before the first step.
         run: Where weights and checkpoints are kept; None keeps nothing on disk.
         saved_step: The step of the latest checkpoint; None where there is none.
         steps: Bound in steps; 0 where there is none.
@@ -159,7 +160,6 @@ class Trainer:
         ranks.check_divides(self.sampler.batch_size)
         check_memory(model_config, self.sampler.batch_size // ranks.size)
         keep_buffers()
-        mx.random.seed(self.config.random_seed)
         self.model = GPT(model_config, seed=self.config.random_seed if draw else None)
         if self.config.track:
             analysis.check_affine(self.model.trf_blocks[0].att, "score", "value", "output")
@@ -167,16 +167,15 @@ class Trainer:
         self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
         objective = objective_for(corpus.train, T, self.config.token_memory)
         self.step = TrainStep(self.model, self.optimizer, objective, self.config, ranks)
+        self.random = mx.random.key(self.config.random_seed)
 
     def start_from(self, source: GPT) -> None:
         """Start with the weights of a model of the same form, and track the drift from it.
 
-        To be called before the first step. The training's random numbers start afresh, whatever was
-        drawn to make the source.
+        To be called before the first step.
         """
         self.model.load_weights(list(named_arrays(source).items()))
         self.tracker.start = source
-        mx.random.seed(self.config.random_seed)
 
     def resume(self, run: Run) -> None:
         """Resume from a run's checkpoint; to be called before the first step.
@@ -187,15 +186,18 @@ class Trainer:
         self.run = run
         if self.config.track and 0 in snapshots(run):
             self.tracker.start = run.load_model(snapshots(run)[0])
-        self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer)
+        self.progress, self.random = load_checkpoint(run.checkpoint, self.model, self.optimizer)
         self.saved_step = self.progress.step
 
     def join(self) -> None:
         """Begin where rank 0 begins; to be called on every rank before the first step.
 
+        Random numbers go on from `random`, whatever was drawn since it was set.
+
         Raises:
             ConfigError: The ranks train on different texts.
         """
+        set_random_state(self.random)
         self.ranks.check_same("text", self.text)
         self.progress = Progress.from_record(self.ranks.first(self.progress.as_record()))
         state = self.ranks.broadcast(training_state(self.model, self.optimizer))
