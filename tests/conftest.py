@@ -26,7 +26,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import mlx_attn
 from mlx_attn import blas
-from mlx_attn.compare import runner
+from mlx_attn.comparison import runner
 from mlx_attn.runs import create_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
@@ -261,7 +261,7 @@ def page_elements() -> Callable[[str], Elements]:
 @pytest.fixture
 def no_figures(monkeypatch):
     """Pages without figures, which take their time."""
-    for page in ("compare.report", "probe.page"):
+    for page in ("comparison.report", "probe.page"):
         monkeypatch.setattr(f"mlx_attn.{page}.figure_for_page", lambda draw: Markup("<svg></svg>"))
 
 

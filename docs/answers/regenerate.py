@@ -33,8 +33,8 @@ def main(arguments: list[str]) -> None:
 
 def keep() -> None:
     """Copy the findings here, and draw their figures."""
-    from mlx_attn.compare.figures import forest_figure
-    from mlx_attn.compare.result import read_comparison
+    from mlx_attn.comparison.figures import forest_figure
+    from mlx_attn.comparison.result import read_comparison
     from mlx_attn.ui.plots import save_figure
 
     for file in (TRAINED / "findings").glob("*.json"):

@@ -14,9 +14,9 @@ from mlx_attn.cli.options import TRIAL_OPTIONS, check_environment
 from mlx_attn.cli.processes import connect, prefix_errors
 
 if TYPE_CHECKING:
-    from mlx_attn.compare.claim import Claim, Finding
-    from mlx_attn.compare.runner import ComparisonEvent, Runner
-    from mlx_attn.compare.show import Display
+    from mlx_attn.comparison.claim import Claim, Finding
+    from mlx_attn.comparison.runner import ComparisonEvent, Runner
+    from mlx_attn.comparison.show import Display
     from mlx_attn.training.config import Settings
     from mlx_attn.training.distributed import Distributed
 
@@ -44,8 +44,8 @@ def command(ctx: click.Context) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def list_claims(as_json: bool = False) -> None:
     """Show the claims: what each says, who says it, and how it is tested."""
-    from mlx_attn.compare.claim import CLAIMS
-    from mlx_attn.compare.show import claims_table
+    from mlx_attn.comparison.claim import CLAIMS
+    from mlx_attn.comparison.show import claims_table
     from mlx_attn.ui.terminal import stdout_console
 
     if as_json:
@@ -79,7 +79,7 @@ def run(names: tuple[str, ...], every: bool, seeds: int, steps: int | None, **ru
     command continues an interrupted one. Under mlx.launch the trainings are shared between all
     processes.
     """
-    from mlx_attn.compare.claim import CLAIMS, find_claim
+    from mlx_attn.comparison.claim import CLAIMS, find_claim
 
     check_environment()
     if bool(names) == every:
@@ -106,8 +106,8 @@ def _test(
     **running: Any,
 ) -> None:
     """Test claims, show what happens, and on rank 0 keep what is found."""
-    from mlx_attn.compare.runner import KEPT, make_runner
-    from mlx_attn.compare.show import Display
+    from mlx_attn.comparison.runner import KEPT, make_runner
+    from mlx_attn.comparison.show import Display
     from mlx_attn.ui.terminal import stderr_console
 
     example = partial(_first_settings, claims, seeds, settings)
@@ -139,7 +139,7 @@ def _events(
 ) -> "Iterator[tuple[str, ComparisonEvent | Finding]]":
     """The claims' names with the events of their tests, which are shown, and their findings."""
     from mlx_attn.cli.info import versions
-    from mlx_attn.compare.claim import Finding, run_claim
+    from mlx_attn.comparison.claim import Finding, run_claim
 
     flags = "".join(f" --{key} {value}" for key, value in settings.items())
     for claim in claims:
@@ -153,10 +153,10 @@ def _events(
 
 def _keep(found: "ComparisonEvent | Finding", directory: Path, as_json: bool) -> None:
     """Write a comparison and its report, or write and show a finding; of other events nothing."""
-    from mlx_attn.compare.claim import Finding
-    from mlx_attn.compare.report import write_report
-    from mlx_attn.compare.result import Comparison, save_comparison
-    from mlx_attn.compare.show import finding_lines
+    from mlx_attn.comparison.claim import Finding
+    from mlx_attn.comparison.report import write_report
+    from mlx_attn.comparison.result import Comparison, save_comparison
+    from mlx_attn.comparison.show import finding_lines
     from mlx_attn.files import write_text
     from mlx_attn.ui.terminal import stdout_console
 

@@ -25,8 +25,8 @@ from mlx_attn.cli.options import (
 from mlx_attn.cli.processes import connect, prefix_errors
 
 if TYPE_CHECKING:
-    from mlx_attn.compare.comparison import ComparisonRun
-    from mlx_attn.compare.plan import ComparisonConfig
+    from mlx_attn.comparison.plan import ComparisonConfig
+    from mlx_attn.comparison.run import ComparisonRun
     from mlx_attn.training.distributed import Distributed
 
 _OWN = {"variant", "seed", "init_seed", "eval_every", "save_every", "log_every", "track"}
@@ -152,8 +152,8 @@ def compare(
     all processes.
     """
     from mlx_attn.cli.info import versions
-    from mlx_attn.compare.comparison import ComparisonRun
-    from mlx_attn.compare.runner import make_runner
+    from mlx_attn.comparison.run import ComparisonRun
+    from mlx_attn.comparison.runner import make_runner
 
     check_environment()
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
@@ -177,7 +177,7 @@ def _protocol(
     texts: Sequence[str], out: Path | None, options: dict[str, Any]
 ) -> "ComparisonConfig":
     """The comparison that the options describe; the remaining options are shared by all arms."""
-    from mlx_attn.compare.plan import ComparisonConfig, arm_from, arms_from, reference_arm
+    from mlx_attn.comparison.plan import ComparisonConfig, arm_from, arms_from, reference_arm
 
     arms, wanted = arms_from(texts or _DEFAULT_ARMS), options.pop("reference")
     given = {"auto": reference_arm, "none": lambda arms: None}
@@ -210,7 +210,7 @@ def _shared(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show_plan(run: "ComparisonRun", as_json: bool) -> None:
-    from mlx_attn.compare.show import plan_rows
+    from mlx_attn.comparison.show import plan_rows
     from mlx_attn.ui.terminal import print_rows, stdout_console
 
     rows = plan_rows(run)
@@ -224,10 +224,10 @@ def _train_and_judge(
     run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool, ranks: "Distributed"
 ) -> None:
     """Compare; on rank 0 keep the result and its report, and show the verdicts on stdout."""
-    from mlx_attn.compare.report import write_report
-    from mlx_attn.compare.result import Comparison, save_comparison
-    from mlx_attn.compare.runner import KEPT
-    from mlx_attn.compare.show import Display, summary_lines, verdict_tables
+    from mlx_attn.comparison.report import write_report
+    from mlx_attn.comparison.result import Comparison, save_comparison
+    from mlx_attn.comparison.runner import KEPT
+    from mlx_attn.comparison.show import Display, summary_lines, verdict_tables
     from mlx_attn.ui.terminal import stderr_console, stdout_console
 
     comparison = None

@@ -26,8 +26,8 @@ def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool
     DIR is a comparison's directory, or its name in runs/. Its report is written there, as
     report.html, one page that needs no network, and as report.md.
     """
-    from mlx_attn.compare import report, show
-    from mlx_attn.compare.result import read_comparison
+    from mlx_attn.comparison import report, show
+    from mlx_attn.comparison.result import read_comparison
     from mlx_attn.runs import RUNS
     from mlx_attn.ui.terminal import stdout_console
 

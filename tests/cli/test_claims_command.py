@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mlx_attn.compare.claim import CLAIMS
+from mlx_attn.comparison.claim import CLAIMS
 
 
 def test_the_list_has_every_claim(run_command):

@@ -13,7 +13,7 @@ import pytest
 
 from mlx_attn import plugins
 from mlx_attn.attention.config import CHOICES, VARIANTS
-from mlx_attn.compare.plan import make_trial
+from mlx_attn.comparison.plan import make_trial
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import PluginChanged, load_plugins, unload_plugins

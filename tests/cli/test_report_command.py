@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mlx_attn.compare.result import Comparison
+from mlx_attn.comparison.result import Comparison
 
 ALONE = Comparison(
     name="alone",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_attn.compare.claim import CLAIMS
+from mlx_attn.comparison.claim import CLAIMS
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = ROOT / "docs" / "answers"

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from mlx_attn.compare import runner as runner_module
-from mlx_attn.compare.comparison import ComparisonRun
-from mlx_attn.compare.result import TrialResult
-from mlx_attn.compare.runner import (
+from mlx_attn.comparison import runner as runner_module
+from mlx_attn.comparison.result import TrialResult
+from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.runner import (
     MAX_TOGETHER,
     DistributedRunner,
     Runner,
     grouped,
     make_runner,
 )
-from mlx_attn.compare.trial import Diverged, Store, share_of, train_together, train_trial
-from mlx_attn.compare.tuning import TunedArm, trial_for
+from mlx_attn.comparison.trial import Diverged, Store, share_of, train_together, train_trial
+from mlx_attn.comparison.tuning import TunedArm, trial_for
 from mlx_attn.cpu import single_stream
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_attn.compare.plan import TUNING_SEED
+from mlx_attn.comparison.plan import TUNING_SEED
 
 
 def scale_of(comparison, arm):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mlx_attn.compare.statistics import TimeToSolve, _log_rank_scores, log_rank, solve_rate
+from mlx_attn.comparison.statistics import TimeToSolve, _log_rank_scores, log_rank, solve_rate
 from mlx_attn.errors import ConfigError
 
 

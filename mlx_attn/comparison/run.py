@@ -11,13 +11,13 @@ from math import sqrt
 from statistics import fmean, median, stdev
 from typing import Any
 
-from mlx_attn.compare import result, runner
-from mlx_attn.compare.decisions import Verdict, judge, tuning_error
-from mlx_attn.compare.plan import RESEED, ComparisonConfig, Trial, corpus_of, floor_of
-from mlx_attn.compare.result import AATest, Comparison, TrialResult
-from mlx_attn.compare.statistics import minimum_detectable_effect
-from mlx_attn.compare.trial import Diverged, Store
-from mlx_attn.compare.tuning import TunedArm, Tuner, trial_for
+from mlx_attn.comparison import result, runner
+from mlx_attn.comparison.decisions import Verdict, judge, tuning_error
+from mlx_attn.comparison.plan import RESEED, ComparisonConfig, Trial, corpus_of, floor_of
+from mlx_attn.comparison.result import AATest, Comparison, TrialResult
+from mlx_attn.comparison.statistics import minimum_detectable_effect
+from mlx_attn.comparison.trial import Diverged, Store
+from mlx_attn.comparison.tuning import TunedArm, Tuner, trial_for
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost

@@ -11,10 +11,10 @@ from math import inf, isfinite, sqrt
 from statistics import fmean, variance
 from typing import Any
 
-from mlx_attn.compare.plan import TUNING_SEED, Arm, ComparisonConfig, Trial, make_trial
-from mlx_attn.compare.result import TrialResult, Tuning
-from mlx_attn.compare.runner import ComparisonEvent
-from mlx_attn.compare.trial import Store
+from mlx_attn.comparison.plan import TUNING_SEED, Arm, ComparisonConfig, Trial, make_trial
+from mlx_attn.comparison.result import TrialResult, Tuning
+from mlx_attn.comparison.runner import ComparisonEvent
+from mlx_attn.comparison.trial import Store
 
 EXTENSIONS = 4
 """Factors that a search may add beyond its ends."""

@@ -13,12 +13,12 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.compare import claim, runner
-from mlx_attn.compare.comparison import ComparisonRun
-from mlx_attn.compare.decisions import Verdict
-from mlx_attn.compare.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
-from mlx_attn.compare.statistics import MOST_SEEDS
-from mlx_attn.compare.trial import Diverged
+from mlx_attn.comparison import claim, runner
+from mlx_attn.comparison.decisions import Verdict
+from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
+from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.statistics import MOST_SEEDS
+from mlx_attn.comparison.trial import Diverged
 from mlx_attn.ui.terminal import duration, is_live, plural
 
 MISSING = "-"

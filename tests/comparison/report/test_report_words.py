@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mlx_attn.compare.show import (
+from mlx_attn.comparison.show import (
     between,
     number,
     places,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.compare.decisions import Verdict, judge, tuning_error
-from mlx_attn.compare.statistics import critical, holm, one_sided, two_sided
+from mlx_attn.comparison.decisions import Verdict, judge, tuning_error
+from mlx_attn.comparison.statistics import critical, holm, one_sided, two_sided
 from mlx_attn.errors import ConfigError
 
 HAND = (0.010, 0.012, 0.009, 0.011, 0.020)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mlx_attn.compare.decisions import Verdict
+from mlx_attn.comparison.decisions import Verdict
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.runs import parsed_object, read_text

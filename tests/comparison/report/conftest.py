@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlx_attn.compare.decisions import Verdict
-from mlx_attn.compare.result import (
+from mlx_attn.comparison.decisions import Verdict
+from mlx_attn.comparison.result import (
     AATest,
     ArmResult,
     BudgetResult,

@@ -1,6 +1,6 @@
 """The report in a browser: on a phone and on a large screen, in light and in dark."""
 
-from mlx_attn.compare.report import as_html
+from mlx_attn.comparison.report import as_html
 
 READABLE = 4.5
 """Contrast that small text needs (WCAG 2, AA)."""

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mlx_attn.compare.comparison import ComparisonRun
-from mlx_attn.compare.plan import arm_from
-from mlx_attn.compare.result import read_comparison, save_comparison
-from mlx_attn.compare.runner import Planned
+from mlx_attn.comparison.plan import arm_from
+from mlx_attn.comparison.result import read_comparison, save_comparison
+from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.runner import Planned
 from mlx_attn.errors import ConfigError, RunError
 
 

@@ -11,11 +11,11 @@ from importlib.resources import files
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from mlx_attn.compare import checks, plan
-from mlx_attn.compare.comparison import ComparisonRun
-from mlx_attn.compare.decisions import Verdict, judge
-from mlx_attn.compare.result import BudgetResult, Comparison, TrialResult
-from mlx_attn.compare.runner import ComparisonEvent, Runner
+from mlx_attn.comparison import checks, plan
+from mlx_attn.comparison.decisions import Verdict, judge
+from mlx_attn.comparison.result import BudgetResult, Comparison, TrialResult
+from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.runner import ComparisonEvent, Runner
 from mlx_attn.errors import find_row
 from mlx_attn.text.tasks import TASKS
 
@@ -74,7 +74,7 @@ class Claim:
         )
 
 
-_TABLE = (files("mlx_attn.compare") / "claims.toml").read_text(encoding="utf-8")
+_TABLE = (files("mlx_attn.comparison") / "claims.toml").read_text(encoding="utf-8")
 
 CLAIMS = {name: Claim(name=name, **row) for name, row in tomllib.loads(_TABLE).items()}
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from mlx_attn.compare import show
-from mlx_attn.compare.result import ArmResult, BudgetResult, Comparison, TrialResult
+from mlx_attn.comparison import show
+from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, TrialResult
 from mlx_attn.ui.plots import COLOURS, panels
 from mlx_attn.ui.terminal import count
 

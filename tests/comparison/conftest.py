@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlx_attn.compare.comparison import ComparisonRun
-from mlx_attn.compare.decisions import Verdict
-from mlx_attn.compare.plan import ComparisonConfig, Trial, arms_from
-from mlx_attn.compare.result import Comparison, Point, TrialResult
-from mlx_attn.compare.runner import ComparisonEvent, Result, Runner
-from mlx_attn.compare.trial import Diverged, Outcome, Store
+from mlx_attn.comparison.decisions import Verdict
+from mlx_attn.comparison.plan import ComparisonConfig, Trial, arms_from
+from mlx_attn.comparison.result import Comparison, Point, TrialResult
+from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.runner import ComparisonEvent, Result, Runner
+from mlx_attn.comparison.trial import Diverged, Outcome, Store
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
 

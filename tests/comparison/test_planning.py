@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mlx_attn.compare.statistics import (
+from mlx_attn.comparison.statistics import (
     MOST_SEEDS,
     critical,
     minimum_detectable_effect,
@@ -85,6 +85,6 @@ def test_one_seed_has_no_detectable_effect():
 
 def test_without_scipy_one_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)
-    monkeypatch.delitem(sys.modules, "mlx_attn.compare.statistics")
+    monkeypatch.delitem(sys.modules, "mlx_attn.comparison.statistics")
     with pytest.raises(RunError, match=r"pip install 'mlx-attn\[lab\]'"):
-        importlib.import_module("mlx_attn.compare.statistics")
+        importlib.import_module("mlx_attn.comparison.statistics")

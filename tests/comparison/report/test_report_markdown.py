@@ -2,7 +2,7 @@
 
 import re
 
-from mlx_attn.compare.report import as_markdown
+from mlx_attn.comparison.report import as_markdown
 
 
 def test_it_says_what_the_page_says(comparison):

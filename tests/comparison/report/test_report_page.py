@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from mlx_attn.compare.report import as_html
+from mlx_attn.comparison.report import as_html
 from mlx_attn.errors import RunError
 
 NASTY = '</title></script><script>alert(1)</script><img src=x onerror="alert(2)">\u202e\x00\ud800'

@@ -6,8 +6,8 @@ from math import hypot, sqrt
 import numpy as np
 import pytest
 
-from mlx_attn.compare.decisions import Sample, judge, tuning_error
-from mlx_attn.compare.statistics import (
+from mlx_attn.comparison.decisions import Sample, judge, tuning_error
+from mlx_attn.comparison.statistics import (
     FAMILIES,
     critical,
     minimum_detectable_effect,

@@ -14,8 +14,8 @@ import mlx.core as mx
 import msgspec
 import numpy as np
 
-from mlx_attn.compare.plan import Trial, corpus_of, floor_of
-from mlx_attn.compare.result import Point, RankPoint, TrialResult
+from mlx_attn.comparison.plan import Trial, corpus_of, floor_of
+from mlx_attn.comparison.result import Point, RankPoint, TrialResult
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.sampling.config import SamplerConfig

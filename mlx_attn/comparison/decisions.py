@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_attn.compare.statistics import (
+from mlx_attn.comparison.statistics import (
     critical,
     holm,
     minimum_detectable_effect,

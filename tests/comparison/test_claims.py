@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mlx_attn.compare import checks
-from mlx_attn.compare.claim import (
+from mlx_attn.comparison import checks
+from mlx_attn.comparison.claim import (
     CLAIMS,
     FAILS,
     HOLDS,
@@ -17,7 +17,7 @@ from mlx_attn.compare.claim import (
     find_claim,
     run_claim,
 )
-from mlx_attn.compare.result import RankPoint
+from mlx_attn.comparison.result import RankPoint
 from mlx_attn.errors import ConfigError
 
 TRAINED = [claim for claim in CLAIMS.values() if claim.arms]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_attn.compare.plan import arm_from, arms_from, make_trial, reference_arm
+from mlx_attn.comparison.plan import arm_from, arms_from, make_trial, reference_arm
 from mlx_attn.errors import ConfigError
 from mlx_attn.training.config import resolve
 

@@ -6,10 +6,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from mlx_attn.compare.figures import forest_figure
-from mlx_attn.compare.report import as_markdown, sections_of, write_report
-from mlx_attn.compare.result import read_comparison, save_comparison
-from mlx_attn.compare.show import verdict_tables
+from mlx_attn.comparison.figures import forest_figure
+from mlx_attn.comparison.report import as_markdown, sections_of, write_report
+from mlx_attn.comparison.result import read_comparison, save_comparison
+from mlx_attn.comparison.show import verdict_tables
 from mlx_attn.ui.plots import save_figure
 
 

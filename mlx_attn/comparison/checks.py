@@ -10,7 +10,7 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_attn.attention.analysis import attention_cost
-from mlx_attn.compare.plan import corpus_of
+from mlx_attn.comparison.plan import corpus_of
 from mlx_attn.convert.measure import compare_logits
 from mlx_attn.convert.model import convert
 from mlx_attn.model.config import GPTConfig
