@@ -39,6 +39,7 @@ _FILES = (
     "checkpoint",
     "track",
     "report.html",
+    "explore.html",
 )
 """A run's own files: what overwriting it removes."""
 
@@ -224,7 +225,7 @@ class RunSummary:
 
     name: str  # as in `run_names`
     path: Path
-    changed: float  # when a file of it last changed, in seconds since 1970
+    changed: float  # when a file of it but a page last changed, in seconds since 1970
     n_bytes: int  # of all its files
     variant: str = ""
     steps: int = 0  # done at its last report
@@ -240,9 +241,9 @@ def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
 
 
 def _summary(path: Path, name: str) -> RunSummary:
-    states = [file.stat() for file in path.rglob("*") if file.is_file()]
-    changed = max((state.st_mtime for state in states), default=0.0)
-    known = RunSummary(name, path, changed, sum(state.st_size for state in states))
+    files = [file for file in path.rglob("*") if file.is_file()]
+    changed = max((f.stat().st_mtime for f in files if f.suffix != ".html"), default=0.0)
+    known = RunSummary(name, path, changed, sum(file.stat().st_size for file in files))
     try:
         run = open_run(path)
         known = replace(known, variant=str(run.settings.get("variant", "custom")))

@@ -53,23 +53,19 @@ def command(
     """
     import webbrowser
 
-    from mlx_attn.explore import manifest, page
-    from mlx_attn.files import write_text
+    from mlx_attn.explore import page
     from mlx_attn.runs import find_run
     from mlx_attn.text.show import download_lines
 
     if len(runs) > 2:
         raise click.UsageError(f"a page shows two runs at most, and these are {len(runs)}")
     found = [find_run(name) for name in runs or (None,)]
-    models = [manifest.page_model(run, dtype) for run in found]
     texts = _prompt(prompt) or page.example_texts(found[0], download_lines(_say))
-    path = html or found[0].path / "explore.html"
-    text = page.render_page(models, texts)
-    write_text(path, text)
+    path, n_bytes = page.write_page(found, texts, html, dtype)
     if as_json:
-        click.echo(json.dumps({"path": str(path), "bytes": len(text.encode())}))
+        click.echo(json.dumps({"path": str(path), "bytes": n_bytes}))
     else:
-        _say(f"wrote {path} ({len(text.encode()) / 1e6:.1f} MB)")
+        _say(f"wrote {path} ({n_bytes / 1e6:.1f} MB)")
     if not no_browser:
         webbrowser.open(path.resolve().as_uri())
 

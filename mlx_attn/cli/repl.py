@@ -12,6 +12,8 @@ from mlx_attn.cli.options import takes_plugins
 from mlx_attn.cli.sample import run_argument, sampling_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mlx_attn.repl.session import Settings
     from mlx_attn.sampling.generate import LoadedRun
 
@@ -27,9 +29,7 @@ Examples:
 @run_argument
 @sampling_options
 @click.pass_context
-def command(
-    ctx: click.Context, run: str | None, max_tokens: int, stop: tuple[str, ...], **sampler: Any
-) -> None:
+def command(ctx: click.Context, run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     """Talk to a trained model: it continues any text; /help lists the commands.
 
     RUN is a directory or a name in runs/; without it, the latest there. Where stdin or stdout is no
@@ -39,9 +39,9 @@ def command(
         from mlx_attn.repl.session import Settings
         from mlx_attn.sampling.generate import load_run
 
-        settings = Settings(max_tokens=max_tokens, stop=stop, **sampler)
         at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        (_at_terminal if at_terminal else _in_pipe)(load_run(run), settings)
+        talk = _at_terminal if at_terminal else _in_pipe
+        talk(load_run(run), Settings(stop=stop, **settings))
     except KeyboardInterrupt:
         ctx.exit(INTERRUPTED)
 
@@ -51,7 +51,9 @@ def _at_terminal(run: "LoadedRun", settings: "Settings") -> None:
     from mlx_attn.repl.session import Session
     from mlx_attn.sampling.generate import load_run
 
-    session = Session(run, screen.terminal_screen(), load_run, settings)
+    shown = screen.terminal_screen()
+    make_page = partial(_make_page, in_browser=True)
+    session = Session(run, shown, load_run, _list_runs, make_page, settings)
     commands.print_banner(session)
     prompt = screen.Prompt(session.screen.note, screen.open_history())
     screen.interactive_loop(session, prompt.read)
@@ -63,6 +65,33 @@ def _in_pipe(run: "LoadedRun", settings: "Settings") -> None:
     from mlx_attn.sampling.generate import load_run
 
     echo = partial(click.echo, nl=False)
-    session = Session(run, Screen(echo, partial(echo, err=True)), load_run, settings)
+    shown = Screen(echo, partial(echo, err=True))
+    session = Session(run, shown, load_run, _list_runs, _make_page, settings)
     # Bytes that are not UTF-8 become what the tokenizer refuses by name.
     read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))
+
+
+def _list_runs() -> list[tuple[str, str]]:
+    """The runs in runs/, as `mlx-attn runs` lists them beside a number."""
+    from shutil import get_terminal_size
+
+    from mlx_attn.cli.runs import run_rows
+    from mlx_attn.runs import summarise_runs
+
+    return run_rows(summarise_runs(), get_terminal_size().columns - _NUMBER)
+
+
+_NUMBER = 4
+"""Columns of a number and the spaces after it."""
+
+
+def _make_page(runs: "list[LoadedRun]", text: str, in_browser: bool = False) -> "Path":
+    """Write the page of `mlx-attn open`, with this text; at a terminal, open it as that does."""
+    import webbrowser
+
+    from mlx_attn.explore.page import write_page
+
+    path, _ = write_page([loaded.run for loaded in runs], [text])
+    if in_browser:
+        webbrowser.open(path.resolve().as_uri())
+    return path

@@ -53,7 +53,7 @@ def run_rows(found: "Sequence[RunSummary]", width: int) -> list[tuple[str, str]]
     """Names of runs and what is known of each: in columns where that fits into `width`."""
     cells = {each.name: _cells(each) for each in found if not each.problem}
     widths = [max(map(len, column)) for column in zip(*cells.values(), strict=True)]
-    names = max(len(each.name) for each in found)
+    names = max((len(each.name) for each in found), default=0)
     in_columns = names + 2 + sum(widths) + 2 * (len(widths) - 1) <= width
 
     def line(name: str) -> str:

@@ -44,6 +44,7 @@ _OPTIONS = (
     ),
     # Without the environment: click would cut its value into words.
     click.option("--stop", multiple=True, metavar="TEXT", help="stop before TEXT; repeatable"),
+    _option("--ignore-eos", is_flag=True, help="go on where a document, such as a story, ends"),
 )
 
 
@@ -87,13 +88,15 @@ def command(
     prompt: str,
     max_tokens: int,
     stop: tuple[str, ...],
+    ignore_eos: bool,
     as_json: bool,
     **sampler: Any,
 ) -> None:
     """Continue a prompt with a trained model.
 
     RUN is a directory or a name in runs/; without it, the latest there. The continuation goes to
-    stdout, and a newline after it. Ctrl-C stops it.
+    stdout, and a newline after it. It ends where a document of the text that the run was trained on
+    would end, such as a story. Ctrl-C stops it.
     """
     try:
         from mlx_attn.sampling.generate import load_run
@@ -101,6 +104,7 @@ def command(
         config = SamplerConfig(**sampler)
         text = _standard_input() if prompt == "-" else prompt
         loaded = load_run(run)
+        stop += () if ignore_eos else loaded.document_ends
         steps = loaded.stream(text, config, max_tokens, stop)
         code = _print_json(loaded, text, steps) if as_json else _print_text(steps)
     except KeyboardInterrupt:
@@ -119,21 +123,21 @@ def _standard_input() -> str:
 
 
 def _print_text(steps: "Iterator[GenerationStep]") -> int:
-    from mlx_attn.ui.terminal import printable
+    from mlx_attn.ui.terminal import WordWrap, printable, stdout_console
 
-    show = printable if sys.stdout.isatty() else str
+    wrap = WordWrap(stdout_console().width) if sys.stdout.isatty() else None
     code = 0
     statistics = None
     try:
         for step in steps:
             statistics = step.statistics
-            sys.stdout.write(show(step.text))
+            sys.stdout.write(wrap.push(printable(step.text)) if wrap else step.text)
             sys.stdout.flush()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    click.echo()
+    click.echo(wrap.rest() if wrap else "")
     if statistics and statistics.prompt_read < statistics.prompt_tokens:
-        read = f"the last {statistics.prompt_read} of {statistics.prompt_tokens} prompt tokens"
+        read = f"the last {statistics.prompt_read:,} of {statistics.prompt_tokens:,} prompt tokens"
         click.echo(f"the model read {read}: more do not fit into its context", err=True)
     return code
 

@@ -7,10 +7,12 @@ import json
 import re
 from collections.abc import Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from mlx_attn.errors import RunError
-from mlx_attn.explore.manifest import PageModel
+from mlx_attn.explore.manifest import PageModel, page_model
+from mlx_attn.files import write_bytes
 from mlx_attn.probe import heads
 from mlx_attn.runs import Run, read_text
 from mlx_attn.text.downloads import Progress
@@ -49,6 +51,27 @@ def render_page(models: Sequence[PageModel], texts: Sequence[str]) -> str:
         "script": script,
     }
     return re.sub(r"\{\{ (\w+) \}\}", lambda found: parts[found[1]], _web("explore.html"))
+
+
+def write_page(
+    runs: Sequence[Run], texts: Sequence[str], path: Path | None = None, dtype: str = "float32"
+) -> tuple[Path, int]:
+    """Write the page of one run or two; returns its path and its bytes.
+
+    Args:
+        runs: One run, or two to compare on one text.
+        texts: Texts to begin with.
+        path: Where it goes; explore.html in the first run by default.
+        dtype: See `page_model`.
+
+    Raises:
+        ConfigError: The page cannot compute a model; says which choice is to blame.
+        RunError: A run cannot be read, or the page cannot be written.
+    """
+    path = path or runs[0].path / "explore.html"
+    content = render_page([page_model(run, dtype) for run in runs], texts).encode()
+    write_bytes(path, content)
+    return path, len(content)
 
 
 def page_script() -> str:

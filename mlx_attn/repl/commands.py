@@ -20,8 +20,8 @@ def handle_input(session: Session, text: str) -> None:
             _run_command(session, text[1:])
         elif text.strip():
             session.ask(_parse_prompt(text))
-    except (ConfigError, RunError) as error:
-        session.screen.say(" ".join(str(error).split()))
+    except (ValueError, RuntimeError) as error:  # ConfigError, RunError, and what MLX raises
+        session.screen.say(" ".join(str(error).split()) or type(error).__name__)
 
 
 def print_banner(session: Session) -> None:
@@ -78,7 +78,18 @@ def _run_command(session: Session, line: str) -> None:
     elif COMMANDS[plain].required and not argument:
         raise ConfigError(f"usage: {COMMANDS[plain].usage}")
     else:
-        COMMANDS[plain].run(session, argument)
+        _run_safely(COMMANDS[plain], session, argument)
+
+
+def _run_safely(command: "Command", session: Session, argument: str) -> None:
+    """Run a command; a name that no file can have is an error like any other."""
+    try:
+        command.run(session, argument)
+    except (ConfigError, RunError, BrokenPipeError):
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise RunError(f"/{command.name}: {reason}") from error
 
 
 def _help(session: Session, argument: str) -> None:
@@ -117,6 +128,8 @@ def _parse_setting(name: str, text: str) -> Any:
     nothing = text.lower() in ("none", "random")
     if default == ():
         return () if nothing else (text.replace("\\n", "\n"),)
+    if isinstance(default, bool):
+        return _parse_switch(name, text)
     if default is None and nothing:
         return None
     kind, takes = (float, "a number") if isinstance(default, float) else (int, "a whole number")
@@ -127,8 +140,16 @@ def _parse_setting(name: str, text: str) -> Any:
         raise ConfigError(f"{name} takes {takes}, not '{text}'") from error
 
 
+def _parse_switch(name: str, text: str) -> bool:
+    if text.lower() not in ("on", "off"):
+        raise ConfigError(f"{name} is on or off, not '{text}'")
+    return text.lower() == "on"
+
+
 def _shown_setting(value: Any) -> str:
     """A setting's value, as it would be typed."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if value is None or value == ():
         return "none"
     if isinstance(value, tuple):
@@ -159,13 +180,28 @@ def _retry(session: Session, argument: str) -> None:
 
 
 def _undo(session: Session, argument: str) -> None:
-    line = " ".join(session.undo().prompt.split())
-    session.screen.say(f"forgot '{line if len(line) <= 30 else line[:27] + '...'}'")
+    turn = session.undo()
+    line = " ".join(turn.prompt.split())
+    shown = f"'{line if len(line) <= 30 else line[:27] + '...'}'"
+    session.screen.say(f"forgot {'what /more added' if turn.follows and not line else shown}")
 
 
 def _reset(session: Session, argument: str) -> None:
     session.transcript.turns.clear()
-    session.screen.say("cleared the conversation; settings and runs stay")
+    session.screen.say("forgot the conversation; settings and runs stay")
+
+
+def _clear(session: Session, argument: str) -> None:
+    session.screen.clear()
+
+
+def _attn(session: Session, argument: str) -> None:
+    if not session.transcript.turns:
+        raise ConfigError("there is no text to look into yet: type one")
+    if session.make_page is None:
+        raise ConfigError("there is nothing here to make a page with")
+    path = session.make_page(session.runs, session.transcript.story(session.run.name))
+    session.screen.say(f"what the heads attend to in the last text: {path}")
 
 
 def _save(session: Session, argument: str) -> None:
@@ -177,24 +213,41 @@ def _save(session: Session, argument: str) -> None:
     session.screen.say(f"saved {plural_of(len(session.transcript.turns), 'turn')} to {argument}")
 
 
-def _load(session: Session, argument: str) -> None:
+def _restore(session: Session, argument: str) -> None:
     session.transcript = load_transcript(Path(argument).expanduser())
     turns = plural_of(len(session.transcript.turns), "turn")
     session.screen.say(f"loaded {turns}; /more continues the last")
 
 
+def _runs(session: Session, argument: str) -> None:
+    rows = session.list_runs()
+    session.numbered = [name for name, _ in rows]
+    if rows:
+        session.screen.table([(f"{n}  {name}", facts) for n, (name, facts) in enumerate(rows, 1)])
+    _say_who_answers(session)
+
+
 def _model(session: Session, argument: str) -> None:
-    if argument:
-        session.run = _differs(session.load_run(argument), session.other_run)
-    _show_runs(session)
+    if not argument:
+        _runs(session, argument)
+        return
+    session.run = _differs(_find(session, argument), session.other_run)
+    _say_who_answers(session)
+
+
+def _find(session: Session, name: str) -> LoadedRun:
+    """A run by name, or by its number in the list."""
+    names = session.numbered or [name for name, _ in session.list_runs()]
+    is_number = name.isdecimal() and 1 <= int(name) <= len(names)
+    return session.load_run(names[int(name) - 1] if is_number else name)
 
 
 def _vs(session: Session, argument: str) -> None:
     if argument == "off":
         session.other_run = None
     elif argument:
-        session.other_run = _differs(session.load_run(argument), session.run)
-    _show_runs(session)
+        session.other_run = _differs(_find(session, argument), session.run)
+    _say_who_answers(session)
 
 
 def _differs(wanted: LoadedRun, present: LoadedRun | None) -> LoadedRun:
@@ -203,7 +256,7 @@ def _differs(wanted: LoadedRun, present: LoadedRun | None) -> LoadedRun:
     return wanted
 
 
-def _show_runs(session: Session) -> None:
+def _say_who_answers(session: Session) -> None:
     against = f" against {session.other_run.name}" if session.other_run else ""
     session.screen.say(f"{session.run.name} answers{against}")
 
@@ -217,13 +270,14 @@ def _info(session: Session, argument: str) -> None:
 def _facts(loaded: LoadedRun) -> list[tuple[str, str]]:
     config, settings = loaded.model.config, loaded.run.settings
     maps = f"score {config.score}, value {config.value}, output {config.output}"
-    sizes = f"{config.n_layers} layers, {config.n_heads} heads, {config.emb_dim} wide"
+    layers, heads = plural_of(config.n_layers, "layer"), plural_of(config.n_heads, "head")
+    sizes = f"{layers}, {heads}, {config.emb_dim} wide"
     return [
         ("run", str(loaded.run.path)),
         ("variant", f"{settings.get('variant', 'custom')} ({maps}, position {config.position})"),
         ("model", f"{model_cost(config).parameters:,} parameters, {sizes}"),
-        ("context", f"{config.context_length} tokens"),
-        ("vocabulary", f"{config.vocab_size} tokens ({loaded.tokenizer.kind})"),
+        ("context", f"{config.context_length:,} tokens"),
+        ("vocabulary", f"{config.vocab_size:,} tokens ({loaded.tokenizer.kind})"),
     ]
 
 
@@ -237,10 +291,15 @@ _ROWS = (
     Command("more", "continue the text so far, with TEXT added to it", _more, "[TEXT]"),
     Command("retry", "answer the last prompt again, with another seed", _retry),
     Command("undo", "forget the last prompt and its answer", _undo),
-    Command("reset", "clear the conversation", _reset),
+    Command("attn", "what the heads attend to in the last text, as a page", _attn),
+    Command("clear", "clear the screen", _clear),
+    Command("reset", "forget the conversation", _reset),
     Command("save", "save the conversation (.json can be loaded)", _save, "FILE", True, "file"),
-    Command("load", "load a saved conversation", _load, "FILE", True, "file"),
-    Command("model", "let another run answer", _model, "RUN", completes="run"),
+    Command("load", "load a saved conversation", _restore, "FILE", True, "file"),
+    Command("runs", "list the runs, numbered", _runs),
+    Command(
+        "model", "let another run answer: a name or a number", _model, "[RUN]", completes="run"
+    ),
     Command("vs", "let a second run answer too; off ends it", _vs, "RUN|off", completes="run"),
     Command("info", "show the run and the settings", _info),
     Command("quit", "leave (or Ctrl-D)", _quit),

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -22,7 +22,7 @@ from rich.text import Text
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
 from mlx_attn.runs import run_names
-from mlx_attn.ui.terminal import printable
+from mlx_attn.ui.terminal import WordWrap, printable
 
 
 class TerminalScreen(Screen):
@@ -47,12 +47,17 @@ class TerminalScreen(Screen):
         self._print(text, "bold")
 
     def stream(self, texts: Iterator[str]) -> None:
-        """Show a text as it comes; the terminal wraps it."""
+        """Show a text as it comes, word by word: a line ends between two of them."""
+        wrap = WordWrap(self._console.width)
         try:
             for text in texts:
-                self._console.out(printable(text), end="", highlight=False)
+                self._console.out(wrap.push(printable(text)), end="", highlight=False)
         finally:
-            self._console.out()
+            self._console.out(wrap.rest(), highlight=False)
+
+    def clear(self) -> None:
+        """Clear the terminal."""
+        self._console.clear()
 
     def _print(self, text: str, style: str = "") -> None:
         self._console.print(Text(printable(text), style))
@@ -72,7 +77,7 @@ class Prompt:
     """The input line: one prompt or command at a time.
 
     Enter sends, but not inside an open block in triple quotes; Alt-Enter is a newline; pasted
-    newlines stay; the tab key completes commands; the up arrow and Ctrl-R search earlier lines.
+    newlines stay; a menu completes commands; the up arrow and Ctrl-R search earlier lines.
     """
 
     def __init__(
@@ -90,7 +95,7 @@ class Prompt:
             key_bindings=_keys(),
             history=history or InMemoryHistory(),
             completer=CommandCompleter(),
-            complete_while_typing=False,
+            complete_while_typing=True,
             enable_suspend=True,
             input=input,
             output=output,
@@ -143,23 +148,38 @@ class CommandCompleter(Completer):
         name, space, argument = line[1:].partition(" ")
         command = commands.COMMANDS.get(plain_name(name))
         if not space:
-            yield from _beginning(name, [*commands.COMMANDS, *map(plain_name, SETTINGS)])
+            yield from _beginning(name, _command_words())
         elif command and command.completes == "file":
-            yield from self._paths.get_completions(Document(argument), complete_event)
+            # No file has a name with a NUL in it, and no folder may be listed without permission.
+            with contextlib.suppress(OSError, ValueError):
+                yield from self._paths.get_completions(Document(argument), complete_event)
         else:
             yield from _beginning(argument, _WORDS[command.completes if command else ""]())
 
 
-_WORDS: dict[str, Callable[[], list[str]]] = {
-    "": list,
-    "setting": lambda: list(SETTINGS),
-    "run": run_names,
+def _setting_words() -> dict[str, str]:
+    return {name: key.metadata["help"] for name, key in SETTINGS.items()}
+
+
+def _command_words() -> dict[str, str]:
+    words = {command.name: command.help for command in commands.COMMANDS.values()}
+    return words | {plain_name(name): help for name, help in _setting_words().items()}
+
+
+_WORDS: dict[str, Callable[[], dict[str, str]]] = {
+    "": dict,
+    "setting": _setting_words,
+    "run": lambda: dict.fromkeys(run_names(), ""),
 }
-"""What a word of each kind may be."""
+"""What a word of each kind may be, and what the menu says of it."""
 
 
-def _beginning(typed: str, words: Iterable[str]) -> Iterable[Completion]:
-    return (Completion(word, -len(typed)) for word in words if word.startswith(typed))
+def _beginning(typed: str, words: Mapping[str, str]) -> Iterable[Completion]:
+    return (
+        Completion(word, -len(typed), display_meta=meta)
+        for word, meta in words.items()
+        if word.startswith(typed)
+    )
 
 
 class ForgivingHistory(FileHistory):
@@ -196,11 +216,15 @@ def interactive_loop(session: Session, read: Callable[[], str]) -> None:
     """A conversation at a terminal: Ctrl-C stops the answer and not the conversation."""
     while not session.over:
         try:
-            commands.handle_input(session, read())
-        except KeyboardInterrupt:
-            session.screen.note("stopped; /more continues")
+            text = read()
         except EOFError:
             return
+        try:
+            commands.handle_input(session, text)
+        except KeyboardInterrupt:
+            session.screen.note("stopped; /more continues")
+        except Exception as error:  # a bug of ours is no reason to lose a conversation
+            session.screen.say(f"that failed ({type(error).__name__}: {error}); nothing is lost")
 
 
 def read_lines(session: Session, lines: Iterable[str]) -> None:

@@ -1,7 +1,8 @@
 """The conversation: its settings, its transcript and its answers, without a terminal.
 
 A prompt is read alone; `/more` continues the text so far. With `/vs` a second run answers every
-prompt too, after the first, with the same seed.
+prompt too, after the first, with the same seed. An answer ends where a document of the text that
+its run learned ends, and `/more` goes on beyond.
 """
 
 import json
@@ -26,6 +27,10 @@ class Settings(SamplerConfig):
     max_tokens: int = field(default=200, metadata={"help": "most tokens of an answer"})
     stop: tuple[str, ...] = field(
         default=(), metadata={"help": r"text that ends an answer, \n is a newline; none"}
+    )
+
+    ignore_eos: bool = field(
+        default=False, metadata={"help": "go on where a document, such as a story, ends; on, off"}
     )
 
     def __post_init__(self):
@@ -55,6 +60,7 @@ class Answer:
     text: str = ""
     tokens: int = 0
     finish_reason: str = "interrupted"  # `length`, `stop`, or `interrupted`
+    stop_text: str = ""  # the text that came next and ended it, where one did
 
 
 @dataclass(slots=True)
@@ -66,11 +72,11 @@ class Turn:
     follows: bool = False  # whether the prompt continues the text of the turn before
     attempt: int = 0  # how many answers of this turn were thrown away
 
-    def text(self, run: str) -> str:
-        """The prompt and the run's answer, or the first answer where the run gave none."""
-        texts = {answer.run: answer.text for answer in reversed(self.answers)}
-        first = self.answers[0].text if self.answers else ""
-        return self.prompt + texts.get(run, first)
+    def answer_of(self, run: str) -> Answer:
+        """The run's answer, or the first one where the run gave none."""
+        nothing = Answer(run, 0)
+        first = self.answers[0] if self.answers else nothing
+        return next((answer for answer in self.answers if answer.run == run), first)
 
 
 @dataclass(slots=True)
@@ -115,7 +121,13 @@ def load_transcript(path: Path) -> Transcript:
 
 
 def _joined(story: list[Turn], run: str) -> str:
-    return "".join(turn.text(run) for turn in story)
+    """The text of turns; one without a prompt goes on beyond what ended the answer before it."""
+    text, end = "", ""
+    for turn in story:
+        answer = turn.answer_of(run)
+        text += (turn.prompt or end) + answer.text
+        end = answer.stop_text
+    return text
 
 
 def _readable(story: list[Turn]) -> str:
@@ -156,6 +168,9 @@ class Screen:
             self._answer(text)
         self._answer("\n")
 
+    def clear(self) -> None:
+        """Remove what was shown, where that is possible."""
+
 
 @dataclass
 class Session:
@@ -164,10 +179,15 @@ class Session:
     run: LoadedRun
     screen: Screen
     load_run: Callable[[str], LoadedRun]
+    # The runs that could answer, each with what is known of it.
+    list_runs: Callable[[], list[tuple[str, str]]] = list
+    # Makes a page of what these runs attend to in a text, and returns its place.
+    make_page: Callable[[list[LoadedRun], str], Path] | None = None
     settings: Settings = field(default_factory=Settings)
     other_run: LoadedRun | None = None  # a second run that answers too
     transcript: Transcript = field(default_factory=Transcript)
     written: set[Path] = field(default_factory=set)  # which may be written again
+    numbered: list[str] = field(default_factory=list)  # the runs as they were listed last
     over: bool = False
 
     @property
@@ -180,16 +200,24 @@ class Session:
         seed = self.settings.seed
         seed = secrets.randbits(32) if seed is None else (seed + attempt) % 2**64
         settings = replace(self.settings, seed=seed)
-        answers, streams = [], []
-        for run in self.runs:
-            text = (self.transcript.story(run.name) if follows else "") + prompt
-            streams.append(run.stream(text, settings, settings.max_tokens, settings.stop))
-            answers.append(Answer(run.name, seed))
-        self.transcript.turns.append(Turn(prompt, answers, follows, attempt))
-        for answer, steps in zip(answers, streams, strict=True):
-            if len(answers) > 1:
+        turn = Turn(prompt, [], follows, attempt)
+        self.transcript.turns.append(turn)
+        try:
+            streams = [self._stream(run, settings) for run in self.runs]
+        except ConfigError:
+            self.undo()
+            raise
+        turn.answers = [Answer(run.name, seed) for run in self.runs]
+        for answer, steps in zip(turn.answers, streams, strict=True):
+            if len(turn.answers) > 1:
                 self.screen.heading(answer.run)
             self._show(answer, steps)
+
+    def _stream(self, run: LoadedRun, settings: Settings) -> Iterator[GenerationStep]:
+        """The run's continuation of the text so far, whose last turn has no answer yet."""
+        stop = settings.stop + (() if settings.ignore_eos else run.document_ends)
+        text = self.transcript.story(run.name)
+        return run.stream(text, settings, settings.max_tokens, stop)
 
     def _show(self, answer: Answer, steps: Iterator[GenerationStep]) -> None:
         cost: Statistics | None = None
@@ -201,12 +229,15 @@ class Session:
                 answer.text += step.text
                 answer.tokens = cost.tokens
                 answer.finish_reason = cost.finish_reason or "interrupted"
+                answer.stop_text = cost.stop_text
                 yield step.text
 
         try:
             self.screen.stream(texts())
         finally:
             self.screen.note(_summary(cost))
+            if answer.stop_text and not answer.text:
+                self.screen.note("the text ends there; /more goes on beyond")
 
     def undo(self) -> Turn:
         """Forget the last turn, and return it."""
@@ -224,7 +255,7 @@ def _summary(cost: Statistics | None) -> str:
         parts.append(f"{cost.tok_s:,.0f} tok/s")
     parts.append(f"cache {cost.cache_bytes_per_token:,} B/token")
     if cost.prompt_read < cost.prompt_tokens:
-        parts.append(f"read the last {cost.prompt_read} of {cost.prompt_tokens} prompt tokens")
+        parts.append(f"read the last {cost.prompt_read:,} of {cost.prompt_tokens:,} prompt tokens")
     return " · ".join(parts)
 
 

@@ -16,6 +16,7 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import RUNS, Run, find_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.samplers import Sampler
+from mlx_attn.text.sources import document_end
 from mlx_attn.text.tokenizers import Tokenizer
 
 
@@ -26,13 +27,13 @@ class StreamingDetokenizer:
     that may be the beginning of a stop text waits too; a stop text itself never comes out.
 
     Attributes:
-        stopped: Whether a stop text was found.
+        stop_text: The stop text that was found; "" before.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
         if "" in stop:
             raise ConfigError("a stop text is empty: give at least one character, or leave it out")
-        self.stopped = False
+        self.stop_text = ""
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -41,9 +42,10 @@ class StreamingDetokenizer:
     def push(self, token: int, last: bool = False) -> str:
         """The text that `token` makes certain; with `last`, all the rest."""
         text = self._pending + self._decoder.decode(self._tokenizer.token_bytes(token), last)
-        found = [text.index(stop) for stop in self._stop if stop in text]
-        self.stopped = bool(found)
-        certain = min(found) if found else len(text) - (0 if last else self._uncertain(text))
+        found = [stop for stop in self._stop if stop in text]
+        self.stop_text = min(found, key=text.index, default="")
+        uncertain = 0 if last else self._uncertain(text)
+        certain = text.index(self.stop_text) if found else len(text) - uncertain
         self._pending = text[certain:]
         return text[:certain]
 
@@ -123,6 +125,7 @@ class Statistics:
     peak_memory: int  # the most bytes of this process's arrays at a time
     cache_bytes_per_token: int  # cached bytes per token, all layers together
     finish_reason: Literal["length", "stop"] | None  # None before the last step
+    stop_text: str  # the stop text that ended it; "" where none did
     seed: int  # reproduces the text
 
 
@@ -200,12 +203,21 @@ def _steps(
             tok_s=(n - 1) / (now - first) if n > 1 else 0.0,
             peak_memory=mx.get_peak_memory(),
             cache_bytes_per_token=state.bytes_per_token,
-            finish_reason="stop" if detokenizer.stopped else "length" if n == max_tokens else None,
+            finish_reason=_finish_reason(detokenizer, n == max_tokens),
+            stop_text=detokenizer.stop_text,
             seed=sampler.seed,
         )
         yield GenerationStep(text, token, statistics)
-        if detokenizer.stopped:
+        if detokenizer.stop_text:
             return
+
+
+def _finish_reason(
+    detokenizer: StreamingDetokenizer, is_last: bool
+) -> Literal["length", "stop"] | None:
+    if detokenizer.stop_text:
+        return "stop"
+    return "length" if is_last else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +232,12 @@ class LoadedRun:
     def name(self) -> str:
         """The run's name."""
         return self.run.name
+
+    @property
+    def document_ends(self) -> tuple[str, ...]:
+        """Texts at which a document ends: the tokenizer's, and that of the corpus it learned."""
+        corpus = document_end(str(self.run.settings.get("corpus", "")))
+        return tuple(dict.fromkeys(filter(None, (self.tokenizer.end_of_text, corpus))))
 
     def stream(
         self,

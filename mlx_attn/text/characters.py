@@ -35,6 +35,7 @@ class Tokenizer(ABC):
     """
 
     kind: str
+    end_of_text = ""  # the special token that ends a text, where there is one
 
     def __init__(self, vocabulary: Sequence[bytes], **settings: Any):
         if len(vocabulary) > LARGEST_VOCABULARY:

@@ -42,6 +42,7 @@ class Download:
     licence: str
     member: str | None = None  # for a zip archive, the member that is the file
     archive_size: int = 0  # for a zip archive, its own size in bytes
+    document_end: str = ""  # the text that ends each of its documents, where one does
     instead: str = "use --data tales, which needs no network"
 
     @property

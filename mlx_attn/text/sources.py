@@ -111,6 +111,13 @@ def read_source(
     return _text(source, _path_blocks(path))
 
 
+def document_end(name: str) -> str:
+    """The text that ends each document of the source of that name; "" where nothing does."""
+    if name == "tales" or name in tasks.TASKS:
+        return "\n"
+    return CORPORA[name].document_end if name in CORPORA else ""
+
+
 def _stories(n_bytes: int, val_bytes: int) -> Source:
     def part(size: int, split: Literal["train", "val"]) -> SplitText:
         from mlx_attn.text.stories import dataset
@@ -160,7 +167,8 @@ def _survey(name: str, blocks: Iterable[str]) -> tuple[str, int, int]:
     if not first:
         raise RunError(f"{name}: the text is empty; give one of at least {SHORTEST} characters")
     if n_characters < SHORTEST:
-        raise RunError(f"{name}: {n_characters} characters are too few; give at least {SHORTEST}")
+        are = "character is" if n_characters == 1 else "characters are"
+        raise RunError(f"{name}: {n_characters} {are} too few; give at least {SHORTEST}")
     if uniform:
         raise RunError(f"{name}: every character is {first!r}, so there is nothing to learn")
     return content.hexdigest(), n_bytes, n_characters

@@ -185,6 +185,7 @@ class GPT2Tokenizer(characters.Tokenizer):
     """
 
     kind = "gpt2"
+    end_of_text = END_OF_TEXT
 
     def __init__(self, merges: str):
         self.merges = merges

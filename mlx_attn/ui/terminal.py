@@ -5,6 +5,7 @@ import stat
 import sys
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -87,6 +88,54 @@ def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
     for name, text in rows:
         table.add_row(Text(name), Text(text))
     console.print(table)
+
+
+class WordWrap:
+    """Breaks a text that comes in pieces into lines of at most `width` columns, between words.
+
+    A word waits for its end; one that is wider than a line is broken. Scripts that are written
+    without spaces, such as Chinese, may break before any of their wide characters.
+    """
+
+    def __init__(self, width: int):
+        self._width = max(width, 1)
+        self._column = 0
+        self._spaces, self._word = "", ""
+
+    def push(self, text: str) -> str:
+        """What can be shown now that `text` has come."""
+        return "".join(map(self._add, text))
+
+    def rest(self) -> str:
+        """The word that still waits."""
+        return self._end_word()
+
+    def _add(self, character: str) -> str:
+        if character == "\n":
+            shown, self._column, self._spaces = self._end_word() + "\n", 0, ""
+        elif character.isspace():
+            shown = self._end_word()
+            self._spaces += "    " if character == "\t" else character
+        else:
+            is_wide = cell_len(character) > 1
+            shown = self._end_word() if is_wide or self._is_full(character) else ""
+            self._word += character
+        return shown
+
+    def _is_full(self, character: str) -> bool:
+        return cell_len(self._word + character) > self._width
+
+    def _end_word(self) -> str:
+        word, spaces = self._word, self._spaces
+        if not word:
+            return ""
+        self._word = self._spaces = ""
+        width, room = cell_len(word), self._width - self._column
+        if self._column and len(spaces) + width > room:
+            self._column = width
+            return "\n" + word
+        self._column += len(spaces) + width
+        return spaces + word
 
 
 def discard_unread() -> None:

@@ -8,9 +8,9 @@ from mlx_attn.cli.main import group
 from mlx_attn.cli.sample import command
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.runs import create_run
+from mlx_attn.runs import create_run, open_run
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import stream_generate
+from mlx_attn.sampling.generate import LoadedRun, stream_generate
 from mlx_attn.text.tokenizers import train_tokenizer
 
 
@@ -97,6 +97,18 @@ def test_a_stop_text_ends_the_continuation(place):
     )
     assert record["finish_reason"] == "stop"
     assert not {"a", "b"} & set(record["text"])
+
+
+@pytest.mark.parametrize(("flags", "ends"), [([], ("x", "\n")), (["--ignore-eos"], ("x",))])
+def test_a_continuation_ends_with_its_document_unless_told_otherwise(
+    place, monkeypatch, flags, ends
+):
+    heard = []
+    run = open_run(place / "runs" / "nano")
+    run.with_settings({**run.settings, "corpus": "tales"})
+    monkeypatch.setattr(LoadedRun, "stream", lambda *given: heard.append(given[-1]) or iter(()))
+    sample("-p", "a", "--stop", "x", *flags)
+    assert heard == [ends]
 
 
 def test_a_prompt_that_does_not_fit_is_pointed_out(place):

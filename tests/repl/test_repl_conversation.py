@@ -59,6 +59,12 @@ def test_several_lines_are_said_even_if_they_begin_with_a_slash(typed, session):
         ("/set tmep 1", "unknown setting 'tmep': did you mean 'temp'?"),
         ("/set temp hot", "temp takes a number, not 'hot'"),
         ("/topk 1.5", "top_k takes a whole number, not '1.5'"),
+        ("/ignoreeos 1", "ignore_eos is on or off, not '1'"),
+        ("/attn", "there is no text to look into yet: type one"),
+        ("/load ~no-such-person/x.json", "/load: Could not determine home directory."),
+        (f"/load {'x' * 300}.json", f"{'x' * 300}.json: cannot be read (File name too long)"),
+        (f"/save {'x' * 300}", "/save: File name too long"),
+        ("/save a\0b", "/save: embedded null byte"),
         ("/temp -1", "temp=-1.0 must be 0 (the likeliest token) or more"),
         ("/max 0", "max=0 must be at least 1"),
         ("/save", "usage: /save FILE"),
@@ -89,10 +95,10 @@ def test_a_setting_is_typed_in_several_ways(typed, page, line):
 
 
 def test_every_setting_can_be_typed(typed):
-    values = ["0.1", "5", "0.9", "0.05", "1.5", "7", "9", r"end\n"]
+    values = ["0.1", "5", "0.9", "0.05", "1.5", "7", "9", r"end\n", "on"]
     session = typed(*(f"/{name} {value}" for name, value in zip(SETTINGS, values, strict=True)))
     shown = [getattr(session.settings, key.name) for key in SETTINGS.values()]
-    assert shown == [0.1, 5, 0.9, 0.05, 1.5, 7, 9, ("end\n",)]
+    assert shown == [0.1, 5, 0.9, 0.05, 1.5, 7, 9, ("end\n",), True]
 
 
 def test_set_alone_shows_every_setting(typed, page):
@@ -106,6 +112,7 @@ def test_set_alone_shows_every_setting(typed, page):
         "seed: none",
         "max: 200",
         "stop: none",
+        "ignore_eos: off",
     ]
 
 
@@ -117,6 +124,39 @@ def test_seed_and_stop_can_be_taken_back(typed):
 def test_stop_ends_an_answer_before_it(typed, page):
     typed("/stop ef", "a")
     assert page.answers == ["bcd"]
+
+
+def test_more_goes_on_beyond_what_ended_the_answer(typed, page, session):
+    typed("/stop ef", "/max 6", "a", "/more")
+    assert page.answers == ["bcd", "ghijkl"]
+    assert session.transcript.story("alpha") == "abcdefghijkl"
+
+
+def test_a_text_of_ones_own_comes_before_what_ended_the_answer(typed, page):
+    typed("/stop ef", "/max 6", "a", "/more x")
+    assert page.answers == ["bcd", "yz./01"]
+
+
+@pytest.fixture
+def storyteller(session):
+    """The session with a run whose stories end with a full stop, as its tokenizer says."""
+    session.run.tokenizer.end_of_text = "."
+    return session
+
+
+def test_an_answer_ends_where_a_document_ends(storyteller, typed, page):
+    typed("v")
+    assert page.answers == ["wxyz"]
+
+
+def test_an_answer_goes_on_where_it_is_told_to(storyteller, typed, page):
+    typed("/ignore_eos on", "/max 6", "v")
+    assert page.answers == ["wxyz./"]
+
+
+def test_a_text_that_is_a_whole_document_says_so(storyteller, typed, page):
+    typed("z")
+    assert page.messages[-1] == "the text ends there; /more goes on beyond"
 
 
 def test_more_goes_on_with_the_text_so_far(typed, page, session):
@@ -143,6 +183,11 @@ def test_undo_forgets_the_last_turn(typed, session, page):
     assert page.messages[-1] == "forgot 'x'"
 
 
+def test_undo_of_more_says_what_it_forgets(typed, page):
+    typed("a", "/more", "/undo")
+    assert page.messages[-1] == "forgot what /more added"
+
+
 def test_reset_forgets_what_was_said_but_no_setting(typed):
     session = typed("/temp 0.1", "a", "/reset")
     assert session.transcript.turns == []
@@ -153,6 +198,29 @@ def test_another_run_answers_and_goes_on_with_the_text(typed, page, session):
     typed("/max 2", "a", "/model beta", "/more")
     assert page.answers == ["bc", "de"]
     assert session.run.name == "beta"
+
+
+def test_runs_are_listed_with_numbers_that_model_takes(typed, page, session):
+    session.list_runs = lambda: [("beta", "standard, 2 MB"), ("alpha", "merged")]
+    typed("/model", "/model 1")
+    assert page.messages[:2] == ["1  beta: standard, 2 MB", "2  alpha: merged"]
+    assert session.run.name == "beta"
+
+
+def test_a_number_means_the_list_that_was_shown(typed, session):
+    session.list_runs = lambda: [("beta", ""), ("alpha", "")]
+    typed("/runs")
+    session.list_runs = lambda: [("alpha", ""), ("beta", "")]
+    typed("/vs 1")
+    assert session.other_run.name == "beta"
+
+
+def test_attn_makes_a_page_of_the_last_text(typed, page, session):
+    asked = []
+    session.make_page = lambda runs, text: asked.append((len(runs), text)) or Path("page.html")
+    typed("/max 2", "/vs beta", "a", "/more", "/attn")
+    assert asked == [(2, "abcde")]
+    assert page.messages[-1] == "what the heads attend to in the last text: page.html"
 
 
 def test_two_runs_answer_one_after_the_other(typed, page):
@@ -193,6 +261,7 @@ def test_info_shows_the_run_and_the_settings(typed, page):
     assert page.messages[0] == "run: runs/alpha"
     assert "context: 16 tokens" in page.messages
     assert "vocabulary: 256 tokens (byte)" in page.messages
+    assert any("1 layer, 2 heads" in line for line in page.messages)
     assert "temp: 0.8" in page.messages
 
 

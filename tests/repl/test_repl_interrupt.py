@@ -54,6 +54,15 @@ def test_ctrl_c_stops_both_of_two_answers(session, hasty):
     assert session.over
 
 
+def test_a_bug_does_not_end_the_conversation(session, page, monkeypatch):
+    def broken(session, text):
+        raise KeyError("nothing")
+
+    monkeypatch.setattr("mlx_attn.repl.commands.handle_input", broken)
+    interactive_loop(session, Fingers(["a", "x"]))
+    assert page.messages == ["that failed (KeyError: 'nothing'); nothing is lost"] * 2
+
+
 def test_ctrl_d_ends_the_conversation(session, page):
     interactive_loop(session, Fingers([]))
     assert page.messages == []

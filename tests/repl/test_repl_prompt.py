@@ -69,6 +69,18 @@ def test_nothing_else_completes(line):
     assert completed(line) == []
 
 
+def test_the_menu_says_what_a_command_and_a_setting_are_for():
+    found = CommandCompleter().get_completions(Document("/m"), CompleteEvent())
+    meanings = {completion.text: completion.display_meta_text for completion in found}
+    assert meanings["more"] == "continue the text so far, with TEXT added to it"
+    assert meanings["max"] == "most tokens of an answer"
+
+
+@pytest.mark.parametrize("line", ["/load a\0b/", "/load ~no-such-person/x"])
+def test_what_no_file_is_called_completes_to_nothing(line):
+    assert completed(line) == []
+
+
 def test_runs_complete_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("nano", "nano-merged", "tiny"):

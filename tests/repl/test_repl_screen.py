@@ -57,7 +57,11 @@ def test_messages_and_tables_fit_a_narrow_terminal():
 def test_an_answer_is_shown_as_it_is():
     screen, file = terminal(40)
     screen.stream(iter(["[bold]:smile: ", "x" * 60]))
-    assert file.getvalue() == "[bold]:smile: " + "x" * 60 + "\n"
+    assert file.getvalue() == "[bold]:smile:\n" + "x" * 40 + "\n" + "x" * 20 + "\n"
+
+
+def test_clear_does_nothing_in_a_pipe():
+    assert piped(lambda screen: screen.clear()) == ("", "")
 
 
 def test_a_model_cannot_steer_the_terminal():

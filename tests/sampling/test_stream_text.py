@@ -16,7 +16,7 @@ def pushed(tokens: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str], St
     stream, pieces = StreamingDetokenizer(BYTES, stop), []
     for n, token in enumerate(tokens, 1):
         pieces.append(stream.push(token, last=n == len(tokens)))
-        if stream.stopped:
+        if stream.stop_text:
             break
     return pieces, stream
 
@@ -48,7 +48,7 @@ def test_an_unfinished_character_at_the_end_is_marked():
 def test_a_stop_text_cuts_the_text_before_its_first_occurrence(text, stop):
     pieces, stream = pushed(list(text.encode()), (stop,))
     assert "".join(pieces) == text.split(stop)[0]
-    assert stream.stopped == (stop in text)
+    assert stream.stop_text == (stop if stop in text else "")
 
 
 def test_what_may_begin_a_stop_text_waits():
