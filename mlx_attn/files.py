@@ -1,15 +1,20 @@
 """Writing files so that a crash, a full disk or a second process never leaves half of one behind.
 
 Everything is written to a temporary file beside the target, flushed to the disk, and renamed over
-the target: a reader sees the old file or the new one, never a mixture.
+the target: a reader sees the old file or the new one, never a mixture. A directory is made, locked
+and replaced by one function each.
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mlx_attn.errors import RunError
@@ -25,6 +30,9 @@ _WAYS_OUT = {
 }
 
 
+_TEMPORARY = ".tmp"
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Gives a temporary path to write to; when the block ends, it becomes `path` in one step.
@@ -34,9 +42,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
     Raises:
         RunError: The file cannot be written; names the path, the reason and the way out.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+    make_directory(path.parent, path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         _flush(temporary)
         temporary.replace(path)
@@ -50,25 +58,147 @@ def atomic_write(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-@contextlib.contextmanager
-def lock(folder: Path) -> Iterator[None]:
-    """Makes `folder` as needed and locks it: another process that asks for it waits its turn.
+def make_directory(folder: Path, file: Path | None = None) -> None:
+    """Makes a directory and its parents as needed.
 
-    A folder that is empty in the end is removed.
+    Raises:
+        RunError: It cannot be made; the message names the `file` that was to lie there.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise unwritable(file or folder, error) from error
+
+
+class Locked(RunError):
+    """Another process holds a directory."""
+
+
+@contextlib.contextmanager
+def lock(folder: Path, wait: bool = True) -> Iterator[None]:
+    """Makes `folder` as needed and holds it until the block, or this process, ends.
+
+    The lock is flock(2) on the directory itself: nothing is left behind, a process that is killed
+    holds nothing, and a directory that is renamed stays held. What a killed process left half
+    written in it is removed; a folder that is empty in the end is removed too. Where a disk of a
+    network has no locks, nothing is held.
+
+    Args:
+        folder: The directory.
+        wait: Whether another process that holds it is waited for.
+
+    Raises:
+        RunError: The folder cannot be made.
+        Locked: Another process holds it, and `wait` is false.
+    """
+    descriptor = _locked(folder, wait)
     try:
-        with contextlib.suppress(OSError):  # some disks of a network have no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        for left_behind in folder.rglob(f".*{_TEMPORARY}"):
+            with contextlib.suppress(OSError):
+                left_behind.unlink()
         yield
     finally:
         os.close(descriptor)  # which frees it
         with contextlib.suppress(OSError):
             folder.rmdir()
+
+
+def _locked(folder: Path, wait: bool) -> int:
+    """The open descriptor of the directory that has this name once it is locked."""
+    while True:
+        make_directory(folder)
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise Locked(
+                f"{folder} is in use by another process: wait until that ends or stop it, or name "
+                "another directory"
+            ) from error
+        except OSError:  # a disk without locks
+            return descriptor
+        held = os.fstat(descriptor)
+        if identity(folder) == (held.st_dev, held.st_ino):
+            return descriptor
+        os.close(descriptor)  # it was replaced meanwhile
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file or directory from all others, whatever its name; None where it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def aside(path: Path) -> Path:
+    """A new name beside a directory: of what is to replace it, and then of what was replaced."""
+    return path.with_name(f"{path.name}-{secrets.token_hex(4)}.replaced")
+
+
+def replace_directory(
+    path: Path, new: Path, keep: Callable[[str], bool] = lambda name: False
+) -> None:
+    """Puts the finished directory `new` at `path`, in one rename where the system can swap two.
+
+    Elsewhere in two, between which `path` has no name and both directories are whole. Afterwards
+    what lay in the old one is removed; files whose names `keep` accepts move to the new one.
+
+    Raises:
+        RunError: It cannot be done, and `path` is as it was; or a file cannot be moved, and the old
+            directory, which the message names, still has it.
+    """
+    old = new
+    try:
+        if not path.exists():
+            new.rename(path)
+            return
+        if not _swapped(path, new):
+            old = aside(path)
+            path.rename(old)
+            _rename_or_return(new, path, old)
+    except OSError as error:
+        remove_directory(new)
+        raise unwritable(path, error) from error
+    try:
+        for file in old.iterdir():
+            if keep(file.name):
+                file.rename(path / file.name)
+    except OSError as error:
+        raise unwritable(old, error) from error
+    remove_directory(old)
+
+
+def _rename_or_return(new: Path, path: Path, old: Path) -> None:
+    try:
+        new.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+
+
+def remove_directory(folder: Path) -> None:
+    """Removes a directory; a warning names what the system will not give up."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        warnings.warn(f"{folder}: cannot be removed ({error.strerror or error})", stacklevel=3)
+
+
+_SWAPS = {"linux": ("renameat2", (-100, -100)), "darwin": ("renameatx_np", (-2, -2))}
+"""The call that swaps two names, and its two AT_FDCWD; the flag is 2 in both."""
+
+
+def _swapped(one: Path, other: Path) -> bool:
+    """Whether the system has swapped two names in one step."""
+    name, (here, there) = _SWAPS.get(sys.platform, ("", (0, 0)))
+    call = getattr(ctypes.CDLL(None), name, None) if name else None
+    return bool(call) and call(here, os.fsencode(one), there, os.fsencode(other), 2) == 0
 
 
 def write_bytes(path: Path, data: bytes) -> None:

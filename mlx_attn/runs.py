@@ -11,15 +11,23 @@ track/              weights at tracked steps, of a run that started from another
 
 import json
 import re
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mlx_attn.arrays import check_weights, check_whole, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
-from mlx_attn.files import unwritable, write_text
+from mlx_attn.files import (
+    aside,
+    identity,
+    lock,
+    remove_directory,
+    replace_directory,
+    unwritable,
+    write_text,
+)
 from mlx_attn.model.config import config_from, saved_settings
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import check_plugins
@@ -43,15 +51,25 @@ _FILES = (
 )
 """A run's own files: what overwriting it removes."""
 
+_BEFORE_CONFIG = ("tokenizer.*", ".*.tmp")
+"""What a run that was killed while it was made has left: config.json is written last."""
+
 _SAMPLE_HEADING = re.compile(r"^--- step (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run directory."""
+    """One run directory.
+
+    Attributes:
+        path: Where it lies.
+        settings: What config.json holds.
+        identity: The directory that had this path when it was opened; None where none is meant.
+    """
 
     path: Path
     settings: Mapping[str, Any]
+    identity: tuple[int, int] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -86,8 +104,17 @@ class Run:
         """The tokenizer it was trained with."""
         return load_tokenizer(self.path)
 
+    def check_present(self) -> None:
+        """Refuse to write where the directory was removed, or another took its place."""
+        if self.identity and identity(self.path) != self.identity:
+            raise RunError(
+                f"{self.path} was removed or replaced while this process was writing to it, which "
+                "ends here: nothing of it is written to what is there now"
+            )
+
     def save_model(self, model: GPT) -> None:
         """Write these weights as the best."""
+        self.check_present()
         save_arrays(self.weights, named_arrays(model), {})
 
     def add_report(self, record: Mapping[str, Any]) -> None:
@@ -100,6 +127,7 @@ class Run:
 
     def append(self, file: str, text: str) -> None:
         """Add text to the end of a file of the run, such as metrics.jsonl."""
+        self.check_present()
         try:
             with (self.path / file).open("a", encoding="utf-8") as stream:
                 stream.write(text)
@@ -130,7 +158,7 @@ class Run:
         """The run with other settings in its config.json."""
         text = json.dumps(settings, indent=1, sort_keys=True, allow_nan=False)
         write_text(self.path / CONFIG, text + "\n")
-        return Run(self.path, settings)
+        return replace(self, settings=settings, identity=identity(self.path))
 
 
 def read_text(path: Path) -> str:
@@ -152,24 +180,108 @@ def parsed_object(text: str, place: str) -> dict[str, Any]:
     return content
 
 
-def create_run(path: Path, settings: Mapping[str, Any], overwrite: bool = False) -> Run:
-    """Make a run directory and write its config.json."""
+class Taken(RunError):
+    """There is a run already where a new one was to go."""
+
+
+@contextmanager
+def new_run(
+    path: Path,
+    settings: Mapping[str, Any],
+    overwrite: bool = False,
+    tokenizer: Tokenizer | None = None,
+) -> Iterator[Run]:
+    """Make a run directory, and hold it until the block ends.
+
+    A run that is overwritten stays whole until the new one, which is made beside it, takes its
+    place. Files in it that are not the run's own are kept.
+
+    Raises:
+        Taken: There is a run, and it is not to be overwritten.
+        Locked: Another process holds the directory.
+        RunError: It cannot be written, or what lies there is no run.
+    """
     check_free(path, overwrite)
-    if overwrite and path.exists():
-        _clear(path)
-    _claim(path)
+    place = path.resolve()
+    with ExitStack() as held:
+        held.enter_context(_hold(path))
+        check_free(path, overwrite)
+        if not _is_run(path):
+            yield _filled(path, settings, tokenizer)
+            return
+        if Path.cwd().is_relative_to(place):
+            raise RunError(f"{path} is the folder that you are in: leave it to overwrite the run")
+        made = aside(place)
+        held.enter_context(_hold(made))
+        try:
+            _filled(made, settings, tokenizer)
+        except BaseException:
+            remove_directory(made)
+            raise
+        replace_directory(place, made, lambda name: not _is_own(name))
+        yield open_run(path)
+
+
+def create_run(
+    path: Path,
+    settings: Mapping[str, Any],
+    overwrite: bool = False,
+    tokenizer: Tokenizer | None = None,
+) -> Run:
+    """The run directory that `new_run` makes, which no process then holds."""
+    with new_run(path, settings, overwrite, tokenizer) as run:
+        return run
+
+
+@contextmanager
+def held(run: Run) -> Iterator[Run]:
+    """Hold a run's directory, to go on writing to it, until the block ends.
+
+    Raises:
+        Locked: Another process holds it.
+    """
+    with _hold(run.path):
+        yield open_run(run.path)
+
+
+def _hold(path: Path) -> AbstractContextManager[None]:
+    return lock(path, wait=False)
+
+
+def _filled(path: Path, settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> Run:
+    """Write the files that a run begins with, config.json last: without it there is no run."""
+    if tokenizer:
+        tokenizer.save(path)
     return Run(path, settings).with_settings(settings)
 
 
 def check_free(path: Path, overwrite: bool = False) -> None:
     """Refuse a place where a new run must not go."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+    if not path.exists() or (path.is_dir() and all(map(_is_unbegun, path.iterdir()))):
         return
     if not overwrite:
-        raise _taken(path)
-    if not (path / CONFIG).is_file():
+        raise Taken(
+            f"{path} exists: --resume {path} continues it, --overwrite replaces it, "
+            "--out names another directory"
+        )
+    if not _is_run(path):
         raise RunError(f"{path} is not a run directory, so --overwrite leaves it alone")
     open_run(path)
+
+
+def _is_run(path: Path) -> bool:
+    """Whether there is a config.json, however damaged; an empty one is an old claim to the name."""
+    file = path / CONFIG
+    return file.is_file() and file.stat().st_size > 0
+
+
+def _is_unbegun(file: Path) -> bool:
+    empty = file.name == CONFIG and file.is_file() and not file.stat().st_size
+    return empty or any(map(file.match, _BEFORE_CONFIG))
+
+
+def _is_own(name: str) -> bool:
+    return any(map(Path(name).match, _FILES))
 
 
 def check_no_run(path: Path) -> None:
@@ -181,14 +293,14 @@ def check_no_run(path: Path) -> None:
 def open_run(path: Path) -> Run:
     """The run in a directory."""
     file = path / CONFIG
-    if not file.is_file():
+    if not _is_run(path):
         near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
         raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
     settings = parsed_object(read_text(file), str(file))
     tables = (settings.get(key) for key in ("model", "training", "text"))
     if not all(isinstance(table, dict) for table in tables):
         raise RunError(f"{file}: not the settings of a run")
-    return Run(path, settings)
+    return Run(path, settings, identity(path))
 
 
 def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
@@ -211,7 +323,8 @@ def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
 def find_runs(directory: Path = RUNS) -> list[Path]:
     """The run directories in a directory, those of seeds included, the latest first."""
     found = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")]
-    return [file.parent for file in sorted(found, key=lambda f: f.stat().st_mtime, reverse=True)]
+    whole = [file for file in found if _is_run(file.parent)]
+    return [file.parent for file in sorted(whole, key=lambda f: f.stat().st_mtime, reverse=True)]
 
 
 def run_names(directory: Path = RUNS) -> list[str]:
@@ -290,31 +403,3 @@ def free_name(directory: Path, name: str) -> Path:
     while path.exists():
         path, number = directory / f"{name}-{number}", number + 1
     return path
-
-
-def _claim(path: Path) -> None:
-    """Make the directory ours, so that two trainings that start together cannot share one."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        (path / CONFIG).open("x").close()
-    except FileExistsError as error:
-        raise _taken(path) from error
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def _taken(path: Path) -> RunError:
-    return RunError(
-        f"{path} exists: --resume {path} continues it, --overwrite replaces it, "
-        "--out names another directory"
-    )
-
-
-def _clear(path: Path) -> None:
-    """Remove a run's own files; whatever else lies in the directory is not ours to delete."""
-    try:
-        for pattern in _FILES:
-            for file in path.glob(pattern):
-                shutil.rmtree(file) if file.is_dir() else file.unlink()
-    except OSError as error:
-        raise unwritable(path, error) from error

@@ -1,8 +1,15 @@
+import errno
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from mlx_attn.errors import RunError
+from mlx_attn.files import Locked
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import (
@@ -10,6 +17,8 @@ from mlx_attn.runs import (
     find_replicas,
     find_runs,
     free_name,
+    held,
+    new_run,
     open_run,
     run_names,
     seed_place,
@@ -86,11 +95,86 @@ def test_a_directory_below_a_file_cannot_be_made(tmp_path):
     assert "cannot be written (Not a directory)" in message
 
 
-def test_of_two_trainings_that_start_together_one_gets_the_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("mlx_attn.runs.check_free", lambda path, overwrite: None)
-    create_run(tmp_path / "run", SETTINGS)
-    assert "exists" in refused(create_run, tmp_path / "run", {**SETTINGS, "second": 1})
-    assert open_run(tmp_path / "run").settings == SETTINGS
+def test_of_two_trainings_that_start_together_one_gets_the_name(tmp_path):
+    path = tmp_path / "run"
+    with new_run(path, SETTINGS):
+        for overwrite in (False, True):
+            message = refused(create_run, path, {**SETTINGS, "second": 1}, overwrite)
+            assert f"{path} " in message
+    assert open_run(path).settings == SETTINGS
+
+
+def test_a_run_that_is_overwritten_is_held_before_and_after(run):
+    with held(run):
+        assert "in use by another process" in refused(create_run, run.path, SETTINGS, True)
+    with new_run(run.path, SETTINGS, overwrite=True) as new, pytest.raises(Locked), held(new):
+        pass
+    with held(run):
+        pass
+
+
+def test_a_killed_process_holds_nothing(run):
+    hold = "import sys, time; from pathlib import Path; from mlx_attn.files import lock"
+    program = f"{hold}\nwith lock(Path(sys.argv[1]), wait=False):\n  print(1, flush=True); input()"
+    command = [sys.executable, "-c", program, str(run.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        assert other.stdout.readline()
+        with pytest.raises(Locked, match=f"{run.path} is in use by another process: wait"):
+            held(run).__enter__()
+        other.kill()
+    with held(run):
+        pass
+
+
+def test_what_is_overwritten_stays_whole_until_the_new_one_is(run, monkeypatch):
+    run.add_report({"event": "start", "step": 0})
+    before = sorted(path.name for path in run.path.iterdir())
+    with pytest.raises(ValueError, match="JSON"):
+        create_run(run.path, {**SETTINGS, "speed": float("nan")}, overwrite=True)
+    monkeypatch.setattr("mlx_attn.files._swapped", lambda one, other: False)
+    monkeypatch.setattr(Path, "rename", refuse_to_rename)
+    assert "cannot be written" in refused(create_run, run.path, SETTINGS, True)
+    assert sorted(path.name for path in run.path.iterdir()) == before
+    assert [path.name for path in run.path.parent.iterdir()] == ["run"]
+
+
+def refuse_to_rename(path, target):
+    raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+@pytest.mark.parametrize("swaps", [True, False])
+def test_links_are_removed_and_what_they_lead_to_is_kept(run, tmp_path, monkeypatch, swaps):
+    if not swaps:
+        monkeypatch.setattr("mlx_attn.files._swapped", lambda one, other: False)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (disk / "precious").write_text("kept")
+    (run.path / "checkpoint").symlink_to(disk)
+    (run.path / "notes.md").write_text("mine")
+    create_run(run.path, {**SETTINGS, "new": 1}, overwrite=True)
+    assert sorted(path.name for path in run.path.iterdir()) == ["config.json", "notes.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "run"]
+    assert (disk / "precious").exists()
+
+
+@pytest.mark.parametrize("left", ["config.json", "tokenizer.json", ".config.json.0123abcd.tmp"])
+def test_what_a_killed_start_left_is_no_run(tmp_path, left):
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / left).write_text("")
+    assert find_runs(tmp_path) == []
+    assert "not a run directory" in refused(open_run, path)
+    assert create_run(path, SETTINGS).settings == SETTINGS
+
+
+def test_a_removed_or_replaced_directory_is_not_written_to(run):
+    opened = open_run(run.path)
+    create_run(run.path, {**SETTINGS, "other": 1}, overwrite=True)
+    assert "was removed or replaced" in refused(opened.add_report, {})
+    shutil.rmtree(run.path)
+    assert "was removed or replaced" in refused(opened.save_model, GPT(CONFIG))
+    assert not run.path.exists()
 
 
 def test_a_directory_that_is_no_run_tells_which_there_are(run):

@@ -126,7 +126,8 @@ def _lead(
     start = runs.find_run(init_from) if init_from else None
     below = layer_from(start.settings) if start else {}
     settings = resolve(below, read_settings(config) if config else {}, environment, flags)
-    target = RunTarget(_new_directory(settings, out, name), overwrite, init_from)
+    is_named = bool(out or name or replicas)
+    target = RunTarget(_new_directory(settings, out, name), overwrite, init_from, is_named)
     _train_new(settings, replicas, target, start, ranks, output)
 
 
@@ -155,25 +156,44 @@ def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Pa
 
 @dataclass(frozen=True, slots=True)
 class RunTarget:
-    """The directory of a run, and the run that it starts from."""
+    """The directory of a run, and the run that it starts from.
+
+    Attributes:
+        path: The directory.
+        overwrite: Whether a run there is replaced.
+        init_from: The run that it starts from.
+        is_named: Whether the user chose the name; another free one will do where it is not.
+    """
 
     path: Path
     overwrite: bool = False
     init_from: str | None = None
+    is_named: bool = True
 
     def record(self, trainer: "Trainer", corpus: "Corpus", facts: dict[str, Any]) -> "Run":
-        """The run directory with its settings and more facts; a new one gets the tokenizer too."""
+        """The run directory with its settings and more facts; a new one gets the tokenizer too.
+
+        This process holds it until the command ends.
+        """
         from mlx_attn.cli.info import versions
-        from mlx_attn.runs import create_run
+        from mlx_attn.files import Locked
+        from mlx_attn.runs import Taken, free_name, new_run
 
         facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions(), **facts}
         facts |= {"init_from": self.init_from} if self.init_from else {}
         record = trainer.settings.record(trainer.model.config, **facts)
         if trainer.run:
             return trainer.run.with_settings({**trainer.run.settings, **record})
-        run = create_run(self.path, record, self.overwrite)
-        corpus.tokenizer.save(run.path)
-        return run
+        path, hold = self.path, click.get_current_context().with_resource
+        while True:
+            try:
+                return hold(new_run(path, record, self.overwrite, corpus.tokenizer))
+            except (Taken, Locked):  # by a training that began after this one
+                if self.is_named:
+                    raise
+                path = free_name(
+                    path.parent, f"{trainer.settings.preset}-{trainer.settings.variant}"
+                )
 
 
 def _train_new(
@@ -213,12 +233,13 @@ def _resume(
     name: str, changes: dict[str, Any], ranks: "Distributed", output: OutputOptions
 ) -> None:
     """Resume a run, or several seeds, in place, with some settings changed."""
-    from mlx_attn.runs import find_replicas, find_run
+    from mlx_attn.runs import find_replicas, find_run, held
 
     replicas = find_replicas(name)
     if replicas:
         _require_single_process(ranks)
-    runs = replicas or [find_run(name)]
+    hold = click.get_current_context().with_resource
+    runs = [hold(held(run)) for run in replicas or [find_run(name)]]
     recipes = [_resumed_settings(run, changes) for run in runs]
     display = output.display([recipe.training.seed for recipe in recipes] if replicas else ())
     corpus = _prepared_text(_agreed_settings(recipes[0], ranks), display)

@@ -19,10 +19,10 @@ from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import explicit_attention
 from mlx_attn.convert import algebra, table
 from mlx_attn.convert.model import convert, fold_norms
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.plugins import used_plugins
-from mlx_attn.runs import Run, check_free, create_run
+from mlx_attn.runs import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.config import settings_from, variant_name
 from mlx_attn.training.evaluation import Evaluation, Evaluator, evaluation_record
@@ -221,10 +221,14 @@ def convert_run(
     """Convert a run's best weights, by the arguments of `convert`, and write them as a new run.
 
     Raises:
-        ConfigError: The conversion does not apply to this model.
+        ConfigError: The conversion does not apply to this model, or would replace its run.
         RunError: `corpus` is not the run's text, or files cannot be read or written.
     """
     _check_corpus(run, corpus)
+    if out.resolve() == run.path.resolve():
+        raise ConfigError(
+            f"{out} is the run that is converted, which is kept: name another directory with --out"
+        )
     check_free(out, overwrite)
     before = run.load_model()
     tokens = _spread_windows(corpus.train, before.config.context_length, _FITTED_TOKENS)
@@ -255,14 +259,14 @@ def _write_converted(
     kept = {key: value for key, value in run.settings.items() if key != "plugins"}
     if plugins := used_plugins(changed["model"]):
         kept["plugins"] = plugins
-    new = create_run(out, {**kept, **changed, "converted": facts}, overwrite)
-    run.load_tokenizer().save(new.path)
-    new.save_model(model)
-    trainer = Trainer(settings_from(new.settings, {}), corpus)
-    trainer.model.load_weights(list(named_arrays(model).items()))
-    trainer.progress.best = outcome.after.evaluation
-    trainer.run = new
-    trainer.save()
+    settings = {**kept, **changed, "converted": facts}
+    with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
+        new.save_model(model)
+        trainer = Trainer(settings_from(new.settings, {}), corpus)
+        trainer.model.load_weights(list(named_arrays(model).items()))
+        trainer.progress.best = outcome.after.evaluation
+        trainer.run = new
+        trainer.save()
     return new
 
 

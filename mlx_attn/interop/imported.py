@@ -21,7 +21,7 @@ from mlx_attn.interop.tokenizer_json import read_tokenizer
 from mlx_attn.interop.torch_archive import read_checkpoint
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
-from mlx_attn.runs import Run, check_free, create_run
+from mlx_attn.runs import Run, check_free, new_run
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.subwords import GPT2Tokenizer
@@ -207,9 +207,8 @@ def import_run(
     model = source.load()
     settings = _settings(model.config, tokenizer, out, data)
     record = settings.record(model.config, imported={"from": str(source.path), "as": source.what})
-    run = create_run(out, record, overwrite)
-    tokenizer.save(run.path)
-    run.save_model(model)
+    with new_run(out, record, overwrite, tokenizer) as run:
+        run.save_model(model)
     return run, model
 
 

@@ -1,6 +1,5 @@
 """A run written for another program: by which route, why, and how exactly it came out."""
 
-import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from typing import Any
 
 from mlx_attn.arrays import load_arrays, named_arrays
 from mlx_attn.errors import ConfigError, RunError, find_row
-from mlx_attn.files import write_text
+from mlx_attn.files import aside, replace_directory, write_text
 from mlx_attn.interop import names, parity, shipped, standard
 from mlx_attn.interop.folder import WEIGHTS, gpt2_config, read_gpt2, write_card, write_folder
 from mlx_attn.interop.gguf import gguf_form, read_gguf, write_gguf
@@ -85,7 +84,7 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
         raise RunError(f"{out} exists: --overwrite replaces it, --out names another place")
     if out.is_dir() and any(out.iterdir()) and not (out / OWN).is_dir():
         raise RunError(f"{out} was not written by export, so --overwrite leaves it alone")
-    place = out if target.suffix else out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
+    place = out if target.suffix else aside(out)
     try:
         written = target.write(loaded, place)
         peers = [name for name in written.peers if parity.interpreter(name)]
@@ -95,9 +94,7 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
         found = (*theirs, parity.compare(loaded.model, written.back))
         if not target.suffix:
             write_card(loaded, place, out.name, written.route, found)
-            if out.is_dir():
-                shutil.rmtree(out)
-            place.rename(out)
+            replace_directory(out, place)
     finally:
         if place != out:
             shutil.rmtree(place, ignore_errors=True)

@@ -92,6 +92,7 @@ def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str,
 
 def save_snapshot(run: Run, model: GPT, step: int) -> None:
     """Keep the weights of this step, for a comparison with another run."""
+    run.check_present()
     save_arrays(_folder(run) / f"{step}.safetensors", named_arrays(model), {})
 
 

@@ -263,6 +263,7 @@ class Trainer:
             return
         self.sync()
         if self.run:
+            self.run.check_present()
             if not all(mx.isfinite(array).all() for array in named_arrays(self.model).values()):
                 raise self.divergence("a weight is not finite", self.progress.step)
             if not self.run.weights.exists():

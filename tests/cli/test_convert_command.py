@@ -61,6 +61,16 @@ def test_a_converted_run_samples_and_converts_further(place):
     assert json.loads(back.stdout)["logit_difference"] < 1e-5
 
 
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]])
+@pytest.mark.parametrize("out", ["runs/nano", "runs/../runs/nano"])
+def test_a_run_is_not_converted_onto_itself(place, out, flags):
+    before = {file: file.read_bytes() for file in (place / "runs" / "nano").iterdir()}
+    result = convert("nano", "--to", "merged", "--out", out, *flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{out} is the run that is converted" in result.stderr
+    assert {file: file.read_bytes() for file in (place / "runs" / "nano").iterdir()} == before
+
+
 def test_several_ranks_give_a_table_and_a_figure(place):
     result = convert("nano", "--to", "separate", "--rank", "1..4,8")
     assert result.exit_code == 0
@@ -112,7 +122,7 @@ def test_the_conversions_are_listed(place):
         (["nano", "--to", "separate", "--rank", "0"], 2, "no rank of at least 1"),
         (["nano", "--to", "separate", "--rank", "1..2", "--fold-norm"], 2, "single conversion"),
         (["nowhere", "--to", "merged"], 1, "nowhere"),
-        (["nano", "--to", "merged", "--out", "runs/nano"], 1, "exists"),
+        (["nano", "--to", "merged", "--out", "data"], 1, "exists"),
     ],
 )
 def test_what_cannot_be_is_one_line(place, arguments, code, message):

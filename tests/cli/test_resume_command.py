@@ -1,9 +1,17 @@
 """`train --resume` through the command line: the same bits as a training that never stopped."""
 
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from mlx_attn.arrays import load_arrays
-from mlx_attn.runs import open_run
+from mlx_attn.cli import train as train_command
+from mlx_attn.files import lock
+from mlx_attn.runs import held, open_run
+from mlx_attn.training.trainer import Trainer
 
 
 def test_with_dropout_the_weights_and_losses_are_the_same_bits(train, workshop):
@@ -20,3 +28,45 @@ def test_with_dropout_the_weights_and_losses_are_the_same_bits(train, workshop):
         for run in (straight, stopped)
     ]
     assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--resume", "mine", "--steps=9"], ["--name=mine", "--overwrite"], ["--name=mine"]],
+)
+def test_a_run_that_another_process_trains_is_left_alone(train, workshop, flags):
+    train("--name=mine")
+    path = workshop / "runs" / "mine"
+    before = {file: file.read_bytes() for file in path.glob("*.*")}
+    with held(open_run(path)):
+        result = train(*flags, "--quiet")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: runs/mine ")
+    assert result.stderr.count("\n") == 1
+    assert {file: file.read_bytes() for file in path.glob("*.*")} == before
+
+
+def test_a_name_that_nobody_chose_gives_way_to_another_training(train, workshop, monkeypatch):
+    prepare = train_command._prepared_text
+    with ExitStack() as other:
+
+        def take_the_name(*arguments):
+            other.enter_context(lock(Path("runs", "tiny-standard"), wait=False))
+            return prepare(*arguments)
+
+        monkeypatch.setattr(train_command, "_prepared_text", take_the_name)
+        assert train("--quiet").stdout == "runs/tiny-standard-2\n"
+
+
+def test_a_run_that_is_removed_while_it_trains_ends_in_one_line(train, workshop, monkeypatch):
+    evaluate = Trainer.evaluate
+
+    def remove(trainer):
+        shutil.rmtree(workshop / "runs" / "mine")
+        return evaluate(trainer)
+
+    monkeypatch.setattr(Trainer, "evaluate", remove)
+    result = train("--name=mine", "--quiet")
+    assert result.exit_code == 1
+    assert "runs/mine was removed or replaced while this process was writing" in result.stderr
+    assert not (workshop / "runs" / "mine").exists()

@@ -7,7 +7,7 @@ import pytest
 
 from mlx_attn.convert.measure import convert_run
 from mlx_attn.errors import RunError
-from mlx_attn.runs import open_run
+from mlx_attn.runs import create_run, open_run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import settings_from
 from mlx_attn.training.trainer import Trainer
@@ -53,8 +53,9 @@ def test_training_goes_on_from_the_new_run(run, corpus, tmp_path, to):
 
 
 def test_an_existing_run_is_not_replaced_unasked(run, corpus):
+    other = create_run(run.path.with_name("other"), run.settings)
     with pytest.raises(RunError, match="exists"):
-        convert_run(run, "merged", run.path, corpus)
+        convert_run(run, "merged", other.path, corpus)
 
 
 def test_another_text_is_refused(run, tmp_path):
