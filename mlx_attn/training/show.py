@@ -20,10 +20,21 @@ from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Event, Failed, Started, Stepped, as_record
+from mlx_attn.training.figures import ProgressWithCurve
 from mlx_attn.training.loop import INTERRUPTED, RunRecorder, train
 from mlx_attn.training.replicas import Launch, Replica, train_replicas
 from mlx_attn.training.trainer import FLOAT_BYTES, Trainer
-from mlx_attn.ui.terminal import count, discard_unread, duration, is_live, memory, printable
+from mlx_attn.ui.terminal import (
+    count,
+    discard_unread,
+    duration,
+    is_live,
+    memory,
+    plural,
+    print_text,
+    printable,
+    stdout_console,
+)
 
 BAR = 20
 """Columns of the bar."""
@@ -59,7 +70,7 @@ class Display:
         )
         columns = [rich.progress.BarColumn(bar_width=BAR)] if self._has_bar else []
         # Results on stdout are not the bar's to redirect: stdout may be a file.
-        self._bar = rich.progress.Progress(
+        self._bar = ProgressWithCurve(
             *columns, text, console=console, transient=True, redirect_stdout=False
         )
         self._task = self._bar.add_task("starting", total=None)
@@ -72,6 +83,8 @@ class Display:
     def __exit__(self, *exception: object) -> None:
         if self.mode == "live":
             self._bar.stop()
+            if plot := self._bar.curve():
+                self.console.print(Text(plot))
 
     def __call__(self, event: Event, seed: int | None = None) -> None:
         """Show an event, of one of several seeds if one is named; `check` raises a failure."""
@@ -107,7 +120,7 @@ class Display:
     def message(self, text: str) -> None:
         """Show a line that stays, above the bar where there is one."""
         if self.mode != "silent":
-            self.console.print(Text(text), soft_wrap=True)
+            print_text(text, self.console)
 
     def conclude(self, ended: Ended, sample: str) -> None:
         """Show the result of a training, what the model writes now, and what to do next."""
@@ -117,19 +130,20 @@ class Display:
             lines = closing_lines(ended)
             lines += [f"it writes: {printable(sample.strip())}"] if sample else []
             lines += [f"talk to it:  mlx-attn repl {ended.run}"] if ended.run else []
-            print("\n".join(lines))
+            print_text("\n".join(lines), stdout_console())
 
     def conclude_seeds(self, ends: Mapping[int, Ended]) -> None:
         """Show the mean result of the seeds that came to their end, and that of each."""
         if self.mode == "quiet":
             print("\n".join(ended.run for ended in ends.values()))
         elif self.mode in ("live", "plain"):
-            print("\n".join(closing_lines_of_seeds(ends)))
+            print_text("\n".join(closing_lines_of_seeds(ends)), stdout_console())
 
     def _move_bar(self, event: Event | None, spread: float | None) -> None:
         if isinstance(event, Started):
             self._bar.update(self._task, total=event.steps or None, completed=event.step)
         elif isinstance(event, Stepped):
+            self._bar.add(event.loss)
             total = event.seconds + event.seconds_left
             room = self.console.width - (BAR + 2 if self._has_bar else 1)
             line = step_line(event, self._val_loss, room, spread)
@@ -400,11 +414,11 @@ def _state_bytes(cost: ModelCost) -> int:
 
 
 def _shape(config: GPTConfig) -> str:
-    heads = f"{config.n_heads} heads of {config.head_dim}"
+    heads = f"{plural(config.n_heads, 'head')} of {config.head_dim}"
     if config.n_kv_heads != config.n_heads:
         heads += f" ({config.n_kv_heads} for keys and values)"
     return (
-        f"{config.n_layers} layers, {heads}, width {config.emb_dim}, context "
+        f"{plural(config.n_layers, 'layer')}, {heads}, width {config.emb_dim}, context "
         f"{config.context_length}, {config.norm}, {config.activation}, positions {config.position}"
     )
 

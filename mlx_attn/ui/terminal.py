@@ -75,6 +75,11 @@ def is_live(console: Console) -> bool:
     return console.file.isatty() and not console.is_dumb_terminal
 
 
+def print_text(text: str, console: Console) -> None:
+    """Lines of text: on a terminal they break between words, in a pipe they are as they are."""
+    console.print(Text(text), soft_wrap=not console.file.isatty())
+
+
 def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
     """Names and what they are: aligned and wrapped on a terminal, one plain line each in a pipe."""
     width = max(len(name) for name, _ in rows)

@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 
 from mlx_attn.runs import open_run
+from mlx_attn.training.figures import ProgressWithCurve, line_plot
 from mlx_attn.training.loop import SAMPLE_TOKENS, write_sample
 from mlx_attn.training.show import Display, follow, plan_facts, plan_rows, what_is_saved
 
@@ -118,7 +119,7 @@ def test_the_plan_says_what_is_trained_on_what(learner, letters):
     rows = dict(plan_rows([learner(keep=False, variant="merged")], letters))
     assert rows["variant"] == "merged"
     assert "S_h" in rows["formula"]
-    assert rows["model"].startswith("1 layers, 2 heads of 8, width 16, context 8")
+    assert rows["model"].startswith("1 layer, 2 heads of 8, width 16, context 8")
     assert rows["text"].startswith("letters: 900 tokens to train on, 220 to validate, char")
     assert rows["training"] == "6 steps, 32 tokens a step, muon"
 
@@ -153,3 +154,42 @@ def test_the_plan_for_a_program_has_numbers(learner, letters):
     facts = plan_facts([learner(keep=False)], letters)
     assert json.loads(json.dumps(facts)) == facts
     assert (facts["event"], facts["steps"], facts["tokens_per_step"]) == ("plan", 6, 32)
+
+
+def dots(curve: list[str]) -> list[str]:
+    """The lines of a curve without labels, blanks as spaces."""
+    return [line[6:].replace("\u2800", " ").rstrip() for line in curve]
+
+
+def test_a_falling_loss_is_drawn_from_the_top_left_to_the_bottom_right():
+    lines = line_plot([8.0, 4.0, 2.0, 1.0], 12, 3, "")
+    assert [line[:6] for line in lines] == ["8.00  ", "      ", "1.00  "]
+    assert dots(lines) == ["⠙⢦⡀", "  ⠙⢦⡀", "    ⠙⢦"]
+
+
+def test_a_loss_that_stays_is_a_flat_line():
+    assert dots(line_plot([2.0, 2.0, 2.0], 12, 2, "")) == ["⠉" * 6, ""]
+
+
+def test_the_title_of_a_curve_gives_way_to_it():
+    assert "loss" in line_plot([3.0, 1.0], 30, 2, "loss")[0]
+    assert "loss" not in line_plot([1.0, 3.0], 30, 2, "loss")[0]
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "encoding", "shown"),
+    [
+        (80, 24, "utf-8", True),
+        (49, 24, "utf-8", False),
+        (80, 10, "utf-8", False),
+        (80, 24, "ascii", False),
+    ],
+)
+def test_a_curve_is_drawn_where_there_is_room_for_it(width, height, encoding, shown):
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, width=width, height=height, force_terminal=True)
+    progress = ProgressWithCurve(console=console)
+    for loss in (4.0, 3.0, float("nan"), 2.0):
+        progress.add(loss)
+    assert bool(progress.curve()) == shown
+    assert all(len(line) <= width for line in progress.curve().splitlines())
