@@ -77,6 +77,12 @@ class Run:
         return self.path.name
 
     @property
+    def title(self) -> str:
+        """The name; of one of several seeds, with that of the directory they are in."""
+        is_seed = self.name.startswith(_SEED) and self.path.parent.name
+        return f"{self.path.parent.name}/{self.name}" if is_seed else self.name
+
+    @property
     def checkpoint(self) -> Path:
         """The file with the last state."""
         return self.path / "checkpoint" / "last.safetensors"

@@ -91,6 +91,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 COMMANDS: dict[str, str] = {
+    "demo": "See what this is about in two minutes: train, compare, look.",
     "train": "Train a tiny GPT with any attention.",
     "sample": "Continue a prompt with a trained model.",
     "repl": "Talk to a trained model.",

@@ -71,7 +71,7 @@ def page_model(run: Run, dtype: str = "float32") -> PageModel:
             "it with 'mlx-attn probe'"
         )
     facts = {
-        "name": run.name,
+        "name": run.title,
         **_variant_facts(run),
         "parameters": count_parameters(model),
         "dtype": dtype,

@@ -45,7 +45,7 @@ def page_facts(run: Run, found: Probe, prompted: bool) -> dict[str, str]:
     read = "a prompt" if prompted else f"{plural(texts, 'window')} of validation text"
     length = f" of {T} tokens" + (" each" if texts > 1 else "")
     average = f"Measured while the model reads {read}{length}."
-    return {"name": run.name, "facts": f"{variant}{formula}", "averaged_over": average}
+    return {"name": run.title, "facts": f"{variant}{formula}", "averaged_over": average}
 
 
 def render_page(found: Probe, tokenizer: Tokenizer, facts: Mapping[str, str]) -> str:

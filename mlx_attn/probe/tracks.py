@@ -75,7 +75,7 @@ def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> Trac
     drifts = [
         drift(run.load_model(kept[step]), other.load_model(others[step]), windows) for step in steps
     ]
-    name = f"{run.name} against {other.name}"
+    name = f"{run.title} against {other.title}"
     return Track(name, np.array(steps, np.int64), {}, {}, _curves(drifts))
 
 

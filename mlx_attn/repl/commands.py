@@ -200,7 +200,7 @@ def _attn(session: Session, argument: str) -> None:
         raise ConfigError("there is no text to look into yet: type one")
     if session.make_page is None:
         raise ConfigError("there is nothing here to make a page with")
-    path = session.make_page(session.runs, session.transcript.story(session.run.name))
+    path = session.make_page(session.runs, session.transcript.story(session.run.title))
     session.screen.say(f"what the heads attend to in the last text: {path}")
 
 
@@ -251,14 +251,14 @@ def _vs(session: Session, argument: str) -> None:
 
 
 def _differs(wanted: LoadedRun, present: LoadedRun | None) -> LoadedRun:
-    if present and wanted.name == present.name:
-        raise ConfigError(f"{wanted.name} answers already: name another run")
+    if present and wanted.title == present.title:
+        raise ConfigError(f"{wanted.title} answers already: name another run")
     return wanted
 
 
 def _say_who_answers(session: Session) -> None:
-    against = f" against {session.other_run.name}" if session.other_run else ""
-    session.screen.say(f"{session.run.name} answers{against}")
+    against = f" against {session.other_run.title}" if session.other_run else ""
+    session.screen.say(f"{session.run.title} answers{against}")
 
 
 def _info(session: Session, argument: str) -> None:

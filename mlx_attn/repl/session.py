@@ -207,7 +207,7 @@ class Session:
         except ConfigError:
             self.undo()
             raise
-        turn.answers = [Answer(run.name, seed) for run in self.runs]
+        turn.answers = [Answer(run.title, seed) for run in self.runs]
         for answer, steps in zip(turn.answers, streams, strict=True):
             if len(turn.answers) > 1:
                 self.screen.heading(answer.run)
@@ -216,7 +216,7 @@ class Session:
     def _stream(self, run: LoadedRun, settings: Settings) -> Iterator[GenerationStep]:
         """The run's continuation of the text so far, whose last turn has no answer yet."""
         stop = settings.stop + (() if settings.ignore_eos else run.document_ends)
-        text = self.transcript.story(run.name)
+        text = self.transcript.story(run.title)
         return run.stream(text, settings, settings.max_tokens, stop)
 
     def _show(self, answer: Answer, steps: Iterator[GenerationStep]) -> None:

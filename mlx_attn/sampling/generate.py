@@ -234,6 +234,11 @@ class LoadedRun:
         return self.run.name
 
     @property
+    def title(self) -> str:
+        """The run's name where several are talked of."""
+        return self.run.title
+
+    @property
     def document_ends(self) -> tuple[str, ...]:
         """Texts at which a document ends: the tokenizer's, and that of the corpus it learned."""
         corpus = document_end(str(self.run.settings.get("corpus", "")))

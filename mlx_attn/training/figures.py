@@ -27,6 +27,10 @@ class ProgressWithCurve(Progress):
         if math.isfinite(loss):
             self._losses.append(loss)
 
+    def restart(self) -> None:
+        """Begin the curve of another training."""
+        self._losses.clear()
+
     def curve(self) -> str:
         """The losses as lines; "" on a small terminal, one without braille, or too early."""
         if len(self._losses) < _FEWEST:
