@@ -4,11 +4,9 @@ Models here are so small that a second thread costs more than it computes: the s
 process that it starts, has one thread. Tests of work divided among streams ask for it: `two_cores`.
 """
 
-import fcntl
 import json
 import os
 import re
-import select
 import shutil
 import socket
 import subprocess
@@ -76,90 +74,108 @@ def in_this_process(monkeypatch) -> None:
     monkeypatch.setattr(runner, "_pool", lambda size: nullcontext(ThisProcess()))
 
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
-BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None) or (MAC.exists() and str(MAC))
-OPTIONS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --hide-scrollbars "
-    "--disable-background-networking --disable-component-update --disable-sync "
-    "--remote-debugging-pipe"
-)
-ACTION = """(async () => {{
-  const page = document, view = window;
-  const settled = () => new Promise((done) => {{
-    const rest = () => setTimeout(() => {{ watcher.disconnect(); done(); }}, 150);
-    const watcher = new MutationObserver(() => {{ clearTimeout(waiting); waiting = rest(); }});
-    watcher.observe(page, {{ subtree: true, childList: true, attributes: true }});
-    let waiting = rest();
-  }});
-  await settled();
-  const $ = (selector) => page.querySelector(selector);
-  const all = (selector) => [...page.querySelectorAll(selector)];
-  const press = (element, key) =>
-    element.dispatchEvent(new view.KeyboardEvent("keydown", {{ key, bubbles: true }}));
-  const point = (element) =>
-    element.dispatchEvent(new view.PointerEvent("pointerover", {{ bubbles: true }}));
-  const leave = (element) => element.dispatchEvent(new view.PointerEvent("pointerleave"));
-  const from = () => all("#tokens button").findIndex((b) => b.classList.contains("from"));
-  {script}
-}})()"""
-"""A script with the gestures of a person; `settled` waits until nothing has changed for a while."""
-
-
-class Chromium:
-    """A browser without a window, spoken to through its debugging pipe.
-
-    Messages are JSON objects that end with NUL (https://chromedevtools.github.io/devtools-protocol).
-    """
+class Browser:
+    """Chromium over its debugging pipe: one process, a new tab for each page."""
 
     def __init__(self, program: str, profile: Path):
-        ours, theirs = [], []
-        for _ in range(2):
-            for end, fd in zip((ours, theirs), sorted(os.pipe(), reverse=bool(ours)), strict=True):
-                end.append(fcntl.fcntl(fd, fcntl.F_DUPFD, 10))
-                os.close(fd)
-        self._read, self._write = ours[0], ours[1]
-        command = [program, *OPTIONS.split(), f"--user-data-dir={profile}", "about:blank"]
-        self._process = subprocess.Popen(
-            command,
-            stderr=subprocess.DEVNULL,
-            close_fds=False,
-            preexec_fn=lambda: (os.dup2(theirs[1], 3), os.dup2(theirs[0], 4)),
+        (read, self._write), (self._read, write) = os.pipe(), os.pipe()
+        options = (
+            "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+            "--hide-scrollbars --disable-background-networking --disable-component-update "
+            "--disable-sync"
         )
-        for end in theirs:
-            os.close(end)
-        self._received, self._count = b"", 0
-        self.events: list[dict[str, Any]] = []
+        command = f'exec "$0" --remote-debugging-pipe "$@" 3<&{read} 4>&{write}'
+        arguments = [program, *options.split(), f"--user-data-dir={profile}", "about:blank"]
+        self._process = subprocess.Popen(
+            ["bash", "-c", command, *arguments],
+            pass_fds=(read, write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(read)
+        os.close(write)
+        self._number, self._buffer = 0, b""
+        self._target = self._session = None
+        self.said: list[str] = []
+        self.requests: list[str] = []
 
-    def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """What the browser answers."""
-        self._count += 1
-        message = {"id": self._count, "method": method, "params": parameters}
-        content = json.dumps(message | ({"sessionId": session} if session else {}))
-        os.write(self._write, content.encode() + b"\0")
-        while (answer := self._next()).get("id") != self._count:
-            self.events.append(answer)
-        assert "error" not in answer, answer
-        return answer["result"]
+    def open(
+        self, address: str, width: int = 1280, height: int = 900, dark: bool = False
+    ) -> "Browser":
+        """A new tab with a page; what earlier tabs said is forgotten."""
+        if self._target:
+            self.call("Target.closeTarget", {"targetId": self._target}, None)
+        target = self.call("Target.createTarget", {"url": "about:blank"}, None)["targetId"]
+        self._target = target
+        attach = {"targetId": target, "flatten": True}
+        self._session = self.call("Target.attachToTarget", attach, None)["sessionId"]
+        self.said, self.requests = [], []
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.call("Page.navigate", {"url": address})
+        while self.run("document.readyState") != "complete":
+            pass
+        return self
 
-    def wait_for(self, event: str) -> None:
-        while all(seen["method"] != event for seen in self.events):
-            self.events.append(self._next())
+    def run(self, expression: str) -> Any:
+        """The value of an expression of JavaScript in the page, a promise's when it is settled."""
+        asked = {"expression": expression, "awaitPromise": True, "returnByValue": True}
+        reply = self.call("Runtime.evaluate", asked)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
-    def _next(self) -> dict[str, Any]:
-        while b"\0" not in self._received:
-            assert select.select([self._read], [], [], 60)[0], "the browser says nothing"
-            content = os.read(self._read, 2**16)
-            assert content, "the browser ended"
-            self._received += content
-        message, _, self._received = self._received.partition(b"\0")
+    def press(self, key: str, code: int = 0, text: str = "") -> None:
+        """A key, as a person presses it."""
+        event = {"key": key, "code": key, "windowsVirtualKeyCode": code, "text": text}
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", {**event, "type": kind})
+
+    def call(self, method: str, parameters: Any = None, session: Any = ...) -> dict[str, Any]:
+        """The result of a command of the DevTools protocol."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters or {}}
+        if (session := self._session if session is ... else session) is not None:
+            message["sessionId"] = session
+        self._send(message)
+        while True:
+            reply = self._receive()
+            if reply.get("id") == self._number:
+                assert "error" not in reply, reply["error"]
+                return reply["result"]
+            self._note(reply)
+
+    def _send(self, message: Any) -> None:
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self._write, data) :]
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            more = os.read(self._read, 1 << 20)
+            assert more, "Chromium ended"
+            self._buffer += more
+        message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
+    def _note(self, event: dict[str, Any]) -> None:
+        if event.get("sessionId") != self._session:
+            return
+        method, facts = event.get("method"), event.get("params")
+        if method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            self.said.append(json.dumps(facts))
+        if method == "Network.requestWillBeSent":
+            self.requests.append(event["params"]["request"]["url"])
+
     def close(self) -> None:
-        self._process.kill()
+        """End the process."""
+        self._process.terminate()
         self._process.wait()
-        os.close(self._read)
         os.close(self._write)
+        os.close(self._read)
 
 
 TEXT = "no newline and no end here; " * 40
@@ -191,41 +207,65 @@ def learner(letters, tmp_path) -> Callable[..., Trainer]:
     return make
 
 
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
+
+
 @pytest.fixture(scope="session")
-def chromium(tmp_path_factory) -> Iterator[Chromium]:
-    """One browser for all tests."""
-    if not BROWSER:
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    """The browser that all tests share."""
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    program = found or (MAC if sys.platform == "darwin" and Path(MAC).exists() else None)
+    if not program:
         pytest.skip("needs Chromium: apt install chromium")
-    browser = Chromium(str(BROWSER), tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
+    made = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield made
+    made.close()
+
+
+ACTION = """(async () => {{
+  const page = document, view = window;
+  const settled = () => new Promise((done) => {{
+    const rest = () => setTimeout(() => {{ watcher.disconnect(); done(); }}, 40);
+    const watcher = new MutationObserver(() => {{ clearTimeout(waiting); waiting = rest(); }});
+    watcher.observe(page, {{ subtree: true, childList: true, attributes: true }});
+    let waiting = rest();
+  }});
+  await settled();
+  const $ = (selector) => page.querySelector(selector);
+  const all = (selector) => [...page.querySelectorAll(selector)];
+  const press = (element, key) =>
+    element.dispatchEvent(new view.KeyboardEvent("keydown", {{ key, bubbles: true }}));
+  const point = (element) =>
+    element.dispatchEvent(new view.PointerEvent("pointerover", {{ bubbles: true }}));
+  const leave = (element) => element.dispatchEvent(new view.PointerEvent("pointerleave"));
+  const from = () => all("#tokens button").findIndex((b) => b.classList.contains("from"));
+  {script}
+}})()"""
+"""A script with the gestures of a person; `settled` waits until nothing has changed for a while."""
 
 
 @pytest.fixture
-def browse(chromium, tmp_path) -> Callable[..., Any]:
-    """What a script finds in a page that Chromium shows, as light or dark as its user wishes."""
+def browse(browser, tmp_path) -> Callable[..., Any]:
+    """What a script finds in a page that Chromium shows, as light or dark as its user wishes.
+
+    A page that writes to the console fails, unless it is expected to (`quiet` is false).
+    """
 
     def run(
-        page: str, script: str, fragment: str = "", width: int = 1280, theme: str = "light"
+        page: str,
+        script: str,
+        fragment: str = "",
+        width: int = 1280,
+        theme: str = "light",
+        quiet: bool = True,
     ) -> Any:
         (tmp_path / "page.html").write_text(page, encoding="utf-8")
-        tab = chromium.call("Target.createTarget", url="about:blank")["targetId"]
-        session = chromium.call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
-        chromium.events.clear()
-        sizes = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        chromium.call("Emulation.setDeviceMetricsOverride", session, **sizes)
-        wish = {"name": "prefers-color-scheme", "value": theme}
-        chromium.call("Emulation.setEmulatedMedia", session, features=[wish])
-        chromium.call("Page.enable", session)
-        chromium.call("Runtime.enable", session)
-        chromium.call("Page.navigate", session, url=(tmp_path / "page.html").as_uri() + fragment)
-        chromium.wait_for("Page.loadEventFired")
-        action = {"expression": ACTION.format(script=script), "awaitPromise": True}
-        found = chromium.call("Runtime.evaluate", session, returnByValue=True, **action)
-        chromium.call("Target.closeTarget", targetId=tab)
-        thrown = [e["params"] for e in chromium.events if e["method"] == "Runtime.exceptionThrown"]
-        assert [*thrown, *found.get("exceptionDetails", ())] == []
-        return found["result"].get("value")
+        address = (tmp_path / "page.html").as_uri() + fragment
+        browser.open(address, width=width, dark=theme == "dark")
+        found = browser.run(ACTION.format(script=script))
+        assert not quiet or browser.said == []
+        return found
 
     return run
 

@@ -26,11 +26,12 @@ class WordTokenizer(ByteTokenizer):
 def look(found, browse, monkeypatch) -> Callable[..., Any]:
     """What a script finds in the page of a probe."""
 
-    def run(script: str, fragment: str = "", probed: Any = None) -> Any:
+    def run(script: str, fragment: str = "", probed: Any = None, quiet: bool = True) -> Any:
         # Figures take their time, and play no part in what is pointed at.
         monkeypatch.setattr("mlx_attn.probe.page._figures", lambda found: [])
         facts = {"name": "a <i>run</i>", "facts": "standard", "averaged_over": "While it reads."}
-        return browse(render_page(probed or found(), WordTokenizer(), facts), script, fragment)
+        page = render_page(probed or found(), WordTokenizer(), facts)
+        return browse(page, script, fragment, quiet=quiet)
 
     return run
 
@@ -147,7 +148,8 @@ def test_a_script_from_elsewhere_does_not_run(look):
         """const added = page.createElement("script");
         added.textContent = "window.wasRun = true"; page.body.append(added);
         $("h1").innerHTML = '<img src="data:," onerror="window.wasRun = true">';
-        await settled(); return view.wasRun === true;"""
+        await settled(); return view.wasRun === true;""",
+        quiet=False,
     )
     assert ran is False
 
