@@ -17,6 +17,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 from markupsafe import Markup
 
@@ -32,6 +33,18 @@ from mlx_attn.training.config import resolve
 from mlx_attn.training.trainer import Trainer
 
 __all__ = ["mlx_attn"]
+
+CHECKED = {"attention", "model", "sampling", "training", "convert", "probe"}
+"""Rooms in whose tests shapes and types are checked at every call of the package.
+
+The others call the same functions, and would take three times as long.
+"""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    room = item.path.relative_to(Path(__file__).parent).parts[0]
+    jaxtyping.config.update("jaxtyping_disable", room not in CHECKED)
+
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from mlx_attn.runs import open_run
 Process = subprocess.Popen[str]
 PATIENCE = 60
 RUN = Path("runs") / "nano-standard"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "talking_heads.py"
 ENDLESS = ["--steps=1000000", "--eval-every=0", "--save-every=1", "--log-every=1", "--preset=nano"]
 FOREGROUND = """
 import os, signal, sys
@@ -110,14 +111,18 @@ def test_only_rank_0_has_a_say_and_speaks(two, tiny_flags, workshop):
     assert (last["event"], last["run"]) == ("end", "one")
 
 
-def test_mlx_launch_trains_with_two_ranks(workshop, tiny_flags, ring):
+def test_mlx_launch_trains_a_user_s_own_variant_with_two_ranks(workshop, tiny_flags, ring):
     (host,), _ = json.loads(ring(2).read_text())
     launcher = [Path(sys.executable).parent / "mlx.launch", "-n", "2", "-p", host.split(":")[1]]
-    command = [*launcher, sys.executable, "-m", "mlx_attn", "train", *tiny_flags, "--json"]
+    own = [f"--plugin={EXAMPLE}", "--variant=talk"]
+    command = [*launcher, sys.executable, "-m", "mlx_attn", "train", *own, *tiny_flags, "--json"]
     streams = {"stdin": subprocess.PIPE, "capture_output": True, "text": True}
     result = subprocess.run(command, cwd=workshop, timeout=PATIENCE, **streams)
-    events = [json.loads(line)["event"] for line in result.stdout.splitlines()]
-    assert (events[0], events[-1], events.count("end")) == ("start", "end", 1)
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    kinds = [event["event"] for event in events]
+    assert (kinds[0], kinds[-1], kinds.count("end")) == ("start", "end", 1)
+    settings = json.loads((workshop / events[-1]["run"] / "config.json").read_text())
+    assert settings["plugins"][0]["names"] == ["logits=talk", "mixing=talk"]
 
 
 def test_a_timeout_that_is_no_number_is_refused(train, monkeypatch):

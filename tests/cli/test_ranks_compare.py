@@ -1,15 +1,17 @@
-"""`mlx-attn compare` in two processes, as their user starts them."""
+"""`mlx-attn compare` in two processes, as their user starts them, of a user's own variant."""
 
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 Process = subprocess.Popen[str]
 PATIENCE = 90
+EXAMPLE = Path(__file__).parents[2] / "examples" / "talking_heads.py"
 LONG = ["--seeds=200", "--steps=50"]
 BRIEF = [
     "--seeds=1",
@@ -30,7 +32,8 @@ def two(workshop, ring, tiny_flags) -> Iterator[Callable[..., list[Process]]]:
 
     def start(*arguments: str) -> list[Process]:
         places = {**os.environ, "MLX_HOSTFILE": str(ring(2))}
-        command = [sys.executable, "-m", "mlx_attn", "compare", "--variants=standard,no-query"]
+        command = [sys.executable, "-m", "mlx_attn", "compare", f"--plugin={EXAMPLE}"]
+        command.append("--variants=standard,talk")
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         for rank in "01":
             own = [*command, *usual, *BRIEF, *arguments, f"--out=rank-{rank}"]
