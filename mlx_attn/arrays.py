@@ -2,14 +2,12 @@
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from mlx.utils import tree_flatten
 
 from mlx_attn.errors import RunError
@@ -30,28 +28,6 @@ def named_arrays(tree: Any) -> dict[str, mx.array]:
 def count_parameters(module: nn.Module) -> int:
     """How many numbers a module trains."""
     return sum(array.size for array in named_arrays(module.trainable_parameters()).values())
-
-
-def random_state() -> mx.array:
-    """Where MLX's stream of random numbers stands: two 32-bit words."""
-    state: Any = mx.random.state
-    return state[0]
-
-
-def set_random_state(state: mx.array) -> None:
-    """Go on from where `random_state` was."""
-    high, low = (int(half) for half in np.array(state))
-    mx.random.seed((high << 32) | low)
-
-
-@contextmanager
-def unmoved_randomness() -> Iterator[None]:
-    """Whatever the block draws, MLX's stream of random numbers then stands where it stood."""
-    before = random_state()
-    try:
-        yield
-    finally:
-        set_random_state(before)
 
 
 def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) -> None:

@@ -46,7 +46,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     jaxtyping.config.update("jaxtyping_disable", room not in CHECKED)
 
 
-
 @pytest.fixture
 def two_cores(monkeypatch) -> None:
     """Work is divided among two streams, as on a machine with two cores."""

@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Float64
 
-from mlx_attn.arrays import named_arrays, unmoved_randomness
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention, attention_scores
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
@@ -334,7 +334,6 @@ class AttentionCost:
     cache_floats: int
 
 
-@unmoved_randomness()
 def attention_cost(config: AttentionConfig) -> AttentionCost:
     """Count one layer of this configuration, from the shapes of its maps."""
     layer = Attention(config)

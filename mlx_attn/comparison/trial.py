@@ -104,7 +104,6 @@ def train_together(
     """Train trials that differ only in seeds and learning rates, as one mapped step."""
     settings = [resolve(trial.settings) for trial in trials]
     corpus = _unchanged_corpus(trials[0], settings[0])
-    # Timed before the models are made, because it draws random numbers.
     step_seconds = replicas.step_seconds(settings[0], corpus)
     recorders = {
         trainer: TrialRecorder(trial, trainer, corpus)

@@ -15,7 +15,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float, Integer
 
-from mlx_attn.arrays import count_parameters, unmoved_randomness
+from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import AttentionCache
@@ -146,9 +146,6 @@ class TransformerBlock(nn.Module):
 class GPT(nn.Module):
     """A decoder-only transformer language model.
 
-    Making one takes nothing from MLX's stream of random numbers, so that a model which is made to
-    be counted or loaded changes no dropout of another one that trains.
-
     Args:
         config: Its sizes and choices.
         seed: What the starting weights are drawn from, each by its name; with None they are left
@@ -162,12 +159,6 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig, seed: int | None = 0):
         super().__init__()
         self.config = config
-        with unmoved_randomness():
-            self._make_layers(config)
-        if seed is not None:
-            initialise(self, config, seed)
-
-    def _make_layers(self, config: GPTConfig):
         self.tok_emb = nn.Embedding(config.vocab_size, config.emb_dim)
         if config.position == "learned":
             self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)
@@ -176,6 +167,8 @@ class GPT(nn.Module):
         self.final_norm = norm_layer(config)
         if not config.tied_head:
             self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
+        if seed is not None:
+            initialise(self, config, seed)
 
     def __call__(
         self,

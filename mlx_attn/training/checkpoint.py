@@ -1,7 +1,7 @@
 """All that a training step changes, as one flat mapping: to be saved, or stacked with others'.
 
 Weights are named "model.*", optimizer states "optimizer.N.*" with the number N of the optimizer.
-Random numbers are not among them: MLX has one stream for the whole process.
+Random numbers are not among them: those of a step are a function of the seed and the step.
 """
 
 import json
@@ -14,14 +14,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_unflatten
 
-from mlx_attn.arrays import (
-    check_weights,
-    load_arrays,
-    named_arrays,
-    random_state,
-    save_arrays,
-    set_random_state,
-)
+from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.evaluation import Evaluation, evaluation_from, evaluation_record
@@ -95,13 +88,11 @@ def save_checkpoint(
 ) -> None:
     """Write everything that resuming needs."""
     facts = {"progress": json.dumps(progress.as_record())}
-    save_arrays(path, training_state(model, optimizer), facts)
+    save_arrays(path, get_state(model, optimizer), facts)
 
 
-def load_checkpoint(
-    path: Path, model: GPT, optimizer: GroupedOptimizer
-) -> tuple[Progress, mx.array]:
-    """Restore model and optimizer in place; return where the training and its randomness stood.
+def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Progress:
+    """Restore model and optimizer in place; return where the training stood.
 
     Must be called before the first step: the compiled step holds on to these very containers.
 
@@ -122,15 +113,4 @@ def load_checkpoint(
     if saved != expected:
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
     set_state(arrays, model, optimizer)
-    return Progress.from_record(json.loads(facts["progress"])), arrays["random"]
-
-
-def training_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
-    """Weights, optimizer states and the random state, by name."""
-    return {**get_state(model, optimizer), "random": random_state()}
-
-
-def restore_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOptimizer) -> None:
-    """Put a `training_state` back in place."""
-    set_state(arrays, model, optimizer)
-    set_random_state(arrays["random"])
+    return Progress.from_record(json.loads(facts["progress"]))

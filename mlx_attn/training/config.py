@@ -91,7 +91,7 @@ class TrainConfig:
 
     @property
     def random_seed(self) -> int:
-        """What MLX's random numbers are seeded with: weights and dropout."""
+        """What weights and dropout are drawn from."""
         return self.seed if self.init_seed < 0 else self.init_seed
 
     def as_dict(self) -> dict[str, Any]:

@@ -99,14 +99,14 @@ class Distributed:
             if other != values[0]:
                 raise ConfigError(f"rank {rank} has another {what} than rank 0")
 
-    def vary_randomness(self, seed: int, step: int) -> None:
-        """Give every rank but the first its own random numbers: a function of (seed, step, rank).
+    def random_seed(self, seed: int, step: int) -> int:
+        """What this rank draws the random numbers of a step from, such as those of dropout.
 
-        Rank 0 draws what a single process would.
+        A function of (seed, step, rank) alone: whatever else draws numbers, and however often a
+        training is resumed, its steps draw the same. Rank 0 draws what a single process would.
         """
-        if self.rank:
-            high, low = np.random.SeedSequence([seed, step, self.rank]).generate_state(2)
-            mx.random.seed((int(high) << 32) | int(low))
+        high, low = np.random.SeedSequence([seed, step, self.rank]).generate_state(2)
+        return (int(high) << 32) | int(low)
 
 
 class ProcessGroup(Distributed):

@@ -246,8 +246,7 @@ def step_times(
 ) -> tuple[float, float]:
     """Seconds of one step of all: in turn, and together; the best of some rounds.
 
-    Trains throw-away models, and moves MLX's random state: to be called before a training's own
-    models are made.
+    Trains throw-away models.
     """
     kinds: list[tuple[Launch, list[Replica]]] = [
         (launch, replicas_of(settings, corpus)) for launch in (sequential, Vmapped())

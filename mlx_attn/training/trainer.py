@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Integer
 
-from mlx_attn.arrays import named_arrays, set_random_state
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import analysis
 from mlx_attn.attention.attention import on_gpu
 from mlx_attn.errors import ConfigError, RunError
@@ -24,10 +24,10 @@ from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.batches import BatchSampler, EpochWindows, RandomWindows, objective_for
 from mlx_attn.training.checkpoint import (
     Progress,
+    get_state,
     load_checkpoint,
-    restore_state,
     save_checkpoint,
-    training_state,
+    set_state,
 )
 from mlx_attn.training.config import Settings, TrainConfig
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
@@ -129,7 +129,6 @@ class Trainer:
         progress: Where the training stands.
         tracker: Measures the matrices of the heads.
         step: Trains on windows that start at given places; `launch_step` chooses them.
-        random: Where MLX's stream of random numbers stands before the first step.
         run: Where weights and checkpoints are kept; None keeps nothing on disk.
         saved_step: The step of the latest checkpoint; None where there is none.
         steps: Bound in steps; 0 where there is none.
@@ -167,7 +166,6 @@ class Trainer:
         self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
         objective = objective_for(corpus.train, T, self.config.token_memory)
         self.step = TrainStep(self.model, self.optimizer, objective, self.config, ranks)
-        self.random = mx.random.key(self.config.random_seed)
 
     def start_from(self, source: GPT) -> None:
         """Start with the weights of a model of the same form, and track the drift from it.
@@ -186,30 +184,27 @@ class Trainer:
         self.run = run
         if self.config.track and 0 in snapshots(run):
             self.tracker.start = run.load_model(snapshots(run)[0])
-        self.progress, self.random = load_checkpoint(run.checkpoint, self.model, self.optimizer)
+        self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer)
         self.saved_step = self.progress.step
 
     def join(self) -> None:
         """Begin where rank 0 begins; to be called on every rank before the first step.
 
-        Random numbers go on from `random`, whatever was drawn since it was set.
-
         Raises:
             ConfigError: The ranks train on different texts.
         """
-        set_random_state(self.random)
         self.ranks.check_same("text", self.text)
         self.progress = Progress.from_record(self.ranks.first(self.progress.as_record()))
-        state = self.ranks.broadcast(training_state(self.model, self.optimizer))
+        state = self.ranks.broadcast(get_state(self.model, self.optimizer))
         if self.ranks.rank:
-            restore_state(state, self.model, self.optimizer)
+            set_state(state, self.model, self.optimizer)
 
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start one step: its loss and gradient norm, on their way to being computed."""
         # A schedule by the clock goes by rank 0's.
         factor = self.factor()
         self.optimizer.schedule(self.ranks.first(factor) if self.config.minutes else factor)
-        self.ranks.vary_randomness(self.config.seed, self.progress.step)
+        mx.random.seed(self.ranks.random_seed(self.config.random_seed, self.progress.step))
         with self.ranks.with_timeout():
             result = self.step(self.starts())
             mx.async_eval(*result, *self.step.state)

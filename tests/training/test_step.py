@@ -114,3 +114,13 @@ def test_losses_are_float32_nats_of_each_token(trainer):
     windows = mx.array([[1, 2, 3, 4]])
     rows = window_losses(model, windows)
     assert (rows.shape, rows.dtype) == ((1, 3), mx.float32)
+
+
+def test_dropout_is_that_of_seed_and_step_whatever_else_draws(trainer):
+    one, other = (trainer(drop_rate=0.2, seed=3, compile="off") for _ in range(2))
+    first = losses(one, 3)
+    found = []
+    for _ in range(3):
+        mx.random.uniform()
+        found += losses(other, 1)
+    assert found == first
