@@ -179,6 +179,7 @@ def test_two_runs_may_have_tokenizers_and_sizes_of_their_own(make_run, show):
     assert settled(page, f"{ANSWER}.includes('bytes: It goes on')")
 
 
+@pytest.mark.slow  # a figure of a machine with nothing else to do
 def test_it_writes_ten_tokens_a_second_at_least(make_run, show):
     page = show(make_run(preset="tiny", n_heads=4, emb_dim=128, context_length=160), texts=[TEXT])
     page.run('document.getElementById("play").click()')

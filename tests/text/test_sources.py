@@ -230,7 +230,8 @@ def ends_well(chunk: str) -> bool:
 @given(text=long_texts)
 def test_the_tokens_of_the_chunks_are_those_of_the_text(tokenizers, kind, text):
     parts = list(chunked([text]))
-    assume(all(map(ends_well, parts[:-1])))
+    # A chunk without an edge is cut where it is full, in the middle of a word.
+    assume(all(ends_well(part) and len(part) < SIZE for part in parts[:-1]))
     tokens = [token for part in parts for token in tokenizers[kind].encode(part).tolist()]
     assert tokens == tokenizers[kind].encode(text).tolist()
 
