@@ -34,7 +34,8 @@ def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) 
     """Compare the arrays of the file at `path` with a model's parameters by name and shape.
 
     Raises:
-        RunError: They differ: the file belongs to another configuration.
+        RunError: They differ: the file belongs to another configuration. Or they are no
+            floating-point numbers where the model has some.
     """
     expected = {name: array.shape for name, array in named_arrays(model).items()}
     given = {name: array.shape for name, array in arrays.items()}
@@ -44,6 +45,11 @@ def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) 
                 f"{path}: belongs to a model of another configuration: {name} is "
                 f"{given.get(name, 'missing')}, config.json asks for {expected.get(name, 'none')}"
             )
+    for name, array in named_arrays(model).items():
+        given_type, is_float = arrays[name].dtype, mx.issubdtype(array.dtype, mx.floating)
+        if mx.issubdtype(given_type, mx.floating) != is_float:
+            kind = "floating-point" if is_float else "whole"
+            raise RunError(f"{path}: {name} is {given_type}, which are no {kind} numbers")
 
 
 def save_arrays(path: Path, arrays: Mapping[str, mx.array], facts: Mapping[str, str]) -> None:
@@ -70,9 +76,12 @@ def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
     if not path.is_file():
         raise RunError(f"{path}: no such file; is this the directory of a finished run?")
     try:
+        path.open("rb").close()
         loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
         arrays, facts = loaded
         mx.eval(list(arrays.values()))
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (RuntimeError, ValueError) as error:
         raise RunError(f"{path}: damaged or truncated; use another checkpoint") from error
     checksum = facts.pop("checksum", None)

@@ -12,25 +12,21 @@ track/              weights at tracked steps, of a run that started from another
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+import mlx.core as mx
+
+from mlx_attn import files
 from mlx_attn.arrays import check_weights, check_whole, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
-from mlx_attn.files import (
-    aside,
-    identity,
-    lock,
-    remove_directory,
-    replace_directory,
-    unwritable,
-    write_text,
-)
 from mlx_attn.model.config import config_from, saved_settings
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import check_plugins
+from mlx_attn.records import Count, check_record, parse_record, read_record, read_text
+from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 
 RUNS = Path("runs")
@@ -55,6 +51,46 @@ _BEFORE_CONFIG = ("tokenizer.*", ".*.tmp")
 """What a run that was killed while it was made has left: config.json is written last."""
 
 _SAMPLE_HEADING = re.compile(r"^--- step (\d+)$", re.MULTILINE)
+
+
+_Value = bool | int | float | str
+
+
+class _Plugin(TypedDict):
+    path: str
+    sha256: str
+    names: list[str]
+
+
+class _Settings(TypedDict):
+    """What is relied on in config.json; the three tables are checked key by key when used."""
+
+    model: dict[str, _Value]
+    training: dict[str, _Value]
+    text: dict[str, _Value]
+    preset: NotRequired[str]
+    variant: NotRequired[str]
+    digest: NotRequired[str]
+    plugins: NotRequired[list[_Plugin]]
+    together: NotRequired[bool]
+    init_from: NotRequired[str]
+
+
+_Heads = dict[str, list[list[float]]]
+
+
+class _Report(TypedDict, total=False):
+    """What is relied on in a line of metrics.jsonl."""
+
+    event: str
+    step: Count
+    steps: Count
+    loss: float
+    val_loss: float | None
+    bits_per_byte: float | None
+    scores: _Heads
+    value_outputs: _Heads
+    drift: _Heads | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +138,46 @@ class Run:
         except ConfigError as error:
             raise RunError(f"{self.path / CONFIG}: {error}") from error
         check_weights(weights, model, arrays)
+        if not all(mx.isfinite(array).all() for array in arrays.values()):
+            raise RunError(f"{weights}: a weight is not a number: its training diverged")
         model.load_weights(list(arrays.items()))
         model.eval()
         return model
 
     def load_tokenizer(self) -> Tokenizer:
-        """The tokenizer it was trained with."""
-        return load_tokenizer(self.path)
+        """The tokenizer it was trained with.
+
+        Raises:
+            RunError: It cannot be read, or has another vocabulary than the model: its token ids
+                would be looked up outside the embedding.
+        """
+        tokenizer, size = load_tokenizer(self.path), self.settings["model"].get("vocab_size")
+        if size is not None and tokenizer.vocab_size != size:
+            raise RunError(
+                f"{self.path}: its tokenizer has {tokenizer.vocab_size} tokens and its model "
+                f"{size}: put the tokenizer back that it was trained with"
+            )
+        return tokenizer
+
+    def check_corpus(self, corpus: Corpus, way_out: str) -> None:
+        """Refuse another text than the run was trained on, or other tokens of it.
+
+        Raises:
+            RunError: The text has changed, or its tokens are others; ends with the way out.
+        """
+        if self.settings.get("digest") not in (None, corpus.digest):
+            raise RunError(
+                f"{self.path} was trained on another text than {corpus.name} holds now: {way_out}"
+            )
+        if self.load_tokenizer().vocabulary != corpus.tokenizer.vocabulary:
+            raise RunError(
+                f"{self.path} has another vocabulary than {corpus.name} gets now, perhaps from "
+                f"another version of sentencepiece: {way_out}"
+            )
 
     def check_present(self) -> None:
         """Refuse to write where the directory was removed, or another took its place."""
-        if self.identity and identity(self.path) != self.identity:
+        if self.identity and files.identity(self.path) != self.identity:
             raise RunError(
                 f"{self.path} was removed or replaced while this process was writing to it, which "
                 "ends here: nothing of it is written to what is there now"
@@ -138,52 +203,35 @@ class Run:
             with (self.path / file).open("a", encoding="utf-8") as stream:
                 stream.write(text)
         except OSError as error:
-            raise unwritable(self.path / file, error) from error
+            raise files.unwritable(self.path / file, error) from error
 
     def metrics(self) -> list[dict[str, Any]]:
         """The reports written so far; a last line cut short by a crash is left out."""
         path = self.path / "metrics.jsonl"
         lines = read_text(path).split("\n")[:-1] if path.exists() else []
+        places = (f"{path}, line {number}" for number in range(1, len(lines) + 1))
         return [
-            parsed_object(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)
+            check_record(parse_record(line, dict, place), _Report, place)
+            for line, place in zip(lines, places, strict=True)
         ]
 
     def forget_after(self, step: int) -> None:
         """Drop the final report, and those and the samples of later steps, before resuming."""
         reports = [r for r in self.metrics() if "step" in r and r["step"] <= step]
         lines = (json.dumps(report) + "\n" for report in reports)
-        write_text(self.path / "metrics.jsonl", "".join(lines))
+        files.write_text(self.path / "metrics.jsonl", "".join(lines))
         file = self.path / "samples.txt"
         if file.exists():
             samples = read_text(file)
             headings = _SAMPLE_HEADING.finditer(samples)
-            later = (heading.start() for heading in headings if int(heading[1]) > step)
-            write_text(file, samples[: next(later, None)])
+            later = (heading.start() for heading in headings if int(heading[1][:20]) > step)
+            files.write_text(file, samples[: next(later, None)])
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Run":
         """The run with other settings in its config.json."""
         text = json.dumps(settings, indent=1, sort_keys=True, allow_nan=False)
-        write_text(self.path / CONFIG, text + "\n")
-        return replace(self, settings=settings, identity=identity(self.path))
-
-
-def read_text(path: Path) -> str:
-    """The text of a file of a run."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from error
-
-
-def parsed_object(text: str, place: str) -> dict[str, Any]:
-    """The JSON object that a text holds."""
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise RunError(f"{place}: damaged ({error})") from error
-    if not isinstance(content, dict):
-        raise RunError(f"{place}: damaged (not a JSON object)")
-    return content
+        files.write_text(self.path / CONFIG, text + "\n")
+        return replace(self, settings=settings, identity=files.identity(self.path))
 
 
 class Taken(RunError):
@@ -210,21 +258,21 @@ def new_run(
     check_free(path, overwrite)
     place = path.resolve()
     with ExitStack() as held:
-        held.enter_context(_hold(path))
+        held.enter_context(files.lock(path, wait=False))
         check_free(path, overwrite)
         if not _is_run(path):
             yield _filled(path, settings, tokenizer)
             return
         if Path.cwd().is_relative_to(place):
             raise RunError(f"{path} is the folder that you are in: leave it to overwrite the run")
-        made = aside(place)
-        held.enter_context(_hold(made))
+        made = files.aside(place)
+        held.enter_context(files.lock(made, wait=False))
         try:
             _filled(made, settings, tokenizer)
         except BaseException:
-            remove_directory(made)
+            files.remove_directory(made)
             raise
-        replace_directory(place, made, lambda name: not _is_own(name))
+        files.replace_directory(place, made, lambda name: not _is_own(name))
         yield open_run(path)
 
 
@@ -246,12 +294,8 @@ def held(run: Run) -> Iterator[Run]:
     Raises:
         Locked: Another process holds it.
     """
-    with _hold(run.path):
+    with files.lock(run.path, wait=False):
         yield open_run(run.path)
-
-
-def _hold(path: Path) -> AbstractContextManager[None]:
-    return lock(path, wait=False)
 
 
 def _filled(path: Path, settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> Run:
@@ -302,11 +346,8 @@ def open_run(path: Path) -> Run:
     if not _is_run(path):
         near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
         raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
-    settings = parsed_object(read_text(file), str(file))
-    tables = (settings.get(key) for key in ("model", "training", "text"))
-    if not all(isinstance(table, dict) for table in tables):
-        raise RunError(f"{file}: not the settings of a run")
-    return Run(path, settings, identity(path))
+    settings = check_record(read_record(file), _Settings, str(file))
+    return Run(path, settings, files.identity(path))
 
 
 def find_run(name: str | None = None, directory: Path = RUNS) -> Run:

@@ -12,7 +12,7 @@ PACKAGE = Path(mlx_attn.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts): f for f in FILES}
 
-GROUND = ("errors", "blas", "files", "keys", "arrays", "cpu", "ui")
+GROUND = ("errors", "blas", "files", "keys", "records", "arrays", "cpu", "ui")
 ROOMS = (
     *GROUND,
     *("attention", "plugins", "model", "text", "runs", "sampling", "training", "convert", "probe"),

@@ -245,7 +245,7 @@ def _resume(
     corpus = _prepared_text(_agreed_settings(recipes[0], ranks), display)
     trainers = _trainers(recipes, corpus, ranks, bool(replicas), draw=False)
     for trainer, run in zip(trainers, runs, strict=True):
-        _check_same_text(run, corpus)
+        run.check_corpus(corpus, "name the old one with --data, or train a new run")
         trainer.resume(run)
     # As it was decided at the beginning, so that the numbers are the same bits.
     before = "on" if runs[0].settings.get("together") else "off"
@@ -376,20 +376,6 @@ def _resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
 def _at_terminal() -> bool:
     """Whether standard input is typed."""
     return sys.stdin is not None and sys.stdin.isatty()
-
-
-def _check_same_text(run: "Run", corpus: "Corpus") -> None:
-    """Refuse to resume a run on another text."""
-    if corpus.digest != run.settings.get("digest"):
-        raise RunError(
-            f"{run.path} was trained on another text than {corpus.name} holds now: name the old "
-            "one with --data, or train a new run"
-        )
-    if run.load_tokenizer().vocabulary != corpus.tokenizer.vocabulary:
-        raise RunError(
-            f"{run.path} has another vocabulary than {corpus.name} gets now, perhaps from another "
-            "version of sentencepiece: train a new run"
-        )
 
 
 def _init_from(start: "Run", corpus: "Corpus", trainer: "Trainer") -> None:

@@ -6,12 +6,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from mlx_attn.comparison.decisions import Verdict
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
-from mlx_attn.runs import parsed_object, read_text
+from mlx_attn.records import as_record, read_record
 from mlx_attn.training.evaluation import Evaluation
 
 FORMAT = 1
@@ -185,13 +183,10 @@ def read_comparison(directory: Path) -> Comparison:
     file = directory / COMPARISON
     if not file.is_file():
         raise RunError(f"{directory} holds no comparison: there is no {COMPARISON} in it")
-    record = parsed_object(read_text(file), str(file))
+    record = read_record(file)
     if record.get("format", FORMAT) != FORMAT:
         raise RunError(
             f"{file} has format {record['format']}, this version reads {FORMAT}: install the "
             "version of mlx_attn that wrote it"
         )
-    try:
-        return msgspec.convert(record, Comparison, str_keys=True)
-    except ValueError as error:
-        raise RunError(f"{file} is not a whole comparison ({error}): make it again") from error
+    return as_record(record, Comparison, f"{file}: not a whole comparison, make it again")

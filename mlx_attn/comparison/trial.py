@@ -18,6 +18,7 @@ from mlx_attn.comparison.plan import Trial, corpus_of, floor_of
 from mlx_attn.comparison.result import Point, RankPoint, TrialResult
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
+from mlx_attn.records import Object, as_record, read_record
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
@@ -45,6 +46,11 @@ class Diverged:
 Outcome = TrialResult | Diverged
 
 
+class _Record(msgspec.Struct):
+    training: Object = {}
+    diverged: str | None = None
+
+
 class Store:
     """The finished trials in a folder, which is made when the first one is kept."""
 
@@ -61,13 +67,14 @@ class Store:
     def __getitem__(self, trial: Trial) -> Outcome:
         path = self.path(trial)
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            if "diverged" in record:
-                return Diverged(record["diverged"])
-            return msgspec.convert({**record["training"], "lr_scale": trial.lr_scale}, TrialResult)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            record = read_record(path, _Record)
+            if record.diverged is not None:
+                return Diverged(record.diverged)
+            training = {**record.training, "lr_scale": trial.lr_scale}
+            return as_record(training, TrialResult, str(path))
+        except RunError as error:
             raise RunError(
-                f"{path}: not a finished training ({error}); delete the file to train it again"
+                f"{error}; not a finished training: delete the file to train it again"
             ) from error
 
     def __setitem__(self, trial: Trial, outcome: Outcome) -> None:

@@ -19,7 +19,7 @@ from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import explicit_attention
 from mlx_attn.convert import algebra, table
 from mlx_attn.convert.model import convert, fold_norms
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.plugins import used_plugins
 from mlx_attn.runs import Run, check_free, new_run
@@ -39,6 +39,8 @@ FLOAT64_WORK = 20e9
 
 LOGITS_AT_ONCE = 2**24
 """Logits in memory for one batch: 134 MB in float64."""
+
+_WAY_OUT = "put back what it was trained on"
 
 _Tokens = Integer[mx.array, "B T"]
 
@@ -224,7 +226,7 @@ def convert_run(
         ConfigError: The conversion does not apply to this model, or would replace its run.
         RunError: `corpus` is not the run's text, or files cannot be read or written.
     """
-    _check_corpus(run, corpus)
+    run.check_corpus(corpus, _WAY_OUT)
     if out.resolve() == run.path.resolve():
         raise ConfigError(
             f"{out} is the run that is converted, which is kept: name another directory with --out"
@@ -316,7 +318,7 @@ def measure_ranks(
         ConfigError: The conversion does not apply, or a rank is out of reach.
         RunError: The text is another one, or files cannot be read.
     """
-    _check_corpus(run, corpus)
+    run.check_corpus(corpus, _WAY_OUT)
     conversion, model = table.find_conversion(to), run.load_model()
     targets = [conversion.target(model.config, rank) for rank in ranks]
     evaluator = Evaluator(corpus.val, model.config.context_length)
@@ -327,8 +329,3 @@ def measure_ranks(
         points.append(RankPoint(rank, metrics, error))
         done(rank, len(points))
     return RankCurve(conversion.name, original, tuple(points))
-
-
-def _check_corpus(run: Run, corpus: Corpus) -> None:
-    if run.settings.get("digest") not in (None, corpus.digest):
-        raise RunError(f"{run.path} was trained on another text than {corpus.name} holds now")

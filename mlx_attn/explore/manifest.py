@@ -7,7 +7,6 @@ modules in `explore/web` know every choice of the package by the name that it is
 import ast
 import base64
 import inspect
-import json
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ from mlx_attn.attention.layer import ShrunkLinear
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.runs import Run
+from mlx_attn.text.subwords import GPT2Tokenizer, SubwordTokenizer
+from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import variant_name
 
 DTYPES = ("float32", "float16")
@@ -78,7 +79,7 @@ def page_model(run: Run, dtype: str = "float32") -> PageModel:
         "config": {key: getattr(model.config, key) for key in _KEYS},
         "layers": [_layer_facts(block.att) for block in model.trf_blocks],
         "arrays": list(_places(arrays)),
-        "tokenizer": tokenizer_facts(run.path),
+        "tokenizer": tokenizer_facts(run.load_tokenizer()),
         "steps": list(_steps(model)),
     }
     joined = np.concatenate([array.reshape(-1) for array in arrays.values()]).astype(dtype)
@@ -160,16 +161,13 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
 # Tokenizers.
 
 
-def tokenizer_facts(directory: Path) -> dict[str, Any]:
-    """What the page needs to read text as the tokenizer saved in `directory` does."""
-    settings = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
-    if settings["kind"] == "gpt2":
-        merges = (directory / "tokenizer.bpe").read_text(encoding="utf-8")
-        return {"kind": "gpt2", "merges": merges}
-    if settings["kind"] in ("bpe", "unigram"):
-        model = (directory / "tokenizer.model").read_bytes()
-        return {"kind": settings["kind"], **_pieces(model)}
-    return settings
+def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What the page needs to read text as a tokenizer does."""
+    if isinstance(tokenizer, GPT2Tokenizer):
+        return {"kind": tokenizer.kind, "merges": tokenizer.merges}
+    if isinstance(tokenizer, SubwordTokenizer):
+        return {"kind": tokenizer.kind, **_pieces(tokenizer.model)}
+    return {"kind": tokenizer.kind, **tokenizer.settings}
 
 
 def _pieces(model: bytes) -> dict[str, Any]:

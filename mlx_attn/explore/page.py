@@ -14,7 +14,8 @@ from mlx_attn.errors import RunError
 from mlx_attn.explore.manifest import PageModel, page_model
 from mlx_attn.files import write_bytes
 from mlx_attn.probe import heads
-from mlx_attn.runs import Run, read_text
+from mlx_attn.records import read_text
+from mlx_attn.runs import Run
 from mlx_attn.text.downloads import Progress
 from mlx_attn.ui.plots import template
 

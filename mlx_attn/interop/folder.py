@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import mlx.core as mx
 
@@ -16,7 +16,7 @@ from mlx_attn.interop.parity import Parity
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, tokenizer_files
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.runs import parsed_object, read_text
+from mlx_attn.records import Count, check_record, read_record
 from mlx_attn.sampling.generate import LoadedRun
 
 WEIGHTS = "model.safetensors"
@@ -40,6 +40,18 @@ _GPT2_FACTS: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
 }
 """What this program computes of GPT-2; the first value is written, and stands where a key lacks."""
+
+
+class _GPT2(TypedDict, total=False):
+    """What is relied on in a folder's config.json."""
+
+    vocab_size: Count
+    n_positions: Count
+    n_embd: Count
+    n_head: Count
+    n_layer: Count
+    n_inner: Count | None
+    tie_word_embeddings: bool
 
 
 def gpt2_config(config: GPTConfig) -> dict[str, Any]:
@@ -68,7 +80,7 @@ def gpt2_settings(folder: Path) -> GPTConfig:
     path = folder / "config.json"
     if not path.is_file():
         raise RunError(f"{folder}: there is no config.json in it")
-    given = parsed_object(read_text(path), str(path))
+    given = check_record(read_record(path), _GPT2, str(path))
     for key, known in _GPT2_FACTS.items():
         default = known[0] if key != "model_type" else None
         if (value := given.get(key, default)) not in known:

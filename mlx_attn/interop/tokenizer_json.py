@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import sentencepiece
 
 from mlx_attn.errors import RunError
-from mlx_attn.runs import parsed_object, read_text
+from mlx_attn.records import read_record
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.subwords import (
     END_OF_TEXT,
@@ -198,6 +199,18 @@ OWN = "mlx_attn"
 """The folder in an exported one that holds the tokenizer as a run does."""
 
 
+class _Model(msgspec.Struct):
+    type: str = ""
+    merges: list[str | list[str]] = []
+
+
+class _TokenizerJson(msgspec.Struct):
+    """What is read of another program's tokenizer.json."""
+
+    model: _Model = msgspec.field(default_factory=_Model)
+    pre_tokenizer: Any = None
+
+
 def read_tokenizer(folder: Path) -> Tokenizer | None:
     """The tokenizer of a folder: what we exported, or a byte-level BPE; None where it has neither.
 
@@ -211,11 +224,11 @@ def read_tokenizer(folder: Path) -> Tokenizer | None:
         return GPT2Tokenizer.from_file(merges)
     if not path.is_file():
         return None
-    content = parsed_object(read_text(path), str(path))
-    model = content.get("model") or {}
-    if model.get("type") != "BPE" or "ByteLevel" not in json.dumps(content.get("pre_tokenizer")):
+    content = read_record(path, _TokenizerJson)
+    model = content.model
+    if model.type != "BPE" or "ByteLevel" not in json.dumps(content.pre_tokenizer):
         return None
-    lines = [line if isinstance(line, str) else " ".join(line) for line in model.get("merges", ())]
+    lines = [line if isinstance(line, str) else " ".join(line) for line in model.merges]
     try:
         return GPT2Tokenizer("\n".join(lines)) if lines else ByteTokenizer()
     except ValueError as error:

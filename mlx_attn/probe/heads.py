@@ -50,10 +50,7 @@ def validation_windows(run: Run, count: int, progress: Progress | None = None) -
     if text.data == "-":
         raise RunError(f"{run.path} read its text from standard input: give a prompt")
     corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
-    if run.settings.get("digest") not in (None, corpus.digest):
-        raise RunError(
-            f"{run.path} was trained on another text than {text.data} holds now: give a prompt"
-        )
+    run.check_corpus(corpus, "give a prompt")
     return Evaluator(corpus.val, run.settings["model"]["context_length"]).texts(count)[:, :LONGEST]
 
 

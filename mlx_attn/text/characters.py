@@ -5,8 +5,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Annotated, Any, SupportsIndex
 
+import msgspec
 import numpy as np
 from jaxtyping import UInt16
 
@@ -45,7 +46,7 @@ class Tokenizer(ABC):
             )
         self.vocab_size = len(vocabulary)
         self.vocabulary = list(vocabulary)
-        self._settings = settings
+        self.settings = settings
 
     @abstractmethod
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
@@ -64,13 +65,16 @@ class Tokenizer(ABC):
 
     def save(self, directory: Path) -> None:
         """Write `tokenizer.json`, and the file that the kind needs beside it."""
-        settings = {"kind": self.kind, **self._settings}
+        settings = {"kind": self.kind, **self.settings}
         write_text(directory / "tokenizer.json", json.dumps(settings, indent=1) + "\n")
 
+    class Saved(msgspec.Struct):
+        """What `tokenizer.json` holds besides the kind."""
+
     @classmethod
-    def load(cls, settings: dict[str, Any], directory: Path) -> "Tokenizer":
-        """The tokenizer that `save` wrote; ValueError where a file is another one."""
-        return cls(**{name: value for name, value in settings.items() if name != "kind"})
+    def load(cls, settings: Any, directory: Path) -> "Tokenizer":
+        """The tokenizer whose `Saved` this is; ValueError where a file is another one."""
+        return cls(**msgspec.structs.asdict(settings))
 
 
 class ByteTokenizer(Tokenizer):
@@ -90,6 +94,11 @@ class CharacterTokenizer(Tokenizer):
     """One token a character: token t is the t-th of the sorted distinct characters."""
 
     kind = "char"
+
+    class Saved(Tokenizer.Saved):
+        """What `tokenizer.json` holds besides the kind."""
+
+        characters: Annotated[str, msgspec.Meta(min_length=1)]
 
     def __init__(self, characters: str):
         super().__init__([c.encode() for c in characters], characters=characters)
@@ -136,6 +145,11 @@ class SymbolTokenizer(Tokenizer):
     """
 
     kind = "symbols"
+
+    class Saved(Tokenizer.Saved):
+        """What `tokenizer.json` holds besides the kind."""
+
+        symbols: Annotated[list[str], msgspec.Meta(min_length=1)]
 
     def __init__(self, symbols: Sequence[str]):
         self.symbols = tuple(symbols)

@@ -8,7 +8,7 @@ without it is an interrupted preparation, which the next one replaces.
       tokenizer.*           the tokenizer
       train.tokens.bin      uint16, and the same for `val`
       train.*.bin           other arrays of the split, by field
-      corpus.json           lengths of the arrays, and facts
+      corpus.json           lengths and checksums of the arrays, and facts
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import json
 import os
 import signal
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -26,11 +27,13 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt16
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import atomic_write, lock, write_text
+from mlx_attn.records import Count, read_record
 from mlx_attn.text import characters, sources, subwords, tokenizers
 from mlx_attn.text.downloads import Progress, data_directory
 from mlx_attn.text.tokenizers import Tokenizer
@@ -44,6 +47,7 @@ WORKERS = "MLX_ATTN_WORKERS"
 _MOST_WORKERS = 8  # by default: of about 60 MB each
 _SHORT = 8_000_000  # bytes of text that are tokenized before another process has started
 _FORMAT = 1
+_BLOCK = 1 << 22  # numbers of an array whose checksum is taken at a time
 _DTYPES = {
     "tokens": np.uint16,
     "document_starts": np.int64,
@@ -156,29 +160,63 @@ def _identity(kind: str) -> str:
 def _open(folder: Path, source: sources.Source) -> Corpus | None:
     """The corpus prepared in `folder`; None when there is none or a file of it is damaged."""
     try:
-        record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-        train, val = (_open_split(folder, name, record[name]) for name in ("train", "val"))
-        return Corpus(source.name, source.digest, tokenizers.load_tokenizer(folder), train, val)
-    except (OSError, RunError, ValueError, KeyError, TypeError):
+        record = read_record(folder / "corpus.json", _Saved)
+        tokenizer = tokenizers.load_tokenizer(folder)
+        train = _open_split(folder, "train", record.train)
+        val = _open_split(folder, "val", record.val)
+    except (OSError, RunError, ValueError):
         return None
+    if any(split.tokens.max(initial=0) >= tokenizer.vocab_size for split in (train, val)):
+        return None
+    return Corpus(source.name, source.digest, tokenizer, train, val)
 
 
-def _open_split(folder: Path, name: str, record: dict[str, Any]) -> Split:
+class _Facts(msgspec.Struct):
+    n_bytes: Count
+    floor_nats: float | None = None
+    ability_floor_nats: dict[str, float] | None = None
+
+
+class _SavedSplit(msgspec.Struct):
+    """What `corpus.json` says of a split: lengths and checksums of its arrays, and facts."""
+
+    lengths: dict[str, Count]
+    checksums: dict[str, Count]
+    facts: _Facts
+
+
+class _Saved(msgspec.Struct):
+    train: _SavedSplit
+    val: _SavedSplit
+
+
+def _open_split(folder: Path, name: str, saved: _SavedSplit) -> Split:
+    """The split as it was written; ValueError where a file of it is damaged."""
     arrays: dict[str, np.ndarray] = {}
-    for field, length in record["lengths"].items():
+    if {*saved.lengths} - {*_DTYPES} or "tokens" not in saved.lengths:
+        raise ValueError(f"{folder}: other arrays than this version knows")
+    for field, length in saved.lengths.items():
         path, dtype = folder / f"{name}.{field}.bin", np.dtype(_DTYPES[field])
         if (size := path.stat().st_size) != length * dtype.itemsize:
             raise ValueError(f"{path}: {size} bytes, not {length * dtype.itemsize}")
         arrays[field] = np.memmap(path, dtype, "r", shape=(length,))
-    return Split(**arrays, **record["facts"])
+        if _checksum(arrays[field]) != saved.checksums.get(field):
+            raise ValueError(f"{path}: its numbers are not those that were written")
+    return Split(**arrays, **msgspec.structs.asdict(saved.facts))
+
+
+def _checksum(array: np.ndarray) -> int:
+    """CRC-32 of an array, some megabytes at a time."""
+    checksum = 0
+    for start in range(0, len(array), _BLOCK):
+        checksum = zlib.crc32(array[start : start + _BLOCK].tobytes(), checksum)
+    return checksum
 
 
 def _build(
     folder: Path, source: sources.Source, kind: str, vocab_size: int, progress: Progress | None
 ) -> None:
     """Writes the files of a corpus; `corpus.json`, which vouches for the others, last."""
-    for left_behind in folder.glob(".*.tmp"):  # by a preparation that was killed
-        left_behind.unlink()
     train, val = source.splits()
     splits = {"train": train, "val": val}
     tokenizer = _make_tokenizer(source, splits, kind, vocab_size, folder.parent.parent)
@@ -248,7 +286,11 @@ def _write_split(
         with atomic_write(folder / f"{name}.{field}.bin") as temporary:
             array.astype(_DTYPES[field], copy=False).tofile(temporary)
         lengths[field] = len(array)
-    return {"lengths": lengths, "facts": facts}
+    checksums = {
+        field: _checksum(np.memmap(folder / f"{name}.{field}.bin", _DTYPES[field], "r"))
+        for field in lengths
+    }
+    return {"lengths": lengths, "checksums": checksums, "facts": facts}
 
 
 def _story_arrays(

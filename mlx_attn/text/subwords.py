@@ -66,7 +66,7 @@ class SubwordTokenizer(characters.Tokenizer):
     def __init__(self, kind: str, model: bytes):
         self.kind = kind
         self.model = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor = _processor_of(model)
         pieces = [*map(self._piece, range(self._processor.vocab_size()))]
         super().__init__(pieces, blake2b=_digest(model))
         token_of_byte = {piece: token for token, piece in enumerate(pieces[:257])}
@@ -94,12 +94,18 @@ class SubwordTokenizer(characters.Tokenizer):
         write_bytes(directory / "tokenizer.model", self.model)
         super().save(directory)
 
+    class Saved(characters.Tokenizer.Saved):
+        """What `tokenizer.json` holds."""
+
+        kind: str
+        blake2b: str
+
     @classmethod
-    def load(cls, settings: dict[str, Any], directory: Path) -> "SubwordTokenizer":
+    def load(cls, settings: Any, directory: Path) -> "SubwordTokenizer":
         model = (directory / "tokenizer.model").read_bytes()
-        if _digest(model) != settings["blake2b"]:
+        if _digest(model) != settings.blake2b:
             raise ValueError(f"tokenizer.model has {len(model)} bytes that were not saved with it")
-        return cls(settings["kind"], model)
+        return cls(settings.kind, model)
 
     @classmethod
     def train(cls, kind: str, text: str, vocab_size: int) -> "SubwordTokenizer":
@@ -121,6 +127,14 @@ class SubwordTokenizer(characters.Tokenizer):
         if first is None:
             raise ConfigError(f"the text holds no word to train the {kind} tokenizer on")
         return cls(kind, _train_model(kind, chain([first], words), vocab_size))
+
+
+def _processor_of(model: bytes) -> Any:
+    """SentencePiece's reading of a model; ValueError where it is none."""
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise ValueError(f"no model of SentencePiece: {error}") from error
 
 
 def _train_model(kind: str, words: Iterable[str], vocab_size: int) -> bytes:
@@ -159,10 +173,17 @@ def sample(pieces: Iterable[str], length: int) -> str:
 
 
 def _training_words(text: str, letters: int) -> Iterator[str]:
-    """The words of `text`, cut at all but its `letters` most common characters."""
+    """The words of `text`, cut at all but its `letters` most common characters and the space.
+
+    At least one has a space: what is no piece falls back on the bytes of U+2581, which stands for
+    the space in SentencePiece and would then stand for itself.
+    """
     by_frequency = sorted(Counter(text).items(), key=lambda item: (-item[1], item[0]))
-    text = text.translate({ord(character): "\n" for character, _ in by_frequency[letters:]})
-    return (word for word in _WORDS.findall(text) if word not in _ALWAYS_BYTES)
+    rare = {ord(character): "\n" for character, _ in by_frequency[letters:] if character != " "}
+    words = [word for word in _WORDS.findall(text.translate(rare)) if word not in _ALWAYS_BYTES]
+    if words and not any(word[0] == " " and word != " " for word in words):
+        words.append(f" {words[0].strip(' ') or 'a'}")
+    return iter(words)
 
 
 def _digest(data: bytes) -> str:
@@ -226,10 +247,15 @@ class GPT2Tokenizer(characters.Tokenizer):
         write_text(directory / _FILE, self.merges)
         super().save(directory)
 
+    class Saved(characters.Tokenizer.Saved):
+        """What `tokenizer.json` holds besides the kind."""
+
+        vocab_size: int
+
     @classmethod
-    def load(cls, settings: dict[str, Any], directory: Path) -> "GPT2Tokenizer":
+    def load(cls, settings: Any, directory: Path) -> "GPT2Tokenizer":
         tokenizer = cls((directory / _FILE).read_text(encoding="utf-8"))
-        if tokenizer.vocab_size != settings["vocab_size"]:
+        if tokenizer.vocab_size != settings.vocab_size:
             raise ValueError(f"{_FILE} makes {tokenizer.vocab_size} tokens")
         return tokenizer
 

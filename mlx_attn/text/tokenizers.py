@@ -12,10 +12,13 @@ concatenated, are the text's UTF-8, so that a stream of tokens is shown with
 `codecs.getincrementaldecoder("utf-8")("replace")` and never splits a character.
 """
 
-import json
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.records import as_record, read_record
 from mlx_attn.text import characters, subwords
 from mlx_attn.text.characters import Tokenizer
 from mlx_attn.text.downloads import data_directory
@@ -31,6 +34,10 @@ _CLASSES = {
 
 KINDS = ("char", "byte", "bpe", "unigram", "gpt2")
 TRAINED = ("bpe", "unigram")  # the kinds that a vocabulary size is chosen for
+
+
+class _Kind(msgspec.Struct):
+    kind: Literal["char", "byte", "bpe", "unigram", "gpt2", "symbols"]
 
 
 def train_tokenizer(
@@ -63,12 +70,14 @@ def train_tokenizer(
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer that was saved in `directory`."""
     path = directory / "tokenizer.json"
+    if not path.exists():
+        raise RunError(f"{path}: no such file, so there is no tokenizer here")
+    content = read_record(path)
+    kind = as_record(content, _Kind, str(path)).kind
+    settings = as_record(content, _CLASSES[kind].Saved, str(path))
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        return _CLASSES[settings["kind"]].load(settings, directory)
-    except FileNotFoundError as error:
-        raise RunError(f"{error.filename}: no such file, so there is no tokenizer here") from error
+        return _CLASSES[kind].load(settings, directory)
     except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{error.filename}: cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError) as error:
         raise RunError(f"{path}: the tokenizer is damaged ({error}); make it again") from error

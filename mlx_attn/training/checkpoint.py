@@ -7,7 +7,7 @@ Random numbers are not among them: those of a step are a function of the seed an
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ from mlx.utils import tree_unflatten
 from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
-from mlx_attn.training.evaluation import Evaluation, evaluation_from, evaluation_record
+from mlx_attn.records import Count, Object, Seconds, as_record, parse_record
+from mlx_attn.training.evaluation import Evaluation, evaluation_record
 from mlx_attn.training.optimizers import GroupedOptimizer
+
+_MODEL = "model."
 
 
 def get_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
@@ -43,14 +46,17 @@ def nested(arrays: Mapping[str, mx.array]) -> Any:
 class Progress:
     """Where a training stands."""
 
-    step: int = 0  # steps done
-    seconds: float = 0.0  # of training so far, validations included
-    timed_steps: int = 0  # those whose time is known: all but the first after each start
-    training_seconds: float = 0.0  # what these took, without validations
-    evaluated_step: int = 0  # of the latest validation
+    step: Count = 0  # steps done
+    seconds: Seconds = 0.0  # of training so far, validations included
+    timed_steps: Count = 0  # those whose time is known: all but the first after each start
+    training_seconds: Seconds = 0.0  # what these took, without validations
+    evaluated_step: Count = 0  # of the latest validation
     best: Evaluation | None = None  # the lowest loss so far; None before the first validation
-    waited: int = 0  # validations since the best one
-    peak_memory: int = 0  # bytes
+    waited: Count = 0  # validations since the best one
+    peak_memory: Count = 0  # bytes
+    losses: list[float] = field(default_factory=list)  # of steps since the last report of one
+    grad_norm: float = 0.0  # of the latest of these
+    first_loss: float = 0.0  # of the first step
 
     def record(self, evaluation: Evaluation) -> bool:
         """Take note of a validation of this step; say whether it is the best one so far."""
@@ -68,18 +74,19 @@ class Progress:
         return record | {_BEST[key]: v for key, v in evaluation_record(self.best).items()}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "Progress":
-        """The inverse of `as_record`; keys that this version does not know are ignored."""
-        best = {key: record.get(name) for key, name in _BEST.items()}
-        # Until 0.1.0 "best_loss" was infinite where there was none, and its abilities None.
-        if best["val_loss"] == math.inf:
-            best["val_loss"] = None
-        best["abilities"] = best["abilities"] or {}
-        known = {field.name for field in fields(cls)} & record.keys()
-        return cls(**{key: record[key] for key in known}, best=evaluation_from(best))
+    def from_record(cls, record: Mapping[str, Any], place: str = "a checkpoint") -> "Progress":
+        """The inverse of `as_record`; keys that this version does not know are ignored.
+
+        Raises:
+            RunError: A value is not what it must be; the message names the place.
+        """
+        best = {key: record[name] for key, name in _BEST.items() if record.get(name) is not None}
+        # Until 0.1.0 "best_loss" was infinite where there was none.
+        known = best if best.get("val_loss", math.inf) != math.inf else None
+        return as_record({**record, "best": known}, cls, place)
 
 
-_BEST = {field.name: "best_" + field.name.removeprefix("val_") for field in fields(Evaluation)}
+_BEST = {key.name: "best_" + key.name.removeprefix("val_") for key in fields(Evaluation)}
 """Keys of an evaluation, and what a checkpoint calls them."""
 
 
@@ -104,13 +111,20 @@ def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Prog
     arrays, facts = load_arrays(path)
     if "progress" not in facts:
         raise RunError(f"{path}: weights alone, no checkpoint: there is nothing to resume from")
-    tree = nested(arrays)
-    check_weights(path, model, named_arrays(tree["model"]))
-    saved, expected = (
-        {name: array.shape for name, array in named_arrays(states).items()}
-        for states in (tree["optimizer"], optimizer.state)
-    )
-    if saved != expected:
+    progress = parse_record(facts["progress"], Object, f"{path}, progress")
+    weights = {
+        name.removeprefix(_MODEL): array
+        for name, array in arrays.items()
+        if name.startswith(_MODEL)
+    }
+    check_weights(path, model, weights)
+    if _forms(arrays) != _forms(get_state(model, optimizer)):
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
+    restored = Progress.from_record(progress, f"{path}, progress")
     set_state(arrays, model, optimizer)
-    return Progress.from_record(json.loads(facts["progress"]))
+    return restored
+
+
+def _forms(arrays: Mapping[str, mx.array]) -> dict[str, tuple[tuple[int, ...], mx.Dtype]]:
+    """Shapes and types by name; the random numbers of 0.1.0, which a step makes now, aside."""
+    return {n: (array.shape, array.dtype) for n, array in arrays.items() if n != "random"}

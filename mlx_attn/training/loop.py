@@ -80,7 +80,9 @@ def between_steps(
     # A validation that an interruption leaves out is made up for when the training resumes.
     evaluates = step not in (0, trainer.progress.evaluated_step) and reason != INTERRUPTED
     evaluates = evaluates and (bool(reason) or _due(step, config.eval_every))
-    if monitor.unreported and (reason or evaluates or _due(step, config.log_every)):
+    # So is a report, whose loss is then the mean over the same steps as without it.
+    reports = bool(reason) or evaluates or _due(step, config.log_every)
+    if monitor.unreported and reports and reason != INTERRUPTED:
         yield monitor.stepped()
     if evaluates:
         yield monitor.evaluated()
@@ -124,9 +126,7 @@ class Monitor:
 
     def __init__(self, trainer: Trainer):
         self.trainer, self.progress = trainer, trainer.progress
-        self._losses: list[float] = []
         self._unread: tuple[int, mx.array, mx.array] | None = None
-        self._norm = 0.0
         self._warm = False
         self._reported = self.progress.timed_steps, self.progress.training_seconds
         self._lap_start = time.perf_counter()
@@ -134,7 +134,7 @@ class Monitor:
     @property
     def unreported(self) -> bool:
         """Whether there was a step since the last report of one."""
-        return bool(self._losses) or self._unread is not None
+        return bool(self.progress.losses) or self._unread is not None
 
     def launched(self, result: tuple[mx.array, mx.array]) -> None:
         """Take the loss and gradient norm of a new step, and read those of the step before it."""
@@ -166,7 +166,7 @@ class Monitor:
         trainer, progress = self.trainer, self.progress
         self._count_training()
         progress.peak_memory = max(progress.peak_memory, mx.get_peak_memory())
-        losses, self._losses = self._losses, []
+        losses, progress.losses = progress.losses, []
         reported = self._reported
         self._reported = progress.timed_steps, progress.training_seconds
         return Stepped(
@@ -174,7 +174,7 @@ class Monitor:
             steps=trainer.steps,
             tokens=progress.step * trainer.tokens_per_step,
             loss=sum(losses) / len(losses),
-            grad_norm=self._norm,
+            grad_norm=progress.grad_norm,
             lr=trainer.learning_rate(progress.step),
             tok_s=self._speed(self._reported[0] - reported[0], self._reported[1] - reported[1]),
             peak_memory=progress.peak_memory,
@@ -220,8 +220,10 @@ class Monitor:
         )
 
     def save(self) -> None:
-        """Write a checkpoint of a state whose loss is known to be finite."""
+        """Write a checkpoint of a state whose loss is known to be a model's."""
         self._read()
+        if self.progress.losses:
+            self.trainer.check_sane("loss", self.progress.losses[-1])
         self.trainer.save()
 
     def pause(self) -> None:
@@ -244,10 +246,13 @@ class Monitor:
         self._unread = None
         with self.trainer.ranks.with_timeout():
             values: list[Any] = [number.item() for number in result]
-        loss, self._norm = values
-        if not (math.isfinite(loss) and math.isfinite(self._norm)):
-            raise self.trainer.divergence(f"loss {loss}, gradient norm {self._norm}", step)
-        self._losses.append(loss)
+        loss, norm = values
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise self.trainer.divergence(f"loss {loss}, gradient norm {norm}", step)
+        progress = self.progress
+        progress.first_loss = progress.first_loss or loss
+        progress.losses.append(loss)
+        progress.grad_norm = norm
 
     def _speed(self, steps: int, seconds: float) -> float:
         """Tokens per second; where only a first step was taken, of that one."""

@@ -38,6 +38,9 @@ from mlx_attn.training.step import TrainStep
 from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, snapshots
 
 FLOAT_BYTES = 4
+EXPLODED = 10
+"""A loss so many times that of guessing is no model's: nothing of it is kept."""
+
 BUFFERS = 2**30
 """Bytes of freed buffers that MLX may keep for the next step on a processor."""
 
@@ -240,6 +243,7 @@ class Trainer:
         result = self.evaluator(self.model)
         if not math.isfinite(result.val_loss):
             raise self.divergence(f"validation loss {result.val_loss}", self.progress.step)
+        self.check_sane("validation loss", result.val_loss)
         best = self.progress.record(result)
         if best and self.run:
             self.run.save_model(self.model)
@@ -265,6 +269,20 @@ class Trainer:
                 self.run.save_model(self.model)
             save_checkpoint(self.run.checkpoint, self.model, self.optimizer, self.progress)
         self.saved_step = self.progress.step
+
+    def check_sane(self, what: str, loss: float) -> None:
+        """Refuse to keep a model that is far worse than one that has learned nothing.
+
+        Raises:
+            Diverged: The loss is more than `EXPLODED` times ln(vocab_size), that of guessing, and
+                than that of the first step.
+        """
+        worst = EXPLODED * max(math.log(self.model.config.vocab_size), self.progress.first_loss)
+        if loss > worst:
+            raise self.divergence(
+                f"{what} {loss:.3g}, more than {EXPLODED} times that of guessing,",
+                self.progress.step,
+            )
 
     def divergence(self, what: str, step: int) -> Diverged:
         """The error of a number that is not finite."""

@@ -60,10 +60,10 @@ def test_json_is_the_comparison(place, run_command):
     [
         (None, "alone holds no comparison: there is no comparison.json in it"),
         ("{", "damaged"),
-        ("[]", "not a JSON object"),
-        ("{}", "is not a whole comparison"),
+        ("[]", "damaged (Expected `object`, got `array`)"),
+        ("{}", "not a whole comparison"),
         ('{"format": 9}', "has format 9, this version reads 1"),
-        (json.dumps(ALONE.as_dict() | {"budgets": [{"arms": 3}]}), "is not a whole comparison"),
+        (json.dumps(ALONE.as_dict() | {"budgets": [{"arms": 3}]}), "not a whole comparison"),
     ],
 )
 def test_what_is_no_comparison_is_one_line(place, run_command, content, message):

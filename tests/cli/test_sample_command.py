@@ -1,9 +1,11 @@
 import json
 from itertools import islice
 
+import mlx.core as mx
 import pytest
 from click.testing import CliRunner, Result
 
+from mlx_attn.arrays import named_arrays, save_arrays
 from mlx_attn.cli.main import group
 from mlx_attn.cli.sample import command
 from mlx_attn.model.config import GPTConfig
@@ -174,3 +176,33 @@ def test_the_defaults_are_the_samplers():
     sampler = SamplerConfig()
     for key in ("temp", "top_k", "top_p", "min_p", "repetition_penalty"):
         assert defaults[key] == getattr(sampler, key)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sample", "nano"],
+        ["repl", "nano"],
+        ["probe", "nano", "-p", "abc"],
+        ["open", "nano", "-p", "abc", "--no-browser"],
+        ["export", "nano", "--to", "mlx-lm"],
+    ],
+)
+def test_the_tokenizer_of_another_model_is_refused(place, command):
+    train_tokenizer("char", "abcdefgh \nijk", 0).save(place / "runs" / "nano")
+    result = CliRunner().invoke(group, command, input="abc\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "its tokenizer has 13 tokens and its model 10" in result.stderr
+
+
+def test_weights_that_are_no_numbers_are_refused(place):
+    run = open_run(place / "runs" / "nano")
+    arrays = named_arrays(run.load_model())
+    for changed, message in [
+        (lambda a: a.astype(mx.int32), "is mlx.core.int32, which are no floating-point numbers"),
+        (lambda a: a * mx.nan, "its training diverged"),
+    ]:
+        save_arrays(run.weights, {name: changed(array) for name, array in arrays.items()}, {})
+        result = sample("nano")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert message in result.stderr

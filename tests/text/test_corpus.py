@@ -346,3 +346,11 @@ def test_no_number_of_processes_is_refused(monkeypatch, chosen):
     monkeypatch.setenv(corpus_module.WORKERS, chosen)
     with pytest.raises(ConfigError, match=f"MLX_ATTN_WORKERS={chosen} must be a whole number"):
         worker_count(1)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"\x01"])
+def test_prepared_tokens_that_are_not_those_written_are_made_again(file, data, content):
+    expected = prepare(file, "byte", directory=data).train.tokens.tolist()
+    (tokens,) = (data / "prepared").glob("*/train.tokens.bin")
+    tokens.write_bytes(content * tokens.stat().st_size)
+    assert prepare(file, "byte", directory=data).train.tokens.tolist() == expected

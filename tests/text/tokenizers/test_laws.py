@@ -3,6 +3,7 @@
 import codecs
 import functools
 import json
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -160,7 +161,7 @@ def test_a_missing_file_of_a_saved_tokenizer_is_named(kind, tmp_path):
     for path in tmp_path.iterdir():
         content = path.read_bytes()
         path.unlink()
-        with pytest.raises(RunError, match=f"{path.name}: no such file"):
+        with pytest.raises(RunError, match=rf"{path.name}: .*[Nn]o such file"):
             load_tokenizer(tmp_path)
         path.write_bytes(content)
 
@@ -171,7 +172,7 @@ def test_a_truncated_file_of_a_saved_tokenizer_is_damaged(kind, tmp_path):
     for path in tmp_path.iterdir():
         content = path.read_bytes()
         path.write_bytes(content[: len(content) // 2])
-        with pytest.raises(RunError, match="the tokenizer is damaged"):
+        with pytest.raises(RunError, match="damaged"):
             load_tokenizer(tmp_path)
         path.write_bytes(content)
 
@@ -181,7 +182,32 @@ def test_a_truncated_file_of_a_saved_tokenizer_is_damaged(kind, tmp_path):
 )
 def test_settings_that_make_no_tokenizer_are_damaged(content, tmp_path):
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(RunError, match="the tokenizer is damaged"):
+    with pytest.raises(RunError, match="damaged"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "one-word-a-line\n" * 30,
+        "".join(map(chr, range(0x4E00, 0x4E00 + 400))) * 3 + " one two",
+        " " * 300 + "a",
+    ],
+)
+def test_a_space_that_is_rare_in_the_training_text_stays_a_space(kind, text):
+    trained = train_tokenizer(kind, text, 400)
+    for each in (text, "one two  three ", "\u2581 \u2581"):
+        assert trained.decode(trained.encode(each)) == each
+
+
+def test_a_model_of_sentencepiece_that_is_none_is_damaged(tmp_path):
+    tokenizer("bpe").save(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer.json").read_text())
+    settings["blake2b"] = blake2b(b"no model", digest_size=16).hexdigest()
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+    (tmp_path / "tokenizer.model").write_bytes(b"no model")
+    with pytest.raises(RunError, match="damaged"):
         load_tokenizer(tmp_path)
 
 

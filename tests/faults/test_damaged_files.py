@@ -1,0 +1,205 @@
+"""Every file that the program reads, damaged at random: one line says what is wrong, or it reads.
+
+A case damages one file of a run, a prepared text, a conversation or a comparison, and reads it as
+the commands do. MLX_ATTN_FUZZ is the number of cases; another number is another seed.
+"""
+
+import copy
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from mlx_attn.arrays import load_arrays, save_arrays
+from mlx_attn.comparison.result import read_comparison
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.probe.tracks import read_track
+from mlx_attn.repl.session import load_transcript
+from mlx_attn.runs import create_run, open_run, summarise_runs
+from mlx_attn.text.corpus import prepare
+from mlx_attn.training.config import resolve, settings_from
+from mlx_attn.training.loop import RunRecorder, train
+from mlx_attn.training.trainer import Trainer
+
+SIZES = {"emb_dim": 8, "n_heads": 2, "n_layers": 1, "context_length": 8, "batch_size": 2}
+RECIPE = {"steps": 2, "eval_every": 1, "log_every": 1, "track": 1, "warmup": 0}
+TEXT = "the cat sat on the mat, and the dog sat by the door. " * 12
+
+ODD: tuple[Any, ...] = (
+    *(None, True, -1, 0, 1, 2**31, 2**63, 10**30, 1e308, -1e308, float("inf"), float("nan")),
+    *("", "x", "\ud800", "\0", "../..", "~nobody/x", "\x1b]0;title\x07", "9" * 5000, "a" * 5000),
+    *([], {}, [[]], {"x": {}}, [1, "2", None], {"": 0}),
+)
+"""Values that a record may hold in place of its own."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with one of every file: a run with a checkpoint, its text, a talk, a comparison."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "text.txt").write_text(TEXT)
+    corpus = prepare(str(folder / "text.txt"), "bpe", 320, folder / "data")
+    text = {"data": str(folder / "text.txt"), "tokenizer": "bpe", "vocab_size": 320}
+    trainer = Trainer(resolve(SIZES, RECIPE, text), corpus)
+    record = trainer.settings.record(trainer.model.config, digest=corpus.digest)
+    trainer.run = create_run(folder / "runs" / "one", record, tokenizer=corpus.tokenizer)
+    recorder = RunRecorder(trainer, corpus.tokenizer)
+    for event in train(trainer):
+        recorder(event)
+    turn = {"prompt": "the", "answers": [{"run": "one", "seed": 1, "text": " cat", "tokens": 1}]}
+    (folder / "talk.json").write_text(json.dumps({"turns": [turn]}))
+    comparison = {"name": "c", "question": "?", "budgets": [], "tunings": [], "text": {}}
+    (folder / "comparison.json").write_text(json.dumps(comparison))
+    return folder
+
+
+def read_run(folder: Path) -> None:
+    """What sample, repl, probe and runs read."""
+    summarise_runs(folder / "runs")
+    run = open_run(folder / "runs" / "one")
+    run.load_model()
+    tokenizer = run.load_tokenizer()
+    assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
+
+
+def read_track_of_run(folder: Path) -> None:
+    read_track(open_run(folder / "runs" / "one"))
+
+
+def read_corpus(folder: Path) -> None:
+    """Damaged or not, the prepared text is the text."""
+    corpus = prepare(str(folder / "text.txt"), "bpe", 320, folder / "data")
+    tokens = [*corpus.train.tokens, *corpus.val.tokens]
+    assert corpus.tokenizer.decode(tokens) == TEXT
+
+
+def resume(folder: Path) -> None:
+    """What `train --resume` reads."""
+    run = open_run(folder / "runs" / "one")
+    settings = settings_from(run.settings, {})
+    settings = replace(settings, text=replace(settings.text, data=str(folder / "text.txt")))
+    corpus = prepare(settings.text.data, settings.text.tokenizer, 320, folder / "data")
+    run.check_corpus(corpus, "")
+    Trainer(settings, corpus, draw=False).resume(run)
+    run.forget_after(1)
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "runs/one/config.json": read_run,
+    "runs/one/tokenizer.json": read_run,
+    "runs/one/tokenizer.model": read_run,
+    "runs/one/model.safetensors": read_run,
+    "runs/one/metrics.jsonl": read_track_of_run,
+    "runs/one/samples.txt": resume,
+    "runs/one/checkpoint/last.safetensors": resume,
+    "data/prepared/*/corpus.json": read_corpus,
+    "data/prepared/*/train.tokens.bin": read_corpus,
+    "data/prepared/*/val.tokens.bin": read_corpus,
+    "data/prepared/*/tokenizer.json": read_corpus,
+    "data/prepared/*/tokenizer.model": read_corpus,
+    "talk.json": lambda folder: load_transcript(folder / "talk.json"),
+    "comparison.json": read_comparison,
+}
+
+
+def damaged_bytes(content: bytes, draw: random.Random) -> bytes:
+    """A file cut short, with a flipped bit, a lost or foreign block, or something else entirely."""
+    at = draw.randrange(len(content) + 1)
+    match draw.randrange(6):
+        case 0:
+            return content[:at]
+        case 1:
+            return content[:at] + bytes(min(64, len(content) - at)) + content[at + 64 :]
+        case 2:
+            return content[:at] + draw.randbytes(16) + content[at + 16 :]
+        case 3:
+            return content[:at] + content[at:][::-1]
+        case 4:
+            return draw.choice([b"", b"null", b"[" * 100_000, b"\xff\xfe", b"9" * 5000, b'{"a":'])
+    flipped = bytearray(content or b"x")
+    flipped[at % len(flipped)] ^= 1 << draw.randrange(8)
+    return bytes(flipped)
+
+
+def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container in a JSON value with each of its keys."""
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from places_in(value[key])
+
+
+def with_odd_value(record: Any, draw: random.Random) -> Any:
+    """A record one of whose values is odd, or lacks, or has a strange neighbour."""
+    record = copy.deepcopy(record)
+    container, key = draw.choice([*places_in(record)] or [([record], 0)])
+    if draw.random() < 0.15:
+        del container[key]
+    elif isinstance(container, dict) and draw.random() < 0.1:
+        container["unknown\x1b"] = draw.choice(ODD)
+    else:
+        container[key] = draw.choice(ODD)
+    return record
+
+
+def damage(file: Path, draw: random.Random) -> None:
+    """Damage a file: its bytes, or where it holds records, one value of one of them."""
+    content = file.read_bytes()
+    if file.suffix == ".safetensors" and draw.random() < 0.5:
+        arrays, facts = load_arrays(file)
+        if "progress" in facts and draw.random() < 0.7:
+            progress = with_odd_value(json.loads(facts["progress"]), draw)
+            facts["progress"] = json.dumps(progress)
+        else:
+            name = draw.choice(sorted(arrays))
+            array = arrays.pop(name)
+            odd = [array[None], array.astype(mx.int32), array.astype(mx.float16), array * mx.nan]
+            arrays |= {draw.choice([name, "x"]): draw.choice(odd)} if draw.random() < 0.8 else {}
+        save_arrays(file, arrays, facts)
+    elif file.suffix in (".json", ".jsonl") and draw.random() < 0.8:
+        lines = content.decode().splitlines() if file.suffix == ".jsonl" else [content.decode()]
+        at = draw.randrange(len(lines))
+        lines[at] = json.dumps(with_odd_value(json.loads(lines[at]), draw))
+        file.write_text("\n".join(lines) + "\n")
+    else:
+        file.write_bytes(damaged_bytes(content, draw))
+
+
+def outcome(reader: Callable[[Path], Any], folder: Path) -> str:
+    """What a reader says; anything but a value and the two errors of the package is a failure."""
+    try:
+        reader(folder)
+    except (RunError, ConfigError):
+        return "refused"
+    return "read"
+
+
+CASES = int(os.environ.get("MLX_ATTN_FUZZ", 300))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_damaged_file_is_one_line_or_all_is_well(place):
+    files = [(file, reader) for name, reader in READERS.items() for file in place.glob(name)]
+    assert len(files) == len(READERS)
+    whole = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
+    outcomes = Counter()
+    for case in range(CASES):
+        draw = random.Random(f"{CASES} {case}")
+        file, reader = draw.choice(files)
+        damage(file, draw)
+        try:
+            outcomes[outcome(reader, place)] += 1
+        except Exception as error:
+            raise AssertionError(f"case {case}: {file.relative_to(place)}") from error
+        for path, content in whole.items():
+            if not path.exists() or path.read_bytes() != content:
+                path.write_bytes(content)
+    assert outcomes["refused"] > CASES / 4
+    assert outcomes["read"] > CASES / 20
