@@ -272,7 +272,7 @@ def new_run(
         except BaseException:
             files.remove_directory(made)
             raise
-        files.replace_directory(place, made, lambda name: not _is_own(name))
+        files.replace_directory(place, made, keep=lambda n: not any(map(Path(n).match, _FILES)))
         yield open_run(path)
 
 
@@ -328,10 +328,6 @@ def _is_run(path: Path) -> bool:
 def _is_unbegun(file: Path) -> bool:
     empty = file.name == CONFIG and file.is_file() and not file.stat().st_size
     return empty or any(map(file.match, _BEFORE_CONFIG))
-
-
-def _is_own(name: str) -> bool:
-    return any(map(Path(name).match, _FILES))
 
 
 def check_no_run(path: Path) -> None:

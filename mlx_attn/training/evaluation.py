@@ -78,17 +78,6 @@ def evaluation_record(evaluation: Evaluation | None) -> dict[str, Any]:
     return asdict(evaluation)
 
 
-def evaluation_from(record: Mapping[str, Any]) -> Evaluation | None:
-    """The evaluation in a record that may hold other keys as well; None where there was none.
-
-    Missing keys, as in records of earlier versions, take their defaults.
-    """
-    if record.get("val_loss") is None:
-        return None
-    known = {field.name for field in fields(Evaluation)}
-    return Evaluation(**{key: value for key, value in record.items() if key in known})
-
-
 class Evaluator:
     """Evaluates a model on one split: a call returns the loss over all of it, without dropout.
 
