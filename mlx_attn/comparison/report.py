@@ -107,7 +107,8 @@ def question_of(comparison: Comparison) -> str:
     if not (arms := show.judged(comparison)):
         return f"What loss does {comparison.control} reach?"
     does = "do" if len(arms) > 1 else "does"
-    return f"How {does} {', '.join(arms)} compare with {comparison.control}?"
+    named = " and ".join(filter(None, (", ".join(arms[:-1]), arms[-1])))
+    return f"How {does} {named} compare with {comparison.control}?"
 
 
 def _answers(comparison: Comparison) -> Section:

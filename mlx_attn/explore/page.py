@@ -10,6 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import UInt16
+
 from mlx_attn.errors import RunError
 from mlx_attn.explore.manifest import PageModel, page_model
 from mlx_attn.files import write_bytes
@@ -17,9 +20,13 @@ from mlx_attn.probe import heads
 from mlx_attn.records import read_text
 from mlx_attn.runs import Run
 from mlx_attn.text.downloads import Progress
+from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.ui.plots import template
 
-MODULES = ("tensor", "tokenizer", "maps", "attention", "model", "draw", "steps", "pane", "view")
+MODULES = (
+    *("tensor", "tokenizer", "maps", "attention", "model"),
+    *("draw", "steps", "pane", "differences", "view"),
+)
 """The page's script, in an order in which each module uses only those before it."""
 
 EXAMPLES = 3
@@ -89,12 +96,20 @@ def example_texts(run: Run, progress: Progress | None = None) -> list[str]:
     tokenizer = run.load_tokenizer()
     try:
         windows = heads.validation_windows(run, EXAMPLES, progress)
-        return [tokenizer.decode(window[:EXAMPLE_TOKENS]) for window in windows]
+        return [_whole_words(tokenizer, window) for window in windows]
     except RunError:
         file = run.path / "samples.txt"
         samples = re.split(r"^--- step \d+$", read_text(file), flags=re.M) if file.exists() else []
         written = samples[-1].strip() if samples else ""
-        return [tokenizer.decode(tokenizer.encode(written)[:EXAMPLE_TOKENS])] if written else [""]
+        return [_whole_words(tokenizer, tokenizer.encode(written)) if written else ""]
+
+
+def _whole_words(tokenizer: Tokenizer, tokens: UInt16[np.ndarray, " N"]) -> str:
+    """The text of the first tokens, which ends with a word if it has two."""
+    text = tokenizer.decode(tokens[:EXAMPLE_TOKENS])
+    following = tokenizer.decode(tokens[EXAMPLE_TOKENS : EXAMPLE_TOKENS + 1])
+    cut = text if not following or following[0].isspace() else re.sub(r"\s+\S*$", "", text)
+    return cut if cut.strip() else text
 
 
 def _web(name: str) -> str:

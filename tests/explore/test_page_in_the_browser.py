@@ -24,6 +24,7 @@ def switch(page, name: str) -> None:
 
 
 EFFECT = 'document.getElementById("effect").textContent'
+APART = 'document.getElementById("apart").textContent'
 ANSWER = 'document.getElementById("answers").textContent'
 
 
@@ -164,10 +165,32 @@ def test_markup_in_a_text_stays_text(make_run, show):
 
 def test_two_runs_read_one_text(make_run, show):
     page = show(make_run("one"), make_run("two", variant="merged"), texts=[TEXT])
-    assert settled(page, f"{ANSWER}.includes('two expects')")
+    assert settled(page, f"{APART}.includes('two expects')")
     assert page.run("document.querySelectorAll('.pane').length") == 2
     switch(page, "off")
     assert page.run(EFFECT).count("→") == 2
+
+
+def test_two_runs_are_compared_head_by_head_and_token_by_token(make_run, show):
+    page = show(make_run("one"), make_run("two", variant="merged"), texts=[TEXT])
+    apart = "explorer.apart"
+    largest = page.run(f"Math.max(...{apart}.gaps.map(Math.abs))")
+    losses = "explorer.state.readings.map(({trace}) => explorer.losses(trace))"
+    expected = page.run(f"(([a, b]) => Math.max(...a.map((v, i) => Math.abs(v - b[i]))))({losses})")
+    assert largest == expected > 0
+    weights = "explorer.state.readings.map(({trace}) => trace.blocks[1][9].weights[0])"
+    distance = f"(([a, b]) => a.reduce((d, v, j) => d + Math.abs(v - b[j]) / 2, 0))({weights})"
+    assert page.run(f"{apart}.rows[2][9]") == pytest.approx(page.run(distance))
+    page.run('document.querySelectorAll("#apart .tokens button")[9].click()')
+    assert page.run("explorer.state.token") == 8
+    assert page.run('document.querySelector("#apart .pair figcaption").textContent') == (
+        "Layer 0, head 0: weights of one minus those of two"
+    )
+
+
+def test_a_run_does_not_differ_from_itself(make_run, show):
+    page = show(make_run("one"), make_run("one"), texts=[TEXT])
+    assert page.run("Math.max(...explorer.apart.rows.flat())") == 0
 
 
 def test_two_runs_may_have_tokenizers_and_sizes_of_their_own(make_run, show):
@@ -176,6 +199,7 @@ def test_two_runs_may_have_tokenizers_and_sizes_of_their_own(make_run, show):
     page.run('document.querySelectorAll(".head")[3].click()')
     page.run('document.getElementById("one").click()')
     assert page.said == []
+    assert page.run('document.getElementById("apart").hidden')
     assert settled(page, f"{ANSWER}.includes('bytes: It goes on')")
 
 

@@ -22,7 +22,10 @@ export function number(value) {
   return text.replace(/-/g, "−");
 }
 
-export const signed = (value, digits) => (value >= 0 ? "+" : "") + (digits ? value.toFixed(digits).replace("-", "−") : number(value));
+export function signed(value, digits) {
+  const text = digits ? value.toFixed(digits).replace("-", "−") : number(value);
+  return Number(text.replace("−", "-")) === 0 ? text.replace("−", "") : value >= 0 ? `+${text}` : text;
+}
 
 export function percent(value) {
   const text = (100 * value).toFixed(value < 0.0995 ? 1 : 0);
@@ -50,11 +53,18 @@ export function bars(entries) {
 function colours() {
   const style = getComputedStyle(document.documentElement);
   const rgb = (name) => style.getPropertyValue(name).trim().split(/\s+/).map(Number);
-  return { plus: rgb("--plus-rgb"), minus: rgb("--minus-rgb"), ink: style.getPropertyValue("--ink"), quiet: style.getPropertyValue("--quiet"), focus: style.getPropertyValue("--focus") };
+  return { plus: rgb("--plus-rgb"), minus: rgb("--minus-rgb"), neutral: rgb("--neutral-rgb"), ink: style.getPropertyValue("--ink"), quiet: style.getPropertyValue("--quiet"), focus: style.getPropertyValue("--focus") };
 }
 
-/** A matrix as an image of one pixel a number: weights by their square root, others by their size. */
-function imageOf({ rows, columns, value, kind }, { plus, minus }) {
+/** How strongly a number is coloured, by the kind of matrix; `largest` is the largest of it by size. */
+const STRENGTHS = {
+  weights: (v) => Math.sqrt(Math.max(v, 0)),
+  share: (v) => v,
+  signed: (v, largest) => Math.abs(v) / largest,
+};
+
+/** A matrix as an image of one pixel a number. */
+function imageOf({ rows, columns, value, kind }, { plus, minus, neutral }) {
   const image = new ImageData(columns, rows);
   const values = new Float64Array(rows * columns);
   let largest = 1e-12;
@@ -65,8 +75,8 @@ function imageOf({ rows, columns, value, kind }, { plus, minus }) {
     }
   for (let at = 0; at < values.length; at++) {
     const v = values[at];
-    const strength = v === -Infinity ? 0 : kind === "weights" ? Math.sqrt(Math.max(v, 0)) : Math.abs(v) / largest;
-    const [red, green, blue] = v < 0 ? minus : plus;
+    const strength = v === -Infinity ? 0 : STRENGTHS[kind](v, largest);
+    const [red, green, blue] = kind === "share" ? neutral : v < 0 ? minus : plus;
     image.data[4 * at] = red;
     image.data[4 * at + 1] = green;
     image.data[4 * at + 2] = blue;
@@ -120,7 +130,7 @@ function layout(panels, rows, look, context) {
   const gap = 14;
   const inner = look.width - left - gap * (panels.length - 1);
   const total = panels.reduce((sum, panel) => sum + panel.columns, 0);
-  const top = look.square ? longest + 10 : 24;
+  const top = look.square ? longest + 10 : panels.some((panel) => panel.title) ? 24 : 4;
   const height = look.square ? Math.min(inner, look.tallest) : Math.min(Math.max(rows * 16, 60), look.tallest);
   let x = left;
   const boxes = panels.map((panel) => {
@@ -146,7 +156,7 @@ function drawPanel(context, panel, box, place, look, colour) {
   if (!look.square) {
     context.fillStyle = colour.quiet;
     context.textAlign = "left";
-    context.fillText(panel.title, box.x, box.y - 8, box.width);
+    if (panel.title) context.fillText(panel.title, box.x, box.y - 8, box.width);
   }
 }
 

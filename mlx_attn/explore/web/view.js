@@ -1,5 +1,6 @@
 // The page: what is chosen, what is computed when that changes, and what is said of it.
 import { headEdits, intact } from "./attention.js";
+import { Differences } from "./differences.js";
 import { byId, element, number, percent, signed } from "./draw.js";
 import { LOGITS, MIXING, OUTPUTS, SCORES, VALUES } from "./maps.js";
 import { GPT, drawn, likeliest, losses, mean, randomFrom } from "./model.js";
@@ -19,6 +20,7 @@ const models = data.models.map((manifest, i) => {
   return Object.assign(new GPT(manifest, numbers), { tokenizer: tokenizerFrom(manifest.tokenizer) });
 });
 const panes = models.map((model) => new Pane(model, choose));
+const apart = models.length > 1 ? new Differences(models, choose) : undefined;
 const state = { step: SOFTMAX, layer: 0, head: 0, token: 0, held: {}, target: undefined, edits: intact(), readings: [], playing: 0 };
 const random = randomFrom(1);
 
@@ -98,22 +100,6 @@ function needed(i) {
   return ` Of its ${worths.length} heads it needs ${places[worths.indexOf(most)]} most here: ${signed(most, 3)} nats without it.`;
 }
 
-function differences() {
-  const [a, b] = state.readings;
-  if (!b || a.tokens.length !== b.tokens.length || a.tokens.some((token, i) => token !== b.tokens[i])) return [];
-  const gaps = losses(a.trace).map((loss, i) => loss - losses(b.trace)[i]);
-  const order = Array.from(gaps.keys()).sort((i, j) => Math.abs(gaps[j]) - Math.abs(gaps[i])).slice(0, 5);
-  const [nameA, nameB] = models.map(({ manifest }) => manifest.name);
-  const buttons = order.map((i) => {
-    const better = gaps[i] > 0 ? nameB : nameA;
-    const button = element("button", { type: "button" }, `“${panes[0].labels[i + 1]}”: ${better} by ${number(Math.abs(gaps[i]))}`);
-    button.addEventListener("click", () => choose({ token: i, held: true }));
-    return button;
-  });
-  const won = gaps.filter((gap) => gap > 0).length;
-  return [element("p", { className: "differences" }, `${nameB} expects ${won} of ${gaps.length} tokens better. The largest differences, in nats: `, ...buttons)];
-}
-
 function showEffect() {
   const lines = state.readings.map(({ plain, trace }, i) => {
     const [before, loss] = [lossOf(plain), lossOf(trace)];
@@ -127,6 +113,7 @@ function showEffect() {
 
 function paint() {
   panes.forEach((pane) => pane.paint({ ...state }));
+  apart?.paint(state);
   paintSwitches();
   Array.from(byId("steps").children).forEach((button, at) => {
     button.setAttribute("aria-current", at === state.step ? "step" : "false");
@@ -149,6 +136,7 @@ function refresh() {
     pane.paintTokensOf(trace, given);
     if (!state.playing || trace.tokens.length % 8 === 0) pane.paintMaps();
   });
+  apart?.measure(state.readings);
   showEffect();
   paint();
   clearTimeout(later);
@@ -163,7 +151,7 @@ function showSlow() {
     panes[i].paintWorth(reading.worths);
   });
   if (!state.started) beginWithTheHeadThatMatters();
-  byId("answers").replaceChildren(...models.map((_, i) => answerOf(i)), ...differences());
+  byId("answers").replaceChildren(...models.map((_, i) => answerOf(i)));
 }
 
 function beginWithTheHeadThatMatters() {
@@ -362,4 +350,4 @@ function build() {
 build();
 
 /** For the console of the browser, and for tests. */
-globalThis.explorer = { models, state, intact, losses, mean, maps: { SCORES, VALUES, OUTPUTS, LOGITS, MIXING } };
+globalThis.explorer = { models, state, apart, intact, losses, mean, maps: { SCORES, VALUES, OUTPUTS, LOGITS, MIXING } };

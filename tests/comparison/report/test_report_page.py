@@ -119,7 +119,10 @@ def test_tasks_show_accuracies_and_solved_seeds_and_no_bits(no_figures, comparis
     [
         ({"noise": None}, "The control was not compared with itself."),
         ({"tunings": ()}, "Every arm has the learning rates of the settings."),
-        ({"question": ""}, "<h1>How do merged, no-out-proj, no-value compare with standard?</h1>"),
+        (
+            {"question": ""},
+            "<h1>How do merged, no-out-proj and no-value compare with standard?</h1>",
+        ),
         ({"text": {"name": "a", "floor": None}}, "<td>none</td>"),
         ({"budgets": []}, "only one arm was trained"),
     ],

@@ -1,0 +1,126 @@
+// Where two models differ on one text: in what they expect, and in what their heads attend to.
+import { byId, drawPanels, element, number, percent } from "./draw.js";
+import { losses } from "./model.js";
+import { softmax } from "./tensor.js";
+import { label, shown } from "./tokenizer.js";
+
+const MOST = 5; // tokens in the list of the largest differences
+
+/** Half the sum of the differences of two distributions: 0 where they are equal, 1 where they share nothing. */
+export function totalVariation(p, q) {
+  let sum = 0;
+  for (let i = 0; i < Math.max(p.length, q.length); i++) sum += Math.abs((p[i] ?? 0) - (q[i] ?? 0));
+  return sum / 2;
+}
+
+/** Whether two models read the same tokens, so that they can be laid side by side. */
+export const readAlike = ([a, b]) => a.tokens.length === b.tokens.length && a.tokens.every((token, i) => token === b.tokens[i]);
+
+export class Differences {
+  /** `choose` is called with what a person chooses: {token, layer, head}. */
+  constructor(models, choose) {
+    Object.assign(this, { models, choose });
+    this.names = models.map(({ manifest }) => manifest.name);
+    this.root = byId("two").content.cloneNode(true).firstElementChild;
+    byId("steps").before(this.root);
+    this.places = models[0].layers.flatMap(({ layer, count }) => {
+      const shared = Math.min(count, models[1].layers[layer]?.count ?? 0);
+      return Array.from({ length: shared }, (_, head) => ({ layer, head }));
+    });
+    this.find(".swatches").append(...this.names.map((name, i) => element("span", { className: `swatch of-${i}` }, name)));
+    this.listen();
+  }
+
+  find(selector) {
+    return this.root.querySelector(selector);
+  }
+
+  listen() {
+    this.find(".tokens").addEventListener("click", ({ target }) => {
+      const token = target.closest("button")?.dataset.token;
+      if (token) this.choose({ token: Math.max(Number(token) - 1, 0), held: true });
+    });
+    const canvas = this.find(".by-head canvas");
+    const at = (event) => this.hit?.(event.offsetX, event.offsetY);
+    canvas.addEventListener("pointermove", (event) => at(event) && this.say(at(event)));
+    canvas.addEventListener("click", (event) => {
+      const found = at(event);
+      if (found) this.choose({ token: found.column, ...this.places[found.row], held: true });
+    });
+  }
+
+  /** After a change of text or edits. */
+  measure(readings) {
+    this.root.hidden = !readAlike(readings);
+    if (this.root.hidden) return;
+    this.traces = readings.map(({ trace }) => trace);
+    const [a, b] = this.traces;
+    this.gaps = Array.from(losses(a), (loss, i) => loss - losses(b)[i]);
+    this.rows = this.places.map(({ layer, head }) =>
+      a.blocks[layer].map((row, i) => totalVariation(row.weights[head], b.blocks[layer][i].weights[head])));
+    this.rows.push(a.logits.map((logits, i) => totalVariation(softmax(logits), softmax(b.logits[i]))));
+    const bytes = Array.from(a.tokens, (token) => this.models[0].tokenizer.bytes[token]);
+    this.texts = bytes.map(label);
+    this.labels = bytes.map(shown);
+    this.paintTokens();
+    this.paintLargest();
+  }
+
+  /** Each token in the colour of the model that expects it better, as strong as the difference. */
+  paintTokens() {
+    const largest = Math.max(...this.gaps.map(Math.abs), 1e-9);
+    this.find(".tokens").replaceChildren(...this.texts.map((text, i) => {
+      const gap = i ? this.gaps[i - 1] : 0;
+      const better = this.names[gap > 0 ? 1 : 0];
+      const title = i ? `${better} expects it better by ${number(Math.abs(gap))} nats` : "the first token is given";
+      const button = element("button", { type: "button", "data-token": i, className: `of-${gap > 0 ? 1 : 0}`, title, ariaLabel: `${this.labels[i]}: ${title}` }, text);
+      button.style.setProperty("--weight", (Math.abs(gap) / largest).toFixed(3));
+      return button;
+    }));
+  }
+
+  paintLargest() {
+    const order = Array.from(this.gaps.keys()).sort((i, j) => Math.abs(this.gaps[j]) - Math.abs(this.gaps[i])).slice(0, MOST);
+    const buttons = order.map((i) => {
+      const better = this.names[this.gaps[i] > 0 ? 1 : 0];
+      const button = element("button", { type: "button" }, `“${this.labels[i + 1]}”: ${better} by ${number(Math.abs(this.gaps[i]))}`);
+      button.addEventListener("click", () => this.choose({ token: i, held: true }));
+      return button;
+    });
+    const won = this.gaps.filter((gap) => gap > 0).length;
+    this.find(".largest").replaceChildren(`${this.names[1]} expects ${won} of ${this.gaps.length} tokens better. The largest differences, in nats: `, ...buttons);
+  }
+
+  /** What is chosen: layer, head, token. */
+  paint({ layer, head, token }) {
+    if (this.root.hidden || !this.rows) return;
+    const chosen = this.places.findIndex((place) => place.layer === layer && place.head === head);
+    const row = chosen < 0 ? this.places.length : chosen;
+    const labels = [...this.places.map((place) => `head ${place.layer}.${place.head}`), "next token"];
+    const panel = { title: "", rows: this.rows.length, columns: this.labels.length, kind: "share", value: (r, c) => this.rows[r][c] };
+    this.hit = drawPanels(this.find(".by-head canvas"), [panel], { ...this.look(".by-head"), labels, row });
+    this.say({ row, column: Math.min(token, this.labels.length - 1) });
+    this.paintPair(layer, head, token, chosen >= 0);
+  }
+
+  /** The weights of the chosen head in one model, minus those in the other. */
+  paintPair(layer, head, token, isShared) {
+    this.find(".pair").hidden = !isShared;
+    if (!isShared) return;
+    const [a, b] = this.traces.map((trace) => trace.blocks[layer].map((row) => row.weights[head]));
+    const value = (i, j) => (a[i][j] ?? 0) - (b[i][j] ?? 0);
+    const panel = { title: "", rows: a.length, columns: a.length, kind: "signed", value };
+    this.find(".pair figcaption").textContent = `Layer ${layer}, head ${head}: weights of ${this.names[0]} minus those of ${this.names[1]}`;
+    drawPanels(this.find(".pair canvas"), [panel], { ...this.look(".pair"), labels: this.labels, row: Math.min(token, a.length - 1), column: -1, square: true });
+  }
+
+  look(selector) {
+    return { width: Math.max(this.find(selector).clientWidth, 200), tallest: 420 };
+  }
+
+  say({ row, column }) {
+    const place = this.places[row];
+    const what = place ? `layer ${place.layer}, head ${place.head} attends elsewhere with` : "the next token: they disagree on";
+    this.find(".by-head .cell").textContent = `From “${this.labels[column]}”, ${what} ${percent(this.rows[row][column])} of its weight.`;
+  }
+}
