@@ -83,7 +83,7 @@ class ThisProcess:
 @pytest.fixture
 def in_this_process(monkeypatch) -> None:
     """Trials of a comparison are trained without processes of their own."""
-    monkeypatch.setattr(runner, "_pool", lambda size: nullcontext(ThisProcess()))
+    monkeypatch.setattr(runner, "worker_pool", lambda size: nullcontext(ThisProcess()))
 
 
 class Browser:

@@ -16,7 +16,7 @@ GROUND = ("errors", "blas", "files", "keys", "records", "arrays", "cpu", "ui")
 ROOMS = (
     *GROUND,
     *("attention", "plugins", "model", "text", "runs", "sampling", "training", "convert", "probe"),
-    *("explore", "comparison", "bench", "interop", "repl", "cli"),
+    *("explore", "comparison", "answers", "bench", "interop", "repl", "cli"),
 )
 """Bottom to top: a room imports from rooms before it, never from one after it."""
 

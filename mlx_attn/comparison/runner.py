@@ -101,8 +101,8 @@ class Runner:
         """Train, and yield every few seconds, or as soon as one ends, what has been finished."""
         until = FIRST_COMPLETED if seconds is None else FIRST_EXCEPTION
         batches = grouped(trials) if self._together else [[trial] for trial in trials]
-        with _pool(min(self.size, len(batches) or 1)) as pool:
-            with _worker_environment():
+        with worker_pool(min(self.size, len(batches) or 1)) as pool:
+            with worker_environment():
                 futures = {pool.submit(_work, self.store.folder, batch): batch for batch in batches}
             left = set(futures)
             while left:
@@ -141,7 +141,7 @@ def grouped(trials: Sequence[Trial]) -> list[list[Trial]]:
 
 
 @contextmanager
-def _pool(size: int) -> Iterator[ProcessPoolExecutor]:
+def worker_pool(size: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of spawned processes that are killed when it is left, finished or interrupted."""
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
@@ -155,7 +155,7 @@ def _pool(size: int) -> Iterator[ProcessPoolExecutor]:
 
 
 @contextmanager
-def _worker_environment() -> Iterator[None]:
+def worker_environment() -> Iterator[None]:
     """What workers inherit: one BLAS thread each, and Ctrl-C left to the parent."""
     before = {name: os.environ.get(name) for name in _THREADS}
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])

@@ -1,0 +1,1 @@
+"""The study behind docs/answers.md: registered questions, their trainings, and what follows."""

@@ -1,0 +1,173 @@
+"""Which trainings the study still asks for: a pure function of the records that there are.
+
+An arm's factor of the learning rates is searched for on seeds that no verdict uses, beyond the grid
+where the best factor is its last; then the arm is trained on the verdict's seeds.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from statistics import fmean
+from typing import Any
+
+from mlx_attn.answers.records import Record
+from mlx_attn.answers.study import Run, Study
+
+Records = Mapping[str, Record]
+"""Finished trainings by key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The search for an arm's learning rates, as far as the records go.
+
+    Attributes:
+        losses: By factor, a loss for each tuning seed, infinite where a training diverged; only
+            factors that are finished.
+        wanted: Runs that the next decision needs; empty once it is settled.
+        best: The factor with the lowest mean loss; None while none is finished.
+        interior: Whether factors on both sides of the best were tried.
+        changes: The best of the world's alternatives for this arm; empty for its own settings.
+    """
+
+    losses: Mapping[float, tuple[float, ...]]
+    wanted: tuple[Run, ...] = ()
+    best: float | None = None
+    interior: bool = False
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the arm can be trained for its verdict."""
+        return not self.wanted and self.best is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ArmPlan:
+    """One arm in one world: its search, and its verdict's runs once that is settled."""
+
+    study: Study
+    records: Records
+    world: str
+    arm: str
+
+    @property
+    def search(self) -> Search:
+        """The search as far as it is; that of the arm whose rates this one takes, if there is."""
+        if other := self.study.arms[self.arm].rates_of:
+            return ArmPlan(self.study, self.records, self.world, other).search
+        found = self._factors()
+        return found if found.wanted else self._alternatives(found)
+
+    def verdict_runs(self, search: Search | None = None) -> list[Run]:
+        """The runs of the verdict, seed by seed; none before the search is settled."""
+        search = search or self.search
+        if not search.settled or search.best is None:
+            return []
+        return self._runs(self.study.protocol.verdict_seeds, search.best, search.changes)
+
+    def wanted(self) -> list[Run]:
+        """What can be trained now and is not."""
+        search = self.search
+        return [*search.wanted] or self._missing(self.verdict_runs(search))
+
+    def losses(self) -> list[float] | None:
+        """The verdict's losses, seed by seed; None before all are there."""
+        runs = self.verdict_runs()
+        return [self._loss(run) for run in runs] if runs and not self._missing(runs) else None
+
+    def _factors(self) -> Search:
+        protocol, factors = self.study.protocol, [*self.study.protocol.factors]
+        losses: dict[float, tuple[float, ...]] = {}
+        best, interior = factors[0], False
+        for _ in range(protocol.extensions + 1):
+            for factor in factors:
+                runs = self._runs(protocol.tuning_seeds, factor)
+                if missing := self._missing(runs):
+                    # All factors at once: the next decision needs every one of them.
+                    rest = [
+                        run
+                        for other in factors[factors.index(factor) + 1 :]
+                        for run in self._missing(self._runs(protocol.tuning_seeds, other))
+                    ]
+                    return Search(losses=losses, wanted=(*missing, *rest))
+                losses[factor] = tuple(map(self._loss, runs))
+            best = min(losses, key=lambda factor: fmean(losses[factor]))
+            if interior := min(losses) < best < max(losses):
+                break
+            factors.append(best / 2 if best == min(losses) else best * 2)
+        return Search(losses=losses, best=best, interior=interior)
+
+    def _alternatives(self, found: Search) -> Search:
+        """The search with the best of the world's alternatives, at the factor that was found."""
+        assert found.best is not None
+        means: dict[tuple[Any, ...], float] = {(): fmean(found.losses[found.best])}
+        wanted: list[Run] = []
+        for changes in self.study.world(self.world).alternatives.get(self.arm, ()):
+            runs = self._runs(self.study.protocol.tuning_seeds, found.best, changes)
+            wanted += self._missing(runs)
+            if not wanted:
+                means[tuple(changes.items())] = fmean(map(self._loss, runs))
+        best = dict(min(means, key=lambda changes: means[changes]))
+        return Search(
+            losses=found.losses,
+            wanted=tuple(wanted),
+            best=found.best,
+            interior=found.interior,
+            changes=best,
+        )
+
+    def _runs(
+        self, seeds: Sequence[int], scale: float, changes: Mapping[str, Any] | None = None
+    ) -> list[Run]:
+        same = {
+            "world": self.world,
+            "arm": self.arm,
+            "scale": scale,
+            "changes": {**(changes or {})},
+        }
+        return [Run(seed=seed, **same) for seed in seeds]
+
+    def _missing(self, runs: Sequence[Run]) -> list[Run]:
+        return [run for run in runs if self.study.key(run) not in self.records]
+
+    def _loss(self, run: Run) -> float:
+        loss = self.records[self.study.key(run)].loss
+        return inf if loss is None else loss
+
+
+def arm_plans(
+    study: Study,
+    records: Records,
+    worlds: Collection[str] = (),
+    questions: Collection[str] = (),
+) -> list[ArmPlan]:
+    """All arms that are asked for, in all worlds or some, the most important first."""
+    asked = {
+        (world, study.arm_in(world, arm))
+        for question, contrast, world in study.asked()
+        for arm in contrast.arms
+        if (not worlds or world in worlds) and (not questions or question in questions)
+    }
+    # What tokens are worth is asked of every world.
+    asked |= {(world, arm) for world, _ in asked for arm, row in study.arms.items() if row.rates_of}
+    arms = [*dict.fromkeys((*study.protocol.first, *study.arms))]
+    worlds_in_order = [*study.worlds]
+
+    def order(pair: tuple[str, str]) -> tuple[bool, int, int]:
+        world, arm = pair
+        late = arm not in study.protocol.first
+        return late, worlds_in_order.index(world), arms.index(arm)
+
+    return [ArmPlan(study, records, *pair) for pair in sorted(asked, key=order)]
+
+
+def wanted_runs(plans: Sequence[ArmPlan]) -> Iterator[Run]:
+    """What can be trained now, in order, each training once."""
+    seen: set[str] = set()
+    for plan in plans:
+        for run in plan.wanted():
+            key = plan.study.key(run)
+            if key not in seen:
+                seen.add(key)
+                yield run

@@ -1,0 +1,111 @@
+"""What was trained: one line of JSON a run, in a file for each world.
+
+Every line is sealed with a digest of its content, so that a digit changed by hand or by a disk is
+found, and named by a digest of what was trained, so that nothing is trained twice.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mlx_attn.errors import RunError
+from mlx_attn.files import write_text
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A point of a learning curve, measured on the beginning of the validation text.
+
+    Attributes:
+        loss: Nats per token.
+        abilities: Nats per token of those that call for an ability, where the text says.
+    """
+
+    step: int
+    tokens: int
+    loss: float
+    abilities: dict[str, float] = {}
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One finished training.
+
+    Attributes:
+        key: `Study.key` of the run.
+        loss: Nats per token over the whole validation text; None where the training diverged, and
+            `diverged` says how.
+        abilities: As of `CurvePoint`, over the whole validation text.
+        start: Digest of all weights before the first step.
+        machine: Chip, system and versions.
+        seal: Digest of everything else.
+    """
+
+    key: str
+    world: str
+    arm: str
+    seed: int
+    scale: float
+    changes: dict[str, Any] = {}
+    loss: float | None
+    abilities: dict[str, float] = {}
+    curve: tuple[CurvePoint, ...] = ()
+    diverged: str = ""
+    params: int
+    text: str
+    start: str
+    machine: dict[str, str]
+    seconds: float
+    seal: str = ""
+
+    def sealed(self) -> "Record":
+        """The record with the seal of its content."""
+        return msgspec.structs.replace(self, seal=self.content_digest())
+
+    def content_digest(self) -> str:
+        """What the seal must be."""
+        content = msgspec.json.encode(msgspec.structs.replace(self, seal=""), order="sorted")
+        return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+class RecordBook:
+    """All records of a folder, by key.
+
+    Raises:
+        RunError: A line is not a record, or not what was written.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.records: dict[str, Record] = {}
+        for file in sorted(folder.glob("*.jsonl")):
+            for record in _read(file):
+                if record.key in self.records:
+                    raise RunError(f"{file}: two records of {record.key}: delete one")
+                self.records[record.key] = record
+
+    def add(self, record: Record) -> None:
+        """Keep a record: its world's file is replaced in one step, with one line more."""
+        self.records[record.key] = record
+        of_world = [one for one in self.records.values() if one.world == record.world]
+        lines = [msgspec.json.encode(one).decode() + "\n" for one in of_world]
+        write_text(self.folder / f"{record.world}.jsonl", "".join(lines))
+
+    def of_world(self, world: str) -> Iterable[Record]:
+        """The records of a world, in the order in which they were made."""
+        return (record for record in self.records.values() if record.world == world)
+
+
+def _read(file: Path) -> Iterator[Record]:
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        try:
+            record = msgspec.json.decode(line, type=Record)
+        except msgspec.DecodeError as error:
+            raise RunError(f"{file}, line {number}: not a record ({error}): delete it") from error
+        if record.seal != record.content_digest():
+            raise RunError(
+                f"{file}, line {number}: {record.arm}, seed {record.seed} was changed after it was "
+                "written: restore the line, or delete it to train it again"
+            )
+        yield record

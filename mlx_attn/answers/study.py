@@ -1,0 +1,217 @@
+"""The study as data: worlds, arms, questions and protocol, and the runs that they ask for.
+
+`worlds.toml` and `questions.toml` say everything that decides a number of the page; nothing in code
+does. Their digest is registered before anything is trained.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from mlx_attn.comparison.decisions import WORDS
+from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.training.config import Settings, resolve
+
+RATES = ("lr", "min_lr", "muon_lr")
+"""The settings that a factor multiplies."""
+
+_START = "weights by name"
+"""How weights are drawn: trainings that drew them otherwise would be other trainings."""
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of the study's data; unknown keys are refused."""
+
+
+class World(_Row, frozen=True, kw_only=True):
+    """A text with all that its trainings share.
+
+    Attributes:
+        text: BLAKE2b digest of the text, as `sources.read_source` computes it.
+        settings: Flat, complete but for the arm's.
+        modules: Of Python's standard library, whose source is the text; else `data` names one.
+        margin: Differences below it, in nats per token, count as none; `reason` says why.
+        same: Arms that compute what another arm does here, from the same weights.
+        alternatives: Settings tried beside an arm's own, at the factor found for it.
+    """
+
+    summary: str
+    text: str
+    settings: dict[str, Any]
+    margin: float
+    reason: str
+    modules: tuple[str, ...] = ()
+    same: dict[str, str] = {}
+    alternatives: dict[str, tuple[dict[str, Any], ...]] = {}
+
+
+class StudyArm(_Row, frozen=True, kw_only=True):
+    """A form of attention: the settings that set it apart.
+
+    Attributes:
+        steps: Share of the world's steps.
+        rates_of: The arm whose factor it takes; "" searches for its own.
+        jitter: Whether every weight of the start is moved to the next float32, up or down.
+    """
+
+    settings: dict[str, Any]
+    says: str
+    steps: float = 1.0
+    rates_of: str = ""
+    jitter: bool = False
+
+
+class Contrast(_Row, frozen=True, kw_only=True):
+    """An arm against a control, beside the reference arm that lacks the part in question.
+
+    Attributes:
+        expects: Words that bear the statement out.
+        worlds: Where it is asked; empty is everywhere.
+        null: Whether both forms compute the same functions.
+    """
+
+    arm: str
+    reference: str
+    statement: str
+    source: str
+    expects: tuple[str, ...]
+    control: str = "standard"
+    worlds: tuple[str, ...] = ()
+    null: bool = False
+
+    @property
+    def arms(self) -> tuple[str, str, str]:
+        """The control, the reference and the arm."""
+        return self.control, self.reference, self.arm
+
+
+class Question(_Row, frozen=True, kw_only=True):
+    """A question of the page, and the contrasts that answer it."""
+
+    title: str
+    contrasts: tuple[Contrast, ...]
+
+
+class Protocol(_Row, frozen=True, kw_only=True):
+    """How every arm is tuned and judged; the meaning of each key is said in questions.toml."""
+
+    factors: tuple[float, ...]
+    extensions: int
+    tuning_seeds: tuple[int, ...]
+    verdict_seeds: tuple[int, ...]
+    confidence: float
+    sensitivity: float
+    points: int
+    curve_share: float
+    first: tuple[str, ...]
+    analysis: tuple[str, ...]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One training to do: an arm in a world, with a seed, a factor of the rates, and changes."""
+
+    world: str
+    arm: str
+    seed: int
+    scale: float
+    changes: dict[str, Any] = {}
+
+    def __hash__(self) -> int:
+        return hash((self.world, self.arm, self.seed, self.scale, str(self.changes)))
+
+
+class Study(_Row, frozen=True, kw_only=True, dict=True):
+    """Everything that is asked, and how."""
+
+    protocol: Protocol
+    worlds: dict[str, World]
+    arms: dict[str, StudyArm]
+    questions: dict[str, Question]
+    not_tested: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        for question in self.questions.values():
+            for contrast in question.contrasts:
+                for arm in contrast.arms:
+                    find_row(self.arms, arm, "arm")
+                for world in contrast.worlds:
+                    self.world(world)
+                for word in contrast.expects:
+                    find_row(WORDS, word, "verdict")
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that is registered."""
+        return _digest(msgspec.to_builtins(self))
+
+    def world(self, name: str) -> World:
+        """The named world; an unknown one is refused with the nearest."""
+        return find_row(self.worlds, name, "world")
+
+    def question(self, name: str) -> Question:
+        """The named question; an unknown one is refused with the nearest."""
+        return find_row(self.questions, name, "question")
+
+    def asked(self) -> list[tuple[str, Contrast, str]]:
+        """Every contrast in every world where it is asked, with its question's name."""
+        return [
+            (name, contrast, world)
+            for name, question in self.questions.items()
+            for contrast in question.contrasts
+            for world in (contrast.worlds or self.worlds)
+        ]
+
+    def arm_in(self, world: str, arm: str) -> str:
+        """The arm that is trained in a world for this one."""
+        return self.world(world).same.get(arm, arm)
+
+    def settings(self, run: Run) -> dict[str, Any]:
+        """All that decides a training but the text, flat; `data` is the text's name."""
+        world, arm = self.world(run.world), find_row(self.arms, run.arm, "arm")
+        flat = {**world.settings, **arm.settings, **run.changes, "seed": run.seed}
+        flat["steps"] = round(flat["steps"] * arm.steps)
+        return flat | {key: flat[key] * run.scale for key in RATES if key in flat}
+
+    def key(self, run: Run) -> str:
+        """Names a training: the same settings, seed and text, the same key."""
+        start = [_START, "jitter"] if self.arms[run.arm].jitter else [_START]
+        return _digest([self.settings(run), self.world(run.world).text, start])
+
+    def resolved(self, run: Run, data: str) -> Settings:
+        """The settings to train with, on a text that lies at `data`."""
+        settings = {**self.settings(run), "data": data}
+        every = max(1, settings["steps"] // self.protocol.points)
+        return resolve(settings, {"eval_every": 0, "log_every": every, "track": 0})
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def study_from(data: Mapping[str, Any]) -> Study:
+    """A study of tables, as the files hold them.
+
+    Raises:
+        ConfigError: A row lacks a key, has one too many, or names what there is not.
+    """
+    try:
+        return msgspec.convert(dict(data), Study)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the study's data: {error}") from error
+
+
+@cache
+def the_study() -> Study:
+    """The study that this package holds."""
+    read = {
+        name: tomllib.loads((files("mlx_attn.answers") / f"{name}.toml").read_text("utf-8"))
+        for name in ("worlds", "questions")
+    }
+    return study_from({"worlds": read["worlds"], **read["questions"]})
