@@ -1,7 +1,8 @@
 import pytest
 
+from mlx_attn.answers.identities import IDENTITIES
+from mlx_attn.answers.study import the_study
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.comparison.claim import CLAIMS
 from mlx_attn.convert.table import CONVERSIONS
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, find_row
 from mlx_attn.model.config import BLOCKS, PRESETS
@@ -21,7 +22,9 @@ def test_something_else_gets_all_names():
     assert did_you_mean("xyz", ["standard", "merged"]) == ": choose from standard, merged"
 
 
-@pytest.mark.parametrize("table", [VARIANTS, CONVERSIONS, CLAIMS, PRESETS, BLOCKS, CORPORA])
+@pytest.mark.parametrize(
+    "table", [VARIANTS, CONVERSIONS, PRESETS, BLOCKS, CORPORA, IDENTITIES, the_study().questions]
+)
 def test_every_row_is_found_by_its_name(table):
     assert all(find_row(table, name, "row") is row for name, row in table.items())
 

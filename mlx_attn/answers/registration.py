@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from mlx_attn.answers.study import Study, study_from
-from mlx_attn.errors import RunError
+from mlx_attn.answers.records import RecordBook
+from mlx_attn.answers.study import Run, Study, study_from
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
 
 REGISTRATION = "registration.json"
@@ -115,3 +116,25 @@ def check_registered(study: Study, folder: Path) -> Registration:
             f"{folder / REGISTRATION}: the study is not the registered one: {places} changed"
         )
     return found
+
+
+def complaints(study: Study, book: RecordBook) -> Iterator[str]:
+    """Records that are not of this study: other settings than their key says, or another text."""
+    for record in book.records.values():
+        what = f"{record.world}, {record.arm}, seed {record.seed}, rates x {record.scale:g}"
+        try:
+            run = Run(
+                world=record.world,
+                arm=record.arm,
+                seed=record.seed,
+                scale=record.scale,
+                changes=record.changes,
+            )
+            key, text = study.key(run), study.world(record.world).text
+        except ConfigError as error:
+            yield f"{what}: {error}"
+            continue
+        if key != record.key:
+            yield f"{what}: its key {record.key} is not that of its settings, {key}"
+        if text != record.text:
+            yield f"{what}: it was trained on another text, {record.text}"

@@ -82,8 +82,8 @@ def run(
     Ctrl-C loses only the trainings in progress; the same command goes on. Each takes about twenty
     seconds of one processor core.
     """
-    from mlx_attn.answers.plan import arm_plans, wanted_runs
     from mlx_attn.answers.registration import check_registered
+    from mlx_attn.answers.schedule import arm_plans, wanted_runs
     from mlx_attn.answers.study import the_study
     from mlx_attn.answers.training import train_all
 
@@ -114,6 +114,68 @@ def run(
     except KeyboardInterrupt:
         click.echo("interrupted; finished runs are kept: the same command continues", err=True)
         click.get_current_context().exit(INTERRUPTED)
+
+
+@command.command()
+@_OUT
+def verify(out: Path) -> None:
+    """Compute every number and word of the page from the records again; trains nothing."""
+    from mlx_attn.answers.page import verify
+    from mlx_attn.answers.study import the_study
+
+    found = [*verify(the_study(), out)]
+    for complaint in found:
+        click.echo(complaint, err=True)
+    if found:
+        click.get_current_context().exit(1)
+    records = len(_book(out).records)
+    click.echo(f"{out}: registration, {records} records and page agree")
+
+
+@command.command()
+@_OUT
+def page(out: Path) -> None:
+    """Write the page and its pictures from the records."""
+    from mlx_attn.answers.page import write_page
+    from mlx_attn.answers.study import the_study
+
+    click.echo(write_page(the_study(), out))
+
+
+@command.command()
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@_OUT
+def check(names: tuple[str, ...], out: Path) -> None:
+    """Check what algebra and counting say on a model trained for it; by default all of it."""
+    from mlx_attn.answers.identities import IDENTITIES, check
+    from mlx_attn.answers.page import read_checked, write_checked
+
+    checked = {name: check(name) for name in names or IDENTITIES}
+    write_checked(read_checked(out) | checked, out)
+    for name, one in checked.items():
+        click.echo(f"{name}: {'holds' if one.holds else 'does not hold'}")
+        for what, number in one.numbers.items():
+            click.echo(f"  {what}: {number:.4g}")
+
+
+@command.command()
+@click.argument("question")
+@_JSON
+@_OUT
+def show(question: str, as_json: bool, out: Path) -> None:
+    """Show what is known of a question: every contrast in every world."""
+    from mlx_attn.answers.analysis import findings
+    from mlx_attn.answers.show import finding_rows, question_lines
+    from mlx_attn.answers.study import the_study
+    from mlx_attn.ui.terminal import stdout_console
+
+    study = the_study()
+    study.question(question)
+    found = [f for f in findings(study, _book(out).records) if f.question == question]
+    if as_json:
+        click.echo(json.dumps({"question": question, "findings": finding_rows(found)}))
+    else:
+        stdout_console().print(question_lines(study, question, found))
 
 
 @command.command("list")

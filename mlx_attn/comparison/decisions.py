@@ -138,7 +138,7 @@ def judge(
     sensitive = worth is None or worth >= SENSITIVITY * margin
     verdicts: dict[str, Verdict] = {}
     for arm, sample in samples.items():
-        word = _word(sample.mean, different[arm] <= level, equivalent[arm] <= level)
+        word = word_of(sample.mean, different[arm] <= level, equivalent[arm] <= level)
         verdicts[arm] = Verdict(
             word=word if sensitive else "insensitive",
             differences=paired[arm],
@@ -166,7 +166,8 @@ def _check(paired: Mapping[str, Sequence[float]], margin: float, confidence: flo
         raise ConfigError(f"confidence is from 0.5 to below 1, such as 0.95: got {confidence}")
 
 
-def _word(difference: float, different: bool, equivalent: bool) -> str:
+def word_of(difference: float, different: bool, equivalent: bool) -> str:
+    """The word, by what the two tests found; the sign of the difference gives the direction."""
     if not different:
         return "equivalent" if equivalent else "undecided"
     direction = "worse" if difference > 0 else "better"

@@ -1,4 +1,4 @@
-"""A comparison in a terminal: numbers, the plan, the progress, and the findings on claims.
+"""A comparison in a terminal: numbers, the plan and the progress.
 
 Progress is a bar on a terminal, a plain line an event in a pipe.
 """
@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.comparison import claim, runner
+from mlx_attn.comparison import runner
 from mlx_attn.comparison.decisions import Verdict
 from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
@@ -26,7 +26,6 @@ MISSING = "-"
 
 _BUDGETS = {"seconds": "equal training time", "params": "equal parameters"}
 _COLOURS = {"better": "green", "worse": "red", "equivalent": "cyan", "insensitive": "yellow"}
-_ANSWER_COLOURS = {"holds": "green", "does not hold": "red", "undecided": "yellow"}
 
 
 def visible(text: str) -> str:
@@ -309,33 +308,3 @@ def plan_rows(comparing: ComparisonRun) -> list[tuple[str, str]]:
         ("counts as none", f"less than {protocol.delta:g} nats per token"),
         ("at once", f"{comparing.runner.size} processes, trainings {comparing.runner.mode}"),
     ]
-
-
-def claims_table(claims: Iterable[claim.Claim]) -> Table:
-    """All claims: name, statement, source."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for one in claims:
-        text = Text(one.statement)
-        text.append(f"\n{one.source}\nhere: {one.protocol}", "dim")
-        table.add_row(Text(one.name), text)
-    return table
-
-
-def finding_lines(finding: claim.Finding) -> Group:
-    """The answer on a claim, and the numbers behind it."""
-    answer = Text(f"{finding.claim}: ")
-    answer.append(finding.answer, _ANSWER_COLOURS[finding.answer])
-    lines = [answer, Text(f"  {finding.statement}", "dim")]
-    for budget, arms in finding.arms.items():
-        lines.append(Text(f"  equal {budget}, {finding.unit}, {finding.seeds} seeds:"))
-        for arm in arms:
-            said = f"not feasible: {arm.refused}" if arm.refused else number(arm.value, 4)
-            if verdict := arm.verdict:
-                interval = between(verdict.interval, 4)
-                said += f", {signed(verdict.mean, 4)} ({interval}), {verdict.word}"
-            lines.append(Text(f"    {arm.arm}: {said}"))
-    if not finding.arms:
-        lines += [Text(f"  {name}: {value:.4g}") for name, value in finding.numbers.items()]
-    return Group(*lines, Text(""))

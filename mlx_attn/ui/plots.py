@@ -122,6 +122,19 @@ def render(name: str, /, **values: Any) -> str:
     return environment.from_string(template(f"{name}.html")).render(style=style, **values)
 
 
+def render_text(name: str, /, **values: Any) -> str:
+    """The text of a template, such as Markdown, in which nothing is escaped."""
+    jinja2 = _extra("jinja2")
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    return environment.from_string(template(name)).render(**values)
+
+
 def template(name: str) -> str:
     """A file that pages are made of."""
     return (files("mlx_attn.ui") / "templates" / name).read_text(encoding="utf-8")

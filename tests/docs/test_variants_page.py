@@ -1,9 +1,8 @@
-"""docs/variants.md is made from the tables of variants, choices, conversions and findings.
+"""docs/variants.md is made from the tables of variants, choices, conversions and questions.
 
 `python tests/docs/test_variants_page.py` writes it again.
 """
 
-import json
 from pathlib import Path
 
 # Before MLX, because it loads the BLAS.
@@ -13,6 +12,7 @@ import mlx_attn  # noqa: F401
 import mlx.core as mx
 import numpy as np
 
+from mlx_attn.answers.study import the_study
 from mlx_attn.attention.config import MAPS, VARIANTS, Choice, Variant
 from mlx_attn.convert.measure import float64_logits
 from mlx_attn.convert.model import convert
@@ -75,18 +75,15 @@ def conversions_of(variant: Variant) -> list[str]:
     return lines + ([f"- Converts with an error to: {', '.join(near)}"] if near else [])
 
 
-def findings_of(variant: str) -> str:
-    files = sorted((ROOT / "docs" / "answers" / "findings").glob("*.json"))
-    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    claims = [
-        f"{finding['claim']} ({finding['answer']})"
-        for finding in found
-        for arms in list(finding["arms"].values())[:1]
-        if variant in {arm["arm"] for arm in arms[1:]}
-    ]
-    if not claims:
-        return "not measured"
-    return f"{', '.join(claims)}: see [answers](answers.md) and the notice there"
+def questions_of(variant: str) -> str:
+    study = the_study()
+    asked = {
+        name
+        for name, contrast, _ in study.asked()
+        if study.arms[contrast.arm].settings.get("variant") == variant
+    }
+    names = [name for name in study.questions if name in asked]
+    return f"{', '.join(names)}: see [answers](answers.md)" if names else "not measured"
 
 
 def card(variant: Variant, standard: ModelCost) -> str:
@@ -111,7 +108,7 @@ def card(variant: Variant, standard: ModelCost) -> str:
         f"- Costs, at preset nano, beside `standard`: {cost_line(model_cost(config), standard)}",
         f"- Cached for each token: {kept}{more}{windowed}",
         *conversions_of(variant),
-        f"- Findings: {findings_of(variant.name)}",
+        f"- Asked about: {questions_of(variant.name)}",
     ]
     return "\n".join(lines)
 

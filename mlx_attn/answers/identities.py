@@ -1,8 +1,10 @@
-"""Claims about algebra and cost, checked on one model: the same numbers every time."""
+"""What algebra and counting say, checked on one trained model: the same numbers every time."""
 
+import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import mlx.core as mx
@@ -13,6 +15,7 @@ from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.comparison.plan import corpus_of
 from mlx_attn.convert.measure import compare_logits
 from mlx_attn.convert.model import convert
+from mlx_attn.errors import find_row
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.sampling.config import SamplerConfig
@@ -33,6 +36,8 @@ SETTINGS: dict[str, Any] = {
     "optimizer": "adamw",
     "steps": 60,
     "eval_every": 0,
+    # Positions that are the same for any number of heads.
+    "position": "learned",
 }
 """Of the model that checks are made on; with biases, which exact conversions must carry."""
 
@@ -102,6 +107,23 @@ def _bias_moved() -> dict[str, float]:
     }
 
 
+def _other_heads() -> dict[str, float]:
+    """The same weights, their columns cut into fewer heads at the same scale."""
+    before, corpus = _trained()
+    T = before.config.context_length
+    tokens = mx.array(corpus.val.tokens[: T + 1].astype(np.uint32))[None]
+    found = {"loss, 4 heads": float(window_losses(before, tokens).mean())}
+    for heads in (1, 2):
+        same = replace(before.config, n_heads=heads, n_kv_heads=0, head_dim=0, value_dim=0)
+        after = GPT(same, seed=None)
+        after.update(before.parameters())
+        after.eval()
+        found[f"loss, read as {heads}"] = float(window_losses(after, tokens).mean())
+        if heads == 1:
+            found |= _logits(after)
+    return found
+
+
 def _costs() -> dict[str, float]:
     """GPT-2 small's attention with S instead of W_query and W_key, by counting."""
     config = GPTConfig(n_heads=12, emb_dim=768, n_layers=12, vocab_size=50257, context_length=256)
@@ -143,12 +165,36 @@ _CHECKS: dict[str, tuple[Callable[[], dict[str, float]], Callable[[Mapping[str, 
         lambda: _converted("shrunk"),
         lambda n: _same(n) and n["weights removed"] > 0,
     ),
+    "heads-are-not-a-layout": (_other_heads, lambda n: not _same(n)),
 }
-"""For each claim without arms: its measurement, and the condition under which it holds."""
+"""For each identity: its measurement, and the condition under which it holds."""
 
 
-def check(claim: str) -> tuple[dict[str, float], bool]:
-    """Test a claim without arms: numbers by name, and whether they bear it out."""
-    measure, holds = _CHECKS[claim]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """A statement of algebra or of a count, and how it is checked."""
+
+    statement: str
+    source: str
+    check: str
+
+
+_TABLE = (files("mlx_attn.answers") / "identities.toml").read_text(encoding="utf-8")
+
+IDENTITIES = {name: Identity(**row) for name, row in tomllib.loads(_TABLE).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a check measured, by name, and whether that bears the statement out."""
+
+    holds: bool
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+def check(name: str) -> Checked:
+    """Check an identity; an unknown one is refused with the nearest."""
+    find_row(IDENTITIES, name, "identity")
+    measure, holds = _CHECKS[name]
     numbers = measure()
-    return numbers, holds(numbers)
+    return Checked(numbers=numbers, holds=holds(numbers))

@@ -1,0 +1,216 @@
+"""From records to words: what every contrast shows, and how sure that is over the whole page.
+
+    d_s   = loss(arm, seed s) - loss(control, seed s)            paired, on the verdict's seeds
+    worth = mean loss(reference) - mean loss(control)            what the part in question is worth
+    t     = mean d / sqrt(var d / n + tuning^2)
+
+Two tests of each d, that its mean is 0 and that it lies within the margin, are corrected (Holm) for
+all contrasts of all worlds; those that are not finished count with p = 1, so that finishing them
+withdraws no word.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, isfinite, log, sqrt
+from statistics import fmean
+
+from mlx_attn.answers.schedule import ArmPlan, Records
+from mlx_attn.answers.study import Contrast, Study
+from mlx_attn.comparison.decisions import Sample, tuning_error, word_of
+from mlx_attn.comparison.statistics import holm, one_sided, random_effects, two_sided
+
+HOLDS, FAILS = "holds", "does not hold"
+UNDECIDED, INSENSITIVE = "undecided", "insensitive"
+UNFINISHED, DIVERGED = "not finished", "diverged"
+"""The answers on a contrast in one world."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A contrast in one world whose runs are all there, in nats per token.
+
+    Attributes:
+        losses: Mean losses of the control, the reference and the arm.
+        tuning: Standard error that the choice of learning rates adds.
+    """
+
+    differences: tuple[float, ...]
+    losses: tuple[float, float, float]
+    tuning: float
+
+    @property
+    def sample(self) -> Sample:
+        """The differences, summed up."""
+        return Sample.of(self.differences, self.tuning)
+
+    @property
+    def worth(self) -> float:
+        """What the reference lacks is worth."""
+        return self.losses[1] - self.losses[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a contrast shows in one world.
+
+    Attributes:
+        answer: One of the words above.
+        done: Of its runs as far as they are known, and how many there are.
+        word: One of `decisions.WORDS`; "" where there is none yet.
+        measured: None before all runs are there, and where one diverged.
+        interval: Of the mean, for this contrast alone, uncorrected.
+        p_difference: Corrected over the page; `p_equivalence` likewise.
+        share: Mean difference as a share of what the part is worth.
+        tokens: Share of its tokens that the control could do without for the same loss; negative
+            where it would need more; None where that was not measured.
+    """
+
+    question: str
+    contrast: Contrast
+    world: str
+    answer: str
+    done: tuple[int, int]
+    word: str = ""
+    measured: Measured | None = None
+    interval: tuple[float, float] | None = None
+    p_difference: float = 1.0
+    p_equivalence: float = 1.0
+    share: float | None = None
+    tokens: float | None = None
+
+
+def findings(study: Study, records: Records) -> list[Finding]:
+    """Every contrast in every world where it is asked, in the order of the questions."""
+    asked = study.asked()
+    found = [measure(study, records, contrast, world) for _, contrast, world in asked]
+    p_values: dict[str, float] = {}
+    nearer: dict[str, float] = {}
+    for place, ((_, _, world), measured) in enumerate(zip(asked, found, strict=True)):
+        name, margin = str(place), study.worlds[world].margin
+        p_values[name], nearer[name] = _p_values(measured, margin)
+    different, equivalent = holm(p_values), holm(nearer)
+    slopes = {world: token_worth(study, records, world) for world in study.worlds}
+    return [
+        _finding(
+            study,
+            records,
+            *one,
+            measured=found[place],
+            p=(different[str(place)], equivalent[str(place)]),
+            slope=slopes[one[2]],
+        )
+        for place, one in enumerate(asked)
+    ]
+
+
+def measure(study: Study, records: Records, contrast: Contrast, world: str) -> Measured | None:
+    """A contrast in a world; None before all its runs are there, or where one diverged."""
+    plans = [_plan(study, records, world, arm) for arm in contrast.arms]
+    losses = [plan.losses() for plan in plans]
+    if any(of_arm is None or not all(map(isfinite, of_arm)) for of_arm in losses):
+        return None
+    control, reference, arm = (of_arm or [] for of_arm in losses)
+    # An arm that takes the control's rates shares its choice.
+    own = [plans[0], plans[2]] if not study.arms[contrast.arm].rates_of else []
+    return Measured(
+        differences=tuple(a - c for a, c in zip(arm, control, strict=True)),
+        losses=(fmean(control), fmean(reference), fmean(arm)),
+        tuning=sqrt(sum(tuning_error(_finite(plan)) ** 2 for plan in own)),
+    )
+
+
+def token_worth(study: Study, records: Records, world: str) -> float | None:
+    """Nats that the standard form gains where its tokens are multiplied by e; None if not known.
+
+    From whole trainings, each with its own schedule, of all steps and of fewer.
+    """
+    shorter = next((name for name, arm in study.arms.items() if arm.steps != 1), None)
+    if shorter is None:
+        return None
+    pair = [_plan(study, records, world, arm).losses() for arm in (shorter, "standard")]
+    if pair[0] is None or pair[1] is None:
+        return None
+    return (fmean(pair[0]) - fmean(pair[1])) / -log(study.arms[shorter].steps)
+
+
+def over_worlds(
+    found: Sequence[Finding], confidence: float
+) -> tuple[float, tuple[float, float]] | None:
+    """The mean share of the worth over worlds and its interval; None with fewer than three."""
+    sensitive = [(f.share, f.measured) for f in found if f.share is not None and f.measured]
+    if len(sensitive) < 3:
+        return None
+    shares = [share for share, _ in sensitive if share is not None]
+    errors = [measured.sample.error / measured.worth for _, measured in sensitive]
+    return random_effects(shares, errors, confidence)
+
+
+def _plan(study: Study, records: Records, world: str, arm: str) -> ArmPlan:
+    return ArmPlan(study, records, world, study.arm_in(world, arm))
+
+
+def _finite(plan: ArmPlan) -> Mapping[float, tuple[float, ...]]:
+    return {f: runs for f, runs in plan.search.losses.items() if all(map(isfinite, runs))}
+
+
+def _p_values(measured: Measured | None, margin: float) -> tuple[float, float]:
+    """That the mean is 0, and that it is not within the margin (Schuirmann's two tests)."""
+    if measured is None:
+        return 1.0, 1.0
+    s = measured.sample
+    return float(two_sided(s.t(s.mean), s.n)), float(one_sided(s.t(margin - abs(s.mean)), s.n))
+
+
+def _finding(
+    study: Study,
+    records: Records,
+    question: str,
+    contrast: Contrast,
+    world: str,
+    *,
+    measured: Measured | None,
+    p: tuple[float, float],
+    slope: float | None,
+) -> Finding:
+    plans = [_plan(study, records, world, arm) for arm in contrast.arms]
+    done = _progress(plans)
+    at = {"question": question, "contrast": contrast, "world": world, "done": done}
+    if measured is None:
+        return Finding(**at, answer=DIVERGED if done[0] == done[1] else UNFINISHED)
+    level, margin = 1 - study.protocol.confidence, study.worlds[world].margin
+    sensitive = measured.worth >= study.protocol.sensitivity * margin
+    mean = measured.sample.mean
+    word = word_of(mean, p[0] <= level, p[1] <= level) if sensitive else INSENSITIVE
+    return Finding(
+        **at,
+        answer=answer_of(contrast, word),
+        word=word,
+        measured=measured,
+        interval=measured.sample.interval(study.protocol.confidence),
+        p_difference=p[0],
+        p_equivalence=p[1],
+        share=mean / measured.worth if sensitive else None,
+        tokens=1 - exp(-mean / slope) if slope and slope > 0 else None,
+    )
+
+
+def _progress(plans: Sequence[ArmPlan]) -> tuple[int, int]:
+    """Finished runs and all runs of some arms, as far as their searches say which there are."""
+    done = total = 0
+    for plan in plans:
+        search, protocol = plan.search, plan.study.protocol
+        tuned = len(search.losses) * len(protocol.tuning_seeds)
+        fewest = max(tuned, len(protocol.factors) * len(protocol.tuning_seeds))
+        missing = len(plan.wanted()) if search.settled else len(protocol.verdict_seeds)
+        done += tuned + len(protocol.verdict_seeds) - missing
+        total += fewest + len(protocol.verdict_seeds)
+    return done, total
+
+
+def answer_of(contrast: Contrast, word: str) -> str:
+    """Whether a word bears the statement out; a difference within the margin is equivalent too."""
+    direction, _, within = word.partition(" ")
+    meanings = {word, direction, "equivalent"} if within else {word}
+    if word in (UNDECIDED, INSENSITIVE):
+        return word
+    return HOLDS if meanings & {*contrast.expects} else FAILS

@@ -1,0 +1,263 @@
+"""docs/answers.md, made from registration and records alone, and compared with them again."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+import msgspec
+
+from mlx_attn.answers import analysis
+from mlx_attn.answers.analysis import Finding
+from mlx_attn.answers.figures import question_figure
+from mlx_attn.answers.identities import IDENTITIES, Checked
+from mlx_attn.answers.records import RecordBook
+from mlx_attn.answers.registration import Registration, check_registered, complaints
+from mlx_attn.answers.schedule import ArmPlan, arm_plans
+from mlx_attn.answers.study import Contrast, Question, Study
+from mlx_attn.errors import RunError
+from mlx_attn.files import write_text
+from mlx_attn.ui.plots import render_text, save_figure
+
+CHECKED = "identities.json"
+_DONE = "{} of {} runs"
+_COLUMNS = (
+    *("contrast", "world", "control", "arm", "difference, 95 %", "p: no difference"),
+    *("p: outside the margin", "word", "of the part", "tokens"),
+)
+
+
+def page_of(folder: Path) -> Path:
+    """The page of a folder of records lies beside it, under its name."""
+    return folder.with_name(f"{folder.name}.md")
+
+
+def write_page(study: Study, folder: Path) -> Path:
+    """Write the page and its pictures from the registration and the records of a folder."""
+    contents = Contents.read(study, folder)
+    for name in study.questions:
+        found = [f for f in contents.found if f.question == name]
+        if contents.drawn(name):
+            draw = partial(question_figure, found, study)
+            _, bitmap = save_figure(draw, folder / "figures" / name)
+            bitmap.unlink()
+    write_text(page_of(folder), contents.text())
+    return page_of(folder)
+
+
+def verify(study: Study, folder: Path) -> Iterator[str]:
+    """What does not agree: registration, records and page; nothing where all do.
+
+    Raises:
+        RunError: The study is not the registered one, or a record was changed.
+    """
+    contents = Contents.read(study, folder)
+    yield from complaints(study, contents.book)
+    page = page_of(folder)
+    written = page.read_text(encoding="utf-8").splitlines() if page.exists() else []
+    expected = contents.text().splitlines()
+    if len(written) != len(expected):
+        yield f"{page}: {len(written)} lines, and the records make {len(expected)}"
+    for number, (line, right) in enumerate(zip(written, expected, strict=False), 1):
+        if line != right:
+            yield f"{page}, line {number}: '{line}', and the records say '{right}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the page says."""
+
+    study: Study
+    registration: Registration
+    book: RecordBook
+    found: Sequence[Finding]
+    checked: Mapping[str, Checked]
+    name: str
+
+    @classmethod
+    def read(cls, study: Study, folder: Path) -> "Contents":
+        """The contents of a folder with a registration and records.
+
+        Raises:
+            RunError: The study is not the registered one, or a record was changed.
+        """
+        registration, book = check_registered(study, folder), RecordBook(folder / "records")
+        found = analysis.findings(study, book.records)
+        return cls(study, registration, book, found, read_checked(folder), folder.name)
+
+    def text(self) -> str:
+        """The page, in Markdown."""
+        values = {
+            name: getattr(self, name)
+            for name in (
+                "table",
+                "overview",
+                "question",
+                "number",
+                "rates",
+                "worlds",
+                "progress",
+                "drawn",
+            )
+        }
+        return render_text(
+            "answers.md.jinja",
+            study=self.study,
+            registration=self.registration,
+            identities=IDENTITIES,
+            checked=self.checked,
+            folder=self.name,
+            **values,
+        )
+
+    def progress(self) -> str:
+        """How much of the study is done, in words."""
+        finished = sum(f.measured is not None for f in self.found)
+        worlds = [w for w in self.study.worlds if any(f.measured for f in self._of(world=w))]
+        where = f", in {', '.join(worlds)}" if worlds else ""
+        return (
+            f"{len(self.book.records):,} trainings; {finished} of {len(self.found)} contrasts are "
+            f"finished{where}"
+        )
+
+    def question(self, name: str) -> Question:
+        """The question of that name."""
+        return self.study.question(name)
+
+    def drawn(self, name: str) -> bool:
+        """Whether there is anything to draw for a question."""
+        return any(f.measured for f in self._of(question=name))
+
+    def number(self, identity: str, name: str, form: str) -> str:
+        """What a check of an identity measured."""
+        if identity not in self.checked:
+            return "(not measured)"
+        return format(self.checked[identity].numbers[name], form)
+
+    def worlds(self) -> str:
+        """The worlds as a table, with what queries and keys are worth in each."""
+        head = (
+            "world",
+            "text, positions, block, optimizer",
+            "margin",
+            "queries and keys are worth",
+        )
+        rows = _heading(head)
+        for name, world in self.study.worlds.items():
+            worths = {
+                f.measured.worth
+                for f in self._of(world=name)
+                if f.measured and f.contrast.reference == "scores-off"
+            }
+            worth = f"{worths.pop():.3f} nats" if worths else "not finished"
+            rows.append(f"| {name} | {world.summary} | {world.margin:g} | {worth} |")
+        return "\n".join(rows)
+
+    def overview(self) -> str:
+        """Every contrast in one line: the answers world by world."""
+        names = [*self.study.worlds]
+        rows = _heading(("expected", *names, "in all"))
+        for contrast in self._contrasts():
+            found = {f.world: f for f in self._of(contrast=contrast)}
+            cells = [_cell(found[world]) if world in found else "not asked" for world in names]
+            rows.append(
+                f"| {contrast.statement} | {' | '.join(cells)} | {self._in_all(contrast)} |"
+            )
+        return "\n".join(rows)
+
+    def table(self, name: str) -> str:
+        """The contrasts of a question, a row for each world."""
+        rows = _heading(_COLUMNS)
+        rows += [_row(f) for f in self.found if f.question == name]
+        return "\n".join(rows)
+
+    def rates(self) -> str:
+        """The factor of the learning rates that every arm was given, and its spread over seeds."""
+        names = [*self.study.worlds]
+        rows = _heading(("arm", *names))
+        plans = {(p.world, p.arm): p for p in arm_plans(self.study, self.book.records)}
+        for arm in dict.fromkeys(arm for _, arm in plans):
+            cells = [_rate(plans[world, arm]) if (world, arm) in plans else "" for world in names]
+            if any(cells):
+                rows.append(f"| {arm} | {' | '.join(cells)} |")
+        return "\n".join(rows)
+
+    def _contrasts(self) -> list[Contrast]:
+        return [c for question in self.study.questions.values() for c in question.contrasts]
+
+    def _of(self, **fields: Any) -> list[Finding]:
+        return [f for f in self.found if all(getattr(f, k) == v for k, v in fields.items())]
+
+    def _in_all(self, contrast: Contrast) -> str:
+        found = self._of(contrast=contrast)
+        done = [f for f in found if f.measured]
+        if not done:
+            return analysis.UNFINISHED
+        holds = sum(f.answer == analysis.HOLDS for f in done)
+        text = f"holds in {holds} of {len(done)}"
+        if mean := analysis.over_worlds(done, self.study.protocol.confidence):
+            share, (low, high) = mean
+            text += f"; {share:+.0%} of the part ({low:+.0%} to {high:+.0%})"
+        return text
+
+
+def _heading(names: Sequence[str]) -> list[str]:
+    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+
+
+def _cell(found: Finding) -> str:
+    if found.measured is None:
+        return f"{found.answer} ({_DONE.format(*found.done)})"
+    return f"{found.answer}: {found.measured.sample.mean:+.3f}, {found.word}"
+
+
+def _row(found: Finding) -> str:
+    contrast = found.contrast
+    name = (
+        contrast.arm if contrast.control == "standard" else f"{contrast.arm} to {contrast.control}"
+    )
+    start = f"| {name} | {found.world} |"
+    if found.measured is None or found.interval is None:
+        return f"{start} | | {found.answer}, {_DONE.format(*found.done)} | | | | | |"
+    control, _, arm = found.measured.losses
+    low, high = found.interval
+    cells = [
+        f"{control:.4f}",
+        f"{arm:.4f}",
+        f"{found.measured.sample.mean:+.4f} ({low:+.4f} to {high:+.4f})",
+        f"{found.p_difference:.2g}",
+        f"{found.p_equivalence:.2g}",
+        found.word,
+        "" if found.share is None else f"{found.share:+.0%} of {found.measured.worth:.3f}",
+        "" if found.tokens is None else f"{found.tokens:+.0%}",
+    ]
+    return f"{start} {' | '.join(cells)} |"
+
+
+def _rate(plan: ArmPlan) -> str:
+    search, losses = plan.search, plan.losses()
+    if search.best is None:
+        return ""
+    edge = "" if search.interior or plan.study.arms[plan.arm].rates_of else " (at the edge)"
+    more = "".join(f", {key} {value:g}" for key, value in search.changes.items())
+    spread = f", sd {stdev(losses):.4f}" if losses else ""
+    return f"x {search.best:g}{edge}{more}{spread}"
+
+
+def write_checked(checked: Mapping[str, Checked], folder: Path) -> None:
+    """Keep what checks of identities measured."""
+    content = {name: asdict(one) for name, one in checked.items()}
+    write_text(folder / CHECKED, json.dumps(content, indent=1) + "\n")
+
+
+def read_checked(folder: Path) -> dict[str, Checked]:
+    """What checks of identities measured; none where nothing was kept."""
+    file = folder / CHECKED
+    try:
+        content = file.read_bytes() if file.exists() else b"{}"
+        return msgspec.json.decode(content, type=dict[str, Checked])
+    except (OSError, msgspec.DecodeError) as error:
+        raise RunError(f"{file}: not the result of checks ({error})") from error
