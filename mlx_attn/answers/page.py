@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mlx_attn.answers import analysis
-from mlx_attn.answers.analysis import Finding
-from mlx_attn.answers.figures import question_figure
+from mlx_attn.answers import findings
+from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.identities import IDENTITIES, Checked
 from mlx_attn.answers.records import RecordBook
 from mlx_attn.answers.registration import Registration, check_registered, complaints
@@ -20,7 +19,21 @@ from mlx_attn.answers.schedule import ArmPlan, arm_plans
 from mlx_attn.answers.study import Contrast, Question, Study
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
-from mlx_attn.ui.plots import render_text, save_figure
+from mlx_attn.ui.plots import COLOURS, panels, render_text, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SIZE, _ROW = (3.1, 1.1), 0.42  # inches: of a panel without rows, and of a row
+_GREY = "#7f7f7f"
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    "equivalent": (COLOURS[1], "s"),
+    "better": (COLOURS[2], "D"),
+    "worse": (COLOURS[0], "^"),
+    "undecided": (_GREY, "o"),
+    "insensitive": (_GREY, "x"),
+}
+"""Colour and marker by the first word of a verdict."""
 
 CHECKED = "identities.json"
 _DONE = "{} of {} runs"
@@ -85,7 +98,7 @@ class Contents:
             RunError: The study is not the registered one, or a record was changed.
         """
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
-        found = analysis.findings(study, book.records)
+        found = findings.findings(study, book.records)
         return cls(study, registration, book, found, read_checked(folder), folder.name)
 
     def text(self) -> str:
@@ -195,10 +208,10 @@ class Contents:
         found = self._of(contrast=contrast)
         done = [f for f in found if f.measured]
         if not done:
-            return analysis.UNFINISHED
-        holds = sum(f.answer == analysis.HOLDS for f in done)
+            return findings.UNFINISHED
+        holds = sum(f.answer == findings.HOLDS for f in done)
         text = f"holds in {holds} of {len(done)}"
-        if mean := analysis.over_worlds(done, self.study.protocol.confidence):
+        if mean := findings.over_worlds(done, self.study.protocol.confidence):
             share, (low, high) = mean
             text += f"; {share:+.0%} of the part ({low:+.0%} to {high:+.0%})"
         return text
@@ -261,3 +274,37 @@ def read_checked(folder: Path) -> dict[str, Checked]:
         return msgspec.json.decode(content, type=dict[str, Checked])
     except (OSError, msgspec.DecodeError) as error:
         raise RunError(f"{file}: not the result of checks ({error})") from error
+
+
+def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
+    """A panel a world: each contrast's seeds, mean and interval, the margin, the part's worth."""
+    worlds = [world for world in study.worlds if any(f.world == world for f in found)]
+    rows = [*dict.fromkeys((f.contrast.arm, f.contrast.control) for f in found)]
+    size = (_SIZE[0], _SIZE[1] + _ROW * len(rows))
+    figure, axes = panels(len(worlds), 3, size, sharey=True)
+    for axis, world in zip(axes, worlds, strict=True):
+        margin = study.worlds[world].margin
+        axis.axvspan(-margin, margin, color=COLOURS[1], alpha=0.15, linewidth=0)
+        axis.axvline(0, color=_GREY, linewidth=0.8)
+        for one in (f for f in found if f.world == world and f.measured):
+            _draw(axis, one, rows.index((one.contrast.arm, one.contrast.control)))
+        axis.set_title(world)
+        axis.locator_params(axis="x", nbins=4)
+        axis.tick_params(axis="y", length=0)
+    labels = [arm if control == "standard" else f"{arm}\n(to {control})" for arm, control in rows]
+    axes[0].set_yticks(range(len(rows)), labels)
+    axes[0].set_ylim(len(rows) - 0.5, -0.5)
+    figure.supxlabel("nats per token above the control (left is better); band: the margin")
+    return figure
+
+
+def _draw(axis: Any, found: Finding, row: int) -> None:
+    measured = found.measured
+    assert measured is not None
+    colour, marker = _LOOKS[found.word.partition(" ")[0]]
+    seeds = measured.differences
+    axis.plot(seeds, [row - 0.22] * len(seeds), "o", color=colour, markersize=2.5, alpha=0.6)
+    if found.interval:
+        axis.plot(found.interval, [row, row], color=colour, linewidth=1.8)
+    axis.plot(measured.sample.mean, row, marker, color=colour, markersize=6)
+    axis.plot(measured.worth, row, "|", color=_GREY, markersize=11)

@@ -5,7 +5,7 @@ found, and named by a digest of what was trained, so that nothing is trained twi
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +85,13 @@ class RecordBook:
                     raise RunError(f"{file}: two records of {record.key}: delete one")
                 self.records[record.key] = record
 
-    def add(self, record: Record) -> None:
-        """Keep a record: its world's file is replaced in one step, with one line more."""
-        self.records[record.key] = record
-        of_world = [one for one in self.records.values() if one.world == record.world]
-        lines = [msgspec.json.encode(one).decode() + "\n" for one in of_world]
-        write_text(self.folder / f"{record.world}.jsonl", "".join(lines))
-
-    def of_world(self, world: str) -> Iterable[Record]:
-        """The records of a world, in the order in which they were made."""
-        return (record for record in self.records.values() if record.world == world)
+    def add(self, *records: Record) -> None:
+        """Keep records: the files of their worlds are replaced in one step."""
+        self.records |= {record.key: record for record in records}
+        for world in {record.world for record in records}:
+            of_world = (record for record in self.records.values() if record.world == world)
+            lines = [msgspec.json.encode(record).decode() + "\n" for record in of_world]
+            write_text(self.folder / f"{world}.jsonl", "".join(lines))
 
 
 def _read(file: Path) -> Iterator[Record]:

@@ -1,4 +1,4 @@
-"""What is known of a question, in a terminal and as plain data."""
+"""The study in a terminal: a run that ended, a check, what is known of a question."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,10 +6,27 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from mlx_attn.answers.analysis import FAILS, HOLDS, Finding
+from mlx_attn.answers.findings import FAILS, HOLDS, Finding
+from mlx_attn.answers.identities import Checked
+from mlx_attn.answers.records import Record
 from mlx_attn.answers.study import Study
 
 _COLOURS = {HOLDS: "green", FAILS: "red"}
+
+
+def record_line(record: Record, left: int) -> str:
+    """A run that ended, and how many are wanted besides."""
+    loss = "diverged" if record.loss is None else f"{record.loss:.4f}"
+    return (
+        f"{record.world}, {record.arm}, seed {record.seed}, rates x {record.scale:g}: {loss}  "
+        f"({record.seconds:.0f} s, {left} or more left)"
+    )
+
+
+def checked_lines(name: str, checked: Checked) -> list[str]:
+    """What a check measured, and whether that bears the statement out."""
+    head = f"{name}: {HOLDS if checked.holds else FAILS}"
+    return [head, *(f"  {what}: {number:.4g}" for what, number in checked.numbers.items())]
 
 
 def question_lines(study: Study, name: str, found: Sequence[Finding]) -> Group:

@@ -8,6 +8,7 @@ import click
 
 from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.options import check_environment
+from mlx_attn.errors import RunError
 
 if TYPE_CHECKING:
     from mlx_attn.answers.records import RecordBook
@@ -35,6 +36,9 @@ _OUT = click.option(
     metavar="DIR",
     help="Of registration, records and page (default: docs/answers in a clone, or runs/answers).",
 )
+_COMPLAINTS = 10
+"""Shown by `verify` at most."""
+
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 
 
@@ -84,6 +88,7 @@ def run(
     """
     from mlx_attn.answers.registration import check_registered
     from mlx_attn.answers.schedule import arm_plans, wanted_runs
+    from mlx_attn.answers.show import record_line
     from mlx_attn.answers.study import the_study
     from mlx_attn.answers.training import train_all
 
@@ -105,12 +110,7 @@ def run(
         return
     try:
         for record, left in train_all(study, book, plans, jobs, 60 * minutes):
-            loss = "diverged" if record.loss is None else f"{record.loss:.4f}"
-            click.echo(
-                f"{record.world}, {record.arm}, seed {record.seed}, rates x {record.scale:g}: "
-                f"{loss}  ({record.seconds:.0f} s, {left} or more left)",
-                err=True,
-            )
+            click.echo(record_line(record, left), err=True)
     except KeyboardInterrupt:
         click.echo("interrupted; finished runs are kept: the same command continues", err=True)
         click.get_current_context().exit(INTERRUPTED)
@@ -122,12 +122,13 @@ def verify(out: Path) -> None:
     """Compute every number and word of the page from the records again; trains nothing."""
     from mlx_attn.answers.page import verify
     from mlx_attn.answers.study import the_study
+    from mlx_attn.ui.terminal import plural
 
     found = [*verify(the_study(), out)]
-    for complaint in found:
+    for complaint in found[:_COMPLAINTS]:
         click.echo(complaint, err=True)
     if found:
-        click.get_current_context().exit(1)
+        raise RunError(f"{plural(len(found), 'thing')} of {out} do not agree")
     records = len(_book(out).records)
     click.echo(f"{out}: registration, {records} records and page agree")
 
@@ -149,13 +150,12 @@ def check(names: tuple[str, ...], out: Path) -> None:
     """Check what algebra and counting say on a model trained for it; by default all of it."""
     from mlx_attn.answers.identities import IDENTITIES, check
     from mlx_attn.answers.page import read_checked, write_checked
+    from mlx_attn.answers.show import checked_lines
 
     checked = {name: check(name) for name in names or IDENTITIES}
     write_checked(read_checked(out) | checked, out)
     for name, one in checked.items():
-        click.echo(f"{name}: {'holds' if one.holds else 'does not hold'}")
-        for what, number in one.numbers.items():
-            click.echo(f"  {what}: {number:.4g}")
+        click.echo("\n".join(checked_lines(name, one)))
 
 
 @command.command()
@@ -164,7 +164,7 @@ def check(names: tuple[str, ...], out: Path) -> None:
 @_OUT
 def show(question: str, as_json: bool, out: Path) -> None:
     """Show what is known of a question: every contrast in every world."""
-    from mlx_attn.answers.analysis import findings
+    from mlx_attn.answers.findings import findings
     from mlx_attn.answers.show import finding_rows, question_lines
     from mlx_attn.answers.study import the_study
     from mlx_attn.ui.terminal import stdout_console

@@ -103,7 +103,7 @@ COMMANDS: dict[str, str] = {
     "import": "Make a run of the book's checkpoint, or of GPT-2.",
     "probe": "Show what each head looks at, and what its matrices are like.",
     "compare": "Say which form of attention is better, with error bars.",
-    "claims": "Test published claims about attention.",
+    "claims": "Ask what attention needs: registered questions, verified answers.",
     "report": "Show what a comparison found: a page, Markdown, figures.",
     "bench": "Measure the speed and memory of every variant.",
     "data": "Show, fetch and generate the texts to train on.",

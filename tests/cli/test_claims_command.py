@@ -4,39 +4,68 @@ import json
 
 import pytest
 
-from mlx_attn.comparison.claim import CLAIMS
+from mlx_attn.answers.study import the_study
+
+QUESTIONS = the_study().questions
 
 
-def test_the_list_has_every_claim(run_command):
-    found = json.loads(run_command("claims", "list", "--json").stdout)["claims"]
-    assert [row["name"] for row in found] == list(CLAIMS)
+def test_the_list_has_every_question(run_command):
+    found = json.loads(run_command("claims", "list", "--json").stdout)["questions"]
+    assert list(found) == list(QUESTIONS)
 
 
 def test_without_a_subcommand_it_lists(run_command):
     assert run_command("claims").stdout == run_command("claims", "list").stdout
 
 
-def test_an_examination_says_whether_it_holds_and_keeps_the_finding(workshop, run_command):
-    result = run_command("claims", "run", "merging-costs", "--out", "tested")
+def test_a_question_is_shown_world_by_world(workshop, run_command):
+    shown = run_command("claims", "show", "heads").stdout
+    assert "python: not finished, 0 of 69 runs" in shown
+
+
+def test_its_json_has_every_contrast_in_every_world(workshop, run_command):
+    found = json.loads(run_command("claims", "show", "output", "--json").stdout)["findings"]
+    assert len(found) == 6
+    assert {row["answer"] for row in found} == {"not finished"}
+
+
+def test_a_check_prints_and_keeps_what_it_measured(workshop, run_command):
+    result = run_command("claims", "check", "merging-costs", "--out", "tested")
     assert "merging-costs: holds" in result.stdout
-    kept = json.loads((workshop / "tested" / "findings" / "merging-costs.json").read_text())
-    assert kept["answer"] == "holds"
+    kept = json.loads((workshop / "tested" / "identities.json").read_text())
+    assert kept["merging-costs"]["numbers"]["heads"] == 12
 
 
-def test_json_is_the_finding(workshop, run_command):
-    result = run_command("claims", "run", "merging-costs", "--json")
-    assert json.loads(result.stdout)["numbers"]["heads"] == 12
+def test_registered_then_wanted_then_written_then_verified(workshop, run_command):
+    assert the_study().digest in run_command("claims", "register").stdout
+    wanted = run_command("claims", "run", "--dry-run", "--world", "tales")
+    assert "0 runs are there, 210 or more are wanted" in wanted.stderr
+    assert run_command("claims", "page").stdout.strip() == "runs/answers.md"
+    assert "0 records and page agree" in run_command("claims", "verify").stdout
+
+
+def test_a_page_that_was_changed_fails(workshop, run_command):
+    run_command("claims", "register")
+    run_command("claims", "page")
+    page = workshop / "runs" / "answers.md"
+    page.write_text(page.read_text().replace("0 trainings", "9 trainings"))
+    result = run_command("claims", "verify")
+    assert result.exit_code == 1
+    assert "9 trainings" in result.stderr
+    assert "1 thing of runs/answers do not agree" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "code", "complaint"),
     [
-        (["merging-cost"], "did you mean 'merging-costs'"),
-        ([], "name claims, or --all"),
-        (["merging-costs", "--all"], "name claims, or --all"),
+        (["run"], 1, "`mlx-attn claims register` first"),
+        (["run", "--world", "tale"], 2, "did you mean 'tales'"),
+        (["run", "--question", "head"], 2, "did you mean 'heads'"),
+        (["show", "head"], 2, "did you mean 'heads'"),
+        (["check", "merging-cost"], 2, "did you mean 'merging-costs'"),
     ],
 )
-def test_a_wrong_wish_is_one_line(workshop, run_command, arguments, complaint):
-    result = run_command("claims", "run", *arguments)
-    assert result.exit_code == 2
+def test_a_wrong_wish_is_one_line(workshop, run_command, arguments, code, complaint):
+    result = run_command("claims", *arguments)
+    assert result.exit_code == code
     assert complaint in result.stderr

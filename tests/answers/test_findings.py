@@ -1,0 +1,127 @@
+"""From records to words, on records whose answers are known."""
+
+from math import log
+
+import pytest
+
+from mlx_attn.answers import findings as answers
+from mlx_attn.answers.findings import findings
+from mlx_attn.comparison.decisions import judge
+from mlx_attn.comparison.statistics import random_effects
+from mlx_attn.errors import ConfigError
+
+
+@pytest.fixture
+def found(study, trained):
+    """What a study finds, by arm and world; arguments as of `trained`."""
+
+    def find(**formula):
+        records = trained(study, **formula)
+        return {(f.contrast.arm, f.world): f for f in findings(study, records)}
+
+    return find
+
+
+def test_no_difference_is_equivalent_and_the_claim_holds(found):
+    one = found()["no-query", "near"]
+    assert (one.word, one.answer) == ("equivalent", answers.HOLDS)
+
+
+def test_a_large_one_is_worse_and_it_does_not(found):
+    one = found(effects={"no-query": 0.1})["no-query", "far"]
+    assert (one.word, one.answer) == ("worse", answers.FAILS)
+    assert one.share == pytest.approx(0.25, abs=0.02)
+
+
+def test_a_small_but_certain_one_is_within_the_margin_and_counts_as_equivalent(found):
+    one = found(effects={"no-query": 0.01}, noise=0.0005)["no-query", "near"]
+    assert (one.word, one.answer) == ("worse within the margin", answers.HOLDS)
+
+
+def test_much_noise_leaves_it_undecided(found):
+    assert found(noise=0.1)["no-query", "near"].answer == answers.UNDECIDED
+
+
+def test_a_part_worth_little_makes_every_word_insensitive(study, trained):
+    records = trained(study, loss=lambda run: 1 + run.seed % 3 * 1e-3 + abs(run.scale - 1))
+    assert {f.answer for f in findings(study, records)} == {answers.INSENSITIVE}
+
+
+def test_nothing_is_judged_before_all_its_runs_are_there(study, trained):
+    records = dict(trained(study))
+    last = next(
+        key for key, r in records.items() if (r.world, r.arm, r.seed) == ("near", "no-key", 7)
+    )
+    del records[last]
+    found = {(f.contrast.arm, f.world): f.answer for f in findings(study, records)}
+    assert found["no-key", "near"] == answers.UNFINISHED
+    assert found["no-query", "near"] == answers.HOLDS
+
+
+def test_progress_counts_the_runs_of_all_three_arms(study, trained):
+    done = [f.done for f in findings(study, trained(study))]
+    assert all(d == total == 3 * (3 * 3 + 8) for d, total in done)
+
+
+def test_a_verdict_s_training_that_diverged_decides_nothing(study, trained):
+    def loss(run):
+        failed = run.arm == "no-query" and run.seed == 3
+        return None if failed else 1 + abs(run.scale - 1) + 0.4 * (run.arm == "scores-off")
+
+    found = [f for f in findings(study, trained(study, loss=loss)) if f.contrast.arm == "no-query"]
+    assert {f.answer for f in found} == {answers.DIVERGED}
+
+
+def test_the_correction_is_over_the_whole_page(study, trained):
+    records = trained(study, effects={"no-query": 0.1})
+    one = next(f for f in findings(study, records) if f.contrast.arm == "no-query")
+    assert one.measured
+    alone = judge({"arm": one.measured.differences}, 0.03, tuning={"arm": one.measured.tuning})
+    assert one.p_difference > alone["arm"].p_holm
+
+
+def test_finishing_other_contrasts_withdraws_no_word(study, trained):
+    whole = trained(study, effects={"no-query": 0.02}, noise=0.004)
+    part = {key: record for key, record in whole.items() if record.arm != "no-key"}
+    before, after = (
+        next(f for f in findings(study, records) if f.contrast.arm == "no-query")
+        for records in (part, whole)
+    )
+    assert after.p_difference <= before.p_difference
+    assert after.p_equivalence <= before.p_equivalence
+
+
+def test_a_difference_is_worth_tokens_of_the_control(study, trained, found):
+    slope = 0.05 / log(1.25)
+    assert answers.token_worth(study, trained(study, noise=0), "near") == pytest.approx(slope)
+    one = found(effects={"no-query": 0.05}, noise=1e-6)["no-query", "near"]
+    assert one.tokens == pytest.approx(0.2, abs=1e-3)
+
+
+def test_what_tokens_are_worth_is_not_known_before_it_is_measured(study, trained):
+    records = {k: r for k, r in trained(study).items() if r.arm != "shorter"}
+    assert answers.token_worth(study, records, "near") is None
+
+
+def test_two_worlds_make_no_interval_over_worlds(study, trained):
+    found = [f for f in findings(study, trained(study)) if f.contrast.arm == "no-query"]
+    assert answers.over_worlds(found, 0.95) is None
+
+
+def test_random_effects_of_studies_that_agree_are_their_weighted_mean():
+    """Three equal means: no spread between them, and no spread at all."""
+    mean, (low, high) = random_effects([0.2, 0.2, 0.2], [0.1, 0.2, 0.3])
+    assert (mean, low, high) == pytest.approx((0.2, 0.2, 0.2))
+
+
+def test_random_effects_of_studies_that_differ_are_student_s_interval_of_their_means():
+    """Where errors vanish beside the spread, the interval is that of a sample of means."""
+    mean, (_, high) = random_effects([1.0, 2.0, 3.0], [1e-9, 1e-9, 1e-9])
+    assert mean == pytest.approx(2.0)
+    assert high - mean == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(("means", "errors"), [([1.0], [1.0]), ([1.0, 2.0], [1.0, 0.0])])
+def test_random_effects_need_two_studies_with_errors(means, errors):
+    with pytest.raises(ConfigError, match="two studies or more"):
+        random_effects(means, errors)

@@ -1,0 +1,79 @@
+"""The checks of algebra and cost, on a small model."""
+
+import pytest
+
+from mlx_attn.answers import identities
+from mlx_attn.errors import ConfigError
+
+STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
+
+
+def test_an_unknown_identity_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'merging-costs'"):
+        identities.check("merging-cost")
+
+
+@pytest.fixture
+def small_model(monkeypatch, tmp_path):
+    """Checks a model of a few thousand weights, trained on a short text."""
+    story = tmp_path / "story.txt"
+    story.write_text(STORY)
+    small = {
+        "data": str(story),
+        "tokenizer": "char",
+        "context_length": 24,
+        "emb_dim": 16,
+        "n_heads": 2,
+        "n_layers": 2,
+        "batch_size": 4,
+        "steps": 30,
+        "warmup": 2,
+        "eval_every": 0,
+        "qkv_bias": True,
+        "optimizer": "adamw",
+        "position": "learned",
+    }
+    monkeypatch.setattr(identities, "SETTINGS", small)
+    identities._trained.cache_clear()
+    yield
+    identities._trained.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("merging-is-exact", {}),
+        # head_dim^2 = 64 weights of a query-key and of a value-output pair, 2 heads, 2 layers
+        ("weights-can-be-shrunk", {"weights removed": 2 * 2 * 2 * 64}),
+        ("key-cache-is-enough", {"cache, times the original": 0.5, "same greedy text": 1}),
+        ("key-bias-is-inert", {}),
+        ("heads-are-not-a-layout", {}),
+        (
+            "merging-costs",
+            {
+                "query-key weights, times separate": 6,
+                "score multiply-adds, times separate": 12,
+                "attention weights, times separate": pytest.approx(3.5, abs=0.01),
+            },
+        ),
+    ],
+)
+def test_the_algebra_holds(small_model, name, expected):
+    found = identities.check(name)
+    assert found.holds
+    assert {key: found.numbers[key] for key in expected} == expected
+
+
+def test_every_identity_has_a_check():
+    assert set(identities.IDENTITIES) == set(identities._CHECKS)
+
+
+def test_a_bias_that_matters_would_be_noticed(small_model, monkeypatch):
+    def with_query_bias(model):
+        for block in model.trf_blocks:
+            block.att.W_query.bias = block.att.W_query.bias + 1.0
+        return logits(model)
+
+    logits = identities._logits
+    monkeypatch.setattr(identities, "_logits", with_query_bias)
+    assert not identities.check("key-bias-is-inert").holds

@@ -1,0 +1,95 @@
+"""Which runs a study still wants: searches that end inside, then the verdict, in order."""
+
+import numpy as np
+import pytest
+
+from mlx_attn.answers.schedule import ArmPlan, arm_plans, wanted_runs
+from mlx_attn.answers.study import study_from
+
+
+def test_first_comes_tuning_of_the_first_arm(study):
+    run = next(wanted_runs(arm_plans(study, {})))
+    assert (run.world, run.arm, run.seed, run.scale) == ("near", "standard", 10, 1.0)
+
+
+def test_important_arms_of_all_worlds_come_before_the_rest(study):
+    order = [(plan.world, plan.arm) for plan in arm_plans(study, {})]
+    first = [("near", "standard"), ("near", "scores-off")]
+    assert order[:4] == [*first, ("far", "standard"), ("far", "scores-off")]
+
+
+def test_an_arm_that_is_the_same_as_another_is_not_trained(study):
+    arms = {(plan.world, plan.arm) for plan in arm_plans(study, {})}
+    assert ("near", "attention-off") not in arms
+    assert ("far", "attention-off") in arms
+
+
+def test_verdicts_are_not_trained_before_the_rate_is_settled(study):
+    seeds = {run.seed for run in wanted_runs(arm_plans(study, {}))}
+    assert seeds == {*study.protocol.tuning_seeds}
+
+
+def test_the_best_factor_is_taken(study, trained):
+    search = ArmPlan(study, trained(study), "near", "no-key").search
+    assert (search.best, search.interior) == (1.0, True)
+
+
+@pytest.mark.parametrize(("best", "tried"), [(4.0, 8.0), (0.25, 0.125)])
+def test_a_search_goes_on_beyond_its_end(study, trained, best, tried):
+    records = trained(study, loss=lambda run: abs(float(np.log2(run.scale / best))) + 1)
+    search = ArmPlan(study, records, "near", "standard").search
+    assert (search.best, search.interior) == (best, True)
+    assert tried in search.losses
+
+
+def test_a_search_ends_where_its_extensions_do(study, trained):
+    search = ArmPlan(
+        study, trained(study, loss=lambda run: 1 / run.scale), "near", "standard"
+    ).search
+    assert (search.best, search.interior, search.settled) == (8.0, False, True)
+
+
+def test_a_factor_with_which_a_training_diverged_is_not_the_best(study, trained):
+    records = trained(study, loss=lambda run: None if run.scale > 1 else 2 - run.scale)
+    search = ArmPlan(study, records, "near", "standard").search
+    assert (search.best, search.interior) == (1.0, True)
+
+
+def test_an_arm_with_the_rates_of_another_is_not_tuned(study, trained):
+    records = trained(study)
+    seeds = {record.seed for record in records.values() if record.arm == "shorter"}
+    assert seeds == {*study.protocol.verdict_seeds}
+
+
+def test_alternatives_are_tried_at_the_best_factor_and_the_best_is_taken(tables, trained):
+    tables["worlds"]["near"]["alternatives"] = {"no-key": [{"beta1": 0.8}, {"beta1": 0.7}]}
+    study = study_from(tables)
+
+    def loss(run):
+        return 1 + abs(float(np.log2(run.scale))) - 0.1 * (run.changes.get("beta1") == 0.7)
+
+    plan = ArmPlan(study, trained(study, loss=loss), "near", "no-key")
+    assert plan.search.changes == {"beta1": 0.7}
+    assert all(run.changes == {"beta1": 0.7} for run in plan.verdict_runs())
+
+
+def test_what_is_trained_is_not_wanted_again(study, trained):
+    assert [*wanted_runs(arm_plans(study, trained(study)))] == []
+
+
+def test_an_interrupted_study_goes_on_to_the_same_records(study, trained):
+    half, whole = trained(study, most=40), trained(study)
+    assert half.items() <= whole.items()
+
+
+def test_one_question_of_one_world_wants_its_own_arms_and_the_worth_of_tokens(study):
+    plans = arm_plans(study, {}, ["far"], ["query"])
+    assert {plan.world for plan in plans} == {"far"}
+    assert {plan.arm for plan in plans} == {"standard", "scores-off", "no-query", "shorter"}
+
+
+def test_a_training_that_two_arms_need_is_wanted_once(tables):
+    tables["arms"]["no-key"] = tables["arms"]["no-query"]
+    study = study_from(tables)
+    keys = [study.key(run) for run in wanted_runs(arm_plans(study, {}))]
+    assert len(keys) == len(set(keys))

@@ -1,0 +1,90 @@
+"""The study's data: complete, consistent, and what its rows say of each other is so."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.answers.study import Run, study_from, the_study
+from mlx_attn.errors import ConfigError
+from mlx_attn.model.gpt import GPT
+
+STUDY = the_study()
+SAME = [(w, arm, other) for w, row in STUDY.worlds.items() for arm, other in row.same.items()]
+
+
+def logits_of(world, arm):
+    settings = STUDY.resolved(Run(world=world, arm=arm, seed=0, scale=1.0), "tales")
+    model = GPT(settings.model_config(32), seed=0)
+    model.eval()
+    return np.array(model(mx.arange(24)[None] % 32))
+
+
+@pytest.mark.parametrize("world", STUDY.worlds)
+@pytest.mark.parametrize("arm", STUDY.arms)
+def test_every_arm_can_be_had_in_every_world(world, arm):
+    run = Run(world=world, arm=arm, seed=0, scale=1.0)
+    STUDY.resolved(run, "tales").model_config(32)
+
+
+@pytest.mark.parametrize(("world", "arm", "other"), SAME)
+def test_arms_that_share_trainings_compute_the_same_from_the_same_weights(world, arm, other):
+    one, same = (logits_of(world, name) for name in (arm, other))
+    assert np.abs(one - same).max() < 1e-5
+
+
+def test_arms_that_do_not_share_them_differ():
+    one, other = (logits_of("python", name) for name in ("scores-off", "attention-off"))
+    assert np.abs(one - other).max() > 1e-3
+
+
+@pytest.mark.parametrize("world", STUDY.worlds)
+def test_a_world_leaves_nothing_that_matters_to_a_default(world):
+    settings = STUDY.worlds[world].settings
+    needed = {"context_length", "emb_dim", "n_heads", "n_layers", "position", "norm", "activation"}
+    needed |= {"start", "optimizer", "lr", "schedule", "cooldown", "warmup", "batch_size", "steps"}
+    assert needed <= set(settings)
+
+
+@pytest.mark.parametrize("world", STUDY.worlds)
+def test_positions_do_not_depend_on_the_number_of_heads(world):
+    assert STUDY.worlds[world].settings.get("alibi_slopes", "range") == "range"
+
+
+def test_a_verdict_uses_no_seed_of_tuning():
+    protocol = STUDY.protocol
+    assert not {*protocol.tuning_seeds} & {*protocol.verdict_seeds}
+
+
+def test_keys_differ_by_seed_rate_world_and_arm(study):
+    one = {"world": "near", "arm": "standard", "seed": 0, "scale": 1.0}
+    changes = [{}, {"seed": 1}, {"scale": 2.0}, {"world": "far"}, {"arm": "no-key"}]
+    assert len({study.key(Run(**(one | change))) for change in changes}) == 5
+
+
+def test_a_factor_multiplies_all_rates(study):
+    settings = study.settings(Run(world="near", arm="standard", seed=0, scale=0.5))
+    assert settings["lr"] == 0.005
+
+
+def test_an_arm_may_have_fewer_steps(study):
+    assert study.settings(Run(world="near", arm="shorter", seed=0, scale=1.0))["steps"] == 8
+
+
+def test_a_jittered_start_is_another_training():
+    run = {"world": "tales", "seed": 0, "scale": 1.0}
+    assert STUDY.key(Run(arm="twin", **run)) != STUDY.key(Run(arm="standard", **run))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"arm": "no-kye"}, "did you mean 'no-key'"),
+        ({"expects": ["wors"]}, "did you mean 'worse'"),
+        ({"worlds": ["nearby"]}, "did you mean 'near'"),
+        ({"expect": []}, "unknown field `expect`"),
+    ],
+)
+def test_a_row_that_names_what_there_is_not_is_refused(tables, change, complaint):
+    tables["questions"]["key"]["contrasts"][0] |= change
+    with pytest.raises(ConfigError, match=complaint):
+        study_from(tables)
