@@ -1,6 +1,7 @@
 """The two errors a user may meet; each message is one line that says what to do.
 
-The library raises them, the command line prints them. Any other exception that escapes is a bug.
+The library raises them, the command line prints them, through `printable`. Any other exception that
+escapes is a bug.
 """
 
 import difflib
@@ -35,3 +36,14 @@ def find_row(table: Mapping[str, Row], name: str, kind: str) -> Row:
     if wanted in table:
         return table[wanted]
     raise ConfigError(f"unknown {kind} '{name}'{did_you_mean(wanted, table)}")
+
+
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+_PICTURES = (
+    _CONTROLS | {127: 0x2421} | dict.fromkeys([*range(0x80, 0xA0), *range(0xD800, 0xE000)], 0xFFFD)
+)
+
+
+def printable(text: str) -> str:
+    """Text whose control characters are pictures: no file or model must steer a terminal."""
+    return text.translate(_PICTURES)

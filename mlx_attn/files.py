@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 
 _WAYS_OUT = {
     errno.ENOSPC: "free some space on that disk or choose another folder",
@@ -31,6 +31,33 @@ _WAYS_OUT = {
 
 
 _TEMPORARY = ".tmp"
+_LONGEST_NAME, _LONGEST_PATH = 255, 4095
+"""Bytes, on every disk that matters."""
+
+
+def user_path(text: str | Path) -> Path:
+    """The path that a user wrote, with `~` expanded; all paths from outside come through here.
+
+    Raises:
+        ConfigError: No file can have this name; says why.
+    """
+    text = str(text)
+    start = f"'{text[:40]}...'" if len(text) > 40 else f"'{text}'"
+    if not text or "\0" in text:
+        raise ConfigError(f"{start} names no file: give a path without NUL characters")
+    try:
+        path = Path(text).expanduser()
+        names = [os.fsencode(name) for name in path.parts]
+    except RuntimeError as error:
+        raise ConfigError(f"{start}: there is no such user; write './~...' for a file") from error
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{start} names no file: it holds half a character") from error
+    if max(map(len, names), default=0) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
+        raise ConfigError(
+            f"{start} is too long: a name has at most {_LONGEST_NAME} bytes, and a path "
+            f"{_LONGEST_PATH}"
+        )
+    return path
 
 
 @contextlib.contextmanager

@@ -31,6 +31,15 @@ def check_choices(config: object, choices: Mapping[str, Collection[str]]) -> Non
             raise ConfigError(f"{name}='{getattr(config, name)}' must be one of {', '.join(words)}")
 
 
+def check_bounds(config: object, bounds: Mapping[str, tuple[float, float]]) -> None:
+    """Raise a `ConfigError` where a number is below or above what its key may be."""
+    for name, (low, high) in bounds.items():
+        number = getattr(config, name)
+        if not low <= number <= high:
+            limit = f"at most {high:.15g}" if number > high else f"at least {low:g}"
+            raise ConfigError(f"{name}={number} must be {limit}")
+
+
 def keys_of(*configs: type) -> dict[str, type]:
     """The keys of dataclasses whose fields all have defaults, with the types of these."""
     return {f.name: type(f.default) for config in configs for f in fields(config)}

@@ -18,6 +18,7 @@ from typing import Any
 
 from mlx_attn.attention.config import CHOICES, MAPS, VARIANTS, choice_of
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.files import user_path
 
 _MODULE = "mlx_attn_plugin_"
 _SHORT = 12  # hexadecimal digits of a digest that people see
@@ -53,7 +54,7 @@ def load_plugins(paths: Iterable[str | Path]) -> list[Plugin]:
         RunError: A file cannot be read.
         ConfigError: A file raises, registers nothing, or a name that is taken or cannot be typed.
     """
-    return [_load(Path(path).expanduser().resolve()) for path in paths]
+    return [_load(user_path(path).resolve()) for path in paths]
 
 
 def _load(path: Path) -> Plugin:

@@ -20,9 +20,9 @@ from typing import Any, NotRequired, TypedDict
 import mlx.core as mx
 
 from mlx_attn import files
-from mlx_attn.arrays import check_weights, check_whole, load_arrays, named_arrays, save_arrays
+from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
-from mlx_attn.model.config import config_from, saved_settings
+from mlx_attn.model.config import GPTConfig, config_from, saved_settings
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import check_plugins
 from mlx_attn.records import Count, check_record, parse_record, read_record, read_text
@@ -128,15 +128,20 @@ class Run:
         """The file with the best weights."""
         return self.path / "model.safetensors"
 
+    @property
+    def config(self) -> GPTConfig:
+        """The model's configuration; RunError where config.json holds none that can be built."""
+        try:
+            return config_from(saved_settings(self.settings["model"]))
+        except ConfigError as error:
+            raise RunError(f"{self.path / CONFIG}: {error}") from error
+
     def load_model(self, weights: Path | None = None) -> GPT:
         """The model with its best weights, ready for evaluation."""
         check_plugins(self.settings)
         weights = weights or self.weights
         arrays, _ = load_arrays(weights)
-        try:
-            model = GPT(config_from(saved_settings(self.settings["model"])), seed=None)
-        except ConfigError as error:
-            raise RunError(f"{self.path / CONFIG}: {error}") from error
+        model = GPT(self.config, seed=None)
         check_weights(weights, model, arrays)
         if not all(mx.isfinite(array).all() for array in arrays.values()):
             raise RunError(f"{weights}: a weight is not a number: its training diverged")
@@ -214,6 +219,10 @@ class Run:
             check_record(parse_record(line, dict, place), _Report, place)
             for line, place in zip(lines, places, strict=True)
         ]
+
+    def was_cut_off(self) -> bool:
+        """Whether its training has come to no end, not even by an interruption."""
+        return all(report.get("event") != "end" for report in self.metrics())
 
     def forget_after(self, step: int) -> None:
         """Drop the final report, and those and the samples of later steps, before resuming."""
@@ -355,7 +364,7 @@ def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
         )
     if name is None:
         return open_run(found[0])
-    for path in (Path(name).expanduser(), directory / name):
+    for path in (files.user_path(name), directory / name):
         if path.is_dir():
             return open_run(path)
     names = run_names(directory)
@@ -375,55 +384,6 @@ def run_names(directory: Path = RUNS) -> list[str]:
     return [str(path.relative_to(directory)) for path in find_runs(directory)]
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """A run in a list of runs: what can be said without loading its model."""
-
-    name: str  # as in `run_names`
-    path: Path
-    changed: float  # when a file of it but a page last changed, in seconds since 1970
-    n_bytes: int  # of all its files
-    variant: str = ""
-    steps: int = 0  # done at its last report
-    ended: bool = False  # whether its training came to an end
-    val_loss: float | None = None  # the lowest, in nats per token
-    bits_per_byte: float | None = None  # at that validation
-    problem: str = ""  # why it cannot be used, in one line
-
-
-def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
-    """The runs in a directory, the latest first; damaged ones say what is wrong with them."""
-    return [_summary(path, str(path.relative_to(directory))) for path in find_runs(directory)]
-
-
-def _summary(path: Path, name: str) -> RunSummary:
-    files = [file for file in path.rglob("*") if file.is_file()]
-    changed = max((f.stat().st_mtime for f in files if f.suffix != ".html"), default=0.0)
-    known = RunSummary(name, path, changed, sum(file.stat().st_size for file in files))
-    try:
-        run = open_run(path)
-        known = replace(known, variant=str(run.settings.get("variant", "custom")))
-        known = replace(known, **_progress(run.metrics()))
-        check_whole(run.weights)
-        run.load_tokenizer()
-    except RunError as error:
-        return replace(known, problem=str(error))
-    return known
-
-
-def _progress(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """How far a training came, and its lowest validation loss."""
-    steps = [steps for report in reports if isinstance(steps := report.get("step"), int)]
-    found = [r for r in reports if isinstance(r.get("val_loss"), float)]
-    best = min(found, key=lambda report: report["val_loss"], default={})
-    return {
-        "steps": max(steps, default=0),
-        "ended": bool(reports) and reports[-1].get("event") == "end",
-        "val_loss": best.get("val_loss"),
-        "bits_per_byte": best.get("bits_per_byte"),
-    }
-
-
 def seed_place(path: Path, seed: int) -> Path:
     """Where the run of one seed goes, of several that were trained at once."""
     return path / f"{_SEED}{seed}"
@@ -431,7 +391,7 @@ def seed_place(path: Path, seed: int) -> Path:
 
 def find_replicas(name: str, directory: Path = RUNS) -> list[Run]:
     """The runs of seeds that were trained at once, in the order of their seeds; none elsewhere."""
-    for path in (Path(name).expanduser(), directory / name):
+    for path in (files.user_path(name), directory / name):
         found = [file.parent for file in path.glob(f"{_SEED}*/{CONFIG}")]
         seeds = {place.name.removeprefix(_SEED): place for place in found}
         places = [seeds[seed] for seed in sorted(filter(str.isdigit, seeds), key=int)]

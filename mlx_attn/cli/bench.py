@@ -14,6 +14,7 @@ from mlx_attn.attention.config import MAPS, VARIANTS
 from mlx_attn.cli.options import (
     Named,
     SectionedCommand,
+    UserPath,
     grouped,
     options_from,
     plugin_option,
@@ -116,7 +117,7 @@ command = SectionedCommand(
         ),
         _what(
             "--seconds",
-            type=click.FloatRange(min=0),
+            type=click.FloatRange(min=0, max=86400),
             default=60.0,
             metavar="X",
             help="about how long to measure; at least a few rounds are made",
@@ -129,7 +130,7 @@ command = SectionedCommand(
         _what("--json", "as_json", is_flag=True, help="as one JSON object"),
         _what(
             "--figure",
-            type=click.Path(path_type=Path),
+            type=UserPath(),
             metavar="FILE",
             help="also draw FILE.svg and FILE.png",
         ),

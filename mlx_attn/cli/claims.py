@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.main import INTERRUPTED
-from mlx_attn.cli.options import check_environment
+from mlx_attn.cli.options import UserPath, check_environment
 from mlx_attn.errors import RunError
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from mlx_attn.cli.options import (
     TRIAL_OPTIONS,
     Named,
     SectionedCommand,
+    UserPath,
     check_environment,
     grouped,
 )
@@ -101,7 +102,7 @@ _OWN_OPTIONS: list[click.Option] = [
     _run(
         "--out",
         "-o",
-        type=click.Path(path_type=Path),
+        type=UserPath(),
         metavar="DIR",
         help="directory of the trainings and the report (default: in runs/)",
     ),

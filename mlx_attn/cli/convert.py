@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.options import Named, takes_plugins
+from mlx_attn.cli.options import Named, UserPath, takes_plugins
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:
     from mlx_attn.runs import Run
     from mlx_attn.text.corpus import Corpus
+
+
+_MOST_RANKS = 1024
 
 
 class _Ranks(click.ParamType):
@@ -32,8 +35,11 @@ class _Ranks(click.ParamType):
             found = re.fullmatch(r"(\d+)(?:\.\.(\d+)(?::([1-9]\d*))?)?", part.strip())
             if not found:
                 self.fail(f"'{part}' is no rank: write 8, or 1,2,4, or 1..128", param, ctx)
-            first, last, step = found.groups()
-            ranks += range(int(first), int(last or first) + 1, int(step or 1))
+            first, last, step = (found[1], found[2] or found[1], found[3] or "1")
+            several = range(int(first[:9]), int(last[:9]) + 1, int(step[:9]))
+            if len(ranks) + len(several) > _MOST_RANKS:
+                self.fail(f"'{value}' is more than {_MOST_RANKS} ranks", param, ctx)
+            ranks += several
         if not ranks or min(ranks) < 1:
             self.fail(f"'{value}' has no rank of at least 1", param, ctx)
         return tuple(ranks)
@@ -61,7 +67,7 @@ Examples:
 )
 @click.option("--rank", "ranks", type=_Ranks(), help="One rank, or several for a curve: 1..128.")
 @click.option("--fold-norm", is_flag=True, help="Fold the norm's gain and shift into the maps.")
-@click.option("--out", type=click.Path(path_type=Path), help="Where the result goes.")
+@click.option("--out", type=UserPath(), help="Where the result goes.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")
 @click.option("--list", "as_list", is_flag=True, help="Show the conversions and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -166,7 +172,8 @@ def _corpus(run: "Run") -> "Corpus":
     """The text that a run was trained on, fetched or generated again where it is missing."""
     from mlx_attn.text.corpus import prepare
     from mlx_attn.text.show import download_lines
+    from mlx_attn.training.config import settings_from
 
-    text = run.settings["text"]
+    text = settings_from(run.settings, {}).text
     progress = download_lines(lambda line: click.echo(line, err=True))
-    return prepare(text["data"], text["tokenizer"], text["vocab_size"], progress=progress)
+    return prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mlx_attn.cli.options import UserPath
 from mlx_attn.errors import ConfigError, find_row
 
 
@@ -76,7 +77,7 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
 @click.option("--seed", default=0, show_default=True, help="The same seed, the same stories.")
 @click.option("--spans", is_flag=True, help="Colour each word by what it takes to predict it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a story, with its spans.")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Write the text to a file.")
+@click.option("--out", "-o", type=UserPath(), help="Write the text to a file.")
 def tales(stories: int, seed: int, spans: bool, as_json: bool, out: Path | None) -> None:
     """Tell stories: the text that training uses when no other is given."""
     from mlx_attn.files import write_text

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from mlx_attn.cli.options import takes_plugins
+from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.sample import run_argument
 
 
@@ -43,7 +43,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @run_argument
 @click.option("--to", type=_Target(), required=True, help="The program to write for.")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="The folder or file to write.")
+@click.option("--out", "-o", type=UserPath(), help="The folder or file to write.")
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier export left there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json: bool) -> None:

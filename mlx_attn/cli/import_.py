@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlx_attn.cli.options import UserPath
+
 if TYPE_CHECKING:
     from mlx_attn.interop.imported import Footprint, Source
 
@@ -21,7 +23,7 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("source")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="The run's directory.")
+@click.option("--out", "-o", type=UserPath(), help="The run's directory.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")
 @click.option("--tokenizer", metavar="NAME", help="byte, a run or folder, or a file of merges.")
 @click.option("--data", default="tales", show_default=True, help="The text to train on later.")

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from mlx_attn import __version__
-from mlx_attn.errors import ConfigError, RunError, did_you_mean
+from mlx_attn.errors import ConfigError, RunError, did_you_mean, printable
 
 PREFIX = "MLX_ATTN_"
 """Of the environment variables that give options."""
@@ -76,7 +76,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read as TOML ({error})") from error
     settings: dict[str, Any] = {}
     try:
@@ -170,9 +170,11 @@ class LazyGroup(click.Group):
             # The reader of a pipe, such as `head`, is gone: nothing to say and nobody to hear it.
             discard_unread()
             ctx.exit(0)
+        except MemoryError as error:
+            raise click.ClickException("out of memory: use smaller sizes") from error
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in _FULL:
-                raise click.ClickException(f"the output cannot be written: {error}") from error
+            if isinstance(error, OSError) and (error.filename or error.errno in _FULL):
+                raise click.ClickException(_line_about_file(error)) from error
             plugins = sys.modules.get("mlx_attn.plugins")  # where none is loaded, none can fail
             if plugins is None or not (line := plugins.plugin_error(error)):
                 raise
@@ -195,11 +197,18 @@ class LazyGroup(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+def _line_about_file(error: OSError) -> str:
+    """What the system refused; without a file it was a standard stream."""
+    if error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return f"the output cannot be written: {error}"
+
+
 def _line_about(error: click.ClickException) -> str:
     """An error in one line; after wrong usage, where to read more."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     more = f" (see '{context.command_path} --help')" if context else ""
-    return f"Error: {' '.join(error.format_message().split()).rstrip('.')}{more}"
+    return printable(f"Error: {' '.join(error.format_message().split()).rstrip('.')}{more}")
 
 
 @click.group(_NAME, cls=LazyGroup, context_settings=_CONTEXT, no_args_is_help=True)
@@ -211,10 +220,23 @@ def group(ctx: click.Context) -> None:
         ctx.color = False
 
 
+def _open_closed_streams() -> None:
+    """Give the standard streams that the shell closed, as by `<&-`, an empty file.
+
+    Otherwise the next file that is opened would take the place of the stream.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            while os.open(os.devnull, os.O_RDWR) < number:
+                pass
+            setattr(sys, name, open(number, "r" if not number else "w"))  # noqa: SIM115, PTH123
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line on these arguments, or on those of the process, and exit."""
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character shows a question mark instead.
         sys.stdout.reconfigure(errors="replace")
-    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: printable(f"Warning: {message}\n")
     group.main(arguments, prog_name=_NAME)

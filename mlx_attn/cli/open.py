@@ -1,13 +1,12 @@
 """`mlx-attn open`: a page that runs a trained model in the browser."""
 
 import json
-import sys
 from pathlib import Path
 
 import click
 
-from mlx_attn.cli.options import takes_plugins
-from mlx_attn.cli.sample import complete_run
+from mlx_attn.cli.options import UserPath, takes_plugins
+from mlx_attn.cli.sample import complete_run, standard_input
 from mlx_attn.errors import ConfigError
 
 _EXAMPLES = """\b
@@ -24,7 +23,7 @@ Examples:
 @click.option("--prompt", "-p", metavar="TEXT", help="Text to begin with; - reads stdin.")
 @click.option(
     "--html",
-    type=click.Path(path_type=Path),
+    type=UserPath(),
     metavar="FILE",
     help="Where the page goes. [default: explore.html in the first run]",
 )
@@ -73,7 +72,7 @@ def command(
 def _prompt(prompt: str | None) -> list[str]:
     if prompt is None:
         return []
-    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+    text = standard_input() if prompt == "-" else prompt
     if not text:
         raise ConfigError("the prompt is empty: give at least one character")
     return [text]

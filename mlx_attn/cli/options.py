@@ -19,6 +19,7 @@ from mlx_attn.attention import config as attention
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.cli.main import PREFIX
 from mlx_attn.errors import ConfigError
+from mlx_attn.files import user_path
 from mlx_attn.model import config as model
 from mlx_attn.model.config import PRESETS
 from mlx_attn.sampling.config import SamplerConfig
@@ -73,7 +74,20 @@ def grouped(section: str, *names: str, **attributes: Any) -> GroupedOption:
 
 
 PLUGIN = "plugin"
-_PATH = click.Path(path_type=Path)
+
+
+class UserPath(click.Path):
+    """A path that a file can have, with `~` expanded."""
+
+    def __init__(self):
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path; ConfigError where no file can have this name."""
+        return user_path(value)
+
+
+_PATH = UserPath()
 
 
 class VariantOption(GroupedOption):
@@ -229,7 +243,7 @@ TRAIN_OPTIONS: list[click.Option] = [
     _run("--init-from", metavar="RUN", help="start with that run's weights and settings"),
     _run(
         "--replicas",
-        type=click.IntRange(min=2),
+        type=click.IntRange(min=2, max=1000),
         metavar="N",
         help="train N seeds at once, from --seed on, each in a run of its own",
     ),

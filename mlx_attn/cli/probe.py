@@ -1,15 +1,14 @@
 """`mlx-attn probe`: the attention maps of a trained model, and its heads in numbers."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlx_attn.cli.main import INTERRUPTED
-from mlx_attn.cli.options import takes_plugins
-from mlx_attn.cli.sample import run_argument
+from mlx_attn.cli.options import UserPath, takes_plugins
+from mlx_attn.cli.sample import run_argument, standard_input
 from mlx_attn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from mlx_attn.probe.tracks import Track
     from mlx_attn.runs import Run
 
-_PATH = click.Path(path_type=Path)
+_PATH = UserPath()
 
 
 _EXAMPLES = """\b
@@ -95,8 +94,8 @@ def _tokens(run: "Run", prompt: str | None, windows: int) -> "np.ndarray":
 
     if prompt is None:
         return heads.validation_windows(run, windows, download_lines(_say))
-    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
-    tokenizer, context_length = run.load_tokenizer(), run.settings["model"]["context_length"]
+    text = standard_input() if prompt == "-" else prompt
+    tokenizer, context_length = run.load_tokenizer(), run.config.context_length
     tokens = heads.prompt_tokens(text, tokenizer, context_length)
     given = len(tokenizer.encode(text))
     if tokens.shape[1] < given:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import click
 
-_PATH = click.Path(path_type=Path)
+from mlx_attn.cli.options import UserPath
+
+_PATH = UserPath()
 
 _EXAMPLES = """\b
 Examples:

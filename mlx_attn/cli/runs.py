@@ -3,14 +3,13 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from mlx_attn.runs import RunSummary
+from mlx_attn.cli.options import UserPath
 
 _EXAMPLES = """\b
 Examples:
@@ -20,7 +19,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.argument("directory", required=False, type=UserPath())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(directory: Path | None, as_json: bool) -> None:
     """List the runs in DIRECTORY, the latest first; without it, those in runs/.
@@ -29,7 +28,7 @@ def command(directory: Path | None, as_json: bool) -> None:
     ago it changed. A run that cannot be used says why.
     """
     from mlx_attn.errors import RunError
-    from mlx_attn.runs import RUNS, summarise_runs
+    from mlx_attn.runs import RUNS
     from mlx_attn.ui.terminal import print_rows, stdout_console
 
     if directory and not directory.is_dir():
@@ -46,10 +45,66 @@ def command(directory: Path | None, as_json: bool) -> None:
         click.echo(f"there is no run in {directory}: {HOW_TO_BEGIN}", err=True)
 
 
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run in a list of runs: what can be said without loading its model."""
+
+    name: str  # as in `run_names`
+    path: Path
+    changed: float  # when a file of it but a page last changed, in seconds since 1970
+    n_bytes: int  # of all its files
+    variant: str = ""
+    steps: int = 0  # done at its last report
+    ended: bool = False  # whether its training came to an end
+    val_loss: float | None = None  # the lowest, in nats per token
+    bits_per_byte: float | None = None  # at that validation
+    problem: str = ""  # why it cannot be used, in one line
+
+
+def summarise_runs(directory: Path | None = None) -> list[RunSummary]:
+    """The runs in a directory, the latest first; damaged ones say what is wrong with them."""
+    from mlx_attn.runs import RUNS, find_runs
+
+    directory = directory or RUNS
+    return [_summary(path, str(path.relative_to(directory))) for path in find_runs(directory)]
+
+
+def _summary(path: Path, name: str) -> RunSummary:
+    from mlx_attn.arrays import check_whole
+    from mlx_attn.errors import RunError
+    from mlx_attn.runs import open_run
+
+    files = [file for file in path.rglob("*") if file.is_file()]
+    changed = max((f.stat().st_mtime for f in files if f.suffix != ".html"), default=0.0)
+    known = RunSummary(name, path, changed, sum(file.stat().st_size for file in files))
+    try:
+        run = open_run(path)
+        known = replace(known, variant=str(run.settings.get("variant", "custom")))
+        known = replace(known, **_progress(run.metrics()))
+        check_whole(run.weights)
+        run.load_tokenizer()
+    except RunError as error:
+        return replace(known, problem=str(error))
+    return known
+
+
+def _progress(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """How far a training came, and its lowest validation loss."""
+    steps = [steps for report in reports if isinstance(steps := report.get("step"), int)]
+    found = [r for r in reports if isinstance(r.get("val_loss"), float)]
+    best = min(found, key=lambda report: report["val_loss"], default={})
+    return {
+        "steps": max(steps, default=0),
+        "ended": bool(reports) and reports[-1].get("event") == "end",
+        "val_loss": best.get("val_loss"),
+        "bits_per_byte": best.get("bits_per_byte"),
+    }
+
+
 HOW_TO_BEGIN = "train one with 'mlx-attn train', about a minute"
 
 
-def run_rows(found: "Sequence[RunSummary]", width: int) -> list[tuple[str, str]]:
+def run_rows(found: Sequence[RunSummary], width: int) -> list[tuple[str, str]]:
     """Names of runs and what is known of each: in columns where that fits into `width`."""
     cells = {each.name: _cells(each) for each in found if not each.problem}
     widths = [max(map(len, column)) for column in zip(*cells.values(), strict=True)]
@@ -65,7 +120,7 @@ def run_rows(found: "Sequence[RunSummary]", width: int) -> list[tuple[str, str]]
     return [(each.name, each.problem or line(each.name)) for each in found]
 
 
-def _cells(run: "RunSummary") -> tuple[str, ...]:
+def _cells(run: RunSummary) -> tuple[str, ...]:
     from mlx_attn.ui.terminal import age, memory, plural
 
     loss = "-"

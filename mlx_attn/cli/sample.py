@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from mlx_attn.cli.main import INTERRUPTED, PREFIX
 from mlx_attn.cli.options import takes_plugins
-from mlx_attn.errors import RunError
+from mlx_attn.errors import RunError, printable
 from mlx_attn.sampling.config import SamplerConfig
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def command(
         from mlx_attn.sampling.generate import load_run
 
         config = SamplerConfig(**sampler)
-        text = _standard_input() if prompt == "-" else prompt
+        text = standard_input() if prompt == "-" else prompt
         loaded = load_run(run)
         stop += () if ignore_eos else loaded.document_ends
         steps = loaded.stream(text, config, max_tokens, stop)
@@ -112,10 +112,21 @@ def command(
     ctx.exit(code)
 
 
-def _standard_input() -> str:
-    """The text on stdin without the newline that `echo` and editors put at the end."""
+LONGEST_PROMPT = 64_000_000
+"""Bytes on standard input: what has no end must not fill the memory."""
+
+
+def standard_input() -> str:
+    """The text on stdin without the newline that `echo` and editors put at the end.
+
+    Raises:
+        RunError: It is not UTF-8, or longer than `LONGEST_PROMPT`.
+    """
+    data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
+    if len(data) > LONGEST_PROMPT:
+        raise RunError(f"standard input is longer than {LONGEST_PROMPT:,} bytes: give less")
     try:
-        return sys.stdin.buffer.read().decode().removesuffix("\n")
+        return data.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise RunError(
             f"standard input is not UTF-8 ({error.reason} at byte {error.start})"
@@ -123,7 +134,7 @@ def _standard_input() -> str:
 
 
 def _print_text(steps: "Iterator[GenerationStep]") -> int:
-    from mlx_attn.ui.terminal import WordWrap, printable, stdout_console
+    from mlx_attn.ui.terminal import WordWrap, stdout_console
 
     wrap = WordWrap(stdout_console().width) if sys.stdout.isatty() else None
     code = 0

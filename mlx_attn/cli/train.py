@@ -23,6 +23,7 @@ from mlx_attn.cli.main import (
 from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand, check_environment
 from mlx_attn.cli.processes import connect, prefix_errors
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.files import user_path
 from mlx_attn.plugins import used_plugins
 from mlx_attn.training.config import RESUMABLE, Settings, layer_from, resolve, settings_from
 
@@ -149,9 +150,11 @@ def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Pa
 
     if out and name:
         raise ConfigError("--out and --name both say where the run goes: use one")
+    if name and (name != Path(name).name or not name.isprintable()):
+        raise ConfigError("--name is one name in runs/: --out names a directory elsewhere")
     if not (out or name):
         return free_name(RUNS, f"{settings.preset}-{settings.variant}")
-    return out or RUNS / str(name)
+    return out or RUNS / user_path(str(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +246,15 @@ def _resume(
     recipes = [_resumed_settings(run, changes) for run in runs]
     display = output.display([recipe.training.seed for recipe in recipes] if replicas else ())
     corpus = _prepared_text(_agreed_settings(recipes[0], ranks), display)
-    trainers = _trainers(recipes, corpus, ranks, bool(replicas), draw=False)
+    begin = [run for run in runs if not run.checkpoint.exists()]
+    trainers = _trainers(recipes, corpus, ranks, bool(replicas), draw=bool(begin))
     for trainer, run in zip(trainers, runs, strict=True):
         run.check_corpus(corpus, "name the old one with --data, or train a new run")
-        trainer.resume(run)
+        if run in begin:
+            display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
+            _begin_again(trainer, run, corpus)
+        else:
+            trainer.resume(run)
     # As it was decided at the beginning, so that the numbers are the same bits.
     before = "on" if runs[0].settings.get("together") else "off"
     together = (output.together or before) == "on"
@@ -360,10 +368,23 @@ def _train(
         click.get_current_context().exit(INTERRUPTED)
 
 
+def _begin_again(trainer: "Trainer", run: "Run", corpus: "Corpus") -> None:
+    """Train a run from its start, which is that of its seed and of the run it started from."""
+    from mlx_attn.runs import find_run
+
+    trainer.run = run
+    if start := run.settings.get("init_from"):
+        _init_from(find_run(start), corpus, trainer)
+
+
 def _resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
     """The settings of a run that is resumed, with some of them changed."""
-    if not run.checkpoint.exists():
-        raise RunError(f"{run.path} has no checkpoint: there is nothing to resume from")
+    began = {"converted", "imported"}.isdisjoint(run.settings)
+    if not run.checkpoint.exists() and not (began and run.was_cut_off()):
+        raise RunError(
+            f"{run.path} has no checkpoint: there is nothing to resume from; --init-from "
+            f"{run.path} trains on from its weights"
+        )
     settings = settings_from(run.settings, changes)
     if settings.text.data == "-" and _at_terminal():
         raise RunError(

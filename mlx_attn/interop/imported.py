@@ -14,6 +14,7 @@ import mlx.core as mx
 
 from mlx_attn.arrays import load_arrays
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.files import user_path
 from mlx_attn.interop import names, parity, standard
 from mlx_attn.interop.folder import gpt2_settings, read_gpt2
 from mlx_attn.interop.gguf import read_gguf
@@ -82,7 +83,7 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
         RunError: It cannot be read, or is no model that is known here.
         ConfigError: Something must be given that the file does not say.
     """
-    path = Path(name).expanduser()
+    path = user_path(name)
     if not path.exists():
         path = _downloaded(name)
     if path.is_dir():
@@ -188,11 +189,11 @@ def _tokenizer_beside(source: Source) -> Tokenizer | None:
 def _named_tokenizer(named: str) -> Tokenizer:
     if named == ByteTokenizer.kind:
         return ByteTokenizer()
-    for path in (Path(named).expanduser(), Path("runs", named)):
+    for path in (user_path(named), Path("runs", named)):
         if path.is_dir():
             found = read_tokenizer(path)
             return found or load_tokenizer(path)
-    return GPT2Tokenizer.from_file(Path(named).expanduser())
+    return GPT2Tokenizer.from_file(user_path(named))
 
 
 def import_run(

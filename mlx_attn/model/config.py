@@ -6,7 +6,7 @@ from typing import Any
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError, did_you_mean, find_row
-from mlx_attn.keys import check_choices, keys_of, setting, validate
+from mlx_attn.keys import check_bounds, check_choices, keys_of, setting, validate
 
 CHOICES = {
     "norm": ("layernorm", "rmsnorm"),
@@ -14,6 +14,16 @@ CHOICES = {
     "start": ("book", "gpt2", "zero"),
 }
 """The keys that are one of a few words, besides those of attention."""
+
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "vocab_size": (1, 2**16),  # token ids are uint16
+    "n_layers": (1, 2**12),
+    "n_heads": (1, 2**16),
+    **dict.fromkeys(("context_length", "emb_dim", "hidden_dim"), (1, 2**24)),
+    **dict.fromkeys(("head_dim", "value_dim", "n_kv_heads", "latent_dim"), (-1, 2**24)),
+    **dict.fromkeys(("window", "global_every"), (-1, 2**31 - 1)),
+}
+"""What no machine computes is refused before any of it is made; -1 is refused with its reason."""
 
 BLOCKS: dict[str, dict[str, Any]] = {
     "book": {"norm": "layernorm", "activation": "gelu", "bias": True},
@@ -65,10 +75,7 @@ class GPTConfig:
     def __post_init__(self):
         check_choices(self, CHOICES)
         object.__setattr__(self, "hidden_dim", self.hidden_dim or 4 * self.emb_dim)
-        sizes = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "hidden_dim")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        check_bounds(self, _BOUNDS)
         attention = self.attention()
         for name in ("head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale"):
             object.__setattr__(self, name, getattr(attention, name))

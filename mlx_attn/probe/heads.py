@@ -51,7 +51,7 @@ def validation_windows(run: Run, count: int, progress: Progress | None = None) -
         raise RunError(f"{run.path} read its text from standard input: give a prompt")
     corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
     run.check_corpus(corpus, "give a prompt")
-    return Evaluator(corpus.val, run.settings["model"]["context_length"]).texts(count)[:, :LONGEST]
+    return Evaluator(corpus.val, run.config.context_length).texts(count)[:, :LONGEST]
 
 
 Maps = Float[np.ndarray, "*heads T T"]

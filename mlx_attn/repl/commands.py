@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
+from mlx_attn.files import user_path
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.repl.session import SETTINGS, Session, load_transcript, plain_name, plural_of
 from mlx_attn.sampling.generate import LoadedRun
@@ -205,7 +205,7 @@ def _attn(session: Session, argument: str) -> None:
 
 
 def _save(session: Session, argument: str) -> None:
-    path = Path(argument).expanduser().absolute()
+    path = user_path(argument).absolute()
     if path.exists() and path not in session.written:
         raise RunError(f"{argument} exists: choose another name, or delete it first")
     session.transcript.save(path)
@@ -214,7 +214,7 @@ def _save(session: Session, argument: str) -> None:
 
 
 def _restore(session: Session, argument: str) -> None:
-    session.transcript = load_transcript(Path(argument).expanduser())
+    session.transcript = load_transcript(user_path(argument))
     turns = plural_of(len(session.transcript.turns), "turn")
     session.screen.say(f"loaded {turns}; /more continues the last")
 

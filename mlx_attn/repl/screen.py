@@ -19,10 +19,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mlx_attn.errors import printable
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
 from mlx_attn.runs import run_names
-from mlx_attn.ui.terminal import WordWrap, printable
+from mlx_attn.ui.terminal import WordWrap
 
 
 class TerminalScreen(Screen):
@@ -40,7 +41,7 @@ class TerminalScreen(Screen):
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
         grid = Table.grid(padding=(0, 2, 0, 0))
         for name, meaning in rows:
-            grid.add_row(Text(printable(name)), Text(printable(meaning)))
+            grid.add_row(Text(name), Text(meaning))
         self._console.print(grid)
 
     def heading(self, text: str) -> None:
@@ -60,7 +61,7 @@ class TerminalScreen(Screen):
         self._console.clear()
 
     def _print(self, text: str, style: str = "") -> None:
-        self._console.print(Text(printable(text), style))
+        self._console.print(Text(text, style))
 
 
 def terminal_screen() -> TerminalScreen:

@@ -3,7 +3,6 @@
 The options of `mlx-attn sample` and the settings of the REPL are made from the fields with a help.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -37,11 +36,11 @@ class SamplerConfig:
 
 
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "temp": (lambda t: 0 <= t < math.inf, "0 (the likeliest token) or more"),
+    "temp": (lambda t: 0 <= t <= 1e6, "0 (the likeliest token) or more, at most 1e6"),
     "top_k": (lambda k: k >= 0, "0 (all tokens) or more"),
-    "top_p": (lambda p: 0 < p <= 1, "above 0, and at most 1 (all tokens)"),
+    "top_p": (lambda p: 1e-6 <= p <= 1, "above 0, from 1e-6 to 1 (all tokens)"),
     "min_p": (lambda p: 0 <= p <= 1, "from 0 (all tokens) to 1"),
-    "repetition_penalty": (lambda r: 0 < r < math.inf, "above 0, and 1 for no penalty"),
-    "repetition_window": (lambda n: n >= 1, "at least 1"),
+    "repetition_penalty": (lambda r: 1e-6 <= r <= 1e6, "above 0, from 1e-6 to 1e6; 1 is none"),
+    "repetition_window": (lambda n: 1 <= n <= 2**20, "from 1 to 2^20"),
     "seed": (lambda s: s is None or 0 <= s < 2**64, "from 0 to 2^64 - 1"),
 }

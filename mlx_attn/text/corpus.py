@@ -32,7 +32,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8, UInt16
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import atomic_write, lock, write_text
+from mlx_attn.files import atomic_write, lock, user_path, write_text
 from mlx_attn.records import Count, read_record
 from mlx_attn.text import characters, sources, subwords, tokenizers
 from mlx_attn.text.downloads import Progress, data_directory
@@ -152,7 +152,7 @@ def prepare(
 
 def _identity(kind: str) -> str:
     """A kind's name; of a directory with a tokenizer, a digest of its files."""
-    files = sorted(Path(kind).glob("tokenizer.*")) if kind not in tokenizers.KINDS else []
+    files = sorted(user_path(kind).glob("tokenizer.*")) if kind not in tokenizers.KINDS else []
     content = b"".join(file.read_bytes() for file in files)
     return hashlib.blake2b(content, digest_size=16).hexdigest() if files else kind
 
@@ -247,8 +247,8 @@ def _make_tokenizer(
     """A tokenizer made from a bounded part of the text, whatever the text's length."""
     if source.symbols is not None:
         return characters.SymbolTokenizer(source.symbols)
-    if kind not in tokenizers.KINDS and Path(kind, "tokenizer.json").is_file():
-        return tokenizers.load_tokenizer(Path(kind))
+    if kind not in tokenizers.KINDS and (user_path(kind) / "tokenizer.json").is_file():
+        return tokenizers.load_tokenizer(user_path(kind))
     text = ""
     if kind == "char":
         text = "".join(set().union(*splits["train"].chunks(), *splits["val"].chunks()))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import atomic_write, unwritable
+from mlx_attn.files import atomic_write, make_directory, unwritable, user_path
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -73,7 +73,7 @@ def fetch(
     if not download.url.startswith(("http://", "https://")):
         raise ConfigError(f"{download.url}: only http and https addresses are fetched")
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory, part)
         done = part.stat().st_size if part.exists() else 0
         if done != total:
             done = _receive(download, path, part, stall, progress or (lambda done, total: None))
@@ -198,7 +198,7 @@ GPT2_MERGES = Download(
 def data_directory() -> Path:
     """Where corpora are: `MLX_ATTN_DATA_DIR`, else `data/` in a clone, else the user's cache."""
     if chosen := os.environ.get("MLX_ATTN_DATA_DIR"):
-        return Path(chosen).expanduser()
+        return user_path(chosen)
     readme = Path("data", "README.md")
     if readme.is_file() and "mlx_attn" in readme.read_text(encoding="utf-8", errors="replace"):
         return readme.parent

@@ -12,7 +12,7 @@ from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import CORPORA, data_directory
 from mlx_attn.text.stories.dataset import Story
 from mlx_attn.text.tasks import TASKS
-from mlx_attn.ui.terminal import memory, printable
+from mlx_attn.ui.terminal import memory
 
 _STYLES = {
     "free": "bold red",
@@ -97,7 +97,7 @@ def facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 def _shown(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def story_facts(story: Story) -> dict[str, Any]:

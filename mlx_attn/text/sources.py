@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from mlx_attn.errors import RunError
+from mlx_attn.files import user_path
 from mlx_attn.text import downloads, tasks
 from mlx_attn.text.downloads import CORPORA, Progress
 
@@ -38,6 +39,7 @@ VALIDATION_DOCUMENTS = 500
 _STORY_GENERATOR = "8ffc3e7bcaf80f3ddabfa4de27c730d8"
 
 _BLOCK = 1 << 20  # bytes
+LONGEST_PIPE = 4_000_000_000  # bytes: what has no end must not fill the disk
 _PIPE_IN_MEMORY = 1 << 25  # bytes; the rest of a longer pipe goes to a temporary file
 _SUFFIXES = {".txt", ".md"}
 # Matches everything up to the last place where a chunk may end; white space is Unicode's.
@@ -102,7 +104,7 @@ def read_source(
         return _text("standard input", _pipe_blocks(sys.stdin.buffer.read, "standard input"))
     if source in CORPORA:
         return _text(source, _path_blocks(downloads.fetch(CORPORA[source], directory, progress)))
-    path = Path(source).expanduser()
+    path = user_path(source)
     if not path.exists():
         names = ["tales", *CORPORA, *tasks.TASKS]
         near = difflib.get_close_matches(source.lower(), names, n=1)
@@ -218,10 +220,30 @@ def _path_blocks(path: Path) -> Blocks:
 
 
 def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
-    """The text of a pipe, which is read to its end now and kept."""
+    """The text of a pipe, which is read to its end now and kept.
+
+    Raises:
+        RunError: It is no text, or has no end within `LONGEST_PIPE`.
+    """
     kept = tempfile.SpooledTemporaryFile(_PIPE_IN_MEMORY)  # noqa: SIM115 - closed below
-    for data in iter(lambda: read(_BLOCK), b""):
+
+    def copied(size: int) -> bytes:
+        data = read(size)
         kept.write(data)
+        if kept.tell() > LONGEST_PIPE:
+            raise RunError(
+                f"{name}: more than {LONGEST_PIPE:,} bytes came through a pipe without an end: "
+                "name a file, which may be longer"
+            )
+        return data
+
+    try:
+        with _explaining(Path(name)):
+            for _ in _characters(copied, name):  # stops where it is no text
+                pass
+    except RunError:
+        kept.close()
+        raise
 
     def blocks() -> Iterator[str]:
         return _decoded(kept, name)
@@ -257,11 +279,16 @@ def _explaining(path: Path) -> Iterator[None]:
 
 def _decoded(file: IO[bytes], name: str) -> Iterator[str]:
     """The characters of a file, without a byte order mark, which no error message counts."""
-    decoder, done, data = codecs.getincrementaldecoder("utf-8")(), 0, b"unread"
     file.seek(0)
     file.seek(len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0)
+    return _characters(file.read, name)
+
+
+def _characters(read: Callable[[int], bytes], name: str) -> Iterator[str]:
+    """The characters of what is read, block by block; RunError where it is not a text."""
+    decoder, done, data = codecs.getincrementaldecoder("utf-8")(), 0, b"unread"
     while data:
-        data = file.read(_BLOCK)
+        data = read(_BLOCK)
         if (nul := data.find(0)) >= 0:
             raise RunError(
                 f"{name}: not a text, byte {done + nul} is NUL; if it is UTF-16, convert it to "

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlx_attn.attention.config import MAPS, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError, find_row
-from mlx_attn.keys import check_choices, keys_of, setting, validate
+from mlx_attn.keys import check_bounds, check_choices, keys_of, setting, validate
 from mlx_attn.model.config import (
     BLOCKS,
     PRESETS,
@@ -74,11 +74,7 @@ class TrainConfig:
             raise ConfigError("nothing bounds the training: give steps, epochs or minutes")
 
     def _check_bounds(self):
-        for name, (low, high) in _BOUNDS.items():
-            number = getattr(self, name)
-            if not low <= number <= high:
-                limit = f"at most {high}" if number > high else f"at least {low}"
-                raise ConfigError(f"{name}={number} must be {limit}")
+        check_bounds(self, _BOUNDS)
         for name in ("beta1", "beta2"):
             if getattr(self, name) == 1:
                 raise ConfigError(f"{name}=1 never moves a weight: use less than 1, such as 0.9")
@@ -102,8 +98,10 @@ class TrainConfig:
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("steps", "warmup", "eval_every", "save_every"), (0, 2**62)),
     **dict.fromkeys(("track", "patience", "token_memory"), (0, 2**62)),
-    **dict.fromkeys(("batch_size", "accumulate", "log_every"), (1, 2**62)),
-    **dict.fromkeys(("epochs", "minutes", "weight_decay", "clip"), (0, float_info.max)),
+    "log_every": (1, 2**62),
+    **dict.fromkeys(("batch_size", "accumulate"), (1, 2**20)),
+    **dict.fromkeys(("epochs", "minutes", "weight_decay"), (0, 10**9)),
+    "clip": (0, float_info.max),
     **dict.fromkeys(("lr", "min_lr", "muon_lr", "merged_lr"), (0, float_info.max)),
     **dict.fromkeys(("cooldown", "beta1", "beta2"), (0, 1)),
     "seed": (0, 2**32 - 1),

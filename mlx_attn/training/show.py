@@ -13,7 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.errors import RunError
+from mlx_attn.errors import RunError, printable
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import ModelCost, model_cost
 from mlx_attn.text.corpus import Corpus
@@ -32,7 +32,6 @@ from mlx_attn.ui.terminal import (
     memory,
     plural,
     print_text,
-    printable,
     stdout_console,
 )
 

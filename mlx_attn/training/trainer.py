@@ -4,10 +4,13 @@ A process that asks for too much memory is killed without a word. A lower bound 
 needs, checked before anything is allocated, finds the settings with a zero too many.
 """
 
+import contextlib
 import math
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -45,16 +48,21 @@ BUFFERS = 2**30
 """Bytes of freed buffers that MLX may keep for the next step on a processor."""
 
 
-def least_memory(model: GPTConfig, batch_size: int) -> int:
-    """Bytes that a training cannot do without: n_weights * 12 + logits * 8.
+def least_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> int:
+    """Bytes that a training cannot do without; on a processor steps take up to 3.5 times as many.
 
     Weights of the feed-forward layers and the embedding, each with its gradient and one optimizer
-    state; logits of one batch with their gradient.
+    state; logits of one batch with their gradient; what the backward pass reads of every layer: six
+    numbers for each of the stream's, two for each hidden one, and where no fused kernel computes
+    them, the attention weights; and where each window of a step starts.
     """
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
     weights = feed_forward + model.vocab_size * model.emb_dim
-    logits = batch_size * model.context_length * model.vocab_size
-    return FLOAT_BYTES * (3 * weights + 2 * logits)
+    tokens = batch_size * model.context_length
+    seen = 0 if on_gpu() else min(model.window or model.context_length, model.context_length)
+    of_layer = 6 * model.emb_dim + 2 * model.hidden_dim + model.n_heads * seen
+    numbers = 3 * weights + tokens * (2 * model.vocab_size + model.n_layers * of_layer)
+    return FLOAT_BYTES * numbers + 8 * batch_size * accumulate
 
 
 def machine_memory() -> int:
@@ -62,13 +70,21 @@ def machine_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def check_memory(model: GPTConfig, batch_size: int) -> None:
+def usable_memory() -> int:
+    """Bytes that this process may have: the machine's, or a limit of the shell or a container."""
+    limits = [machine_memory(), resource.getrlimit(resource.RLIMIT_AS)[0]]
+    with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(limit for limit in limits if limit > 0)
+
+
+def check_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> None:
     """Raise a `ConfigError` where the training needs more memory than there is."""
-    needed, there = least_memory(model, batch_size), machine_memory()
+    needed, there = least_memory(model, batch_size, accumulate), usable_memory()
     if needed > there:
         raise ConfigError(
-            f"this training needs more than {needed / 1e9:,.0f} GB and the machine has "
-            f"{there / 1e9:,.0f} GB: use fewer or narrower layers, a shorter context, or a smaller "
+            f"this training needs more than {needed / 1e9:,.1f} GB and there are "
+            f"{there / 1e9:,.1f} GB: use fewer or narrower layers, a shorter context, or a smaller "
             "batch_size with accumulate"
         )
 
@@ -160,7 +176,8 @@ class Trainer:
         self.steps = _bound_in_steps(self.config, self.sampler)
         self.tokens_per_step = self.sampler.batch_size * self.config.accumulate * T
         ranks.check_divides(self.sampler.batch_size)
-        check_memory(model_config, self.sampler.batch_size // ranks.size)
+        batch_size = self.sampler.batch_size // ranks.size
+        check_memory(model_config, batch_size, self.config.accumulate)
         keep_buffers()
         self.model = GPT(model_config, seed=self.config.random_seed if draw else None)
         if self.config.track:

@@ -3,12 +3,16 @@
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from mlx_attn.errors import printable
 
 _UNITS = ("", "k", "M", "G", "T")
 
@@ -58,6 +62,11 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         # Called while a BrokenPipeError is handled.
         raise
+
+    def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
+        """The segments of anything, in which control characters are pictures."""
+        for text, style, control in super().render(*arguments, **options):
+            yield Segment(text if control else printable(text), style, control)
 
 
 def stderr_console() -> Console:
@@ -151,12 +160,3 @@ def discard_unread() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
-_PICTURES = _CONTROLS | {127: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-
-
-def printable(text: str) -> str:
-    """Text whose control characters are pictures: a model's bytes must not steer a terminal."""
-    return text.translate(_PICTURES)

@@ -1,5 +1,6 @@
 """`train --resume` through the command line: the same bits as a training that never stopped."""
 
+import json
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +29,22 @@ def test_with_dropout_the_weights_and_losses_are_the_same_bits(train, workshop):
         for run in (straight, stopped)
     ]
     assert losses[0] == losses[1]
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(train, workshop):
+    train("--name=straight")
+    train("--name=killed")
+    run = open_run(workshop / "runs" / "killed")
+    run.checkpoint.unlink()
+    first = run.metrics()[:2]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in first))
+    result = train("--resume", "killed")
+    assert "was stopped before its first checkpoint: it begins again" in result.stderr
+    expected, found = (
+        load_arrays(workshop / "runs" / name / "model.safetensors")[0]
+        for name in ("straight", "killed")
+    )
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
 @pytest.mark.parametrize(

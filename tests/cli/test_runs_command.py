@@ -22,7 +22,7 @@ def place(tmp_path, monkeypatch):
         for step, loss in ((20, 2.0), (40, 2.5)):
             run.add_report({"event": "eval", "step": step, "val_loss": loss, "bits_per_byte": 1.5})
     (tmp_path / "runs" / "cut" / "model.safetensors").write_bytes(b"\x08")
-    (tmp_path / "runs" / "empty" / "config.json").write_text("")
+    (tmp_path / "runs" / "empty" / "config.json").write_text("{")
     create_run(tmp_path / "runs" / "new", settings)
     return tmp_path
 

@@ -18,11 +18,12 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.arrays import load_arrays, save_arrays
+from mlx_attn.cli.runs import summarise_runs
 from mlx_attn.comparison.result import read_comparison
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.probe.tracks import read_track
 from mlx_attn.repl.session import load_transcript
-from mlx_attn.runs import create_run, open_run, summarise_runs
+from mlx_attn.runs import create_run, open_run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import resolve, settings_from
 from mlx_attn.training.loop import RunRecorder, train
@@ -143,7 +144,7 @@ def with_odd_value(record: Any, draw: random.Random) -> Any:
     if draw.random() < 0.15:
         del container[key]
     elif isinstance(container, dict) and draw.random() < 0.1:
-        container["unknown\x1b"] = draw.choice(ODD)
+        container |= {"unknown\x1b": draw.choice(ODD)}
     else:
         container[key] = draw.choice(ODD)
     return record

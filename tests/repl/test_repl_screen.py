@@ -4,9 +4,9 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
+from mlx_attn.errors import printable
 from mlx_attn.repl.screen import TerminalScreen
 from mlx_attn.repl.session import Screen
-from mlx_attn.ui.terminal import printable
 
 
 def terminal(width: int) -> tuple[TerminalScreen, io.StringIO]:

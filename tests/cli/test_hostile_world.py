@@ -1,0 +1,139 @@
+"""Closed streams, endless pipes, forbidden folders, names that steer a terminal: one line each."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlx_attn.cli.main import group
+from mlx_attn.cli.sample import LONGEST_PROMPT
+from mlx_attn.errors import RunError, printable
+from mlx_attn.text import sources
+from mlx_attn.ui.terminal import print_rows, stdout_console
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "message"),
+    [("<&-", 1, "standard input: the text is empty"), (">&- 2>&-", 0, "")],
+)
+def test_a_closed_stream_is_an_empty_file(tmp_path, redirection, code, message):
+    command = f"'{sys.executable}' -m mlx_attn data {'show -' if code else 'list'} {redirection}"
+    result = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert result.returncode == code
+    assert message in result.stderr
+    assert result.stderr.count("\n") == code
+
+
+class Endless(io.RawIOBase):
+    """A pipe that never ends."""
+
+    def __init__(self, data: bytes):
+        self.data, self.given = data, 0
+
+    def read(self, size: int = -1) -> bytes:
+        self.given += size
+        return (self.data * (size // len(self.data) + 1))[:size]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\0", "standard input: not a text, byte 0 is NUL"),
+        (b"\xff", "standard input: not UTF-8, byte 0 is 0xff"),
+        (b"y\n", "more than 3,000,000 bytes came through a pipe without an end"),
+    ],
+)
+def test_an_endless_pipe_is_not_read_to_the_end_of_the_disk(monkeypatch, data, message):
+    monkeypatch.setattr(sources, "LONGEST_PIPE", 3_000_000)
+    pipe = Endless(data)
+    with pytest.raises(RunError, match=message):
+        sources._pipe_blocks(pipe.read, "standard input")
+    assert pipe.given <= 5_000_000
+
+
+def test_an_endless_prompt_is_refused(run_command, monkeypatch):
+    monkeypatch.setattr("mlx_attn.cli.sample.LONGEST_PROMPT", 10)
+    result = run_command("sample", "-p", "-", input="x" * 11)
+    assert result.exit_code == 1
+    assert "standard input is longer than 10 bytes" in result.stderr
+    assert LONGEST_PROMPT > 10**6
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_one_line(workshop, run_command):
+    (workshop / "runs" / "mine").mkdir(parents=True)
+    (workshop / "runs").chmod(0)
+    result = run_command("sample", "mine")
+    (workshop / "runs").chmod(0o700)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "Permission denied" in result.stderr
+
+
+def test_what_the_system_refuses_is_one_line(workshop, run_command, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    result = run_command("sample", "mine")
+    assert (result.exit_code, result.stderr) == (1, "Error: runs: Permission denied\n")
+
+
+TITLE = "\x1b]0;PWNED\x07"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": {"score": TITLE}, "training": {}, "text": {}},
+        {"model": {TITLE: 1}, "training": {}, "text": {}},
+        {"model": {}, "training": {}, "text": {"data": TITLE}},
+        {TITLE: 1},
+        {"model": {"n_layers": 1_000_000_000}, "training": {}, "text": {}},
+        {"model": {"n_heads": 10**12}, "training": {}, "text": {}},
+        {"model": {"hidden_dim": 2**63}, "training": {}, "text": {}},
+    ],
+)
+@pytest.mark.parametrize("command", ["sample", "probe", "convert --to merged", "train --resume"])
+def test_a_foreign_config_neither_steers_the_terminal_nor_hangs(
+    workshop, run_command, settings, command
+):
+    (workshop / "theirs").mkdir()
+    (workshop / "theirs" / "config.json").write_text(json.dumps(settings))
+    (workshop / "theirs" / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    result = run_command(*command.split(), "theirs")
+    assert result.exit_code in (1, 2)
+    assert result.stderr.count("\n") == 1
+    assert "\x1b" not in result.stderr
+
+
+def test_tables_and_plans_show_controls_as_pictures(capsys):
+    print_rows([(TITLE, TITLE)], stdout_console())
+    stdout_console().print(TITLE)
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\x9bb"])
+def test_printable_text_can_be_written_anywhere(text):
+    assert printable(text).encode()
+
+
+@pytest.mark.parametrize("content", ["x = " + "[" * 100_000, "steps = " + "9" * 5000])
+def test_deep_and_endless_toml_is_refused(workshop, run_command, content):
+    (workshop / "bad.toml").write_text(content)
+    result = run_command("train", "--config", "bad.toml")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: bad.toml: cannot be read as TOML")
+
+
+@pytest.mark.parametrize("ranks", ["1..99999999999", "99999999999999999999", "1.." + "9" * 5000])
+def test_more_ranks_than_anybody_measures_are_refused(run_command, ranks):
+    result = run_command("convert", "--to", "separate", "--rank", ranks)
+    assert result.exit_code in (1, 2)
+    assert result.stderr.count("\n") == 1
+    assert group.name == "mlx-attn"
