@@ -21,8 +21,8 @@ ROOMS = (
 """Bottom to top: a room imports from rooms before it, never from one after it."""
 
 SHOWS = {"show.py", "report.py", "page.py", "screen.py", "figures.py"}
-SHARED_NAMES = {"config.py", *SHOWS, "runs.py", "__init__.py", "__main__.py"}
-"""A command's file has the command's name, and `runs` is a room too."""
+SHARED_NAMES = {"config.py", *SHOWS, "runs.py", "records.py", "__init__.py", "__main__.py"}
+"""A command's file has the command's name, `runs` is a room too, and answers keep records."""
 LONGEST_FILE = 450
 SHORTEST_FILE_FOR_ONE = 60
 """A file with one importer and fewer lines belongs in its importer."""

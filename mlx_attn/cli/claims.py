@@ -31,7 +31,7 @@ def _folder() -> Path:
 _OUT = click.option(
     "--out",
     "-o",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=UserPath(file_okay=False),
     default=_folder,
     metavar="DIR",
     help="Of registration, records and page (default: docs/answers in a clone, or runs/answers).",

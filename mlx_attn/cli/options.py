@@ -79,12 +79,13 @@ PLUGIN = "plugin"
 class UserPath(click.Path):
     """A path that a file can have, with `~` expanded."""
 
-    def __init__(self):
-        super().__init__(path_type=Path)
+    def __init__(self, file_okay: bool = True):
+        super().__init__(path_type=Path, file_okay=file_okay)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """The path; ConfigError where no file can have this name."""
-        return user_path(value)
+        path: Any = super().convert(user_path(value), param, ctx)
+        return path
 
 
 _PATH = UserPath()
