@@ -86,6 +86,11 @@ _OWN_OPTIONS: list[click.Option] = [
         help="an arm without the part in question, which says what it is worth; none: no such arm",
     ),
     _certainty("--seeds", type=int, help="seeds (default: 5)"),
+    _certainty(
+        "--until-decided",
+        is_flag=True,
+        help="more seeds until every arm is decided: 5, 8, 12, at most 16; as sure as one look",
+    ),
     _certainty("--minutes", default=0.0, help="as many seeds as fit into this time"),
     _certainty("--delta", default=0.01, metavar="NATS", help="smaller differences count as none"),
     _certainty("--confidence", default=0.95, help="of the intervals"),
@@ -120,6 +125,8 @@ _TRAIN_OPTIONS = [
 
 _DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
 _DEFAULT_SEEDS = 5
+_LOOKS = (5, 8, 12, 16)
+"""Seeds after which `--until-decided` looks."""
 _RUNS = Path("runs")
 
 _EXAMPLES = """\b
@@ -128,6 +135,7 @@ Examples:
   mlx-attn compare --variants standard,no-query --seeds 10
   mlx-attn compare --arm standard --arm 'one head: standard, n_heads=1' --budgets steps
   mlx-attn compare --variants standard,merged --minutes 30
+  mlx-attn compare --variants standard,no-value --until-decided
   mlx.launch --hosts a,b $(which python) -m mlx_attn compare       shared between two machines
 The same command continues where it was interrupted; more seeds or arms cost only their trainings.
 """
@@ -184,7 +192,9 @@ def _protocol(
     given = {"auto": reference_arm, "none": lambda arms: None}
     reference = given[wanted](arms) if wanted in given else arm_from(wanted)
     budgets, scales, tune = (options.pop(key) for key in ("budgets", "scales", "tune"))
-    minutes, seeds = (options.pop(key) for key in ("minutes", "seeds"))
+    minutes, seeds, sequential = (options.pop(key) for key in ("minutes", "seeds", "until_decided"))
+    if sequential and (minutes or seeds is not None):
+        raise click.UsageError("--until-decided chooses the seeds: leave out --seeds and --minutes")
     own = {key: options.pop(key) for key in _PLAIN}
     slug = re.sub(r"[^a-z0-9]+", "-", "-".join(arm.name for arm in arms).lower()).strip("-")[:60]
     return ComparisonConfig(
@@ -192,6 +202,7 @@ def _protocol(
         reference=reference,
         shared=_shared(options),
         seeds=(0 if minutes else _DEFAULT_SEEDS) if seeds is None else seeds,
+        looks=_LOOKS if sequential else (),
         minutes=minutes,
         budgets=tuple(budget.strip() for budget in budgets.split(",")),
         scales=scales if tune else (1.0,),

@@ -121,6 +121,8 @@ class ComparisonConfig:
         reference: The arm without the part that the arms are about, which says what it is worth.
         shared: Settings that all arms share, flat, over `DEFAULTS`.
         seeds: Seeds for the verdict; 0 is as many as `minutes` have room for.
+        looks: Numbers of seeds after which the verdict is looked at, until every arm is decided;
+            each look spends its share of 1 - confidence. Empty: once, after `seeds`.
         delta: Differences smaller than this, in nats per token, count as none.
         scales: Factors of the learning rates to begin with; only one turns tuning off.
         tuning_seeds: Seeds that each factor is tried on.
@@ -133,6 +135,7 @@ class ComparisonConfig:
     reference: Arm | None = None
     shared: Mapping[str, Any] = field(default_factory=dict)
     seeds: int = 5
+    looks: tuple[int, ...] = ()
     budgets: tuple[str, ...] = BUDGETS
     delta: float = 0.01
     confidence: float = 0.95
@@ -153,6 +156,9 @@ class ComparisonConfig:
             f"no budget: name at least one of {', '.join(BUDGETS)}": self.budgets,
             f"seeds={self.seeds} must be at least 1, or 0 to let the time decide": self.seeds >= 0,
             "seeds=0 lets the time decide: give minutes": self.seeds or self.minutes > 0,
+            f"looks={self.looks} must be numbers of seeds, from 2 up, each more than the last": (
+                [*self.looks] == sorted({*self.looks}) and min(self.looks, default=2) > 1
+            ),
             f"confidence={self.confidence} must be from 0.5 to below 1": (
                 0.5 <= self.confidence < 1
             ),

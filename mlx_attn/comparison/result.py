@@ -142,6 +142,7 @@ class Comparison:
         delta: Differences smaller than this, in nats per token, count as none.
         text: Name, digest and floor (nats per token; None if unknown) of the validation text.
         seconds: Training time of all trainings together.
+        looks: Numbers of seeds after which it was to be looked at; empty: once, after all.
     """
 
     name: str
@@ -158,6 +159,7 @@ class Comparison:
     budgets: tuple[BudgetResult, ...]
     seconds: float
     reference: str = ""
+    looks: tuple[int, ...] = ()
     format: int = field(default=FORMAT)
 
     def budget(self, name: str) -> BudgetResult:

@@ -56,11 +56,18 @@ class ComparisonRun:
         speeds = {name: median(t.tok_s for t in done) for name, done in timed.items()}
         plan = TrialPlan(self.protocol, arms, self.vocab_size, speeds)
         per_seed = plan.seconds(timed)
-        seeds = range(self.protocol.seeds or self._affordable_seeds(per_seed, timed))
-        minutes = per_seed * len(seeds) / self.runner.size / 60
-        yield runner.Planned(len(seeds), minutes, self._detectable(tuner, arms, len(seeds)))
-        yield from self._train("verdict", plan.all(seeds))
-        yield _Summary(plan, self.store, seeds, tunings).comparison(self.corpus, self.versions)
+        looks = self.protocol.looks or (
+            self.protocol.seeds or self._affordable_seeds(per_seed, timed),
+        )
+        for seeds in looks:
+            minutes = per_seed * seeds / self.runner.size / 60
+            yield runner.Planned(seeds, minutes, self._detectable(tuner, arms, seeds))
+            yield from self._train("verdict", plan.all(range(seeds)))
+            summary = _Summary(plan, self.store, range(seeds), tunings)
+            found = summary.comparison(self.corpus, self.versions)
+            if seeds == looks[-1] or _all_decided(found):
+                yield found
+                return
 
     def _train(self, stage: str, trials: Iterable[Trial]) -> Events:
         """Train the trials that the store lacks."""
@@ -105,6 +112,16 @@ class ComparisonRun:
         if not spread or seeds < 2:
             return None
         return minimum_detectable_effect(spread, seeds, self.protocol.confidence, len(arms) - 1)
+
+
+def _all_decided(comparison: Comparison) -> bool:
+    """Whether no arm is undecided under any budget; the reference arm is not asked about."""
+    return not any(
+        verdict.word == "undecided"
+        for budget in comparison.budgets
+        for arm, verdict in budget.verdicts.items()
+        if arm != comparison.reference
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +238,7 @@ class _Summary:
             budgets=budgets,
             seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
             reference=protocol.reference.name if protocol.reference else "",
+            looks=protocol.looks,
         )
 
     def _budget(self, budget: str) -> result.BudgetResult:
@@ -268,12 +286,13 @@ class _Summary:
         return AATest(
             repeat_difference=abs(repeated.val_loss - losses[0]),
             seed_spread=stdev(losses) if len(losses) > 1 else 0.0,
-            verdict=judge({name: _differences(again, once)}, *self._certainty)[name],
+            verdict=self._judge({name: _differences(again, once)})[name],
         )
 
-    @property
-    def _certainty(self) -> tuple[float, float]:
-        return self.plan.protocol.delta, self.plan.protocol.confidence
+    def _judge(self, differences: Mapping[str, Sequence[float]], **more: Any) -> dict[str, Verdict]:
+        protocol = self.plan.protocol
+        looks = max(1, len(protocol.looks))
+        return judge(differences, protocol.delta, protocol.confidence, looks=looks, **more)
 
     def _judged(
         self, differences: Mapping[str, Sequence[float]], control: str
@@ -288,9 +307,9 @@ class _Summary:
         last: dict[str, Verdict] = {}
         if reference and reference.name in arms:
             alone = {reference.name: arms.pop(reference.name)}
-            last = judge(alone, *self._certainty, tuning=errors)
+            last = self._judge(alone, tuning=errors)
             worth = last[reference.name].mean
-        return judge(arms, *self._certainty, worth=worth, tuning=errors) | last
+        return self._judge(arms, worth=worth, tuning=errors) | last
 
     def _results(self, trials: Sequence[Trial]) -> tuple[TrialResult, ...]:
         outcomes = [(trial, self.store[trial]) for trial in trials]

@@ -154,8 +154,9 @@ def _numbers(verdict: Verdict, comparison: Comparison, unit: str = " nats per to
 
 
 def interval_name(comparison: Comparison) -> str:
-    """As in "95 % interval"."""
-    return f"{100 * comparison.confidence:g} % interval"
+    """As in "95 % interval"; that of several looks holds for all of them together."""
+    looks = f" over {len(comparison.looks)} looks" if comparison.looks else ""
+    return f"{100 * comparison.confidence:g} % interval{looks}"
 
 
 def budget_name(budget: BudgetResult) -> str:
@@ -296,6 +297,8 @@ def plan_rows(comparing: ComparisonRun) -> list[tuple[str, str]]:
     settings = protocol.settings(protocol.arms[0])
     rates = len(protocol.scales) * protocol.tuning_seeds * len(protocol.arms)
     seeds = str(protocol.seeds) if protocol.seeds else f"what {protocol.minutes:g} minutes allow"
+    if protocol.looks:
+        seeds = f"until decided: {', '.join(map(str, protocol.looks))}"
     tuning = "at least " if protocol.tunes else ""
     return [
         ("arms", ", ".join(arm.name for arm in protocol.arms)),

@@ -53,6 +53,18 @@ def test_reference_arms_and_arms_without_matrices_are_compared(compare):
     assert found["budgets"][0]["verdicts"].keys() == {"scores-off", "gated"}
 
 
+def test_until_decided_says_after_how_many_seeds_it_looks(workshop, run_command):
+    plan = [flag for flag in SMALL if flag != "--seeds=2"]
+    result = run_command("compare", *plan, "--until-decided", "--dry-run")
+    assert "until decided: 5, 8, 12, 16" in result.stdout
+
+
+def test_until_decided_chooses_the_seeds(compare):
+    result = compare("--until-decided", "--dry-run")
+    assert result.exit_code == 2
+    assert "leave out --seeds and --minutes" in result.stderr
+
+
 def test_the_plan_trains_nothing(compare, workshop):
     result = compare("--dry-run", "--tune")
     assert "standard, no-query" in result.stdout

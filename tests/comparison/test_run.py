@@ -224,3 +224,35 @@ def test_noisy_tuning_widens_the_intervals(protocol, runner, conclusion):
     runner.noise = 0.05
     (budget,) = conclusion(protocol(budgets=("steps",)), runner).budgets
     assert budget.verdicts["no-query"].tuning_error > 0
+
+
+def test_until_decided_ends_at_the_first_look_that_decides(protocol, runner, conclusion):
+    runner.noise, runner.effects = 0.001, {"no-query": 0.2}
+    comparison = conclusion(protocol(looks=(5, 8, 12)), runner)
+    assert len(differences(comparison, "no-query")) == 5
+    assert comparison.looks == (5, 8, 12)
+
+
+def test_until_decided_takes_more_seeds_and_ends_with_the_last_look(protocol, runner, conclusion):
+    runner.noise = 0.3
+    comparison = conclusion(protocol(looks=(3, 4)), runner)
+    verdict = comparison.budget("steps").verdicts["no-query"]
+    assert (verdict.word, len(verdict.differences)) == ("undecided", 4)
+
+
+def test_each_look_spends_its_share_of_the_error(protocol, runner, conclusion):
+    """The same five seeds: what one look decides, the first of many may not."""
+    runner.noise, runner.effects = 0.002, {"no-query": 0.2}
+    once, first = (
+        conclusion(protocol(**plan), runner).budget("steps").verdicts["no-query"]
+        for plan in ({"seeds": 5}, {"looks": (5, 8, 12, 16)})
+    )
+    assert once.differences == first.differences
+    assert once.p_holm == first.p_holm
+    assert first.interval[0] < once.interval[0] < once.interval[1] < first.interval[1]
+
+
+@pytest.mark.parametrize("looks", [(1, 5), (8, 5), (5, 5)])
+def test_looks_are_numbers_of_seeds_that_grow(protocol, looks):
+    with pytest.raises(ConfigError, match="must be numbers of seeds"):
+        protocol(looks=looks)
