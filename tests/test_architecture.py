@@ -12,11 +12,11 @@ PACKAGE = Path(mlx_attn.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts): f for f in FILES}
 
-GROUND = ("errors", "blas", "files", "keys", "records", "arrays", "cpu", "ui")
+GROUND = ("errors", "blas", "machine", "files", "keys", "records", "arrays", "cpu", "ui")
 ROOMS = (
     *GROUND,
     *("attention", "plugins", "model", "text", "runs", "sampling", "training", "convert", "probe"),
-    *("explore", "comparison", "answers", "bench", "interop", "repl", "cli"),
+    *("explore", "comparison", "answers", "bench", "interop", "repl", "api", "cli"),
 )
 """Bottom to top: a room imports from rooms before it, never from one after it."""
 
@@ -34,10 +34,11 @@ def room(file: Path) -> str:
 
 def is_shown(file: Path) -> bool:
     """Whether a file is about how things look, not what they are."""
-    return file.name in SHOWS or room(file) in ("ui", "cli")
+    return file.name in SHOWS or room(file) in ("ui", "api", "cli")
 
 
-LIBRARY = [file for file in FILES if not is_shown(file) and file.name != "__main__.py"]
+DOORS = {PACKAGE / "__init__.py", PACKAGE / "__main__.py"}
+LIBRARY = [file for file in FILES if not is_shown(file) and file not in DOORS]
 
 
 @cache

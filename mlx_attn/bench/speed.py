@@ -26,6 +26,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import find_variant
 from mlx_attn.cpu import num_shards, parallel_map, single_stream
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine import machine_memory
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.sampling import generate
@@ -299,10 +300,10 @@ def prepare(kind: str, config: GPTConfig, training: TrainConfig) -> tuple[Worklo
 def check_memory(setups: Mapping[str, Setup]) -> None:
     """Refuse models that do not fit into memory together."""
     needed = sum(trainer.least_memory(config, t.batch_size) for config, t in setups.values())
-    if needed > trainer.machine_memory():
+    if needed > machine_memory():
         raise ConfigError(
             f"{len(setups)} models side by side need more than {needed / 1e9:,.0f} GB and the "
-            f"machine has {trainer.machine_memory() / 1e9:,.0f} GB: name fewer variants or smaller "
+            f"machine has {machine_memory() / 1e9:,.0f} GB: name fewer variants or smaller "
             "sizes"
         )
 

@@ -50,7 +50,7 @@ def bench(
     how to read them.
     """
     from mlx_attn.bench import show, speed
-    from mlx_attn.cli.info import machine_facts
+    from mlx_attn.machine import machine_facts
     from mlx_attn.ui.terminal import stdout_console
 
     given = {key: value for key, value in given.items() if value is not None}

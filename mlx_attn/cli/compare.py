@@ -160,9 +160,9 @@ def compare(
     also runs against itself: that is the noise. Under mlx.launch the trainings are shared between
     all processes.
     """
-    from mlx_attn.cli.info import versions
     from mlx_attn.comparison.run import ComparisonRun
     from mlx_attn.comparison.runner import make_runner
+    from mlx_attn.machine import versions
 
     check_environment()
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)

@@ -178,8 +178,8 @@ class RunTarget:
 
         This process holds it until the command ends.
         """
-        from mlx_attn.cli.info import versions
         from mlx_attn.files import Locked
+        from mlx_attn.machine import versions
         from mlx_attn.runs import Taken, free_name, new_run
 
         facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions(), **facts}
@@ -227,8 +227,10 @@ def _train_new(
         together = is_faster(recipes, corpus)
     trainers = _trainers(recipes, corpus, ranks, bool(n), draw=not output.dry_run)
     if start:
+        from mlx_attn.convert.model import start_from_run
+
         for trainer in trainers:
-            _init_from(start, corpus, trainer)
+            start_from_run(trainer, start, corpus)
     _show_and_train(trainers, corpus, targets, together, display, output)
 
 
@@ -397,17 +399,6 @@ def _resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
 def _at_terminal() -> bool:
     """Whether standard input is typed."""
     return sys.stdin is not None and sys.stdin.isatty()
-
-
-def _init_from(start: "Run", corpus: "Corpus", trainer: "Trainer") -> None:
-    """Give the trainer the weights of another run, in the form that it trains."""
-    from mlx_attn.convert.model import starting_point
-
-    if start.load_tokenizer().vocabulary != corpus.tokenizer.vocabulary:
-        raise RunError(
-            f"{start.path} has another vocabulary than {corpus.name} gets: train on its own text"
-        )
-    trainer.start_from(starting_point(start.load_model(), trainer.model.config))
 
 
 command = SectionedCommand(

@@ -12,9 +12,12 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import layer_weights, to_numpy
 from mlx_attn.attention.attention import Attention
 from mlx_attn.convert import table, writers
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
+from mlx_attn.runs import Run
+from mlx_attn.text.corpus import Corpus
+from mlx_attn.training.trainer import Trainer
 
 
 def convert(
@@ -173,3 +176,17 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
                 "score=merged or output=merged"
             )
     return convert(source, form) if form else source
+
+
+def start_from_run(trainer: Trainer, start: Run, corpus: Corpus) -> None:
+    """Give a trainer the weights of a run, in the form that it trains; see `starting_point`.
+
+    Raises:
+        ConfigError: The weights cannot be taken over exactly.
+        RunError: The run has another vocabulary.
+    """
+    if start.load_tokenizer().vocabulary != corpus.tokenizer.vocabulary:
+        raise RunError(
+            f"{start.path} has another vocabulary than {corpus.name} gets: train on its own text"
+        )
+    trainer.start_from(starting_point(start.load_model(), trainer.model.config))

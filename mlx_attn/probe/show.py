@@ -168,7 +168,7 @@ def _json(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _draw_maps(found: Probe, text: int = 0) -> "Figure":
+def draw_maps(found: Probe, text: int = 0) -> "Figure":
     """The attention map of every head: a row of panels per layer."""
     L, H = found.config.n_layers, found.n_maps
     figure, axes = panels(L * H, H, (1.5, 1.6))
@@ -213,7 +213,7 @@ def draw_alignment(matrices: analysis.Spectra) -> "Figure":
 
 def save_figures(found: Probe, directory: Path) -> list[Path]:
     """Write all figures as SVG and PNG; returns their paths."""
-    draws: dict[str, Draw] = {"maps": partial(_draw_maps, found)}
+    draws: dict[str, Draw] = {"maps": partial(draw_maps, found)}
     for name, matrices in (("s", found.scores), ("vo", found.value_outputs)):
         if matrices is not None:
             draws[f"singular-values-{name}"] = partial(draw_singular_values, matrices)

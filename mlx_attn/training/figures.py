@@ -1,12 +1,17 @@
-"""The training loss as a curve above the bar, drawn with dots of braille."""
+"""The training loss as a curve: above the bar, drawn with dots of braille; as a figure."""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.progress import Progress
 from rich.text import Text
+
+from mlx_attn.ui.plots import COLOURS, panels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CURVE = (70, 6)
 """Most columns, and the lines, of the curve."""
@@ -89,3 +94,16 @@ def _heights(values: Sequence[float], columns: int, dots: int) -> list[int]:
     between = ((math.floor(p), math.ceil(p), p % 1) for p in places)
     curve = (scaled[low] * (1 - part) + scaled[high] * part for low, high, part in between)
     return [round((top - y) / span * (dots - 1)) for y in curve]
+
+
+def draw_losses(training: Mapping[int, float], validation: Mapping[int, float]) -> "Figure":
+    """The losses of a training in nats per token, by step."""
+    figure, (axis,) = panels(1, 1, (4.5, 2.5))
+    for losses, colour, mark, label in (
+        (training, COLOURS[7], "-", "training"),
+        (validation, COLOURS[1], "o-", "validation"),
+    ):
+        axis.plot([*losses], [*losses.values()], mark, color=colour, markersize=3, label=label)
+    axis.set(xlabel="step", ylabel="nats per token")
+    axis.legend()
+    return figure

@@ -4,13 +4,9 @@ A process that asks for too much memory is killed without a word. A lower bound 
 needs, checked before anything is allocated, finds the settings with a zero too many.
 """
 
-import contextlib
 import math
-import os
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -20,6 +16,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import analysis
 from mlx_attn.attention.attention import on_gpu
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.machine import usable_memory
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import Run
@@ -63,19 +60,6 @@ def least_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> int:
     of_layer = 6 * model.emb_dim + 2 * model.hidden_dim + model.n_heads * seen
     numbers = 3 * weights + tokens * (2 * model.vocab_size + model.n_layers * of_layer)
     return FLOAT_BYTES * numbers + 8 * batch_size * accumulate
-
-
-def machine_memory() -> int:
-    """Bytes of memory that this machine has."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def usable_memory() -> int:
-    """Bytes that this process may have: the machine's, or a limit of the shell or a container."""
-    limits = [machine_memory(), resource.getrlimit(resource.RLIMIT_AS)[0]]
-    with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(limit for limit in limits if limit > 0)
 
 
 def check_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> None:

@@ -4,10 +4,11 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from io import StringIO
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -82,6 +83,14 @@ def stdout_console() -> Console:
 def is_live(console: Console) -> bool:
     """Whether this is a terminal that can be redrawn, whatever FORCE_COLOR says."""
     return console.file.isatty() and not console.is_dumb_terminal
+
+
+def as_html(renderable: RenderableType, width: int = 100) -> str:
+    """What a console would show of it, as HTML for a notebook."""
+    console = Console(file=StringIO(), record=True, width=width, highlight=False)
+    console.print(renderable)
+    layout = '<pre style="font-family: monospace; line-height: 1.3">{code}</pre>'
+    return console.export_html(inline_styles=True, code_format=layout)
 
 
 def print_text(text: str, console: Console) -> None:

@@ -2,8 +2,9 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine import machine_memory, usable_memory
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.training.trainer import check_memory, least_memory, machine_memory, usable_memory
+from mlx_attn.training.trainer import check_memory, least_memory
 
 TINY = GPTConfig(vocab_size=11, context_length=4, emb_dim=8, n_heads=2, n_layers=2, tied_head=True)
 

@@ -1,0 +1,60 @@
+# %% [markdown]
+# # Three identities of attention, by hand
+#
+# A notebook in the percent format: open it in VS Code, or with `jupytext --to notebook`, or run it
+# as a script. Nothing is trained here. Every claim is an equation, and the last line of each cell
+# checks it.
+
+# %%
+import mlx.core as mx
+import numpy as np
+
+from mlx_attn.attention import MultiHeadAttention
+from mlx_attn.attention.analysis import ov_circuit, qk_circuit
+
+C, T, H = 16, 6, 4
+mx.random.seed(1)
+x = mx.random.normal((1, T, C))
+attention = MultiHeadAttention(C, C, context_length=T, dropout=0.0, num_heads=H)
+attention.eval()
+
+# %% [markdown]
+# ## W_query and W_key act only through their product
+#
+# The score of head h is `x_i W_query_h (x_j W_key_h)^T = x_i S_h x_j^T` with `S_h = W_query_h
+# W_key_h^T`. The analysis gives S_h of every head; the scores computed from it are those of the
+# layer.
+
+# %%
+S = qk_circuit(attention).products  # (H, C, C)
+rows = np.array(x[0])
+scores = np.einsum("ic,hcd,jd->hij", rows, S, rows) / np.sqrt(C // H)
+mask = np.triu(np.full((T, T), -np.inf), 1)
+weights = np.exp(scores + mask)
+weights /= weights.sum(-1, keepdims=True)
+assert np.allclose(weights, np.array(attention.weights(x))[0], atol=1e-5)
+
+# %% [markdown]
+# ## W_value and out_proj act only through theirs
+#
+# `y_i = sum_h sum_j weights_h(i, j) x_j (V_h O_h)`: the heads are added up, and concatenating them
+# is bookkeeping.
+
+# %%
+VO = ov_circuit(attention)
+y = np.einsum("hij,jc,hcd->id", weights, rows, VO.products) + VO.total_constant
+assert np.allclose(y, np.array(attention(x))[0], atol=1e-5)
+
+# %% [markdown]
+# ## The same weights, cut into other heads, are another function
+#
+# Heads are not a reshaping of the same computation: each has a softmax of its own. The same four
+# matrices with one head and with four give different outputs, and no training is needed to see it.
+
+# %%
+one_head = MultiHeadAttention(C, C, context_length=T, dropout=0.0, num_heads=1)
+one_head.update(attention.parameters())
+one_head.eval()
+difference = float(mx.abs(one_head(x) - attention(x)).max())
+print(f"largest difference between one head and four, same weights: {difference:.3f}")
+assert difference > 0.01

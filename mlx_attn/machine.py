@@ -1,0 +1,54 @@
+"""The machine and the versions, for the records of runs and for bug reports."""
+
+import contextlib
+import os
+import platform
+import resource
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mlx_attn import __version__, blas
+
+
+def versions() -> dict[str, str]:
+    """The versions, the platform and the device that a run was made with."""
+    import mlx.core as mx  # after `blas` has found its library
+
+    return {
+        "mlx_attn": __version__,
+        "mlx": version("mlx"),
+        "numpy": version("numpy"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": mx.default_device().type.name,
+    }
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def usable_memory() -> int:
+    """Bytes that this process may have: the machine's, or a limit of the shell or a container."""
+    limits = [machine_memory(), resource.getrlimit(resource.RLIMIT_AS)[0]]
+    with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(limit for limit in limits if limit > 0)
+
+
+def machine_facts() -> dict[str, Any]:
+    """Versions, chip, memory and BLAS."""
+    import mlx.core as mx
+
+    device: Any = mx.device_info()
+    found = blas.preload()
+    return versions() | {
+        "metal": mx.metal.is_available(),
+        "chip": device.get("device_name", platform.machine()),
+        "memory_bytes": machine_memory(),
+        "blas": found.library or ("Accelerate" if sys.platform == "darwin" else "MLX's own"),
+        "blas_note": found.note,
+    }

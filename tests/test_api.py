@@ -1,0 +1,193 @@
+"""The laboratory from Python, as a script or a notebook uses it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from rich.console import Console
+
+import mlx_attn
+from mlx_attn.errors import ConfigError, RunError
+
+STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
+SIZES = {"tokenizer": "char", "context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 1}
+RECIPE = {"preset": "nano", "batch_size": 4, "steps": 6, "eval_every": 3, "log_every": 2}
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """Those of a tiny training on a short story."""
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "story.txt").write_text(STORY)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(folder / "data"))
+        yield {**SIZES, **RECIPE, "data": str(folder / "story.txt"), "warmup": 2}
+
+
+@pytest.fixture(scope="module")
+def kept(settings, tmp_path_factory):
+    """A finished training in a directory."""
+    return mlx_attn.train(tmp_path_factory.mktemp("runs") / "one", **settings).run()
+
+
+@pytest.fixture(scope="module")
+def model(kept):
+    return mlx_attn.load(kept.trainer.run.path)
+
+
+def test_importing_the_package_imports_neither_mlx_nor_a_room():
+    code = "import mlx_attn, sys; print(sorted(m for m in sys.modules if m.startswith('mlx')))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "['mlx_attn', 'mlx_attn.blas']"
+
+
+def test_a_training_yields_its_events(settings):
+    events = [event.event for event in mlx_attn.train(**settings)]
+    assert (events[0], events[-1], events.count("eval")) == ("start", "end", 2)
+
+
+def test_a_training_that_is_left_goes_on_where_it_was(settings):
+    training = mlx_attn.train(**settings)
+    for event in training:
+        if event.event == "step":
+            break
+    assert training.run().trainer.progress.step == RECIPE["steps"]
+
+
+def test_a_training_without_a_directory_leaves_none_and_has_its_model(
+    settings, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    training = mlx_attn.train(**settings).run()
+    assert len(training.model.generate("the", max_tokens=3)) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kept_training_is_a_run_of_the_command_line(kept):
+    run = kept.trainer.run
+    assert {"config.json", "metrics.jsonl", "model.safetensors"} <= {
+        f.name for f in run.path.iterdir()
+    }
+    assert run.settings["versions"]["mlx_attn"] == mlx_attn.__version__
+
+
+def test_a_taken_directory_is_refused_before_anything_is_prepared(settings, kept):
+    with pytest.raises(RunError, match="exists"):
+        mlx_attn.train(kept.trainer.run.path, **settings)
+
+
+def test_a_training_starts_from_another_run(kept):
+    again = mlx_attn.train(
+        init_from=kept.trainer.run.path, steps=1, lr=1e-9, min_lr=0.0, muon_lr=1e-9
+    )
+    started, source = again.trainer.model, mlx_attn.load(kept.trainer.run.path).model
+    assert mx.array_equal(started.tok_emb.weight, source.tok_emb.weight)
+
+
+def test_greedy_text_is_the_likeliest_token_after_each(model):
+    text = model.generate("the cat", max_tokens=1, temp=0.0)
+    likeliest = int(model.logits("the cat")[-1].argmax())
+    assert text == model.tokenizer.decode([likeliest])
+
+
+def test_the_loss_is_the_mean_of_the_tokens_logarithms(model):
+    logits = model.logits("the cat sat").astype(np.float64)
+    logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    tokens = model.tokenizer.encode("the cat sat")
+    expected = -np.mean([logs[i, token] for i, token in enumerate(tokens[1:])])
+    assert model.loss("the cat sat") == pytest.approx(expected, abs=1e-5)
+
+
+def test_attention_has_a_causal_map_for_every_head(model):
+    found = model.attention("the cat")
+    assert found.tokens == list("the cat")
+    assert found.weights.shape == (1, 2, 7, 7)
+    np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
+    assert np.all(np.triu(found.weights, 1) == 0)
+
+
+def test_matrices_are_products_of_the_heads_weights(model):
+    layer = model.model.trf_blocks[0].att
+    q, k = (np.array(w.weight).reshape(2, 8, 16) for w in (layer.W_query, layer.W_key))
+    np.testing.assert_allclose(model.matrices(0).S, np.einsum("hdc,hde->hce", q, k), atol=1e-5)
+    assert model.matrices(0).VO.shape == (2, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda model: model.logits("a" * 17), "has 17 tokens, and this model reads 1 to 16"),
+        (lambda model: model.loss("a"), "at least two tokens"),
+        (lambda model: model.matrices(3), "layer=3: this model's layers are 0 to 0"),
+        (lambda model: model.generate(temp=-1), "temp"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(model, wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        wrong(model)
+
+
+@pytest.fixture(scope="module")
+def compared(settings, tmp_path_factory):
+    events = []
+    result = mlx_attn.compare(
+        *("standard", "no-query"),
+        out=tmp_path_factory.mktemp("comparisons") / "both",
+        seeds=2,
+        tune=False,
+        jobs=1,
+        on_event=events.append,
+        **{key: value for key, value in settings.items() if "every" not in key},
+    )
+    return result, events
+
+
+def test_a_comparison_answers_and_is_kept(compared):
+    result, events = compared
+    assert [*result.answers] == ["no-query"]
+    assert result.comparison.reference == "scores-off"
+    assert (result.directory / "comparison.json").is_file()
+    assert events
+
+
+@pytest.mark.parametrize("which", ["training", "attention", "comparison"])
+def test_results_show_themselves_in_a_notebook(which, kept, model, compared):
+    shown = {
+        "training": lambda: kept,
+        "attention": lambda: model.attention("the cat"),
+        "comparison": lambda: compared[0],
+    }[which]()
+    page = ElementTree.fromstring(f"<div>{shown._repr_html_()}</div>")
+    assert page.find(".//{http://www.w3.org/2000/svg}svg") is not None
+
+
+def test_a_comparison_prints_its_question_and_a_table(compared):
+    result, _ = compared
+    assert repr(result).startswith("How does no-query compare with standard?")
+    console = Console(width=100, record=True, file=None)
+    with console.capture() as captured:
+        console.print(result)
+    assert "no-query" in captured.get()
+
+
+NOTEBOOKS = Path(__file__).parents[1] / "examples" / "notebooks"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["identities", "looking_into_gpt2", pytest.param("your_own_ablation", marks=pytest.mark.slow)],
+)
+def test_the_notebooks_run_as_scripts(name, settings, tmp_path):
+    read = mlx_attn.train(
+        tmp_path / "read", **{**settings, "tokenizer": "byte", "context_length": 64, "steps": 1}
+    )
+    places = {"MLX_ATTN_DATA_DIR": str(tmp_path / "data"), "RUN": str(read.run().out)}
+    environment = {**os.environ, **places}
+    command = [sys.executable, NOTEBOOKS / f"{name}.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
