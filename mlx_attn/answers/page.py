@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mlx_attn.answers import findings
+from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.identities import IDENTITIES, Checked
-from mlx_attn.answers.records import RecordBook
 from mlx_attn.answers.registration import Registration, check_registered, complaints
 from mlx_attn.answers.schedule import ArmPlan, arm_plans
 from mlx_attn.answers.study import Contrast, Question, Study

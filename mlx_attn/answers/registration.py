@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mlx_attn.answers.records import RecordBook
+from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.study import Run, Study, study_from
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text

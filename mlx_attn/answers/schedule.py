@@ -10,7 +10,7 @@ from math import inf
 from statistics import fmean
 from typing import Any
 
-from mlx_attn.answers.records import Record
+from mlx_attn.answers.book import Record
 from mlx_attn.answers.study import Run, Study
 
 Records = Mapping[str, Record]

@@ -6,9 +6,9 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from mlx_attn.answers.book import Record
 from mlx_attn.answers.findings import FAILS, HOLDS, Finding
 from mlx_attn.answers.identities import Checked
-from mlx_attn.answers.records import Record
 from mlx_attn.answers.study import Study
 
 _COLOURS = {HOLDS: "green", FAILS: "red"}

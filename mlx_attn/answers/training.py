@@ -20,7 +20,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn import __version__
-from mlx_attn.answers.records import CurvePoint, Record, RecordBook
+from mlx_attn.answers.book import CurvePoint, Record, RecordBook
 from mlx_attn.answers.schedule import ArmPlan, wanted_runs
 from mlx_attn.answers.study import Run, Study, World
 from mlx_attn.arrays import count_parameters, named_arrays

@@ -11,7 +11,7 @@ from mlx_attn.cli.options import UserPath, check_environment
 from mlx_attn.errors import RunError
 
 if TYPE_CHECKING:
-    from mlx_attn.answers.records import RecordBook
+    from mlx_attn.answers.book import RecordBook
 
 _EXAMPLES = """\b
 Examples:
@@ -194,6 +194,6 @@ def list_questions(as_json: bool = False) -> None:
 
 
 def _book(folder: Path) -> "RecordBook":
-    from mlx_attn.answers.records import RecordBook
+    from mlx_attn.answers.book import RecordBook
 
     return RecordBook(folder / "records")

@@ -372,11 +372,12 @@ def _train(
 
 def _begin_again(trainer: "Trainer", run: "Run", corpus: "Corpus") -> None:
     """Train a run from its start, which is that of its seed and of the run it started from."""
+    from mlx_attn.convert.model import start_from_run
     from mlx_attn.runs import find_run
 
     trainer.run = run
     if start := run.settings.get("init_from"):
-        _init_from(find_run(start), corpus, trainer)
+        start_from_run(trainer, find_run(start), corpus)
 
 
 def _resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:

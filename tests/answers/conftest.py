@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlx_attn.answers.records import Record
+from mlx_attn.answers.book import Record
 from mlx_attn.answers.schedule import arm_plans, wanted_runs
 from mlx_attn.answers.study import Run, Study, study_from
 

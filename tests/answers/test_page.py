@@ -5,8 +5,8 @@ import shutil
 import msgspec
 import pytest
 
+from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.page import Contents, page_of, verify, write_page
-from mlx_attn.answers.records import RecordBook
 from mlx_attn.answers.registration import read_registration, register
 from mlx_attn.answers.study import study_from, the_study
 from mlx_attn.errors import RunError

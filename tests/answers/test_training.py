@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.answers import training
-from mlx_attn.answers.records import RecordBook
+from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.schedule import arm_plans
 from mlx_attn.answers.study import Run, study_from
 from mlx_attn.answers.training import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_attn.answers.records import RecordBook
+from mlx_attn.answers.book import RecordBook
 from mlx_attn.errors import RunError
 
 
