@@ -38,6 +38,14 @@ def test_the_readme_s_two_commands_stand_on_its_first_screen():
     assert "pip install -e '.[dev]' && pytest" in first_screen
 
 
+def test_the_readme_s_pictures_are_there_light_and_dark_and_small():
+    text = README.read_text(encoding="utf-8")
+    named = re.findall(r'(?:src|srcset)="([^"]+)"|!\[[^]]*\]\(([^)]+)\)', text)
+    pictures = {ROOT / (first or second) for first, second in named}
+    assert pictures == {*(ROOT / "docs" / "pictures").iterdir()}
+    assert all(picture.stat().st_size < 300_000 for picture in pictures)
+
+
 def test_the_readme_s_python_runs():
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert blocks
