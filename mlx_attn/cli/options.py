@@ -255,6 +255,11 @@ TRAIN_OPTIONS: list[click.Option] = [
     ),
     plugin_option(),
     _run("--config", type=_PATH, metavar="FILE", help="settings in a TOML file"),
+    _run(
+        "--log-to",
+        type=click.Choice(("tensorboard", "wandb", "trackio")),
+        help="send the numbers there too; install it first",
+    ),
     _run("--dry-run", "-n", is_flag=True, help="show the plan and stop"),
     _run("--json", "as_json", is_flag=True, help="one JSON object a line on stdout"),
     _run("--quiet", "-q", is_flag=True, help="no progress"),

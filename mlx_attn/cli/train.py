@@ -7,6 +7,7 @@ resume either; under mlx.launch each of several processes runs this command.
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,14 @@ if TYPE_CHECKING:
     from mlx_attn.training.trainer import Trainer
 
 
-def train(dry_run: bool, as_json: bool, quiet: bool, together: str | None, **options: Any) -> None:
+def train(
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    together: str | None,
+    log_to: str | None,
+    **options: Any,
+) -> None:
     """Train a tiny GPT with any attention.
 
     Without options: the preset `tiny` on stories that are generated on the spot, with no network. A
@@ -51,7 +59,7 @@ def train(dry_run: bool, as_json: bool, quiet: bool, together: str | None, **opt
     ranks = connect()
     with prefix_errors(ranks):
         if not ranks.rank:
-            _lead(ranks, OutputOptions(dry_run, as_json, quiet, together), **options)
+            _lead(ranks, OutputOptions(dry_run, as_json, quiet, together, log_to), **options)
             return
         display = Display(stderr_console(), "silent")
         settings = _agreed_settings(None, ranks)
@@ -70,6 +78,7 @@ class OutputOptions:
     as_json: bool  # events as JSON on stdout
     quiet: bool  # no progress
     together: str | None  # "on", "off" or "auto": whether replicas take their steps as one
+    log_to: str | None  # one of training.loggers.LOGGERS
 
     def display(self, seeds: Sequence[int] = ()) -> "Display":
         """The display that fits the flags and the terminal."""
@@ -328,9 +337,11 @@ def _show_and_train(
     output: OutputOptions,
 ) -> None:
     """Show the plan, and train unless that is all that is wanted."""
+    from mlx_attn.training.loggers import check_logger, logging_to
     from mlx_attn.training.replicas import Replica
 
     are_replicas = isinstance(trainers[0], Replica)
+    check_logger(output.log_to or "", len(trainers))
     if output.together and not are_replicas:
         raise ConfigError("--together is for several seeds: give --replicas N with it")
     output.show_plan(trainers, corpus, together)
@@ -338,7 +349,10 @@ def _show_and_train(
         return
     for trainer, target in zip(trainers, targets, strict=True):
         trainer.run = target.record(trainer, corpus, {"together": together} if are_replicas else {})
-    _train(trainers, corpus, display, together)
+    with ExitStack() as logging:
+        for trainer in trainers:
+            trainer.log = logging.enter_context(logging_to(output.log_to or "", trainer.run))
+        _train(trainers, corpus, display, together)
 
 
 def _train(

@@ -292,6 +292,7 @@ class RunRecorder:
         if not run:
             return
         run.add_report(as_record(event))
+        self.trainer.log(event)
         if isinstance(event, Evaluated):
             self.sample = write_sample(self.trainer, self.tokenizer)
             run.add_sample(event.step, self.sample)

@@ -5,7 +5,7 @@ needs, checked before anything is allocated, finds the settings with a zero too 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import mlx.core as mx
@@ -32,7 +32,7 @@ from mlx_attn.training.checkpoint import (
 from mlx_attn.training.config import Settings, TrainConfig
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.evaluation import Evaluation, Evaluator
-from mlx_attn.training.events import Tracked
+from mlx_attn.training.events import Event, Tracked
 from mlx_attn.training.optimizers import GroupedOptimizer, learning_rate_factor
 from mlx_attn.training.step import TrainStep
 from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, snapshots
@@ -133,6 +133,7 @@ class Trainer:
         tracker: Measures the matrices of the heads.
         step: Trains on windows that start at given places; `launch_step` chooses them.
         run: Where weights and checkpoints are kept; None keeps nothing on disk.
+        log: Told of every event beside the run's own files; see `mlx_attn.training.loggers`.
         saved_step: The step of the latest checkpoint; None where there is none.
         steps: Bound in steps; 0 where there is none.
         tokens_per_step: Tokens that a step trains on, on all ranks.
@@ -150,6 +151,7 @@ class Trainer:
     ):
         self.settings, self.config, self.ranks = settings, settings.training, ranks
         self.run: Run | None = None
+        self.log: Callable[[Event], None] = lambda event: None
         self.saved_step: int | None = None
         self.progress = Progress()
         model_config = settings.model_config(corpus.tokenizer.vocab_size)
