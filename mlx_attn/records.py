@@ -30,7 +30,8 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from error
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"{path}: cannot be read ({reason})") from error
 
 
 def read_record(path: Path, kind: type[T] = Object) -> T:

@@ -20,8 +20,12 @@ def handle_input(session: Session, text: str) -> None:
             _run_command(session, text[1:])
         elif text.strip():
             session.ask(_parse_prompt(text))
-    except (ValueError, RuntimeError) as error:  # ConfigError, RunError, and what MLX raises
-        session.screen.say(" ".join(str(error).split()) or type(error).__name__)
+    except (ConfigError, RunError) as error:
+        session.screen.say(" ".join(str(error).split()))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        session.screen.say(f"{error.filename}: {error.strerror}")
 
 
 def print_banner(session: Session) -> None:
@@ -78,18 +82,7 @@ def _run_command(session: Session, line: str) -> None:
     elif COMMANDS[plain].required and not argument:
         raise ConfigError(f"usage: {COMMANDS[plain].usage}")
     else:
-        _run_safely(COMMANDS[plain], session, argument)
-
-
-def _run_safely(command: "Command", session: Session, argument: str) -> None:
-    """Run a command; a name that no file can have is an error like any other."""
-    try:
-        command.run(session, argument)
-    except (ConfigError, RunError, BrokenPipeError):
-        raise
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise RunError(f"/{command.name}: {reason}") from error
+        COMMANDS[plain].run(session, argument)
 
 
 def _help(session: Session, argument: str) -> None:

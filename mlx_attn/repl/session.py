@@ -12,10 +12,9 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
+from mlx_attn.records import parse_record, read_text
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import GenerationStep, LoadedRun, Statistics
 
@@ -109,12 +108,11 @@ class Transcript:
 
 def load_transcript(path: Path) -> Transcript:
     """A transcript that was saved as JSON."""
+    text = read_text(path)
     try:
-        saved = msgspec.json.decode(path.read_bytes(), type=dict[Literal["turns"], list[Turn]])
-        return Transcript(saved["turns"])
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (msgspec.MsgspecError, KeyError) as error:
+        kind = dict[Literal["turns"], list[Turn]]
+        return Transcript(parse_record(text, kind, str(path))["turns"])
+    except (RunError, KeyError) as error:
         raise RunError(
             f"{path}: not a transcript; load one that was saved under a name ending in .json"
         ) from error

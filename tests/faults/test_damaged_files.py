@@ -17,14 +17,23 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_attn.arrays import load_arrays, save_arrays
+from mlx_attn.arrays import load_arrays, named_arrays, save_arrays
 from mlx_attn.cli.runs import summarise_runs
 from mlx_attn.comparison.result import read_comparison
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.interop import names
+from mlx_attn.interop.folder import gpt2_config
+from mlx_attn.interop.gguf import gguf_form, write_gguf
+from mlx_attn.interop.imported import find_source
+from mlx_attn.interop.tokenizer_json import read_tokenizer
+from mlx_attn.interop.torch_archive import write_checkpoint
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.tracks import read_track
 from mlx_attn.repl.session import load_transcript
 from mlx_attn.runs import create_run, open_run
 from mlx_attn.text.corpus import prepare
+from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import resolve, settings_from
 from mlx_attn.training.loop import RunRecorder, train
 from mlx_attn.training.trainer import Trainer
@@ -56,9 +65,35 @@ def place(tmp_path_factory) -> Path:
         recorder(event)
     turn = {"prompt": "the", "answers": [{"run": "one", "seed": 1, "text": " cat", "tokens": 1}]}
     (folder / "talk.json").write_text(json.dumps({"turns": [turn]}))
+    write_foreign_files(folder / "theirs", corpus.tokenizer)
     comparison = {"name": "c", "question": "?", "budgets": [], "tunings": [], "text": {}}
     (folder / "comparison.json").write_text(json.dumps(comparison))
     return folder
+
+
+def write_foreign_files(folder: Path, tokenizer: Tokenizer) -> None:
+    """A state dict of the book, a GGUF file and GPT-2's folder, as other programs leave them."""
+    (folder / "gpt2").mkdir(parents=True)
+    sizes: dict[str, Any] = {"context_length": 8, "emb_dim": 8, "n_heads": 2, "n_layers": 1}
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, qkv_bias=True, tied_head=True, **sizes)
+    model = GPT(config)
+    arrays = named_arrays(model)
+    write_checkpoint(folder / "book.pth", names.to_book(arrays))
+    write_gguf(folder / "model.gguf", *gguf_form(model), tokenizer, "theirs")
+    (folder / "gpt2" / "config.json").write_text(json.dumps(gpt2_config(config)))
+    save_arrays(folder / "gpt2" / "model.safetensors", names.to_gpt2(arrays), {})
+    (folder / "gpt2" / "merges.txt").write_text("a b\nab c\n")
+
+
+def read_foreign(name: str) -> Callable[[Path], Any]:
+    """What `import` reads of a file or a folder."""
+
+    def read(folder: Path) -> None:
+        source = find_source(str(folder / "theirs" / name), n_heads=2)
+        read_tokenizer(source.path if source.path.is_dir() else source.path.parent)
+        source.load()
+
+    return read
 
 
 def read_run(folder: Path) -> None:
@@ -105,6 +140,11 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "data/prepared/*/val.tokens.bin": read_corpus,
     "data/prepared/*/tokenizer.json": read_corpus,
     "data/prepared/*/tokenizer.model": read_corpus,
+    "theirs/book.pth": read_foreign("book.pth"),
+    "theirs/model.gguf": read_foreign("model.gguf"),
+    "theirs/gpt2/config.json": read_foreign("gpt2"),
+    "theirs/gpt2/model.safetensors": read_foreign("gpt2"),
+    "theirs/gpt2/merges.txt": read_foreign("gpt2"),
     "talk.json": lambda folder: load_transcript(folder / "talk.json"),
     "comparison.json": read_comparison,
 }

@@ -51,6 +51,9 @@ def test_several_lines_are_said_even_if_they_begin_with_a_slash(typed, session):
     assert session.transcript.turns[0].prompt == "/usr\n/bin"
 
 
+TOO_LONG = "is too long: a name has at most 255 bytes, and a path 4095"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -61,11 +64,14 @@ def test_several_lines_are_said_even_if_they_begin_with_a_slash(typed, session):
         ("/topk 1.5", "top_k takes a whole number, not '1.5'"),
         ("/ignoreeos 1", "ignore_eos is on or off, not '1'"),
         ("/attn", "there is no text to look into yet: type one"),
-        ("/load ~no-such-person/x.json", "/load: Could not determine home directory."),
-        (f"/load {'x' * 300}.json", f"{'x' * 300}.json: cannot be read (File name too long)"),
-        (f"/save {'x' * 300}", "/save: File name too long"),
-        ("/save a\0b", "/save: embedded null byte"),
-        ("/temp -1", "temp=-1.0 must be 0 (the likeliest token) or more"),
+        (
+            "/load ~no-such-person/x.json",
+            "'~no-such-person/x.json': there is no such user; write './~...' for a file",
+        ),
+        (f"/load {'x' * 300}.json", f"'{'x' * 40}...' {TOO_LONG}"),
+        (f"/save {'x' * 300}", f"'{'x' * 40}...' {TOO_LONG}"),
+        ("/save a\0b", "'a\0b' names no file: give a path without NUL characters"),
+        ("/temp -1", "temp=-1.0 must be 0 (the likeliest token) or more, at most 1e6"),
         ("/max 0", "max=0 must be at least 1"),
         ("/save", "usage: /save FILE"),
         ("/load", "usage: /load FILE"),
