@@ -85,7 +85,7 @@ SECONDS = 0.12
 STEPS = (
     # What is typed, a text that is there when it is done, seconds to look at it, and how many times
     # faster than it was the wait is shown.
-    ("mlx-attn train --preset nano --steps 300 --name nano --overwrite", "talk to it:", 3.0, 6),
+    ("mlx-attn train --preset nano --steps 300 --name nano --overwrite", "look into it:", 3.0, 6),
     ("mlx-attn repl tiny-standard --seed 7", "/help lists", 1.0, 4),
     ("One rainy morning, brave Anna", "tok/s", 3.0, 1),
     ("/runs", "answers", 2.0, 1),

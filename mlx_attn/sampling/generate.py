@@ -220,6 +220,11 @@ def _finish_reason(
     return "length" if is_last else None
 
 
+def document_ends(tokenizer: Tokenizer, corpus: str) -> tuple[str, ...]:
+    """Texts at which a document ends: the tokenizer's, and that of the corpus of this name."""
+    return tuple(dict.fromkeys(filter(None, (tokenizer.end_of_text, document_end(corpus)))))
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
     """A run, its best weights and its tokenizer."""
@@ -240,9 +245,8 @@ class LoadedRun:
 
     @property
     def document_ends(self) -> tuple[str, ...]:
-        """Texts at which a document ends: the tokenizer's, and that of the corpus it learned."""
-        corpus = document_end(str(self.run.settings.get("corpus", "")))
-        return tuple(dict.fromkeys(filter(None, (self.tokenizer.end_of_text, corpus))))
+        """Texts at which a document ends, by its tokenizer and the corpus that it learned."""
+        return document_ends(self.tokenizer, str(self.run.settings.get("corpus", "")))
 
     def stream(
         self,

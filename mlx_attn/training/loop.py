@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_attn.arrays import count_parameters
-from mlx_attn.sampling.generate import stream_generate
+from mlx_attn.sampling.generate import document_ends, stream_generate
 from mlx_attn.sampling.samplers import SamplerConfig
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.distributed import LostRank
@@ -304,7 +304,8 @@ def write_sample(trainer: Trainer, tokenizer: Tokenizer) -> str:
     model.eval()
     if split.scored is None:
         sampler = SamplerConfig(temp=0.8, seed=0)
-        steps = stream_generate(model, tokenizer, "", sampler, SAMPLE_TOKENS)
+        ends = document_ends(tokenizer, trainer.settings.text.data)
+        steps = stream_generate(model, tokenizer, "", sampler, SAMPLE_TOKENS, ends)
         text = "".join(step.text for step in steps)
     else:
         text = task_predictions(model, split, tokenizer)

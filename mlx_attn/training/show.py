@@ -128,7 +128,7 @@ class Display:
         elif self.mode in ("live", "plain"):
             lines = closing_lines(ended)
             lines += [f"it writes: {printable(sample.strip())}"] if sample else []
-            lines += [f"talk to it:  mlx-attn repl {ended.run}"] if ended.run else []
+            lines += what_next(ended.run) if ended.run else []
             print_text("\n".join(lines), stdout_console())
 
     def conclude_seeds(self, ends: Mapping[int, Ended]) -> None:
@@ -271,6 +271,11 @@ def closing_lines(ended: Ended) -> list[str]:
         unit = "nats per token" if found.bits_per_byte is None else "bits per byte"
         lines.append(f"{found.above_floor:.3f} {unit} above the floor: {shares}")
     return lines
+
+
+def what_next(run: str) -> list[str]:
+    """What to do with a run that is trained."""
+    return [f"talk to it:    mlx-attn repl {run}", f"look into it:  mlx-attn open {run}"]
 
 
 def closing_lines_of_seeds(ends: Mapping[int, Ended]) -> list[str]:

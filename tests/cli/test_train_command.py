@@ -5,6 +5,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.runs import open_run
+from mlx_attn.training.show import what_next
 
 
 def events(result) -> list[dict]:
@@ -32,10 +33,11 @@ def test_a_training_leaves_a_run_that_can_be_sampled(train, run_command, worksho
 
 def test_results_are_on_stdout_and_progress_is_on_stderr(train):
     result = train()
-    first, second, third = result.stdout.splitlines()
+    first, second, *next_steps = result.stdout.splitlines()
     assert first.startswith("best val loss")
     assert second.startswith("it writes: ")
-    assert third == "talk to it:  mlx-attn repl runs/tiny-standard"
+    assert next_steps == what_next("runs/tiny-standard")
+    assert all("runs/tiny-standard" in line for line in next_steps)
     assert result.stderr.startswith("variant")
     assert "step 6/6  loss" in result.stderr
     assert "val loss" in result.stderr

@@ -15,6 +15,7 @@ from mlx_attn.training.show import (
     display_for,
     evaluation_line,
     step_line,
+    what_next,
 )
 
 STARTED = Started(variant="merged", step=0, steps=2000, params=9, tokens_per_step=256, run="runs/a")
@@ -171,7 +172,7 @@ def test_the_result_goes_to_stdout(capsys):
     Display(console, "plain").conclude(ENDED, "\nonce upon\n")
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("best val loss 2.5000")
-    assert out[1:] == ["it writes: once upon", "talk to it:  mlx-attn repl runs/a"]
+    assert out[1:] == ["it writes: once upon", *what_next("runs/a")]
     assert written(console) == ""
 
 
