@@ -119,6 +119,21 @@ def measure(study: Study, records: Records, contrast: Contrast, world: str) -> M
     )
 
 
+def by_ability(study: Study, records: Records, contrast: Contrast, world: str) -> dict[str, float]:
+    """The mean difference on the tokens that call for each ability, in nats per such token.
+
+    Empty where the text does not say what its tokens call for, or runs are missing.
+    """
+    control, _, arm = (_plan(study, records, world, a).verdict() for a in contrast.arms)
+    if not arm or not control:
+        return {}
+    pairs = [*zip(arm, control, strict=True)]
+    return {
+        name: fmean(one.abilities[name] - other.abilities[name] for one, other in pairs)
+        for name in arm[0].abilities
+    }
+
+
 def token_worth(study: Study, records: Records, world: str) -> float | None:
     """Nats that the standard form gains where its tokens are multiplied by e; None if not known.
 

@@ -13,7 +13,7 @@ import msgspec
 from mlx_attn.answers import findings
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.findings import Finding
-from mlx_attn.answers.identities import IDENTITIES, Checked
+from mlx_attn.answers.identities import Checked
 from mlx_attn.answers.registration import Registration, check_registered, complaints
 from mlx_attn.answers.schedule import ArmPlan, arm_plans
 from mlx_attn.answers.study import Contrast, Question, Study
@@ -103,27 +103,12 @@ class Contents:
 
     def text(self) -> str:
         """The page, in Markdown."""
-        values = {
-            name: getattr(self, name)
-            for name in (
-                "table",
-                "overview",
-                "question",
-                "number",
-                "rates",
-                "worlds",
-                "progress",
-                "drawn",
-            )
-        }
         return render_text(
             "answers.md.jinja",
+            page=self,
             study=self.study,
             registration=self.registration,
-            identities=IDENTITIES,
-            checked=self.checked,
             folder=self.name,
-            **values,
         )
 
     def progress(self) -> str:
@@ -187,6 +172,23 @@ class Contents:
         rows += [_row(f) for f in self.found if f.question == name]
         return "\n".join(rows)
 
+    def abilities(self) -> str:
+        """Differences by what a token calls for, where the text says; "" where none is finished."""
+        found = [
+            (f, findings.by_ability(self.study, self.book.records, f.contrast, f.world))
+            for f in self.found
+            if f.measured
+        ]
+        known = [(f, of) for f, of in found if of]
+        if not known:
+            return ""
+        names = [*known[0][1]]
+        rows = _heading(("contrast", "world", *names))
+        for f, of in known:
+            cells = [f"{of[name]:+.3f}" for name in names]
+            rows.append(f"| {_name(f.contrast)} | {f.world} | {' | '.join(cells)} |")
+        return "\n".join(rows)
+
     def rates(self) -> str:
         """The factor of the learning rates that every arm was given, and its spread over seeds."""
         names = [*self.study.worlds]
@@ -227,12 +229,13 @@ def _cell(found: Finding) -> str:
     return f"{found.answer}: {found.measured.sample.mean:+.3f}, {found.word}"
 
 
+def _name(contrast: Contrast) -> str:
+    control = contrast.control
+    return contrast.arm if control == "standard" else f"{contrast.arm} to {control}"
+
+
 def _row(found: Finding) -> str:
-    contrast = found.contrast
-    name = (
-        contrast.arm if contrast.control == "standard" else f"{contrast.arm} to {contrast.control}"
-    )
-    start = f"| {name} | {found.world} |"
+    start = f"| {_name(found.contrast)} | {found.world} |"
     if found.measured is None or found.interval is None:
         return f"{start} | | {found.answer}, {_DONE.format(*found.done)} | | | | | |"
     control, _, arm = found.measured.losses

@@ -71,10 +71,15 @@ class ArmPlan:
         search = self.search
         return [*search.wanted] or self._missing(self.verdict_runs(search))
 
-    def losses(self) -> list[float] | None:
-        """The verdict's losses, seed by seed; None before all are there."""
+    def verdict(self) -> list[Record]:
+        """The verdict's records, seed by seed; none before all are there."""
         runs = self.verdict_runs()
-        return [self._loss(run) for run in runs] if runs and not self._missing(runs) else None
+        return [] if self._missing(runs) else [self.records[self.study.key(run)] for run in runs]
+
+    def losses(self) -> list[float] | None:
+        """The verdict's losses, seed by seed, infinite where one diverged; None before all are."""
+        losses = [record.loss for record in self.verdict()]
+        return [inf if loss is None else loss for loss in losses] or None
 
     def _factors(self) -> Search:
         protocol, factors = self.study.protocol, [*self.study.protocol.factors]

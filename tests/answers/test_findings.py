@@ -2,10 +2,11 @@
 
 from math import log
 
+import msgspec
 import pytest
 
 from mlx_attn.answers import findings as answers
-from mlx_attn.answers.findings import findings
+from mlx_attn.answers.findings import by_ability, findings
 from mlx_attn.comparison.decisions import judge
 from mlx_attn.comparison.statistics import random_effects
 from mlx_attn.errors import ConfigError
@@ -101,6 +102,17 @@ def test_a_difference_is_worth_tokens_of_the_control(study, trained, found):
 def test_what_tokens_are_worth_is_not_known_before_it_is_measured(study, trained):
     records = {k: r for k, r in trained(study).items() if r.arm != "shorter"}
     assert answers.token_worth(study, records, "near") is None
+
+
+def test_where_a_text_knows_what_tokens_call_for_differences_are_told_apart(study, trained):
+    def with_abilities(record):
+        recall = 2.0 + 0.3 * (record.arm == "no-query")
+        return msgspec.structs.replace(record, abilities={"recall": recall, "free": 1.0})
+
+    records = {key: with_abilities(record) for key, record in trained(study).items()}
+    asked = study.questions["query"].contrasts[0]
+    found = by_ability(study, records, asked, "near")
+    assert found == pytest.approx({"recall": 0.3, "free": 0.0})
 
 
 def test_two_worlds_make_no_interval_over_worlds(study, trained):
