@@ -1,6 +1,8 @@
 """`mlx-attn claims`: the study behind docs/answers.md, registered, run and verified."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,21 +101,38 @@ def run(
         [study.question(name) and name for name in questions],
     )
     check_registered(study, out)
-    book = _book(out)
+    with _held(out):
+        book = _book(out)
 
-    def plans() -> Any:
-        return arm_plans(study, book.records, *asked)
+        def plans() -> Any:
+            return arm_plans(study, book.records, *asked)
 
-    wanted = [*wanted_runs(plans())]
-    click.echo(f"{len(book.records)} runs are there, {len(wanted)} or more are wanted", err=True)
-    if dry_run or not wanted:
-        return
+        wanted = [*wanted_runs(plans())]
+        click.echo(
+            f"{len(book.records)} runs are there, {len(wanted)} or more are wanted", err=True
+        )
+        if dry_run or not wanted:
+            return
+        try:
+            for record, left in train_all(study, book, plans, jobs, 60 * minutes):
+                click.echo(record_line(record, left), err=True)
+        except KeyboardInterrupt:
+            click.echo("interrupted; finished runs are kept: the same command continues", err=True)
+            click.get_current_context().exit(INTERRUPTED)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """No other process adds records meanwhile, which either would lose."""
+    from mlx_attn.files import Locked, lock
+
     try:
-        for record, left in train_all(study, book, plans, jobs, 60 * minutes):
-            click.echo(record_line(record, left), err=True)
-    except KeyboardInterrupt:
-        click.echo("interrupted; finished runs are kept: the same command continues", err=True)
-        click.get_current_context().exit(INTERRUPTED)
+        with lock(folder / "records", wait=False):
+            yield
+    except Locked as error:
+        raise RunError(
+            f"{folder}: another process trains for these records: wait for it"
+        ) from error
 
 
 @command.command()

@@ -189,30 +189,40 @@ def _of_spread(
     }
 
 
-def tuning_error(losses: Mapping[float, Sequence[float]], resamples: int = 500) -> float:
+def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
     """Standard error that choosing a learning rate adds to an arm's loss, in the losses' unit.
 
-    Tuning studies are resampled: the mean loss of every factor is drawn again with its standard
-    error, the factor that is then best is chosen, and costs what a parabola through the three
-    factors around the best one (in log2) says. The result is the root mean square of these costs.
+    Two parts, as independent errors. The choice: tuning seeds are drawn again with replacement, and
+    what the factor that is then best costs above the best one is squared and averaged over all
+    draws, times k / (k - 1) for k seeds. The grid: what the vertex of a parabola through the best
+    factor and its neighbours lies below the best.
 
     Args:
         losses: By factor of the learning rates, a loss for each tuning seed.
-        resamples: Tuning studies to draw.
     """
     factors = sorted(f for f, found in losses.items() if all(map(isfinite, found)))
-    if len(factors) < 3 or min(len(losses[f]) for f in factors) < 2:
+    if len(factors) < 3 or (k := min(len(losses[f]) for f in factors)) < 2:
         return 0.0
-    octaves = np.log2(factors)
-    means = np.array([mean(losses[f]) for f in factors])
-    # Seeds shift all factors alike, which moves no choice: what is left is noise of the choice.
-    runs = np.array([losses[f] for f in factors])
-    centred = runs - runs.mean(axis=0, keepdims=True) - means[:, None] + means.mean()
-    freedom = (len(factors) - 1) * (runs.shape[1] - 1)
-    error = sqrt(float((centred**2).sum()) / freedom / runs.shape[1])
-    best = int(np.clip(means.argmin(), 1, len(factors) - 2))
-    around = slice(best - 1, best + 2)
-    curvature = max(float(np.polyfit(octaves[around], means[around], 2)[0]), 0.0)
-    drawn = means + error * np.random.default_rng(0).standard_normal((resamples, len(factors)))
-    chosen = octaves[drawn.argmin(axis=1)]
-    return float(np.sqrt(np.mean((curvature * (chosen - octaves[means.argmin()]) ** 2) ** 2)))
+    runs = np.array([losses[f][:k] for f in factors])
+    means = runs.mean(axis=1)
+    drawn = np.indices((k,) * k).reshape(k, -1) if k <= _MOST_DRAWN else _some_draws(k)
+    chosen = runs[:, drawn].mean(axis=1).argmin(axis=0)
+    of_choice = k / (k - 1) * float(np.mean((means[chosen] - means.min()) ** 2))
+    return sqrt(of_choice + _grid_gain(np.log2(factors), means) ** 2)
+
+
+_MOST_DRAWN = 4  # seeds of which all draws are made; of more, some
+
+
+def _some_draws(k: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(k, size=(k, 500))
+
+
+def _grid_gain(octaves: np.ndarray, means: np.ndarray) -> float:
+    """What a factor between those tried would gain, by the parabola through the best three."""
+    best = int(means.argmin())
+    if not 0 < best < len(means) - 1:
+        return 0.0
+    x, y = octaves[best - 1 : best + 2] - octaves[best], means[best - 1 : best + 2] - means[best]
+    curvature, slope, _ = np.polyfit(x, y, 2)
+    return float(slope**2 / (4 * curvature)) if curvature > 0 else 0.0

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from mlx_attn.answers.study import the_study
+from mlx_attn.files import lock
 
 QUESTIONS = the_study().questions
 
@@ -69,3 +70,11 @@ def test_a_wrong_wish_is_one_line(workshop, run_command, arguments, code, compla
     result = run_command("claims", *arguments)
     assert result.exit_code == code
     assert complaint in result.stderr
+
+
+def test_two_that_train_for_the_same_records_are_one_too_many(workshop, run_command):
+    run_command("claims", "register")
+    with lock(workshop / "runs" / "answers" / "records"):
+        result = run_command("claims", "run")
+    assert result.exit_code == 1
+    assert "another process trains for these records" in result.stderr

@@ -98,6 +98,23 @@ def test_a_flat_curve_of_learning_rates_adds_no_error_and_a_noisy_choice_on_a_sh
     assert 0.001 < tuning_error(noisy) < 0.05
 
 
+def test_the_error_of_a_choice_by_hand():
+    """Of four draws of two seeds one, the second twice, chooses a factor that costs 0.04."""
+    losses = {0.5: (1.0, 1.0), 1.0: (0.9, 1.02), 2.0: (1.0, 1.0)}
+    assert tuning_error(losses) == pytest.approx(0.04 * sqrt(2 / 4))
+
+
+def test_the_error_of_a_grid_by_hand():
+    """The parabola through 1.02, 1 and 1.06 has its vertex 0.04^2 / (8 * 0.08) below 1."""
+    losses = {0.5: (1.02, 1.02), 1.0: (1.0, 1.0), 2.0: (1.06, 1.06)}
+    assert tuning_error(losses) == pytest.approx(0.0025)
+
+
+def test_factors_with_which_trainings_nearly_diverge_add_nothing_to_a_choice_that_is_clear():
+    near = {0.25: (1.02, 1.03), 0.5: (1.0, 1.01), 1.0: (1.02, 1.03)}
+    assert tuning_error(near) == tuning_error(near | {2.0: (1.4, 1.1), 4.0: (9.0, 1.7)})
+
+
 def test_more_arms_make_the_same_difference_less_certain():
     several = judge({"arm": HAND, "b": (0.1, -0.2, 0.1), "c": (0.2, -0.3, 0.2)}, 0.005)["arm"]
     assert several.p_holm == pytest.approx(min(1.0, 3 * alone(HAND).p_holm))

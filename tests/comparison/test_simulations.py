@@ -84,25 +84,34 @@ def test_a_difference_that_can_be_resolved_is_found_four_times_in_five(n):
     )
 
 
-def tuned(random: np.random.Generator, curvature: float, sd: float) -> tuple[float, float]:
-    """Cost of the rate that a tuning study of five factors and three seeds chooses, its error."""
-    octaves = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+def tuned(
+    random: np.random.Generator, curvature: float, sd: float, unstable: float
+) -> tuple[float, float, np.ndarray]:
+    """A tuning study of five factors and three seeds, then five fresh seeds with what it chooses.
+
+    The optimum lies anywhere between factors; with the last one runs differ `unstable` times more.
+    Returns the cost of the choice, its error, and the noise of the fresh seeds.
+    """
+    octaves, spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), np.array([1, 1, 1, 1, unstable])
     losses = curvature * (octaves - random.uniform(-0.5, 0.5)) ** 2
-    runs = losses[:, None] + sd * random.standard_normal((5, 3))
+    runs = losses[:, None] + sd * spread[:, None] * random.standard_normal((5, 3))
     study = dict(zip((2.0**octaves).tolist(), map(tuple, runs.tolist()), strict=True))
-    return float(losses[runs.mean(axis=1).argmin()]), tuning_error(study)
+    best = runs.mean(axis=1).argmin()
+    return losses[best], tuning_error(study), sd * spread[best] * random.standard_normal(5)
 
 
-@pytest.mark.parametrize("curvature", [0.003, 0.02])
+@pytest.mark.parametrize("curvature", [0.003, 0.02, 0.06])
 @pytest.mark.parametrize("sd", [0.0035, 0.045])
-def test_tuning_noise_is_part_of_the_promise(curvature, sd):
+@pytest.mark.parametrize("unstable", [1, 10])
+def test_tuning_noise_is_part_of_the_promise(curvature, sd, unstable):
     """Two arms whose best losses are equal, each tuned, judged on five seeds."""
     random, found = np.random.default_rng(9), 0
     for _ in range(150):
-        (one, error), (other, other_error) = (tuned(random, curvature, sd) for _ in range(2))
-        sample = Sample.of(
-            (one - other + sd * random.standard_normal(5)).tolist(), hypot(error, other_error)
+        (one, error, noise), (other, other_error, other_noise) = (
+            tuned(random, curvature, sd, unstable) for _ in range(2)
         )
+        differences = one - other + (noise - other_noise) / sqrt(2)
+        sample = Sample.of(differences.tolist(), hypot(error, other_error))
         found += two_sided(sample.t(sample.mean), 5) <= 0.05
     assert found / 150 <= 0.055
 
