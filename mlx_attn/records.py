@@ -46,9 +46,13 @@ def read_record(path: Path, kind: type[T] = Object) -> T:
 def parse_record(text: str, kind: type[T], place: str) -> T:
     """The record in a JSON text, which `place` names in messages; see `read_record`."""
     try:
-        return as_record(json.loads(text), kind, place)
+        return as_record(json.loads(text, parse_constant=_refuse), kind, place)
     except (ValueError, RecursionError) as error:
         raise RunError(f"{place}: damaged ({error})") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def as_record(content: Any, kind: type[T], place: str) -> T:

@@ -4,7 +4,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from mlx_attn.comparison.decisions import Verdict
 from mlx_attn.errors import RunError
@@ -81,7 +83,7 @@ class ArmResult:
     params: int
     multiply_adds: int
     cache_bytes_per_token: int
-    trainings: tuple[TrialResult, ...]
+    trainings: Annotated[tuple[TrialResult, ...], msgspec.Meta(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ class BudgetResult:
     """
 
     budget: str
-    arms: tuple[ArmResult, ...]
+    arms: Annotated[tuple[ArmResult, ...], msgspec.Meta(min_length=1)]
     refused: Mapping[str, str]
     verdicts: Mapping[str, Verdict]
 

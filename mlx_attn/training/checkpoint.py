@@ -5,7 +5,6 @@ Random numbers are not among them: those of a step are a function of the seed an
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -81,9 +80,7 @@ class Progress:
             RunError: A value is not what it must be; the message names the place.
         """
         best = {key: record[name] for key, name in _BEST.items() if record.get(name) is not None}
-        # Until 0.1.0 "best_loss" was infinite where there was none.
-        known = best if best.get("val_loss", math.inf) != math.inf else None
-        return as_record({**record, "best": known}, cls, place)
+        return as_record({**record, "best": best if "val_loss" in best else None}, cls, place)
 
 
 _BEST = {key.name: "best_" + key.name.removeprefix("val_") for key in fields(Evaluation)}
@@ -111,7 +108,9 @@ def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Prog
     arrays, facts = load_arrays(path)
     if "progress" not in facts:
         raise RunError(f"{path}: weights alone, no checkpoint: there is nothing to resume from")
-    progress = parse_record(facts["progress"], Object, f"{path}, progress")
+    # Until 0.1.0 the best loss was infinite where there was none.
+    text = facts["progress"].replace('"best_loss": Infinity', '"best_loss": null')
+    progress = parse_record(text, Object, f"{path}, progress")
     weights = {
         name.removeprefix(_MODEL): array
         for name, array in arrays.items()
