@@ -215,7 +215,8 @@ def _progress(plans: Sequence[ArmPlan]) -> tuple[int, int]:
     for plan in plans:
         search, protocol = plan.search, plan.study.protocol
         tuned = len(search.losses) * len(protocol.tuning_seeds)
-        fewest = max(tuned, len(protocol.factors) * len(protocol.tuning_seeds))
+        factors = len(protocol.factors) + len(protocol.refine)
+        fewest = max(tuned, factors * len(protocol.tuning_seeds))
         missing = len(plan.wanted()) if search.settled else len(protocol.verdict_seeds)
         done += tuned + len(protocol.verdict_seeds) - missing
         total += fewest + len(protocol.verdict_seeds)

@@ -1,7 +1,8 @@
 """Which trainings the study still asks for: a pure function of the records that there are.
 
 An arm's factor of the learning rates is searched for on seeds that no verdict uses, beyond the grid
-where the best factor is its last; then the arm is trained on the verdict's seeds.
+where the best factor is its last, and then beside the best; then the arm is trained on the
+verdict's seeds.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -57,6 +58,7 @@ class ArmPlan:
         if other := self.study.arms[self.arm].rates_of:
             return ArmPlan(self.study, self.records, self.world, other).search
         found = self._factors()
+        found = found if found.wanted else self._refined(found)
         return found if found.wanted else self._alternatives(found)
 
     def verdict_runs(self, search: Search | None = None) -> list[Run]:
@@ -102,6 +104,19 @@ class ArmPlan:
                 break
             factors.append(best / 2 if best == min(losses) else best * 2)
         return Search(losses=losses, best=best, interior=interior)
+
+    def _refined(self, found: Search) -> Search:
+        """The search with factors beside the best one."""
+        assert found.best is not None
+        losses = {**found.losses}
+        for ratio in self.study.protocol.refine:
+            factor = round(found.best * ratio, 4)
+            runs = self._runs(self.study.protocol.tuning_seeds, factor)
+            if missing := self._missing(runs):
+                return Search(losses=losses, wanted=tuple(missing), best=found.best)
+            losses[factor] = tuple(map(self._loss, runs))
+        best = min(losses, key=lambda factor: fmean(losses[factor]))
+        return Search(losses=losses, best=best, interior=found.interior)
 
     def _alternatives(self, found: Search) -> Search:
         """The search with the best of the world's alternatives, at the factor that was found."""

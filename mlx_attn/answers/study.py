@@ -103,6 +103,7 @@ class Protocol(_Row, frozen=True, kw_only=True):
 
     factors: tuple[float, ...]
     extensions: int
+    refine: tuple[float, ...] = ()
     tuning_seeds: tuple[int, ...]
     verdict_seeds: tuple[int, ...]
     confidence: float
@@ -148,7 +149,7 @@ class Study(_Row, frozen=True, kw_only=True, dict=True):
     @cached_property
     def digest(self) -> str:
         """Of all that is registered."""
-        return _digest(msgspec.to_builtins(self))
+        return digest_of(msgspec.to_builtins(self))
 
     def world(self, name: str) -> World:
         """The named world; an unknown one is refused with the nearest."""
@@ -181,7 +182,7 @@ class Study(_Row, frozen=True, kw_only=True, dict=True):
     def key(self, run: Run) -> str:
         """Names a training: the same settings, seed and text, the same key."""
         start = [_START, "jitter"] if self.arms[run.arm].jitter else [_START]
-        return _digest([self.settings(run), self.world(run.world).text, start])
+        return digest_of([self.settings(run), self.world(run.world).text, start])
 
     def resolved(self, run: Run, data: str) -> Settings:
         """The settings to train with, on a text that lies at `data`."""
@@ -190,7 +191,8 @@ class Study(_Row, frozen=True, kw_only=True, dict=True):
         return resolve(settings, {"eval_every": 0, "log_every": every, "track": 0})
 
 
-def _digest(value: Any) -> str:
+def digest_of(value: Any) -> str:
+    """BLAKE2b of a value as JSON, whatever the order of its keys."""
     text = json.dumps(value, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 

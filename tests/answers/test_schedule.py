@@ -49,6 +49,23 @@ def test_a_search_ends_where_its_extensions_do(study, trained):
     assert (search.best, search.interior, search.settled) == (8.0, False, True)
 
 
+def test_a_search_is_refined_beside_its_best(tables, trained):
+    tables["protocol"]["refine"] = [0.7071, 1.4142]
+    study = study_from(tables)
+    records = trained(study, loss=lambda run: abs(float(np.log2(run.scale)) - 0.4) + 1)
+    search = ArmPlan(study, records, "near", "standard").search
+    assert sorted(search.losses) == [0.5, 0.7071, 1.0, 1.4142, 2.0]
+    assert (search.best, search.interior) == (1.4142, True)
+
+
+def test_nothing_is_refined_before_the_best_lies_inside(tables, trained):
+    tables["protocol"]["refine"] = [0.7071, 1.4142]
+    study = study_from(tables)
+    records = trained(study, loss=lambda run: abs(float(np.log2(run.scale)) - 2) + 1)
+    search = ArmPlan(study, records, "near", "standard").search
+    assert sorted(search.losses) == [0.5, 1.0, 2.0, 2.8284, 4.0, 5.6568, 8.0]
+
+
 def test_a_factor_with_which_a_training_diverged_is_not_the_best(study, trained):
     records = trained(study, loss=lambda run: None if run.scale > 1 else 2 - run.scale)
     search = ArmPlan(study, records, "near", "standard").search

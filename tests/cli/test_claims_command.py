@@ -21,7 +21,7 @@ def test_without_a_subcommand_it_lists(run_command):
 
 def test_a_question_is_shown_world_by_world(workshop, run_command):
     shown = run_command("claims", "show", "heads").stdout
-    assert "python: not finished, 0 of 69 runs" in shown
+    assert "python: not finished, 0 of 99 runs" in shown
 
 
 def test_its_json_has_every_contrast_in_every_world(workshop, run_command):
