@@ -51,6 +51,8 @@ def page_of(folder: Path) -> Path:
 def write_page(study: Study, folder: Path) -> Path:
     """Write the page and its pictures from the registration and the records of a folder."""
     contents = Contents.read(study, folder)
+    for old in (folder / "figures").glob("*.svg"):
+        old.unlink()
     for name in study.questions:
         found = [f for f in contents.found if f.question == name]
         if contents.drawn(name):

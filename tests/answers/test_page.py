@@ -53,6 +53,13 @@ def test_a_finished_question_has_its_picture(written):
     ]
 
 
+def test_a_picture_that_is_no_longer_shown_goes(written):
+    (written / "figures" / "output.svg").write_text("<svg/>")
+    (written / "records" / "tales.jsonl").unlink()
+    write_page(STUDY, written)
+    assert [*(written / "figures").iterdir()] == []
+
+
 def test_a_digit_changed_in_the_page_is_found(written):
     page = page_of(written)
     text = page.read_text()
