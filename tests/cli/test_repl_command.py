@@ -75,3 +75,17 @@ def test_ctrl_c_in_a_pipe_exits_with_130(place, monkeypatch):
 
     monkeypatch.setattr("mlx_attn.repl.screen.read_lines", pressed)
     assert repl("once\n").exit_code == 130
+
+
+def test_attn_in_a_pipe_writes_a_page_and_opens_no_browser(place, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    result = repl("once\n/attn\n", "--stop", "\n")
+    assert "what the heads attend to in the last text: runs/bytes/explore.html" in result.stderr
+    assert "once" in (place / "runs" / "bytes" / "explore.html").read_text()
+    assert opened == []
+
+
+def test_runs_are_listed_as_the_command_runs_lists_them(place):
+    assert "1  bytes  custom" in repl("/runs\n").stderr
+    assert "bytes answers" in repl("/model\n/model 1\n").stderr

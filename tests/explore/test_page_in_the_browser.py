@@ -183,6 +183,9 @@ def test_two_runs_are_compared_head_by_head_and_token_by_token(make_run, show):
     assert page.run(f"{apart}.rows[2][9]") == pytest.approx(page.run(distance))
     page.run('document.querySelectorAll("#apart .tokens button")[9].click()')
     assert page.run("explorer.state.token") == 8
+    page.run('document.querySelectorAll("#apart .tokens button")[9].focus()')
+    page.press("ArrowRight", 39)
+    assert page.run("explorer.state.token") == 9
     assert page.run('document.querySelector("#apart .pair figcaption").textContent') == (
         "Layer 0, head 0: weights of one minus those of two"
     )

@@ -1,6 +1,7 @@
 // Where two models differ on one text: in what they expect, and in what their heads attend to.
 import { byId, drawPanels, element, number, percent } from "./draw.js";
 import { losses } from "./model.js";
+import { arrows } from "./pane.js";
 import { softmax } from "./tensor.js";
 import { label, shown } from "./tokenizer.js";
 
@@ -40,6 +41,7 @@ export class Differences {
       const token = target.closest("button")?.dataset.token;
       if (token) this.choose({ token: Math.max(Number(token) - 1, 0), held: true });
     });
+    arrows(this.find(".tokens"), { ArrowLeft: -1, ArrowRight: 1 }, (by) => this.step(by));
     const canvas = this.find(".by-head canvas");
     const at = (event) => this.hit?.(event.offsetX, event.offsetY);
     canvas.addEventListener("pointermove", (event) => at(event) && this.say(at(event)));
@@ -47,6 +49,16 @@ export class Differences {
       const found = at(event);
       if (found) this.choose({ token: found.column, ...this.places[found.row], held: true });
     });
+  }
+
+  /** The focus moves to another token, which is chosen. */
+  step(by) {
+    const buttons = Array.from(this.find(".tokens").children);
+    const next = buttons[buttons.indexOf(document.activeElement) + by];
+    if (!next) return;
+    buttons.forEach((button) => (button.tabIndex = button === next ? 0 : -1));
+    next.focus();
+    next.click();
   }
 
   /** After a change of text or edits. */
@@ -73,7 +85,7 @@ export class Differences {
       const gap = i ? this.gaps[i - 1] : 0;
       const better = this.names[gap > 0 ? 1 : 0];
       const title = i ? `${better} expects it better by ${number(Math.abs(gap))} nats` : "the first token is given";
-      const button = element("button", { type: "button", "data-token": i, className: `of-${gap > 0 ? 1 : 0}`, title, ariaLabel: `${this.labels[i]}: ${title}` }, text);
+      const button = element("button", { type: "button", "data-token": i, tabIndex: i ? -1 : 0, className: `of-${gap > 0 ? 1 : 0}`, title, ariaLabel: `${this.labels[i]}: ${title}` }, text);
       button.style.setProperty("--weight", (Math.abs(gap) / largest).toFixed(3));
       return button;
     }));
