@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, NotRequired, TypedDict
 
 import mlx.core as mx
@@ -320,7 +321,7 @@ def check_free(path: Path, overwrite: bool = False) -> None:
         return
     if not overwrite:
         raise Taken(
-            f"{path} exists: --resume {path} continues it, --overwrite replaces it, "
+            f"{path} exists: --resume {quote(str(path))} continues it, --overwrite replaces it, "
             "--out names another directory"
         )
     if not _is_run(path):

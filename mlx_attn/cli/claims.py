@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.main import INTERRUPTED
-from mlx_attn.cli.options import UserPath, check_environment
+from mlx_attn.cli.options import UserPath
 from mlx_attn.errors import RunError
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ def run(
     from mlx_attn.answers.study import the_study
     from mlx_attn.answers.training import train_all
 
-    check_environment()
     study = the_study()
     asked = (
         [study.world(name) and name for name in worlds],

@@ -20,7 +20,6 @@ from mlx_attn.cli.options import (
     Named,
     SectionedCommand,
     UserPath,
-    check_environment,
     grouped,
 )
 from mlx_attn.cli.processes import connect, prefix_errors
@@ -164,7 +163,6 @@ def compare(
     from mlx_attn.comparison.runner import make_runner
     from mlx_attn.machine import versions
 
-    check_environment()
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
     ranks = connect()
     with prefix_errors(ranks):

@@ -218,6 +218,10 @@ def group(ctx: click.Context) -> None:
     """An attention laboratory: train a tiny GPT while one part of its attention is changed."""
     if os.environ.get("NO_COLOR"):
         ctx.color = False
+    if any(name.startswith(PREFIX) for name in os.environ):
+        from mlx_attn.cli.options import check_environment
+
+        check_environment()
 
 
 def _open_closed_streams() -> None:

@@ -21,7 +21,7 @@ from mlx_attn.cli.main import (
     graceful_interrupt,
     read_settings,
 )
-from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand, check_environment
+from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.cli.processes import connect, prefix_errors
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
@@ -55,7 +55,6 @@ def train(
     from mlx_attn.training.show import Display
     from mlx_attn.ui.terminal import stderr_console
 
-    check_environment()
     ranks = connect()
     with prefix_errors(ranks):
         if not ranks.rank:
@@ -389,6 +388,7 @@ def _begin_again(trainer: "Trainer", run: "Run", corpus: "Corpus") -> None:
     from mlx_attn.convert.model import start_from_run
     from mlx_attn.runs import find_run
 
+    run.forget_after(-1)
     trainer.run = run
     if start := run.settings.get("init_from"):
         start_from_run(trainer, find_run(start), corpus)

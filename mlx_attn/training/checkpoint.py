@@ -50,6 +50,7 @@ class Progress:
     timed_steps: Count = 0  # those whose time is known: all but the first after each start
     training_seconds: Seconds = 0.0  # what these took, without validations
     evaluated_step: Count = 0  # of the latest validation
+    tracked_step: int = -1  # of the latest record of the heads
     best: Evaluation | None = None  # the lowest loss so far; None before the first validation
     waited: Count = 0  # validations since the best one
     peak_memory: Count = 0  # bytes

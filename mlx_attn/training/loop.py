@@ -74,7 +74,7 @@ def between_steps(
         Why the training ends now: "interrupted", "done", "time" or "patience"; "" if it does not.
     """
     config, step = trainer.config, trainer.progress.step
-    if _due(step, config.track, first=True) and (monitor.unreported or not step):
+    if _due(step, config.track, first=True) and step != trainer.progress.tracked_step:
         yield monitor.tracked()
     reason = _agreed_reason(trainer, should_stop)
     # A validation that an interruption leaves out is made up for when the training resumes.
@@ -200,6 +200,7 @@ class Monitor:
         self._read()
         self._count_training()
         tracked = self.trainer.track()
+        self.progress.tracked_step = tracked.step
         self.pause()
         return tracked
 

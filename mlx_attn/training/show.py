@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from shlex import quote
 from statistics import fmean, stdev
 from typing import Any, Literal
 
@@ -275,6 +276,7 @@ def closing_lines(ended: Ended) -> list[str]:
 
 def what_next(run: str) -> list[str]:
     """What to do with a run that is trained."""
+    run = quote(run)
     return [f"talk to it:    mlx-attn repl {run}", f"look into it:  mlx-attn open {run}"]
 
 
@@ -360,7 +362,7 @@ def what_is_saved(trainers: Sequence[Trainer]) -> str:
     if not run or len(steps) < len(trainers):
         return f"stopped; {'nothing' if len(trainers) == 1 else 'not every replica'} was saved"
     path = run.path if len(trainers) == 1 else run.path.parent
-    return f"saved at step {min(steps)}; to resume:  mlx-attn train --resume {path}"
+    return f"saved at step {min(steps)}; to resume:  mlx-attn train --resume {quote(str(path))}"
 
 
 def plan_rows(

@@ -206,3 +206,10 @@ def test_weights_that_are_no_numbers_are_refused(place):
         result = sample("nano")
         assert (result.exit_code, result.stdout) == (1, "")
         assert message in result.stderr
+
+
+def test_a_misspelt_variable_is_refused(place, monkeypatch):
+    monkeypatch.setenv("MLX_ATTN_TMEP", "0")
+    result = sample("nano")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "MLX_ATTN_TMEP: did you mean MLX_ATTN_TEMP?" in result.stderr

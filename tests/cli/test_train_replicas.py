@@ -98,7 +98,7 @@ def test_one_that_diverges_is_told_and_the_command_fails(train):
         (("--replicas=2", "--drop-rate=0.1"), "stream of random numbers"),
         (("--replicas=2", "--minutes=1"), "shared by all replicas"),
         (("--together=on",), "give --replicas N with it"),
-        (("--replicas=1",), "not in the range x>=2"),
+        (("--replicas=1",), "not in the range 2<=x<=1000"),
         (("--resume=both", "--replicas=2"), "leave out"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

@@ -1,7 +1,7 @@
 """Every file that the program reads, damaged at random: one line says what is wrong, or it reads.
 
 A case damages one file of a run, a prepared text, a conversation or a comparison, and reads it as
-the commands do. MLX_ATTN_FUZZ is the number of cases; another number is another seed.
+the commands do. FUZZ_CASES is the number of cases; another number is another seed.
 """
 
 import copy
@@ -222,7 +222,7 @@ def outcome(reader: Callable[[Path], Any], folder: Path) -> str:
     return "read"
 
 
-CASES = int(os.environ.get("MLX_ATTN_FUZZ", 300))
+CASES = int(os.environ.get("FUZZ_CASES", 300))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -23,10 +23,10 @@ import pytest
 from mlx_attn.arrays import load_arrays
 from mlx_attn.runs import open_run
 
-KILLS = int(os.environ.get("MLX_ATTN_KILLS", 200))
+KILLS = int(os.environ.get("KILLS", 200))
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 SIZES = "--context-length 16 --emb-dim 16 --n-heads 2 --n-layers 1 --batch-size 4 --drop-rate 0.2"
-RECIPE = "--steps 30 --eval-every 10 --save-every 3 --log-every 5 --warmup 2 --track 15 --quiet"
+RECIPE = "--steps 30 --eval-every 10 --save-every 3 --log-every 5 --warmup 2 --track 9 --quiet"
 TRAIN = f"train --data story.txt --tokenizer char {SIZES} {RECIPE}".split()
 TIMES = {"seconds", "seconds_left", "tok_s", "peak_memory"}
 

@@ -1,7 +1,7 @@
 """Odd texts, settings, paths, lines and samplers at random: an answer, or one line of refusal.
 
-MLX_ATTN_FUZZ is the number of cases of each kind; another number is another seed. A million:
-`MLX_ATTN_FUZZ=1000000 pytest -n0 tests/faults/test_odd_input.py`.
+FUZZ_CASES is the number of cases of each kind; another number is another seed. A million:
+`FUZZ_CASES=1000000 pytest -n0 tests/faults/test_odd_input.py`.
 """
 
 import os
@@ -29,7 +29,7 @@ from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.text.tokenizers import train_tokenizer
 from mlx_attn.training.config import TrainConfig, resolve
 
-COUNT = os.environ.get("MLX_ATTN_FUZZ")
+COUNT = os.environ.get("FUZZ_CASES")
 
 Draw = random.Random
 ALPHABETS = (

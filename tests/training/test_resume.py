@@ -5,7 +5,7 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.runs import open_run
-from mlx_attn.training.events import Evaluated, Stepped
+from mlx_attn.training.events import Evaluated, Stepped, Tracked
 from mlx_attn.training.loop import train
 
 STOP, STEPS = 4, 9
@@ -82,6 +82,18 @@ def test_the_clock_and_the_best_loss_go_on(trainer, tmp_path):
     last = [report for report in first if isinstance(report, Stepped)][-1]
     assert last.seconds <= second[1].seconds < second[-1].seconds
     assert resumed.progress.timed_steps == STEPS - 2  # each start has one step that is not timed
+
+
+def test_reports_of_heads_and_losses_are_neither_lost_nor_made_twice(trainer, tmp_path):
+    settings = {**NOISY, "track": 2, "log_every": 3, "save_every": 2, "eval_every": 0}
+    expected = finish(trainer(**settings))
+    for stop_at in (0, 2, 4, 5):
+        run = tmp_path / str(stop_at)
+        _, first, second = interrupted_and_resumed(trainer, run, stop_at, **settings)
+        reports = [report for report in first + second if isinstance(report, Stepped | Tracked)]
+        alike = [report for report in expected if isinstance(report, Stepped | Tracked)]
+        assert [(type(r), r.step) for r in reports] == [(type(r), r.step) for r in alike]
+        assert losses(reports) == losses(alike)
 
 
 def test_a_finished_training_has_nothing_left_to_do(trainer, tmp_path):

@@ -202,6 +202,6 @@ def test_two_trainings_from_one_start_draw_the_same_random_numbers(corpus):
     for score, start in (("separate", source), ("merged", merged_twin(source))):
         training = trainer(corpus, score=score)
         training.start_from(start)
-        training.join()
+        training.launch_step()
         states.append(mx.random.uniform(shape=(3,)).tolist())
     assert states[0] == states[1]

@@ -15,7 +15,7 @@ from mlx_attn.comparison.show import summary_lines, verdict_tables
 from mlx_attn.errors import RunError
 from mlx_attn.ui.terminal import stdout_console
 
-CASES = int(os.environ.get("MLX_ATTN_FUZZ", 60))
+CASES = int(os.environ.get("FUZZ_CASES", 60))
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 2**40, 1e300, -1e300, float("inf"), float("nan"), "", "x", "a|b\n"),
     *([], {}, [[]], {"x": {}}, [1, "2", None], [None, None]),
