@@ -1,8 +1,10 @@
 """`mlx-attn runs`: what was trained here, and how good it is."""
 
 import json
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,18 +76,28 @@ def _summary(path: Path, name: str) -> RunSummary:
     from mlx_attn.errors import RunError
     from mlx_attn.runs import open_run
 
-    files = [file for file in path.rglob("*") if file.is_file()]
-    changed = max((f.stat().st_mtime for f in files if f.suffix != ".html"), default=0.0)
-    known = RunSummary(name, path, changed, sum(file.stat().st_size for file in files))
+    states = dict(_states(path))
+    changed = max((s.st_mtime for f, s in states.items() if f.suffix != ".html"), default=0.0)
+    known = RunSummary(name, path, changed, sum(state.st_size for state in states.values()))
     try:
         run = open_run(path)
         known = replace(known, variant=str(run.settings.get("variant", "custom")))
         known = replace(known, **_progress(run.metrics()))
+        if not run.weights.exists():
+            return replace(known, problem="no weights yet: its training came to no validation")
         check_whole(run.weights)
         run.load_tokenizer()
     except RunError as error:
         return replace(known, problem=str(error))
     return known
+
+
+def _states(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """The files below a directory; one that goes while a training writes is left out."""
+    for file in path.rglob("*"):
+        with suppress(OSError):
+            if file.is_file():
+                yield file, file.stat()
 
 
 def _progress(reports: list[dict[str, Any]]) -> dict[str, Any]:
