@@ -299,7 +299,9 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
     labels = [arm if control == "standard" else f"{arm}\n(to {control})" for arm, control in rows]
     axes[0].set_yticks(range(len(rows)), labels)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
-    figure.supxlabel("nats per token above the control (left is better); band: the margin")
+    figure.supxlabel(
+        "nats per token above the control (left is better); band: margin; grey: worth of the part"
+    )
     return figure
 
 
