@@ -8,10 +8,12 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import msgspec
 from mlx.utils import tree_flatten
 
 from mlx_attn.errors import RunError
 from mlx_attn.files import atomic_write
+from mlx_attn.records import Count, Object, as_record, parse_record
 
 
 def named_arrays(tree: Any) -> dict[str, mx.array]:
@@ -90,6 +92,12 @@ def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
     return arrays, facts
 
 
+class _Entry(msgspec.Struct):
+    """What a header of safetensors says of an array."""
+
+    data_offsets: tuple[Count, Count]
+
+
 def check_whole(path: Path) -> None:
     """Check that a safetensors file is as long as its header says, without reading its numbers.
 
@@ -100,12 +108,13 @@ def check_whole(path: Path) -> None:
         size = path.stat().st_size
         with path.open("rb") as file:
             start = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(start)) if start < size else {}
-        places = [entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"]
+            text = file.read(start).decode("utf-8", "replace") if start < size else "{}"
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        raise RunError(f"{path}: damaged (no header of safetensors)") from error
+    header = parse_record(text, Object, f"{path}, header")
+    header.pop("__metadata__", None)
+    entries = as_record(header, dict[str, _Entry], f"{path}, header")
+    places = [entry.data_offsets[1] for entry in entries.values()]
     if size != 8 + start + max(places, default=0):
         raise RunError(f"{path}: damaged or truncated")
 

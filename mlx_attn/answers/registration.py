@@ -12,6 +12,7 @@ from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.study import Run, Study, digest_of, study_from
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
+from mlx_attn.records import read_record
 
 REGISTRATION = "registration.json"
 
@@ -77,14 +78,14 @@ def read_registration(folder: Path) -> Registration:
         RunError: There is none, or its digest is not that of its content.
     """
     file = folder / REGISTRATION
+    if not file.exists():
+        raise RunError(f"{file} is not there: `mlx-attn claims register` first")
+    record = read_record(file)
     try:
-        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         written = record.pop("study")
         study = study_from(written)
         found = msgspec.convert({**record, "study": study}, Registration)
-    except FileNotFoundError as error:
-        raise RunError(f"{file} is not there: `mlx-attn claims register` first") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{file}: not a registration ({error})") from error
     # Of what is written: a later version of this package may know keys that it lacks.
     if found.digest != digest_of(written):

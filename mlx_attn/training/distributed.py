@@ -20,6 +20,7 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.files import make_directory
 
 Item = TypeVar("Item")
 
@@ -207,5 +208,5 @@ def _compile_apart(rank: int) -> None:
     """
     if rank:
         folder = Path(tempfile.gettempdir()) / f"mlx-rank-{rank}-of-{os.getuid()}"
-        folder.mkdir(exist_ok=True)
+        make_directory(folder)
         os.environ["TMPDIR"] = str(folder)
