@@ -80,9 +80,9 @@ def between_steps(
     # A validation that an interruption leaves out is made up for when the training resumes.
     evaluates = step not in (0, trainer.progress.evaluated_step) and reason != INTERRUPTED
     evaluates = evaluates and (bool(reason) or _due(step, config.eval_every))
-    # So is a report, whose loss is then the mean over the same steps as without it.
-    reports = bool(reason) or evaluates or _due(step, config.log_every)
-    if monitor.unreported and reports and reason != INTERRUPTED:
+    # So is a report that it would make, whose loss is then the mean over as many steps as without.
+    ends = bool(reason) and reason != INTERRUPTED
+    if monitor.unreported and (ends or evaluates or _due(step, config.log_every)):
         yield monitor.stepped()
     if evaluates:
         yield monitor.evaluated()
