@@ -132,3 +132,35 @@ def test_a_killed_training_ends_in_the_same_bits(run, tmp_path):
 @pytest.mark.slow
 def test_so_does_one_that_is_killed_two_hundred_times(run, tmp_path):
     check_kills(run, tmp_path, KILLS)
+
+
+COMPARE = (
+    f"compare --variants standard,no-query --data story.txt --tokenizer char {SIZES} --steps 8 "
+    "--warmup 2 --budgets steps --no-tune --seeds 2 --no-noise --jobs 1"
+).split()
+
+
+def what_it_found(folder: Path) -> Any:
+    """The verdicts of a comparison, and all that its trainings learned."""
+    found = json.loads((folder / "comparison.json").read_text())["budgets"]
+    for arm in (arm for budget in found for arm in budget["arms"]):
+        for training in arm["trainings"]:
+            training["curve"] = [point["val_loss"] for point in training["curve"]]
+            for key in TIMES & training.keys():
+                del training[key]
+    return found
+
+
+@pytest.mark.slow
+def test_a_comparison_that_is_killed_comes_to_the_same_verdict(run, tmp_path):
+    start = time.perf_counter()
+    assert run(*COMPARE, "--out", "straight") == 0
+    span = time.perf_counter() - start
+    draw, ends = random.Random(1), Counter()
+    for _ in range(8):
+        number, delay = draw.choice(SIGNALS), draw.uniform(0, span / 2)
+        ends[run(*COMPARE, "--out", "killed", delay=delay, number=number)] += 1
+    assert run(*COMPARE, "--out", "killed") == 0, (tmp_path / "log.txt").read_text()[-2000:]
+    assert what_it_found(tmp_path / "killed") == what_it_found(tmp_path / "straight")
+    sys.stderr.write(f"{ends.total()} signals, by exit code: {dict(ends)}\n")
+    assert "Traceback" not in (tmp_path / "log.txt").read_text()
