@@ -4,9 +4,11 @@ MLX writes and reads the container. llama.cpp turns neighbouring coordinates of 
 program turns its two halves, so arcee's queries and keys are stored with the halves in turn.
 """
 
+import math
+import mmap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import mlx.core as mx
 
@@ -104,6 +106,75 @@ def _in_turn(name: str, array: mx.array, width: int) -> mx.array:
     return heads.swapaxes(1, 2).reshape(array.shape)
 
 
+class _Header:
+    """Walks through the header of a GGUF file, version 3, and refuses what leads out of the file.
+
+    MLX's own reader trusts every length in it, and reads foreign memory where one is wrong.
+    """
+
+    _SIZES: ClassVar = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+    _STRING, _ARRAY = 8, 9
+    _TYPES: ClassVar = {0: 4, 1: 2, 30: 2}  # bytes of a number in float32, float16 and bfloat16
+    _MOST_AXES = 4
+
+    def __init__(self, data: bytes | mmap.mmap):
+        self.data, self.place, self.alignment = data, 0, 32
+
+    def check(self) -> None:
+        """Raise a `ValueError` where the file is not what its header says."""
+        if self.data[:4] != b"GGUF" or self._number(8, 4) not in (2, 3):
+            raise ValueError("no GGUF of version 2 or 3")
+        tensors, facts = self._number(8), self._number(8)
+        for _ in range(facts):
+            self._fact()
+        ends = [self._tensor() for _ in range(tensors)]
+        start = -(-self.place // self.alignment) * self.alignment
+        if start + max(ends, default=0) > len(self.data):
+            raise ValueError("its numbers are cut short")
+
+    def _take(self, size: int) -> bytes:
+        taken = self.data[self.place : self.place + size]
+        if size > len(self.data) - self.place:
+            raise ValueError("a length in its header leads out of the file")
+        self.place += size
+        return taken
+
+    def _number(self, size: int, start: int = 0) -> int:
+        return int.from_bytes(self._take(size)[start:], "little")
+
+    def _fact(self) -> None:
+        name, kind = self._take(self._number(8)), self._number(4)
+        if name == b"general.alignment" and kind == 4:
+            self.alignment = self._number(4)
+            if self.alignment not in (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096):
+                raise ValueError(f"an alignment of {self.alignment}")
+        elif kind == self._ARRAY:
+            kind, count = self._number(4), self._number(8)
+            if kind == self._STRING:
+                for _ in range(count):
+                    self._take(self._number(8))
+            else:
+                self._take(count * self._size(kind))
+        else:
+            self._take(self._number(8) if kind == self._STRING else self._size(kind))
+
+    def _size(self, kind: int) -> int:
+        if kind not in self._SIZES:
+            raise ValueError(f"a value of type {kind}")
+        return self._SIZES[kind]
+
+    def _tensor(self) -> int:
+        """Where a tensor ends, from the beginning of all."""
+        name, axes = self._take(self._number(8)), self._number(4)
+        if axes > self._MOST_AXES:
+            raise ValueError(f"{name!r} has {axes} axes")
+        count = math.prod(self._number(8) for _ in range(axes))
+        kind, offset = self._number(4), self._number(8)
+        if kind not in self._TYPES:
+            raise ValueError(f"{name!r} is quantized, which is not read")
+        return offset + count * self._TYPES[kind]
+
+
 def read_gguf(path: Path) -> GPT:
     """The model of a GGUF file that holds GPT-2 or arcee, not quantized.
 
@@ -111,8 +182,10 @@ def read_gguf(path: Path) -> GPT:
         RunError: It cannot be read, or is another architecture.
     """
     try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            _Header(data).check()
         loaded: Any = mx.load(str(path), format="gguf", return_metadata=True)
-    except RuntimeError as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise RunError(f"{path}: cannot be read as GGUF ({error})") from error
     arrays, facts = loaded
     architecture = facts.get("general.architecture")
@@ -122,6 +195,8 @@ def read_gguf(path: Path) -> GPT:
     ours = names.from_gguf(arrays)
     for name, array in ours.items():
         if architecture == "arcee" and (".W_query." in name or ".W_key." in name):
+            if array.ndim != 2 or array.shape[0] % config.head_dim:
+                raise RunError(f"{path}: {name} is {array.shape}, no heads of {config.head_dim}")
             heads = array.reshape(-1, config.head_dim // 2, 2, array.shape[1])
             ours[name] = heads.swapaxes(1, 2).reshape(array.shape)
     return standard.model_of(config, ours)
@@ -135,4 +210,6 @@ def _config(path: Path, architecture: str, facts: Mapping[str, Any], tied: bool)
         }
     except KeyError as error:
         raise RunError(f"{path}: it does not say {error}") from error
+    except (AttributeError, ValueError) as error:
+        raise RunError(f"{path}: a size is no number") from error
     return GPTConfig(**sizes, **_BLOCKS[architecture], tied_head=tied)

@@ -244,3 +244,13 @@ def test_a_damaged_file_is_one_line_or_all_is_well(place):
                 path.write_bytes(content)
     assert outcomes["refused"] > CASES / 4
     assert outcomes["read"] > CASES / 20
+
+
+@pytest.mark.parametrize("at", [8, 16, 24])
+def test_lengths_that_lead_out_of_a_gguf_file_are_refused(place, at):
+    file = place / "theirs" / "model.gguf"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:at] + (2**60).to_bytes(8, "little") + whole[at + 8 :])
+    with pytest.raises(RunError, match="leads out of the file"):
+        find_source(str(file))
+    file.write_bytes(whole)
