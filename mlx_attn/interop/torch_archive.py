@@ -245,7 +245,8 @@ def read_checkpoint(path: Path) -> dict[str, mx.array]:
         ) from error
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    # zipfile adds RuntimeError, for what is encrypted or of another version, and EOFError.
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, EOFError) as error:
         raise RunError(f"{path}: refused, nothing of it was executed: {error}") from error
 
 

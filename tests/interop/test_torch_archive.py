@@ -129,3 +129,13 @@ def test_an_archive_of_something_else_is_refused(tmp_path):
         file.writestr("letter.txt", "hello")
     with pytest.raises(RunError, match=r"no data\.pkl"):
         read_checkpoint(path)
+
+
+@pytest.mark.parametrize(("at", "value"), [(6, 79), (8, 1)])
+def test_archives_of_other_versions_and_encrypted_ones_are_refused(archive, at, value):
+    path = archive(tensor(4, (2, 2), (2, 1)))
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\1\2") + at] = value
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="refused, nothing of it was executed"):
+        read_checkpoint(path)
