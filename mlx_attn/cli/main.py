@@ -243,4 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # A terminal that cannot show a character shows a question mark instead.
         sys.stdout.reconfigure(errors="replace")
     warnings.formatwarning = lambda message, *_, **__: printable(f"Warning: {message}\n")
-    group.main(arguments, prog_name=_NAME)
+    try:
+        group.main(arguments, prog_name=_NAME)
+    except KeyboardInterrupt:  # before a command has begun, or after it has ended
+        sys.exit(INTERRUPTED)

@@ -45,6 +45,8 @@ for line in sys.stdin:
         except SystemExit as end:
             sys.stderr.flush()
             os._exit(end.code or 0)
+        except KeyboardInterrupt:  # before the command has begun
+            os._exit(130)
         os._exit(99)
     select.select([], [], [], delay)
     os.kill(child, number)
@@ -119,7 +121,8 @@ def check_kills(run: Run, folder: Path, kills: int) -> None:
         for what, value in expected.items():
             assert found[what] == value, f"{what}, {kills} kills before the end: {ends}"
         assert not [*path.rglob("*.tmp")]
-        assert "Traceback" not in (folder / "log.txt").read_text()
+        log = (folder / "log.txt").read_text()
+        assert "Traceback" not in log, log[-2000:]
         shutil.rmtree(path)
     sys.stderr.write(f"{ends.total()} signals, by exit code: {dict(ends)}\n")
     assert {*ends} <= {0, 130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
