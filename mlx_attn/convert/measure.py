@@ -37,6 +37,9 @@ _LOGIT_TOKENS = 4096
 FLOAT64_WORK = 20e9
 """Multiply-adds of one model in float64: all these tokens in tiny models, 160 in GPT-2."""
 
+VALIDATION_WORK = 2e12
+"""Multiply-adds of one validation: the whole text in small models, 16,000 tokens in GPT-2."""
+
 LOGITS_AT_ONCE = 2**24
 """Logits in memory for one batch: 134 MB in float64."""
 
@@ -59,8 +62,7 @@ class _LogitDifferences:
 def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:
     """Compare two models on windows of a text; in float64 on fewer where they are large."""
     T, V = before.config.context_length, before.config.vocab_size
-    params = max(model_cost(model.config).parameters for model in (before, after))
-    n_exact = min(_LOGIT_TOKENS, max(1, int(FLOAT64_WORK / params)))
+    n_exact = min(_LOGIT_TOKENS, max(1, int(FLOAT64_WORK / _parameters(before, after))))
     found, exact = [], []
     for tokens in _batches(_spread_windows(split, T, _LOGIT_TOKENS), V):
         logits = to_numpy(before(tokens))
@@ -70,6 +72,11 @@ def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:
         rounding, rounding_after = old - to_numpy(before(tokens)), new - to_numpy(after(tokens))
         exact.append([_largest(array) for array in (old - new, rounding, rounding_after)])
     return _LogitDifferences(*np.max(found, axis=0).tolist(), *np.max(exact, axis=0).tolist())
+
+
+def _parameters(*models: GPT) -> int:
+    """Those of the largest."""
+    return max(model_cost(model.config).parameters for model in models)
 
 
 def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
@@ -114,6 +121,23 @@ def _spread_windows(split: Split, context_length: int, n_tokens: int) -> _Tokens
     return mx.array(Evaluator(split, context_length).texts(count))
 
 
+def validation_part(corpus: Corpus, parameters: int) -> Split:
+    """The validation text, or its beginning where a model is so large that all would take hours.
+
+    Of a beginning no floor and no abilities are known.
+    """
+    split, count = corpus.val, int(VALIDATION_WORK / parameters)
+    if len(split.tokens) <= count:
+        return split
+    tokens, starts, scored = split.tokens[:count], split.document_starts, split.scored
+    return Split(
+        tokens=tokens,
+        n_bytes=sum(len(corpus.tokenizer.token_bytes(token)) for token in tokens.tolist()),
+        document_starts=None if starts is None else starts[starts < count - 1],
+        scored=None if scored is None else scored[:count],
+    )
+
+
 def _batches(windows: _Tokens, vocab_size: int) -> Iterator[_Tokens]:
     size = max(1, LOGITS_AT_ONCE // (windows.shape[1] * vocab_size))
     return (windows[start : start + size] for start in range(0, len(windows), size))
@@ -125,10 +149,11 @@ def _largest(array: Float[np.ndarray, "B T V"]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetrics:
-    """A model in numbers; the evaluation is on the whole validation text."""
+    """A model in numbers; the evaluation is on `validation_part` of the text."""
 
     variant: str
     evaluation: Evaluation
+    tokens: int  # that the evaluation scored
     params: int
     cache_bytes_per_token: int
 
@@ -150,6 +175,7 @@ def measure_model(model: GPT, evaluator: Evaluator) -> ModelMetrics:
     return ModelMetrics(
         variant=variant_name(model.config.as_dict()),
         evaluation=evaluator(model),
+        tokens=evaluator.split.n_scored,
         params=cost.parameters,
         cache_bytes_per_token=cost.cache_floats * model.tok_emb.weight.itemsize,
     )
@@ -236,12 +262,13 @@ def convert_run(
     tokens = _spread_windows(corpus.train, before.config.context_length, _FITTED_TOKENS)
     after = convert(before, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
     # Folding changes S and VO, and not the function: it is no error of the conversion.
-    outcome = _measure(before, fold_norms(before) if fold_norm else before, after, corpus.val)
+    outcome = _measure(before, fold_norms(before) if fold_norm else before, after, corpus)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
     return _write_converted(run, out, after, outcome, corpus, facts, overwrite), outcome
 
 
-def _measure(before: GPT, folded: GPT, after: GPT, split: Split) -> Outcome:
+def _measure(before: GPT, folded: GPT, after: GPT, corpus: Corpus) -> Outcome:
+    split = validation_part(corpus, _parameters(before, after))
     evaluator, errors = Evaluator(split, before.config.context_length), weight_errors(folded, after)
     metrics = measure_model(before, evaluator), measure_model(after, evaluator)
     return Outcome(*metrics, compare_logits(before, after, split), *errors)
@@ -266,7 +293,8 @@ def _write_converted(
         new.save_model(model)
         trainer = Trainer(settings_from(new.settings, {}), corpus)
         trainer.model.load_weights(list(named_arrays(model).items()))
-        trainer.progress.best = outcome.after.evaluation
+        if outcome.after.tokens == corpus.val.n_scored:  # else it is no match for a whole one
+            trainer.progress.best = outcome.after.evaluation
         trainer.run = new
         trainer.save()
     return new
@@ -321,7 +349,7 @@ def measure_ranks(
     run.check_corpus(corpus, _WAY_OUT)
     conversion, model = table.find_conversion(to), run.load_model()
     targets = [conversion.target(model.config, rank) for rank in ranks]
-    evaluator = Evaluator(corpus.val, model.config.context_length)
+    evaluator = Evaluator(validation_part(corpus, _parameters(model)), model.config.context_length)
     original, points = measure_model(model, evaluator), []
     for rank, target in zip(ranks, targets, strict=True):
         cut = model if target == model.config else convert(model, to, rank=rank)

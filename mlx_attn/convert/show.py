@@ -9,6 +9,7 @@ from rich.text import Text
 from mlx_attn.convert import measure
 from mlx_attn.convert.table import CONVERSIONS, find_conversion
 from mlx_attn.ui.plots import COLOURS, panels, save_figure
+from mlx_attn.ui.terminal import count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +23,11 @@ def outcome_table(outcome: measure.Outcome) -> Table:
     for heading in ("", "before", "after", "change"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     losses = f"{before.val_loss:.6f}", f"{after.val_loss:.6f}"
-    table.add_row("validation loss", *losses, f"{outcome.loss_change:+.1e} nats")
+    table.add_row(
+        f"validation loss, {count(before.tokens)} tokens",
+        *losses,
+        f"{outcome.loss_change:+.1e} nats",
+    )
     for name, key in (("parameters", "params"), ("cache bytes per token", "cache_bytes_per_token")):
         old, new = getattr(before, key), getattr(after, key)
         table.add_row(name, f"{old:,}", f"{new:,}", f"{new - old:+,}")

@@ -4,7 +4,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.convert.measure import measure_model, measure_ranks, weight_errors
+from mlx_attn.arrays import count_parameters
+from mlx_attn.convert.measure import (
+    measure_model,
+    measure_ranks,
+    validation_part,
+    weight_errors,
+)
 from mlx_attn.convert.model import convert
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.training.evaluation import Evaluator
@@ -40,6 +46,15 @@ def test_a_rank_sets_the_width_of_what_it_cuts_and_of_nothing_else(trained):
     assert scores.config.value_dim == 8
     assert values.config.head_dim == 8
     assert values.config.value_dim == 3
+
+
+def test_of_a_large_model_the_beginning_of_the_text_is_scored(run, corpus, monkeypatch):
+    parameters = count_parameters(run.load_model())
+    monkeypatch.setattr("mlx_attn.convert.measure.VALIDATION_WORK", 100.5 * parameters)
+    part = validation_part(corpus, parameters)
+    assert part.tokens.tolist() == corpus.val.tokens[:100].tolist()
+    assert part.n_bytes == len(corpus.tokenizer.decode(part.tokens).encode())
+    assert measure_ranks(run, "separate", (8,), corpus).original.tokens == 99
 
 
 def test_each_rank_is_reported_with_its_loss_size_and_cache(run, corpus):
