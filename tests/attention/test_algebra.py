@@ -80,7 +80,9 @@ def test_of_a_stored_product_the_factors_are_as_good_without_the_whole_decomposi
     lost = np.linalg.norm(np.linalg.svd(M, compute_uv=False)[:, rank:], axis=1)
     assert np.all(np.linalg.norm(M - A @ B, axis=(1, 2)) <= 1.001 * lost + 1e-12)
     for left, right in zip(A, B, strict=True):
-        np.testing.assert_allclose(left.T @ left, right @ right.T, atol=1e-9 * np.linalg.norm(M))
+        np.testing.assert_allclose(
+            left.T @ left, right @ right.T, atol=1e-9 * float(np.linalg.norm(M))
+        )
 
 
 def test_the_larger_factors_come_first():

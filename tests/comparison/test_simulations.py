@@ -97,7 +97,7 @@ def tuned(
     runs = losses[:, None] + sd * spread[:, None] * random.standard_normal((5, 3))
     study = dict(zip((2.0**octaves).tolist(), map(tuple, runs.tolist()), strict=True))
     best = runs.mean(axis=1).argmin()
-    return losses[best], tuning_error(study), sd * spread[best] * random.standard_normal(5)
+    return float(losses[best]), tuning_error(study), sd * spread[best] * random.standard_normal(5)
 
 
 @pytest.mark.parametrize("curvature", [0.003, 0.02, 0.06])
