@@ -1,6 +1,7 @@
 """docs/answers.md, made from registration and records alone, and compared with them again."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from mlx_attn.answers.identities import Checked
 from mlx_attn.answers.registration import Registration, check_registered, complaints
 from mlx_attn.answers.schedule import ArmPlan, arm_plans
 from mlx_attn.answers.study import Contrast, Question, Study
+from mlx_attn.comparison.statistics import critical
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.ui.plots import COLOURS, panels, render_text, save_figure
@@ -123,6 +125,12 @@ class Contents:
             f"finished{where}"
         )
 
+    def strictness(self, among: int) -> str:
+        """Standard errors that a difference must have, the most extreme of so many contrasts."""
+        protocol = self.study.protocol
+        seeds, level = len(protocol.verdict_seeds), (1 - protocol.confidence) / among
+        return f"{critical(level, seeds):.1f}"
+
     def question(self, name: str) -> Question:
         """The question of that name."""
         return self.study.question(name)
@@ -213,8 +221,8 @@ class Contents:
         done = [f for f in found if f.measured]
         if not done:
             return findings.UNFINISHED
-        holds = sum(f.answer == findings.HOLDS for f in done)
-        text = f"holds in {holds} of {len(done)}"
+        answers = Counter(f.answer for f in done)
+        text = ", ".join(f"{answer} in {count}" for answer, count in answers.items())
         if mean := findings.over_worlds(done, self.study.protocol.confidence):
             share, (low, high) = mean
             text += f"; {share:+.0%} of the part ({low:+.0%} to {high:+.0%})"
@@ -228,7 +236,18 @@ def _heading(names: Sequence[str]) -> list[str]:
 def _cell(found: Finding) -> str:
     if found.measured is None:
         return f"{found.answer} ({_DONE.format(*found.done)})"
-    return f"{found.answer}: {found.measured.sample.mean:+.3f}, {found.word}"
+    word = "" if found.word == found.answer else f", {found.word}"
+    return f"{found.answer}: {_difference(found, 3)}{word}"
+
+
+def _difference(found: Finding, decimals: int) -> str:
+    """The mean difference with its interval."""
+    assert found.measured is not None
+    assert found.interval is not None
+    mean, low, high = (
+        f"{number:+.{decimals}f}" for number in (found.measured.sample.mean, *found.interval)
+    )
+    return f"{mean} ({low} to {high})"
 
 
 def _name(contrast: Contrast) -> str:
@@ -241,11 +260,10 @@ def _row(found: Finding) -> str:
     if found.measured is None or found.interval is None:
         return f"{start} | | {found.answer}, {_DONE.format(*found.done)} | | | | | |"
     control, _, arm = found.measured.losses
-    low, high = found.interval
     cells = [
         f"{control:.4f}",
         f"{arm:.4f}",
-        f"{found.measured.sample.mean:+.4f} ({low:+.4f} to {high:+.4f})",
+        _difference(found, 4),
         f"{found.p_difference:.2g}",
         f"{found.p_equivalence:.2g}",
         found.word,
