@@ -300,7 +300,8 @@ def read_checked(folder: Path) -> dict[str, Checked]:
 
 
 def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
-    """A panel a world: each contrast's seeds, mean and interval, the margin, the part's worth."""
+    """A panel a world: each contrast's seeds, mean and interval, and the margin."""
+    found = [f for f in found if f.measured]
     worlds = [world for world in study.worlds if any(f.world == world for f in found)]
     rows = [*dict.fromkeys((f.contrast.arm, f.contrast.control) for f in found)]
     size = (_SIZE[0], _SIZE[1] + _ROW * len(rows))
@@ -309,7 +310,7 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
         margin = study.worlds[world].margin
         axis.axvspan(-margin, margin, color=COLOURS[1], alpha=0.15, linewidth=0)
         axis.axvline(0, color=_GREY, linewidth=0.8)
-        for one in (f for f in found if f.world == world and f.measured):
+        for one in (f for f in found if f.world == world):
             _draw(axis, one, rows.index((one.contrast.arm, one.contrast.control)))
         axis.set_title(world)
         axis.locator_params(axis="x", nbins=4)
@@ -317,9 +318,7 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
     labels = [arm if control == "standard" else f"{arm}\n(to {control})" for arm, control in rows]
     axes[0].set_yticks(range(len(rows)), labels)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
-    figure.supxlabel(
-        "nats per token above the control (left is better); band: margin; grey: worth of the part"
-    )
+    figure.supxlabel("nats per token above the control (left is better); band: the margin")
     return figure
 
 
@@ -332,4 +331,3 @@ def _draw(axis: Any, found: Finding, row: int) -> None:
     if found.interval:
         axis.plot(found.interval, [row, row], color=colour, linewidth=1.8)
     axis.plot(measured.sample.mean, row, marker, color=colour, markersize=6)
-    axis.plot(measured.worth, row, "|", color=_GREY, markersize=11)
