@@ -10,13 +10,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mlx_attn import blas
+from mlx_attn.about import __version__
 
 if TYPE_CHECKING:
     from mlx_attn.api import compare, load, train
 
-__all__ = ["compare", "load", "train"]
+__all__ = ["__version__", "compare", "load", "train"]
 
-__version__ = "0.1.0"
 
 if "mlx.core" in sys.modules:
     blas.preload()  # which warns where that is too late

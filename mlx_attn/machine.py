@@ -9,7 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mlx_attn import __version__, blas
+from mlx_attn import blas
+from mlx_attn.about import __version__
 
 
 def versions() -> dict[str, str]:

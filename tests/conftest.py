@@ -42,6 +42,11 @@ The others call the same functions, and would take three times as long.
 """
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Processes of `-n auto`: one more than cores, because many tests wait for others."""
+    return min(os.cpu_count() or 1, 8) + 1
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     room = item.path.relative_to(Path(__file__).parent).parts[0]
     jaxtyping.config.update("jaxtyping_disable", room not in CHECKED)

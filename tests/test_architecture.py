@@ -12,7 +12,7 @@ PACKAGE = Path(mlx_attn.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts): f for f in FILES}
 
-GROUND = ("errors", "blas", "machine", "files", "keys", "records", "arrays", "cpu", "ui")
+GROUND = ("about", "errors", "blas", "machine", "files", "keys", "records", "arrays", "cpu", "ui")
 ROOMS = (
     *GROUND,
     *("attention", "plugins", "model", "text", "runs", "sampling", "training", "convert", "probe"),
@@ -104,6 +104,16 @@ def looks_up(file: Path) -> set[str]:
 
 def test_imports_point_one_way():
     assert where(looks_up, [file for file in FILES if room(file) in ROOMS]) == []
+
+
+def test_no_file_imports_a_name_from_the_package_s_door():
+    """`mlx_attn/__init__.py` offers names from above all rooms: below, that would be a cycle."""
+
+    def taken(file: Path) -> list[str]:
+        names = [name.split(".") for name in imported(file) if name.startswith("mlx_attn.")]
+        return [name[1] for name in names if len(name) == 2 and name[1] not in ROOMS]
+
+    assert where(taken, [file for file in FILES if file not in DOORS]) == []
 
 
 def test_the_library_prints_nothing_and_reads_no_terminal():

@@ -19,7 +19,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn import __version__
+from mlx_attn.about import __version__
 from mlx_attn.answers.book import CurvePoint, Record, RecordBook
 from mlx_attn.answers.schedule import ArmPlan, wanted_runs
 from mlx_attn.answers.study import Run, Study, World

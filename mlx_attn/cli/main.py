@@ -16,11 +16,9 @@ from typing import Any
 
 import click
 
-from mlx_attn import __version__
+from mlx_attn.about import PREFIX, __version__
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, printable
 
-PREFIX = "MLX_ATTN_"
-"""Of the environment variables that give options."""
 INTERRUPTED = 130
 """Exit code of a command that was interrupted."""
 

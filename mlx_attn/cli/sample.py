@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from mlx_attn.cli.main import INTERRUPTED, PREFIX
+from mlx_attn.about import PREFIX
+from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.options import takes_plugins
 from mlx_attn.errors import RunError, printable
 from mlx_attn.sampling.config import SamplerConfig

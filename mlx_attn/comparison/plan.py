@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_attn import __version__
+from mlx_attn.about import __version__
 from mlx_attn.attention.config import MAPS, find_variant
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import keys_of, validate

@@ -13,7 +13,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_attn import __version__
+from mlx_attn.about import __version__
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import ov_circuit
 from mlx_attn.attention.attention import Attention

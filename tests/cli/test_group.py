@@ -14,7 +14,8 @@ import click
 import pytest
 
 from mlx_attn import __version__
-from mlx_attn.cli.main import COMMANDS, PREFIX, group
+from mlx_attn.about import PREFIX
+from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.cli.options import TRAIN_OPTIONS, VARIABLES
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.config import TextConfig, TrainConfig
