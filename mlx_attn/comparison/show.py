@@ -139,9 +139,16 @@ def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
         said = f"{arm} against {control} is undecided"
     if verdict.share is not None:
         more = f", {percent(verdict.share)} of what the part is worth"
+    if verdict.word == "undecided" and verdict.interval and _excludes_0(verdict.interval):
+        more += f"; corrected for all arms, p is {probability(verdict.p_holm)}"
     if verdict.interval and verdict.seeds_needed is not None and verdict.word == "undecided":
         more += f"; a new comparison with about {seeds_needed(verdict)} seeds would decide"
     return f"{said}: {_numbers(verdict, comparison, unit)}{more}."
+
+
+def _excludes_0(interval: tuple[float, float]) -> bool:
+    """Whether an interval, which is of one difference alone, does not hold 0."""
+    return interval[0] > 0 or interval[1] < 0
 
 
 def _numbers(verdict: Verdict, comparison: Comparison, unit: str = " nats per token") -> str:

@@ -32,6 +32,14 @@ def test_an_undecided_arm_is_told_how_many_seeds_would_decide(comparison):
     assert lines[2].endswith(", 5 seeds; a new comparison with about 23 seeds would decide.")
 
 
+def test_an_interval_without_0_is_no_contradiction_where_the_corrected_p_is_said(comparison):
+    made = comparison(budgets=["seconds"])
+    verdict = replace(made.budgets[0].verdicts["no-value"], interval=(0.01, 0.2), p_holm=0.07)
+    verdicts = {**made.budgets[0].verdicts, "no-value": verdict}
+    lines = summary_lines(replace(made, budgets=(replace(made.budgets[0], verdicts=verdicts),)))
+    assert "5 seeds; corrected for all arms, p is 0.070; a new comparison" in lines[2]
+
+
 def test_other_budgets_follow_in_short(comparison):
     found = summary_lines(comparison(budgets=["steps", "seconds"]))[1]
     assert found.startswith("With equal steps, no-out-proj is worse than standard: +0.038")
