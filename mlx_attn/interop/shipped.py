@@ -26,6 +26,7 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import variant_name
 
 MLX_FILE, TORCH_FILE = "model.py", "modeling_mlx_attn.py"
+CONFIG_FILE = "configuration_mlx_attn.py"
 
 _SCORES = {
     "separate": ("linear", "linear", "kv"),
@@ -243,9 +244,11 @@ _TORCH_HEADING = '''from types import SimpleNamespace
 import torch
 import torch as xp
 from torch import nn
-from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from .configuration_mlx_attn import Config
 
 Module, ModuleList = nn.Module, nn.ModuleList
 
@@ -268,16 +271,6 @@ def remember(cache, layer, packed):
 '''
 
 _TORCH_ENDING = '''
-
-class Config(PreTrainedConfig):
-    model_type = "mlx_attn"
-    attribute_map = {
-        "hidden_size": "emb_dim",
-        "num_hidden_layers": "n_layers",
-        "num_attention_heads": "n_heads",
-        "max_position_embeddings": "context_length",
-    }
-
 
 class Model(PreTrainedModel, GenerationMixin):
     """The model as transformers runs it: sequences of one length, without padding."""
@@ -311,6 +304,22 @@ class Model(PreTrainedModel, GenerationMixin):
             loss = nn.functional.cross_entropy(rows, right)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
 '''
+
+CONFIGURATION = '''"""The configuration of modeling_mlx_attn.py, for readers without PyTorch."""
+
+from transformers import PreTrainedConfig
+
+
+class Config(PreTrainedConfig):
+    model_type = "mlx_attn"
+    attribute_map = {
+        "hidden_size": "emb_dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "max_position_embeddings": "context_length",
+    }
+'''
+"""The text of `CONFIG_FILE`, the same for every model."""
 
 _HEADINGS = {"mlx": _MLX_HEADING, "torch": _TORCH_HEADING}
 _ENDINGS = {"mlx": _MLX_ENDING, "torch": _TORCH_ENDING}

@@ -136,7 +136,7 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
         "architectures": ["Model"],
         "model_file": shipped.MLX_FILE,
         "auto_map": {
-            "AutoConfig": f"{Path(shipped.TORCH_FILE).stem}.Config",
+            "AutoConfig": f"{Path(shipped.CONFIG_FILE).stem}.Config",
             "AutoModelForCausalLM": f"{Path(shipped.TORCH_FILE).stem}.Model",
         },
         "tie_word_embeddings": False,
@@ -144,6 +144,7 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
     files = {
         shipped.MLX_FILE: shipped.shipped_code(model.config, "mlx"),
         shipped.TORCH_FILE: shipped.shipped_code(model.config, "torch"),
+        shipped.CONFIG_FILE: shipped.CONFIGURATION,
     }
     write_folder(loaded, out, {**shipped.portable_config(model), **code}, arrays)
     for file, text in files.items():

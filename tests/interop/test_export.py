@@ -62,6 +62,9 @@ def test_other_forms_are_refused_by_gpt2_with_the_reason_and_the_way_out(variant
 def test_other_forms_go_to_mlx_lm_with_code(variant, make_run, out):
     made = export(make_run(**VARIANTS[variant].maps), "mlx-lm", out)
     assert (out / MLX_FILE).is_file()
+    named = json.loads((out / "config.json").read_text())["auto_map"]["AutoConfig"]
+    configuration = (out / f"{named.split('.')[0]}.py").read_text()
+    assert "torch" not in configuration  # a tokenizer is read where PyTorch is not installed
     assert made.route.startswith("code of its own")
     assert made.parities[-1].logit_difference < 5e-5
 
