@@ -186,12 +186,17 @@ def test_a_full_disk_behind_stdout_is_one_line(python):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_asks_and_the_second_interrupts(number):
     said = []
-    with graceful_interrupt(lambda: said.append("asked")) as asked:
-        assert not asked()
-        os.kill(os.getpid(), number)
-        assert asked()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+    # Under nohup a shell has the tests ignore SIGHUP, and what is ignored stays so.
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with graceful_interrupt(lambda: said.append("asked")) as asked:
+            assert not asked()
+            os.kill(os.getpid(), number)
+            assert asked()
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(number, before)
     assert said == ["asked"]
 
 
