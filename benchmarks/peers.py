@@ -18,6 +18,7 @@ import mlx.optimizers as optim
 
 from mlx_attn.bench import speed
 from mlx_attn.bench.speed import Setup, Timed
+from mlx_attn.device import on_gpu
 from mlx_attn.model.config import BLOCKS, GPTConfig, config_from
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.trainer import keep_buffers
@@ -69,8 +70,7 @@ def encoder_step(config: GPTConfig, training: TrainConfig) -> Timed:
         optimizer.update(model, clipped)
         return value
 
-    on_gpu = mx.default_device().type == mx.DeviceType.gpu
-    one = mx.compile(step, inputs=state, outputs=state) if on_gpu else step
+    one = mx.compile(step, inputs=state, outputs=state) if on_gpu() else step
 
     def run() -> None:
         blas.use_threads(blas.preload().threads)

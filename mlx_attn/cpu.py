@@ -5,7 +5,6 @@ Streams, exponentials as powers, and attention with a custom gradient.
 
 import math
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
@@ -17,6 +16,7 @@ from jaxtyping import Float, Integer
 from mlx.utils import tree_flatten
 
 from mlx_attn import blas
+from mlx_attn.device import on_gpu, on_linux_cpu
 
 _of_this_thread = threading.local()
 """MLX knows a stream only in the thread that made it."""
@@ -25,8 +25,7 @@ _of_this_thread = threading.local()
 def cores() -> int:
     """How many streams can run side by side; 1 on a GPU, which divides the work itself."""
     divides = not getattr(_of_this_thread, "undivided", False)
-    on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    return blas.preload().threads if on_cpu and divides else 1
+    return 1 if on_gpu() or not divides else blas.preload().threads
 
 
 def num_shards(pieces: int) -> int:
@@ -86,11 +85,6 @@ FEW = 4096
 _LOG2_E = math.log2(math.e)
 _LANES = 32
 """Numbers of a row that are reduced side by side before the rest."""
-
-
-def on_linux_cpu() -> bool:
-    """Whether this back end computes powers faster than exponentials."""
-    return sys.platform == "linux" and mx.default_device().type == mx.DeviceType.cpu
 
 
 def softmax(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:

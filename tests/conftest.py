@@ -25,7 +25,7 @@ from markupsafe import Markup
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import mlx_attn
-from mlx_attn import blas
+from mlx_attn import blas, device
 from mlx_attn.comparison import runner
 from mlx_attn.runs import create_run
 from mlx_attn.text.corpus import Corpus, Split
@@ -56,6 +56,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def two_cores(monkeypatch) -> None:
     """Work is divided among two streams, as on a machine with two cores."""
     monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=2))
+
+
+@pytest.fixture
+def gpu_path() -> Iterator[None]:
+    """What runs on a GPU is what this test runs."""
+    with device.gpu_path():
+        yield
 
 
 @pytest.fixture(scope="session")

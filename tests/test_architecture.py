@@ -12,7 +12,19 @@ PACKAGE = Path(mlx_attn.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts): f for f in FILES}
 
-GROUND = ("about", "errors", "blas", "machine", "files", "keys", "records", "arrays", "cpu", "ui")
+GROUND = (
+    "about",
+    "errors",
+    "blas",
+    "machine",
+    "files",
+    "keys",
+    "records",
+    "arrays",
+    "device",
+    "cpu",
+    "ui",
+)
 ROOMS = (
     *GROUND,
     *("attention", "plugins", "model", "text", "runs", "sampling", "training", "convert", "probe"),

@@ -28,7 +28,8 @@ from jaxtyping import Float
 from mlx_attn.attention.cache import AttentionCache, Kept
 from mlx_attn.attention.config import AttentionConfig, Choice
 from mlx_attn.attention.layer import Carry, Keys, MapWeights, Queries, Values, merge_heads
-from mlx_attn.cpu import attention_cpu, on_linux_cpu
+from mlx_attn.cpu import attention_cpu
+from mlx_attn.device import on_gpu, on_linux_cpu
 from mlx_attn.errors import ConfigError
 
 ROPE_BASE = 10000.0
@@ -76,11 +77,6 @@ def causal_mask(T_q: int, T_k: int, window: int = 0) -> Float[mx.array, "T_q T_k
 
 
 # The weighted sum of values. Three paths give the same numbers.
-
-
-def on_gpu() -> bool:
-    """Whether arrays are computed on a GPU by default."""
-    return mx.default_device().type == mx.DeviceType.gpu
 
 
 def has_fused_kernel(width: int, T_q: int, heads_per_key: int) -> bool:

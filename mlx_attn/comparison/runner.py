@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlx_attn import plugins
-from mlx_attn.attention.attention import on_gpu
 from mlx_attn.comparison.plan import Trial, corpus_of
 from mlx_attn.comparison.result import Comparison, Tuning
 from mlx_attn.comparison.trial import Outcome, Store, train_together, train_trial
+from mlx_attn.device import on_gpu
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.training import replicas

@@ -13,8 +13,8 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 
 from mlx_attn.arrays import count_parameters, named_arrays
-from mlx_attn.attention.attention import on_gpu
 from mlx_attn.cpu import num_shards, parallel_map, single_stream
+from mlx_attn.device import on_gpu
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Objective, Scalar, Starts
 from mlx_attn.training.config import TrainConfig

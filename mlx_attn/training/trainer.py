@@ -14,7 +14,7 @@ from jaxtyping import Integer
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import analysis
-from mlx_attn.attention.attention import on_gpu
+from mlx_attn.device import on_gpu
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine import usable_memory
 from mlx_attn.model.config import GPTConfig

@@ -12,8 +12,11 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention, project_values_first
 from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.device import on_gpu
 
 C, T = 16, 10
+
+on_a_processor = pytest.mark.skipif(on_gpu(), reason="on a GPU the width's kernel decides")
 
 
 def layer(**choices: Any) -> Attention:
@@ -66,6 +69,7 @@ def test_training_computes_project_values_first_on_a_processor():
     assert project_values_first(layer().config, T_q=T, T_k=T, has_dropout=False)
 
 
+@on_a_processor
 def test_decoding_one_token_computes_no_value_of_an_old_token():
     assert not project_values_first(layer().config, T_q=1, T_k=T, has_dropout=False)
 
@@ -74,6 +78,7 @@ def test_dropped_weights_do_not_add_up_to_one_so_values_go_first():
     assert project_values_first(layer().config, T_q=1, T_k=T, has_dropout=True)
 
 
+@on_a_processor
 @settings(deadline=None, max_examples=50)
 @given(T_q=st.integers(1, 64), past=st.integers(0, 64), heads=st.sampled_from([1, 2, 4, 8]))
 def test_on_a_processor_the_form_with_fewer_multiply_adds_is_chosen(T_q, past, heads):
@@ -85,7 +90,6 @@ def test_on_a_processor_the_form_with_fewer_multiply_adds_is_chosen(T_q, past, h
 
 
 @pytest.mark.parametrize(("width", "first"), [(48, True), (64, False), (128, False), (130, True)])
-def test_on_a_gpu_a_fused_kernel_for_the_width_decides(width, first, monkeypatch):
-    monkeypatch.setattr(attention, "on_gpu", lambda: True)
+def test_on_a_gpu_a_fused_kernel_for_the_width_decides(gpu_path, width, first):
     config = layer(d_in=width, d_out=width, n_heads=2).config
     assert project_values_first(config, T_q=64, T_k=64, has_dropout=False) == first

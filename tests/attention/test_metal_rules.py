@@ -11,7 +11,7 @@ from mlx_attn.attention.config import AttentionConfig
 
 
 @pytest.fixture
-def fused_calls(monkeypatch) -> list[tuple]:
+def fused_calls(gpu_path, monkeypatch) -> list[tuple]:
     """Shapes of the queries that reach MLX's fused operation, as on a Mac."""
     calls = []
 
@@ -19,7 +19,6 @@ def fused_calls(monkeypatch) -> list[tuple]:
         calls.append((q.shape, k.shape, bias is None))
         return fused_attention(q, k, v, scale, bias)
 
-    monkeypatch.setattr(attention, "on_linux_cpu", lambda: False)
     monkeypatch.setattr(attention, "fused_attention", record)
     return calls
 
@@ -51,8 +50,7 @@ def test_dropout_takes_the_explicit_path(fused_calls):
     assert fused_calls == []
 
 
-def test_merged_attention_of_a_fused_width_is_one_multi_query_call(fused_calls, monkeypatch):
-    monkeypatch.setattr(attention, "on_gpu", lambda: True)
+def test_merged_attention_of_a_fused_width_is_one_multi_query_call(fused_calls):
     layer(score="merged")(mx.ones((1, 16, 128)))
     assert fused_calls == [((1, 2, 16, 128), (1, 1, 16, 128), True)]
 

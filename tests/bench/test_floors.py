@@ -12,7 +12,7 @@ import pytest
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.bench import speed
-from mlx_attn.cpu import on_linux_cpu
+from mlx_attn.device import on_linux_cpu
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, model_cost

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from mlx_attn import device
 from mlx_attn.cli.main import group
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
@@ -27,7 +28,7 @@ TINY = [
 def settle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in a folder with its own data directory, in an environment without settings."""
     for name in list(os.environ):
-        if name.startswith("MLX_ATTN_"):
+        if name.startswith("MLX_ATTN_") and name != device.SWITCH:
             monkeypatch.delenv(name)
     monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(folder / "data"))
     monkeypatch.chdir(folder)

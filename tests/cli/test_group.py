@@ -115,7 +115,7 @@ def test_every_variable_of_an_option_is_known():
     options = set().union(*map(variables, commands))
     others = {
         f"{PREFIX}{name}"
-        for name in ("BLAS", "DATA_DIR", "WORKERS", "RANK_TIMEOUT", "PEERS_PYTHON")
+        for name in ("BLAS", "CODE_PATH", "DATA_DIR", "WORKERS", "RANK_TIMEOUT", "PEERS_PYTHON")
     }
     assert options | others == VARIABLES
 

@@ -208,13 +208,14 @@ def test_one_that_no_longer_learns_stops_and_the_others_go_on(trainer, corpus):
     assert (ends[1].reason, ends[1].steps < 30) == ("patience", True)
 
 
-def test_no_fused_kernel_is_mapped_and_afterwards_all_may_serve(corpus, settings, monkeypatch):
+def test_no_fused_kernel_is_mapped_and_afterwards_all_may_serve(
+    corpus, settings, gpu_path, monkeypatch
+):
     def refuse(*arguments, **options):
         raise AssertionError("a fused kernel under mx.vmap")
 
-    monkeypatch.setattr(memory, "on_linux_cpu", lambda: False)
     monkeypatch.setattr(memory, "fused_attention", refuse)
-    replicas = replicas_of(settings(), corpus)
+    replicas = replicas_of(settings(compile="off"), corpus)
     launched = Vmapped()(replicas)
     assert all(np.isfinite(loss.item()) for loss, _ in launched)
     assert replicas[0].model.trf_blocks[0].att.attend is fastest_attention
