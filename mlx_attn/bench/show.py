@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from mlx_attn.bench.kernels import KernelCount
 from mlx_attn.bench.speed import Measurement, MedianIQR
 from mlx_attn.ui import plots
 from mlx_attn.ui.terminal import count, memory
@@ -26,6 +27,16 @@ def speed_table(measured: Sequence[Measurement]) -> Table:
     table = table_of(TITLES[measured[0].work], cells[0])
     for row, line in zip(measured, cells, strict=True):
         table.add_row(row.name, *line.values())
+    return table
+
+
+def kernel_table(counted: Sequence[KernelCount]) -> Table:
+    """The kernels of every model, a column for each kind of work."""
+    works = list(dict.fromkeys(row.work for row in counted))
+    table = table_of("kernels of one step", works)
+    for name in dict.fromkeys(row.name for row in counted):
+        found = {row.work: row.kernels for row in counted if row.name == name}
+        table.add_row(name, *(str(found[work]) for work in works))
     return table
 
 

@@ -228,15 +228,20 @@ WORKLOADS: dict[str, Callable[[GPTConfig, TrainConfig], Workload]] = {
 }
 """The kinds of work by name."""
 
-_OPERATION = re.compile(r'label ="(\w+)", shape=rectangle')
+_OPERATION = re.compile(r'label ="([^"]+)", shape=rectangle')
 
 
 def operations(*outputs: mx.array) -> Counter[str]:
     """The operations that computing these arrays, not evaluated yet, would run, by name."""
+    return Counter(_OPERATION.findall(exported(*outputs)))
+
+
+def exported(*outputs: mx.array) -> str:
+    """The graph of arrays that are not evaluated yet, in the language of Graphviz."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "graph.dot"
         mx.export_to_dot(str(file), *outputs)
-        return Counter(_OPERATION.findall(file.read_text(encoding="utf-8")))
+        return file.read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ def bench(
     preset: str,
     variants: str,
     part: Sequence[str],
+    kernels: bool,
     seconds: float,
     scaling: str | None,
     as_json: bool,
@@ -47,15 +48,20 @@ def bench(
 
     Training steps, forward passes and decoding, in turns in one process, on random tokens. Figures
     are medians over rounds; compare ratios, and speeds of one run only. docs/performance.md says
-    how to read them.
+    how to read them. With --kernels nothing is timed: what is counted is how many kernels a GPU
+    starts for one step.
     """
     from mlx_attn.bench import show, speed
-    from mlx_attn.machine import machine_facts
     from mlx_attn.ui.terminal import stdout_console
 
+    if kernels and figure:
+        raise click.UsageError("--figure draws speeds, and --kernels measures none: leave one out")
     given = {key: value for key, value in given.items() if value is not None}
     works = part or (_WORKS[:1] if scaling else _WORKS)
     setups = setups_of(preset, variants, scaling, given)
+    if kernels:
+        _print_counts(preset, given, setups, works, as_json)
+        return
     measured: list[speed.Measurement] = []
     for _, group in groupby(speed.bench(setups, works, seconds), key=lambda row: row.work):
         rows = list(group)
@@ -63,10 +69,35 @@ def bench(
         if not as_json:
             stdout_console().print(show.speed_table(rows), "", sep="\n")
     if as_json:
-        facts = {"machine": machine_facts(), "preset": preset, "settings": given}
-        click.echo(json.dumps({**facts, "measurements": [asdict(row) for row in measured]}))
+        _print_record(preset, given, "measurements", measured)
     for file in show.save_bench_figure(measured, figure) if figure else ():
         click.echo(f"wrote {file}", err=True)
+
+
+def _print_counts(
+    preset: str,
+    given: Mapping[str, Any],
+    setups: Mapping[str, "speed.Setup"],
+    works: Sequence[str],
+    as_json: bool,
+) -> None:
+    from mlx_attn.bench import show
+    from mlx_attn.bench.kernels import kernel_counts
+    from mlx_attn.ui.terminal import stdout_console
+
+    counted = list(kernel_counts(setups, works))
+    if as_json:
+        _print_record(preset, given, "kernels", counted)
+    else:
+        stdout_console().print(show.kernel_table(counted))
+
+
+def _print_record(preset: str, given: Mapping[str, Any], key: str, rows: Sequence[Any]) -> None:
+    """One JSON object: the machine, the settings, and under `key` what was found."""
+    from mlx_attn.machine import machine_facts
+
+    facts = {"machine": machine_facts(), "preset": preset, "settings": given}
+    click.echo(json.dumps({**facts, key: [asdict(row) for row in rows]}))
 
 
 def setups_of(
@@ -91,6 +122,7 @@ _EXAMPLES = """\b
 Examples:
   mlx-attn bench --variants standard,merged --part train
   mlx-attn bench --preset macbook --block modern --json > bench.json
+  mlx-attn bench --kernels --variants standard,merged
 """
 
 
@@ -114,6 +146,11 @@ command = SectionedCommand(
             type=click.Choice(_WORKS),
             multiple=True,
             help="repeatable  [default: all three]",
+        ),
+        _what(
+            "--kernels",
+            is_flag=True,
+            help="instead of times, how many kernels a GPU starts for one step; counted anywhere",
         ),
         _what(
             "--seconds",

@@ -41,6 +41,26 @@ def test_the_figure_is_written_beside_its_name(run_command, tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {"speed.svg", "speed.png"}
 
 
+def test_kernels_are_counted_in_place_of_times(run_command):
+    result = run_command("bench", *SMALL, "--kernels", "--variants=standard", "--json")
+    rows = json.loads(result.stdout)["kernels"]
+    assert [(row["work"], row["name"]) for row in rows] == [
+        (work, "standard") for work in ("train", "forward", "decode")
+    ]
+    assert all(row["kernels"] == sum(row["operations"].values()) > 0 for row in rows)
+
+
+def test_people_see_the_kernels_of_a_variant_in_one_line(run_command):
+    result = run_command("bench", *SMALL, "--kernels", "--variants=standard", "--part=decode")
+    _, heading, line, *_ = (row.split() for row in result.stdout.splitlines())
+    assert (heading, line[0], int(line[1]) > 0) == (["decode"], "standard", True)
+
+
+def test_a_figure_of_kernels_is_refused(run_command):
+    result = run_command("bench", *SMALL, "--kernels", "--figure=speed")
+    assert (result.exit_code, "--figure draws speeds" in result.stderr) == (2, True)
+
+
 def test_one_size_is_scaled(run_command):
     result = run_command("bench", *SMALL, "--scaling=layers", "--part=forward", "--json")
     names = [row["name"] for row in json.loads(result.stdout)["measurements"]]

@@ -1,0 +1,224 @@
+"""How many kernels a GPU starts for one step, counted on any machine.
+
+A GPU computes a tiny model's arrays in less time than it takes to start the kernels that do, so
+their number is its time. It is counted in the graph of the path that a GPU takes
+(`mlx_attn.device`), after `mx.compile` has joined chains of element-wise operations where that path
+compiles. An operation that computes is one kernel, a concatenation one for each of its arrays, and
+what only looks at an array in another way (`VIEWS`) is none.
+
+MLX builds other graphs for a GPU in one respect: norms, rotations, the loss, and attention of the
+shapes that Metal fuses are one operation there and are spelled out elsewhere. While it is counted,
+an operation that no compiler joins stands for each of their kernels.
+
+The number is a lower bound and no time: Metal starts a second kernel for some reductions, and
+copies arrays that are not contiguous where it must.
+"""
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.attention import has_fused_kernel
+from mlx_attn.bench.speed import Setup, eval_model, exported, random_tokens, train_step
+from mlx_attn.device import gpu_path
+from mlx_attn.errors import RunError
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.sampling.generate import DecodingState
+from mlx_attn.training.batches import window_losses
+from mlx_attn.training.config import TrainConfig
+
+VIEWS = frozenset(
+    {
+        *("AsStrided", "Broadcast", "BroadcastAxes", "Slice", "Split", "Transpose", "View"),
+        *("ExpandDims", "Flatten", "Reshape", "Squeeze", "Unflatten"),
+        *("Copy", "CustomTransforms", "StopGradient"),
+    }
+)
+"""Operations that start no kernel: reshaping starts one only where memory has another order."""
+
+_STAND_IN = "Depends"
+"""The operation that stands for a kernel of `mx.fast`."""
+
+_SEVERAL = {"DynamicSlice": 2, "DynamicSliceUpdate": 2}
+"""A kernel computes the place, and another copies."""
+
+_OPERATION = re.compile(r'(\d+) \[label ="([^"]+)", shape=rectangle')
+_INPUT = re.compile(r'^".*" -> (\d+)$', re.MULTILINE)
+
+Kernels = Counter[str]
+"""How many kernels of every operation, by its name."""
+
+
+def count_kernels(*outputs: mx.array) -> Kernels:
+    """The kernels that computing these arrays, not evaluated yet, would start."""
+    graph = exported(*outputs)
+    inputs = Counter(_INPUT.findall(graph))
+    found: Kernels = Counter()
+    for node, name in _OPERATION.findall(graph):
+        if name == _STAND_IN:
+            found["mx.fast"] += 1
+        elif name not in VIEWS:
+            found[name] += inputs[node] if name == "Concatenate" else _SEVERAL.get(name, 1)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCount:
+    """The kernels of one kind of work of one model."""
+
+    work: str  # train, forward or decode
+    name: str
+    kernels: int
+    operations: dict[str, int]  # the same by operation; a compiled one is named by what it joins
+
+
+def kernel_counts(setups: Mapping[str, Setup], works: Sequence[str]) -> Iterator[KernelCount]:
+    """Count what a GPU starts for every kind of work of every model.
+
+    Raises:
+        RunError: MLX cannot compile here, so that nothing would be joined.
+    """
+    if not _joins():
+        raise RunError(
+            "MLX compiles nothing here, so no kernels would be joined: install g++ (it compiles "
+            "nothing for counting), and unset MLX_DISABLE_COMPILE"
+        )
+    for kind in works:
+        for name, setup in setups.items():
+            found = GRAPHS[kind](*setup)
+            yield KernelCount(kind, name, found.total(), dict(sorted(found.items())))
+
+
+def _joins() -> bool:
+    twice: Any = mx.compile(lambda x: mx.exp(x) + 1)
+    return bool(shutil.which("g++")) and count_kernels(twice(mx.array([1.0]))).total() == 1
+
+
+# The graphs of one step of each kind of work.
+
+
+def _training_step(config: GPTConfig, training: TrainConfig) -> Kernels:
+    """Forward, backward, clipping and the optimizer, compiled as one."""
+    with _as_on_metal(training=True):
+        step = train_step(config, replace(training, accumulate=1))
+        result = step(mx.zeros((training.batch_size,), mx.int64))
+        state = named_arrays([step.model.state, step.optimizer.state])
+        return count_kernels(*result, *state.values())
+
+
+def _forward_pass(config: GPTConfig, training: TrainConfig) -> Kernels:
+    """The losses of one batch, as validation computes them."""
+    model, T = eval_model(config), config.context_length
+    windows = random_tokens(config, 2 * (T + 1)).reshape(2, T + 1)
+    mx.eval(windows)
+    with _as_on_metal():
+        return count_kernels(window_losses(model, windows))
+
+
+def _decoding_step(config: GPTConfig, training: TrainConfig) -> Kernels:
+    """The logits of one token more, with the cache, and the likeliest next one."""
+    state, token = DecodingState(eval_model(config)), mx.array([0])
+    with gpu_path():
+        mx.eval(state.read(token))
+    with _as_on_metal():
+        return count_kernels(mx.argmax(state.read(token), axis=-1))
+
+
+GRAPHS: dict[str, Callable[[GPTConfig, TrainConfig], Kernels]] = {
+    "train": _training_step,
+    "forward": _forward_pass,
+    "decode": _decoding_step,
+}
+"""The kinds of work by name, as in `mlx_attn.bench.speed`."""
+
+
+# What is one operation on Metal.
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnKernel:
+    """An operation of `mx.fast` that has a kernel of its own on Metal.
+
+    Attributes:
+        shape: Of its result, from its arguments.
+        gradient: How many kernels its gradient starts, by the number of arrays that it is given.
+    """
+
+    shape: Callable[..., tuple[int, ...]]
+    gradient: Callable[[int], int]
+    dtype: mx.Dtype | None = None  # of its result; None is that of its first argument
+
+
+_ATTENTION = "scaled_dot_product_attention"
+_OWN_KERNELS = {
+    # The gradient of a weight, or of a bias, is one sum over all rows more.
+    "rms_norm": _OwnKernel(lambda x, *_: x.shape, lambda arrays: arrays),
+    "layer_norm": _OwnKernel(lambda x, *_: x.shape, lambda arrays: arrays),
+    "rope": _OwnKernel(lambda x, *_: x.shape, lambda arrays: 1),
+    "cross_entropy": _OwnKernel(lambda logits, *_: logits.shape[:-1], lambda arrays: 1, mx.float32),
+    # Five products, the weights again, and sums over rows.
+    _ATTENTION: _OwnKernel(lambda q, k, v: (*q.shape[:-1], v.shape[-1]), lambda arrays: 7),
+}
+"""Those that this package calls; the gradients' kernels were read in MLX's source and library."""
+
+
+@contextmanager
+def _as_on_metal(training: bool = False) -> Iterator[None]:
+    """Build graphs with as many operations as on Metal; the numbers in them mean nothing."""
+    spelled_out = {name: getattr(mx.fast, name) for name in _OWN_KERNELS}
+
+    def in_place_of(name: str) -> Callable[..., mx.array]:
+        def operation(*arguments: Any, **options: Any) -> mx.array:
+            if name == _ATTENTION and not _is_fused(arguments, options.get("mask"), training):
+                return spelled_out[name](*arguments, **options)
+            return _stand_in(_OWN_KERNELS[name], arguments, options)
+
+        return operation
+
+    try:
+        for name in spelled_out:
+            setattr(mx.fast, name, in_place_of(name))
+        with gpu_path():
+            yield
+    finally:
+        for name, function in spelled_out.items():
+            setattr(mx.fast, name, function)
+
+
+def _is_fused(heads: Sequence[mx.array], mask: Any, training: bool) -> bool:
+    """Whether Metal computes this attention, and in training its gradient, by its own kernel."""
+    q, k, v = heads
+    heads_per_key = q.shape[1] // k.shape[1]
+    fits = q.shape[3] == v.shape[3] and has_fused_kernel(q.shape[3], q.shape[2], heads_per_key)
+    return fits and not (training and isinstance(mask, mx.array))
+
+
+def _stand_in(kernel: _OwnKernel, arguments: Sequence[Any], options: Mapping[str, Any]) -> mx.array:
+    """An array that one operation makes of those given, and several operations their gradients."""
+    given = [a for a in (*arguments, *options.values()) if isinstance(a, mx.array)]
+    shape, dtype = kernel.shape(*arguments), kernel.dtype or given[0].dtype
+
+    @mx.custom_function
+    def forward(*arrays: mx.array) -> mx.array:
+        return mx.depends([_blank(shape, dtype)], list(arrays))[0]
+
+    @forward.vjp
+    def backward(primals: Any, cotangent: mx.array, output: mx.array) -> tuple[mx.array, ...]:
+        gradients = [_blank(array.shape, array.dtype) for array in given]
+        for _ in range(kernel.gradient(len(given))):
+            gradients: Any = mx.depends(gradients, [*given, cotangent])
+        return tuple(gradients)
+
+    stand_in: Any = forward
+    return stand_in(*given)
+
+
+def _blank(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+    return mx.broadcast_to(mx.array(0, dtype), shape)
