@@ -28,7 +28,7 @@ GROUND = (
 ROOMS = (
     *GROUND,
     *("attention", "plugins", "model", "text", "runs", "sampling", "training", "convert", "probe"),
-    *("explore", "comparison", "answers", "bench", "interop", "repl", "api", "cli"),
+    *("explore", "comparison", "answers", "bench", "verify", "interop", "repl", "api", "cli"),
 )
 """Bottom to top: a room imports from rooms before it, never from one after it."""
 

@@ -105,6 +105,7 @@ COMMANDS: dict[str, str] = {
     "report": "Show what a comparison found: a page, Markdown, figures.",
     "bench": "Measure the speed and memory of every variant.",
     "data": "Show, fetch and generate the texts to train on.",
+    "verify": "Say whether this machine computes the right thing, in ten seconds.",
     "info": "Show the machine, the versions and what is fast here.",
 }
 """Every command and its one line of help; the module of the same name holds the command."""

@@ -1,0 +1,237 @@
+"""Whole models: golden losses, decoding, compiled and repeated trainings, what a seed draws."""
+
+import platform
+import shutil
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_unflatten
+
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.device import on_gpu
+from mlx_attn.model.config import BLOCKS, config_from
+from mlx_attn.model.gpt import GPT
+from mlx_attn.sampling import generate, samplers
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.training import batches, step
+from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.verify.reference import Numbers, ReferenceGPT
+from mlx_attn.verify.tolerance import (
+    Comparison,
+    Rounding,
+    as_mlx,
+    as_numpy,
+    compared,
+    difference,
+)
+
+Comparisons = Iterator[Comparison]
+_SIZES: dict[str, Any] = {"vocab_size": 65, "context_length": 32, "emb_dim": 128, "n_layers": 2}
+
+# What a seed draws.
+
+STARTS = {"book": "ecaad6cb6cf0a404", "gpt2": "99b03b3b9cd6a10b", "zero": "ed3c1b8f7be04d3a"}
+"""Digests of the weights of seed 7."""
+WINDOWS = "cafaf2dd3ec14b9d"
+"""Digest of the windows that the first steps of a training see."""
+
+
+def starting_weights(rounding: Rounding) -> Comparisons:
+    """The digests of all starting weights of a seed, the same ones on every machine."""
+    sizes = {"vocab_size": 50, "context_length": 16, "emb_dim": 32, "n_heads": 4, "n_layers": 2}
+    for start, expected in STARTS.items():
+        weights = named_arrays(GPT(config_from({**sizes, "start": start}), seed=7))
+        parts = (name.encode() + np.array(weights[name]).tobytes() for name in sorted(weights))
+        yield _same_digest(f"start {start}, seed 7", b"".join(parts), expected)
+
+
+def batches_of_a_seed(rounding: Rounding) -> Comparisons:
+    """Where the windows of a training's steps start, the same places on every machine."""
+    windows = batches.RandomWindows(1_000_000, 64, 8)
+    starts = [np.array(windows.starts(7, n)).astype("<i8").tobytes() for n in range(4)]
+    yield _same_digest("four steps of seed 7", b"".join(starts), WINDOWS)
+
+
+def _same_digest(case: str, content: bytes, expected: str) -> Comparison:
+    found = sha256(content).hexdigest()[:16]
+    return Comparison(f"{case}: {found}, must be {expected}", float(found != expected), 0.0)
+
+
+# Losses and gradients.
+
+GOLDEN: dict[str, tuple[dict[str, Any], float]] = {
+    "the book's block": ({"n_heads": 4, **BLOCKS["book"], "qkv_bias": True}, 4.661941469018121),
+    "RoPE, QK-norm, shared keys": (
+        {"n_heads": 4, "n_kv_heads": 2, **BLOCKS["modern"], "position": "rope", "qk_norm": True},
+        4.9452309619137695,
+    ),
+    "ALiBi, windows, tied head": (
+        {"n_heads": 2, **BLOCKS["modern"], "position": "alibi", "tied_head": True, "window": 8}
+        | {"global_every": 2},
+        4.823812071997574,
+    ),
+}
+"""Small models, and their losses in nats per token as NumPy's float64 had them."""
+
+
+def golden_models(rounding: Rounding) -> Comparisons:
+    """Losses and all gradients of small GPTs; NumPy's own loss beside the stored one as well."""
+    for name, (settings, golden) in GOLDEN.items():
+        judge, model, windows = _pair(settings)
+        expected = judge.loss_and_gradients(windows)
+        yield Comparison(f"{name}: NumPy on this machine", abs(expected - golden), 1e-9)
+        loss, gradients = nn.value_and_grad(model, _mean_loss)(model, as_mlx(windows))
+        yield compared(f"{name}: loss", loss, np.array(golden), rounding.tolerance)
+        found, least = named_arrays(gradients), 0.01 * _largest(judge.gradients)
+        for weight, wanted in judge.gradients.items():
+            case = f"{name}, gradient: {weight}"
+            yield compared(case, found[weight], wanted, rounding.tolerance, least)
+
+
+def _largest(arrays: dict[str, np.ndarray]) -> float:
+    return max(float(np.abs(array).max()) for array in arrays.values())
+
+
+def _pair(settings: dict[str, Any]) -> tuple[ReferenceGPT, GPT, np.ndarray]:
+    """The reference and the model with the same weights, and windows to read."""
+    config, numbers = config_from({**_SIZES, **settings}), Numbers(11)
+    model, weights = GPT(config, seed=None), {}
+    for name, array in sorted(named_arrays(model).items()):
+        spread = 2 * array.shape[-1] ** -0.5 if array.ndim == 2 else 0.3
+        drawn = numbers(*array.shape) * spread + float("norm" in name and name.endswith("weight"))
+        weights[name] = drawn.astype(np.float32).astype(np.float64)
+    model.update(tree_unflatten([(name, as_mlx(w)) for name, w in weights.items()]))
+    windows = numbers.tokens(config.vocab_size, 2, config.context_length + 1)
+    return ReferenceGPT(config, weights), model, windows
+
+
+def _mean_loss(model: GPT, windows: mx.array) -> mx.array:
+    return batches.window_losses(model, windows).mean(-1).mean(-1)
+
+
+# Decoding.
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "keys and values": {},
+    "one head of keys": {"n_kv_heads": 1},
+    "keys and values, RoPE": {"position": "rope"},
+    "keys and values, ALiBi": {"position": "alibi"},
+    "a ring of 300": {"window": 300, "position": "rope"},
+    "keys that are values": {"value": "key"},
+    "x": {"score": "merged"},
+    "x, ALiBi": {"score": "merged", "position": "alibi"},
+    "keys alone": {"value": "from_key", "position": "rope"},
+    "what a hook keeps": {"logits": "forget"},
+}
+"""Every layout of the cache, with what may go wrong beside it."""
+PROMPT, CHUNK, END = 1_020, 240, 1_284
+"""Tokens read at first, at once after ten single ones, and in the end: buffers grow in between."""
+
+
+def cached_decoding(rounding: Rounding) -> Comparisons:
+    """Tokens read one by one and in chunks beside all at once, beyond 1,024 keys."""
+    tokens = as_mlx(Numbers(12).tokens(50, 1, END))
+    chunks = [PROMPT, *[1] * 10, CHUNK, *[1] * (END - PROMPT - CHUNK - 10)]
+    for name, settings in LAYOUTS.items():
+        yield from _slots(name, settings.get("window", 0), chunks)
+        sizes = {"vocab_size": 50, "context_length": END, "emb_dim": 128, "n_heads": 2}
+        # Scores are not divided by the root of the width: sharp attention shows what a cache lost.
+        config = config_from({**sizes, "n_layers": 1, "start": "book", "scale": 1.0, **settings})
+        model = GPT(config)
+        model.eval()
+        expected = as_numpy(model(tokens))
+        caches, parts = model.new_caches(), mx.split(tokens, np.cumsum(chunks)[:-1].tolist(), 1)
+        found = mx.concatenate([model(part, caches) for part in parts], axis=1)
+        yield compared(f"{name}: logits", found, expected, rounding.tolerance)
+
+
+def _slots(name: str, window: int, chunks: list[int]) -> Comparisons:
+    """What a cache hands back of numbered tokens: all, or those that the last queries may see."""
+    cache, end, wrong = AttentionCache(window), 0, 0
+    for size in chunks:
+        start, end = end, end + size
+        numbered = mx.arange(start, end).reshape(1, 1, size, 1)
+        found = np.array(cache.extend((numbered,))[0]).ravel()
+        first = end - len(found)
+        seen = max(start - window + 1, 0) if window else 0
+        wrong += first > seen or found.tolist() != list(range(first, end))
+    yield Comparison(f"{name}: slots of {end} tokens", float(wrong), 0.0)
+
+
+def greedy_sampling(rounding: Rounding) -> Comparisons:
+    """Decoding at temperature 0: each token's logit beside the largest one, both by NumPy."""
+    for name, (settings, _) in GOLDEN.items():
+        judge, model, windows = _pair(settings)
+        prompt = windows[0, :8].tolist()
+        sampler = samplers.Sampler(SamplerConfig(temp=0.0))
+        model.eval()
+        state = generate.DecodingState(model)
+        text = [*prompt, *islice(generate.decode(state, prompt, sampler), 20)]
+        logits = judge.logits(np.array([text]))[0][0, len(prompt) - 1 : -1]
+        chosen = np.take_along_axis(logits, np.array(text[len(prompt) :])[:, None], axis=1)[:, 0]
+        gap = float((logits.max(axis=1) - chosen).max() / np.abs(logits).max())
+        yield Comparison(name, gap, rounding.tolerance)
+
+
+# Training.
+
+LOOSE = 2e-2
+"""Of weights: a first step goes by the sign of a gradient, which rounding decides near 0."""
+
+
+def compiled(rounding: Rounding) -> Comparisons:
+    """What is compiled beside the same as it is written: a training on a GPU, else one activation.
+
+    On a processor trainings are not compiled unless that is asked for: g++ takes a minute for one.
+    """
+    x, chain = Numbers(14)(3, 5, 7), mx.compile(lambda x: x * mx.sigmoid(1.7 * x) + 0.5 * x)
+    y = x / (1 + np.exp(-1.7 * x)) + 0.5 * x
+    none = platform.system() == "Linux" and not _is_gpu() and not shutil.which("g++")
+    note = "no g++, so that mx.compile does nothing here" if none else ""
+    apart = difference(as_numpy(chain(as_mlx(x))), y)
+    yield Comparison("a chain of operations", apart, rounding.tolerance, note)
+    if on_gpu():
+        (written, weights), (found, moved) = _training("off"), _training("on")
+        yield Comparison("losses of a training", difference(found, written), rounding.tolerance)
+        yield Comparison("weights of a training", _furthest(moved, weights), LOOSE)
+
+
+def repeated_training(rounding: Rounding) -> Comparisons:
+    """Two trainings of one seed: the same bits on a processor; on a GPU sums have no order."""
+    (first, weights), (second, again) = _training("auto"), _training("auto")
+    apart = max(difference(second, first), _furthest(again, weights))
+    note = f"apart by {apart:.0e}" if apart else "the same bits"
+    yield Comparison("five steps with dropout", apart, LOOSE if _is_gpu() else 0.0, note)
+
+
+def _is_gpu() -> bool:
+    return mx.default_device().type == mx.DeviceType.gpu
+
+
+def _furthest(found: dict[str, mx.array], expected: dict[str, mx.array]) -> float:
+    return max(difference(as_numpy(found[n]), as_numpy(w)) for n, w in expected.items())
+
+
+def _training(compile_: str) -> tuple[np.ndarray, dict[str, mx.array]]:
+    """Losses and norms of a small model's training on drawn tokens, and its weights afterwards."""
+    settings = {"n_layers": 1, "emb_dim": 32, "n_heads": 2, "drop_rate": 0.1, **BLOCKS["modern"]}
+    recipe = TrainConfig(steps=5, batch_size=8, compile=compile_, optimizer="muon")
+    model, tokens = GPT(config_from({**_SIZES, **settings}), seed=1), Numbers(13).tokens(65, 4096)
+    optimizer = GroupedOptimizer(model, recipe, 2)
+    optimizer.schedule(1.0)
+    objective = batches.EveryToken(batches.ResidentTokens(tokens.astype(np.uint16), 32))
+    train = step.TrainStep(model, optimizer, objective, recipe)
+    sampler, reported = batches.RandomWindows(4096, 32, 8), []
+    for n in range(recipe.steps):
+        mx.random.seed(n)
+        loss, norm = train(sampler.starts(7, n))
+        mx.eval(loss, norm, train.state)
+        reported.append((loss.item(), norm.item()))
+    return np.array(reported), named_arrays(model)

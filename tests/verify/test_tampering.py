@@ -1,0 +1,237 @@
+"""Every check can fail: what is broken here is found, and the first check that fails names it."""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.attention import attention, cache, maps
+from mlx_attn.model import gpt, init
+from mlx_attn.sampling.samplers import Sampler
+from mlx_attn.training import batches, step
+from mlx_attn.verify.checks import CHECKS, Finding, run, verify
+from mlx_attn.verify.show import finding_lines, verdict
+
+Patch = pytest.MonkeyPatch
+CALLS = count(1)
+
+
+def replace(place: Any, name: str, changed: Callable[..., Any]) -> Callable[[Patch], None]:
+    """A tampering: the function calls `changed` with the true function and its arguments."""
+
+    def tamper(patch: Patch) -> None:
+        true = getattr(place, name)
+        patch.setattr(place, name, lambda *given, **named: changed(true, *given, **named))
+
+    return tamper
+
+
+def garbage_at_1024_keys(true, q, k, v, **named):
+    y = true(q, k, v, **named)
+    return y + 0.3 if q.shape[2] == 1 and k.shape[2] >= 1024 and k.shape[1] < q.shape[1] else y
+
+
+def gradient_doubled(true, *given):
+    y = true(*given)
+    return 2 * y - mx.stop_gradient(y)
+
+
+def without_kernel(true, *given, **named):
+    raise RuntimeError("[metal::Device] Unable to load\n kernel steel_attention")
+
+
+def next_token_shown(true, T_q, T_k, window=0):
+    mask = true(T_q, T_k, window)
+    return mx.where(mx.eye(T_q, T_k, T_k - T_q + 1) > 0, 0.0, mask)
+
+
+def groups_swapped(true, q, k, scale):
+    return true(q, k[:, ::-1], scale)
+
+
+def stale_slot(true, self, arrays, in_order=True):
+    kept = true(self, arrays, in_order)
+    if self.offset <= 1024 or arrays[0].shape[2] > 1:
+        return kept
+    last = kept[0].shape[2] - 1
+    return tuple(mx.concatenate([a[:, :, :last], a[:, :, last - 1 : last]], axis=2) for a in kept)
+
+
+def ring_turned(true, self, start, arrays, in_order):
+    return tuple(mx.roll(a, 1, 2) for a in true(self, start, arrays, in_order))
+
+
+def unlike_before(true, self, *given):
+    return true(self, *given) * (1 + next(CALLS) * 1e-6)
+
+
+def compiled_otherwise(true, function, **named):
+    return lambda *given: function(*given) * 1.01
+
+
+def without_residual(true, self, x, *given):
+    return true(self, x, *given) - x
+
+
+def bfloat16_product(true, a, b):
+    return true(a.astype(mx.bfloat16), b.astype(mx.bfloat16)).astype(mx.float32)
+
+
+TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
+    "another stream of random numbers": (
+        "starting weights",
+        "start book, seed 7",
+        replace(init.NamedInit, "_random", lambda _, self, name: np.random.default_rng(self.seed)),
+    ),
+    "another order of batches": (
+        "batches",
+        "four steps of seed 7",
+        replace(
+            batches.RandomWindows, "starts", lambda true, self, seed, n: true(self, seed, n + 1)
+        ),
+    ),
+    "products in bfloat16": (
+        "products",
+        "float32 against float64",
+        replace(mx.array, "__matmul__", bfloat16_product),
+    ),
+    "another base of RoPE": (
+        "positions",
+        "RoPE",
+        lambda patch: patch.setattr(attention, "ROPE_BASE", 20_000.0),
+    ),
+    "ALiBi's distances from 1": (
+        "positions",
+        "ALiBi",
+        replace(attention, "alibi_bias", lambda true, slopes, *T: true(slopes, *T) - slopes[0]),
+    ),
+    "a norm that is not centred": (
+        "norms",
+        "LayerNorm",
+        replace(gpt.LayerNorm, "__call__", lambda true, self, x: true(self, x) + x.mean()),
+    ),
+    "another GELU": (
+        "activations",
+        "gelu",
+        replace(gpt, "gelu", lambda true, x: x * mx.sigmoid(1.702 * x)),
+    ),
+    "a loss in float16": (
+        "cross-entropy",
+        "vocabulary of",
+        replace(batches, "cross_entropy", lambda true, y, t: true(y.astype(mx.float16), t)),
+    ),
+    "a mask that shows the next token": (
+        "causality",
+        "standard, in training",
+        replace(attention, "causal_mask", next_token_shown),
+    ),
+    "a window one too wide": (
+        "causality",
+        "weights outside of the mask, window 5",
+        replace(attention, "causal_mask", lambda true, T_q, T_k, w=0: true(T_q, T_k, w and w + 1)),
+    ),
+    "heads split in reverse": (
+        "order of heads",
+        "4 heads",
+        replace(maps, "split_heads", lambda true, y, heads: true(y, heads)[:, ::-1]),
+    ),
+    "heads interleaved": (
+        "order of heads",
+        "4 heads",
+        replace(maps, "merge_heads", lambda true, y: y.transpose(0, 2, 3, 1).flatten(2)),
+    ),
+    "a kernel that is wrong from 1,024 keys on": (
+        "attention",
+        "fused: 4 heads of 32, 2 of keys, 1 queries, 1100 keys",
+        replace(mx.fast, "scaled_dot_product_attention", garbage_at_1024_keys),
+    ),
+    "a gradient of twice the size": (
+        "attention",
+        "fused, gradient of",
+        replace(attention, "fused_attention", gradient_doubled),
+    ),
+    "a kernel whose result is no number": (
+        "attention",
+        "fused",
+        replace(attention, "fused_attention", lambda true, *given: true(*given) * mx.nan),
+    ),
+    "key heads that serve other queries": (
+        "attention",
+        "written out",
+        replace(attention, "attention_scores", groups_swapped),
+    ),
+    "a block without its residual stream": (
+        "golden models",
+        "gradient: trf_blocks.",
+        replace(gpt.TransformerBlock, "__call__", without_residual),
+    ),
+    "a slot of the cache that is stale beyond 1,024": (
+        "cached decoding",
+        "slots of",
+        replace(cache.AttentionCache, "extend", stale_slot),
+    ),
+    "a ring that is turned too far": (
+        "cached decoding",
+        "a ring of 300",
+        replace(cache.AttentionCache, "_turn", ring_turned),
+    ),
+    "a sampler that takes the least likely token": (
+        "greedy sampling",
+        "the book's block",
+        replace(Sampler, "__call__", lambda true, self, logits, newest: mx.argmin(logits, axis=-1)),
+    ),
+    "a compiler that changes what it compiles": (
+        "compiling",
+        "a chain of operations",
+        replace(mx, "compile", compiled_otherwise),
+    ),
+    "a training that is not the same twice": (
+        "repeated training",
+        "five steps with dropout",
+        replace(step.TrainStep, "_loss", unlike_before),
+    ),
+}
+"""What is broken; the check that must find it first, words of the case that it names, and how."""
+
+
+SLOW = "cached decoding"
+
+
+def first_wrong(wanted: str) -> Finding:
+    """What fails first; decoding is left out where it is not the check that must."""
+    asked = [check for check in CHECKS if check.name != SLOW or wanted == SLOW]
+    return next(finding for finding in verify(asked) if not finding.is_right)
+
+
+@pytest.mark.parametrize("broken", TAMPERINGS)
+def test_what_is_broken_is_found_and_named(broken, monkeypatch):
+    check, case, tamper = TAMPERINGS[broken]
+    tamper(monkeypatch)
+    found = first_wrong(check)
+    assert (found.check.name, found.error) == (check, "")
+    assert case in "\n".join(finding_lines(found))
+    assert verdict([found]).startswith(f"WRONG: 1 of 1 check failed, first {check} on")
+
+
+def test_every_check_has_a_tampering():
+    assert {check for check, _, _ in TAMPERINGS.values()} == {check.name for check in CHECKS}
+
+
+def test_a_kernel_that_cannot_run_is_one_line(monkeypatch):
+    replace(mx.fast, "scaled_dot_product_attention", without_kernel)(monkeypatch)
+    found = first_wrong("attention")
+    message = "RuntimeError: [metal::Device] Unable to load kernel steel_attention"
+    assert (found.check.name, found.error) == ("attention", message)
+    assert verdict([found]).endswith(message)
+
+
+def check_named(name: str) -> Finding:
+    return run(next(check for check in CHECKS if check.name == name), "cpu")
+
+
+def test_a_check_that_compares_nothing_is_not_right(monkeypatch):
+    monkeypatch.setattr("mlx_attn.verify.models.GOLDEN", {})
+    assert not check_named("golden models").is_right
