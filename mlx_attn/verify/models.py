@@ -204,11 +204,15 @@ def compiled(rounding: Rounding) -> Comparisons:
 
 
 def repeated_training(rounding: Rounding) -> Comparisons:
-    """Two trainings of one seed: the same bits on a processor; on a GPU sums have no order."""
+    """Two trainings of one seed: the same bits on a Linux processor, elsewhere nearly the same.
+
+    On a GPU sums have no order; on a Mac's processor nobody has tried yet.
+    """
     (first, weights), (second, again) = _training("auto"), _training("auto")
     apart = max(difference(second, first), _furthest(again, weights))
     note = f"apart by {apart:.0e}" if apart else "the same bits"
-    yield Comparison("five steps with dropout", apart, LOOSE if _is_gpu() else 0.0, note)
+    exact = platform.system() == "Linux" and not _is_gpu()
+    yield Comparison("five steps with dropout", apart, 0.0 if exact else LOOSE, note)
 
 
 def _is_gpu() -> bool:
