@@ -144,10 +144,19 @@ def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of the environment, and those of the flags with shorthands spelled out."""
     source = click.get_current_context().get_parameter_source
     given = {key: value for key, value in options.items() if value is not None}
-    shorthands = [SHORTHANDS[key] for key in SHORTHANDS if given.pop(key, False)]
+    shorthands = {key: SHORTHANDS[key] for key in SHORTHANDS if given.pop(key, False)}
     environment = {k: v for k, v in given.items() if source(k) is ParameterSource.ENVIRONMENT}
     flags = {k: v for k, v in given.items() if k not in environment}
-    for maps in shorthands:
+    asked = {key: f"--{key}" for key in flags}
+    for name, maps in shorthands.items():
+        flag = f"--{name.replace('_', '-')}"
+        for key, value in maps.items():
+            if flags.get(key, value) != value:
+                raise ConfigError(
+                    f"{asked[key]} and {flag} do not combine: each says what the {key} map is, "
+                    f"{flags[key]} or {value}: leave one out"
+                )
+            asked[key] = flag
         flags |= maps
     return environment, flags
 

@@ -120,6 +120,29 @@ def test_shorthands_change_one_map_of_the_variant(train, flags, variant):
     assert events(train("--dry-run", "--json", *flags))[0]["variant"] == variant
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--merge-qk", "--no-query"],
+            "--merge-qk and --no-query do not combine: each says what the score map is, merged or "
+            "no_query: leave one out",
+        ),
+        (["--value=key", "--no-value"], "--value and --no-value do not combine"),
+    ],
+)
+def test_two_flags_that_each_choose_the_same_map_are_refused(train, flags, message):
+    result = train("--dry-run", *flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+
+
+def test_a_shorthand_beats_the_environment_and_may_say_what_a_flag_says(train):
+    environment = {"MLX_ATTN_SCORE": "no_query"}
+    plan = train("--dry-run", "--json", "--merge-qk", "--score=merged", env=environment)
+    assert events(plan)[0]["variant"] == "merged"
+
+
 def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_preset(train, workshop):
     (workshop / "mine.toml").write_text(
         'preset = "nano"\nseed = 1\nclip = 0.5\n[training]\nlr = 0.1\n[model]\nqkv_bias = true\n'
