@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import INTERRUPTED
+from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import UserPath
 from mlx_attn.errors import RunError
 
@@ -113,8 +113,9 @@ def run(
         if dry_run or not wanted:
             return
         try:
-            for record, left in train_all(study, book, plans, jobs, 60 * minutes):
-                click.echo(record_line(record, left), err=True)
+            with signals_interrupt():
+                for record, left in train_all(study, book, plans, jobs, 60 * minutes):
+                    click.echo(record_line(record, left), err=True)
         except KeyboardInterrupt:
             click.echo("interrupted; finished runs are kept: the same command continues", err=True)
             click.get_current_context().exit(INTERRUPTED)

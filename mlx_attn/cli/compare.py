@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.cli.main import INTERRUPTED
+from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import (
     TRAIN_OPTIONS,
     TRIAL_OPTIONS,
@@ -241,7 +241,7 @@ def _train_and_judge(
     from mlx_attn.ui.terminal import stderr_console, stdout_console
 
     comparison = None
-    with Display(stderr_console(), quiet or as_json, ranks.rank) as display:
+    with Display(stderr_console(), quiet or as_json, ranks.rank) as display, signals_interrupt():
         try:
             for event in run:
                 display(event)

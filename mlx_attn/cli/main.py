@@ -59,6 +59,26 @@ def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """SIGTERM and a closed terminal raise KeyboardInterrupt for a while, as Ctrl-C does.
+
+    What the shell has us ignore stays ignored.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    others = [number for number in _SIGNALS if number != signal.SIGINT]
+    heard = [number for number in others if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 TIMEOUT = "MLX_ATTN_RANK_TIMEOUT"
 """Environment variable: seconds that one rank waits for another that says nothing."""
 

@@ -90,9 +90,11 @@ def test_a_wrong_wish_is_one_line_before_anything_is_trained(compare, workshop, 
     assert not (workshop / "runs").exists()
 
 
-def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process_behind(workshop):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_keeps_what_is_finished_and_says_how_to_go_on(workshop, number):
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL);"
         "from mlx_attn.cli import main; main(sys.argv[1:])"
     )
     flags = [*SMALL, "--seeds=40", "--jobs=1", "--variants=standard,no-query"]
@@ -105,9 +107,10 @@ def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process_behind(workshop):
     )
     assert process.stderr
     seen = next(line for line in process.stderr if "nats per token" in line)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, rest = process.communicate(timeout=60)
     assert seen
     assert process.returncode == INTERRUPTED
-    assert "the same command continues" in rest
+    last = rest.splitlines()[-1]
+    assert last == "interrupted; finished trainings are kept: the same command continues"
     assert output == ""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mlx_attn.cli.main import graceful_interrupt
+from mlx_attn.cli.main import graceful_interrupt, signals_interrupt
 from mlx_attn.runs import open_run
 
 Process = subprocess.Popen[str]
@@ -207,6 +207,22 @@ def test_what_the_shell_has_us_ignore_stays_ignored():
             os.kill(os.getpid(), signal.SIGHUP)
             assert not asked()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_sigterm_interrupts_as_ctrl_c_does_and_its_handler_comes_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), signals_interrupt():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_closed_terminal_that_is_ignored_interrupts_nothing():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
 
