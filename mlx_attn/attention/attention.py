@@ -19,10 +19,12 @@ any machine.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.attention.cache import AttentionCache, Kept
@@ -58,22 +60,37 @@ def unit_rms(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
     return mx.fast.rms_norm(y, None, 1e-6)
 
 
+@lru_cache(maxsize=4)
+def distances(T_q: int, T_k: int) -> Float[mx.array, "T_q T_k"]:
+    """How far query i is after key j, i - j, with the last query at the last key.
+
+    As the masks, made by NumPy and remembered: a constant of the graphs of all layers and steps.
+    """
+    return mx.array(np.subtract.outer(np.arange(T_k - T_q, T_k), np.arange(T_k), dtype=np.float32))
+
+
 def alibi_bias(slopes: Float[mx.array, " H"], T_q: int, T_k: int) -> Float[mx.array, "H T_q T_k"]:
     """-slope_h (i - j), with the last query at the last key."""
-    query = mx.arange(T_k - T_q, T_k)[:, None]
-    distance = query - mx.arange(T_k)[None, :]
-    return -slopes[:, None, None] * distance
+    return -slopes[:, None, None] * distances(T_q, T_k)
 
 
+@lru_cache(maxsize=4)
 def causal_mask(T_q: int, T_k: int, window: int = 0) -> Float[mx.array, "T_q T_k"]:
     """0 where query i sees key j, minus infinity elsewhere; the last query is at the last key.
 
     A query sees the keys that are not after it, with a window only the last `window` of these
     (sliding window attention, arXiv:2004.05150).
     """
-    query, key = mx.arange(T_k - T_q, T_k)[:, None], mx.arange(T_k)[None, :]
-    seen = (key <= query) & (key > query - window) if window else key <= query
-    return mx.where(seen, 0.0, -mx.inf)
+    distance = np.array(distances(T_q, T_k))
+    seen = (distance >= 0) & (distance < (window or np.inf))
+    return mx.array(np.where(seen, 0.0, -np.inf).astype(np.float32))
+
+
+@lru_cache(maxsize=4)
+def alibi_mask(slopes: tuple[float, ...], T_q: int, T_k: int, window: int) -> mx.array:
+    """The mask plus ALiBi's bias with slopes that are not trained."""
+    bias = -np.array(slopes, np.float32)[:, None, None] * np.array(distances(T_q, T_k))
+    return mx.array(bias + np.array(causal_mask(T_q, T_k, window)))
 
 
 # The weighted sum of values. Three paths give the same numbers.
@@ -139,10 +156,13 @@ def fastest_attention(a: "Attention", q: Queries, k: Keys, v: Values, *kept: mx.
     T_q, T_k, scale = q.shape[2], k.shape[2], a.config.scale
     if on_linux_cpu() and T_q > 1 and not a.has_dropout:
         return attention_cpu(q, k, v, a.mask(T_q, T_k), scale)
-    refused = a.training and refuses_gradient(q.shape[3], T_q)
+    width, heads_per_key = q.shape[3], q.shape[1] // k.shape[1]
+    refused = a.training and refuses_gradient(width, T_q)
     if a.has_dropout or refused or k.shape[1] != v.shape[1]:
         return explicit_attention(a, q, k, v, *kept)
-    return fused_attention(q, k, v, scale, a.bias(T_q, T_k))
+    # Where it is not fused, the operation would make the mask by name anew in every layer.
+    by_name = T_q == 1 or has_fused_kernel(width, T_q, heads_per_key)
+    return fused_attention(q, k, v, scale, a.bias(T_q, T_k) if by_name else a.mask(T_q, T_k))
 
 
 # Cache layouts: what decoding keeps of a token, and how later tokens read it.
@@ -307,14 +327,13 @@ class Attention(MapWeights):
         window, alibi = self.config.window, self.config.position == "alibi"
         if not alibi and not 0 < window < T_k:
             return None
-        mask = causal_mask(T_q, T_k, window) if T_q > 1 or 0 < window < T_k else None
         if not alibi:
-            return mask
-        learned = "log_slopes" in self
-        slopes = mx.exp(self.log_slopes) if learned else mx.array(self.config.slopes())
-        slopes = mx.repeat(slopes, self.maps.score.queries_per_head)
-        bias = alibi_bias(slopes, T_q, T_k)
-        return bias if mask is None else bias + mask
+            return causal_mask(T_q, T_k, window)
+        if "log_slopes" not in self:
+            fixed = np.repeat(self.config.slopes(), self.maps.score.queries_per_head)
+            return alibi_mask(tuple(fixed.tolist()), T_q, T_k, window)
+        slopes = mx.repeat(mx.exp(self.log_slopes), self.maps.score.queries_per_head)
+        return alibi_bias(slopes, T_q, T_k) + causal_mask(T_q, T_k, window)
 
     def mask(self, T_q: int, T_k: int) -> mx.array:
         """The mask as an array, for the explicit path; a single query without a window sees all."""

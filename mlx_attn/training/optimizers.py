@@ -140,7 +140,7 @@ def newton_schulz(stack: Stack, iterations: int = ITERATIONS) -> Stack:
     x = stack / (mx.sqrt(mx.square(stack).sum(axis=(1, 2), keepdims=True)) + 1e-7)
     for _ in range(iterations):
         gram = x @ x.swapaxes(1, 2)
-        x = mx.addmm(a * x, mx.addmm(b * gram, gram, gram, alpha=c), x)
+        x = mx.addmm(x, mx.addmm(gram, gram, gram, alpha=c, beta=b), x, beta=a)
     return x
 
 
@@ -280,7 +280,7 @@ class GroupedOptimizer:
         named, parameters = named_arrays(gradients), named_arrays(model.trainable_parameters())
         packed = [group.optimizer.packed(group.own(named)) for group in self.groups]
         squares = [parallel_map(lambda a: mx.square(a).sum(), arrays) for arrays in packed]
-        norm = mx.sqrt(mx.stack([*chain.from_iterable(squares)]).sum())
+        norm = mx.sqrt(sum(chain.from_iterable(squares), start=mx.array(0.0)))
         factor = mx.minimum(longest / (norm + 1e-6), 1.0)
         moved = {}
         for group, arrays in zip(self.groups, packed, strict=True):

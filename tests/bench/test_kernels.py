@@ -84,6 +84,15 @@ def test_every_small_preset_starts_as_many_kernels_as_recorded(preset):
     assert not changes(counted(setups(preset, list(COMPARED))), before), ADVICE
 
 
+def test_the_page_s_counts_are_those_recorded():
+    page = (GOLDEN.parents[2] / "docs" / "performance.md").read_text(encoding="utf-8")
+    found = recorded()["presets"]
+    for preset in ("tiny", "macbook"):
+        for name, row in found[preset].items():
+            cells = " | ".join(str(row[work]) for work in WORKS)
+            assert f"| `{preset}`, {name} | {cells} |" in page
+
+
 # What is counted.
 
 
