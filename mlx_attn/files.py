@@ -57,7 +57,23 @@ def user_path(text: str | Path) -> Path:
             f"{start} is too long: a name has at most {_LONGEST_NAME} bytes, and a path "
             f"{_LONGEST_PATH}"
         )
+    check_no_loop(path)
     return path
+
+
+def check_no_loop(path: Path) -> None:
+    """Refuse a symbolic link that leads to itself, which Python's own functions stumble over.
+
+    Raises:
+        ConfigError: It is one, or is below one.
+    """
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ConfigError(
+                f"{path} is a symbolic link that leads to itself: remove it, or name another path"
+            ) from error
 
 
 @contextlib.contextmanager

@@ -317,6 +317,7 @@ def _filled(path: Path, settings: Mapping[str, Any], tokenizer: Tokenizer | None
 
 def check_free(path: Path, overwrite: bool = False) -> None:
     """Refuse a place where a new run must not go."""
+    files.check_no_loop(path)
     if not path.exists() or (path.is_dir() and all(map(_is_unbegun, path.iterdir()))):
         return
     if not overwrite:
