@@ -1,6 +1,6 @@
 """Every check can fail: what is broken here is found, and the first check that fails names it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -195,6 +195,21 @@ TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
     ),
 }
 """What is broken; the check that must find it first, words of the case that it names, and how."""
+
+
+def forget_masks() -> None:
+    """Masks are made once and kept, a broken one too."""
+    for function in vars(attention).values():
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def no_kept_masks() -> Iterator[None]:
+    """No test sees the masks of another one."""
+    forget_masks()
+    yield
+    forget_masks()
 
 
 SLOW = "cached decoding"
