@@ -38,7 +38,8 @@ __all__ = ["mlx_attn"]
 CHECKED = {"attention", "model", "sampling", "training", "convert", "probe"}
 """Rooms in whose tests shapes and types are checked at every call of the package.
 
-The others call the same functions, and would take three times as long.
+The others call the same functions, and would take three times as long; as would these, run again
+on a GPU's path.
 """
 
 
@@ -49,7 +50,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     room = item.path.relative_to(Path(__file__).parent).parts[0]
-    jaxtyping.config.update("jaxtyping_disable", room not in CHECKED)
+    checked = room in CHECKED and device.SWITCH not in os.environ
+    jaxtyping.config.update("jaxtyping_disable", not checked)
 
 
 @pytest.fixture
