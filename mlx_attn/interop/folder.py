@@ -167,7 +167,10 @@ def write_card(
     write_text(place / "README.md", f"{text}## What to mind\n\n{notes}\n\n## Parity\n\n{lines}\n")
 
 
-_LENS = """```python
+_LENS = """With `pip install 'transformer-lens<4'`. Later versions have no HookedTransformer and
+read what `--to gpt2` writes: `TransformerBridge.boot_transformers(folder)`.
+
+```python
 import json
 from safetensors.torch import load_file
 from transformer_lens import HookedTransformer

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from mlx_attn.interop import peer
 from mlx_attn.model.gpt import GPT
 
 PEERS_PYTHON = "MLX_ATTN_PEERS_PYTHON"
-"""Environment variable: the interpreter that has mlx-lm, torch and transformers."""
+"""Environment variable: the interpreter that has other programs, such as mlx-lm and torch."""
 
 WINDOW = 64
 """Tokens whose logits are compared, at most."""
@@ -27,7 +28,13 @@ WINDOW = 64
 GREEDY = 100
 """Greedy tokens that are compared, at most."""
 
-_PACKAGES = {"mlx": "mlx", "mlx-lm": "mlx_lm", "transformers": "transformers"}
+_PACKAGES = {
+    "mlx": "mlx",
+    "mlx-lm": "mlx_lm",
+    "transformers": "transformers",
+    "transformer-lens": "transformer_lens",
+    "llama.cpp": "llama_cpp",
+}
 
 _Logits = Float[np.ndarray, "T V"]
 _Tokens = Integer[np.ndarray, " T"]
@@ -130,11 +137,26 @@ def by_peer(reader: str, path: Path) -> Answer:
 
 
 def interpreter(reader: str) -> str | None:
-    """The Python that has another program: the one that is named, else this one if it has it."""
-    named = os.environ.get(PEERS_PYTHON)
-    if named and reader != "mlx":
+    """The Python that has another program: the one that is named, else this one; None if neither.
+
+    Raises:
+        RunError: The interpreter that is named cannot be run.
+    """
+    package, named = _PACKAGES[reader], os.environ.get(PEERS_PYTHON)
+    if named and reader != "mlx" and _has(named, package):
         return named
-    return sys.executable if importlib.util.find_spec(_PACKAGES[reader]) else None
+    return sys.executable if importlib.util.find_spec(package) else None
+
+
+@cache
+def _has(python: str, package: str) -> bool:
+    """Whether another interpreter finds a package."""
+    code = f"import sys, importlib.util; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    try:
+        return subprocess.run([python, "-I", "-c", code], check=False).returncode == 0
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunError(f"{PEERS_PYTHON}={python}: cannot be run ({reason})") from error
 
 
 def compare(model: GPT, answer: Answer) -> Parity:

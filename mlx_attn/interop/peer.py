@@ -38,11 +38,25 @@ def with_mlx(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _
     model.load_weights(str(path / "model.safetensors"))
     model.eval()
 
-    def logits(ids: Iterable[int]) -> np.ndarray:
-        given = mx.array([int(token) for token in ids])
-        return np.array(model(given[None])[0].astype(mx.float32))
+    class Rows:
+        """What mlx-lm's cache of a layer does, where mlx-lm is not installed."""
 
-    return logits(tokens), _continue(logits, prompt, count), "its own model.py, by MLX"
+        offset = 0
+
+        def update_and_fetch(self, rows: mx.array, nothing: mx.array) -> tuple[mx.array, mx.array]:
+            self.rows = mx.concatenate([self.rows, rows], axis=2) if self.offset else rows
+            self.offset = self.rows.shape[2]
+            return self.rows, nothing
+
+    def logits(ids: Iterable[int], cache: list[Rows] | None = None) -> np.ndarray:
+        given = mx.array([int(token) for token in ids])
+        return np.array(model(given[None], cache)[0].astype(mx.float32))
+
+    cache, greedy, following = [Rows() for _ in model.layers], [], prompt
+    while len(greedy) < count:
+        greedy.append(int(logits(following, cache)[-1].argmax()))
+        following = greedy[-1:]
+    return logits(tokens), greedy, "its own model.py, by MLX"
 
 
 def with_mlx_lm(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
@@ -89,7 +103,63 @@ def with_transformers(path: Path, tokens: np.ndarray, prompt: list[int], count: 
     return logits, greedy, f"transformers {transformers.__version__}"
 
 
-READERS = {"mlx": with_mlx, "mlx-lm": with_mlx_lm, "transformers": with_transformers}
+def with_transformer_lens(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
+    """TransformerLens: a HookedTransformer (before 4.0), or its bridge over a folder of GPT-2."""
+    import json
+    from importlib.metadata import version
+
+    import torch  # pyright: ignore[reportMissingImports]
+    from safetensors.torch import load_file  # pyright: ignore[reportMissingImports]
+
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    if "d_model" in config:
+        from transformer_lens import HookedTransformer  # pyright: ignore[reportMissingImports]
+
+        more = ("dtype", "eos_token_id")
+        model = HookedTransformer({key: config[key] for key in config if key not in more})
+        model.load_state_dict(load_file(path / "model.safetensors"), strict=False)
+    else:
+        from transformer_lens.model_bridge import (  # pyright: ignore[reportMissingImports]
+            TransformerBridge,
+        )
+
+        model = TransformerBridge.boot_transformers(str(path), device="cpu")
+    model.eval()
+
+    def logits(ids: Iterable[int]) -> np.ndarray:
+        with torch.no_grad():
+            return model(torch.tensor([[int(token) for token in ids]]))[0].numpy()
+
+    greedy = _continue(logits, prompt, count)
+    return logits(tokens), greedy, f"TransformerLens {version('transformer-lens')}"
+
+
+def with_llama_cpp(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
+    """llama.cpp by its Python binding, keys and values kept in float32."""
+    import llama_cpp  # pyright: ignore[reportMissingImports]
+
+    float32: Any = 0  # GGML_TYPE_F32; by default it keeps float16
+    model = llama_cpp.Llama(
+        str(path), n_ctx=0, logits_all=True, type_k=float32, type_v=float32, verbose=False
+    )
+
+    def logits(ids: Iterable[int]) -> np.ndarray:
+        given = [int(token) for token in ids]
+        model.reset()
+        model.eval(given)
+        return np.array(model.scores[: len(given)])
+
+    greedy = _continue(logits, prompt, count)
+    return logits(tokens), greedy, f"llama.cpp (llama-cpp-python {llama_cpp.__version__})"
+
+
+READERS = {
+    "mlx": with_mlx,
+    "mlx-lm": with_mlx_lm,
+    "transformers": with_transformers,
+    "transformer-lens": with_transformer_lens,
+    "llama.cpp": with_llama_cpp,
+}
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def _write_gpt2(loaded: LoadedRun, out: Path) -> _Written:
     write_folder(loaded, out, gpt2_config(form.config), names.to_gpt2(named_arrays(form)))
     also = "" if stock else "; mlx-lm's GPT-2 has a tied head and 4 emb_dim, so not for mlx-lm"
     back = parity.by_reading(read_gpt2(out), "this program")
-    readers = ("mlx-lm", "transformers") if stock else ("transformers",)
+    readers = (*(["mlx-lm"] if stock else []), "transformer-lens", "transformers")
     return _Written(f"GPT-2, {standard.how_written(loaded.model, form)}{also}", back, readers)
 
 
@@ -206,14 +206,14 @@ def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
     ours = names.from_transformer_lens(load_arrays(out / WEIGHTS)[0])
     back = standard.model_of(replace(form.config, tied_head=False), ours)
     route = f"HookedTransformer, heads of {width}, {standard.how_written(loaded.model, form)}"
-    return _Written(route, parity.by_reading(back, "this program"))
+    return _Written(route, parity.by_reading(back, "this program"), ("transformer-lens",))
 
 
 def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
     """One file: GPT-2, or arcee for RoPE, RMSNorm and squared ReLU."""
     architecture, form = gguf_form(loaded.model)
     write_gguf(out, architecture, form, loaded.tokenizer, loaded.name)
-    peers = ("transformers",) if architecture == "gpt2" else ()
+    peers = ("llama.cpp", *(["transformers"] if architecture == "gpt2" else []))
     route = f"GGUF of the architecture {architecture}, {standard.how_written(loaded.model, form)}"
     return _Written(route, parity.by_reading(read_gguf(out), "this program"), peers)
 

@@ -3,7 +3,8 @@
 They live in an environment of their own:
 
     python -m venv peers
-    peers/bin/pip install mlx-lm 'mlx[cpu]' torch transformers accelerate gguf
+    peers/bin/pip install mlx-lm 'mlx[cpu]' torch transformers accelerate gguf \\
+        'transformer-lens<4' llama-cpp-python
     MLX_ATTN_PEERS_PYTHON=peers/bin/python pytest -m slow tests/interop/test_peers.py
 """
 
@@ -20,7 +21,7 @@ import pytest
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.convert.model import convert
 from mlx_attn.interop.imported import find_source, parity_of
-from mlx_attn.interop.parity import by_reading, compare, sample_tokens
+from mlx_attn.interop.parity import Parity, by_reading, compare, interpreter, sample_tokens
 from mlx_attn.interop.targets import TARGETS, Exported, export_run
 from mlx_attn.model.config import PRESETS
 from mlx_attn.model.gpt import GPT
@@ -28,6 +29,7 @@ from mlx_attn.runs import create_run
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.training.config import resolve
 
+from .conftest import MODERN
 from .test_export import EXACT
 
 PYTHON = os.environ.get("MLX_ATTN_PEERS_PYTHON", "")
@@ -40,6 +42,8 @@ pytestmark = [
 
 TEXTS = ["The  quick   fox", " It\n\n jumps\n", "dogs \U0001f600 too", "isn't 13"]
 LETTERS = ["The  quick   fox", "It\n\njumps"]
+READERS = {"TransformerLens": "transformer-lens"}
+"""Readers whose own name is another."""
 LARGE = ("book", "gpt2")
 """Presets with a vocabulary of 50,257, which are tested with a smaller one: the rest is theirs."""
 KINDS = ("byte", "bpe", "unigram", "char", "gpt2")
@@ -120,19 +124,52 @@ def test_mlx_lm_quantizes_it_and_generates(name, exported):
     assert isinstance(answer["written"], str)
 
 
-@pytest.mark.parametrize("kind", ["byte", "bpe", "gpt2"])
-def test_transformers_reads_gguf(kind, make_run, out):
-    made = export_run(make_run(kind, qkv_bias=True), TARGETS["gguf"], out.with_suffix(".gguf"))
+def parity_by(reader: str, made: Exported, record_property: Any) -> Parity:
+    """What a program said of what was written for it."""
+    if interpreter(READERS.get(reader, reader)) is None:
+        pytest.skip(f"{reader} is not installed")
     assert made.unread == ()
-    transformers, _ = made.parities
-    assert transformers.by.startswith("transformers")
-    assert transformers.logit_difference < 1e-4
-    assert transformers.greedy_equal == transformers.greedy
+    said = {parity.by.split()[0]: parity for parity in made.parities}[reader]
+    record_property("parity", f"{made.route} | {said.line}")
+    return said
+
+
+# llama.cpp looks GELU up in a table of float16; squared ReLU (below) it computes.
+@pytest.mark.parametrize(("reader", "most"), [("transformers", 1e-4), ("llama.cpp", 5e-3)])
+@pytest.mark.parametrize("kind", ["byte", "bpe", "gpt2"])
+def test_other_programs_compute_what_gguf_holds(kind, reader, most, make_run, out, record_property):
+    made = export_run(make_run(kind, qkv_bias=True), TARGETS["gguf"], out.with_suffix(".gguf"))
+    said = parity_by(reader, made, record_property)
+    assert said.logit_difference < most
+    assert said.greedy_equal == said.greedy
+
+
+@pytest.mark.parametrize("score", ["separate", "merged"])
+def test_llama_cpp_computes_rope_and_squared_relu(score, make_run, out, record_property):
+    loaded = make_run(score=score, position="rope", **MODERN)
+    made = export_run(loaded, TARGETS["gguf"], out.with_suffix(".gguf"))
+    said = parity_by("llama.cpp", made, record_property)
+    assert said.logit_difference < 1e-4
+    assert said.greedy_equal == said.greedy
+
+
+@pytest.mark.parametrize("score", ["separate", "no_query", "merged"])
+def test_transformer_lens_computes_a_hooked_transformer(score, make_run, out, record_property):
+    made = export_run(make_run(score=score), TARGETS["transformer-lens"], out)
+    said = parity_by("TransformerLens", made, record_property)
+    assert said.logit_difference < 1e-4
+    assert said.greedy_equal == said.greedy
+
+
+def test_transformer_lens_reads_a_folder_of_gpt2(make_run, out, record_property):
+    said = parity_by(
+        "TransformerLens", export_run(make_run(), TARGETS["gpt2"], out), record_property
+    )
+    assert said.logit_difference < 1e-4
+    assert said.greedy_equal == said.greedy
 
 
 def test_gguf_s_own_reader_reads_rope(make_run, out):
-    from .conftest import MODERN
-
     path = out.with_suffix(".gguf")
     loaded = make_run(score="merged", position="rope", **MODERN)
     export_run(loaded, TARGETS["gguf"], path)
