@@ -62,10 +62,7 @@ def unit_rms(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
 
 @lru_cache(maxsize=4)
 def distances(T_q: int, T_k: int) -> Float[mx.array, "T_q T_k"]:
-    """How far query i is after key j, i - j, with the last query at the last key.
-
-    As the masks, made by NumPy and remembered: a constant of the graphs of all layers and steps.
-    """
+    """Place of query i minus that of key j; remembered, as masks are: a constant of all graphs."""
     return mx.array(np.subtract.outer(np.arange(T_k - T_q, T_k), np.arange(T_k), dtype=np.float32))
 
 
@@ -87,9 +84,10 @@ def causal_mask(T_q: int, T_k: int, window: int = 0) -> Float[mx.array, "T_q T_k
 
 
 @lru_cache(maxsize=4)
-def alibi_mask(slopes: tuple[float, ...], T_q: int, T_k: int, window: int) -> mx.array:
-    """The mask plus ALiBi's bias with slopes that are not trained."""
-    bias = -np.array(slopes, np.float32)[:, None, None] * np.array(distances(T_q, T_k))
+def alibi_mask(slopes: tuple[float, ...], each: int, T_q: int, T_k: int, window: int) -> mx.array:
+    """The mask plus ALiBi's bias, its slopes not trained and each one that of so many queries."""
+    heads = np.repeat(np.array(slopes, np.float32), each)[:, None, None]
+    bias = -heads * np.array(distances(T_q, T_k))
     return mx.array(bias + np.array(causal_mask(T_q, T_k, window)))
 
 
@@ -329,10 +327,14 @@ class Attention(MapWeights):
             return None
         if not alibi:
             return causal_mask(T_q, T_k, window)
+        queries = self.maps.score.queries_per_head
         if "log_slopes" not in self:
-            fixed = np.repeat(self.config.slopes(), self.maps.score.queries_per_head)
-            return alibi_mask(tuple(fixed.tolist()), T_q, T_k, window)
-        slopes = mx.repeat(mx.exp(self.log_slopes), self.maps.score.queries_per_head)
+            # The row of a decoded token is the end of the longest one's.
+            length = T_k if T_q > 1 else max(T_k, self.config.context_length)
+            return alibi_mask(self.config.slopes(), queries, T_q, length, window)[
+                ..., length - T_k :
+            ]
+        slopes = mx.repeat(mx.exp(self.log_slopes), queries)
         return alibi_bias(slopes, T_q, T_k) + causal_mask(T_q, T_k, window)
 
     def mask(self, T_q: int, T_k: int) -> mx.array:
