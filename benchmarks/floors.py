@@ -232,7 +232,7 @@ def decoding_parts(config: GPTConfig) -> dict[str, Timed]:
         pairs = zip(model.trf_blocks, caches, strict=True)
         mx.eval([block.att(x, cache) for block, cache in pairs])
         for cache in caches:
-            cache.trim(length)
+            cache.offset = length
 
     return {
         "attention": attention,

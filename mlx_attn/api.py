@@ -92,6 +92,26 @@ class LoadedModel(LoadedRun):
         steps = self.stream(prompt, SamplerConfig(**sampler), max_tokens, stop)
         return "".join(step.text for step in steps)
 
+    def generate_batch(
+        self,
+        prompt: str = "",
+        count: int = 8,
+        max_tokens: int = 200,
+        *,
+        stop: Sequence[str] = (),
+        **sampler: Any,
+    ) -> list[str]:
+        """Several continuations of a prompt, decoded as one batch.
+
+        Number k is what `generate` returns with the seed `seed + k`, up to rounding. Arguments and
+        errors are those of `generate`.
+        """
+        texts = [""] * count
+        steps = self.stream_batch(prompt, count, SamplerConfig(**sampler), max_tokens, stop)
+        for k, step in steps:
+            texts[k] += step.text
+        return texts
+
     def logits(self, text: str) -> Float32[np.ndarray, "T V"]:
         """What the model expects after each token of a text, of `context_length` tokens at most."""
         return np.array(self.model(self._tokens(text))[0].astype(mx.float32))

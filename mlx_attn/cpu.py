@@ -5,9 +5,11 @@ Streams, exponentials as powers, and attention with a custom gradient.
 
 import math
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from functools import cache, partial, wraps
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -79,6 +81,81 @@ def _streams(count: int) -> list[mx.Stream]:
     return [mx.default_stream(mx.cpu), *made[: count - 1]]
 
 
+class Differentiable:
+    """A function with a gradient of its own, which a `Graph` leaves out."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+        self._with_gradient = mx.custom_function(function)
+
+    def vjp(self, gradient: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates its gradient, as that of MLX's `custom_function` does."""
+        return self._with_gradient.vjp(gradient)
+
+    def __call__(self, *given: Any) -> Any:
+        """The function of arrays."""
+        return (self._function if _within_graph() else self._with_gradient)(*given)
+
+
+def _within_graph() -> bool:
+    """Whether a function is being traced for a `Graph`."""
+    return getattr(_of_this_thread, "within_graph", False)
+
+
+HOT = 500
+"""Runs after which a graph is compiled."""
+
+
+class Graph:
+    """A function of arrays, as a graph of operations that runs without Python.
+
+    A GPU's is compiled at once. On a Linux processor that takes `g++` half a second for each chain
+    of operations, once on a machine, which is longer than most texts take: the graph runs as it is
+    until it has been needed often, and for ever where there is no compiler.
+
+    Args:
+        function: Takes and returns arrays; no gradient is asked for.
+        like: Arrays of the shapes and types that it will be called with.
+    """
+
+    def __init__(self, function: Callable[..., list[mx.array]], like: Sequence[mx.array]):
+        self._function = _for_graph(function)
+        self._runs = 0
+        self._run = (
+            _exported(self._function, like) if on_linux_cpu() else mx.compile(self._function)
+        )
+
+    def __call__(self, *arrays: mx.array) -> Sequence[mx.array]:
+        """What the function returns."""
+        self._runs += 1
+        if self._runs == HOT and on_linux_cpu() and _has_compiler():
+            self._run = mx.compile(self._function)
+        return self._run(*arrays)
+
+
+def _for_graph(function: Callable[..., list[mx.array]]) -> Callable[..., list[mx.array]]:
+    def traced(*arrays: mx.array) -> list[mx.array]:
+        _of_this_thread.within_graph = True
+        try:
+            return function(*arrays)
+        finally:
+            _of_this_thread.within_graph = False
+
+    return traced
+
+
+def _exported(function: Callable[..., list[mx.array]], like: Sequence[mx.array]) -> Callable:
+    """The function read back from the graph that MLX writes of it; itself where that cannot be."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = str(Path(directory, "function.mlxfn"))
+        try:
+            mx.export_function(file, function, *like)
+        except ValueError:  # an operation that is not written, such as a gradient of a user's own
+            return mx.compile(function)
+        read: Any = mx.import_function(file)
+        return read
+
+
 FEW = 4096
 """Of fewer numbers the exponentials take less time than starting several operations does."""
 
@@ -111,9 +188,9 @@ def gelu(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
     1 / (1 + e^(-2 u)).
     """
     by_powers: Any = _gelu
-    if _uses_powers(x) or (on_linux_cpu() and not is_compiled(x)):
-        return by_powers(x)[0]
-    return nn.gelu_approx(x)
+    if is_compiled(x):
+        return _gelu_of_few(x)
+    return by_powers(x)[0] if _uses_powers(x) or on_linux_cpu() else nn.gelu_approx(x)
 
 
 def _over_rows(
@@ -133,7 +210,7 @@ def is_compiled(x: mx.array) -> bool:
     MLX's back end for Linux compiles with g++, which not every machine has.
     """
     few = x.size < FEW and x.dtype != mx.float64
-    return few and on_linux_cpu() and _has_compiler()
+    return few and on_linux_cpu() and (_has_compiler() or _within_graph())
 
 
 @cache
@@ -145,7 +222,7 @@ def _uses_powers(x: mx.array) -> bool:
     return x.dtype == mx.float64 or (on_linux_cpu() and x.size >= FEW)
 
 
-@mx.custom_function
+@Differentiable
 def _softmax(x: mx.array) -> mx.array:
     powers = mx.power(2.0, (x - _over_rows(mx.max, x)) * _LOG2_E)
     return powers / _over_rows(mx.sum, powers)
@@ -157,7 +234,7 @@ def _softmax_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
     return weighted - y * weighted.sum(axis=-1, keepdims=True)
 
 
-@mx.custom_function
+@Differentiable
 def _logsumexp(x: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     """The logarithm, and the softmax that its gradient needs as numerators and denominator."""
     largest = _over_rows(mx.max, x)
@@ -177,7 +254,12 @@ def _logsumexp_vjp(
 _GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
 
 
-@mx.custom_function
+@partial(mx.compile, shapeless=True)
+def _gelu_of_few(x: mx.array) -> mx.array:
+    return x * mx.sigmoid((x * x * (0.044715 * _GELU_SLOPE) + _GELU_SLOPE) * x)
+
+
+@Differentiable
 def _gelu(x: mx.array) -> tuple[mx.array, mx.array]:
     """The activation, and 1 / (1 + e^(-2 u)), which its gradient needs."""
     exponent = (x * x * 0.044715 + 1) * x * (-_GELU_SLOPE * _LOG2_E)
@@ -214,7 +296,7 @@ def attention_cpu(
     return attend(q * (scale * _LOG2_E), k, v, mask * _LOG2_E)[0]
 
 
-@mx.custom_function
+@Differentiable
 def _weighed(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> tuple[mx.array, ...]:
     """The sum, and for its gradient the contiguous heads, the powers and their sums."""
     q, k, v = (mx.contiguous(heads) for heads in (q, k, v))

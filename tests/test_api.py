@@ -95,6 +95,11 @@ def test_greedy_text_is_the_likeliest_token_after_each(model):
     assert text == model.tokenizer.decode([likeliest])
 
 
+def test_a_batch_has_the_texts_of_its_seeds(model):
+    batch = model.generate_batch("the", 2, max_tokens=9, temp=1.0, seed=4)
+    assert batch == [model.generate("the", max_tokens=9, temp=1.0, seed=4 + k) for k in range(2)]
+
+
 def test_the_loss_is_the_mean_of_the_tokens_logarithms(model):
     logits = model.logits("the cat sat").astype(np.float64)
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -20,7 +20,8 @@ from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.probe.heads import probe
 from mlx_attn.runs import create_run, open_run
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import DecodingState, decode, stream_generate
+from mlx_attn.sampling.decoding import DecodingState, decode
+from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import Settings, resolve
@@ -98,7 +99,7 @@ def decodes_with_caches_as_it_reads(model: GPT) -> None:
     """The likeliest tokens, beyond the context's end, are those of whole forward passes."""
     text, start, context = [3, 1, 4, 1, 5], 0, model.config.context_length
     decoded = list(islice(decode(DecodingState(model), text, Sampler(GREEDY)), 12))
-    for token in decoded:
+    for (token,) in decoded:
         if len(text) - start > context:
             start = len(text) - context // 2
         assert token == mx.argmax(model(mx.array([text[start:]]))[0, -1]).item()

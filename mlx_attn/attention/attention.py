@@ -25,9 +25,9 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 
-from mlx_attn.attention.cache import AttentionCache, Kept
+from mlx_attn.attention.cache import AttentionCache, Kept, Places, Position, counted
 from mlx_attn.attention.config import AttentionConfig, Choice
 from mlx_attn.attention.layer import Carry, Keys, MapWeights, Queries, Values, merge_heads
 from mlx_attn.cpu import attention_cpu
@@ -37,8 +37,7 @@ from mlx_attn.errors import ConfigError
 ROPE_BASE = 10000.0
 FULL_WIDTHS = frozenset({64, 72, 80, 96, 128, 192, 256})
 VECTOR_WIDTHS = frozenset({64, 96, 128, 192, 256})
-VECTOR_QUERIES = 8
-VECTOR_ROWS = 32
+VECTOR_QUERIES, VECTOR_ROWS = 8, 32
 
 Heads = Float[mx.array, "B H T_q D"]
 Bias = Float[mx.array, "*heads T_q T_k"] | None
@@ -47,7 +46,7 @@ Bias = Float[mx.array, "*heads T_q T_k"] | None
 # Positions inside attention. Learned positions are added to the input by the model.
 
 
-def rope(y: Float[mx.array, "B H T D"], offset: int) -> Float[mx.array, "B H T D"]:
+def rope(y: Float[mx.array, "B H T D"], offset: Position) -> Float[mx.array, "B H T D"]:
     """Rotate pairs of coordinates by an angle that grows with position (RoPE, arXiv:2104.09864).
 
     The first of the T tokens is at position `offset`; D is even.
@@ -60,35 +59,33 @@ def unit_rms(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
     return mx.fast.rms_norm(y, None, 1e-6)
 
 
-@lru_cache(maxsize=4)
-def distances(T_q: int, T_k: int) -> Float[mx.array, "T_q T_k"]:
-    """Place of query i minus that of key j; remembered, as masks are: a constant of all graphs."""
-    return mx.array(np.subtract.outer(np.arange(T_k - T_q, T_k), np.arange(T_k), dtype=np.float32))
+def alibi_bias(
+    slopes: Float[mx.array, " H"],
+    queries: Integer[mx.array, " T_q"],
+    keys: Integer[mx.array, " T_k"],
+) -> Float[mx.array, "H T_q T_k"]:
+    """-slope_h (i - j), for queries and keys at these positions."""
+    return -slopes[:, None, None] * (queries[:, None] - keys)
 
 
-def alibi_bias(slopes: Float[mx.array, " H"], T_q: int, T_k: int) -> Float[mx.array, "H T_q T_k"]:
-    """-slope_h (i - j), with the last query at the last key."""
-    return -slopes[:, None, None] * distances(T_q, T_k)
-
-
-@lru_cache(maxsize=4)
-def causal_mask(T_q: int, T_k: int, window: int = 0) -> Float[mx.array, "T_q T_k"]:
-    """0 where query i sees key j, minus infinity elsewhere; the last query is at the last key.
+def causal_mask(
+    queries: Integer[mx.array, " T_q"], keys: Integer[mx.array, " T_k"], window: int = 0
+) -> Float[mx.array, "T_q T_k"]:
+    """0 where the query at i sees the key at j, minus infinity elsewhere.
 
     A query sees the keys that are not after it, with a window only the last `window` of these
     (sliding window attention, arXiv:2004.05150).
     """
-    distance = np.array(distances(T_q, T_k))
-    seen = (distance >= 0) & (distance < (window or np.inf))
-    return mx.array(np.where(seen, 0.0, -np.inf).astype(np.float32))
+    i, j = queries[:, None], keys
+    return mx.where((j <= i) & (j > i - window) if window else j <= i, 0.0, -mx.inf)
 
 
 @lru_cache(maxsize=4)
-def alibi_mask(slopes: tuple[float, ...], each: int, T_q: int, T_k: int, window: int) -> mx.array:
-    """The mask plus ALiBi's bias, its slopes not trained and each one that of so many queries."""
-    heads = np.repeat(np.array(slopes, np.float32), each)[:, None, None]
-    bias = -heads * np.array(distances(T_q, T_k))
-    return mx.array(bias + np.array(causal_mask(T_q, T_k, window)))
+def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.array:
+    """The mask of a whole text with ALiBi's bias: a constant of the graphs of all layers."""
+    mask = causal_mask(counted(T), counted(T), window)
+    bias = alibi_bias(mx.array(slopes), counted(T), counted(T)) if slopes else 0.0
+    return mx.array(np.array(mask + bias))
 
 
 # The weighted sum of values. Three paths give the same numbers.
@@ -109,21 +106,19 @@ def refuses_gradient(width: int, T_q: int) -> bool:
 def fused_attention(q: Queries, k: Keys, v: Values, scale: float, bias: Bias = None) -> Heads:
     """softmax(scale q k^T + causal mask + bias) v by MLX's own operation.
 
-    Args:
-        q: Queries.
-        k: Keys; each head serves H / key_heads query heads.
-        v: Values, with as many heads as the keys.
-        scale: Factor of the scores.
-        bias: Added to the scores, with the mask; None is the causal mask alone.
+    Each head of k serves H / key_heads query heads; v has as many heads as k. `bias` is added to
+    the scaled scores, with the mask; None is the causal mask alone.
     """
     causal = "causal" if q.shape[2] > 1 else None
     mask = causal if bias is None else bias.astype(q.dtype)
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
 
 
-def explicit_attention(a: "Attention", q: Queries, k: Keys, v: Values, *kept: mx.array) -> Heads:
+def explicit_attention(
+    a: "Attention", q: Queries, k: Keys, v: Values, places: Places, *kept: mx.array
+) -> Heads:
     """The sum dropout(mixing(logits(scale q k^T) + mask)) v, written out."""
-    return weighted_sum(a.dropout(a.mix(q, k, *kept)), v)
+    return weighted_sum(a.dropout(a.mix(q, k, places, *kept)), v)
 
 
 def attention_scores(q: Queries, k: Keys, scale: float) -> Float[mx.array, "B H T_q T_k"]:
@@ -144,23 +139,26 @@ def weighted_sum(weights: Float[mx.array, "B H T_q T_k"], v: Values) -> Heads:
     return (rows @ v).reshape(B, H, T_q, -1)
 
 
-def fastest_attention(a: "Attention", q: Queries, k: Keys, v: Values, *kept: mx.array) -> Heads:
+def fastest_attention(
+    a: "Attention", q: Queries, k: Keys, v: Values, places: Places, *kept: mx.array
+) -> Heads:
     """The weighted sum by the fastest path that applies.
 
     MLX's own operation is fused on Metal for the shapes above. The explicit path is needed for
     dropout of the weights, under a gradient that the fused kernel refuses, and where keys and
-    values have different numbers of heads. On a Linux processor `attention_cpu` beats both.
+    values have different numbers of heads. On a Linux processor `attention_cpu` beats both, and for
+    one query the explicit path, which has the fewest operations.
     """
-    T_q, T_k, scale = q.shape[2], k.shape[2], a.config.scale
+    T_q, scale = q.shape[2], a.config.scale
     if on_linux_cpu() and T_q > 1 and not a.has_dropout:
-        return attention_cpu(q, k, v, a.mask(T_q, T_k), scale)
+        return attention_cpu(q, k, v, a.mask(places), scale)
     width, heads_per_key = q.shape[3], q.shape[1] // k.shape[1]
     refused = a.training and refuses_gradient(width, T_q)
-    if a.has_dropout or refused or k.shape[1] != v.shape[1]:
-        return explicit_attention(a, q, k, v, *kept)
+    if a.has_dropout or refused or k.shape[1] != v.shape[1] or on_linux_cpu():
+        return explicit_attention(a, q, k, v, places, *kept)
     # Where it is not fused, the operation would make the mask by name anew in every layer.
     by_name = T_q == 1 or has_fused_kernel(width, T_q, heads_per_key)
-    return fused_attention(q, k, v, scale, a.bias(T_q, T_k) if by_name else a.mask(T_q, T_k))
+    return fused_attention(q, k, v, scale, a.bias(places) if by_name else a.mask(places))
 
 
 # Cache layouts: what decoding keeps of a token, and how later tokens read it.
@@ -170,43 +168,44 @@ class KeyValueLayout:
     """Keeps key and value; one of them where they are the same."""
 
     def append(
-        self, a: "Attention", x: mx.array, k: Keys, offset: int, carry: Carry | None
+        self, a: "Attention", x: mx.array, k: Keys, offset: Position, carry: Carry | None
     ) -> Kept:
         """What is kept of the tokens x with keys k, the first one at position `offset`."""
         v = a.value(x, k, carry)
         key = a.normalize_and_rotate(k, offset)
         return (key,) if v is key else (key, v)
 
-    def attend(self, a: "Attention", q: Queries, kept: Kept, offset: int, *more: mx.array) -> Heads:
-        """The heads of queries from position `offset` on; `more` is what hooks keep."""
-        return a.attend(a, a.normalize_and_rotate(q, offset), kept[0], kept[-1], *more)
+    def attend(self, a: "Attention", q: Queries, kept: Kept, at: Places, *more: mx.array) -> Heads:
+        """The heads of queries; `more` is what hooks keep."""
+        q = a.normalize_and_rotate(q, at.query)
+        return a.attend(a, q, kept[0], kept[-1], at, *more)
 
 
 class InputLayout:
     """Keeps x alone, for merged scores: k = x, and values are computed when they are read."""
 
     def append(
-        self, a: "Attention", x: mx.array, k: Keys, offset: int, carry: Carry | None
+        self, a: "Attention", x: mx.array, k: Keys, offset: Position, carry: Carry | None
     ) -> Kept:
         """The input, as one head."""
         return (x[:, None],)
 
-    def attend(self, a: "Attention", q: Queries, kept: Kept, offset: int, *more: mx.array) -> Heads:
-        """The heads, in the cheaper one of two exact forms; the oldest kept token is position 0."""
-        x, k = merge_heads(kept[0]), a.normalize_and_rotate(kept[0], 0)
-        q = a.normalize_and_rotate(q, x.shape[1] - q.shape[2])
+    def attend(self, a: "Attention", q: Queries, kept: Kept, at: Places, *more: mx.array) -> Heads:
+        """The heads, in the cheaper one of two exact forms."""
+        x, k = merge_heads(kept[0]), a.normalize_and_rotate(kept[0], at.first)
+        q = a.normalize_and_rotate(q, at.query)
         if project_values_first(a.config, q.shape[2], x.shape[1], a.has_dropout):
-            return a.attend(a, q, k, a.value(x, k), *more)
+            return a.attend(a, q, k, a.value(x, k), at, *more)
         after = a.maps.value.after
         assert after is not None, f"value={a.config.value} cannot be read from x"
-        return after(a, a.attend(a, q, k, x[:, None], *more))
+        return after(a, a.attend(a, q, k, x[:, None], at, *more))
 
 
 class KeyLayout(InputLayout):
     """Keeps the key alone, before rotation: the concatenated keys are what the value reads."""
 
     def append(
-        self, a: "Attention", x: mx.array, k: Keys, offset: int, carry: Carry | None
+        self, a: "Attention", x: mx.array, k: Keys, offset: Position, carry: Carry | None
     ) -> Kept:
         """The keys."""
         return (k,)
@@ -255,7 +254,9 @@ class Attention(MapWeights):
             self.log_slopes = mx.log(mx.array(config.slopes()))
         hooked = learned or config.logits != "none" or config.mixing != "softmax"
         self.attend = explicit_attention if hooked else fastest_attention
-        self.reads_in_order = hooked or config.position == "alibi" or bool(own)
+        self.reads_in_order = hooked or (
+            bool(own) and config.position == "rope" and bool(config.window)
+        )
         self.normalize: Callable[..., mx.array] = unit_rms if config.qk_norm else lambda y: y
         self.rotate = rope if config.position == "rope" else lambda y, offset: y
         self.dropout = nn.Dropout(config.drop_rate)
@@ -275,14 +276,14 @@ class Attention(MapWeights):
             cache: What earlier calls kept; it is extended.
             carry: What layers hand on in one forward pass of a model.
         """
-        offset = cache.offset if cache else 0
+        places = Places.of_text(x.shape[1])
         q, k = self.score(x)  # [B, H, T, K], [B, key_heads, T, K]
         more = self.remembered(x)
-        kept = (*self.layout.append(self, x, k, offset, carry), *more)
+        kept = (*self.layout.append(self, x, k, cache.offset if cache else 0, carry), *more)
         if cache is not None:
-            kept = cache.extend(kept, self.reads_in_order)
+            kept, places = cache.extend(kept, self.reads_in_order)
         own, more = kept[: len(kept) - len(more)], kept[len(kept) - len(more) :]
-        heads = self.layout.attend(self, q, own, offset, *more)
+        heads = self.layout.attend(self, q, own, places, *more)
         return self.output(heads, x)  # [B, H, T, D] -> [B, T, d_out]
 
     def remembered(self, x: Float[mx.array, "B T C"]) -> Kept:
@@ -291,14 +292,16 @@ class Attention(MapWeights):
 
     def weights(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T T"]:
         """The attention weights of every head: row i is what token i looks at, and adds up to 1."""
-        return self.mix(*self.queries_and_keys(x), *self.remembered(x))
+        return self.mix(*self.queries_and_keys(x), Places.of_text(x.shape[1]), *self.remembered(x))
 
     def queries_and_keys(self, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
         """Queries and keys as the scores see them: normalized and rotated."""
         q, k = self.score(x)
         return self.normalize_and_rotate(q, 0), self.normalize_and_rotate(k, 0)
 
-    def mix(self, q: Queries, k: Keys, *kept: mx.array) -> Float[mx.array, "B H T_q T_k"]:
+    def mix(
+        self, q: Queries, k: Keys, places: Places, *kept: mx.array
+    ) -> Float[mx.array, "B H T_q T_k"]:
         """The attention weights mixing(logits(scale q k^T) + mask), through both hooks.
 
         They are computed in the mask's float32, or in float64 where the inputs are.
@@ -306,7 +309,7 @@ class Attention(MapWeights):
         scores, more = attention_scores(q, k, self.config.scale), iter(kept)
         for hook in self.maps.logits:
             scores = hook.apply(self, scores, *([next(more)] if hook.remembers else []))
-        masked = scores + self.mask(q.shape[2], k.shape[2])
+        masked = scores + self.mask(places)
         return self.maps.mixing.apply(self, masked).astype(q.dtype)
 
     @property
@@ -315,34 +318,29 @@ class Attention(MapWeights):
         return self.training and self.config.drop_rate > 0
 
     def normalize_and_rotate(
-        self, y: Float[mx.array, "B H T D"], offset: int
+        self, y: Float[mx.array, "B H T D"], offset: Position
     ) -> Float[mx.array, "B H T D"]:
         """Queries or keys over their root mean square (QK-norm) and rotated, where asked for."""
         return self.rotate(self.normalize(y), offset)
 
-    def bias(self, T_q: int, T_k: int) -> mx.array | None:
+    def bias(self, places: Places) -> mx.array | None:
         """The mask with window and ALiBi's bias in it; None where it is the causal mask alone."""
-        window, alibi = self.config.window, self.config.position == "alibi"
-        if not alibi and not 0 < window < T_k:
+        window, T, learned = self.config.window, places.keys.size, "log_slopes" in self
+        fixed = self.config.slopes() if self.config.position == "alibi" else ()
+        if places.whole and not fixed and not 0 < window < T:
             return None
-        if not alibi:
-            return causal_mask(T_q, T_k, window)
-        queries = self.maps.score.queries_per_head
-        if "log_slopes" not in self:
-            # The row of a decoded token is the end of the longest one's.
-            length = T_k if T_q > 1 else max(T_k, self.config.context_length)
-            return alibi_mask(self.config.slopes(), queries, T_q, length, window)[
-                ..., length - T_k :
-            ]
-        slopes = mx.repeat(mx.exp(self.log_slopes), queries)
-        return alibi_bias(slopes, T_q, T_k) + causal_mask(T_q, T_k, window)
+        fixed = tuple(np.repeat(fixed, self.maps.score.queries_per_head).tolist())
+        if places.whole and not learned:
+            return text_mask(T, window, fixed)
+        mask = causal_mask(places.queries, places.keys, window)
+        trained = mx.exp(self.log_slopes) if learned else mx.array(self.config.slopes())
+        slopes = mx.repeat(trained, self.maps.score.queries_per_head)
+        return alibi_bias(slopes, places.queries, places.keys) + mask if fixed else mask
 
-    def mask(self, T_q: int, T_k: int) -> mx.array:
-        """The mask as an array, for the explicit path; a single query without a window sees all."""
-        bias = self.bias(T_q, T_k)
-        if bias is not None:
-            return bias
-        return causal_mask(T_q, T_k) if T_q > 1 else mx.array(0.0)
+    def mask(self, places: Places) -> mx.array:
+        """The mask as an array, for the explicit path."""
+        bias = self.bias(places)
+        return text_mask(places.keys.size) if bias is None else bias
 
 
 # A user's choices are tried once, so that what is wrong with them is said in one line.

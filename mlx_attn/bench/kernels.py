@@ -30,7 +30,9 @@ from mlx_attn.bench.speed import Setup, eval_model, exported, random_tokens, tra
 from mlx_attn.device import gpu_path
 from mlx_attn.errors import RunError
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.sampling.generate import DecodingState
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.decoding import DecodingState
+from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.training.batches import window_losses
 from mlx_attn.training.config import TrainConfig
 
@@ -123,12 +125,14 @@ def _forward_pass(config: GPTConfig, training: TrainConfig) -> Kernels:
 
 
 def _decoding_step(config: GPTConfig, training: TrainConfig) -> Kernels:
-    """The logits of one token more, with the cache, and the likeliest next one."""
-    state, token = DecodingState(eval_model(config)), mx.array([0])
+    """One token more, with the cache: the likeliest one; compiled."""
+    state, token = DecodingState(eval_model(config)), mx.array([0], mx.uint32)
+    greedy = Sampler(SamplerConfig(temp=0.0))
     with gpu_path():
-        mx.eval(state.read(token))
+        mx.eval(state.read(token[None]))
     with _as_on_metal():
-        return count_kernels(mx.argmax(state.read(token), axis=-1))
+        following = state.following(token, greedy)
+        return count_kernels(following, *(b for buffers in state.buffers for b in buffers))
 
 
 GRAPHS: dict[str, Callable[[GPTConfig, TrainConfig], Kernels]] = {

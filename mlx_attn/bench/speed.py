@@ -29,8 +29,8 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine import machine_memory
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, model_cost
-from mlx_attn.sampling import generate
 from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.training import batches, trainer
 from mlx_attn.training.config import TrainConfig
@@ -183,21 +183,23 @@ def _forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
 def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
     """One text, token by token, with the cache: the likeliest token each time."""
     model = eval_model(config)
+    step = TokenStep(model)
     n_prompt, new = decoded_lengths(config)
     prompt = [i % config.vocab_size for i in range(n_prompt)]
 
     def run() -> None:
         blas.use_threads(blas.preload().threads)
         greedy = Sampler(SamplerConfig(temp=0.0))
-        for _ in islice(generate.decode(generate.DecodingState(model), prompt, greedy), new):
+        for _ in islice(decode(DecodingState(model, step), prompt, greedy), new):
             pass
         # The token after the last one is still being computed.
         mx.synchronize()
 
     def graph() -> Counter[str]:
-        state = generate.DecodingState(model)
-        mx.eval(state.read(mx.array(prompt)))
-        return operations(state.read(mx.array([0])))
+        state = DecodingState(model, step)
+        greedy = Sampler(SamplerConfig(temp=0.0))
+        mx.eval(state.read(mx.array([prompt])))
+        return operations(state.following(mx.array([0], mx.uint32), greedy))
 
     return Workload(run, graph, new, model_cost(config).multiply_adds)
 

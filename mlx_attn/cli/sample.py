@@ -73,6 +73,7 @@ _EXAMPLES = """\b
 Examples:
   mlx-attn sample --prompt "Once upon a time" --seed 1
   mlx-attn sample runs/nano --prompt - --temp 0 < story.txt
+  mlx-attn sample -n 8 --seed 1 --json > eight.jsonl
 """
 
 
@@ -80,13 +81,15 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @run_argument
 @_option("--prompt", "-p", default="", metavar="TEXT", help="Text to continue; - reads stdin.")
+@_option("--num-samples", "-n", default=1, help="continuations; number k has the seed SEED + k")
 @sampling_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object each instead.")
 @click.pass_context
 def command(
     ctx: click.Context,
     run: str | None,
     prompt: str,
+    num_samples: int,
     max_tokens: int,
     stop: tuple[str, ...],
     ignore_eos: bool,
@@ -97,7 +100,8 @@ def command(
 
     RUN is a directory or a name in runs/; without it, the latest there. The continuation goes to
     stdout, and a newline after it. It ends where a document of the text that the run was trained on
-    would end, such as a story. Ctrl-C stops it.
+    would end, such as a story. Ctrl-C stops it. Several are written as one batch, with a line ---
+    between them.
     """
     try:
         from mlx_attn.sampling.generate import load_run
@@ -106,8 +110,11 @@ def command(
         text = standard_input() if prompt == "-" else prompt
         loaded = load_run(run)
         stop += () if ignore_eos else loaded.document_ends
-        steps = loaded.stream(text, config, max_tokens, stop)
-        code = _print_json(loaded, text, steps) if as_json else _print_text(steps)
+        if num_samples == 1 and not as_json:
+            code = _print_text(loaded.stream(text, config, max_tokens, stop))
+        else:
+            batch = loaded.stream_batch(text, num_samples, config, max_tokens, stop)
+            code = _print_batch(loaded, text, num_samples, batch, as_json)
     except KeyboardInterrupt:
         code = INTERRUPTED
     ctx.exit(code)
@@ -154,12 +161,26 @@ def _print_text(steps: "Iterator[GenerationStep]") -> int:
     return code
 
 
-def _print_json(loaded: "LoadedRun", prompt: str, steps: "Iterator[GenerationStep]") -> int:
-    taken: list[GenerationStep] = []
+def _print_batch(
+    loaded: "LoadedRun",
+    prompt: str,
+    count: int,
+    steps: "Iterator[tuple[int, GenerationStep]]",
+    as_json: bool,
+) -> int:
+    """The continuations, when all of them are there or Ctrl-C was pressed."""
+    taken: list[list[GenerationStep]] = [[] for _ in range(count)]
     with contextlib.suppress(KeyboardInterrupt):
-        taken.extend(steps)
-    facts = asdict(taken[-1].statistics) if taken else {}
-    finished = facts.get("finish_reason")
-    record = {"run": str(loaded.run.path), "prompt": prompt, "text": "".join(s.text for s in taken)}
-    click.echo(json.dumps(record | facts | {"finish_reason": finished or "interrupted"}))
-    return 0 if finished else INTERRUPTED
+        for k, step in steps:
+            taken[k].append(step)
+    texts = ["".join(step.text for step in steps) for steps in taken]
+    facts = [asdict(steps[-1].statistics) if steps else {} for steps in taken]
+    if as_json:
+        for text, known in zip(texts, facts, strict=True):
+            known["finish_reason"] = known.get("finish_reason") or "interrupted"
+            record = {"run": str(loaded.run.path), "prompt": prompt, "text": text}
+            click.echo(json.dumps(record | known))
+    else:
+        click.echo("\n---\n".join(texts))
+    finished = [known.get("finish_reason") in ("length", "stop") for known in facts]
+    return 0 if all(finished) else INTERRUPTED

@@ -18,9 +18,9 @@ from jaxtyping import Float, Integer
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.attention.cache import AttentionCache, Position
 from mlx_attn.attention.layer import Carry
-from mlx_attn.cpu import gelu, is_compiled
+from mlx_attn.cpu import Differentiable, gelu, is_compiled
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.init import initialise
@@ -74,7 +74,7 @@ class SquaredReLU(nn.Module):
         return squared_relu(x)
 
 
-@mx.custom_function
+@Differentiable
 def _squared_relu(x: mx.array) -> mx.array:
     return mx.square(mx.maximum(x, 0))
 
@@ -182,32 +182,48 @@ class GPT(nn.Module):
             caches: One per block, from `new_caches`; they are extended.
 
         Raises:
-            ConfigError: The sequence is longer than the context.
+            ConfigError: The sequence is longer than the context, or than the caches.
         """
-        offset = caches[0].offset if caches else 0
-        x = self.drop_emb(self.embed(tokens, offset))
+        return self.head(self.features(tokens, caches))
+
+    def features(
+        self,
+        tokens: Integer[mx.array, "B T"],
+        caches: Sequence[AttentionCache] | None = None,
+    ) -> Float[mx.array, "B T C"]:
+        """The residual stream after the last block; arguments as for logits."""
+        x = self.drop_emb(self.embed(tokens, caches[0].offset if caches else 0))
         carry = Carry(tokens)
         for i, block in enumerate(self.trf_blocks):
             x = block(x, caches[i] if caches else None, carry)
+        return x
+
+    def head(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T V"]:
+        """Logits of the next token, from the residual stream."""
         x = self.final_norm(x)
         return self.tok_emb.as_linear(x) if self.config.tied_head else self.out_head(x)
 
-    def embed(self, tokens: Integer[mx.array, "B T"], offset: int = 0) -> Float[mx.array, "B T C"]:
+    def embed(
+        self, tokens: Integer[mx.array, "B T"], offset: Position = 0
+    ) -> Float[mx.array, "B T C"]:
         """Token embeddings, and with learned positions those of offset, offset + 1, ..."""
         x = self.tok_emb(tokens)
         if self.config.position != "learned":
             return x
-        end = offset + tokens.shape[1]
-        if end > self.config.context_length:
+        positions, T = self.pos_emb.weight, tokens.shape[1]
+        if not isinstance(offset, int):
+            return x + mx.slice(positions, offset, (0,), (T, x.shape[2]))
+        if offset + T > self.config.context_length:
             raise ConfigError(
-                f"{end} tokens are more than context_length={self.config.context_length}: "
+                f"{offset + T} tokens are more than context_length={self.config.context_length}: "
                 "give fewer, or train with a longer context"
             )
-        return x + self.pos_emb.weight[offset:end]
+        return x + positions[offset : offset + T]
 
-    def new_caches(self) -> list[AttentionCache]:
-        """Empty caches for decoding one batch of sequences."""
-        return [AttentionCache(block.att.config.window) for block in self.trf_blocks]
+    def new_caches(self, length: int | None = None) -> list[AttentionCache]:
+        """Empty caches for decoding one batch of sequences; room for the context, or `length`."""
+        length = length or self.config.context_length
+        return [AttentionCache(length, block.att.config.window) for block in self.trf_blocks]
 
 
 @dataclass(frozen=True, slots=True)

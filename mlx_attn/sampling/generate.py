@@ -1,20 +1,20 @@
-"""A model continues a prompt: decoding with caches, whole characters, a run by its name."""
+"""A model continues a prompt: whole characters, stop texts, statistics, a run by its name."""
 
 import codecs
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import mlx.core as mx
-from jaxtyping import Float, Integer
 
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import RUNS, Run, find_run
 from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode, tokens_that_fit
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.text.sources import document_end
 from mlx_attn.text.tokenizers import Tokenizer
@@ -55,64 +55,6 @@ class StreamingDetokenizer:
         return max((len(start) for start in starts if text.endswith(start)), default=0)
 
 
-def _tokens_that_fit(length: int, context_length: int) -> int:
-    """How many of a text's last tokens are read: all if they fit, else half a context."""
-    return length if length <= context_length else max(1, context_length // 2)
-
-
-class DecodingState:
-    """The model's caches over the last tokens of a text, at most context_length of them.
-
-    A text that does not fit is read again from its last context_length / 2 tokens, as a text that
-    starts there. So a text may be of any length, for every kind of position, and at least half of
-    the context is always used.
-    """
-
-    def __init__(self, model: GPT):
-        self.model = model
-        self.caches = model.new_caches()
-        self.length = 0
-        self._read: list[mx.array] = []
-
-    def read(self, tokens: Integer[mx.array, " N"]) -> Float[mx.array, "1 V"]:
-        """The logits of the token after `tokens`, which continue those read before."""
-        self._read.append(tokens)
-        self.length += tokens.size
-        kept = _tokens_that_fit(self.length, self.model.config.context_length)
-        if kept < self.length:
-            tokens = self._restart(kept)
-        return self.model(tokens[None], self.caches)[:, -1].astype(mx.float32)
-
-    def _restart(self, kept: int) -> mx.array:
-        """Forget everything; return the last tokens, to be read again."""
-        tokens = mx.concatenate(self._read)[-kept:]
-        self._read, self.caches, self.length = [tokens], self.model.new_caches(), kept
-        return tokens
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that the caches of all layers hold for each token."""
-        return sum(cache.bytes_per_token for cache in self.caches)
-
-
-def decode(state: DecodingState, prompt: list[int], sampler: Sampler) -> Iterator[int]:
-    """The tokens after a prompt, without end.
-
-    Step n + 1 is started before token n is read, so that the device does not wait for Python.
-    """
-    newest = mx.array(prompt, mx.uint32)
-    logits = state.read(newest)
-    if mx.isnan(logits).any().item():
-        raise RunError("the model's logits are not numbers: its training diverged; train it again")
-    token = sampler(logits, newest)
-    mx.async_eval(token)
-    while True:
-        following = sampler(state.read(token), token)
-        mx.async_eval(following)
-        yield cast(int, token.item())
-        token = following
-
-
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """The cost of a continuation so far."""
@@ -145,6 +87,7 @@ def stream_generate(
     config: SamplerConfig | None = None,
     max_tokens: int = 200,
     stop: Sequence[str] = (),
+    step: TokenStep | None = None,
 ) -> Iterator[GenerationStep]:
     """The continuation of a prompt, one step a token; the steps' texts add up to it.
 
@@ -158,18 +101,39 @@ def stream_generate(
         config: How tokens are drawn.
         max_tokens: The most new tokens.
         stop: Texts before which it ends.
+        step: What decodes with this model, to share with other texts; None makes one.
 
     Raises:
         ConfigError: Before the first step: a character of the prompt is unknown to the tokenizer,
             or `max_tokens` or `stop` cannot work.
         RunError: With the first step: the model's logits are not numbers.
     """
-    if max_tokens < 1:
-        raise ConfigError(f"max_tokens={max_tokens} must be at least 1")
+    steps = stream_batch(model, tokenizer, prompt, 1, config, max_tokens, stop, step)
+    return (generated for _, generated in steps)
+
+
+def stream_batch(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: str,
+    count: int,
+    config: SamplerConfig | None = None,
+    max_tokens: int = 200,
+    stop: Sequence[str] = (),
+    step: TokenStep | None = None,
+) -> Iterator[tuple[int, GenerationStep]]:
+    """Several continuations of a prompt, decoded as one batch: each step with its text's number.
+
+    Text k draws with the seed `config.seed + k`, as it would alone; it ends by itself. Arguments
+    and errors are those of `stream_generate`.
+    """
+    for name, value in {"max_tokens": max_tokens, "num_samples": count}.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value} must be at least 1")
     tokens = prompt_tokens(tokenizer, prompt)
-    detokenizer = StreamingDetokenizer(tokenizer, stop)
-    sampler = Sampler(config or SamplerConfig())
-    return _steps(DecodingState(model), tokens, sampler, detokenizer, max_tokens)
+    detokenizers = [StreamingDetokenizer(tokenizer, stop) for _ in range(count)]
+    sampler = Sampler(config or SamplerConfig(), count)
+    return _steps(DecodingState(model, step), tokens, sampler, detokenizers, max_tokens)
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
@@ -186,29 +150,33 @@ def _steps(
     state: DecodingState,
     prompt: list[int],
     sampler: Sampler,
-    detokenizer: StreamingDetokenizer,
+    detokenizers: list[StreamingDetokenizer],
     max_tokens: int,
-) -> Iterator[GenerationStep]:
-    read = _tokens_that_fit(len(prompt), state.model.config.context_length)
+) -> Iterator[tuple[int, GenerationStep]]:
+    read = tokens_that_fit(len(prompt), state.model.config.context_length)
+    unfinished = dict(enumerate(detokenizers))
     start = first = time.perf_counter()
-    for n, token in enumerate(islice(decode(state, prompt, sampler), max_tokens), 1):
-        text = detokenizer.push(token, last=n == max_tokens)
+    for n, tokens in enumerate(islice(decode(state, prompt, sampler), max_tokens), 1):
         now = time.perf_counter()
         first = now if n == 1 else first
-        statistics = Statistics(
-            prompt_tokens=len(prompt),
-            prompt_read=read,
-            prompt_tok_s=read / (first - start),
-            tokens=n,
-            tok_s=(n - 1) / (now - first) if n > 1 else 0.0,
-            peak_memory=mx.get_peak_memory(),
-            cache_bytes_per_token=state.bytes_per_token,
-            finish_reason=_finish_reason(detokenizer, n == max_tokens),
-            stop_text=detokenizer.stop_text,
-            seed=sampler.seed,
-        )
-        yield GenerationStep(text, token, statistics)
-        if detokenizer.stop_text:
+        for k, detokenizer in list(unfinished.items()):
+            text = detokenizer.push(tokens[k], last=n == max_tokens)
+            statistics = Statistics(
+                prompt_tokens=len(prompt),
+                prompt_read=read,
+                prompt_tok_s=read / (first - start),
+                tokens=n,
+                tok_s=(n - 1) / (now - first) if n > 1 else 0.0,
+                peak_memory=mx.get_peak_memory(),
+                cache_bytes_per_token=state.bytes_per_token,
+                finish_reason=_finish_reason(detokenizer, n == max_tokens),
+                stop_text=detokenizer.stop_text,
+                seed=sampler.seeds[k],
+            )
+            yield k, GenerationStep(text, tokens[k], statistics)
+            if detokenizer.stop_text:
+                del unfinished[k]
+        if not unfinished:
             return
 
 
@@ -232,6 +200,10 @@ class LoadedRun:
     run: Run
     model: GPT
     tokenizer: Tokenizer
+    step: TokenStep = field(init=False, repr=False, compare=False)  # shared by all its texts
+
+    def __post_init__(self):
+        object.__setattr__(self, "step", TokenStep(self.model))
 
     @property
     def name(self) -> str:
@@ -256,7 +228,20 @@ class LoadedRun:
         stop: Sequence[str] = (),
     ) -> Iterator[GenerationStep]:
         """The continuation of a prompt; see `stream_generate`."""
-        return stream_generate(self.model, self.tokenizer, prompt, config, max_tokens, stop)
+        arguments = (prompt, config, max_tokens, stop, self.step)
+        return stream_generate(self.model, self.tokenizer, *arguments)
+
+    def stream_batch(
+        self,
+        prompt: str,
+        count: int,
+        config: SamplerConfig | None = None,
+        max_tokens: int = 200,
+        stop: Sequence[str] = (),
+    ) -> Iterator[tuple[int, GenerationStep]]:
+        """Several continuations of a prompt as one batch; see `stream_batch`."""
+        arguments = (prompt, count, config, max_tokens, stop, self.step)
+        return stream_batch(self.model, self.tokenizer, *arguments)
 
 
 def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:

@@ -7,8 +7,9 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.sampling.config import SamplerConfig
 
-Logits = Float[mx.array, "1 V"]
-Tokens = Integer[mx.array, " N"]
+Logits = Float[mx.array, "B V"]
+Tokens = Integer[mx.array, "B N"]
+Number = float | Float[mx.array, ""]
 
 _GREEDY_BELOW = 1e-6
 """Temperatures below this are 0: float32 could not tell them apart."""
@@ -20,7 +21,7 @@ def top_k(logits: Logits, k: int) -> Logits:
     return _keep(logits, logits >= mx.min(likeliest, axis=-1, keepdims=True))
 
 
-def top_p(logits: Logits, p: float) -> Logits:
+def top_p(logits: Logits, p: Number) -> Logits:
     """Keep the smallest set of likeliest tokens of probability p (nucleus, arXiv:1904.09751)."""
     probabilities = mx.softmax(logits, axis=-1)
     descending = -mx.sort(-probabilities, axis=-1)
@@ -29,7 +30,7 @@ def top_p(logits: Logits, p: float) -> Logits:
     return _keep(logits, probabilities >= mx.min(nucleus, axis=-1, keepdims=True))
 
 
-def min_p(logits: Logits, fraction: float) -> Logits:
+def min_p(logits: Logits, fraction: Number) -> Logits:
     """Keep tokens with probability >= fraction * the largest (arXiv:2407.01082)."""
     odds = mx.exp(logits - mx.max(logits, axis=-1, keepdims=True))
     return _keep(logits, odds >= fraction)
@@ -39,65 +40,96 @@ def _keep(logits: mx.array, kept: mx.array) -> mx.array:
     return mx.where(kept, logits, -mx.inf)
 
 
-class RepetitionPenalty:
+def penalise(logits: Logits, recent: Tokens, penalty: Number) -> Logits:
     """Logits of recent tokens: divided by the penalty if positive, multiplied by it if negative.
 
     Keskar and others, "CTRL", arXiv:1909.05858, section 4.1, divide always; but that would make a
     token with a negative logit likelier.
     """
-
-    def __init__(self, penalty: float, window: int):
-        self.penalty = penalty
-        self.window = window
-        self._recent = mx.zeros(0, mx.uint32)
-
-    def __call__(self, logits: Logits, newest: Tokens) -> Logits:
-        """The penalised logits, once `newest` are remembered as the latest tokens."""
-        self._recent = mx.concatenate([self._recent, newest])[-self.window :]
-        seen = logits[:, self._recent]
-        worse = mx.where(seen > 0, seen / self.penalty, seen * self.penalty)
-        return mx.put_along_axis(logits, self._recent[None], worse, axis=-1)
+    seen = mx.take_along_axis(logits, recent, axis=-1)
+    worse = mx.where(seen > 0, seen / penalty, seen * penalty)
+    return mx.put_along_axis(logits, recent, worse, axis=-1)
 
 
-class _Categorical:
-    """Draws from softmax(logits / temperature), with random numbers of its own."""
+def _latest(tokens: Tokens, window: int) -> Integer[mx.array, "B _"]:
+    """The last `window` tokens; of fewer the first one is repeated, which changes no penalty."""
+    B, N = tokens.shape
+    if 0 < N < window:
+        tokens = mx.concatenate([mx.broadcast_to(tokens[:, :1], (B, window - N)), tokens], axis=1)
+    return tokens[:, -window:]
 
-    def __init__(self, temp: float, seed: int):
-        self.temp = temp
-        self._key = mx.random.key(seed)
 
-    def __call__(self, logits: Logits) -> Tokens:
-        """A token of each row."""
-        self._key, key = mx.random.split(self._key)
-        # The likeliest becomes 0, so that a small temperature cannot overflow.
-        shifted = logits - mx.max(logits, axis=-1, keepdims=True)
-        return mx.random.categorical(shifted * (1 / self.temp), axis=-1, key=key)
+def categorical(
+    logits: Logits, keys: Integer[mx.array, "B 2"], over_temp: Number
+) -> Integer[mx.array, " B"]:
+    """Draw from softmax(logits / temperature), each row with its own random numbers."""
+    # The likeliest becomes 0, so that a small temperature cannot overflow.
+    shifted = logits - mx.max(logits, axis=-1, keepdims=True)
+    rows = zip((shifted * over_temp).split(len(keys)), keys, strict=True)
+    return mx.concatenate([mx.random.categorical(row, key=key) for row, key in rows])
+
+
+Arrays = dict[str, mx.array]
 
 
 class Sampler:
-    """Penalty, filters and draw of one text; make a new one for the next text.
+    """Penalty, filters and draw of texts that begin together; make a new one for the next texts.
+
+    Text k draws as a text alone would with `seeds[k]`.
+
+    Args:
+        config: Its settings.
+        count: Number of texts B.
 
     Attributes:
-        seed: The configuration's seed, or the one that was drawn.
+        seeds: Of each text: the configuration's seed, or one that was drawn, and those after it.
+        state: Its numbers: random keys, recent tokens, and settings, which as arrays do not make
+            another compiled code each.
+        structure: What its code depends on besides: equal for samplers of equal code.
     """
 
-    def __init__(self, config: SamplerConfig):
-        self.seed = secrets.randbits(32) if config.seed is None else config.seed
-        penalty = RepetitionPenalty(config.repetition_penalty, config.repetition_window)
-        self._penalty = penalty if config.repetition_penalty != 1 else None
-        bounds = ((keep, getattr(config, key), off) for key, off, keep in _FILTERS)
-        self._filters = [(keep, bound) for keep, bound, off in bounds if bound != off]
-        is_greedy = config.temp < _GREEDY_BELOW
-        self._draw = None if is_greedy else _Categorical(config.temp, self.seed)
+    def __init__(self, config: SamplerConfig, count: int = 1):
+        first = secrets.randbits(32) if config.seed is None else config.seed
+        self.seeds = [(first + k) % 2**64 for k in range(count)]
+        self._top_k, self._window = config.top_k, config.repetition_window
+        settings = {name: getattr(config, name) for name, off in _OFF.items()}
+        self.state: Arrays = {
+            name: mx.array(value, mx.float32)
+            for name, value in settings.items()
+            if value != _OFF[name]
+        }
+        if "repetition_penalty" in self.state:
+            self.state["recent"] = mx.zeros((count, 0), mx.uint32)
+        if config.temp >= _GREEDY_BELOW:
+            self.state["keys"] = mx.stack([mx.random.key(seed) for seed in self.seeds])
+            self.state["over_temp"] = mx.array(1 / config.temp)
+        self.structure = (*self.state, self._top_k, self._window)
 
-    def __call__(self, logits: Logits, newest: Tokens) -> Integer[mx.array, "1"]:
-        """Draw the next token; `newest` came since the last call, at first the prompt's."""
-        if self._penalty:
-            logits = self._penalty(logits, newest)
-        for keep, bound in self._filters:
-            logits = keep(logits, bound)
-        return self._draw(logits) if self._draw else mx.argmax(logits, axis=-1)
+    def __call__(self, logits: Logits, newest: Tokens) -> Integer[mx.array, " B"]:
+        """Draw the next tokens; `newest` came since the last call, at first the prompt's."""
+        tokens, self.state = self.draw(logits, newest, self.state)
+        return tokens
+
+    def draw(
+        self, logits: Logits, newest: Tokens, state: Arrays
+    ) -> tuple[Integer[mx.array, " B"], Arrays]:
+        """The next tokens and the state after them, as a function of arrays alone."""
+        state = dict(state)
+        if "recent" in state:
+            state["recent"] = _latest(mx.concatenate([state["recent"], newest], 1), self._window)
+            logits = penalise(logits, state["recent"], state["repetition_penalty"])
+        if "top_p" in state:
+            logits = top_p(logits, state["top_p"])
+        if "min_p" in state:
+            logits = min_p(logits, state["min_p"])
+        if self._top_k:
+            logits = top_k(logits, self._top_k)
+        if "keys" not in state:
+            return mx.argmax(logits, axis=-1), state
+        split = mx.vmap(mx.random.split)(state["keys"])  # [B, 2, 2]
+        state["keys"] = split[:, 0]
+        return categorical(logits, split[:, 1], state["over_temp"]), state
 
 
-_FILTERS = (("top_p", 1.0, top_p), ("min_p", 0.0, min_p), ("top_k", 0, top_k))
-"""A filter's setting, the value that turns it off, and the filter."""
+_OFF = {"repetition_penalty": 1.0, "top_p": 1.0, "min_p": 0.0}
+"""Settings that are numbers, and the value that turns each off."""

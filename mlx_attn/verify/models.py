@@ -17,7 +17,7 @@ from mlx_attn.attention.cache import AttentionCache
 from mlx_attn.device import on_gpu
 from mlx_attn.model.config import BLOCKS, config_from
 from mlx_attn.model.gpt import GPT
-from mlx_attn.sampling import generate, samplers
+from mlx_attn.sampling import decoding, samplers
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.training import batches, step
 from mlx_attn.training.config import TrainConfig
@@ -132,7 +132,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 """Every layout of the cache, with what may go wrong beside it."""
 PROMPT, CHUNK, END = 1_020, 240, 1_284
-"""Tokens read at first, at once after ten single ones, and in the end: buffers grow in between."""
+"""Tokens read at first, at once after ten single ones, and in the end."""
 
 
 def cached_decoding(rounding: Rounding) -> Comparisons:
@@ -153,15 +153,16 @@ def cached_decoding(rounding: Rounding) -> Comparisons:
 
 
 def _slots(name: str, window: int, chunks: list[int]) -> Comparisons:
-    """What a cache hands back of numbered tokens: all, or those that the last queries may see."""
-    cache, end, wrong = AttentionCache(window), 0, 0
+    """What a cache hands back of numbered tokens: those that the new queries see, each in place."""
+    cache, end, wrong = AttentionCache(END, window), 0, 0
     for size in chunks:
         start, end = end, end + size
         numbered = mx.arange(start, end).reshape(1, 1, size, 1)
-        found = np.array(cache.extend((numbered,))[0]).ravel()
-        first = end - len(found)
-        seen = max(start - window + 1, 0) if window else 0
-        wrong += first > seen or found.tolist() != list(range(first, end))
+        kept, places = cache.extend((numbered,))
+        found, keys = np.array(kept[0]).ravel(), np.array(places.keys)
+        first = max(start - window + 1, 0) if window else 0
+        missing = set(range(first, end)) - set(found[keys < end].tolist())
+        wrong += bool(missing) or not np.array_equal(found[keys < end], keys[keys < end])
     yield Comparison(f"{name}: slots of {end} tokens", float(wrong), 0.0)
 
 
@@ -172,8 +173,8 @@ def greedy_sampling(rounding: Rounding) -> Comparisons:
         prompt = windows[0, :8].tolist()
         sampler = samplers.Sampler(SamplerConfig(temp=0.0))
         model.eval()
-        state = generate.DecodingState(model)
-        text = [*prompt, *islice(generate.decode(state, prompt, sampler), 20)]
+        decoded = decoding.decode(decoding.DecodingState(model), prompt, sampler)
+        text = [*prompt, *(row[0] for row in islice(decoded, 20))]
         logits = judge.logits(np.array([text]))[0][0, len(prompt) - 1 : -1]
         chosen = np.take_along_axis(logits, np.array(text[len(prompt) :])[:, None], axis=1)[:, 0]
         gap = float((logits.max(axis=1) - chosen).max() / np.abs(logits).max())

@@ -14,6 +14,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.attention import attention, config
+from mlx_attn.attention.cache import Places
 from mlx_attn.attention.config import VARIANTS, AttentionConfig
 from mlx_attn.model import gpt
 from mlx_attn.model.config import PRESETS, GPTConfig, config_from
@@ -111,12 +112,18 @@ def _shapes() -> Iterator[Shape]:
 
 _EXTRAS = ({"position": "alibi"}, {"window": 16})
 
+
+def _last(q: mx.array, k: mx.array) -> Places:
+    """The last query is at the last key."""
+    return Places.of_text(k.shape[2], k.shape[2] - q.shape[2])
+
+
 KERNELS: dict[str, Callable[..., mx.array]] = {
     "fused": lambda a, q, k, v: attention.fused_attention(
-        q, k, v, a.config.scale, a.bias(q.shape[2], k.shape[2])
+        q, k, v, a.config.scale, a.bias(_last(q, k))
     ),
-    "written out": lambda a, q, k, v: attention.explicit_attention(a, q, k, v),
-    "as picked": lambda a, q, k, v: attention.fastest_attention(a, q, k, v),
+    "written out": lambda a, q, k, v: attention.explicit_attention(a, q, k, v, _last(q, k)),
+    "as picked": lambda a, q, k, v: attention.fastest_attention(a, q, k, v, _last(q, k)),
 }
 
 
@@ -238,7 +245,8 @@ def positions(rounding: Rounding) -> Comparisons:
     slopes = (0.25, 2.0**-8)
     for T_q, T_k in ((_TOKENS, _TOKENS), (1, LONG)):
         bias = np.stack([-slope * reference.distance(T_q, T_k) for slope in slopes])
-        found = attention.alibi_bias(mx.array(slopes), T_q, T_k)
+        places = Places.of_text(T_k, T_k - T_q)
+        found = attention.alibi_bias(mx.array(slopes), places.queries, places.keys)
         yield compared(f"ALiBi, {T_q} queries, {T_k} keys", found, bias, FLOAT32.tolerance)
 
 

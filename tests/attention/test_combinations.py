@@ -23,7 +23,7 @@ def computes(**choices: Any) -> bool:
     except ConfigError:
         return False
     module.eval()
-    cache, tokens = AttentionCache(module.config.window), mx.zeros((2, 6), mx.int32)
+    cache, tokens = AttentionCache(20, module.config.window), mx.zeros((2, 6), mx.int32)
     assert module(mx.zeros((2, 6, 16)), None, Carry(tokens)).shape == (2, 6, 16)
     for length in (4, 1, 1):
         x, carry = mx.zeros((2, length, 16)), Carry(tokens[:, :length])

@@ -7,6 +7,7 @@ import pytest
 
 from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention, explicit_attention, fused_attention
+from mlx_attn.attention.cache import Places
 from mlx_attn.attention.config import AttentionConfig
 
 
@@ -61,8 +62,8 @@ def test_both_paths_give_the_same_numbers(key_heads, alibi):
     module = layer(position="alibi" if alibi else "none", n_heads=4)
     q = mx.random.normal((2, 4, 16, 32))
     k, v = mx.random.normal((2, 2, key_heads, 16, 32))
-    fused = fused_attention(q, k, v, module.config.scale, module.bias(16, 16))
-    explicit = explicit_attention(module, q, k, v)
+    fused = fused_attention(q, k, v, module.config.scale, module.bias(Places.of_text(16)))
+    explicit = explicit_attention(module, q, k, v, Places.of_text(16))
     assert mx.allclose(fused, explicit, atol=1e-5)
 
 

@@ -1,14 +1,15 @@
 """Sliding windows: a ring holds what later queries see, in the order in which they read it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.attention.cache import NEVER, AttentionCache
 from mlx_attn.attention.config import AttentionConfig, find_variant
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
@@ -29,40 +30,49 @@ def numbered(start: int, end: int) -> mx.array:
     return mx.arange(float(start), end).reshape(1, 1, -1, 1)
 
 
-@given(
-    window=st.integers(0, 9), step=st.integers(1, 4), sizes=st.lists(st.integers(1, 7), min_size=1)
-)
-def test_a_cache_returns_what_the_new_queries_see_in_order(window, step, sizes):
-    cache, end = AttentionCache(window), 0
-    cache.STEP = step
+sizes = st.lists(st.integers(1, 7), min_size=1, max_size=8)
+
+
+def extended(window: int, sizes: list[int], in_order: bool) -> Iterator[tuple[int, int, Any, Any]]:
+    """Each extension: where it starts and ends, and the tokens returned beside their positions."""
+    cache, end = AttentionCache(sum(sizes) + 1, window), 0
     for size in sizes:
         start, end = end, end + size
-        (seen,) = cache.extend((numbered(start, end),))
-        first = max(0, start - window + 1) if 0 < window < end else 0
-        assert seen.flatten().tolist() == list(range(first, end))
+        (seen,), places = cache.extend((numbered(start, end),), in_order)
+        assert places.query == start
+        yield start, end, seen.flatten().tolist(), places
 
 
-@given(window=st.integers(1, 9), sizes=st.lists(st.integers(1, 7), min_size=1))
+@settings(deadline=None)
+@given(window=st.integers(0, 9), sizes=sizes, in_order=st.booleans())
+def test_a_cache_returns_what_the_new_queries_see_and_where_it_stands(window, sizes, in_order):
+    for start, end, seen, places in extended(window, sizes, in_order):
+        stands = zip(places.keys.tolist(), seen, strict=True)
+        read = [(at, token) for at, token in stands if at < end]
+        assert all(at == token for at, token in read)
+        first = max(0, start - window + 1) if window else 0
+        assert {token for _, token in read} >= set(range(first, end))
+
+
+@settings(deadline=None)
+@given(window=st.integers(0, 9), sizes=sizes)
+def test_in_order_the_newest_token_is_last(window, sizes):
+    for _, end, seen, places in extended(window, sizes, in_order=True):
+        expected = [t if t >= 0 else NEVER for t in range(end - len(seen), end)]
+        assert places.keys.tolist() == expected
+        assert places.first == end - len(seen)
+        assert seen[-1] == end - 1
+
+
+@settings(deadline=None)
+@given(window=st.integers(1, 9), sizes=sizes)
 def test_a_ring_holds_the_last_tokens_each_in_its_slot(window, sizes):
-    cache, end = AttentionCache(window), 0
+    cache, end = AttentionCache(sum(sizes) + 1, window), 0
     for size in sizes:
-        cache.extend((numbered(end, end := end + size),), in_order=False)
-    held: Any = cache.state[0].flatten().tolist()
-    assert len(held) <= window
-    assert all(held[t % window] == t for t in range(max(0, end - window), end))
-
-
-@given(window=st.integers(1, 6), length=st.integers(0, 20), end=st.integers(1, 20))
-def test_a_trimmed_ring_goes_on_as_if_it_had_not_read_more(window, length, end):
-    cache, whole = AttentionCache(window), AttentionCache(window)
-    for t in range(end):
-        cache.extend((numbered(t, t + 1),))
-    cache.trim(length)
-    assert cache.offset in (0, min(length, end))  # 0 where tokens are lost
-    for t in range(cache.offset):
-        whole.extend((numbered(t, t + 1),))
-    new = numbered(cache.offset, cache.offset + 3)
-    assert cache.extend((new,))[0].tolist() == whole.extend((new,))[0].tolist()
+        cache.extend((numbered(end, end := end + size),))
+    held: Any = cache.buffers[0].flatten().tolist()
+    assert len(held) == min(window, sum(sizes) + 1)
+    assert all(held[t % len(held)] == t for t in range(max(0, end - len(held)), end))
 
 
 @pytest.mark.parametrize("position", ["none", "alibi", "rope"])
@@ -86,7 +96,7 @@ def test_a_window_decodes_as_it_reads(window, position, choices):
         module = layer(window=window, position=position, **choices)
     except ConfigError:
         pytest.skip("this combination does not exist")
-    x, cache, parts = mx.random.normal((2, 30, C)), AttentionCache(window), []
+    x, cache, parts = mx.random.normal((2, 30, C)), AttentionCache(30, window), []
     for a, b in ((0, 1), (1, 3), (3, 13), *((t, t + 1) for t in range(13, 27)), (27, 30)):
         parts.append(module(x[:, a:b], cache))
     assert mx.allclose(mx.concatenate(parts, axis=1), module(x), atol=1e-5)
@@ -126,8 +136,8 @@ def test_a_model_decodes_as_it_reads_beyond_the_window(variant):
 
 
 def test_the_bytes_of_the_caches_are_those_that_are_counted():
-    module, caches = model("local-global"), model("local-global").new_caches()
-    module(mx.zeros((1, 256), mx.int32), caches)  # as many as buffers grow by
-    held = sum(buffer.nbytes for cache in caches for buffer in cache.state)
+    module, caches = model("local-global"), model("local-global").new_caches(256)
+    module(mx.zeros((1, 3), mx.int32), caches)
+    held = sum(buffer.nbytes for cache in caches for buffer in cache.buffers)
     assert held == cache_bytes(module.config, 256, 4)
     assert held == (3 * 32 + 2 * 256) * 2 * C * 4

@@ -85,6 +85,23 @@ def test_json_is_one_object(place):
     assert record["tok_s"] > 0
 
 
+def test_several_continuations_are_those_of_their_seeds(place):
+    flags = ("-p", "abc", "-m", "30", "--temp", "1.5", "--ignore-eos")
+    several = sample(*flags, "-n", "3", "--seed", "5").stdout.removesuffix("\n").split("\n---\n")
+    alone = [sample(*flags, "--seed", str(5 + k)).stdout.removesuffix("\n") for k in range(3)]
+    assert several == alone
+
+
+def test_json_of_several_is_an_object_a_line(place):
+    result = sample("-p", "abc", "-m", "4", "-n", "3", "--seed", "1", "--json", "--ignore-eos")
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(record["seed"], record["tokens"]) for record in records] == [(1, 4), (2, 4), (3, 4)]
+
+
+def test_no_continuation_at_all_is_refused(place):
+    assert "num_samples=0 must be at least 1" in sample("-n", "0").stderr
+
+
 def test_json_tells_the_seed_that_was_drawn(place):
     record = json.loads(sample("-p", "abc", "--json", "-m", "30").stdout)
     again = json.loads(
@@ -157,7 +174,10 @@ def test_ctrl_c_ends_the_line_and_exits_with_130(place, monkeypatch):
 
 
 def test_ctrl_c_leaves_json_that_can_be_read(place, monkeypatch):
-    monkeypatch.setattr("mlx_attn.sampling.generate.LoadedRun.stream", interrupted)
+    def batch(loaded, prompt, count, *settings):
+        yield from ((0, step) for step in interrupted(loaded, prompt, *settings))
+
+    monkeypatch.setattr("mlx_attn.sampling.generate.LoadedRun.stream_batch", batch)
     result = sample("-p", "a", "--json")
     assert result.exit_code == 130
     assert json.loads(result.stdout)["finish_reason"] == "interrupted"

@@ -18,9 +18,12 @@ from mlx_attn.text.tokenizers import train_tokenizer
 class Echo(GPT):
     """A model that says the alphabet on from the last letter it read, and a full stop after z."""
 
-    def __call__(self, tokens, caches=None):
-        following = mx.where(tokens == ord("z"), ord("."), tokens + 1)
-        return 100.0 * (following[..., None] == mx.arange(self.config.vocab_size))
+    def features(self, tokens, caches=None):
+        return tokens[..., None].astype(mx.float32)
+
+    def head(self, x):
+        following = mx.where(x == ord("z"), ord("."), x + 1)
+        return 100.0 * (following == mx.arange(self.config.vocab_size))
 
 
 def loaded(name: str, tokenizer: str = "byte") -> LoadedRun:

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.sampling.samplers import (
-    RepetitionPenalty,
     Sampler,
     SamplerConfig,
     min_p,
+    penalise,
     top_k,
     top_p,
 )
@@ -17,7 +17,7 @@ LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40).map(
     lambda values: np.array([values], np.float32)
 )
 LAWS = settings(deadline=None, max_examples=50)
-NOTHING = mx.zeros(0, mx.uint32)
+NOTHING = mx.zeros((1, 0), mx.uint32)
 
 
 def kept(keep, logits: np.ndarray, bound: float) -> np.ndarray:
@@ -120,24 +120,28 @@ def test_a_sampler_leaves_the_global_random_state_alone():
 
 
 def test_samplers_without_a_seed_draw_different_ones_and_say_which():
-    assert Sampler(SamplerConfig()).seed != Sampler(SamplerConfig()).seed
-    assert Sampler(SamplerConfig(seed=9)).seed == 9
+    assert Sampler(SamplerConfig()).seeds != Sampler(SamplerConfig()).seeds
+    assert Sampler(SamplerConfig(seed=9), 3).seeds == [9, 10, 11]
 
 
 def test_the_penalty_divides_positive_and_multiplies_negative_logits_of_recent_tokens():
-    penalise = RepetitionPenalty(2.0, window=2)
     logits = mx.array([[4.0, -4.0, 4.0, -4.0]])
-    first = penalise(logits, mx.array([2, 0, 1], mx.uint32))
-    assert first.tolist() == [[2.0, -8.0, 4.0, -4.0]]  # 2 is out of the window
-    second = penalise(logits, mx.array([3], mx.uint32))
-    assert second.tolist() == [[4.0, -8.0, 4.0, -8.0]]
+    penalised = penalise(logits, mx.array([[0, 1]], mx.uint32), mx.array(2.0))
+    assert penalised.tolist() == [[2.0, -8.0, 4.0, -4.0]]
+
+
+def test_only_the_last_tokens_are_penalised():
+    sampler = Sampler(SamplerConfig(temp=0.0, repetition_penalty=2.0, repetition_window=2))
+    logits = mx.array([[4.0, 3.0, 2.9, 1.0]])
+    assert sampler(logits, mx.array([[0, 2, 1]], mx.uint32)).item() == 0  # out of the window
+    assert sampler(logits, mx.array([[0]], mx.uint32)).item() == 2
 
 
 def test_a_strong_penalty_breaks_a_loop():
     logits, newest = mx.array([[3.0, 2.9]]), NOTHING
     sampler, tokens = Sampler(SamplerConfig(temp=0.0, repetition_penalty=2.0)), []
     for _ in range(2):
-        newest = sampler(logits, newest)
+        newest = sampler(logits, newest)[None]
         tokens.append(newest.item())
     assert tokens == [0, 1]
 

@@ -6,7 +6,7 @@ import pytest
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import DecodingState, decode
+from mlx_attn.sampling.decoding import DecodingState, decode
 from mlx_attn.sampling.samplers import Sampler
 
 POSITIONS = ("learned", "alibi", "rope", "none")
@@ -15,7 +15,7 @@ GREEDY = SamplerConfig(temp=0.0)
 
 
 def decoded(model, prompt, n, config=GREEDY) -> list[int]:
-    return list(islice(decode(DecodingState(model), prompt, Sampler(config)), n))
+    return [row[0] for row in islice(decode(DecodingState(model), prompt, Sampler(config)), n)]
 
 
 def recomputed(model, prompt, n) -> list[int]:
@@ -49,9 +49,9 @@ def test_a_prompt_of_any_length_is_read_by_the_same_rule(gpt, length):
 def test_a_long_text_is_read_as_one_that_starts_at_its_last_half_context(gpt):
     model, text = gpt(), mx.arange(13, dtype=mx.uint32)
     long, short = DecodingState(model), DecodingState(model)
-    logits = [long.read(token[None]) for token in text]
+    logits = [long.read(token[None, None]) for token in text]
     assert long.length == 6
-    np.testing.assert_allclose(logits[-1], short.read(text[-6:]), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(logits[-1], short.read(text[None, -6:]), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("context_length", [1, 2, 3])

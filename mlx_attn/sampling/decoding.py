@@ -1,0 +1,188 @@
+"""Decoding: texts of any length in caches of fixed length, and one compiled step a token.
+
+A step is a function of arrays, from the newest tokens to the next ones: embeddings, blocks, caches
+written in place, logits, sampler. Nothing of it returns to Python before its token is printed.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, cast
+
+import mlx.core as mx
+from jaxtyping import Float, Integer
+from mlx.utils import tree_unflatten
+
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.cpu import Graph
+from mlx_attn.errors import RunError
+from mlx_attn.model.gpt import GPT
+from mlx_attn.sampling.samplers import Arrays, Sampler
+
+CHUNK = 512
+"""Tokens of a prompt that are read at once: more would take more memory."""
+
+SHORTEST = 256
+"""Caches are this long, or twice, four times, ... as long, up to the context."""
+
+Buffers = list[list[mx.array]]
+
+
+def tokens_that_fit(length: int, context_length: int) -> int:
+    """How many of a text's last tokens are read: all if they fit, else half a context."""
+    return length if length <= context_length else max(1, context_length // 2)
+
+
+def cache_length(length: int, context_length: int) -> int:
+    """The shortest caches with room for so many tokens."""
+    doublings = max(0, (-(-length // SHORTEST) - 1).bit_length())
+    return min(SHORTEST << doublings, context_length)
+
+
+class TokenStep:
+    """One step of a model as a graph that runs without Python; it may serve many texts.
+
+    The weights are inputs of the graph: they are not copied, and never those that a model had once.
+
+    Args:
+        model: In evaluation mode.
+    """
+
+    def __init__(self, model: GPT):
+        self.model = model
+        self._graphs: dict[Any, Graph] = {}
+
+    def __call__(
+        self,
+        weights: Arrays,
+        tokens: Integer[mx.array, " B"],
+        caches: Sequence[AttentionCache],
+        sampler: Sampler,
+    ) -> Integer[mx.array, " B"]:
+        """The tokens after `tokens`, which are written into the caches."""
+        offset, buffers = caches[0].offset, [buffer for c in caches for buffer in c.buffers]
+        arrays = [*weights.values(), tokens, mx.array(offset), *buffers, *sampler.state.values()]
+        slots = tuple(cache.slots for cache in caches)
+        key = (sampler.structure, tokens.shape, slots, threading.get_ident())
+        if key not in self._graphs:
+            empty = [(cache.new(), len(cache.buffers)) for cache in caches]
+            function = partial(self._step, tuple(weights), empty, sampler)
+            self._graphs[key] = Graph(function, arrays)
+        following, *rest = self._graphs[key](*arrays)
+        made = iter(rest)
+        for cache in caches:
+            cache.buffers, cache.offset = [*islice(made, len(cache.buffers))], offset + 1
+        sampler.state = dict(zip(sampler.state, made, strict=True))
+        return following
+
+    def _step(
+        self,
+        names: Sequence[str],
+        empty: Sequence[tuple[AttentionCache, int]],
+        sampler: Sampler,
+        *arrays: mx.array,
+    ) -> list[mx.array]:
+        """The step as a function of arrays alone."""
+        given, own = iter(arrays), self.model.parameters()
+        self.model.update(tree_unflatten(list(zip(names, given, strict=False))))
+        tokens, offset = next(given)[:, None], next(given)
+        caches = [cache.new(offset, islice(given, n)) for cache, n in empty]
+        logits = self.model(tokens, caches)[:, -1].astype(mx.float32)
+        self.model.update(own)
+        tokens, state = sampler.draw(logits, tokens, dict(zip(sampler.state, given, strict=True)))
+        return [tokens, *(b for cache in caches for b in cache.buffers), *state.values()]
+
+
+class DecodingState:
+    """The model's caches over the last tokens of B texts of equal length.
+
+    Texts that do not fit into the context are read again from their last context_length / 2 tokens,
+    as texts that start there. So they may be of any length, for every kind of position, and at
+    least half of the context is always used.
+
+    Args:
+        model: In evaluation mode.
+        step: One step of it, to share with other texts; None makes one.
+    """
+
+    def __init__(self, model: GPT, step: TokenStep | None = None):
+        self.model = model
+        self.length = 0
+        self.caches: list[AttentionCache] = []
+        self._step, self._weights = step or TokenStep(model), named_arrays(model)
+        self._read: list[mx.array] = []
+
+    def read(self, tokens: Integer[mx.array, "B N"]) -> Float[mx.array, "B V"]:
+        """The logits of the tokens after `tokens`, which continue those read before."""
+        tokens, x = self._fit(tokens), mx.zeros(0)
+        for start in range(0, tokens.shape[1], CHUNK):
+            mx.eval(x, self.buffers)
+            x = self.model.features(tokens[:, start : start + CHUNK], self.caches)
+        return self.model.head(x[:, -1:])[:, -1].astype(mx.float32)
+
+    def following(
+        self, tokens: Integer[mx.array, " B"], sampler: Sampler
+    ) -> Integer[mx.array, " B"]:
+        """The tokens after `tokens`, which continue those read before."""
+        if self.length == self.model.config.context_length:
+            return sampler(self.read(tokens[:, None]), tokens[:, None])
+        self._fit(tokens[:, None])
+        return self._step(self._weights, tokens, self.caches, sampler)
+
+    def repeat(self, count: int) -> None:
+        """Go on as so many equal texts, where it was one."""
+        self._read = [mx.repeat(tokens, count, axis=0) for tokens in self._read]
+        for cache in self.caches:
+            cache.buffers = [mx.repeat(buffer, count, axis=0) for buffer in cache.buffers]
+
+    def _fit(self, tokens: mx.array) -> mx.array:
+        """Make room for tokens; return those to be read, which are others where they do not fit."""
+        self._read.append(tokens)
+        self.length += tokens.shape[1]
+        context = self.model.config.context_length
+        kept = tokens_that_fit(self.length, context)
+        if kept < self.length:
+            tokens = mx.concatenate(self._read, axis=1)[:, -kept:]
+            self._read, self.caches, self.length = [tokens], [], kept
+        room = cache_length(self.length, context)
+        self.caches = self.caches or self.model.new_caches(room)
+        if room > self.caches[0].length:
+            for cache in self.caches:
+                cache.reserve(room)
+        return tokens
+
+    @property
+    def buffers(self) -> Buffers:
+        """What the caches hold."""
+        return [cache.buffers for cache in self.caches]
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that the caches of all layers hold for each token of a text."""
+        return sum(cache.bytes_per_token for cache in self.caches)
+
+
+def decode(state: DecodingState, prompt: Sequence[int], sampler: Sampler) -> Iterator[list[int]]:
+    """The tokens after a prompt, one of each text at a time, without end.
+
+    Step n + 1 is started before the tokens of step n are read, so that the device does not wait for
+    Python.
+
+    Raises:
+        RunError: The logits are not numbers.
+    """
+    newest = mx.array([prompt], mx.uint32)
+    logits = state.read(newest)
+    if mx.isnan(logits).any().item():
+        raise RunError("the model's logits are not numbers: its training diverged; train it again")
+    count = len(sampler.seeds)
+    state.repeat(count)
+    tokens = sampler(mx.repeat(logits, count, axis=0), mx.repeat(newest, count, axis=0))
+    mx.async_eval(tokens)
+    while True:
+        following = state.following(tokens, sampler)
+        mx.async_eval(following)
+        yield cast(list[int], tokens.tolist())
+        tokens = following

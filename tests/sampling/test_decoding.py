@@ -1,0 +1,107 @@
+"""A step is a graph: of any length, batch and settings it writes what full forward passes would."""
+
+from itertools import islice
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn import cpu
+from mlx_attn.cpu import Graph
+from mlx_attn.sampling import decoding
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.decoding import DecodingState, TokenStep, cache_length, decode
+from mlx_attn.sampling.samplers import Sampler
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+def texts(model, n: int, count: int = 1, step: TokenStep | None = None, **config: Any) -> Any:
+    """The tokens of each text, side by side: [count, n]."""
+    sampler = Sampler(SamplerConfig(**config), count)
+    return np.array(list(islice(decode(DecodingState(model, step), PROMPT, sampler), n))).T
+
+
+def drawn_by_full_passes(model, n: int, temp: float, seed: int) -> list[int]:
+    """Every token from the logits of the whole text, with the random keys of a seed in turn."""
+    text, key = list(PROMPT), mx.random.key(seed)
+    for _ in range(n):
+        key, now = mx.random.split(key)
+        logits = model(mx.array([text]))[:, -1]
+        shifted = (logits - logits.max(axis=-1, keepdims=True)) * (1 / temp)
+        text.append(int(np.array(mx.random.categorical(shifted, key=now))[0]))
+    return text[len(PROMPT) :]
+
+
+@pytest.mark.parametrize("variant", ["standard", "merged", "forgetting", "sliding-window"])
+def test_sampled_text_is_that_of_full_passes_with_the_same_seed(gpt, variant):
+    model = gpt(variant, context_length=40)
+    found = texts(model, 30, temp=1.5, seed=11)[0].tolist()
+    assert found == drawn_by_full_passes(model, 30, temp=1.5, seed=11)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"top_k": 9, "min_p": 0.01}, {"top_p": 0.9, "repetition_penalty": 1.3}],
+    ids=str,
+)
+def test_each_text_of_a_batch_is_the_one_of_its_seed_alone(gpt, settings):
+    model = gpt()
+    batch = texts(model, 20, count=3, temp=2.0, seed=7, **settings)  # beyond the context of 12
+    alone = [texts(model, 20, temp=2.0, seed=7 + k, **settings)[0] for k in range(3)]
+    assert batch.tolist() == np.array(alone).tolist()
+    assert len({tuple(text) for text in batch.tolist()}) == 3
+
+
+@pytest.mark.parametrize("variant", ["standard", "local-global", "shared-self-mask"])
+def test_caches_that_grow_on_the_way_change_nothing(gpt, variant, monkeypatch):
+    model = gpt(variant, context_length=30)
+    whole = texts(model, 24, temp=0.0)
+    monkeypatch.setattr(decoding, "SHORTEST", 4)
+    assert texts(model, 24, temp=0.0).tolist() == whole.tolist()
+
+
+def test_caches_are_a_few_lengths_up_to_the_context():
+    lengths = [cache_length(n, 1000) for n in (1, 256, 257, 512, 513, 1000)]
+    assert lengths == [256, 256, 512, 512, 1000, 1000]
+    assert cache_length(1, 64) == 64
+
+
+@pytest.mark.parametrize("variant", ["standard", "sliding-window", "mla"])
+def test_a_prompt_read_in_chunks_is_the_whole_prompt(gpt, variant, monkeypatch):
+    model, prompt = gpt(variant, context_length=40), mx.arange(29)[None]
+    whole = DecodingState(model).read(prompt)
+    monkeypatch.setattr(decoding, "CHUNK", 4)
+    assert mx.allclose(DecodingState(model).read(prompt), whole, atol=1e-4)
+
+
+def test_a_shared_step_writes_with_the_weights_that_the_model_has_now(gpt):
+    model = gpt()
+    step = TokenStep(model)
+    before = texts(model, 6, step=step, temp=0.0)
+    model.out_head.weight = -model.out_head.weight
+    after = texts(model, 6, step=step, temp=0.0)
+    assert after.tolist() == texts(model, 6, temp=0.0).tolist() != before.tolist()
+
+
+def test_a_graph_is_made_once_for_texts_of_one_kind(gpt):
+    model = gpt()
+    step = TokenStep(model)
+    for temp, seed in ((0.7, 1), (1.1, 2), (1.3, 3)):
+        texts(model, 4, step=step, temp=temp, seed=seed)
+    assert len(step._graphs) == 1
+
+
+def test_an_operation_that_cannot_be_written_runs_as_it_is():
+    doubled: Any = mx.custom_function(lambda x: x * 2)
+    graph = Graph(lambda x: [doubled(x) + 1], [mx.zeros(3)])
+    assert graph(mx.arange(3.0))[0].tolist() == [1, 3, 5]
+
+
+@pytest.mark.slow
+def test_a_hot_step_is_compiled_and_writes_the_same(gpt, monkeypatch):
+    model = gpt(context_length=40)
+    cold = texts(model, 30, temp=1.5, seed=3)
+    monkeypatch.setattr(cpu, "HOT", 10)
+    assert texts(model, 30, temp=1.5, seed=3).tolist() == cold.tolist()
