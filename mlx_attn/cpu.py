@@ -26,8 +26,12 @@ _of_this_thread = threading.local()
 
 def cores() -> int:
     """How many streams can run side by side; 1 on a GPU, which divides the work itself."""
-    divides = not getattr(_of_this_thread, "undivided", False)
-    return 1 if on_gpu() or not divides else blas.preload().threads
+    return 1 if on_gpu() or _is_traced() else blas.preload().threads
+
+
+def _is_traced() -> bool:
+    """Whether a graph is made of what runs now, rather than numbers."""
+    return getattr(_of_this_thread, "undivided", False)
 
 
 def num_shards(pieces: int) -> int:
@@ -42,14 +46,17 @@ def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[A
 
     MLX queues about a hundred operations ahead, so results that were begun one after the other
     would be computed so. They are begun leaf by leaf instead, the last leaves first: gradients are
-    named from the first layer to the last and computed from the last to the first.
+    named from the first layer to the last and computed from the last to the first. For one part
+    that order saves memory: what a layer kept for its gradients goes before the next layer's begin.
     """
-    if len(parts) == 1 or cores() == 1:
+    if on_gpu() or _is_traced():
         return [function(part) for part in parts]
+    alone = len(parts) == 1 or cores() == 1
+    streams = [mx.default_stream(mx.cpu)] * len(parts) if alone else _streams(len(parts))
     # A stream that needs what another computes waits for all that was begun together with it.
     mx.async_eval(*parts)
     results = []
-    for stream, part in zip(_streams(len(parts)), parts, strict=True):
+    for stream, part in zip(streams, parts, strict=True):
         with mx.stream(stream):
             results.append(function(part))
     leaves = ([array for _, array in tree_flatten([result])] for result in results)

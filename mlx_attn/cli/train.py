@@ -88,12 +88,15 @@ class OutputOptions:
 
     def show_plan(self, trainers: "Sequence[Trainer]", corpus: "Corpus", together: bool) -> None:
         """Show the plan: a result if it is all that is wanted, otherwise a message."""
-        from mlx_attn.training.show import plan_facts, plan_rows
+        from mlx_attn.training.forecast import forecast
+        from mlx_attn.training.report import plan_facts, plan_rows
         from mlx_attn.ui.terminal import print_rows, stderr_console, stdout_console
 
-        rows = plan_rows(trainers, corpus, None if self.dry_run else together)
+        alone = trainers[0].ranks.size == 1
+        expected = forecast(trainers[0], corpus) if self.dry_run and alone else None
+        rows = plan_rows(trainers, corpus, None if self.dry_run else together, expected)
         if self.dry_run and self.as_json:
-            click.echo(json.dumps(plan_facts(trainers, corpus)))
+            click.echo(json.dumps(plan_facts(trainers, corpus, expected)))
         elif self.dry_run:
             print_rows(rows, stdout_console())
         elif not (self.as_json or self.quiet):

@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float, Integer
+from mlx.nn.utils import checkpoint
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
@@ -151,6 +152,11 @@ class GPT(nn.Module):
         seed: What the starting weights are drawn from, each by its name; with None they are left
             as MLX's layers draw them, for a model whose weights are loaded or only counted.
 
+    Attributes:
+        checkpoint_blocks: Whether training keeps of every block its input alone and computes the
+            rest again in the backward pass (arXiv:1604.06174). Without dropout only, which would
+            be drawn anew, and for blocks that hand nothing on but x.
+
     Example:
         >>> model = GPT(GPTConfig(vocab_size=65, score="merged"))
         >>> logits = model(mx.array([[1, 2, 3]]))
@@ -159,6 +165,7 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig, seed: int | None = 0):
         super().__init__()
         self.config = config
+        self.checkpoint_blocks = False
         self.tok_emb = nn.Embedding(config.vocab_size, config.emb_dim)
         if config.position == "learned":
             self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)
@@ -195,7 +202,8 @@ class GPT(nn.Module):
         x = self.drop_emb(self.embed(tokens, caches[0].offset if caches else 0))
         carry = Carry(tokens)
         for i, block in enumerate(self.trf_blocks):
-            x = block(x, caches[i] if caches else None, carry)
+            run = partial(block, cache=caches[i] if caches else None, carry=carry)
+            x = (checkpoint(block, run) if self.training and self.checkpoint_blocks else run)(x)
         return x
 
     def head(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T V"]:

@@ -66,6 +66,9 @@ class TrainConfig:
     patience: int = setting(0, "stop after this many validations without a better one (0: never)")
     token_memory: int = setting(256, "MB of tokens to keep in memory; a longer text stays on disk")
     compile: str = setting("auto", "mx.compile the step: auto (on a GPU), on or off")
+    checkpoint_blocks: bool = setting(
+        False, "keep each block's input alone for the backward pass: less memory, more time"
+    )
 
     def __post_init__(self):
         check_choices(self, CHOICES)

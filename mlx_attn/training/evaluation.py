@@ -111,6 +111,16 @@ class Evaluator:
         model.train(training)
         return _evaluation(self.split, sums.tolist())
 
+    def try_out(self, model: GPT) -> float:
+        """Read a batch on every core, without a result; returns its share of all windows."""
+        training = model.training
+        model.eval()
+        windows = self.windows[: self._batch_size * cores()]
+        for _ in self._measured(model, window_losses, list(_parts(windows, self._batch_size))):
+            pass
+        model.train(training)
+        return len(windows) / len(self.windows)
+
     def token_losses(self, model: GPT) -> Float[np.ndarray, " N"]:
         """Nats of each token of the split given those before it; 0 for the first one."""
         losses = np.zeros(len(self.split.tokens))

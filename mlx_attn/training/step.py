@@ -5,7 +5,7 @@ tokens that its share has; the forward and backward pass of each share runs besi
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import mlx.core as mx
@@ -39,7 +39,7 @@ def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights
     def of_shares(batch: Any) -> tuple[Scalar, dict]:
         shares = num_shards(len(next(iter(named_arrays([batch]).values()))))
         if shares == 1 or shares * n_weights > MOST_COPIED:
-            return gradients(batch)
+            return parallel_map(gradients, [batch])[0]
         parts = [tree_map(lambda a, i=i: a.split(shares)[i], batch) for i in range(shares)]
         weights = mx.stack([weight(part) for part in parts])
         weights = weights / mx.maximum(weights.sum(), 1)
@@ -87,6 +87,19 @@ class TrainStep:
             mx.eval(loss, total, self.state)
         return self._finish(loss, total)
 
+    def in_phases(self, starts: Starts) -> Iterator[Any]:
+        """Take a step in two phases, and yield what to evaluate after each: for measurements.
+
+        The gradients are there before the optimizer begins; a compiled step has one phase.
+        """
+        if is_compiled(self.config) or self.config.accumulate > 1:
+            yield [self(starts), self.state]
+            return
+        fetched: Any = self.objective.fetch(starts)
+        loss, gradients = self._value_and_grad(self.objective.gather(fetched))
+        yield [loss, gradients]
+        yield [self._apply(loss, gradients), self.state]
+
     @property
     def state(self) -> list:
         """All that a step changes, for `mx.eval`."""
@@ -118,6 +131,16 @@ class TrainStep:
 
 def compiled(function: Callable, config: TrainConfig, state: list) -> Callable:
     """The function as one compiled graph, where the recipe says so; `state` is what it changes."""
-    if not {"auto": on_gpu(), "on": True, "off": False}[config.compile]:
+    if not is_compiled(config):
         return function
     return mx.compile(single_stream(function), inputs=state, outputs=state)
+
+
+def is_compiled(config: TrainConfig) -> bool:
+    """Whether a training's step is one compiled graph.
+
+    Compiled, MLX 0.32.4 keeps what `checkpoint_blocks` would not (measured on a processor).
+    """
+    return {"auto": on_gpu() and not config.checkpoint_blocks, "on": True, "off": False}[
+        config.compile
+    ]

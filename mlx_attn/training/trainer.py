@@ -45,31 +45,54 @@ BUFFERS = 2**30
 """Bytes of freed buffers that MLX may keep for the next step on a processor."""
 
 
-def least_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> int:
+def least_memory(
+    model: GPTConfig, batch_size: int, accumulate: int = 1, checkpoint_blocks: bool = False
+) -> int:
     """Bytes that a training cannot do without; on a processor steps take up to 3.5 times as many.
 
     Weights of the feed-forward layers and the embedding, each with its gradient and one optimizer
     state; logits of one batch with their gradient; what the backward pass reads of every layer: six
     numbers for each of the stream's, two for each hidden one, and where no fused kernel computes
-    them, the attention weights; and where each window of a step starts.
+    them, the attention weights; and where each window of a step starts. With `checkpoint_blocks`
+    the backward pass reads that of one layer, and of the others the stream.
     """
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
     weights = feed_forward + model.vocab_size * model.emb_dim
     tokens = batch_size * model.context_length
     seen = 0 if on_gpu() else min(model.window or model.context_length, model.context_length)
     of_layer = 6 * model.emb_dim + 2 * model.hidden_dim + model.n_heads * seen
-    numbers = 3 * weights + tokens * (2 * model.vocab_size + model.n_layers * of_layer)
+    of_layers = model.n_layers * (model.emb_dim if checkpoint_blocks else of_layer)
+    of_layers += of_layer if checkpoint_blocks else 0
+    numbers = 3 * weights + tokens * (2 * model.vocab_size + of_layers)
     return FLOAT_BYTES * numbers + 8 * batch_size * accumulate
 
 
-def check_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> None:
+def check_memory(
+    model: GPTConfig, batch_size: int, accumulate: int = 1, checkpoint_blocks: bool = False
+) -> None:
     """Raise a `ConfigError` where the training needs more memory than there is."""
-    needed, there = least_memory(model, batch_size, accumulate), usable_memory()
+    needed = least_memory(model, batch_size, accumulate, checkpoint_blocks)
+    there = usable_memory()
     if needed > there:
+        also = "" if checkpoint_blocks else ", or checkpoint_blocks"
         raise ConfigError(
             f"this training needs more than {needed / 1e9:,.1f} GB and there are "
-            f"{there / 1e9:,.1f} GB: use fewer or narrower layers, a shorter context, or a smaller "
-            "batch_size with accumulate"
+            f"{there / 1e9:,.1f} GB: use fewer or narrower layers, a shorter context, a smaller "
+            f"batch_size with accumulate{also}"
+        )
+
+
+def check_blocks_can_be_computed_again(model: GPT) -> None:
+    """Raise a `ConfigError` where a block computed twice would not be the same block."""
+    if model.config.drop_rate:
+        raise ConfigError(
+            f"checkpoint_blocks computes every block twice, and drop_rate={model.config.drop_rate} "
+            "would drop other numbers each time: use one of the two"
+        )
+    if any(block.att.maps.value.carries for block in model.trf_blocks):
+        raise ConfigError(
+            f"checkpoint_blocks passes x alone between blocks, and value={model.config.value} "
+            "reads more: leave out one of the two"
         )
 
 
@@ -163,9 +186,14 @@ class Trainer:
         self.tokens_per_step = self.sampler.batch_size * self.config.accumulate * T
         ranks.check_divides(self.sampler.batch_size)
         batch_size = self.sampler.batch_size // ranks.size
-        check_memory(model_config, batch_size, self.config.accumulate)
+        check_memory(
+            model_config, batch_size, self.config.accumulate, self.config.checkpoint_blocks
+        )
         keep_buffers()
         self.model = GPT(model_config, seed=self.config.random_seed if draw else None)
+        if self.config.checkpoint_blocks:
+            check_blocks_can_be_computed_again(self.model)
+            self.model.checkpoint_blocks = True
         if self.config.track:
             analysis.check_affine(self.model.trf_blocks[0].att, "score", "value", "output")
         self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))

@@ -98,12 +98,13 @@ def test_a_dry_run_for_a_program(train):
     assert (plan["event"], plan["steps"], plan["params"]) == ("plan", 6, plan["params"])
 
 
-def test_a_dry_run_of_a_large_model_allocates_nothing_of_its_size(train):
+def test_a_dry_run_of_a_deep_model_allocates_a_few_of_its_layers(train):
     others = mx.get_active_memory()
     mx.reset_peak_memory()
-    (plan,) = events(train("--dry-run", "--json", "--emb-dim", "1024", "--n-layers", "8"))
-    assert plan["params"] > 1e8
-    assert mx.get_peak_memory() - others < plan["params"] / 10
+    (plan,) = events(train("--dry-run", "--json", "--emb-dim", "128", "--n-layers", "400"))
+    assert plan["params"] > 7e7
+    assert plan["forecast"]["peak_memory"] > 12 * plan["params"]
+    assert mx.get_peak_memory() - others < plan["forecast"]["peak_memory"] / 10
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
+import gc
+
 import mlx.core as mx
 import pytest
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import machine_memory, usable_memory
 from mlx_attn.model.config import GPTConfig
@@ -39,3 +42,42 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated(sizes, batch_si
     config = GPTConfig(n_heads=2, **sizes)
     with pytest.raises(ConfigError, match=r"needs more than .* GB and there are .* GB"):
         check_memory(config, batch_size)
+
+
+@pytest.fixture
+def trained(trainer):
+    """The most memory that two steps of a model of eight layers take, and its weights then."""
+
+    def train(**settings):
+        gc.collect()
+        mx.clear_cache()
+        others = mx.get_active_memory()
+        mx.reset_peak_memory()
+        training = trainer(n_layers=8, batch_size=32, **settings)
+        for _ in range(2):
+            mx.eval(*training.launch_step(), *training.step.state)
+        return mx.get_peak_memory() - others, named_arrays(training.model)
+
+    return train
+
+
+def test_blocks_computed_again_take_less_memory_and_give_the_same_bits(trained):
+    (whole, weights), (less, same) = trained(), trained(checkpoint_blocks=True)
+    assert less < 0.6 * whole
+    assert all(mx.array_equal(weights[name], same[name]) for name in weights)
+
+
+def test_their_bound_is_lower_and_below_what_a_step_takes(trained, trainer):
+    config = trainer(n_layers=8).model.config
+    bound = least_memory(config, 32, checkpoint_blocks=True)
+    assert bound < min(least_memory(config, 32), trained(checkpoint_blocks=True)[0])
+
+
+def test_a_block_that_drops_numbers_is_not_computed_twice(trainer):
+    with pytest.raises(ConfigError, match=r"drop_rate=0\.1 would drop other numbers each time"):
+        trainer(drop_rate=0.1, checkpoint_blocks=True)
+
+
+def test_a_block_that_reads_more_than_x_is_not_computed_twice(trainer):
+    with pytest.raises(ConfigError, match="checkpoint_blocks passes x alone between blocks"):
+        trainer(variant="value-residual", checkpoint_blocks=True)
