@@ -288,7 +288,7 @@ TRIAL_OPTIONS: list[click.Option] = [
 
 _CONFIGS = (TextConfig, model.GPTConfig, training.TrainConfig, SamplerConfig)
 _OTHERS = (
-    "variant preset block plugins max_tokens ignore_eos prompt "
+    "variant preset block plugins max_tokens num_samples ignore_eos prompt "
     "blas code_path data_dir workers rank_timeout peers_python"
 )
 VARIABLES: frozenset[str] = frozenset(

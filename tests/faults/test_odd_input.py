@@ -179,7 +179,9 @@ def test_no_sampler_draws_an_impossible_token():
         logits = np.random.default_rng(draw.randrange(2**32)).normal(0, 8, (1, 50))
         impossible = draw.sample(range(50), draw.randrange(40))
         logits[0, impossible] = -np.inf
-        token = int(np.array(sampler(mx.array(logits, mx.float32), mx.array([3, 4], mx.uint32)))[0])
+        token = int(
+            np.array(sampler(mx.array(logits, mx.float32), mx.array([[3, 4]], mx.uint32)))[0]
+        )
         assert token in set(range(50)) - set(impossible)
 
     found = outcomes(200, one_case)

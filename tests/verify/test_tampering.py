@@ -74,8 +74,8 @@ def compiled_otherwise(true, function, **named):
     return lambda *given: function(*given) * 1.01
 
 
-def without_residual(true, self, x, *given):
-    return true(self, x, *given) - x
+def without_residual(true, self, x, *given, **named):
+    return true(self, x, *given, **named) - x
 
 
 def bfloat16_product(true, a, b):
