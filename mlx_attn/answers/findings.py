@@ -10,12 +10,13 @@ withdraws no word.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, isfinite, log, sqrt
 from statistics import fmean
 
+from mlx_attn.answers.book import Record
 from mlx_attn.answers.schedule import ArmPlan, Records
-from mlx_attn.answers.study import Contrast, Study
+from mlx_attn.answers.study import STANDARD, Contrast, Study
 from mlx_attn.comparison.decisions import Sample, tuning_error, word_of
 from mlx_attn.comparison.statistics import holm, one_sided, random_effects, two_sided
 
@@ -90,7 +91,7 @@ def findings(study: Study, records: Records) -> list[Finding]:
         p_values[name], nearer[name] = _p_values(measured, margin)
     different, equivalent = holm(p_values), holm(nearer)
     slopes = {world: token_worth(study, records, world) for world in study.worlds}
-    return [
+    judged = [
         _finding(
             study,
             records,
@@ -101,6 +102,13 @@ def findings(study: Study, records: Records) -> list[Finding]:
         )
         for place, one in enumerate(asked)
     ]
+    words = {(f.contrast.arm, f.world): f.word for f in judged if f.contrast.control == STANDARD}
+    return [
+        replace(f, answer=HOLDS if f.word == words[f.contrast.repeats, f.world] else FAILS)
+        if f.contrast.repeats and f.word
+        else f
+        for f in judged
+    ]
 
 
 def measure(study: Study, records: Records, contrast: Contrast, world: str) -> Measured | None:
@@ -110,8 +118,9 @@ def measure(study: Study, records: Records, contrast: Contrast, world: str) -> M
     if any(of_arm is None or not all(map(isfinite, of_arm)) for of_arm in losses):
         return None
     control, reference, arm = (of_arm or [] for of_arm in losses)
-    # An arm that takes the control's rates shares its choice.
-    own = [plans[0], plans[2]] if not study.arms[contrast.arm].rates_of else []
+    # Arms whose rates were found in one search share its choice.
+    searched = {study.arms[name].rates_of or name for name in (contrast.control, contrast.arm)}
+    own = [plans[0], plans[2]] if len(searched) > 1 else []
     return Measured(
         differences=tuple(a - c for a, c in zip(arm, control, strict=True)),
         losses=(fmean(control), fmean(reference), fmean(arm)),
@@ -134,18 +143,63 @@ def by_ability(study: Study, records: Records, contrast: Contrast, world: str) -
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbilityCurve:
+    """An arm's course beside the control's, by ability, in means over the verdict's seeds.
+
+    Attributes:
+        tokens: Read in training, at each point.
+        differences: By ability, the loss above the control's at each point, in nats per such token.
+        is_reference: Whether it takes a part away altogether, so that others are judged by it.
+    """
+
+    arm: str
+    tokens: tuple[int, ...]
+    differences: Mapping[str, tuple[float, ...]]
+    is_reference: bool
+
+
+def ability_curves(
+    study: Study, records: Records, world: str, arms: Sequence[str]
+) -> list[AbilityCurve]:
+    """The courses of arms whose runs are all there; none where the text knows no abilities."""
+    control = _means(_plan(study, records, world, STANDARD).verdict())
+    references = {contrast.reference for _, contrast, _ in study.asked()}
+    found: list[AbilityCurve] = []
+    for arm in arms:
+        course = _means(_plan(study, records, world, arm).verdict())
+        same = study.arm_in(world, arm) != arm or study.arms[arm].rates_of == STANDARD
+        if arm == STANDARD or same or [*course] != [*control]:
+            continue
+        points = [*course]
+        names = control[points[0]] if points else {}
+        by_name = {n: tuple(course[p][n] - control[p][n] for p in points) for n in names}
+        if by_name:
+            curve = {"arm": arm, "tokens": tuple(points), "differences": by_name}
+            found.append(AbilityCurve(**curve, is_reference=arm in references))
+    return found
+
+
+def _means(verdict: Sequence[Record]) -> dict[int, dict[str, float]]:
+    """By tokens read, the mean loss on the tokens of every ability."""
+    points = [record.curve for record in verdict]
+    return {
+        same[0].tokens: {n: fmean(p.abilities[n] for p in same) for n in same[0].abilities}
+        for same in zip(*points, strict=False)
+    }
+
+
 def token_worth(study: Study, records: Records, world: str) -> float | None:
     """Nats that the standard form gains where its tokens are multiplied by e; None if not known.
 
     From whole trainings, each with its own schedule, of all steps and of fewer.
     """
-    shorter = next((name for name, arm in study.arms.items() if arm.steps != 1), None)
-    if shorter is None:
+    if study.shorter is None:
         return None
-    pair = [_plan(study, records, world, arm).losses() for arm in (shorter, "standard")]
+    pair = [_plan(study, records, world, arm).losses() for arm in (study.shorter, STANDARD)]
     if pair[0] is None or pair[1] is None:
         return None
-    return (fmean(pair[0]) - fmean(pair[1])) / -log(study.arms[shorter].steps)
+    return (fmean(pair[0]) - fmean(pair[1])) / -log(study.arms[study.shorter].steps)
 
 
 def over_worlds(

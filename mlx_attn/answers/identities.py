@@ -11,6 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from mlx_attn.attention import analysis
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.comparison.plan import corpus_of
 from mlx_attn.convert.measure import compare_logits
@@ -24,6 +25,7 @@ from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.batches import window_losses
 from mlx_attn.training.config import resolve
 from mlx_attn.training.loop import train
+from mlx_attn.training.tracking import drift
 from mlx_attn.training.trainer import Trainer
 
 EXACT = 1e-5
@@ -144,6 +146,69 @@ def _costs() -> dict[str, float]:
     }
 
 
+def _costs_without_query() -> dict[str, float]:
+    """GPT-2 small's attention without W_query, by counting."""
+    config = GPTConfig(n_heads=12, emb_dim=768, n_layers=12, vocab_size=50257, context_length=256)
+    separate, without = (
+        attention_cost(c.attention()) for c in (config, replace(config, score="no_query"))
+    )
+    return {
+        "attention weights, times separate": without.parameters / separate.parameters,
+        "attention multiply-adds, times separate": without.multiply_adds / separate.multiply_adds,
+        "cache, times separate": without.cache_floats / separate.cache_floats,
+    }
+
+
+def _parting() -> dict[str, float]:
+    """Two forms of one untrained model, trained with the same batches: how far S_h parts."""
+    settings = {**SETTINGS, "qkv_bias": False}
+    corpus = corpus_of(resolve(settings))
+    separate = Trainer(resolve(settings), corpus)
+    merged = Trainer(resolve({**settings, "variant": "merged"}), corpus)
+    merged.model.update(convert(separate.model, "merged").parameters())
+    start = _apart(merged.model, separate.model, corpus)
+    for trainer in (separate, merged):
+        for _ in train(trainer):
+            pass
+    return {
+        "distance of S, of its size, at the start": start[0],
+        **dict(zip(_PARTED, _apart(merged.model, separate.model, corpus), strict=True)),
+    }
+
+
+_PARTED = (
+    "distance of S, of its size, at the end",
+    "attention given to other tokens, at the end",
+    "effective rank of S, separate",
+    "effective rank of S, merged",
+    "loss, separate",
+    "loss, merged",
+)
+
+
+def _apart(one: GPT, other: GPT, corpus: Corpus) -> tuple[float, ...]:
+    """Means over layers and heads of `tracking.drift`, and both models' ranks and losses."""
+    T = one.config.context_length
+    windows = min(8, len(corpus.val.tokens) // T)
+    tokens = mx.array(corpus.val.tokens[: windows * T].astype(np.uint32)).reshape(windows, T)
+    for model in (one, other):
+        model.eval()
+    found = drift(one, other, tokens)
+    ranks, losses = (
+        [measure(model) for model in (other, one)]
+        for measure in (_rank, lambda model: float(window_losses(model, tokens).mean()))
+    )
+    for model in (one, other):
+        model.train()
+    return (float(np.mean(found["matrices"])), float(np.mean(found["maps"])), *ranks, *losses)
+
+
+def _rank(model: GPT) -> float:
+    """The mean effective rank of S_h."""
+    found = analysis.spectra(analysis.qk_circuit(block.att) for block in model.trf_blocks)
+    return float(found.effective_rank.mean())
+
+
 _CHECKS: dict[str, tuple[Callable[[], dict[str, float]], Callable[[Mapping[str, float]], bool]]] = {
     "merging-is-exact": (lambda: _converted("merged"), _same),
     "merging-costs": (
@@ -166,6 +231,21 @@ _CHECKS: dict[str, tuple[Callable[[], dict[str, float]], Callable[[Mapping[str, 
         lambda n: _same(n) and n["weights removed"] > 0,
     ),
     "heads-are-not-a-layout": (_other_heads, lambda n: not _same(n)),
+    "without-query-costs": (
+        _costs_without_query,
+        lambda n: (
+            n["attention weights, times separate"] < 0.751  # out_proj has a bias
+            and n["attention multiply-adds, times separate"] < 1
+            and n["cache, times separate"] == 1
+        ),
+    ),
+    "merged-learns-another-s": (
+        _parting,
+        lambda n: (
+            n["distance of S, of its size, at the start"] <= EXACT
+            and n["distance of S, of its size, at the end"] > 0.1
+        ),
+    ),
 }
 """For each identity: its measurement, and the condition under which it holds."""
 

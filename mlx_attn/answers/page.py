@@ -2,16 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from mlx_attn.answers import findings
+from mlx_attn.answers import figures, findings
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.identities import Checked
@@ -21,21 +21,7 @@ from mlx_attn.answers.study import Contrast, Question, Study
 from mlx_attn.comparison.statistics import critical
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
-from mlx_attn.ui.plots import COLOURS, panels, render_text, save_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_SIZE, _ROW = (3.1, 1.1), 0.42  # inches: of a panel without rows, and of a row
-_GREY = "#7f7f7f"
-_LOOKS: Mapping[str, tuple[str, str]] = {
-    "equivalent": (COLOURS[1], "s"),
-    "better": (COLOURS[2], "D"),
-    "worse": (COLOURS[0], "^"),
-    "undecided": (_GREY, "o"),
-    "insensitive": (_GREY, "x"),
-}
-"""Colour and marker by the first word of a verdict."""
+from mlx_attn.ui.plots import render_text, save_figure
 
 CHECKED = "identities.json"
 _DONE = "{} of {} runs"
@@ -55,12 +41,9 @@ def write_page(study: Study, folder: Path) -> Path:
     contents = Contents.read(study, folder)
     for old in (folder / "figures").glob("*.svg"):
         old.unlink()
-    for name in study.questions:
-        found = [f for f in contents.found if f.question == name]
-        if contents.drawn(name):
-            draw = partial(question_figure, found, study)
-            _, bitmap = save_figure(draw, folder / "figures" / name)
-            bitmap.unlink()
+    for name, draw in contents.figures():
+        _, bitmap = save_figure(draw, folder / "figures" / name)
+        bitmap.unlink()
     write_text(page_of(folder), contents.text())
     return page_of(folder)
 
@@ -138,6 +121,23 @@ class Contents:
     def drawn(self, name: str) -> bool:
         """Whether there is anything to draw for a question."""
         return any(f.measured for f in self._of(question=name))
+
+    def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """The pictures by name: one of each question, and one of each world with abilities."""
+        for name in self.study.questions:
+            if self.drawn(name):
+                yield name, partial(figures.question_figure, self._of(question=name), self.study)
+        for world, curves in self.curves().items():
+            yield f"abilities-{world}", partial(figures.ability_figure, curves)
+
+    def curves(self) -> dict[str, list[findings.AbilityCurve]]:
+        """By world, how the arms of its abilities differ from the control in training."""
+        records, protocol = self.book.records, self.study.protocol
+        found = {
+            world: findings.ability_curves(self.study, records, world, protocol.first)
+            for world in self.study.worlds
+        }
+        return {world: curves for world, curves in found.items() if curves}
 
     def number(self, identity: str, name: str, form: str) -> str:
         """What a check of an identity measured."""
@@ -297,37 +297,3 @@ def read_checked(folder: Path) -> dict[str, Checked]:
         return msgspec.json.decode(content, type=dict[str, Checked])
     except (OSError, msgspec.DecodeError) as error:
         raise RunError(f"{file}: not the result of checks ({error})") from error
-
-
-def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
-    """A panel a world: each contrast's seeds, mean and interval, and the margin."""
-    found = [f for f in found if f.measured]
-    worlds = [world for world in study.worlds if any(f.world == world for f in found)]
-    rows = [*dict.fromkeys((f.contrast.arm, f.contrast.control) for f in found)]
-    size = (_SIZE[0], _SIZE[1] + _ROW * len(rows))
-    figure, axes = panels(len(worlds), 3, size, sharey=True)
-    for axis, world in zip(axes, worlds, strict=True):
-        margin = study.worlds[world].margin
-        axis.axvspan(-margin, margin, color=COLOURS[1], alpha=0.15, linewidth=0)
-        axis.axvline(0, color=_GREY, linewidth=0.8)
-        for one in (f for f in found if f.world == world):
-            _draw(axis, one, rows.index((one.contrast.arm, one.contrast.control)))
-        axis.set_title(world)
-        axis.locator_params(axis="x", nbins=4)
-        axis.tick_params(axis="y", length=0)
-    labels = [arm if control == "standard" else f"{arm}\n(to {control})" for arm, control in rows]
-    axes[0].set_yticks(range(len(rows)), labels)
-    axes[0].set_ylim(len(rows) - 0.5, -0.5)
-    figure.supxlabel("nats per token above the control (left is better); band: the margin")
-    return figure
-
-
-def _draw(axis: Any, found: Finding, row: int) -> None:
-    measured = found.measured
-    assert measured is not None
-    colour, marker = _LOOKS[found.word.partition(" ")[0]]
-    seeds = measured.differences
-    axis.plot(seeds, [row - 0.22] * len(seeds), "o", color=colour, markersize=2.5, alpha=0.6)
-    if found.interval:
-        axis.plot(found.interval, [row, row], color=colour, linewidth=1.8)
-    axis.plot(measured.sample.mean, row, marker, color=colour, markersize=6)

@@ -170,7 +170,7 @@ def arm_plans(
         if (not worlds or world in worlds) and (not questions or question in questions)
     }
     # What tokens are worth is asked of every world.
-    asked |= {(world, arm) for world, _ in asked for arm, row in study.arms.items() if row.rates_of}
+    asked |= {(world, study.shorter) for world, _ in asked if study.shorter}
     arms = [*dict.fromkeys((*study.protocol.first, *study.arms))]
     worlds_in_order = [*study.worlds]
 

@@ -21,6 +21,9 @@ from mlx_attn.training.config import Settings, resolve
 RATES = ("lr", "min_lr", "muon_lr")
 """The settings that a factor multiplies."""
 
+STANDARD = "standard"
+"""The arm that every contrast has for a control, unless it names another."""
+
 _START = "weights by name"
 """How weights are drawn: trainings that drew them otherwise would be other trainings."""
 
@@ -74,16 +77,19 @@ class Contrast(_Row, frozen=True, kw_only=True):
         expects: Words that bear the statement out.
         worlds: Where it is asked; empty is everywhere.
         null: Whether both forms compute the same functions.
+        repeats: The arm of a contrast with the standard form that this one trains again; "" is a
+            contrast of its own. A repetition expects the word that the first has.
     """
 
     arm: str
     reference: str
     statement: str
     source: str
-    expects: tuple[str, ...]
-    control: str = "standard"
+    expects: tuple[str, ...] = ()
+    control: str = STANDARD
     worlds: tuple[str, ...] = ()
     null: bool = False
+    repeats: str = ""
 
     @property
     def arms(self) -> tuple[str, str, str]:
@@ -145,11 +151,21 @@ class Study(_Row, frozen=True, kw_only=True, dict=True):
                     self.world(world)
                 for word in contrast.expects:
                     find_row(WORDS, word, "verdict")
+                if bool(contrast.expects) == bool(contrast.repeats):
+                    raise ConfigError(
+                        f"the contrast of {contrast.arm}: it expects words, or repeats another"
+                    )
 
     @cached_property
     def digest(self) -> str:
         """Of all that is registered."""
         return digest_of(msgspec.to_builtins(self))
+
+    @cached_property
+    def shorter(self) -> str | None:
+        """The arm that is the standard form with fewer steps; None where there is none."""
+        found = (n for n, arm in self.arms.items() if arm.steps != 1 and arm.rates_of == STANDARD)
+        return next(found, None)
 
     def world(self, name: str) -> World:
         """The named world; an unknown one is refused with the nearest."""
@@ -181,7 +197,8 @@ class Study(_Row, frozen=True, kw_only=True, dict=True):
 
     def key(self, run: Run) -> str:
         """Names a training: the same settings, seed and text, the same key."""
-        start = [_START, "jitter"] if self.arms[run.arm].jitter else [_START]
+        arm = find_row(self.arms, run.arm, "arm")
+        start = [_START, "jitter"] if arm.jitter else [_START]
         return digest_of([self.settings(run), self.world(run.world).text, start])
 
     def resolved(self, run: Run, data: str) -> Settings:

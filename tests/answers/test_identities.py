@@ -48,6 +48,8 @@ def small_model(monkeypatch, tmp_path):
         ("key-cache-is-enough", {"cache, times the original": 0.5, "same greedy text": 1}),
         ("key-bias-is-inert", {}),
         ("heads-are-not-a-layout", {}),
+        ("merged-learns-another-s", {}),
+        ("without-query-costs", {"cache, times separate": 1}),
         (
             "merging-costs",
             {

@@ -82,6 +82,8 @@ def test_a_jittered_start_is_another_training():
         ({"expects": ["wors"]}, "did you mean 'worse'"),
         ({"worlds": ["nearby"]}, "did you mean 'near'"),
         ({"expect": []}, "unknown field `expect`"),
+        ({"expects": []}, "the contrast of no-key: it expects words, or repeats another"),
+        ({"repeats": "no-query"}, "it expects words, or repeats another"),
     ],
 )
 def test_a_row_that_names_what_there_is_not_is_refused(tables, change, complaint):
