@@ -90,7 +90,10 @@ def test_a_wrong_wish_is_one_line_before_anything_is_trained(compare, workshop, 
     assert not (workshop / "runs").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+CLOSED = [pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGHUP)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, *CLOSED])
 def test_a_signal_keeps_what_is_finished_and_says_how_to_go_on(workshop, number):
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"

@@ -12,7 +12,7 @@ from mlx_attn.training.report import plan_facts, plan_rows
 @pytest.fixture
 def deep(trainer):
     """A training whose activations are most of its memory."""
-    return lambda **settings: trainer(batch_size=128, n_layers=6, emb_dim=64, **settings)
+    return lambda **settings: trainer(batch_size=96, n_layers=6, emb_dim=32, **settings)
 
 
 @pytest.mark.parametrize("settings", [{}, {"checkpoint_blocks": True}, {"variant": "merged"}])

@@ -214,24 +214,26 @@ def no_kept_masks() -> Iterator[None]:
     forget_masks()
 
 
-SLOW = "cached decoding"
-
-
-def first_wrong(wanted: str) -> Finding:
-    """What fails first; decoding is left out where it is not the check that must."""
-    asked = [check for check in CHECKS if check.name != SLOW or wanted == SLOW]
-    return next(finding for finding in verify(asked) if not finding.is_right)
-
-
-@pytest.mark.parametrize("broken", TAMPERINGS)
-def test_what_is_broken_is_found_and_named(broken, monkeypatch):
-    check, case, tamper = TAMPERINGS[broken]
+@pytest.fixture(params=TAMPERINGS)
+def broken(request, monkeypatch) -> tuple[str, str]:
+    """Something is broken; the check that must find it, and words of the case that it names."""
+    check, case, tamper = TAMPERINGS[request.param]
     monkeypatch.setattr(attention, "text_mask", attention.text_mask.__wrapped__)  # not remembered
     tamper(monkeypatch)
-    found = first_wrong(check)
-    assert (found.check.name, found.error) == (check, "")
+    return check, case
+
+
+def test_what_is_broken_is_found_and_named(broken):
+    name, case = broken
+    (found,) = verify([check for check in CHECKS if check.name == name])
+    assert (found.is_right, found.error) == (False, "")
     assert case in "\n".join(finding_lines(found))
-    assert verdict([found]).startswith(f"WRONG: 1 of 1 check failed, first {check} on")
+    assert verdict([found]).startswith(f"WRONG: 1 of 1 check failed, first {name} on")
+
+
+@pytest.mark.slow
+def test_the_check_of_the_part_fails_before_those_of_what_it_is_part_of(broken):
+    assert next(f.check.name for f in verify(CHECKS) if not f.is_right) == broken[0]
 
 
 def test_every_check_has_a_tampering():
@@ -240,7 +242,7 @@ def test_every_check_has_a_tampering():
 
 def test_a_kernel_that_cannot_run_is_one_line(monkeypatch):
     replace(mx.fast, "scaled_dot_product_attention", without_kernel)(monkeypatch)
-    found = first_wrong("attention")
+    found = check_named("attention")
     message = "RuntimeError: [metal::Device] Unable to load kernel steel_attention"
     assert (found.check.name, found.error) == ("attention", message)
     assert verdict([found]).endswith(message)

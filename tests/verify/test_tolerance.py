@@ -105,7 +105,10 @@ def test_the_gpu_is_verified_where_there_is_one(monkeypatch):
     assert dict(machine_rows(facts, devices()))["verified"].endswith("MLX finds no GPU here")
 
 
-@pytest.mark.parametrize("name", ["causality", "attention", "golden models", "cached decoding"])
+DECODING = pytest.param("cached decoding", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", ["causality", "attention", "golden models", DECODING])
 def test_the_path_of_a_gpu_is_right_on_this_processor_too(name):
     with gpu_path():
         found = run(next(check for check in CHECKS if check.name == name), "cpu")
