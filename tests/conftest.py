@@ -42,10 +42,23 @@ The others call the same functions, and would take three times as long; as would
 on a GPU's path.
 """
 
+EARLY = {"faults", "comparison", "cli", "probe", "verify", "training"}
+"""Folders with tests of many seconds."""
+
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Processes of `-n auto`: one more than cores, because many tests wait for others."""
     return min(os.cpu_count() or 1, 8) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long in few files comes first, so that no process is left with it at the end."""
+    items.sort(key=lambda item: room_of(item) not in EARLY)
+
+
+def room_of(item: pytest.Item) -> str:
+    """The folder of tests that a test lies in, or its file."""
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

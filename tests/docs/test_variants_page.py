@@ -80,7 +80,7 @@ def questions_of(variant: str) -> str:
     asked = {
         name
         for name, contrast, _ in study.asked()
-        if study.arms[contrast.arm].settings.get("variant") == variant
+        if study.arms[contrast.arm].settings.get("variant") == variant and not contrast.repeats
     }
     names = [name for name in study.questions if name in asked]
     return f"{', '.join(names)}: see [answers](answers.md)" if names else "not measured"

@@ -1,6 +1,7 @@
 import itertools
 import json
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -92,6 +93,16 @@ def test_minutes_end_it_by_the_clock(trainer, clock):
     assert (end_of(reports).reason, end_of(reports).steps) == ("time", last.step)
     assert 30 <= last.seconds <= 33
     assert [report.step for report in evaluated(reports)] == [last.step]
+
+
+def test_a_clock_that_is_set_while_it_trains_changes_nothing(trainer, monkeypatch):
+    """Time is measured with a clock that nobody sets."""
+    days = itertools.count(2**31, -86_400)
+    monkeypatch.setattr(time, "time", lambda: float(next(days)))
+    ended = list(train(trainer(steps=12, minutes=60.0)))[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.reason, ended.steps) == ("done", 12)
+    assert 0 < ended.seconds < 3600
 
 
 def test_the_learning_rate_follows_the_clock(trainer, clock):

@@ -104,6 +104,7 @@ def test_bfloat16_computes_over_float32_weights_and_states(trainer, mode):
     assert computed != exact
 
 
+@pytest.mark.slow
 def test_bfloat16_learns_as_much_as_float32(corpus):
     """A short training of the preset nano, from 2.9 to 0.5 nats per token."""
     recipe = {"preset": "nano", "context_length": 32, "steps": 40, "eval_every": 0}
