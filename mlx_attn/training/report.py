@@ -56,8 +56,7 @@ def _time(expected: Forecast) -> str:
     validation = duration(expected.validation_seconds)
     return (
         f"{duration(expected.seconds)}: {plural(expected.steps, 'step')} of {step}, "
-        f"{plural(expected.validations, 'validation')} of {validation}; measured now, on fewer "
-        "layers"
+        f"{plural(expected.validations, 'validation')} of {validation}, as measured now"
     )
 
 
