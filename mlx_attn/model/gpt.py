@@ -6,7 +6,7 @@ compiler makes, so that this is done once.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float, Integer
-from mlx.nn.utils import checkpoint
+from mlx.utils import tree_flatten, tree_unflatten
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
@@ -144,6 +144,31 @@ class TransformerBlock(nn.Module):
         return x + self.drop_shortcut(self.ff(self.norm2(x)))
 
 
+def checkpoint(block: nn.Module, run: Callable[[Stream], Stream], x: Stream) -> Stream:
+    """Run a block, keeping its input alone, and compute the rest again for its gradients.
+
+    MLX evaluates a graph in an order of its own, and may compute all blocks again before the first
+    gradient, or leave all weights' gradients for the end: then nothing is saved. Two edges more in
+    the graph hold the order, on a GPU and in a compiled step too: a block is computed again once
+    the gradient of its output is there, and its weights' gradients come before that of its input
+    (arXiv:1604.06174).
+    """
+    paths, weights = zip(*tree_flatten(block.trainable_parameters()), strict=True)
+
+    def forward(x: Stream, *weights: mx.array) -> Stream:
+        block.update(tree_unflatten(list(zip(paths, weights, strict=True))))
+        return run(x)
+
+    checkpointed: Any = mx.custom_function(forward)
+
+    @checkpointed.vjp
+    def backward(given: Sequence[mx.array], gradient: Stream, _: Stream) -> tuple[mx.array, ...]:
+        of_x, *of_weights = mx.vjp(forward, mx.depends(list(given), [gradient]), [gradient])[1]
+        return mx.depends([of_x], of_weights)[0], *of_weights
+
+    return checkpointed(x, *weights)
+
+
 class GPT(nn.Module):
     """A decoder-only transformer language model.
 
@@ -203,7 +228,7 @@ class GPT(nn.Module):
         carry = Carry(tokens)
         for i, block in enumerate(self.trf_blocks):
             run = partial(block, cache=caches[i] if caches else None, carry=carry)
-            x = (checkpoint(block, run) if self.training and self.checkpoint_blocks else run)(x)
+            x = checkpoint(block, run, x) if self.training and self.checkpoint_blocks else run(x)
         return x
 
     def head(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T V"]:

@@ -137,10 +137,5 @@ def compiled(function: Callable, config: TrainConfig, state: list) -> Callable:
 
 
 def is_compiled(config: TrainConfig) -> bool:
-    """Whether a training's step is one compiled graph.
-
-    Compiled, MLX 0.32.4 keeps what `checkpoint_blocks` would not (measured on a processor).
-    """
-    return {"auto": on_gpu() and not config.checkpoint_blocks, "on": True, "off": False}[
-        config.compile
-    ]
+    """Whether a training's step is one compiled graph."""
+    return {"auto": on_gpu(), "on": True, "off": False}[config.compile]

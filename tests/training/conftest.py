@@ -1,6 +1,7 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from mlx_attn.runs import create_run
@@ -51,3 +52,15 @@ def trainer(corpus) -> Callable[..., Trainer]:
         return trainer
 
     return make
+
+
+@pytest.fixture
+def no_lookahead() -> Iterator[None]:
+    """MLX waits for its queue before it allocates, so that a peak of memory is no accident.
+
+    Otherwise it allocates for operations that it queues ahead, as many as the machine's other work
+    lets it.
+    """
+    limit = mx.set_memory_limit(1)
+    yield
+    mx.set_memory_limit(limit)
