@@ -373,31 +373,44 @@ def compare(
         ConfigError: A setting or an arm cannot work.
         RunError: A training failed.
     """
-    chosen = arms_from(arms)
-    name = Path(out).name if out else "compare-" + "-".join(arm.name for arm in chosen)[:60]
-    plan = ComparisonConfig(
-        arms=chosen,
-        reference=reference_arm(chosen),
-        shared=shared,
-        seeds=seeds,
-        delta=delta,
-        budgets=tuple(budgets),
-        name=name,
-        command="mlx_attn.compare",
-    )
+    plan = _plan(arms, shared, seeds=seeds, delta=delta, budgets=tuple(budgets))
     plan = plan if tune else replace(plan, scales=(1.0,))
-    directory = Path(out) if out else RUNS / name
-    runner = make_runner(directory, jobs, "auto", lambda: plan.settings(chosen[0]))
-    comparison = None
-    for event in ComparisonRun(plan, runner, versions()):
-        if on_event:
-            on_event(event)
-        comparison = event if isinstance(event, Comparison) else comparison
-    assert comparison is not None  # it is the last event
+    plan = replace(plan, name=Path(out).name) if out else plan
+    directory = Path(out) if out else RUNS / plan.name
+    comparison = _compare(plan, directory, jobs, on_event)
     save_comparison(comparison, directory)
     if can_draw():
         write_report(comparison, directory)
     return ComparisonResult(comparison, directory)
+
+
+def _plan(arms: Sequence[str], shared: Mapping[str, Any], **options: Any) -> ComparisonConfig:
+    """What is compared, under a name made of the arms'."""
+    chosen = arms_from(arms)
+    return ComparisonConfig(
+        arms=chosen,
+        reference=reference_arm(chosen),
+        shared=shared,
+        name="compare-" + "-".join(arm.name for arm in chosen)[:60],
+        command="mlx_attn.compare",
+        **options,
+    )
+
+
+def _compare(
+    plan: ComparisonConfig,
+    directory: Path,
+    jobs: int,
+    on_event: Callable[[ComparisonEvent], None] | None,
+) -> Comparison:
+    """Train what is missing, telling what happens; the last event is the comparison."""
+    runner = make_runner(directory, jobs, "auto", lambda: plan.settings(plan.arms[0]))
+    event = None
+    for event in ComparisonRun(plan, runner, versions()):
+        if on_event:
+            on_event(event)
+    assert isinstance(event, Comparison)
+    return event
 
 
 def _figure(draw: Draw) -> str:

@@ -131,21 +131,30 @@ def prepare(
     directory = directory or data_directory()
     origin = sources.read_source(source, directory, n_bytes, val_bytes, progress)
     kind = tokenizer if origin.symbols is None else characters.SymbolTokenizer.kind
+    folder = directory / "prepared" / _folder_name(origin, kind, vocab_size)
+    return _open(folder, origin) or _prepare_in(folder, origin, kind, vocab_size, tokenizing)
+
+
+def _folder_name(source: sources.Source, kind: str, vocab_size: int) -> str:
+    """The digest of all that the tokens depend on."""
     settings = (
         _FORMAT,
-        origin.digest,
+        source.digest,
         _identity(kind),
         vocab_size if kind in tokenizers.TRAINED else None,
     )
-    digest = hashlib.blake2b(repr(settings).encode(), digest_size=16).hexdigest()
-    folder = directory / "prepared" / digest
-    if corpus := _open(folder, origin):
-        return corpus
+    return hashlib.blake2b(repr(settings).encode(), digest_size=16).hexdigest()
+
+
+def _prepare_in(
+    folder: Path, source: sources.Source, kind: str, vocab_size: int, progress: Progress | None
+) -> Corpus:
+    """The corpus, written to `folder` unless another process was quicker."""
     with lock(folder):
-        if corpus := _open(folder, origin):  # another process was quicker
+        if corpus := _open(folder, source):
             return corpus
-        _build(folder, origin, kind, vocab_size, tokenizing)
-    if corpus := _open(folder, origin):
+        _build(folder, source, kind, vocab_size, progress)
+    if corpus := _open(folder, source):
         return corpus
     raise RunError(f"{folder}: the prepared corpus does not read back; check the disk")
 
