@@ -1,7 +1,8 @@
 """The study as data: worlds, arms, questions and protocol, and the runs that they ask for.
 
 `worlds.toml` and `questions.toml` say everything that decides a number of the page; nothing in code
-does. Their digest is registered before anything is trained.
+does. Their digest is registered before anything is trained. Studies asked besides (`BESIDES`) have
+a file, a registration and a correction of their own, so that they change no word of the first.
 """
 
 import hashlib
@@ -23,6 +24,19 @@ RATES = ("lr", "min_lr", "muon_lr")
 
 STANDARD = "standard"
 """The arm that every contrast has for a control, unless it names another."""
+
+BESIDES = ("widths",)
+"""Studies asked besides, by name; their worlds and arms may be those of the first."""
+
+TRENDS = {
+    "stays": "the change with each doubling is shown to be smaller than the margin",
+    "rises": "the cost rises with each doubling, whatever the margin",
+    "rises within the margin": "it rises, by less than the margin",
+    "falls": "the cost falls with each doubling, whatever the margin",
+    "falls within the margin": "it falls, by less than the margin",
+    "undecided": "these seeds show neither",
+}
+"""The words for how a cost changes with the width."""
 
 _START = "weights by name"
 """How weights are drawn: trainings that drew them otherwise would be other trainings."""
@@ -104,6 +118,26 @@ class Question(_Row, frozen=True, kw_only=True):
     contrasts: tuple[Contrast, ...]
 
 
+class Trend(_Row, frozen=True, kw_only=True):
+    """How the cost of an arm, in tokens, changes from width to width.
+
+    Attributes:
+        arm: Of a contrast that is asked in every world.
+        margin: Changes of ln(tokens) with each doubling below it count as none; `reason` says why.
+        expects: Words of `TRENDS` that bear the statement out.
+    """
+
+    arm: str
+    statement: str
+    margin: float
+    reason: str
+    expects: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for word in self.expects:
+            find_row(TRENDS, word, "trend")
+
+
 class Protocol(_Row, frozen=True, kw_only=True):
     """How every arm is tuned and judged; the meaning of each key is said in questions.toml."""
 
@@ -133,7 +167,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return hash((self.world, self.arm, self.seed, self.scale, str(self.changes)))
 
 
-class Study(_Row, frozen=True, kw_only=True, dict=True):
+class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     """Everything that is asked, and how."""
 
     protocol: Protocol
@@ -141,8 +175,11 @@ class Study(_Row, frozen=True, kw_only=True, dict=True):
     arms: dict[str, StudyArm]
     questions: dict[str, Question]
     not_tested: dict[str, str] = {}
+    trends: tuple[Trend, ...] = ()
 
     def __post_init__(self) -> None:
+        for trend in self.trends:
+            find_row(self.arms, trend.arm, "arm")
         for question in self.questions.values():
             for contrast in question.contrasts:
                 for arm in contrast.arms:
@@ -227,10 +264,26 @@ def study_from(data: Mapping[str, Any]) -> Study:
 
 
 @cache
-def the_study() -> Study:
-    """The study that this package holds."""
-    read = {
-        name: tomllib.loads((files("mlx_attn.answers") / f"{name}.toml").read_text("utf-8"))
-        for name in ("worlds", "questions")
-    }
-    return study_from({"worlds": read["worlds"], **read["questions"]})
+def the_study(name: str = "") -> Study:
+    """The study that this package holds, or one that is asked besides it."""
+    if not name:
+        return study_from({"worlds": _table("worlds"), **_table("questions")})
+    find_row(dict.fromkeys(BESIDES), name, "study")
+    return study_from(_besides(_table(name), the_study()))
+
+
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads((files("mlx_attn.answers") / f"{name}.toml").read_text("utf-8"))
+
+
+def _besides(tables: dict[str, Any], first: Study) -> dict[str, Any]:
+    """Its tables, with the worlds that are `like` one of the first study and the arms of that."""
+    known = msgspec.to_builtins(first)
+    worlds = {}
+    for name, row in tables["worlds"].items():
+        base = known["worlds"][row.pop("like")] if "like" in row else {"settings": {}}
+        worlds[name] = {**base, **row, "settings": base["settings"] | row.get("settings", {})}
+    asked = [c for question in tables["questions"].values() for c in question["contrasts"]]
+    named = {arm for c in asked for arm in (c["arm"], c["reference"], c.get("control", STANDARD))}
+    arms = {name: arm for name, arm in known["arms"].items() if name in named}
+    return {**tables, "worlds": worlds, "arms": arms | tables.get("arms", {})}

@@ -21,6 +21,7 @@ Examples:
   mlx-attn claims verify
   mlx-attn claims register
   mlx-attn claims run --world tales --minutes 60
+  mlx-attn claims run --study widths
 """
 
 
@@ -41,6 +42,14 @@ _OUT = click.option(
 _COMPLAINTS = 10
 """Shown by `verify` at most."""
 
+_STUDY = click.option(
+    "--study",
+    "study_name",
+    default="",
+    metavar="NAME",
+    help="One that is asked besides, with a registration of its own: widths.",
+)
+
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 
 
@@ -58,13 +67,15 @@ def command(ctx: click.Context) -> None:
 
 @command.command()
 @click.option("--amend", default="", metavar="WHY", help="Why a study with trainings changes.")
+@_STUDY
 @_OUT
-def register(amend: str, out: Path) -> None:
+def register(amend: str, study_name: str, out: Path) -> None:
     """Write down worlds, arms, margins, seeds and expectations, before anything is trained."""
     from mlx_attn.answers.registration import register
     from mlx_attn.answers.study import the_study
 
-    found = register(the_study(), out, len(_book(out).records), amend)
+    study, out = the_study(study_name), out / study_name
+    found = register(study, out, len(_book(out).records), amend)
     click.echo(f"registered on {found.date}: {found.digest}")
 
 
@@ -74,6 +85,7 @@ def register(amend: str, out: Path) -> None:
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="At once.")
 @click.option("--minutes", type=float, default=0.0, metavar="N", help="Start no run after these.")
 @click.option("--dry-run", is_flag=True, help="Say what is wanted, and train nothing.")
+@_STUDY
 @_OUT
 def run(
     worlds: tuple[str, ...],
@@ -81,6 +93,7 @@ def run(
     jobs: int,
     minutes: float,
     dry_run: bool,
+    study_name: str,
     out: Path,
 ) -> None:
     """Train what the registered study still asks for, the most important first.
@@ -94,7 +107,8 @@ def run(
     from mlx_attn.answers.study import the_study
     from mlx_attn.answers.training import train_all
 
-    study = the_study()
+    study, known = the_study(study_name), _book(out).records if study_name else {}
+    out = out / study_name
     asked = (
         [study.world(name) and name for name in worlds],
         [study.question(name) and name for name in questions],
@@ -104,7 +118,7 @@ def run(
         book = _book(out)
 
         def plans() -> Any:
-            return arm_plans(study, book.records, *asked)
+            return arm_plans(study, {**known, **book.records}, *asked)
 
         wanted = [*wanted_runs(plans())]
         click.echo(
@@ -185,12 +199,16 @@ def show(question: str, as_json: bool, out: Path) -> None:
     """Show what is known of a question: every contrast in every world."""
     from mlx_attn.answers.findings import findings
     from mlx_attn.answers.show import finding_rows, question_lines
-    from mlx_attn.answers.study import the_study
+    from mlx_attn.answers.study import BESIDES, the_study
     from mlx_attn.ui.terminal import stdout_console
 
-    study = the_study()
+    known = _book(out).records
+    besides = next((name for name in BESIDES if question in the_study(name).questions), "")
+    study = the_study(besides)
     study.question(question)
-    found = [f for f in findings(study, _book(out).records) if f.question == question]
+    if besides:
+        known = {**known, **_book(out / besides).records}
+    found = [f for f in findings(study, known) if f.question == question]
     if as_json:
         click.echo(json.dumps({"question": question, "findings": finding_rows(found)}))
     else:
@@ -201,9 +219,10 @@ def show(question: str, as_json: bool, out: Path) -> None:
 @_JSON
 def list_questions(as_json: bool = False) -> None:
     """Show the questions, and what is expected of each."""
-    from mlx_attn.answers.study import the_study
+    from mlx_attn.answers.study import BESIDES, the_study
 
-    questions = the_study().questions
+    studies = [the_study(name) for name in ("", *BESIDES)]
+    questions = {name: one for study in studies for name, one in study.questions.items()}
     if as_json:
         rows = {name: question.title for name, question in questions.items()}
         click.echo(json.dumps({"questions": rows}))

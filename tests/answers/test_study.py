@@ -75,6 +75,19 @@ def test_a_jittered_start_is_another_training():
     assert STUDY.key(Run(arm="twin", **run)) != STUDY.key(Run(arm="standard", **run))
 
 
+def test_a_study_asked_besides_shares_the_trainings_that_are_the_same():
+    besides = the_study("widths")
+    one = {"arm": "no-query", "seed": 100, "scale": 1.0}
+    first = STUDY.key(Run(world="shakespeare", **one))
+    keys = [besides.key(Run(world=world, **one)) for world in besides.worlds]
+    assert [key == first for key in keys] == [False, True, False]  # widths 32, 64, 128
+
+
+def test_a_study_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'widths'"):
+        the_study("width")
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

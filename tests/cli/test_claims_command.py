@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from mlx_attn.answers.study import the_study
+from mlx_attn.answers.study import BESIDES, the_study
 from mlx_attn.files import lock
 
-QUESTIONS = the_study().questions
+QUESTIONS = [q for name in ("", *BESIDES) for q in the_study(name).questions]
 
 
 def test_the_list_has_every_question(run_command):
     found = json.loads(run_command("claims", "list", "--json").stdout)["questions"]
-    assert list(found) == list(QUESTIONS)
+    assert list(found) == QUESTIONS
 
 
 def test_without_a_subcommand_it_lists(run_command):
@@ -43,6 +43,13 @@ def test_registered_then_wanted_then_written_then_verified(workshop, run_command
     assert "0 runs are there, 210 or more are wanted" in wanted.stderr
     assert run_command("claims", "page").stdout.strip() == "runs/answers.md"
     assert "0 records and page agree" in run_command("claims", "verify").stdout
+
+
+def test_a_study_asked_besides_is_registered_and_run_in_a_folder_of_its_own(workshop, run_command):
+    run_command("claims", "register", "--study", "widths")
+    assert (workshop / "runs" / "answers" / "widths" / "registration.json").is_file()
+    wanted = run_command("claims", "run", "--dry-run", "--study", "widths", "--world", "width-32")
+    assert "0 runs are there, 30 or more are wanted" in wanted.stderr
 
 
 def test_a_page_that_was_changed_fails(workshop, run_command):
