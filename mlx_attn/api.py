@@ -28,6 +28,7 @@ import numpy as np
 from jaxtyping import Float, Float32
 from rich.text import Text
 
+from mlx_attn import files
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit
 from mlx_attn.comparison import show as comparison_show
@@ -377,10 +378,11 @@ def compare(
     plan = plan if tune else replace(plan, scales=(1.0,))
     plan = replace(plan, name=Path(out).name) if out else plan
     directory = Path(out) if out else RUNS / plan.name
-    comparison = _compare(plan, directory, jobs, on_event)
-    save_comparison(comparison, directory)
-    if can_draw():
-        write_report(comparison, directory)
+    with files.shared(directory):
+        comparison = _compare(plan, directory, jobs, on_event)
+        save_comparison(comparison, directory)
+        if can_draw():
+            write_report(comparison, directory)
     return ComparisonResult(comparison, directory)
 
 

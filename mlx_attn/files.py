@@ -136,24 +136,59 @@ def lock(folder: Path, wait: bool = True) -> Iterator[None]:
     """
     descriptor = _locked(folder, wait)
     try:
-        for left_behind in folder.rglob(f".*{_TEMPORARY}"):
-            with contextlib.suppress(OSError):
-                left_behind.unlink()
+        _remove_half_written(folder)
         yield
     finally:
-        os.close(descriptor)  # which frees it
+        _free(descriptor, folder)
+
+
+@contextlib.contextmanager
+def shared(folder: Path) -> Iterator[None]:
+    """Makes `folder` as needed and holds it, beside others who share it, until the block ends.
+
+    The first of them removes what a killed process left half written; see `lock`.
+
+    Raises:
+        RunError: The folder cannot be made.
+    """
+    descriptor = _opened(folder)
+    try:
+        with contextlib.suppress(OSError):  # others share it, or the disk has no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_half_written(folder)
         with contextlib.suppress(OSError):
-            folder.rmdir()
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        _free(descriptor, folder)
+
+
+def _remove_half_written(folder: Path) -> None:
+    for left_behind in folder.rglob(f".*{_TEMPORARY}"):
+        with contextlib.suppress(OSError):
+            left_behind.unlink()
+
+
+def _free(descriptor: int, folder: Path) -> None:
+    """Free a directory that was held; one that is empty is removed."""
+    os.close(descriptor)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _opened(folder: Path) -> int:
+    """A descriptor of the directory, which is made as needed."""
+    make_directory(folder)
+    try:
+        return os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise unwritable(folder, error) from error
 
 
 def _locked(folder: Path, wait: bool) -> int:
     """The open descriptor of the directory that has this name once it is locked."""
     while True:
-        make_directory(folder)
-        try:
-            descriptor = os.open(folder, os.O_RDONLY)
-        except OSError as error:
-            raise unwritable(folder, error) from error
+        descriptor = _opened(folder)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:

@@ -11,7 +11,7 @@ track/              weights at tracked steps, of a run that started from another
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -225,16 +225,24 @@ class Run:
         """Whether its training has come to no end, not even by an interruption."""
         return all(report.get("event") != "end" for report in self.metrics())
 
-    def forget_after(self, step: int) -> None:
-        """Drop the final report, and those and the samples of later steps, before resuming."""
-        reports = [r for r in self.metrics() if "step" in r and r["step"] <= step]
+    def forget_after(self, step: int, to_come: Container[str] = ()) -> None:
+        """Drop what a training that resumes after a step will report again.
+
+        These are the final report, the reports and samples of later steps, and those of the step
+        itself whose event is `to_come`: the checkpoint is older than they are.
+        """
+
+        def stays(event: Any, at: int) -> bool:
+            return at < step or (at == step and event not in to_come)
+
+        reports = [r for r in self.metrics() if "step" in r and stays(r.get("event"), r["step"])]
         lines = (json.dumps(report) + "\n" for report in reports)
         files.write_text(self.path / "metrics.jsonl", "".join(lines))
         file = self.path / "samples.txt"
         if file.exists():
             samples = read_text(file)
             headings = _SAMPLE_HEADING.finditer(samples)
-            later = (heading.start() for heading in headings if int(heading[1][:20]) > step)
+            later = (h.start() for h in headings if not stays("eval", int(h[1][:20])))
             files.write_text(file, samples[: next(later, None)])
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Run":

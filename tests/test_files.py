@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlx_attn.errors import RunError
-from mlx_attn.files import atomic_write, write_bytes, write_text
+from mlx_attn.files import atomic_write, shared, write_bytes, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -101,3 +101,14 @@ def test_a_folder_in_place_of_the_file_is_explained(tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(RunError, match="there is a folder of that name"):
         write_bytes(tmp_path / "taken", b"x")
+
+
+def test_the_first_who_shares_a_folder_removes_what_a_killed_process_left(tmp_path):
+    (tmp_path / ".file.txt.0badf00d.tmp").write_text("half")
+    with shared(tmp_path):
+        assert names(tmp_path) == []
+        with atomic_write(tmp_path / "file.txt") as temporary:
+            temporary.write_text("whole")
+            with shared(tmp_path):  # a second one leaves what the first is writing
+                assert temporary.exists()
+    assert names(tmp_path) == ["file.txt"]

@@ -23,6 +23,7 @@ from mlx_attn.cli.options import (
     grouped,
 )
 from mlx_attn.cli.processes import connect, prefix_errors
+from mlx_attn.files import shared
 
 if TYPE_CHECKING:
     from mlx_attn.comparison.plan import ComparisonConfig
@@ -173,7 +174,8 @@ def compare(
         runner = make_runner(directory, jobs, together, lambda: protocol.settings(control), ranks)
         comparison = ComparisonRun(protocol, runner, versions())
         if not dry_run:
-            _train_and_judge(comparison, directory, as_json, quiet, ranks)
+            with shared(directory):
+                _train_and_judge(comparison, directory, as_json, quiet, ranks)
         elif not ranks.rank:
             _show_plan(comparison, as_json)
         # mlx.launch ends all ranks when the first one exits: wait until rank 0 has printed all.

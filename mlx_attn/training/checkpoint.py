@@ -58,6 +58,21 @@ class Progress:
     grad_norm: float = 0.0  # of the latest of these
     first_loss: float = 0.0  # of the first step
 
+    @property
+    def latest(self) -> tuple[int, int, int]:
+        """The steps of the latest weights, validation, and record of the heads."""
+        return self.step, self.evaluated_step, self.tracked_step
+
+    @property
+    def unreported(self) -> set[str]:
+        """The events of this step that are still to come, though it is done."""
+        to_come = {
+            "step": bool(self.losses),
+            "eval": self.evaluated_step != self.step,
+            "track": self.tracked_step != self.step,
+        }
+        return {event for event, holds in to_come.items() if holds}
+
     def record(self, evaluation: Evaluation) -> bool:
         """Take note of a validation of this step; say whether it is the best one so far."""
         best = self.best is None or evaluation.val_loss < self.best.val_loss

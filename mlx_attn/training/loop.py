@@ -285,7 +285,7 @@ class RunRecorder:
         self.trainer, self.tokenizer, self.sample = trainer, tokenizer, ""
         self.last: Event | None = None
         if trainer.run:
-            trainer.run.forget_after(trainer.progress.step)
+            trainer.run.forget_after(trainer.progress.step, trainer.progress.unreported)
 
     def __call__(self, event: Event) -> None:
         """Store one event: in metrics.jsonl, and with a validation a sample in samples.txt."""

@@ -176,6 +176,7 @@ class Trainer:
         self.run: Run | None = None
         self.log: Callable[[Event], None] = lambda event: None
         self.saved_step: int | None = None
+        self._saved: tuple[int, ...] | None = None
         self.progress = Progress()
         model_config = settings.model_config(corpus.tokenizer.vocab_size)
         T = model_config.context_length
@@ -219,7 +220,7 @@ class Trainer:
         if self.config.track and 0 in snapshots(run):
             self.tracker.start = run.load_model(snapshots(run)[0])
         self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer)
-        self.saved_step = self.progress.step
+        self.saved_step, self._saved = self.progress.step, self.progress.latest
 
     def join(self) -> None:
         """Begin where rank 0 begins; to be called on every rank before the first step.
@@ -288,8 +289,11 @@ class Trainer:
         return self.tracker(self.progress.step)
 
     def save(self) -> None:
-        """Write a checkpoint if there is none of this step; before any validation, weights too."""
-        if self.saved_step == self.progress.step:
+        """Write a checkpoint if there is none of this state; before any validation, weights too.
+
+        The same step has another once it is validated: an interruption saves before that.
+        """
+        if self._saved == self.progress.latest:
             return
         self.sync()
         if self.run:
@@ -299,7 +303,7 @@ class Trainer:
             if not self.run.weights.exists():
                 self.run.save_model(self.model)
             save_checkpoint(self.run.checkpoint, self.model, self.optimizer, self.progress)
-        self.saved_step = self.progress.step
+        self.saved_step, self._saved = self.progress.step, self.progress.latest
 
     def check_sane(self, what: str, loss: float) -> None:
         """Refuse to keep a model that is far worse than one that has learned nothing.

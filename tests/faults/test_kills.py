@@ -1,7 +1,10 @@
-"""A training that is killed at random moments and resumed ends as if nothing had happened.
+"""What is killed at random moments and begun again ends as if nothing had happened.
 
-SIGKILL, SIGTERM and SIGINT reach a process of the command line that trains with dropout; it is then
-resumed as a user would. Weights, checkpoint, losses and samples must be the same bits.
+SIGKILL, SIGTERM and SIGINT reach a process of the command line after some seconds, or while it
+writes one of its files; the command is then given again as a user would. All that it leaves must be
+the same bits: weights, checkpoints, losses and samples of a training, verdicts of a comparison.
+
+KILLS is how many each kind of work gets in the slow tests.
 """
 
 import json
@@ -14,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,43 +27,79 @@ import pytest
 from mlx_attn.arrays import load_arrays
 from mlx_attn.runs import open_run
 
-KILLS = int(os.environ.get("KILLS", 200))
+KILLS = int(os.environ.get("KILLS", 50))
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-SIZES = "--context-length 16 --emb-dim 16 --n-heads 2 --n-layers 1 --batch-size 4 --drop-rate 0.2"
-RECIPE = "--steps 30 --eval-every 10 --save-every 3 --log-every 5 --warmup 2 --track 9 --quiet"
-TRAIN = f"train --data story.txt --tokenizer char {SIZES} {RECIPE}".split()
+SIZES = "--context-length 16 --emb-dim 16 --n-heads 2 --n-layers 1 --batch-size 4 --warmup 2"
+RECIPE = "--steps 30 --eval-every 10 --save-every 3 --log-every 5 --track 9 --quiet"
 TIMES = {"seconds", "seconds_left", "tok_s", "peak_memory"}
 
 SERVER = """
-import json, os, select, sys
+import json, os, select, sys, time
 import mlx_attn.cli.train, mlx_attn.training.show, mlx_attn.training.replicas
+import mlx_attn.cli.compare, mlx_attn.comparison.run, mlx_attn.comparison.report
 from mlx_attn.cli import main
+
+def command(arguments, pipe):
+    def note_writes(event, facts):
+        writes = event == "open" and facts[2] & (os.O_WRONLY | os.O_RDWR)
+        if writes or event in ("os.rename", "os.remove", "os.mkdir"):
+            os.write(pipe, b".")
+
+    log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1), os.dup2(log, 2)
+    sys.addaudithook(note_writes)
+    try:
+        main(arguments)
+    except SystemExit as end:
+        sys.stderr.flush()
+        os._exit(end.code or 0)
+    except KeyboardInterrupt:  # before the command has begun
+        os._exit(130)
+    os._exit(99)
+
 for line in sys.stdin:
-    arguments, delay, number = json.loads(line)
+    arguments, seconds, write, number = json.loads(line)
+    reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 1), os.dup2(log, 2)
-        try:
-            main(arguments)
-        except SystemExit as end:
-            sys.stderr.flush()
-            os._exit(end.code or 0)
-        except KeyboardInterrupt:  # before the command has begun
-            os._exit(130)
-        os._exit(99)
-    select.select([], [], [], delay)
+        command(arguments, writing)
+    os.close(writing)
+    end, writes = time.monotonic() + seconds, 0
+    while (left := end - time.monotonic()) > 0 and writes != write:
+        if not select.select([reading], [], [], left)[0] or not os.read(reading, 1):
+            break
+        writes += 1
     os.kill(child, number)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(reading)
+    print(json.dumps([code, writes]), flush=True)
 """
-"""Starts the command line as often as asked; it is imported once, which is most of its time."""
+"""Starts the command line as often as asked; it is imported once, which is most of its time.
 
-Run = Callable[..., int]
+A process says through a pipe when it begins to open, rename or remove a file that it writes: a
+signal that is sent then arrives while it does.
+"""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal, and when it is sent: after some seconds, or earlier at the n-th write."""
+
+    number: int = 0
+    seconds: float = 600.0
+    write: int = -1
+
+    @property
+    def kind(self) -> str:
+        return f"{signal.Signals(self.number).name} {'at a write' if self.write > 0 else ''}"
+
+
+Run = Callable[[list[str], Signal], tuple[int, int]]
 
 
 @pytest.fixture
 def run(tmp_path) -> Iterator[Run]:
-    """Runs a command and sends it a signal after some seconds; gives its exit code."""
+    """Runs a command and sends it a signal; gives its exit code and how often it wrote."""
     (tmp_path / "story.txt").write_text(
         "the red cat sat on a mat. an old dog sat by the door. " * 40
     )
@@ -68,18 +108,20 @@ def run(tmp_path) -> Iterator[Run]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes) as server:
 
-        def ask(*arguments: str, delay: float = 0.0, number: int = 0) -> int:
+        def ask(arguments: list[str], sent: Signal) -> tuple[int, int]:
             assert server.stdin
             assert server.stdout
-            server.stdin.write(json.dumps([arguments, delay, number]) + "\n")
+            asked = [arguments, sent.seconds, sent.write, sent.number]
+            server.stdin.write(json.dumps(asked) + "\n")
             server.stdin.flush()
-            return int(server.stdout.readline())
+            code, writes = json.loads(server.stdout.readline())
+            return code, writes
 
         yield ask
         server.kill()
 
 
-def what_it_learned(path: Path) -> dict[str, Any]:
+def learned(path: Path) -> dict[str, Any]:
     """All that a training leaves but what depends on the clock."""
     run = open_run(path)
     reports = [r for r in run.metrics() if r["event"] not in ("start", "end")]
@@ -95,75 +137,140 @@ def what_it_learned(path: Path) -> dict[str, Any]:
     }
 
 
-def begin_or_resume(path: Path) -> list[str]:
-    """What a user types: --resume where there is a run, else the same command again."""
-    config = path / "config.json"
-    if config.exists() and config.stat().st_size:
-        return ["train", "--resume", path.name, "--quiet"]
-    return [*TRAIN, "--out", path.name]
+def learned_by_each_seed(path: Path) -> dict[str, Any]:
+    """What the seeds of one training leave."""
+    return {
+        f"{seed.name}, {what}": value
+        for seed in sorted(path.glob("seed-*"))
+        for what, value in learned(seed).items()
+    }
 
 
-def check_kills(run: Run, folder: Path, kills: int) -> None:
-    start = time.perf_counter()
-    assert run(*TRAIN, "--out", "straight") == 0
-    span = time.perf_counter() - start
-    expected = what_it_learned(folder / "straight")
-    draw, ends, path = random.Random(kills), Counter(), folder / "killed"
-    while kills > 0:
-        for _ in range(draw.randrange(1, 5)):
-            number, delay = draw.choice(SIGNALS), draw.uniform(0, span)
-            end = run(*begin_or_resume(path), delay=delay, number=number)
-            span *= 1.1 if end else 0.8  # so that most signals come before the end
-            kills -= end != 0
-            ends[end] += 1
-        assert run(*begin_or_resume(path)) == 0, (folder / "log.txt").read_text()[-2000:]
-        found = what_it_learned(path)
-        for what, value in expected.items():
-            assert found[what] == value, f"{what}, {kills} kills before the end: {ends}"
-        assert not [*path.rglob("*.tmp")]
-        log = (folder / "log.txt").read_text()
-        assert "Traceback" not in log, log[-2000:]
-        shutil.rmtree(path)
-    sys.stderr.write(f"{ends.total()} signals, by exit code: {dict(ends)}\n")
-    assert {*ends} <= {0, 130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
-
-
-def test_a_killed_training_ends_in_the_same_bits(run, tmp_path):
-    check_kills(run, tmp_path, 4)
-
-
-@pytest.mark.slow
-def test_so_does_one_that_is_killed_two_hundred_times(run, tmp_path):
-    check_kills(run, tmp_path, KILLS)
-
-
-COMPARE = (
-    f"compare --variants standard,no-query --data story.txt --tokenizer char {SIZES} --steps 8 "
-    "--warmup 2 --budgets steps --no-tune --seeds 2 --no-noise --jobs 1"
-).split()
-
-
-def what_it_found(folder: Path) -> Any:
+def found_out(path: Path) -> dict[str, Any]:
     """The verdicts of a comparison, and all that its trainings learned."""
-    found = json.loads((folder / "comparison.json").read_text())["budgets"]
-    for arm in (arm for budget in found for arm in budget["arms"]):
-        for training in arm["trainings"]:
-            training["curve"] = [point["val_loss"] for point in training["curve"]]
-            for key in TIMES & training.keys():
-                del training[key]
+
+    def timeless(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: timeless(v) for k, v in value.items() if k not in (*TIMES, "date")}
+        return [timeless(each) for each in value] if isinstance(value, list) else value
+
+    files = [path / "comparison.json", *sorted(path.glob("trainings/*.json"))]
+    found = {file.name: timeless(json.loads(file.read_text())) for file in files}
+    del found["comparison.json"]["name"]  # that of the directory
     return found
 
 
+@dataclass(frozen=True)
+class Work:
+    """A command, how it is given again, and what it leaves.
+
+    Attributes:
+        flags: What it begins with, without --out.
+        left: All that it leaves in a directory, by name.
+        config: The files any of which tells that there is something to resume; "" where the same
+            command continues.
+        prepares: Whether the text is made into tokens each time.
+    """
+
+    flags: str
+    left: Callable[[Path], dict[str, Any]] = learned
+    config: str = "config.json"
+    prepares: bool = False
+
+    def command(self, path: Path) -> list[str]:
+        """What a user types: --resume where there is a run, else the same command again."""
+        begun = self.config and any(file.stat().st_size for file in path.glob(self.config))
+        flags = (
+            f"train --resume {path.name} --quiet" if begun else f"{self.flags} --out {path.name}"
+        )
+        return flags.split()
+
+
+TRAIN = f"train --data story.txt {SIZES} {RECIPE} --tokenizer"
+COMPARE = f"compare --variants standard,no-query --data story.txt --tokenizer char {SIZES}"
+KINDS = {
+    "a training with dropout": Work(f"{TRAIN} char --drop-rate 0.2"),
+    "a training that prepares its text": Work(f"{TRAIN} bpe --vocab-size 320", prepares=True),
+    "a training of two seeds": Work(
+        f"{TRAIN} char --replicas 2 --together off", learned_by_each_seed, "seed-*/config.json"
+    ),
+    "a comparison": Work(
+        f"{COMPARE} --steps 8 --budgets steps --no-tune --seeds 2 --no-noise --jobs 1 --quiet",
+        found_out,
+        "",
+    ),
+}
+
+
+@dataclass
+class Killer:
+    """Kills one kind of work again and again, until it is done, and looks at what it left."""
+
+    run: Run
+    folder: Path
+    work: Work
+    draw: random.Random
+
+    def __post_init__(self) -> None:
+        self.ends: Counter[str] = Counter()
+        start, path = time.perf_counter(), self.folder / "straight"
+        code, self.writes = self.run(self.work.command(path), Signal())
+        assert code == 0, self.log()
+        self.span = time.perf_counter() - start
+        self.expected = self.work.left(path)
+
+    def log(self) -> str:
+        return (self.folder / "log.txt").read_text()[-2000:]
+
+    def signals(self) -> Iterator[Signal]:
+        """A few signals, half of them at writes."""
+        for _ in range(self.draw.randrange(1, 5)):
+            number = self.draw.choice(SIGNALS)
+            if self.draw.random() < 0.5:
+                yield Signal(number, write=self.draw.randrange(1, self.writes + 1))
+            else:
+                yield Signal(number, self.draw.uniform(0, self.span))
+
+    def once(self) -> int:
+        """Begin, kill a few times, and go on to the end; how many of the kills came before it."""
+        path, kills = self.folder / "killed", 0
+        if self.work.prepares:
+            shutil.rmtree(self.folder / "data")
+        for sent in self.signals():
+            code, _ = self.run(self.work.command(path), sent)
+            assert code in (0, 130, -sent.number), self.log()
+            if not code:
+                self.span *= 0.8  # so that most signals come before the end
+                break
+            self.span, kills = 1.1 * self.span, kills + 1
+            self.ends[sent.kind] += 1
+        assert self.run(self.work.command(path), Signal())[0] == 0, self.log()
+        self.compare(path)
+        shutil.rmtree(path)
+        return kills
+
+    def compare(self, path: Path) -> None:
+        found = self.work.left(path)
+        assert found.keys() == self.expected.keys()
+        for what, value in self.expected.items():
+            assert found[what] == value, f"{what}, killed by {dict(self.ends)}"
+        assert not [*self.folder.rglob("*.tmp")]
+        assert "Traceback" not in (self.folder / "log.txt").read_text(), self.log()
+
+
+def check_kills(run: Run, folder: Path, kind: str, kills: int) -> None:
+    killer, left = Killer(run, folder, KINDS[kind], random.Random(f"{kind} {kills}")), kills
+    while left > 0:
+        left -= killer.once()
+    sys.stderr.write(f"{kind}: {killer.ends.total()} kills: {dict(killer.ends)}\n")
+
+
+@pytest.mark.parametrize("kind", [*KINDS][:3])
+def test_what_was_killed_ends_in_the_same_bits(run, tmp_path, kind):
+    check_kills(run, tmp_path, kind, 4)
+
+
 @pytest.mark.slow
-def test_a_comparison_that_is_killed_comes_to_the_same_verdict(run, tmp_path):
-    start = time.perf_counter()
-    assert run(*COMPARE, "--out", "straight") == 0
-    span = time.perf_counter() - start
-    draw, ends = random.Random(1), Counter()
-    for _ in range(8):
-        number, delay = draw.choice(SIGNALS), draw.uniform(0, span / 2)
-        ends[run(*COMPARE, "--out", "killed", delay=delay, number=number)] += 1
-    assert run(*COMPARE, "--out", "killed") == 0, (tmp_path / "log.txt").read_text()[-2000:]
-    assert what_it_found(tmp_path / "killed") == what_it_found(tmp_path / "straight")
-    sys.stderr.write(f"{ends.total()} signals, by exit code: {dict(ends)}\n")
-    assert "Traceback" not in (tmp_path / "log.txt").read_text()
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_does_what_was_killed_fifty_times(run, tmp_path, kind):
+    check_kills(run, tmp_path, kind, KILLS)

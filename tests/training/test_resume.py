@@ -6,7 +6,7 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.runs import open_run
 from mlx_attn.training.events import Evaluated, Stepped, Tracked
-from mlx_attn.training.loop import train
+from mlx_attn.training.loop import RunRecorder, train
 
 STOP, STEPS = 4, 9
 NOISY = {"drop_rate": 0.2, "windows": "random", "steps": STEPS, "log_every": 1, "eval_every": 3}
@@ -94,6 +94,28 @@ def test_reports_of_heads_and_losses_are_neither_lost_nor_made_twice(trainer, tm
         alike = [report for report in expected if isinstance(report, Stepped | Tracked)]
         assert [(type(r), r.step) for r in reports] == [(type(r), r.step) for r in alike]
         assert losses(reports) == losses(alike)
+
+
+@pytest.mark.parametrize("kept", ["its reports", "its checkpoint too"])
+def test_a_validation_that_an_interruption_left_out_is_reported_once(
+    trainer, corpus, tmp_path, kept
+):
+    """Though it ends after the validation is reported, before or after it is in a checkpoint."""
+    finish(trainer(run=tmp_path / "run", **{**NOISY, "log_every": 2}), STEPS)
+    for _ in range(2):
+        resumed = trainer(**{**NOISY, "log_every": 2})
+        resumed.resume(open_run(tmp_path / "run"))
+        record = RunRecorder(resumed, corpus.tokenizer)
+        for event in train(resumed):
+            record(event)
+            if isinstance(event, Evaluated) and kept == "its reports":
+                break
+    reports = [r for r in open_run(tmp_path / "run").metrics() if r.get("step") == STEPS]
+    assert [r["event"] for r in reports if r["event"] in ("step", "eval")] == ["step", "eval"]
+    assert (tmp_path / "run" / "samples.txt").read_text().count(f"--- step {STEPS}") == 1
+    last = trainer(**NOISY)
+    last.resume(open_run(tmp_path / "run"))
+    assert (last.progress.evaluated_step == STEPS) == (kept != "its reports")
 
 
 def test_a_finished_training_has_nothing_left_to_do(trainer, tmp_path):
