@@ -1,10 +1,12 @@
 """How answers look: a panel a world, and what every ability costs in the course of training."""
 
 from collections.abc import Mapping, Sequence
+from math import expm1
 from typing import TYPE_CHECKING, Any
 
 from mlx_attn.answers.findings import AbilityCurve, Finding
 from mlx_attn.answers.study import Study
+from mlx_attn.answers.trends import TrendFinding
 from mlx_attn.ui.plots import COLOURS, panels
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
 }
 """Colour and marker by the first word of a verdict."""
 _ABILITY = (3.1, 2.1)  # inches: of a panel
+_WIDTHS = (5.2, 3.2)
 _HEADROOM = 1.25  # of the largest difference that is no reference's
 
 
@@ -82,3 +85,29 @@ def ability_figure(curves: Sequence[AbilityCurve]) -> "Figure":
     figure.supxlabel("thousand tokens of training")
     figure.supylabel("nats per such token above the control")
     return figure
+
+
+def width_figure(found: Sequence[TrendFinding]) -> "Figure":
+    """What every arm costs in tokens, by the width."""
+    figure, (axis,) = panels(1, 1, _WIDTHS)
+    axis.axhline(0, color=_GREY, linewidth=0.8)
+    drawn = [one for one in found if one.costs]
+    for place, one in enumerate(drawn):
+        shift = 2 ** (0.06 * (place - (len(drawn) - 1) / 2))  # side by side
+        widths = [cost.width * shift for cost in one.costs]
+        means = [_share(sum(cost.costs) / len(cost.costs)) for cost in one.costs]
+        ends = [[_share(end) for end in cost.interval] for cost in one.costs]
+        reach = [[abs(m - end[k]) for m, end in zip(means, ends, strict=True)] for k in (0, 1)]
+        look = {"color": COLOURS[place % len(COLOURS)], "marker": "o", "markersize": 4}
+        axis.errorbar(widths, means, reach, label=one.trend.arm, linewidth=1.4, **look)
+    ticks = sorted({cost.width for one in drawn for cost in one.costs})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks, [f"{width}" for width in ticks])
+    axis.legend()
+    figure.supxlabel("width of the residual stream")
+    figure.supylabel("% of tokens for the same loss")
+    return figure
+
+
+def _share(cost: float) -> float:
+    return -100 * expm1(-cost)

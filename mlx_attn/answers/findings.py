@@ -190,16 +190,23 @@ def _means(verdict: Sequence[Record]) -> dict[int, dict[str, float]]:
 
 
 def token_worth(study: Study, records: Records, world: str) -> float | None:
-    """Nats that the standard form gains where its tokens are multiplied by e; None if not known.
+    """Nats that the standard form gains where its tokens are multiplied by e; None if not known."""
+    values = token_values(study, records, world)
+    return fmean(values) if values else None
+
+
+def token_values(study: Study, records: Records, world: str) -> list[float]:
+    """`token_worth` seed by seed; empty where it is not known.
 
     From whole trainings, each with its own schedule, of all steps and of fewer.
     """
     if study.shorter is None:
-        return None
+        return []
     pair = [_plan(study, records, world, arm).losses() for arm in (study.shorter, STANDARD)]
     if pair[0] is None or pair[1] is None:
-        return None
-    return (fmean(pair[0]) - fmean(pair[1])) / -log(study.arms[study.shorter].steps)
+        return []
+    efolds = -log(study.arms[study.shorter].steps)
+    return [(shorter - whole) / efolds for shorter, whole in zip(*pair, strict=True)]
 
 
 def over_worlds(

@@ -3,8 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from math import expm1
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -15,9 +16,15 @@ from mlx_attn.answers import figures, findings
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.identities import Checked
-from mlx_attn.answers.registration import Registration, check_registered, complaints
-from mlx_attn.answers.schedule import ArmPlan, arm_plans
-from mlx_attn.answers.study import Contrast, Question, Study
+from mlx_attn.answers.registration import (
+    REGISTRATION,
+    Registration,
+    check_registered,
+    complaints,
+)
+from mlx_attn.answers.schedule import ArmPlan, Records, arm_plans
+from mlx_attn.answers.study import BESIDES, Contrast, Question, Study, the_study
+from mlx_attn.answers.trends import Cost, TrendFinding, trend_findings
 from mlx_attn.comparison.statistics import critical
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
@@ -56,6 +63,8 @@ def verify(study: Study, folder: Path) -> Iterator[str]:
     """
     contents = Contents.read(study, folder)
     yield from complaints(study, contents.book)
+    for one in contents.besides.values():
+        yield from complaints(one.study, one.book)
     page = page_of(folder)
     written = page.read_text(encoding="utf-8").splitlines() if page.exists() else []
     expected = contents.text().splitlines()
@@ -64,6 +73,63 @@ def verify(study: Study, folder: Path) -> Iterator[str]:
     for number, (line, right) in enumerate(zip(written, expected, strict=False), 1):
         if line != right:
             yield f"{page}, line {number}: '{line}', and the records say '{right}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Besides:
+    """A study that was asked besides the first, with what it found.
+
+    `book` has its own records; `found` and `trends` know those of the first study too.
+    """
+
+    study: Study
+    registration: Registration
+    book: RecordBook
+    found: Sequence[Finding]
+    trends: Sequence[TrendFinding]
+
+    @classmethod
+    def read(cls, study: Study, folder: Path, known: Records) -> "Besides":
+        """From its folder and the records of the first study."""
+        registration, book = check_registered(study, folder), RecordBook(folder / "records")
+        records = {**known, **book.records}
+        found = findings.findings(study, records)
+        return cls(study, registration, book, found, trend_findings(study, records))
+
+    def progress(self) -> str:
+        """How much of it is done, in words."""
+        finished = sum(f.measured is not None for f in self.found)
+        return f"{len(self.book.records):,} trainings of its own; {finished} of {len(self.found)}"
+
+    def table(self) -> str:
+        """The contrasts world by world."""
+        return "\n".join([*_heading(_COLUMNS), *map(_row, self.found)])
+
+    def trend_table(self) -> str:
+        """What every arm costs in tokens at each width, and whether that changes."""
+        worlds = {w.settings["emb_dim"]: name for name, w in self.study.worlds.items()}
+        names = [f"width {width}" for width in worlds]
+        rows = _heading(("arm", *names, "each doubling", "p: no change", "word", "expected"))
+        for one in self.trends:
+            costs = {cost.width: cost for cost in one.costs}
+            cells = [
+                _tokens(costs[width]) if width in costs else self._done(one.trend.arm, world)
+                for width, world in worlds.items()
+            ]
+            ends = ["", "", one.answer, one.trend.statement]
+            if one.slope is not None and one.interval is not None:
+                change = _percent(one.slope, one.interval)
+                ends = [change, f"{one.p_change:.2g}", f"{one.word}: {one.answer}", ends[-1]]
+            rows.append(f"| {one.trend.arm} | {' | '.join([*cells, *ends])} |")
+        return "\n".join(rows)
+
+    def drawn(self) -> bool:
+        """Whether there is anything to draw."""
+        return any(one.costs for one in self.trends)
+
+    def _done(self, arm: str, world: str) -> str:
+        found = next(f for f in self.found if (f.contrast.arm, f.world) == (arm, world))
+        return _DONE.format(*found.done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +142,7 @@ class Contents:
     found: Sequence[Finding]
     checked: Mapping[str, Checked]
     name: str
+    besides: Mapping[str, Besides] = field(default_factory=dict)
 
     @classmethod
     def read(cls, study: Study, folder: Path) -> "Contents":
@@ -86,7 +153,13 @@ class Contents:
         """
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
         found = findings.findings(study, book.records)
-        return cls(study, registration, book, found, read_checked(folder), folder.name)
+        besides = {
+            name: Besides.read(the_study(name), folder / name, book.records)
+            for name in BESIDES
+            if (folder / name / REGISTRATION).exists()
+        }
+        checked = read_checked(folder)
+        return cls(study, registration, book, found, checked, folder.name, besides)
 
     def text(self) -> str:
         """The page, in Markdown."""
@@ -129,6 +202,9 @@ class Contents:
                 yield name, partial(figures.question_figure, self._of(question=name), self.study)
         for world, curves in self.curves().items():
             yield f"abilities-{world}", partial(figures.ability_figure, curves)
+        for name, one in self.besides.items():
+            if one.drawn():
+                yield name, partial(figures.width_figure, one.trends)
 
     def curves(self) -> dict[str, list[findings.AbilityCurve]]:
         """By world, how the arms of its abilities differ from the control in training."""
@@ -248,6 +324,16 @@ def _difference(found: Finding, decimals: int) -> str:
         f"{number:+.{decimals}f}" for number in (found.measured.sample.mean, *found.interval)
     )
     return f"{mean} ({low} to {high})"
+
+
+def _tokens(cost: Cost) -> str:
+    return _percent(sum(cost.costs) / len(cost.costs), cost.interval)
+
+
+def _percent(mean: float, interval: tuple[float, float]) -> str:
+    """A change of ln(tokens) with its interval, as a share of the tokens."""
+    share, low, high = (f"{-expm1(-number):+.0%}" for number in (mean, *interval))
+    return f"{share} ({low} to {high})"
 
 
 def _name(contrast: Contrast) -> str:

@@ -90,6 +90,34 @@ def test_a_record_of_an_arm_that_is_not_asked_for_is_found(written):
     assert any("unknown arm 'no-kye'" in line for line in verify(STUDY, written))
 
 
+@pytest.fixture
+def asked_besides(written, trained):
+    """The same with the study of widths, of which width 32 is finished."""
+    widths, known = the_study("widths"), RecordBook(written / "records").records
+    register(widths, written / "widths", 0, today="2026-01-02")
+    found = trained(widths, worlds=["width-32"])
+    RecordBook(written / "widths" / "records").add(*(found[k] for k in {*found} - {*known}))
+    write_page(STUDY, written)
+    return written
+
+
+def test_a_study_asked_besides_has_its_place_and_its_picture(asked_besides):
+    page = page_of(asked_besides).read_text()
+    assert (asked_besides / "figures" / "widths.svg").exists()
+    row = next(
+        line for line in page.splitlines() if line.startswith("| no-query | ") and "%" in line
+    )
+    assert row.count("of 54 runs") == 2  # widths 64 and 128
+    assert [*verify(STUDY, asked_besides)] == []
+
+
+def test_a_record_of_it_with_other_settings_than_its_key_says_is_found(asked_besides):
+    book = RecordBook(asked_besides / "widths" / "records")
+    record = next(iter(book.records.values()))
+    book.add(msgspec.structs.replace(record, seed=99).sealed())
+    assert any("seed 99" in line for line in verify(STUDY, asked_besides))
+
+
 def test_a_study_that_changed_after_its_registration_is_found(study, tables, tmp_path):
     register(study, tmp_path, 0)
     tables["worlds"]["near"]["margin"] = 0.1

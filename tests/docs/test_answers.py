@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mlx_attn.answers.identities import IDENTITIES
 from mlx_attn.answers.page import read_checked, verify
-from mlx_attn.answers.study import the_study
+from mlx_attn.answers.study import BESIDES, the_study
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = ROOT / "docs" / "answers"
@@ -30,6 +30,8 @@ def test_every_figure_of_the_page_is_there_and_no_other():
 def test_every_question_has_its_place_and_says_how_to_ask_it_again():
     named = {*re.findall(r"^    mlx-attn claims run --question (\S+)$", PAGE, re.MULTILINE)}
     assert {*the_study().questions} - {"instrument"} == named
+    besides = re.findall(r"^    mlx-attn claims run --study (\S+)$", PAGE, re.MULTILINE)
+    assert besides == [*BESIDES]
 
 
 def test_the_checks_of_the_page_are_checks_that_there_are():
