@@ -62,14 +62,13 @@ def command(
     known = imported.find_tokenizer(found, tokenizer)
     run, model = imported.import_run(found, known, place, data, overwrite)
     parity = imported.parity_of(found, model)
+    compared = not isinstance(parity, str)
     if as_json:
-        record = asdict(parity) if parity else None
-        click.echo(json.dumps({"run": str(run.path), **facts, "parity": record}))
+        outcome = {"parity": asdict(parity)} if compared else {"parity": None, "unread": parity}
+        click.echo(json.dumps({"run": str(run.path), **facts, **outcome}))
         return
-    click.echo(str(run.path))
-    click.echo(_plan(found, size))
-    if parity:
-        click.echo(parity.line)
+    last = parity.line if compared else f"not compared: {parity}"
+    click.echo("\n".join([str(run.path), _plan(found, size), last]))
 
 
 def _plan(found: "Source", size: "Footprint") -> str:

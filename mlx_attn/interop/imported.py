@@ -7,7 +7,7 @@ of a state dict, the tokenizer of a vocabulary that is not GPT-2's.
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import mlx.core as mx
@@ -61,7 +61,8 @@ class Source:
         what: In a few words, what it was found to be.
         config: The configuration that it stands for.
         load: Reads the model.
-        peer: Another program that reads the same, and where it does; None where there is none.
+        peer: Another program that reads the same; None where there is none.
+        facts: What that must be told beside.
     """
 
     path: Path
@@ -69,6 +70,7 @@ class Source:
     config: GPTConfig
     load: Callable[[], GPT]
     peer: str | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
 
 
 def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPHA) -> Source:
@@ -91,19 +93,20 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
         return Source(path, "GPT-2", config, lambda: read_gpt2(path), "transformers")
     if path.suffix == ".gguf":
         model = read_gguf(path)
-        return Source(path, "GGUF", model.config, lambda: model, "transformers")
+        peer = "transformers" if model.config.norm == "layernorm" else "llama.cpp"
+        return Source(path, "GGUF", model.config, lambda: model, peer)
     arrays = load_arrays(path)[0] if path.suffix == ".safetensors" else read_checkpoint(path)
     return _state_dict(path, arrays, n_heads, lora_alpha)
 
 
 def _state_dict(path: Path, arrays: dict[str, mx.array], n_heads: int, alpha: float) -> Source:
-    what = "the book's GPTModel"
     if any(name.endswith("wte.weight") for name in arrays):
-        ours, what = names.from_gpt2(arrays), "GPT-2's state dict"
+        ours, what, peer = names.from_gpt2(arrays), "GPT-2's state dict", None
     else:
-        ours = names.from_book(arrays, alpha)
+        ours, what, peer = names.from_book(arrays, alpha), "the book's GPTModel", "torch"
     config = _config_of(path, ours, n_heads)
-    return Source(path, what, config, lambda: standard.model_of(config, ours))
+    facts = {"n_heads": config.n_heads, "lora_alpha": alpha}
+    return Source(path, what, config, lambda: standard.model_of(config, ours), peer, facts)
 
 
 def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTConfig:
@@ -219,11 +222,17 @@ def _settings(config: GPTConfig, tokenizer: Tokenizer, out: Path, data: str) -> 
     return resolve({**model, **_FINE_TUNING, **text})
 
 
-def parity_of(source: Source, model: GPT) -> parity.Parity | None:
-    """The imported model beside the program that it came from, where that is installed."""
-    if source.peer is None or not parity.interpreter(source.peer):
-        return None
-    return parity.compare(model, parity.by_peer(source.peer, source.path))
+def parity_of(source: Source, model: GPT) -> parity.Parity | str:
+    """The imported model beside the program that it came from; else why there is none to show."""
+    if source.peer is None:
+        return f"no other program here reads {source.what}"
+    if not parity.interpreter(source.peer):
+        where = f"in this Python nor in that of {parity.PEERS_PYTHON}"
+        return f"{source.peer}, which reads it too, is neither installed {where}"
+    try:
+        return parity.compare(model, parity.by_peer(source.peer, source.path, **source.facts))
+    except RunError as error:
+        return str(error)
 
 
 @dataclass(frozen=True, slots=True)

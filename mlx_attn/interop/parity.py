@@ -29,6 +29,7 @@ GREEDY = 100
 """Greedy tokens that are compared, at most."""
 
 _PACKAGES = {
+    "torch": "torch",
     "mlx": "mlx",
     "mlx-lm": "mlx_lm",
     "transformers": "transformers",
@@ -105,8 +106,13 @@ def by_reading(model: GPT, what: str) -> Answer:
     return lambda tokens, prompt, count: (*_own(model, tokens, prompt, count), what)
 
 
-def by_peer(reader: str, path: Path) -> Answer:
+def by_peer(reader: str, path: Path, **facts: float) -> Answer:
     """The answer of another program, in a process of its own.
+
+    Args:
+        reader: One of `peer.READERS`.
+        path: What it loads.
+        facts: What it must be told that the file does not say.
 
     Raises:
         RunError: It cannot load what lies there; ends with its last line.
@@ -117,7 +123,8 @@ def by_peer(reader: str, path: Path) -> Answer:
     def ask(tokens: _Tokens, prompt: list[int], count: int) -> tuple[_Logits, list[int], str]:
         with tempfile.TemporaryDirectory() as folder:
             question, answer = Path(folder, "question.npz"), Path(folder, "answer.npz")
-            np.savez(question, tokens=tokens, prompt=np.array(prompt), count=np.array(count))
+            asked: dict[str, Any] = {"tokens": tokens, "prompt": prompt, "count": count, **facts}
+            np.savez(question, **asked)
             command = [python, "-I", peer.__file__, reader, path, question, answer]
             offline = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path(folder, "modules"))}
             made = subprocess.run(

@@ -2,10 +2,12 @@
 
     python -I peer.py READER PATH QUESTION.npz ANSWER.npz
 
-QUESTION holds `tokens`, whose logits are asked for, and `greedy`, a prompt and as many tokens after
-it. It imports nothing of this package, so that what it says of a folder holds without it.
+QUESTION holds `tokens`, whose logits are asked for, a `prompt`, the `count` of greedy tokens after
+it, and what a reader must be told beside. It imports nothing of this package, so that what it says
+of a folder holds without it.
 """
 
+import re
 import runpy
 import sys
 from collections.abc import Callable, Iterable
@@ -153,7 +155,95 @@ def with_llama_cpp(path: Path, tokens: np.ndarray, prompt: list[int], count: int
     return logits(tokens), greedy, f"llama.cpp (llama-cpp-python {llama_cpp.__version__})"
 
 
-READERS = {
+class _BookModel:
+    """The book's GPTModel (chapter 4) as formulas over a state dict, whichever way that spells it.
+
+    Its classes are the reader's own and in no package, so that this takes their place.
+    """
+
+    def __init__(self, weights: dict[str, Any], n_heads: int, lora_alpha: float):
+        self.weights, self.n_heads, self.lora_alpha = weights, n_heads, lora_alpha
+
+    def has(self, name: str) -> bool:
+        """Whether there is a module of that name."""
+        return any(key.startswith(f"{name}.") for key in self.weights)
+
+    def linear(self, x: Any, name: str) -> Any:
+        """A linear layer, x W^T + b, and with LoRA (appendix E) alpha x A B more."""
+        if f"{name}.lora.A" not in self.weights:
+            y = x @ self.weights[f"{name}.weight"].T
+            return y + self.weights.get(f"{name}.bias", 0)
+        A, B = self.weights[f"{name}.lora.A"], self.weights[f"{name}.lora.B"]
+        return self.linear(x, f"{name}.linear") + self.lora_alpha * (x @ A @ B)
+
+    def norm(self, x: Any, name: str) -> Any:
+        """LayerNorm, by the book's names or by PyTorch's."""
+        scale, shift = (
+            self.weights.get(f"{name}.{own}", self.weights.get(f"{name}.{stock}"))
+            for own, stock in (("scale", "weight"), ("shift", "bias"))
+        )
+        centred = x - x.mean(-1, keepdim=True)
+        return scale * centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() + shift
+
+    def attention(self, x: Any, name: str) -> Any:
+        """Causal attention; query, key and value by a matrix each or by one."""
+        if self.has(f"{name}.qkv"):
+            three = self.linear(x, f"{name}.qkv").chunk(3, dim=-1)
+        else:
+            three = [self.linear(x, f"{name}.W_{word}") for word in ("query", "key", "value")]
+        T, C = x.shape
+        q, k, v = (y.reshape(T, self.n_heads, -1).transpose(0, 1) for y in three)
+        scores = q @ k.transpose(1, 2) / k.shape[-1] ** 0.5
+        ahead = scores.new_ones(T, T).triu(1).bool()
+        mixed = scores.masked_fill(ahead, -float("inf")).softmax(-1) @ v
+        output = "out_proj" if self.has(f"{name}.out_proj") else "proj"
+        return self.linear(mixed.transpose(0, 1).reshape(T, C), f"{name}.{output}")
+
+    def __call__(self, ids: Any) -> Any:
+        """The logits of one sequence."""
+        from torch.nn.functional import gelu  # pyright: ignore[reportMissingImports]
+
+        x = self.weights["tok_emb.weight"][ids] + self.weights["pos_emb.weight"][: len(ids)]
+        blocks = {key.split(".")[1] for key in self.weights if key.startswith("trf_blocks.")}
+        for block in (f"trf_blocks.{i}" for i in sorted(blocks, key=int)):
+            x = x + self.attention(self.norm(x, f"{block}.norm1"), f"{block}.att")
+            hidden = self.linear(self.norm(x, f"{block}.norm2"), f"{block}.ff.layers.0")
+            x = x + self.linear(gelu(hidden, approximate="tanh"), f"{block}.ff.layers.2")
+        return self.linear(self.norm(x, "final_norm"), "out_head")
+
+
+def with_torch(
+    path: Path,
+    tokens: np.ndarray,
+    prompt: list[int],
+    count: int,
+    n_heads: int = 1,
+    lora_alpha: float = 1.0,
+) -> _Answer:
+    """PyTorch: its loader, restricted to weights, and the book's formulas over what that read."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file  # pyright: ignore[reportMissingImports]
+
+        held = load_file(path)
+    else:
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    held = held.get("model_state_dict", held)
+    weights = {re.sub(r"^(_orig_mod|module)\.", "", key): held[key].float() for key in held}
+    weights.setdefault("out_head.weight", weights["tok_emb.weight"])
+    model = _BookModel(weights, n_heads, lora_alpha)
+
+    def logits(ids: Iterable[int]) -> np.ndarray:
+        with torch.no_grad():
+            return model(torch.tensor([int(token) for token in ids])).numpy()
+
+    by = f"PyTorch {torch.__version__} and the book's formulas"
+    return logits(tokens), _continue(logits, prompt, count), by
+
+
+READERS: dict[str, Callable[..., _Answer]] = {
+    "torch": with_torch,
     "mlx": with_mlx,
     "mlx-lm": with_mlx_lm,
     "transformers": with_transformers,
@@ -165,6 +255,7 @@ READERS = {
 if __name__ == "__main__":
     reader, place, question, answer = sys.argv[1:]
     asked = np.load(question)
-    prompt, count = asked["prompt"].tolist(), int(asked["count"])
-    logits, greedy, by = READERS[reader](Path(place), asked["tokens"], prompt, count)
+    facts = {key: asked[key].tolist() for key in asked.files}
+    facts["tokens"] = asked["tokens"]
+    logits, greedy, by = READERS[reader](Path(place), **facts)
     np.savez(answer, logits=logits, greedy=np.array(greedy, np.int64), by=np.array(by))

@@ -1,8 +1,8 @@
 """A run written for another program: by which route, why, and how exactly it came out."""
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,13 @@ class _Written:
         route: In one line, what holds the model there and why.
         back: What loads it: this program's reader, or another program.
         peers: Other programs that load it too, where they are installed.
+        facts: What these must be told beside.
     """
 
     route: str
     back: parity.Answer
     peers: tuple[str, ...] = ()
+    facts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
         written = target.write(loaded, place)
         peers = [name for name in written.peers if parity.interpreter(name)]
         theirs, unread = parity.compare_all(
-            loaded.model, [parity.by_peer(name, place) for name in peers]
+            loaded.model, [parity.by_peer(name, place, **written.facts) for name in peers]
         )
         found = (*theirs, parity.compare(loaded.model, written.back))
         if not target.suffix:
@@ -172,7 +174,8 @@ def _write_book(loaded: LoadedRun, out: Path) -> _Written:
     how = standard.how_written(loaded.model, form)
     route = f"the book's GPTModel({settings}), {how}"
     back = standard.model_of(GPTConfig(**config, qkv_bias=True, tied_head=False), ours)
-    return _Written(route, parity.by_reading(back, "this program"))
+    facts = {"n_heads": config["n_heads"]}
+    return _Written(route, parity.by_reading(back, "this program"), ("torch",), facts)
 
 
 def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:

@@ -26,6 +26,18 @@ def test_an_imported_run_trains_on(train, run_command):
     assert made.exit_code == 0, made.output
 
 
+def test_an_import_says_why_it_was_not_compared(train, run_command, monkeypatch):
+    train("--out=runs/mine", "--block=book", "--position=learned")
+    run_command("export", "mine", "--to=book", "--out=mine.pth")
+    monkeypatch.setattr("mlx_attn.interop.parity.interpreter", lambda reader: None)
+    flags = ["--n-heads=2", "--tokenizer=runs/mine", "--data=story.txt"]
+    made = run_command("import", "mine.pth", *flags)
+    assert made.stdout.splitlines()[-1].startswith("not compared: torch, which reads it too, is")
+    record = json.loads(run_command("import", "mine.pth", *flags, "--json").stdout)
+    assert record["parity"] is None
+    assert record["unread"].startswith("torch, which")
+
+
 def test_the_parity_is_in_the_json(train, run_command):
     train("--out=runs/mine", "--variant=merged")
     made = run_command("export", "mine", "--to=mlx-lm", "--json")

@@ -11,6 +11,8 @@ They live in an environment of their own:
 import json
 import os
 import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.convert.model import convert
 from mlx_attn.interop.imported import find_source, parity_of
+from mlx_attn.interop.names import Arrays, to_book
 from mlx_attn.interop.parity import Parity, by_reading, compare, interpreter, sample_tokens
 from mlx_attn.interop.targets import TARGETS, Exported, export_run
+from mlx_attn.interop.torch_archive import write_checkpoint
 from mlx_attn.model.config import PRESETS
 from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import create_run
@@ -42,7 +47,7 @@ pytestmark = [
 
 TEXTS = ["The  quick   fox", " It\n\n jumps\n", "dogs \U0001f600 too", "isn't 13"]
 LETTERS = ["The  quick   fox", "It\n\njumps"]
-READERS = {"TransformerLens": "transformer-lens"}
+READERS = {"TransformerLens": "transformer-lens", "PyTorch": "torch"}
 """Readers whose own name is another."""
 LARGE = ("book", "gpt2")
 """Presets with a vocabulary of 50,257, which are tested with a smaller one: the rest is theirs."""
@@ -63,6 +68,14 @@ def settings_of_presets() -> dict[str, dict[str, Any]]:
 
 
 CASES = {**{name: variant.maps for name, variant in VARIANTS.items()}, **settings_of_presets()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """These models are small: PyTorch's threads would wait for each other most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -189,19 +202,88 @@ def tokens(tmp_path) -> Path:
     return path
 
 
-def test_a_checkpoint_of_pytorch_is_imported_and_goes_back(tokens, tokenizers, tmp_path):
+def test_a_checkpoint_of_pytorch_is_imported_and_goes_back(
+    tokens, tokenizers, tmp_path, record_property
+):
     path, logits = tmp_path / "model_and_optimizer.pth", tmp_path / "logits.npy"
     run_peer(HERE / "book_model.py", "make", path, tokens, logits)
-    model = find_source(str(path), n_heads=4).load()
+    source = find_source(str(path), n_heads=4)
+    model = source.load()
     ours = np.array(model(mx.array(np.load(tokens))))
     assert np.abs(ours - np.load(logits)).max() < 1e-4
     keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
     run = create_run(tmp_path / "run", resolve({**keys, "steps": 1}).record(model.config))
     back = tmp_path / "back.pth"
-    export_run(LoadedRun(run, model, tokenizers["byte"]), TARGETS["book"], back)
+    made = export_run(LoadedRun(run, model, tokenizers["byte"]), TARGETS["book"], back)
+    assert_agrees(parity_by("PyTorch", made, record_property))
     again = tmp_path / "again.npy"
     run_peer(HERE / "book_model.py", "read", back, tokens, again)
     assert np.abs(np.load(again) - np.load(logits)).max() < 1e-4
+
+
+def assert_agrees(parity: Parity | str) -> None:
+    """To 1e-4, by every greedy token."""
+    assert isinstance(parity, Parity), parity
+    assert parity.logit_difference < 1e-4
+    assert parity.greedy_equal == parity.greedy
+
+
+def plainly(arrays: Arrays) -> Arrays:
+    return arrays
+
+
+def compiled(arrays: Arrays) -> Arrays:
+    return {f"_orig_mod.{name}": array for name, array in arrays.items()}
+
+
+def with_one_matrix(arrays: Arrays) -> Arrays:
+    """As the book's bonus material has it: one map for query, key and value, PyTorch's norms."""
+    fast = {stock_norm(k): v for k, v in arrays.items() if not (".W_" in k or "out_proj" in k)}
+    for i in range(2):
+        block = f"trf_blocks.{i}.att"
+        for part in ("weight", "bias"):
+            three = [arrays[f"{block}.W_{name}.{part}"] for name in ("query", "key", "value")]
+            fast[f"{block}.qkv.{part}"] = mx.concatenate(three)
+            fast[f"{block}.proj.{part}"] = arrays[f"{block}.out_proj.{part}"]
+    return fast
+
+
+def stock_norm(name: str) -> str:
+    return name.replace(".scale", ".weight").replace(".shift", ".bias") if "norm" in name else name
+
+
+def with_lora(arrays: Arrays) -> Arrays:
+    """As the book's appendix E has it, every matrix of the blocks and the head."""
+    tuned: Arrays = {}
+    for name, array in arrays.items():
+        module, _, part = name.rpartition(".")
+        if array.ndim == 2 and ("W_" in name or "ff" in name or "out" in name):
+            rows, columns = array.shape
+            tuned[f"{module}.lora.A"] = 0.1 * mx.ones((columns, 2))
+            tuned[f"{module}.lora.B"] = 0.01 * mx.arange(2.0 * rows).reshape(2, rows) / rows
+        linear = array.ndim < 3 and ("W_" in name or "ff" in name or "out" in name)
+        tuned[f"{module}.linear.{part}" if linear else name] = array
+    return tuned
+
+
+@pytest.mark.parametrize("spelled", [plainly, compiled, with_one_matrix, with_lora])
+def test_pytorch_computes_a_checkpoint_of_the_book(spelled, make_model, tmp_path, record_property):
+    model = make_model(vocab_size=256, qkv_bias=True)
+    path = tmp_path / "model.pth"
+    write_checkpoint(path, spelled(to_book(named_arrays(model))))
+    source = find_source(str(path), n_heads=4, lora_alpha=2.0)
+    parity = parity_of(source, source.load())
+    assert_agrees(parity)
+    record_property("parity", f"import of {spelled.__name__} | {getattr(parity, 'line', '')}")
+
+
+def test_a_wrong_number_of_heads_shows(make_model, tmp_path):
+    path = tmp_path / "model.pth"
+    write_checkpoint(path, to_book(named_arrays(make_model(vocab_size=256, qkv_bias=True))))
+    source = find_source(str(path), n_heads=4)
+    parity = parity_of(replace(source, facts={"n_heads": 2, "lora_alpha": 1.0}), source.load())
+    assert isinstance(parity, Parity)
+    assert parity.logit_difference > 0.1
 
 
 def test_gpt2_of_transformers_converts_to_merged_and_goes_back(tokenizers, tmp_path):
@@ -216,7 +298,7 @@ def test_gpt2_of_transformers_converts_to_merged_and_goes_back(tokenizers, tmp_p
     source = find_source(str(tmp_path / "gpt2"))
     model = source.load()
     parity = parity_of(source, model)
-    assert parity is not None
+    assert isinstance(parity, Parity)
     assert parity.logit_difference < 1e-4
     merged = convert(model, "merged")
     keys = {k: v for k, v in merged.config.as_dict().items() if k != "vocab_size"}
