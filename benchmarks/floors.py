@@ -38,8 +38,9 @@ from mlx_attn.bench import show, speed
 from mlx_attn.bench.speed import MedianIQR, Setup, Timed, Timing
 from mlx_attn.cli import bench as command_line
 from mlx_attn.cli.options import SectionedCommand
-from mlx_attn.cpu import cross_entropy, num_shards, parallel_map
+from mlx_attn.cpu import num_shards, parallel_map
 from mlx_attn.errors import ConfigError
+from mlx_attn.exponentials import cross_entropy
 from mlx_attn.machine import machine_facts
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT

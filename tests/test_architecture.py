@@ -22,6 +22,8 @@ GROUND = (
     "records",
     "arrays",
     "device",
+    "graphs",
+    "exponentials",
     "cpu",
     "ui",
 )

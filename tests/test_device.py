@@ -9,9 +9,10 @@ import pytest
 from mlx_attn import blas, device
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Store
-from mlx_attn.cpu import cores, cross_entropy, gelu
+from mlx_attn.cpu import cores
 from mlx_attn.device import gpu_path, on_gpu, on_linux_cpu
 from mlx_attn.errors import ConfigError
+from mlx_attn.exponentials import cross_entropy, gelu
 from mlx_attn.training import step
 from mlx_attn.training.config import TrainConfig
 

@@ -1,5 +1,7 @@
 """Both ways of computing an exponential give MLX's own numbers and gradients."""
 
+import math
+
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
@@ -7,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn import cpu as exponentials
-from mlx_attn.cpu import cross_entropy, gelu, softmax
+from mlx_attn import exponentials
+from mlx_attn.exponentials import cross_entropy, exp2, gelu, softmax
 
 WAYS = [True, False]
 
 
-@pytest.fixture(params=WAYS, ids=["powers", "own"], autouse=True)
+@pytest.fixture(params=WAYS, ids=["exp2", "own"], autouse=True)
 def way(request, monkeypatch):
     monkeypatch.setattr(exponentials, "on_linux_cpu", lambda: request.param)
     monkeypatch.setattr(exponentials, "FEW", 0)
@@ -109,3 +111,67 @@ def test_both_work_inside_compiled_code():
 
 def test_the_loss_of_a_uniform_guess_is_the_logarithm_of_the_choices():
     assert float(cross_entropy(mx.zeros((1, 8)), mx.array([3]))[0]) == pytest.approx(np.log(8))
+
+
+def relative_error(x: np.ndarray) -> np.ndarray:
+    exact = np.exp2(x.astype(np.float64))
+    return np.abs(np.array(exp2(mx.array(x))) / exact - 1)
+
+
+@settings(deadline=None)
+@given(st.floats(-126, 127.4375, width=32))
+def test_a_power_of_two_has_a_relative_error_of_at_most_2e_7(x):
+    assert relative_error(np.array([x], np.float32)).max() < 2e-7
+
+
+def test_every_part_of_the_range_is_that_exact():
+    assert relative_error(np.linspace(-126, 127.49, 1_000_001, dtype=np.float32)).max() < 2e-7
+    assert relative_error(np.linspace(-1, 1, 1_000_001, dtype=np.float32)).max() < 2e-7
+
+
+def test_integers_give_powers_of_two_themselves():
+    x = np.arange(-126, 128, dtype=np.float32)
+    assert (np.array(exp2(mx.array(x))) == np.ldexp(np.float32(1), x.astype(int))).all()
+
+
+def test_powers_that_are_not_normal_numbers_are_right_or_nothing():
+    x = np.linspace(-200, -126, 100_001, dtype=np.float32)
+    powers = np.array(exp2(mx.array(x))).astype(np.float64)
+    kept = x > -126.5
+    assert np.abs(powers - np.exp2(x.astype(np.float64)))[kept].max() < 1e-44
+    assert (powers[~kept] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("x", "power"),
+    [(-np.inf, 0), (np.inf, np.inf), (128.0, np.inf), (3e38, np.inf), (-3e38, 0), (1e-45, 1)],
+)
+def test_what_is_out_of_range_is_nothing_or_infinite(x, power):
+    assert float(exp2(mx.array(x))) == power
+
+
+def test_the_polynomial_s_own_gradient_is_near_the_power_s():
+    x = mx.linspace(-125, 127, 100_001)
+    gradient = mx.grad(lambda x: exp2(x).sum())(x)
+    assert mx.allclose(gradient, exp2(x) * math.log(2), rtol=1e-5, atol=0)
+
+
+def test_not_a_number_stays_so():
+    assert bool(mx.isnan(exp2(mx.array(np.nan))))
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32, mx.float64])
+def test_a_power_has_the_type_and_the_digits_of_its_exponent(dtype):
+    with mx.stream(mx.cpu):
+        x = mx.array([-3.25, 0.0, 1.5, 7.75], dtype)
+        power = exp2(x)
+        assert power.dtype == dtype
+        exact = np.exp2(np.array([-3.25, 0.0, 1.5, 7.75]))
+        tolerance = {mx.float16: 5e-4, mx.bfloat16: 4e-3, mx.float32: 2e-7, mx.float64: 1e-15}
+        assert np.allclose(power.tolist(), exact, rtol=tolerance[dtype], atol=0)
+
+
+@pytest.mark.slow
+def test_compiled_it_is_the_same_within_its_error():
+    x = mx.random.uniform(-130, 130, (10_000,), key=mx.random.key(0))
+    assert np.allclose(mx.compile(exp2)(x), exp2(x), rtol=4e-7, atol=0, equal_nan=True)

@@ -11,7 +11,7 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.layer import MapWeights, choice
-from mlx_attn.cpu import softmax
+from mlx_attn.exponentials import softmax
 
 Scores = Float[mx.array, "B H T_q T_k"]
 

@@ -30,7 +30,7 @@ from mlx_attn.attention.layer import (
     product_std,
     split_heads,
 )
-from mlx_attn.cpu import gelu
+from mlx_attn.exponentials import gelu
 
 # Score maps.
 

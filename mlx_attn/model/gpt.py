@@ -21,8 +21,9 @@ from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import AttentionCache, Position
 from mlx_attn.attention.layer import Carry
-from mlx_attn.cpu import Differentiable, gelu, is_compiled
 from mlx_attn.errors import ConfigError
+from mlx_attn.exponentials import gelu
+from mlx_attn.graphs import Differentiable, is_compiled
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.init import initialise
 

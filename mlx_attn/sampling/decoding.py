@@ -16,8 +16,8 @@ from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.cache import AttentionCache
-from mlx_attn.cpu import Graph
 from mlx_attn.errors import RunError
+from mlx_attn.graphs import Graph
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.samplers import Arrays, Sampler
 

@@ -12,8 +12,8 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Integer
 
-from mlx_attn.cpu import cross_entropy
 from mlx_attn.errors import ConfigError
+from mlx_attn.exponentials import cross_entropy
 from mlx_attn.text.corpus import Split
 
 BATCH_STREAM = 0x6D6C78

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn import cpu as exponentials
+from mlx_attn import exponentials
 from mlx_attn.attention import attention as memory
 from mlx_attn.attention.attention import fastest_attention
 from mlx_attn.convert import measure as logits

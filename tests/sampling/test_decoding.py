@@ -7,8 +7,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn import cpu
-from mlx_attn.cpu import Graph
+from mlx_attn import graphs
+from mlx_attn.graphs import Graph
 from mlx_attn.sampling import decoding
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, cache_length, decode
@@ -103,5 +103,5 @@ def test_an_operation_that_cannot_be_written_runs_as_it_is():
 def test_a_hot_step_is_compiled_and_writes_the_same(gpt, monkeypatch):
     model = gpt(context_length=40)
     cold = texts(model, 30, temp=1.5, seed=3)
-    monkeypatch.setattr(cpu, "HOT", 10)
+    monkeypatch.setattr(graphs, "HOT", 10)
     assert texts(model, 30, temp=1.5, seed=3).tolist() == cold.tolist()

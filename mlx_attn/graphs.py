@@ -1,0 +1,112 @@
+"""Functions of arrays as graphs of operations: with a gradient of their own, or without Python.
+
+MLX compiles for a Linux processor with `g++`, which takes half a second for every chain of
+operations that it joins, once on a machine, and which not every machine has.
+"""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_attn.device import on_linux_cpu
+
+_of_this_thread = threading.local()
+
+
+class Differentiable:
+    """A function with a gradient of its own, which a `Graph` leaves out."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+        self._with_gradient = mx.custom_function(function)
+
+    def vjp(self, gradient: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates its gradient, as that of MLX's `custom_function` does."""
+        return self._with_gradient.vjp(gradient)
+
+    def __call__(self, *given: Any) -> Any:
+        """The function of arrays."""
+        return (self._function if _within_graph() else self._with_gradient)(*given)
+
+
+def _within_graph() -> bool:
+    """Whether a function is being traced for a `Graph`."""
+    return getattr(_of_this_thread, "within_graph", False)
+
+
+HOT = 500
+"""Runs after which a graph is compiled."""
+
+
+class Graph:
+    """A function of arrays, as a graph of operations that runs without Python.
+
+    A GPU's is compiled at once. On a Linux processor that takes `g++` half a second for each chain
+    of operations, once on a machine, which is longer than most texts take: the graph runs as it is
+    until it has been needed often, and for ever where there is no compiler.
+
+    Args:
+        function: Takes and returns arrays; no gradient is asked for.
+        like: Arrays of the shapes and types that it will be called with.
+    """
+
+    def __init__(self, function: Callable[..., list[mx.array]], like: Sequence[mx.array]):
+        self._function = _for_graph(function)
+        self._runs = 0
+        self._run = (
+            _exported(self._function, like) if on_linux_cpu() else mx.compile(self._function)
+        )
+
+    def __call__(self, *arrays: mx.array) -> Sequence[mx.array]:
+        """What the function returns."""
+        self._runs += 1
+        if self._runs == HOT and on_linux_cpu() and _has_compiler():
+            self._run = mx.compile(self._function)
+        return self._run(*arrays)
+
+
+def _for_graph(function: Callable[..., list[mx.array]]) -> Callable[..., list[mx.array]]:
+    def traced(*arrays: mx.array) -> list[mx.array]:
+        _of_this_thread.within_graph = True
+        try:
+            return function(*arrays)
+        finally:
+            _of_this_thread.within_graph = False
+
+    return traced
+
+
+def _exported(function: Callable[..., list[mx.array]], like: Sequence[mx.array]) -> Callable:
+    """The function read back from the graph that MLX writes of it; itself where that cannot be."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = str(Path(directory, "function.mlxfn"))
+        try:
+            mx.export_function(file, function, *like)
+        except ValueError:  # an operation that is not written, such as a gradient of a user's own
+            return mx.compile(function)
+        read: Any = mx.import_function(file)
+        return read
+
+
+FEW = 4096
+"""Of fewer numbers an operation takes less time than it takes to start."""
+
+
+def is_compiled(x: mx.array) -> bool:
+    """Whether to compile what is done with these numbers: few of them, where operations cost more.
+
+    MLX's back end for Linux compiles with g++, which not every machine has.
+    """
+    few = x.size < FEW and x.dtype != mx.float64
+    return few and on_linux_cpu() and (_has_compiler() or _within_graph())
+
+
+@cache
+def _has_compiler() -> bool:
+    return shutil.which("g++") is not None
