@@ -62,8 +62,7 @@ def room_of(item: pytest.Item) -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    room = item.path.relative_to(Path(__file__).parent).parts[0]
-    checked = room in CHECKED and device.SWITCH not in os.environ
+    checked = room_of(item) in CHECKED and device.SWITCH not in os.environ
     jaxtyping.config.update("jaxtyping_disable", not checked)
 
 
