@@ -32,6 +32,7 @@ def test_a_second_demo_keeps_what_the_first_one_trained(showing):
     assert json.loads(first.stdout) == json.loads(second.stdout)
 
 
+@pytest.mark.slow
 def test_other_settings_or_overwrite_train_again(showing, monkeypatch):
     showing()
     assert "trained before" not in showing("--overwrite").stderr

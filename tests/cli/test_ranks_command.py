@@ -66,7 +66,7 @@ def without_steps(lines: list[str]) -> list[str]:
     return [line for line in lines if not line.startswith("step ")]
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_killed_rank_ends_the_other_with_one_line_and_a_checkpoint(two, tiny_flags, train, lost):
     ranks = two(*tiny_flags, *ENDLESS)
     wait_for(ranks[0], "step 5/")
@@ -111,6 +111,7 @@ def test_only_rank_0_has_a_say_and_speaks(two, tiny_flags, workshop):
     assert (last["event"], last["run"]) == ("end", "one")
 
 
+@pytest.mark.slow
 def test_mlx_launch_trains_a_user_s_own_variant_with_two_ranks(workshop, tiny_flags, ring):
     (host,), _ = json.loads(ring(2).read_text())
     launcher = [Path(sys.executable).parent / "mlx.launch", "-n", "2", "-p", host.split(":")[1]]

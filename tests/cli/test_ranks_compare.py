@@ -63,6 +63,7 @@ def test_both_train_a_share_and_only_rank_0_speaks_and_reports(two, workshop):
     assert [path.parent.name for path in workshop.rglob("comparison.json")] == ["rank-0"]
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_other_with_one_line_and_keeps_what_is_finished(two, workshop):
     ranks = two(*LONG)
     assert ranks[0].stderr

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,13 @@ def export(loaded: LoadedRun, to: str, out: Path, **options: Any) -> Exported:
     return export_run(loaded, TARGETS[to], out, **options)
 
 
-@pytest.mark.parametrize("to", ["gpt2", "book", "gguf", "transformer-lens"])
-@pytest.mark.parametrize("variant", EXACT)
+@pytest.mark.parametrize(
+    ("variant", "to"),
+    [
+        *((variant, "gpt2") for variant in EXACT),
+        *product(("standard", "no-query", "mla"), ("book", "gguf", "transformer-lens")),
+    ],
+)
 def test_a_form_that_converts_exactly_needs_no_code(variant, to, make_run, out):
     made = export(make_run(**VARIANTS[variant].maps), to, out)
     (parity,) = made.parities

@@ -80,9 +80,10 @@ def test_its_logits_are_the_model_s(settings, make_model, shipped):
 def test_a_token_at_a_time_it_computes_the_same(settings, make_model, shipped):
     model = shipped(make_model(**settings))
     cache = [RowCache() for _ in model.layers]
-    parts = [TOKENS[:, :11], *(TOKENS[:, i : i + 1] for i in range(11, 40))]
+    tokens = TOKENS[:, :18]
+    parts = [tokens[:, :11], *(tokens[:, i : i + 1] for i in range(11, 18))]
     decoded = mx.concatenate([model(part, cache) for part in parts], axis=1)
-    assert mx.allclose(decoded, model(TOKENS), rtol=0, atol=5e-5)
+    assert mx.allclose(decoded, model(tokens), rtol=0, atol=5e-5)
 
 
 @pytest.mark.parametrize("library", ["mlx", "torch"])

@@ -113,6 +113,7 @@ def test_one_head_has_no_alignment_to_show(found):
     assert "Alignment" not in page(found(n_heads=1))
 
 
+@pytest.mark.slow
 def test_a_page_of_12_layers_of_12_heads_and_256_tokens_stays_under_5_megabytes(found):
     # Random maps at the spread of scores that compresses worst.
     scores = 1.5 * np.random.default_rng(0).normal(size=(12, 12, 256, 256))

@@ -67,6 +67,7 @@ def test_every_figure_has_a_text_alternative(page_elements, no_figures, comparis
     assert all(image["aria-label"] for image in images)
 
 
+@pytest.mark.slow
 def test_six_arms_three_budgets_and_eight_seeds_stay_under_a_megabyte(comparison):
     names = ["standard", "merged", "no-out-proj", "no-value", "key-as-value", "no-key"]
     assert len(as_html(comparison(arms=names, seeds=8, points=100)).encode()) < 1_000_000
