@@ -85,6 +85,11 @@ def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (RuntimeError, ValueError) as error:
+        if "dtype" in str(error):
+            raise RunError(
+                f"{path}: holds numbers of a type that MLX does not read, such as float64: save it "
+                "as float32"
+            ) from error
         raise RunError(f"{path}: damaged or truncated; use another checkpoint") from error
     checksum = facts.pop("checksum", None)
     if checksum is not None and checksum != _checksum(arrays, facts):

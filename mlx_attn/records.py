@@ -5,6 +5,7 @@ reads one declares the types that it relies on; everything else about the file i
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -61,6 +62,20 @@ def as_record(content: Any, kind: type[T], place: str) -> T:
         return msgspec.convert(content, kind, str_keys=True)
     except ValueError as error:
         raise RunError(f"{place}: damaged ({error})") from error
+
+
+def check_agrees(recorded: str, own: Mapping[str, Any], place: str) -> None:
+    """Compare what a file recorded, as JSON, with values of this process: keys that both have.
+
+    Raises:
+        RunError: They differ: the file belongs to other settings.
+    """
+    for key, value in parse_record(recorded, Object, place).items():
+        if key in own and json.dumps(own[key]) != json.dumps(value):
+            raise RunError(
+                f"{place}: was saved with {key}={value} and not with {own[key]}, which config.json "
+                "says: put back the file that belongs to the other"
+            )
 
 
 def check_record(content: Any, kind: Any, place: str) -> Any:

@@ -26,7 +26,7 @@ from mlx_attn.errors import ConfigError, RunError, did_you_mean
 from mlx_attn.model.config import GPTConfig, config_from, saved_settings
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import check_plugins
-from mlx_attn.records import Count, check_record, parse_record, read_record, read_text
+from mlx_attn.records import Count, check_agrees, check_record, parse_record, read_record, read_text
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 
@@ -51,6 +51,7 @@ _FILES = (
 _BEFORE_CONFIG = ("tokenizer.*", ".*.tmp")
 """What a run that was killed while it was made has left: config.json is written last."""
 
+_SAVED_WITH = "config"  # in the header of the weights
 _SAMPLE_HEADING = re.compile(r"^--- step (\d+)$", re.MULTILINE)
 
 
@@ -141,8 +142,9 @@ class Run:
         """The model with its best weights, ready for evaluation."""
         check_plugins(self.settings)
         weights = weights or self.weights
-        arrays, _ = load_arrays(weights)
+        arrays, facts = load_arrays(weights)
         model = GPT(self.config, seed=None)
+        check_agrees(facts.get(_SAVED_WITH, "{}"), model.config.as_dict(), str(weights))
         check_weights(weights, model, arrays)
         if not all(mx.isfinite(array).all() for array in arrays.values()):
             raise RunError(f"{weights}: a weight is not a number: its training diverged")
@@ -192,7 +194,8 @@ class Run:
     def save_model(self, model: GPT) -> None:
         """Write these weights as the best."""
         self.check_present()
-        save_arrays(self.weights, named_arrays(model), {})
+        facts = {_SAVED_WITH: json.dumps(model.config.as_dict())}
+        save_arrays(self.weights, named_arrays(model), facts)
 
     def add_report(self, record: Mapping[str, Any]) -> None:
         """Add a report to metrics.jsonl."""

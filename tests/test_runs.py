@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mlx_attn.arrays import named_arrays, save_arrays
 from mlx_attn.errors import RunError
 from mlx_attn.files import Locked
 from mlx_attn.model.config import GPTConfig
@@ -312,7 +313,7 @@ def test_a_run_of_version_0_1_0_keeps_the_slopes_that_it_was_trained_with(tmp_pa
     for key in ("alibi_slopes", "logits", "mixing", "latent_dim", "window", "global_every"):
         del model[key]
     old = create_run(tmp_path / "old", {"model": model, "training": {}, "text": {}})
-    old.save_model(GPT(config))
+    save_arrays(old.weights, named_arrays(GPT(config)), {})
     loaded = open_run(old.path).load_model()
     assert config.attention().slopes() == (2**-2,)
     assert loaded.trf_blocks[0].att.config.slopes() == (2**-8,)

@@ -12,6 +12,7 @@ import click
 
 from mlx_attn.attention.config import MAPS, VARIANTS
 from mlx_attn.cli.options import (
+    FiniteRange,
     Named,
     SectionedCommand,
     UserPath,
@@ -154,7 +155,7 @@ command = SectionedCommand(
         ),
         _what(
             "--seconds",
-            type=click.FloatRange(min=0, max=86400),
+            type=FiniteRange(min=0, max=86400),
             default=60.0,
             metavar="X",
             help="about how long to measure; at least a few rounds are made",

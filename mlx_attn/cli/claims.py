@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
-from mlx_attn.cli.options import UserPath
+from mlx_attn.cli.options import FiniteRange, UserPath
 from mlx_attn.errors import RunError
 
 if TYPE_CHECKING:
@@ -83,7 +83,13 @@ def register(amend: str, study_name: str, out: Path) -> None:
 @click.option("--world", "worlds", multiple=True, metavar="NAME", help="Only this world.")
 @click.option("--question", "questions", multiple=True, metavar="NAME", help="Only this question.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="At once.")
-@click.option("--minutes", type=float, default=0.0, metavar="N", help="Start no run after these.")
+@click.option(
+    "--minutes",
+    type=FiniteRange(min=0),
+    default=0.0,
+    metavar="N",
+    help="Start no run after these.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what is wanted, and train nothing.")
 @_STUDY
 @_OUT

@@ -132,6 +132,7 @@ COMMANDS: dict[str, str] = {
 
 _NAME = "mlx-attn"
 _ALIASES = {"chat": "repl"}
+_NAMES = (*COMMANDS, *_ALIASES, "--help")  # what an unknown command may be meant for
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -165,9 +166,7 @@ class LazyGroup(click.Group):
         """The command the arguments name, or the nearest name in the error."""
         name = _ALIASES.get(args[0], args[0])
         if name not in COMMANDS and not name.startswith("-"):
-            raise click.UsageError(
-                f"unknown command '{args[0]}'{did_you_mean(name, COMMANDS)}", ctx
-            )
+            raise click.UsageError(f"unknown command '{args[0]}'{did_you_mean(name, _NAMES)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,19 @@ class UserPath(click.Path):
 
 
 _PATH = UserPath()
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds; unlike click's own range it refuses what is no number."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number; a usage error where it is infinite, no number, or out of bounds."""
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{number} is no finite number", param, ctx)
+        return number
 
 
 class VariantOption(GroupedOption):

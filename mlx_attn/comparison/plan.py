@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
+from math import inf
 from typing import Any
 
 import mlx.core as mx
@@ -108,6 +109,9 @@ The cheapest found where queries and keys are worth several margins: without sco
 nats per token higher (one seed: 0.9175 against 0.8575), where 200 steps of AdamW leave 0.006.
 """
 
+_MOST_SEEDS = 10_000
+"""Of a verdict, and of tuning: seeds beyond are those of the next purpose, see below."""
+
 TUNING_SEED, RESEED = 10_000, 20_000
 """Where the seeds of tuning and of the A/A run's other weights begin: never a verdict's seeds."""
 
@@ -155,6 +159,8 @@ class ComparisonConfig:
         rules = {
             f"no budget: name at least one of {', '.join(BUDGETS)}": self.budgets,
             f"seeds={self.seeds} must be at least 1, or 0 to let the time decide": self.seeds >= 0,
+            f"seeds={self.seeds} must be at most {_MOST_SEEDS}": self.seeds <= _MOST_SEEDS,
+            f"minutes={self.minutes} must be a finite number from 0": 0 <= self.minutes < inf,
             "seeds=0 lets the time decide: give minutes": self.seeds or self.minutes > 0,
             f"looks={self.looks} must be numbers of seeds, from 2 up, each more than the last": (
                 [*self.looks] == sorted({*self.looks}) and min(self.looks, default=2) > 1
@@ -166,7 +172,9 @@ class ComparisonConfig:
             "the factors of the learning rates must be positive, and at least one": (
                 min(self.scales, default=0) > 0
             ),
-            f"tuning_seeds={self.tuning_seeds} must be at least 1": self.tuning_seeds > 0,
+            f"tuning_seeds={self.tuning_seeds} must be from 1 to {_MOST_SEEDS}": (
+                1 <= self.tuning_seeds <= _MOST_SEEDS
+            ),
         }
         for complaint, holds in rules.items():
             if not holds:

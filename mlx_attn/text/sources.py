@@ -11,6 +11,7 @@ import codecs
 import contextlib
 import difflib
 import hashlib
+import os
 import re
 import sys
 import tempfile
@@ -254,14 +255,24 @@ def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
 
 def _folder(folder: Path) -> Iterator[str]:
     """The texts of a folder and its subfolders, by path, with a blank line between them."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
     separator = ""
-    for path in sorted(path for path in found if path.is_file()):
+    for path in sorted(_texts(folder)):
         for number, block in enumerate(_file(path)):
             yield block if number else separator + block
             separator = "\n\n"
     if not separator:
         raise RunError(f"{folder}: the folder holds no .txt or .md file with text in it")
+
+
+def _texts(folder: Path) -> Iterator[Path]:
+    """The texts below a folder; RunError where a part of it cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        raise RunError(f"{error.filename}: cannot be read ({error.strerror})") from error
+
+    for place, _, names in os.walk(folder, onerror=refuse):
+        paths = (Path(place, name) for name in names)
+        yield from (p for p in paths if p.suffix.lower() in _SUFFIXES and p.is_file())
 
 
 def _file(path: Path) -> Iterator[str]:

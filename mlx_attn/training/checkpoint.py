@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import mlx.core as mx
@@ -16,7 +17,7 @@ from mlx.utils import tree_unflatten
 from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
-from mlx_attn.records import Count, Object, Seconds, as_record, parse_record
+from mlx_attn.records import Count, Object, Seconds, as_record, check_agrees, parse_record
 from mlx_attn.training.evaluation import Evaluation, evaluation_record
 from mlx_attn.training.optimizers import GroupedOptimizer
 
@@ -104,20 +105,29 @@ _BEST = {key.name: "best_" + key.name.removeprefix("val_") for key in fields(Eva
 
 
 def save_checkpoint(
-    path: Path, model: GPT, optimizer: GroupedOptimizer, progress: Progress
+    path: Path,
+    model: GPT,
+    optimizer: GroupedOptimizer,
+    progress: Progress,
+    recipe: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Write everything that resuming needs."""
-    facts = {"progress": json.dumps(progress.as_record())}
+    """Write everything that resuming needs, and the recipe that it belongs to."""
+    facts = {"progress": json.dumps(progress.as_record()), "recipe": json.dumps(dict(recipe))}
     save_arrays(path, get_state(model, optimizer), facts)
 
 
-def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Progress:
+def load_checkpoint(
+    path: Path,
+    model: GPT,
+    optimizer: GroupedOptimizer,
+    recipe: Mapping[str, Any] = MappingProxyType({}),
+) -> Progress:
     """Restore model and optimizer in place; return where the training stood.
 
     Must be called before the first step: the compiled step holds on to these very containers.
 
     Raises:
-        RunError: The file is missing, damaged, or of another configuration.
+        RunError: The file is missing, damaged, or of another configuration or recipe.
     """
     if not path.exists():
         raise RunError(f"{path}: no such file: there is no checkpoint to resume from")
@@ -135,6 +145,7 @@ def load_checkpoint(path: Path, model: GPT, optimizer: GroupedOptimizer) -> Prog
     check_weights(path, model, weights)
     if _forms(arrays) != _forms(get_state(model, optimizer)):
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
+    check_agrees(facts.get("recipe", "{}"), recipe, str(path))
     restored = Progress.from_record(progress, f"{path}, progress")
     set_state(arrays, model, optimizer)
     return restored

@@ -7,6 +7,7 @@ needs, checked before anything is allocated, finds the settings with a zero too 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -29,7 +30,7 @@ from mlx_attn.training.checkpoint import (
     save_checkpoint,
     set_state,
 )
-from mlx_attn.training.config import Settings, TrainConfig
+from mlx_attn.training.config import RESUMABLE, Settings, TrainConfig
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.events import Event, Tracked
@@ -219,8 +220,14 @@ class Trainer:
         self.run = run
         if self.config.track and 0 in snapshots(run):
             self.tracker.start = run.load_model(snapshots(run)[0])
-        self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer)
+        self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer, self.recipe())
         self.saved_step, self._saved = self.progress.step, self.progress.latest
+
+    def recipe(self) -> dict[str, Any]:
+        """What must stay as it is when the training resumes: model, text, and most settings."""
+        training = self.config.as_dict().items()
+        kept = {key: value for key, value in training if key not in RESUMABLE}
+        return {**self.model.config.as_dict(), **kept, "text": self.text[0]}
 
     def join(self) -> None:
         """Begin where rank 0 begins; to be called on every rank before the first step.
@@ -302,7 +309,9 @@ class Trainer:
                 raise self.divergence("a weight is not finite", self.progress.step)
             if not self.run.weights.exists():
                 self.run.save_model(self.model)
-            save_checkpoint(self.run.checkpoint, self.model, self.optimizer, self.progress)
+            save_checkpoint(
+                self.run.checkpoint, self.model, self.optimizer, self.progress, self.recipe()
+            )
         self.saved_step, self._saved = self.progress.step, self.progress.latest
 
     def check_sane(self, what: str, loss: float) -> None:

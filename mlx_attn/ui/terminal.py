@@ -15,6 +15,7 @@ from rich.text import Text
 
 from mlx_attn.errors import printable
 
+_WIDTH = 80
 _UNITS = ("", "k", "M", "G", "T")
 
 
@@ -72,12 +73,19 @@ class _Console(Console):
 
 def stderr_console() -> Console:
     """For progress and messages; rich itself honours NO_COLOR and pipes."""
-    return _Console(stderr=True, highlight=False)
+    return _wide_enough(_Console(stderr=True, highlight=False))
 
 
 def stdout_console() -> Console:
     """For results."""
-    return _Console(highlight=False)
+    return _wide_enough(_Console(highlight=False))
+
+
+def _wide_enough(console: Console) -> Console:
+    """The console; a width of 0, as COLUMNS=0 says, is none."""
+    if console.width < 1:
+        console.width = _WIDTH
+    return console
 
 
 def is_live(console: Console) -> bool:

@@ -228,6 +228,25 @@ def test_a_truncated_checkpoint(train, run):
     assert "damaged or truncated" in refused(resumed(train), 1)
 
 
+def test_a_checkpoint_of_another_training(train, run):
+    train("--seed", "7", "--out", "other", "--quiet")
+    place = Path("checkpoint", "last.safetensors")
+    (run / place).write_bytes(Path("other", place).read_bytes())
+    assert "was saved with seed=7 and not with 0, which config.json says" in refused(
+        resumed(train), 1
+    )
+
+
+@pytest.mark.parametrize("change", [{"scale": 0.01}, {"context_length": None}])
+def test_weights_of_another_config_json(run_command, run, change):
+    settings = json.loads((run / "config.json").read_text())
+    model = {**settings["model"], **change}
+    settings["model"] = {key: value for key, value in model.items() if value is not None}
+    (run / "config.json").write_text(json.dumps(settings))
+    line = refused(run_command("sample", str(run)), 1)
+    assert f"was saved with {next(iter(change))}=" in line
+
+
 def test_a_checkpoint_of_another_configuration(train, run):
     file = run / "checkpoint" / "last.safetensors"
     arrays, facts = load_arrays(file)

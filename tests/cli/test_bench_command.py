@@ -34,6 +34,13 @@ def test_an_unknown_variant_is_wrong_usage(run_command):
     assert "did you mean 'standard'" in result.stderr
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_measuring_has_an_end(run_command, seconds):
+    result = run_command("bench", "--seconds", seconds)
+    assert result.exit_code == 2
+    assert "Invalid value for '--seconds'" in result.stderr
+
+
 def test_the_figure_is_written_beside_its_name(run_command, tmp_path):
     pytest.importorskip("matplotlib")
     variants = ("--variants=standard", "--part=forward", f"--figure={tmp_path / 'speed'}")

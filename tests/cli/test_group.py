@@ -67,6 +67,11 @@ def test_an_unknown_command_gets_the_nearest_name(run_command):
     )
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("help", "--help"), ("cha", "chat")])
+def test_other_names_of_what_there_is_are_suggested(run_command, typed, meant):
+    assert f"did you mean '{meant}'?" in run_command(typed).stderr
+
+
 def test_an_unknown_flag_is_one_line(run_command):
     result = run_command("--nope")
     assert result.exit_code == 2

@@ -83,6 +83,11 @@ def test_every_row_keeps_its_name_and_its_numbers_at_any_width(run_command, monk
         assert len(starts[name].split()) == (4 if columns == 40 else 7), starts[name]
 
 
+def test_a_terminal_without_a_width_has_one(run_command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "no-out-proj" in run_command("variants").stdout
+
+
 def test_groups_have_headings(run_command):
     lines = run_command("variants").stdout.splitlines()
     groups = list(dict.fromkeys(variant.group for variant in VARIANTS.values()))

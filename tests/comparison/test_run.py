@@ -180,6 +180,9 @@ def test_the_result_survives_its_file(protocol, runner, tmp_path, conclusion):
         ({"confidence": 1.0}, "confidence=1.0"),
         ({"scales": ()}, "at least one"),
         ({"tuning_seeds": 0}, "tuning_seeds=0"),
+        ({"seeds": 10_001}, "seeds=10001 must be at most 10000"),
+        ({"minutes": float("inf")}, "minutes=inf must be a finite number"),
+        ({"minutes": float("nan")}, "minutes=nan must be a finite number"),
     ],
 )
 def test_a_protocol_that_cannot_work_is_refused(protocol, fields, complaint):

@@ -1,13 +1,13 @@
 """Every file that the program reads, damaged at random: one line says what is wrong, or it reads.
 
-A case damages one file of a run, a prepared text, a conversation or a comparison, and reads it as
-the commands do. FUZZ_CASES is the number of cases; another number is another seed.
+A case damages one file of a run, a prepared text, a conversation, a comparison, the study, or of
+another program, and reads it as the commands do. How many cases there are is said in conftest.py.
 """
 
 import copy
 import json
-import os
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,9 +17,14 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from mlx_attn.answers.book import RecordBook
+from mlx_attn.answers.page import read_checked
+from mlx_attn.answers.registration import read_registration
 from mlx_attn.arrays import load_arrays, named_arrays, save_arrays
 from mlx_attn.cli.runs import summarise_runs
+from mlx_attn.comparison.plan import Trial, make_trial
 from mlx_attn.comparison.result import read_comparison
+from mlx_attn.comparison.trial import Store, train_trial
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.interop import names
 from mlx_attn.interop.folder import gpt2_config
@@ -32,10 +37,14 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.tracks import read_track
 from mlx_attn.repl.session import load_transcript
 from mlx_attn.runs import create_run, open_run
+from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.corpus import prepare
-from mlx_attn.text.tokenizers import Tokenizer
+from mlx_attn.text.sources import read_source
+from mlx_attn.text.subwords import GPT2Tokenizer
+from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from mlx_attn.training.config import resolve, settings_from
 from mlx_attn.training.loop import RunRecorder, train
+from mlx_attn.training.tracking import save_snapshot
 from mlx_attn.training.trainer import Trainer
 
 SIZES = {"emb_dim": 8, "n_heads": 2, "n_layers": 1, "context_length": 8, "batch_size": 2}
@@ -50,6 +59,9 @@ ODD: tuple[Any, ...] = (
 """Values that a record may hold in place of its own."""
 
 
+ANSWERS = Path(__file__).parents[2] / "docs" / "answers"
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     """A folder with one of every file: a run with a checkpoint, its text, a talk, a comparison."""
@@ -61,14 +73,54 @@ def place(tmp_path_factory) -> Path:
     record = trainer.settings.record(trainer.model.config, digest=corpus.digest)
     trainer.run = create_run(folder / "runs" / "one", record, tokenizer=corpus.tokenizer)
     recorder = RunRecorder(trainer, corpus.tokenizer)
+    save_snapshot(trainer.run, trainer.model, 0)
     for event in train(trainer):
         recorder(event)
     turn = {"prompt": "the", "answers": [{"run": "one", "seed": 1, "text": " cat", "tokens": 1}]}
     (folder / "talk.json").write_text(json.dumps({"turns": [turn]}))
+    write_tokenizers(folder / "tokenizers")
     write_foreign_files(folder / "theirs", corpus.tokenizer)
+    write_study(folder / "answers")
+    prepare(*STORIES, folder / "stories", *STORY_BYTES)
     comparison = {"name": "c", "question": "?", "budgets": [], "tunings": [], "text": {}}
     (folder / "comparison.json").write_text(json.dumps(comparison))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MLX_ATTN_DATA_DIR", str(folder / "data"))
+        trial = trial_in(folder)
+        if outcome := train_trial(trial):
+            Store(folder / "trials")[trial] = outcome
     return folder
+
+
+STORIES, STORY_BYTES = ("tales", "char", 0), (3000, 800)
+KINDS: dict[str, Callable[[], Tokenizer]] = {
+    "char": lambda: train_tokenizer("char", TEXT),
+    "byte": lambda: train_tokenizer("byte", TEXT),
+    "symbols": lambda: SymbolTokenizer(["the", "cat"]),
+    "gpt2": lambda: GPT2Tokenizer("t h\nth e\nc a\n"),
+    "unigram": lambda: train_tokenizer("unigram", TEXT, 320),
+}
+
+
+def trial_in(folder: Path) -> Trial:
+    """A training of a comparison."""
+    text = {"data": str(folder / "text.txt"), "tokenizer": "bpe", "vocab_size": 320}
+    settings = resolve(SIZES, RECIPE, text)
+    return make_trial("standard", settings, 0, 1.0, read_source(text["data"], folder).digest)
+
+
+def write_tokenizers(folder: Path) -> None:
+    for name, make in KINDS.items():
+        make().save(folder / name)
+
+
+def write_study(folder: Path) -> None:
+    """The study's registration, some of its records, and what its checks found."""
+    (folder / "records").mkdir(parents=True)
+    for name in ("registration.json", "identities.json"):
+        shutil.copy(ANSWERS / name, folder / name)
+    lines = (ANSWERS / "records" / "tales.jsonl").read_text().splitlines(keepends=True)
+    (folder / "records" / "tales.jsonl").write_text("".join(lines[:3]))
 
 
 def write_foreign_files(folder: Path, tokenizer: Tokenizer) -> None:
@@ -83,6 +135,11 @@ def write_foreign_files(folder: Path, tokenizer: Tokenizer) -> None:
     (folder / "gpt2" / "config.json").write_text(json.dumps(gpt2_config(config)))
     save_arrays(folder / "gpt2" / "model.safetensors", names.to_gpt2(arrays), {})
     (folder / "gpt2" / "merges.txt").write_text("a b\nab c\n")
+    save_arrays(folder / "book.safetensors", names.to_book(arrays), {})
+    (folder / "bpe").mkdir()
+    model = {"type": "BPE", "merges": ["a b", ["ab", "c"]]}
+    theirs = {"model": model, "pre_tokenizer": {"type": "ByteLevel"}}
+    (folder / "bpe" / "tokenizer.json").write_text(json.dumps(theirs))
 
 
 def read_foreign(name: str) -> Callable[[Path], Any]:
@@ -127,6 +184,26 @@ def resume(folder: Path) -> None:
     run.forget_after(1)
 
 
+def read_own_tokenizer(kind: str) -> Callable[[Path], Any]:
+    def read(folder: Path) -> None:
+        tokenizer = load_tokenizer(folder / "tokenizers" / kind)
+        assert tokenizer.decode(range(tokenizer.vocab_size)) is not None
+
+    return read
+
+
+def read_stories(folder: Path) -> None:
+    """Damaged or not, stories are prepared with their beginnings."""
+    corpus = prepare(*STORIES, folder / "stories", *STORY_BYTES)
+    assert corpus.train.document_starts is not None
+    newline = int(corpus.tokenizer.encode("\n")[0])
+    assert (corpus.train.tokens[corpus.train.document_starts] == newline).all()
+
+
+def read_text_of_user(folder: Path) -> None:
+    read_source(str(folder / "text.txt"), folder).splits()
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "runs/one/config.json": read_run,
     "runs/one/tokenizer.json": read_run,
@@ -145,6 +222,23 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "theirs/gpt2/config.json": read_foreign("gpt2"),
     "theirs/gpt2/model.safetensors": read_foreign("gpt2"),
     "theirs/gpt2/merges.txt": read_foreign("gpt2"),
+    "theirs/book.safetensors": read_foreign("book.safetensors"),
+    "theirs/bpe/tokenizer.json": lambda folder: read_tokenizer(folder / "theirs" / "bpe"),
+    "runs/one/track/0.safetensors": resume,
+    "tokenizers/char/tokenizer.json": read_own_tokenizer("char"),
+    "tokenizers/byte/tokenizer.json": read_own_tokenizer("byte"),
+    "tokenizers/symbols/tokenizer.json": read_own_tokenizer("symbols"),
+    "tokenizers/gpt2/tokenizer.json": read_own_tokenizer("gpt2"),
+    "tokenizers/gpt2/tokenizer.bpe": read_own_tokenizer("gpt2"),
+    "tokenizers/unigram/tokenizer.model": read_own_tokenizer("unigram"),
+    "stories/prepared/*/train.document_starts.bin": read_stories,
+    "stories/prepared/*/val.token_abilities.bin": read_stories,
+    "stories/prepared/*/corpus.json": read_stories,
+    "text.txt": read_text_of_user,
+    "trials/*.json": lambda folder: Store(folder / "trials")[trial_in(folder)],
+    "answers/registration.json": lambda folder: read_registration(folder / "answers"),
+    "answers/identities.json": lambda folder: read_checked(folder / "answers"),
+    "answers/records/tales.jsonl": lambda folder: RecordBook(folder / "answers" / "records"),
     "talk.json": lambda folder: load_transcript(folder / "talk.json"),
     "comparison.json": read_comparison,
 }
@@ -213,37 +307,32 @@ def damage(file: Path, draw: random.Random) -> None:
         file.write_bytes(damaged_bytes(content, draw))
 
 
-def outcome(reader: Callable[[Path], Any], folder: Path) -> str:
-    """What a reader says; anything but a value and the two errors of the package is a failure."""
-    try:
-        reader(folder)
-    except (RunError, ConfigError):
-        return "refused"
-    return "read"
-
-
-CASES = int(os.environ.get("FUZZ_CASES", 300))
-
-
 @pytest.mark.filterwarnings("ignore")
-def test_a_damaged_file_is_one_line_or_all_is_well(place):
+def test_a_damaged_file_is_one_line_or_all_is_well(
+    fuzz: Callable[[Callable[[random.Random], Any]], Counter[str]], place, monkeypatch
+):
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(place / "data"))
     files = [(file, reader) for name, reader in READERS.items() for file in place.glob(name)]
     assert len(files) == len(READERS)
     whole = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
-    outcomes = Counter()
-    for case in range(CASES):
-        draw = random.Random(f"{CASES} {case}")
+
+    def one_case(draw: random.Random) -> None:
         file, reader = draw.choice(files)
-        damage(file, draw)
         try:
-            outcomes[outcome(reader, place)] += 1
+            damage(file, draw)
+            reader(place)
+        except (RunError, ConfigError):
+            raise
         except Exception as error:
-            raise AssertionError(f"case {case}: {file.relative_to(place)}") from error
-        for path, content in whole.items():
-            if not path.exists() or path.read_bytes() != content:
-                path.write_bytes(content)
-    assert outcomes["refused"] > CASES / 4
-    assert outcomes["read"] > CASES / 20
+            raise AssertionError(file.relative_to(place)) from error
+        finally:
+            for path, content in whole.items():
+                if not path.exists() or path.read_bytes() != content:
+                    path.write_bytes(content)
+
+    found = fuzz(one_case)
+    assert found["refused"] > found.total() / 4
+    assert found["answered"] > found.total() / 20
 
 
 @pytest.mark.parametrize("at", [8, 16, 24])

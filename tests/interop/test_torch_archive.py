@@ -1,5 +1,6 @@
 """PyTorch's checkpoints without PyTorch: what is read, and what is refused before it could act."""
 
+import pickle
 import struct
 import zipfile
 from collections.abc import Callable
@@ -64,9 +65,9 @@ def test_a_view_is_read_by_its_strides(archive):
 
 
 HOSTILE = {
-    "a command": b"\x80\x02cposix\nsystem\n(X\x15\x00\x00\x00touch /tmp/was_executedtR.",
+    "a command": b"\x80\x02cposix\nsystem\n(X\x12\x00\x00\x00touch was_executedtR.",
     "a command, by name on the stack": (
-        b"\x80\x04\x8c\x05posix\x8c\x06system\x93(X\x15\x00\x00\x00touch /tmp/was_executedtR."
+        b"\x80\x04\x8c\x05posix\x8c\x06system\x93(X\x12\x00\x00\x00touch was_executedtR."
     ),
     "a builtin": b"\x80\x02c__builtin__\neval\n(X\x01\x00\x00\x001tR.",
     "an attribute of what is known": b"\x80\x02ctorch._utils\n_rebuild_tensor_v2.__globals__\n.",
@@ -87,11 +88,18 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("program", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_program_is_refused_and_nothing_runs(program, archive):
-    Path("/tmp/was_executed").unlink(missing_ok=True)
+def test_a_hostile_program_is_refused_and_nothing_runs(program, archive, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match="refused, nothing of it was executed"):
         read_checkpoint(archive(program))
-    assert not Path("/tmp/was_executed").exists()
+    assert not Path("was_executed").exists()
+
+
+@pytest.mark.parametrize("name", ["a command", "a command, by name on the stack"])
+def test_python_s_own_pickle_would_run_it(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pickle.loads(HOSTILE[name])
+    assert Path("was_executed").exists()
 
 
 def test_what_is_asked_for_is_named(archive):

@@ -120,6 +120,22 @@ def test_a_truncated_file_is_refused(file, share):
         load_arrays(cut)
 
 
+def test_numbers_that_mlx_does_not_read_are_called_so(tmp_path):
+    header = b'{"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}'
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(RunError, match="a type that MLX does not read, such as float64"):
+        load_arrays(path)
+
+
+@pytest.mark.parametrize("kind", [mx.int32, mx.bool_, mx.complex64])
+def test_weights_that_are_no_floating_point_numbers_are_refused(tmp_path, kind):
+    model = GPT(GPTConfig(vocab_size=4, context_length=4, emb_dim=4, n_heads=1, n_layers=1))
+    arrays = {name: array.astype(kind) for name, array in named_arrays(model).items()}
+    with pytest.raises(RunError, match="which are no floating-point numbers"):
+        check_weights(tmp_path, model, arrays)
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(RunError, match=r"none\.safetensors: no such file"):
         load_arrays(tmp_path / "none.safetensors")

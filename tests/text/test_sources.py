@@ -139,6 +139,21 @@ def test_the_bad_file_of_a_folder_is_named(tmp_path):
     assert str(caught.value).startswith(f"{bad}: ")
 
 
+def test_a_folder_whose_part_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "a.txt").write_text("the cat sat on the mat " * 9)
+    look = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("locked"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(RunError, match=r"locked: cannot be read \(Permission denied\)"):
+        sources.read_source(str(tmp_path), tmp_path)
+
+
 def test_a_folder_without_texts_is_refused(tmp_path):
     written(tmp_path / "in" / "code.py", "print()")
     with pytest.raises(RunError, match=r"no \.txt or \.md file"):

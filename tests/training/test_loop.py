@@ -165,7 +165,7 @@ def test_checkpoints_are_written_when_due_and_at_the_end(
     saved = []
     monkeypatch.setattr(
         "mlx_attn.training.trainer.save_checkpoint",
-        lambda path, model, optimizer, progress: saved.append(progress.step),
+        lambda path, model, optimizer, progress, recipe: saved.append(progress.step),
     )
     list(train(trainer(run=tmp_path / "run", steps=10, **settings)))
     assert saved == expected
