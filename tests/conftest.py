@@ -20,6 +20,7 @@ from typing import Any
 
 import jaxtyping
 import pytest
+from hypothesis import settings
 from markupsafe import Markup
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -34,6 +35,10 @@ from mlx_attn.training.config import resolve
 from mlx_attn.training.trainer import Trainer
 
 __all__ = ["mlx_attn"]
+
+# How long a case takes is the machine's other work, and no law.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 CHECKED = {"attention", "model", "sampling", "training", "convert", "probe"}
 """Rooms in whose tests shapes and types are checked at every call of the package.

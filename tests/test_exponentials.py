@@ -92,7 +92,7 @@ def test_masked_scores_get_no_weight_and_no_gradient():
     assert (gradient[:, 1] == 0).all()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=30))
 def test_the_weights_are_a_distribution(numbers):
     weights = np.array(softmax(mx.array([numbers])))
@@ -118,7 +118,6 @@ def relative_error(x: np.ndarray) -> np.ndarray:
     return np.abs(np.array(exp2(mx.array(x))) / exact - 1)
 
 
-@settings(deadline=None)
 @given(st.floats(-126, 127.4375, width=32))
 def test_a_power_of_two_has_a_relative_error_of_at_most_2e_7(x):
     assert relative_error(np.array([x], np.float32)).max() < 2e-7

@@ -20,7 +20,7 @@ from mlx_attn.convert.algebra import (
 )
 from mlx_attn.errors import ConfigError
 
-few = settings(max_examples=20, deadline=None)
+few = settings(max_examples=20)
 sizes = st.integers(1, 6)
 seeds = st.integers(0, 2**16)
 

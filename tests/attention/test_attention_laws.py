@@ -18,7 +18,7 @@ from mlx_attn.errors import ConfigError
 
 C, T = 24, 12
 FORMS = [name for name, variant in VARIANTS.items() if variant.group == "forms"]
-law = settings(deadline=None, max_examples=10)
+law = settings(max_examples=10)
 every_variant = pytest.mark.parametrize("variant", FORMS)
 positions = st.sampled_from(POSITIONS)
 seeds = st.integers(0, 2**31 - 1)

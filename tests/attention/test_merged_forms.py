@@ -79,7 +79,7 @@ def test_dropped_weights_do_not_add_up_to_one_so_values_go_first():
 
 
 @on_a_processor
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(T_q=st.integers(1, 64), past=st.integers(0, 64), heads=st.sampled_from([1, 2, 4, 8]))
 def test_on_a_processor_the_form_with_fewer_multiply_adds_is_chosen(T_q, past, heads):
     config = layer(n_heads=heads).config

@@ -36,7 +36,7 @@ def test_stable_rank_compares_the_two_norms():
     assert stable_rank(np.array([[2.0, 1.0, 1.0]])) == pytest.approx(6 / 4)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.floats(0.01, 100))
 def test_no_number_depends_on_the_matrix_s_size_and_ranks_are_ordered(seed, factor):
     matrices = random_matrices(seed)

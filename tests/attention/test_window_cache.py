@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_attn.attention.attention import Attention
@@ -43,7 +43,6 @@ def extended(window: int, sizes: list[int], in_order: bool) -> Iterator[tuple[in
         yield start, end, seen.flatten().tolist(), places
 
 
-@settings(deadline=None)
 @given(window=st.integers(0, 9), sizes=sizes, in_order=st.booleans())
 def test_a_cache_returns_what_the_new_queries_see_and_where_it_stands(window, sizes, in_order):
     for start, end, seen, places in extended(window, sizes, in_order):
@@ -54,7 +53,6 @@ def test_a_cache_returns_what_the_new_queries_see_and_where_it_stands(window, si
         assert {token for _, token in read} >= set(range(first, end))
 
 
-@settings(deadline=None)
 @given(window=st.integers(0, 9), sizes=sizes)
 def test_in_order_the_newest_token_is_last(window, sizes):
     for _, end, seen, places in extended(window, sizes, in_order=True):
@@ -64,7 +62,6 @@ def test_in_order_the_newest_token_is_last(window, sizes):
         assert seen[-1] == end - 1
 
 
-@settings(deadline=None)
 @given(window=st.integers(1, 9), sizes=sizes)
 def test_a_ring_holds_the_last_tokens_each_in_its_slot(window, sizes):
     cache, end = AttentionCache(sum(sizes) + 1, window), 0

@@ -21,7 +21,7 @@ SWAPPED |= {worse: better for better, worse in SWAPPED.items()}
 differences = st.lists(st.integers(-1024, 1024).map(lambda n: n / 1024), min_size=2, max_size=8)
 arms = st.dictionaries(st.sampled_from(["merged", "no_query", "key"]), differences, min_size=1)
 deltas = st.integers(0, 512).map(lambda n: n / 1024)
-laws = settings(deadline=None, max_examples=60)
+laws = settings(max_examples=60)
 
 
 def alone(found, delta=0.005, **options) -> Verdict:

@@ -55,7 +55,7 @@ def test_as_many_seeds_as_resolve_a_difference_are_those_that_find_it(n, arms):
     assert required_seeds(0.01, just_found, arms=arms) == n
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.floats(-3, 3), st.floats(0, 3), st.floats(0.5, 4))
 def test_no_smaller_number_of_seeds_decides(difference, delta, sd):
     def decides(n):

@@ -81,7 +81,7 @@ def test_many_trainings_agree_with_the_log_rank_test_of_large_samples():
     assert found == pytest.approx(expected, abs=0.01)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(arms, arms)
 def test_it_does_not_matter_which_arm_comes_first(first, second):
     p_value = log_rank(first, second)

@@ -42,7 +42,7 @@ def archive(tmp_path) -> Callable[..., Path]:
     return write
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=4))
 def test_what_is_written_is_read_back(tmp_path_factory, shapes):
     path = tmp_path_factory.mktemp("archive") / "model.pth"

@@ -89,9 +89,7 @@ def test_a_file_from_elsewhere_has_no_checksum_and_is_read(tmp_path):
     assert load_arrays(path)[0].keys() == ARRAYS.keys()
 
 
-@settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_flipped_bit_goes_unnoticed(file, data):
     content = bytearray(file.read_bytes())
@@ -108,9 +106,7 @@ def test_no_flipped_bit_goes_unnoticed(file, data):
     assert all(mx.array_equal(arrays[name], array) for name, array in ARRAYS.items())
 
 
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0, 0.999))
 def test_a_truncated_file_is_refused(file, share):
     content = file.read_bytes()

@@ -16,7 +16,7 @@ from mlx_attn.sampling.samplers import (
 LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40).map(
     lambda values: np.array([values], np.float32)
 )
-LAWS = settings(deadline=None, max_examples=50)
+LAWS = settings(max_examples=50)
 NOTHING = mx.zeros((1, 0), mx.uint32)
 
 

@@ -6,7 +6,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.sampling.generate import StreamingDetokenizer
 from mlx_attn.text.characters import ByteTokenizer
 
-LAWS = settings(deadline=None, max_examples=100)
+LAWS = settings(max_examples=100)
 BYTES = ByteTokenizer()
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 

@@ -241,7 +241,7 @@ def ends_well(chunk: str) -> bool:
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(text=long_texts)
 def test_the_tokens_of_the_chunks_are_those_of_the_text(tokenizers, kind, text):
     parts = list(chunked([text]))
@@ -252,7 +252,7 @@ def test_the_tokens_of_the_chunks_are_those_of_the_text(tokenizers, kind, text):
 
 
 @pytest.mark.usefixtures("small_chunks")
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(long_texts, st.integers(1, 50))
 def test_chunks_are_the_text_whatever_its_blocks(text, block):
     parts = list(chunked(text[i : i + block] for i in range(0, len(text), block)))

@@ -42,7 +42,7 @@ def test_batches_leave_the_random_state_of_the_model_alone(order):
     assert drawn[0] == drawn[1]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(2, 400), st.integers(1, 20), st.integers(1, 9), st.integers(0, 2**32 - 1))
 def test_every_window_and_its_targets_lie_inside_the_text(n_tokens, T, batch_size, seed):
     if n_tokens <= T:
@@ -71,7 +71,7 @@ def test_random_windows_start_only_at_given_places_that_leave_room():
     assert {start for step in range(50) for start in starts(order, 0, step)} == {0, 30, 70}
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(2, 300), st.integers(1, 12), st.integers(1, 9), st.integers(0, 3))
 def test_an_epoch_sees_every_window_at_most_once_and_drops_less_than_a_batch(
     n_tokens, T, batch_size, epoch

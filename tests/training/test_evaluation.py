@@ -33,14 +33,14 @@ def scored(n_tokens: int, T: int, document_starts=None) -> list[int]:
     return [w.start + 1 + i for w in windows for i in range(w.first, w.last)]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(2, 300), st.integers(1, 40))
 def test_every_token_but_the_first_is_scored_exactly_once(n_tokens, T):
     if n_tokens > T:
         assert scored(n_tokens, T) == list(range(1, n_tokens))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(1, 40))
 def test_documents_change_the_windows_but_not_what_is_scored(lengths, T):
     starts = np.cumsum([0, *lengths[:-1]])
@@ -49,7 +49,7 @@ def test_documents_change_the_windows_but_not_what_is_scored(lengths, T):
         assert scored(n_tokens, T, starts) == list(range(1, n_tokens))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 12), min_size=2, max_size=20))
 def test_a_document_that_fits_is_read_from_its_beginning(lengths):
     starts, T = np.cumsum([0, *lengths[:-1]]), 12

@@ -57,7 +57,7 @@ def test_the_weights_are_those_of_mlx_s_own(monkeypatch, pair: tuple[Callable, C
         assert np.allclose(ours[name], theirs[name], atol=2e-5), name
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(2, 10), st.integers(2, 10), st.integers(0, 99))
 def test_singular_values_come_near_one(rows, columns, seed):
     if rows > columns:

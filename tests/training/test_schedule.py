@@ -58,7 +58,7 @@ def test_with_two_budgets_the_one_that_is_nearer_to_its_end_decides():
     assert factor(config, 100, seconds=1.0) == pytest.approx(0.1)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.sampled_from(CHOICES["schedule"]),
     st.integers(0, 300),

@@ -28,7 +28,7 @@ def test_the_exact_solver_pays_the_floor_for_every_symbol(task):
 
 
 @tasks
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**31), count=st.integers(1, 30))
 def test_documents_have_one_length_and_are_scored_after_their_first_symbol(task, seed, count):
     documents = draw(task, count, seed)

@@ -55,7 +55,7 @@ def test_a_text_is_read_symbol_by_symbol_from_a_newline_on():
     assert SYMBOLS.encode("k0\nk1").tolist() == [0, 1, 0, 2]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 3), max_size=20))
 def test_what_it_writes_it_reads(tokens):
     tokens = [0, *tokens]

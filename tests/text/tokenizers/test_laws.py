@@ -62,14 +62,14 @@ likely = st.lists(
 
 
 @pytest.mark.parametrize("kind", LOSSLESS)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=anything | likely.map("".join))
 def test_any_text_comes_back_exactly(kind, text):
     assert tokenizer(kind).decode(tokenizer(kind).encode(text)) == text
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(text=st.text(st.sampled_from(sorted(set(TEXT)))))
 def test_any_text_of_known_characters_comes_back_exactly(kind, text):
     assert tokenizer(kind).decode(tokenizer(kind).encode(text)) == text
@@ -83,7 +83,7 @@ def test_the_bytes_of_the_tokens_are_the_utf8_of_the_text(kind):
 
 
 @pytest.mark.parametrize("kind", LOSSLESS)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_any_tokens_decode_and_stream_to_the_same_text(kind, data):
     ids = st.integers(0, tokenizer(kind).vocab_size - 1)
