@@ -43,6 +43,24 @@ def balanced_factors(
     return U[..., :rank] * root[..., None, :], root[..., :, None] * V[..., :rank, :]
 
 
+def balanced_factors_of_product(
+    left: Float[np.ndarray, "*heads rows D"],
+    right: Float[np.ndarray, "*heads D columns"],
+    rank: int,
+) -> tuple[Float[np.ndarray, "*heads rows rank"], Float[np.ndarray, "*heads rank columns"]]:
+    """`balanced_factors` of M = left right, which need not be made where D and the rank are small.
+
+    With left = Q_1 R_1, right^T = Q_2 R_2 and R_1 R_2^T = U diag(s) V, the singular value
+    decomposition of M is (Q_1 U) diag(s) (V Q_2^T): a matrix of D x D instead of one of C x C.
+    """
+    if not rank <= left.shape[-1] < min(left.shape[-2], right.shape[-1]):
+        return balanced_factors(left @ right, rank)
+    Q_left, R_left = np.linalg.qr(left)
+    Q_right, R_right = np.linalg.qr(right.swapaxes(-2, -1))
+    A, B = balanced_factors(R_left @ R_right.swapaxes(-2, -1), rank)
+    return Q_left @ A, B @ Q_right.swapaxes(-2, -1)
+
+
 def _low_rank_svd(
     matrix: Float[np.ndarray, "*heads rows columns"], rank: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

@@ -81,10 +81,15 @@ def _nearest_score(
     factors: analysis.ScoreFactors, target: AttentionConfig
 ) -> analysis.ScoreFactors:
     """The best factors of rank head_dim; query heads that share a key are decomposed together."""
-    H, C, D = target.n_heads, target.d_in, target.head_dim
-    query, key = algebra.balanced_factors(
-        factors.products_with_bias.reshape(target.n_kv_heads, -1, C), D
-    )
+    H, C, D, KV = target.n_heads, target.d_in, target.head_dim, target.n_kv_heads
+    if len(factors.key) == KV:
+        queries = np.concatenate(
+            [factors.query.swapaxes(1, 2), factors.query_bias[:, None]], axis=1
+        )
+        grouped = queries.reshape(KV, -1, queries.shape[2])
+        query, key = algebra.balanced_factors_of_product(grouped, factors.key, D)
+    else:
+        query, key = algebra.balanced_factors(factors.products_with_bias.reshape(KV, -1, C), D)
     query = query.reshape(H, C + 1, D).swapaxes(1, 2)
     return analysis.ScoreFactors(query[:, :, :C], query[:, :, C], key, np.zeros(key.shape[:2]))
 
@@ -182,8 +187,13 @@ def _nearest_output(
 ) -> analysis.OutputFactors:
     """The best factors of rank value_dim; heads that share a value are decomposed together."""
     KV, D, d_out = target.n_kv_heads, target.value_dim, target.d_out
-    rows = factors.products.swapaxes(1, 2).reshape(KV, -1, target.d_in)
-    output, value = algebra.balanced_factors(rows, D)
+    if len(factors.value) == KV:
+        heads = factors.output.reshape(d_out, target.n_heads, -1).swapaxes(0, 1)
+        grouped = heads.reshape(KV, -1, heads.shape[2])
+        output, value = algebra.balanced_factors_of_product(grouped, factors.value, D)
+    else:
+        rows = factors.products.swapaxes(1, 2).reshape(KV, -1, target.d_in)
+        output, value = algebra.balanced_factors(rows, D)
     output = output.reshape(target.n_heads, d_out, D).swapaxes(0, 1).reshape(d_out, -1)
     return analysis.OutputFactors(value, np.zeros((KV, D)), output, factors.total_constant)
 

@@ -73,8 +73,12 @@ def _head_statistics(
     maps: Float[np.ndarray, "L B H T T"], repeated: Float[np.ndarray, "L B2 H T2 T2"]
 ) -> _HeadStatistics:
     """The statistics of every head; the second half of each `repeated` text repeats the first."""
-    per_text = (*(of(maps) for of in (entropy, distance, previous, first)), induction(repeated))
-    return _HeadStatistics(*(values.mean(1) for values in per_text))
+    # Layer by layer: in float64, and several times over, all maps together would fill a memory.
+    averages = [
+        np.stack([of(layer).mean(0) for layer in maps])
+        for of in (entropy, distance, previous, first)
+    ]
+    return _HeadStatistics(*averages, induction(repeated).mean(1))
 
 
 def uniform_statistics(T: int, T_repeated: int) -> dict[str, float]:
