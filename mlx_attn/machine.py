@@ -12,6 +12,9 @@ from typing import Any
 from mlx_attn import blas
 from mlx_attn.about import __version__
 
+PROCESS_MEMORY = 250_000_000
+"""Bytes of Python, MLX and what a command imports, at most: 130 MB and more on Linux."""
+
 
 def versions() -> dict[str, str]:
     """The versions, the platform and the device that a run was made with."""

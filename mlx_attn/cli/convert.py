@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.options import Named, UserPath, takes_plugins
+from mlx_attn.cli.plan import dry_run_option, show_plan
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ Examples:
 @click.option("--fold-norm", is_flag=True, help="Fold the norm's gain and shift into the maps.")
 @click.option("--out", type=UserPath(), help="Where the result goes.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")
+@dry_run_option
 @click.option("--list", "as_list", is_flag=True, help="Show the conversions and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -78,6 +80,7 @@ def command(
     fold_norm: bool,
     out: Path | None,
     overwrite: bool,
+    dry_run: bool,
     as_list: bool,
     as_json: bool,
 ) -> None:
@@ -89,6 +92,8 @@ def command(
     """
     if as_list:
         _show_list(as_json)
+    elif dry_run and (to or ranks):
+        _show_plan(run, to or "separate", ranks or (0,), as_json)
     elif ranks and len(ranks) > 1:
         if fold_norm or overwrite:
             raise click.UsageError("--fold-norm and --overwrite belong to a single conversion")
@@ -125,6 +130,17 @@ def _convert(
         return
     click.echo(str(new.path))
     stdout_console().print(show.outcome_table(outcome))
+
+
+def _show_plan(name: str | None, to: str, ranks: tuple[int, ...], as_json: bool) -> None:
+    from mlx_attn.convert.measure import conversion_memory
+    from mlx_attn.convert.table import find_conversion
+    from mlx_attn.runs import find_run
+
+    run, conversion = find_run(name), find_conversion(to)
+    after = conversion.target(run.config, max(ranks))
+    peak = conversion_memory(run.config, after)
+    show_plan(run, f"--to {conversion.name}", peak, as_json, becomes=after)
 
 
 def _measure_ranks(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlx_attn.cli.options import UserPath
+from mlx_attn.cli.plan import megabytes, model_rows
 
 if TYPE_CHECKING:
     from mlx_attn.interop.imported import Footprint, Source
@@ -72,15 +73,11 @@ def command(
 
 
 def _plan(found: "Source", size: "Footprint") -> str:
-    config = found.config
     rows = {
         "source": f"{found.path} ({found.what})",
-        "model": f"{config.n_layers} layers, {config.n_heads} heads, width {config.emb_dim}, "
-        f"context {config.context_length}, {config.vocab_size} tokens",
-        "parameters": f"{size.parameters:,}; {size.weights / 1e6:,.0f} MB in float32",
-        "cache": f"{size.cache / 1e6:,.0f} MB at full context",
-        "importing": f"at most {size.import_peak / 1e6:,.0f} MB",
+        **dict(model_rows(found.config)),
+        "importing": f"at most {megabytes(size.import_peak)}",
         "--to merged": f"{size.merged_parameters:,} parameters; converting takes at most "
-        f"{size.convert_peak / 1e6:,.0f} MB",
+        f"{megabytes(size.convert_peak)}",
     }
     return "\n".join(f"{key:12} {text}" for key, text in rows.items())

@@ -8,6 +8,7 @@ import click
 
 from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.options import UserPath, takes_plugins
+from mlx_attn.cli.plan import dry_run_option, show_plan
 from mlx_attn.cli.sample import run_argument, standard_input
 from mlx_attn.errors import ConfigError
 
@@ -42,6 +43,7 @@ Examples:
 @click.option("--figures", type=_PATH, metavar="DIR", help="Write figures as SVG and PNG.")
 @click.option("--track", is_flag=True, help="Show what train --track recorded instead.")
 @click.option("--against", metavar="RUN", help="With --track, a run to compare with.")
+@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def command(ctx: click.Context, run: str | None, **options: Any) -> None:
@@ -57,10 +59,19 @@ def command(ctx: click.Context, run: str | None, **options: Any) -> None:
             _show_track(find_run(run), **options)
         elif options["against"]:
             raise click.UsageError("--against compares tracked trainings: add --track")
+        elif options["dry_run"]:
+            _show_plan(find_run(run), **options)
         else:
             _show_probe(find_run(run), **options)
     except KeyboardInterrupt:
         ctx.exit(INTERRUPTED)
+
+
+def _show_plan(run: "Run", prompt: str | None, windows: int, as_json: bool, **_: Any) -> None:
+    from mlx_attn.probe.heads import probe_memory
+
+    texts = windows if prompt is None else 1
+    show_plan(run, "probing", probe_memory(run.config, texts), as_json)
 
 
 def _show_probe(

@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from mlx_attn.about import PREFIX
 from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.options import takes_plugins
+from mlx_attn.cli.plan import dry_run_option, show_plan
 from mlx_attn.errors import RunError, printable
 from mlx_attn.sampling.config import SamplerConfig
 
@@ -83,6 +84,7 @@ Examples:
 @_option("--prompt", "-p", default="", metavar="TEXT", help="Text to continue; - reads stdin.")
 @_option("--num-samples", "-n", default=1, help="continuations; number k has the seed SEED + k")
 @sampling_options
+@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object each instead.")
 @click.pass_context
 def command(
@@ -93,6 +95,7 @@ def command(
     max_tokens: int,
     stop: tuple[str, ...],
     ignore_eos: bool,
+    dry_run: bool,
     as_json: bool,
     **sampler: Any,
 ) -> None:
@@ -103,6 +106,9 @@ def command(
     would end, such as a story. Ctrl-C stops it. Several are written as one batch, with a line ---
     between them.
     """
+    if dry_run:
+        _show_plan(run, num_samples, as_json)
+        return
     try:
         from mlx_attn.sampling.generate import load_run
 
@@ -118,6 +124,14 @@ def command(
     except KeyboardInterrupt:
         code = INTERRUPTED
     ctx.exit(code)
+
+
+def _show_plan(name: str | None, count: int, as_json: bool) -> None:
+    from mlx_attn.runs import find_run
+    from mlx_attn.sampling.generate import sampling_memory
+
+    run = find_run(name)
+    show_plan(run, "sampling", sampling_memory(run.config, count), as_json)
 
 
 LONGEST_PROMPT = 64_000_000

@@ -20,12 +20,19 @@ from mlx_attn.attention.attention import explicit_attention
 from mlx_attn.convert import algebra, table
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine import PROCESS_MEMORY
+from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.plugins import used_plugins
 from mlx_attn.runs import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.config import settings_from, variant_name
-from mlx_attn.training.evaluation import Evaluation, Evaluator, evaluation_record
+from mlx_attn.training.evaluation import (
+    Evaluation,
+    Evaluator,
+    evaluation_memory,
+    evaluation_record,
+)
 from mlx_attn.training.trainer import Trainer
 
 _FITTED_TOKENS = 8192
@@ -234,6 +241,19 @@ def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
         rows.append((row[0], row[1]))
     score_error, output_error = np.max(rows, axis=0).tolist()
     return score_error, output_error
+
+
+def conversion_memory(before: GPTConfig, after: GPTConfig) -> int:
+    """The most bytes that a conversion takes: nothing of that size is allocated.
+
+    Both models are compared, and one of them is computed in float64; then a run is written, with a
+    trainer's weights and AdamW's two moments of each. The process itself is counted too.
+    """
+    T, V = before.context_length, before.vocab_size
+    old, new = (4 * model_cost(config).parameters for config in (before, after))
+    logits = 4 * 8 * max(T * V, min(LOGITS_AT_ONCE, _LOGIT_TOKENS * V))
+    measuring = old + new + max(2 * max(old, new), logits, evaluation_memory(T, V))
+    return PROCESS_MEMORY + max(measuring, old + 4 * new)
 
 
 def convert_run(

@@ -20,6 +20,7 @@ from mlx_attn.interop.folder import gpt2_settings, read_gpt2
 from mlx_attn.interop.gguf import read_gguf
 from mlx_attn.interop.tokenizer_json import read_tokenizer
 from mlx_attn.interop.torch_archive import read_checkpoint
+from mlx_attn.machine import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.runs import Run, check_free, new_run
@@ -237,7 +238,7 @@ def parity_of(source: Source, model: GPT) -> parity.Parity | str:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes that a model takes, before anything of its size is allocated.
+    """Bytes that a model takes at most, before anything of its size is allocated.
 
     Attributes:
         parameters: Trained numbers.
@@ -258,15 +259,16 @@ class Footprint:
 
 def footprint(config: GPTConfig) -> Footprint:
     """Count the bytes of a model; nothing of its size is allocated."""
+    from mlx_attn.convert.measure import conversion_memory
     from mlx_attn.convert.table import find_conversion
 
-    here, merged = model_cost(config), model_cost(find_conversion("merged").target(config))
-    weights, converted = 4 * here.parameters, 4 * merged.parameters
+    merged = find_conversion("merged").target(config)
+    here = model_cost(config)
     return Footprint(
         parameters=here.parameters,
-        weights=weights,
+        weights=4 * here.parameters,
         cache=4 * here.cache_floats * config.context_length,
-        import_peak=3 * weights,
-        merged_parameters=merged.parameters,
-        convert_peak=3 * (weights + converted),
+        import_peak=PROCESS_MEMORY + 3 * 4 * here.parameters,
+        merged_parameters=model_cost(merged).parameters,
+        convert_peak=conversion_memory(config, merged),
     )

@@ -10,8 +10,9 @@ from jaxtyping import Float, Float32, Float64, Integer
 from mlx_attn.attention import analysis
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.machine import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT, attention_inputs
+from mlx_attn.model.gpt import GPT, attention_inputs, model_cost
 from mlx_attn.runs import Run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.text.downloads import Progress
@@ -78,7 +79,7 @@ def _head_statistics(
         np.stack([of(layer).mean(0) for layer in maps])
         for of in (entropy, distance, previous, first)
     ]
-    return _HeadStatistics(*averages, induction(repeated).mean(1))
+    return _HeadStatistics(*[*averages, induction(repeated).mean(1)])
 
 
 def uniform_statistics(T: int, T_repeated: int) -> dict[str, float]:
@@ -177,6 +178,19 @@ class Probe:
     def n_maps(self) -> int:
         """Attention maps of a layer: one for each head, or several where a head has as many."""
         return self.maps.shape[2]
+
+
+def probe_memory(config: GPTConfig, texts: int) -> int:
+    """The most bytes that probing on so many texts takes: nothing of that size is allocated.
+
+    These are the weights and all maps in float32, what is computed of one layer's matrices or maps
+    in float64, and the process itself; drawing comes on top.
+    """
+    H, C, T = config.attention().n_maps, config.emb_dim, min(config.context_length, LONGEST)
+    once = min(config.context_length // 2, config.vocab_size, 64)
+    maps = config.n_layers * H * (texts * T**2 + 4 * (2 * once) ** 2)
+    layer = 5 * H * max(C**2, texts * T**2)
+    return PROCESS_MEMORY + 4 * model_cost(config).parameters + 2 * 4 * maps + 8 * layer
 
 
 def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:

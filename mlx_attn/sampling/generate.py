@@ -11,7 +11,9 @@ from typing import Literal
 import mlx.core as mx
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.gpt import GPT
+from mlx_attn.machine import PROCESS_MEMORY
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
 from mlx_attn.runs import RUNS, Run, find_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode, tokens_that_fit
@@ -242,6 +244,18 @@ class LoadedRun:
         """Several continuations of a prompt as one batch; see `stream_batch`."""
         arguments = (prompt, count, config, max_tokens, stop, self.step)
         return stream_batch(self.model, self.tokenizer, *arguments)
+
+
+def sampling_memory(config: GPTConfig, count: int = 1) -> int:
+    """The most bytes that writing `count` texts takes: nothing of that size is allocated.
+
+    These are the weights and full caches in float32, attention and feed-forward layer of a prompt
+    that fills the context, the logits of a token, and the process itself.
+    """
+    T = config.context_length
+    reading = T * (2 * config.n_heads * T + 4 * config.hidden_dim) + 4 * config.vocab_size
+    weights, caches = model_cost(config).parameters, cache_bytes(config, T, 4, count)
+    return PROCESS_MEMORY + caches + 4 * (weights + count * reading)
 
 
 def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:

@@ -99,7 +99,7 @@ class Evaluator:
             )
         self.split, self.ranks = split, ranks
         self.context_length = min(context_length, n_tokens - 1)
-        self._batch_size = max(1, EVALUATION_TOKENS // cores() // self.context_length)
+        self._batch_size = _batch_size(self.context_length)
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
 
     def __call__(self, model: GPT) -> Evaluation:
@@ -167,6 +167,16 @@ class Evaluator:
         spread = np.linspace(0, len(self.windows) - 1, count).astype(int)
         starts = self.windows.start[np.unique(spread)]
         return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
+
+
+def evaluation_memory(context_length: int, vocab_size: int) -> int:
+    """The most bytes of an evaluation's logits: a batch on every core, and what becomes of it."""
+    return 3 * 4 * cores() * _batch_size(context_length) * context_length * vocab_size
+
+
+def _batch_size(context_length: int) -> int:
+    """Windows that a core reads at a time."""
+    return max(1, EVALUATION_TOKENS // cores() // context_length)
 
 
 def _parts(of: Any, size: int) -> Iterator[Any]:

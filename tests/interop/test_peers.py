@@ -79,11 +79,20 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def exported(make_model, tokenizers, tmp_path_factory) -> dict[str, tuple[GPT, Path, Exported]]:
-    """Every variant and preset as a folder for mlx-lm, with the answers of stock programs."""
+def exported(
+    make_model, tokenizers, tmp_path_factory, request
+) -> dict[str, tuple[GPT, Path, Exported]]:
+    """Every variant and preset as a folder for mlx-lm, with the answers of stock programs.
+
+    Of these the ones that are tested now: `-k merged` makes no others.
+    """
     place = tmp_path_factory.mktemp("folders")
+    chosen = [getattr(item, "callspec", None) for item in request.session.items]
+    wanted = {spec.params.get("name") for spec in chosen if spec}
     made = {}
     for number, (name, settings) in enumerate(CASES.items()):
+        if name not in wanted:
+            continue
         tokenizer = tokenizers[KINDS[number % len(KINDS)]]
         tied = {"tied_head": True} if name in EXACT else {}
         model = make_model(vocab_size=tokenizer.vocab_size, **{**settings, **tied})

@@ -1,0 +1,73 @@
+"""`--dry-run` of probe, convert and sample: what they would take, said without taking it."""
+
+import json
+import os
+import sys
+
+import pytest
+
+COMMANDS = {
+    "probe": ("probe",),
+    "probe a prompt": ("probe", "--prompt=a cat"),
+    "convert": ("convert", "--to=merged"),
+    "prune": ("convert", "--to=separate", "--rank=2"),
+    "curve": ("convert", "--rank=1..4"),
+    "sample": ("sample", "--max-tokens=4"),
+}
+
+
+def plan_of(run_command, *arguments: str) -> dict:
+    made = run_command(*arguments, "--dry-run", "--json")
+    assert made.exit_code == 0, made.output
+    return json.loads(made.stdout)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_it_is_said_without_reading_the_weights(arguments, train, run_command, workshop):
+    train("--out=runs/mine")
+    (workshop / "runs/mine/model.safetensors").unlink()
+    before = sorted(path.name for path in workshop.rglob("*"))
+    plan = plan_of(run_command, *arguments)
+    assert plan["peak"] > plan["weights"] == 4 * plan["parameters"]
+    assert sorted(path.name for path in workshop.rglob("*")) == before
+
+
+def test_people_read_the_same_in_megabytes(train, run_command):
+    train("--out=runs/mine")
+    lines = run_command("convert", "mine", "--to=merged", "--dry-run").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        *("run", "model", "parameters", "cache", "becomes", "--to", "usable")
+    ]
+
+
+def test_what_takes_more_is_said_to_take_more(train, run_command):
+    train("--out=runs/mine")
+    peaks = [
+        plan_of(run_command, *arguments)["peak"]
+        for arguments in (("sample",), ("sample", "-n8"), ("probe",), ("probe", "--windows=64"))
+    ]
+    assert peaks[0] < peaks[1]
+    assert peaks[2] < peaks[3]
+
+
+def test_a_conversion_that_is_refused_is_refused_beforehand(train, run_command):
+    train("--out=runs/mine", "--position=rope")
+    made = run_command("convert", "mine", "--to=merged", "--dry-run")
+    assert made.exit_code == 2
+    assert "RoPE rotates queries and keys" in str(made.output) + str(made.exception)
+
+
+LARGER = ("--n-layers=4", "--n-heads=12", "--emb-dim=768", "--context-length=128", "--block=book")
+
+
+@pytest.mark.slow
+def test_no_command_takes_more_than_it_said(train, run_command, workshop):
+    train("--out=runs/mine", "--position=learned", *LARGER)
+    for name, arguments in COMMANDS.items():
+        peak = plan_of(run_command, *arguments)["peak"]
+        command = [sys.executable, "-m", "mlx_attn", *arguments]
+        child = os.posix_spawn(sys.executable, command, os.environ)
+        _, status, used = os.wait4(child, 0)
+        unit = 1 if sys.platform == "darwin" else 1024
+        assert status == 0, name
+        assert used.ru_maxrss * unit <= peak, name
