@@ -6,7 +6,9 @@ the settings that https://github.com/karpathy/nanoGPT gives for a laptop; the co
 
     python benchmarks/nanogpt_reference.py --data-dir CORPUS --threads 2 --seed 1337
 
-CORPUS is a folder with train.npy and val.npy, of token ids. Prints one JSON object.
+CORPUS is a folder with train.npy and val.npy, of token ids. Another peak than the recipe's (--lr),
+another length (--recipe-steps), or a schedule by the clock (--minutes) make it the same model with
+more favourable settings. Prints one JSON object.
 """
 
 # PyTorch is no dependency: only this file imports it.
@@ -27,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 LAYERS, HEADS, WIDTH, CONTEXT, BATCH, STEPS = 4, 4, 128, 64, 12, 2000
-PEAK, FLOOR, WARMUP, DECAY, CLIP = 1e-3, 1e-4, 100, 0.1, 1.0
+PEAK, FLOOR, WARMUP, DECAY, CLIP = 1e-3, 0.1, 100, 0.1, 1.0
 
 
 class SelfAttention(nn.Module):
@@ -81,37 +83,39 @@ class ReferenceGPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def learning_rate(step: int) -> float:
-    """Linear warm-up, then half a cosine."""
+def learning_rate_factor(step: int, spent: float) -> float:
+    """Linear warm-up, then half a cosine along the share of the training that is spent."""
     if step < WARMUP:
-        return PEAK * (step + 1) / (WARMUP + 1)
-    spent = (step - WARMUP) / (STEPS - WARMUP)
-    return FLOOR + (PEAK - FLOOR) * 0.5 * (1 + math.cos(math.pi * spent))
+        return (step + 1) / (WARMUP + 1)
+    return FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * spent))
 
 
-def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+def optimizer_of(model: nn.Module, peak: float) -> torch.optim.Optimizer:
     """AdamW; matrices decay, norms do not."""
     weights = list(model.parameters())
     groups = [
         {"params": [w for w in weights if w.dim() >= 2], "weight_decay": DECAY},
         {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.99))
+    return torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.99))
 
 
-def trained(model: ReferenceGPT, text: Tensor, steps: int) -> float:
-    """Seconds to train the model."""
-    optimizer, offsets = optimizer_of(model), torch.arange(CONTEXT + 1)
-    began = time.perf_counter()
-    for step in range(steps):
+def trained(model: ReferenceGPT, text: Tensor, given: argparse.Namespace) -> tuple[int, float]:
+    """Train the model; the steps, and the seconds that they took."""
+    optimizer, offsets = optimizer_of(model, given.lr), torch.arange(CONTEXT + 1)
+    began, step, seconds = time.perf_counter(), 0, 0.0
+    while seconds < 60 * given.minutes if given.minutes else step < given.steps:
+        by_steps = max(0, step - WARMUP) / max(1, given.recipe_steps - WARMUP)
+        spent = seconds / (60 * given.minutes) if given.minutes else by_steps
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
+            group["lr"] = given.lr * learning_rate_factor(step, spent)
         windows = text[torch.randint(len(text) - CONTEXT, (BATCH, 1)) + offsets]
         model(windows[:, :-1], windows[:, 1:]).backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    return time.perf_counter() - began
+        step, seconds = step + 1, time.perf_counter() - began
+    return step, seconds
 
 
 @torch.no_grad()
@@ -136,7 +140,11 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1337)
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the recipe's 2000")
+    parser.add_argument("--steps", type=int, default=STEPS, help="to take of the recipe's")
+    parser.add_argument("--recipe-steps", type=int, default=STEPS, help="the schedule's length")
+    parser.add_argument("--minutes", type=float, default=0.0, help="instead of steps")
+    parser.add_argument("--lr", type=float, default=PEAK)
+    parser.add_argument("--time-only", action="store_true", help="without validation")
     given = parser.parse_args()
     torch.manual_seed(given.seed)
     torch.set_num_threads(given.threads)
@@ -145,12 +153,12 @@ def main() -> None:
         for part in ("train", "val")
     )
     model = ReferenceGPT(int(torch.cat([train, val]).max()) + 1)
-    seconds = trained(model, train, given.steps)
+    steps, seconds = trained(model, train, given)
     report = {
         "seconds": seconds,
-        "steps": given.steps,
-        "tokens": given.steps * BATCH * CONTEXT,
-        "val_loss": validation_loss(model, val),
+        "steps": steps,
+        "tokens": steps * BATCH * CONTEXT,
+        "val_loss": None if given.time_only else validation_loss(model, val),
         "params": sum(weight.numel() for weight in model.parameters()),
     }
     print(json.dumps(report))  # noqa: T201

@@ -1,12 +1,14 @@
 """The preset `speedrun` against nanoGPT's laptop recipe: time and tokens to the same loss.
 
     python benchmarks/speedrun.py [--seeds 0 1 2 3 4] [--threads 2] [--torch-python PYTHON]
+    python benchmarks/speedrun.py --minutes 5 --reference-lr 4e-3
 
-Trains the preset once for every seed, with a share of the reference's 2000 steps after each, so
-that what else the machine does falls on both alike. Times are of training alone, without preparing
-the text and without validation. The reference (`nanogpt_reference.py`) needs PyTorch, in this
-interpreter or in the one of --torch-python; --full-reference also trains it from start to end and
-validates it. Prints one JSON object.
+Trains the preset once for every seed, with a share of the reference's 2000 steps after each (of
+--reference-steps, where these are fewer), so that what else the machine does falls on both alike.
+Times are of training alone, without preparing the text and without validation. The reference
+(`nanogpt_reference.py`) needs PyTorch, in this interpreter or in the one of --torch-python;
+--full-reference also trains it from start to end and validates it. With --minutes both are trained
+for so long instead, side by side with one thread each, for the lowest loss. Prints one JSON object.
 """
 
 import argparse
@@ -31,20 +33,28 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--torch-python", default=sys.executable)
     parser.add_argument("--full-reference", action="store_true")
+    parser.add_argument("--minutes", type=float, default=0.0)
+    parser.add_argument("--reference-steps", type=int, default=REFERENCE_STEPS)
+    parser.add_argument("--reference-lr", type=float, default=1e-3)
     given = parser.parse_args()
+    given.threads = 1 if given.minutes else given.threads
     # Before the BLAS is loaded, with the first import of mlx_attn.
     os.environ["OPENBLAS_NUM_THREADS"] = str(given.threads)
     corpus = _corpus()
     with tempfile.TemporaryDirectory() as folder:
         _save(corpus, Path(folder))
         command = [given.torch_python, str(REFERENCE), "--data-dir", folder]
-        command += ["--threads", str(given.threads)]
-        reference(command, 1)  # Fails now if it must fail.
-        share = REFERENCE_STEPS // len(given.seeds)
+        command += ["--threads", str(given.threads), "--lr", str(given.reference_lr)]
+        timed = [*command, "--time-only"]
+        reference(timed, 1)  # Fails now if it must fail.
+        if given.minutes:
+            print(json.dumps(side_by_side(command, given, Path(folder)), indent=1))  # noqa: T201
+            return
+        share = given.reference_steps // len(given.seeds)
         ours, theirs = [], []
         for seed in given.seeds:
             ours.append(trained(corpus, seed))
-            theirs.append(reference(command, share))
+            theirs.append(reference(timed, share))
         full = reference(command, REFERENCE_STEPS) if given.full_reference else {}
     print(json.dumps(compared(ours, theirs, full), indent=1))  # noqa: T201
 
@@ -81,6 +91,24 @@ def reference(command: list[str], steps: int) -> dict[str, float]:
     if done.returncode:
         sys.exit(done.stderr.strip().splitlines()[-1])
     return json.loads(done.stdout)
+
+
+def side_by_side(command: list[str], given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Train both for the same minutes at the same time, with a thread each."""
+    minutes, seed = ["--minutes", str(given.minutes)], ["--seed", str(given.seeds[0])]
+    ours = [sys.executable, "-m", "mlx_attn", "train", "--preset", "speedrun", "--json"]
+    ours += [*minutes, *seed, "--out", str(folder / "run")]
+    started = [
+        subprocess.Popen(args, stdout=subprocess.PIPE, text=True)
+        for args in (ours, [*command, *minutes, *seed])
+    ]
+    lines = [process.communicate()[0].splitlines()[-1] for process in started]
+    end, theirs = map(json.loads, lines)
+    return {
+        "speedrun": {key: end[key] for key in ("seconds", "steps", "tokens", "val_loss", "params")},
+        "reference": theirs,
+        "reference's learning rate": given.reference_lr,
+    }
 
 
 def compared(ours: list[dict], theirs: list[dict], full: dict) -> dict[str, Any]:

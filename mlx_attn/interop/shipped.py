@@ -65,6 +65,11 @@ def chosen_functions(config: GPTConfig) -> dict[str, Any]:
         "logits": [f"logits_{word}" for word in config.logits.split("+") if word != "none"],
         "mixing": f"mixing_{config.mixing}",
     }
+    if config.token_shift:
+        raise ConfigError(
+            "there is no code to ship for token_shift: a cache of other programs has no place for "
+            "the embedding of the token before"
+        )
     for name in _flat(names):
         if not hasattr(portable, name):
             words = ", ".join(f"{key}={getattr(config, key)}" for key in MAPS)

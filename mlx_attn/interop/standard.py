@@ -27,8 +27,14 @@ from mlx_attn.model.gpt import GPT
 _EXACT = 1e-5
 """Relative error of S_h and V_h O_h up to which a cut to the target's rank is called exact."""
 
-_NORMAL = {"logits": ("none", "temperature"), "mixing": ("softmax",)}
-"""Hooks that other programs know, or that fold into W_query."""
+_NORMAL = {
+    "logits": ("none", "temperature"),
+    "mixing": ("softmax",),
+    "window": (0,),
+    "qk_norm": (False,),
+    "token_shift": (False,),
+}
+"""Hooks that other programs know, or that fold into W_query; and what no architecture here has."""
 
 GPT2 = {"position": ("learned", "none"), "norm": ("layernorm",), "activation": ("gelu",)}
 ARCEE = {"position": ("rope",), "norm": ("rmsnorm",), "activation": ("relu2",), "bias": (False,)}
@@ -45,7 +51,7 @@ def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[s
         holds: The values that the architecture knows, by key.
     """
     attention, found = config.attention(), []
-    for key, values in {**_NORMAL, "window": (0,), "qk_norm": (False,), **holds}.items():
+    for key, values in {**_NORMAL, **holds}.items():
         if getattr(config, key) not in values:
             found.append(f"{key}={getattr(config, key)}")
     maps = [choice for key in ("score", "value", "output") for choice in attention.choices(key)]

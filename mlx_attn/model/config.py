@@ -66,6 +66,7 @@ class GPTConfig:
     )
     qk_norm: bool = setting(False, "RMS-normalise queries and keys")
     merged_start: str = setting("product", "start of merged matrices: product or matched")
+    token_shift: bool = setting(False, "add the embedding of the token before, by trained weights")
     norm: str = setting("layernorm", "normalisation: layernorm or rmsnorm")
     activation: str = setting("gelu", "feed-forward activation: gelu or relu2")
     bias: bool = setting(True, "biases in the output map, the feed-forward layer and the norms")
@@ -177,13 +178,13 @@ PRESETS: dict[str, Preset] = {
         summary="below nanoGPT's loss at its laptop setting in a fraction of its time and tokens",
         model={"n_layers": 3, "n_heads": 4, "emb_dim": 128, "context_length": 64}
         | _MODERN
-        | {"position": "rope"},
-        # Found by trying, with seeds of their own: RoPE is worth 0.08 nats here over ALiBi, batches
-        # of 8 learn more of the same tokens than 12, and a fourth layer costs more time than it
-        # saves.
-        training={"steps": 440, "batch_size": 8, "warmup": 20, "eval_every": 0}
-        | {"optimizer": "muon", "muon_lr": 0.03, "lr": 4e-2}
-        | {"schedule": "trapezoid", "cooldown": 1.0},
+        | {"position": "rope", "window": 8, "global_every": 3, "token_shift": True},
+        # Found by trying, with seeds of their own: what each part is worth stands in
+        # docs/performance.md. RoPE is worth 0.08 nats over ALiBi, batches of 8 learn more of the
+        # same tokens than 12, and a fourth layer costs more time than it saves.
+        training={"steps": 256, "batch_size": 8, "warmup": 20, "eval_every": 0}
+        | {"optimizer": "muon", "muon_lr": 0.03, "muon_momentum": 0.9}
+        | {"lr": 4e-2, "schedule": "trapezoid", "cooldown": 1.0},
         text={"data": "tiny-shakespeare", "tokenizer": "char"},
         vocab_size=65,
     ),

@@ -19,13 +19,16 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import AttentionCache, Position
+from mlx_attn.attention.cache import AttentionCache
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from mlx_attn.exponentials import gelu
 from mlx_attn.graphs import Differentiable, is_compiled
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.init import initialise
+
+SHIFT = 0.3
+"""Where the weights of a token shift start."""
 
 Stream = Float[mx.array, "*batch C"]
 
@@ -193,6 +196,8 @@ class GPT(nn.Module):
         self.config = config
         self.checkpoint_blocks = False
         self.tok_emb = nn.Embedding(config.vocab_size, config.emb_dim)
+        if config.token_shift:
+            self.shift = mx.full((config.emb_dim,), SHIFT)
         if config.position == "learned":
             self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)
         self.drop_emb = nn.Dropout(config.drop_rate)
@@ -212,7 +217,8 @@ class GPT(nn.Module):
 
         Args:
             tokens: Token ids; with caches, only those that the caches do not hold yet.
-            caches: One per block, from `new_caches`; they are extended.
+            caches: From `new_caches`: one per block, and with a token shift one for the
+                embeddings; they are extended.
 
         Raises:
             ConfigError: The sequence is longer than the context, or than the caches.
@@ -225,7 +231,7 @@ class GPT(nn.Module):
         caches: Sequence[AttentionCache] | None = None,
     ) -> Float[mx.array, "B T C"]:
         """The residual stream after the last block; arguments as for logits."""
-        x = self.drop_emb(self.embed(tokens, caches[0].offset if caches else 0))
+        x = self.drop_emb(self.embed(tokens, caches))
         carry = Carry(tokens)
         for i, block in enumerate(self.trf_blocks):
             run = partial(block, cache=caches[i] if caches else None, carry=carry)
@@ -238,10 +244,18 @@ class GPT(nn.Module):
         return self.tok_emb.as_linear(x) if self.config.tied_head else self.out_head(x)
 
     def embed(
-        self, tokens: Integer[mx.array, "B T"], offset: Position = 0
+        self, tokens: Integer[mx.array, "B T"], caches: Sequence[AttentionCache] | None = None
     ) -> Float[mx.array, "B T C"]:
-        """Token embeddings, and with learned positions those of offset, offset + 1, ..."""
-        x = self.tok_emb(tokens)
+        """Token embeddings e, and what the configuration adds to them.
+
+        With a token shift x_t = e_t + m * e_(t-1), where m is trained, one weight per channel; it
+        shows every layer the token before, which attention has to learn to find. It is the token
+        shift of RWKV (arXiv:2305.13048), once and on the embeddings, known from modded-nanogpt as
+        smear. With learned positions, theirs.
+        """
+        x, offset = self.tok_emb(tokens), caches[0].offset if caches else 0
+        if self.config.token_shift:
+            x = x + self.shift * _before(x, caches[-1] if caches else None)
         if self.config.position != "learned":
             return x
         positions, T = self.pos_emb.weight, tokens.shape[1]
@@ -257,7 +271,17 @@ class GPT(nn.Module):
     def new_caches(self, length: int | None = None) -> list[AttentionCache]:
         """Empty caches for decoding one batch of sequences; room for the context, or `length`."""
         length = length or self.config.context_length
-        return [AttentionCache(length, block.att.config.window) for block in self.trf_blocks]
+        windows = [block.att.config.window for block in self.trf_blocks]
+        windows += [2] if self.config.token_shift else []  # an embedding and the one before
+        return [AttentionCache(length, window) for window in windows]
+
+
+def _before(x: Float[mx.array, "B T C"], cache: AttentionCache | None) -> Float[mx.array, "B T C"]:
+    """The vectors of the tokens before; 0 before a text's first."""
+    if cache is None:
+        return mx.concatenate([mx.zeros_like(x[:, :1]), x[:, :-1]], axis=1)
+    (kept,), _ = cache.extend((x[:, None],), in_order=True)
+    return kept[:, 0, -x.shape[1] - 1 : -1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +304,7 @@ def model_cost(config: GPTConfig) -> ModelCost:
     layers = Counter(config.attention(layer) for layer in range(config.n_layers))
     attention = [(n, attention_cost(layer)) for layer, n in layers.items()]
     feed_forward = 2 * config.emb_dim * config.hidden_dim
-    head = config.emb_dim * config.vocab_size
+    head = config.emb_dim * (config.vocab_size + config.token_shift)
     return ModelCost(
         parameters=count_parameters(GPT(config, seed=None)),
         attention_parameters=sum(n * cost.parameters for n, cost in attention),

@@ -45,6 +45,7 @@ class TrainConfig:
     lr: float = setting(1e-3, "peak learning rate of AdamW")
     min_lr: float = setting(0.0, "learning rate at the end of the schedule")
     muon_lr: float = setting(0.02, "peak learning rate of Muon's matrices")
+    muon_momentum: float = setting(0.95, "momentum of Muon, a moving average")
     merged_lr: float = setting(0.0, "learning rate of S under AdamW, times lr (0: 1 / n_heads)")
     optimizer: str = setting("adamw", "adamw, or muon for the blocks' matrices")
     schedule: str = setting("cosine", "cosine, trapezoid or constant, after the warm-up")
@@ -78,7 +79,7 @@ class TrainConfig:
 
     def _check_bounds(self):
         check_bounds(self, _BOUNDS)
-        for name in ("beta1", "beta2"):
+        for name in ("beta1", "beta2", "muon_momentum"):
             if getattr(self, name) == 1:
                 raise ConfigError(f"{name}=1 never moves a weight: use less than 1, such as 0.9")
         if self.lr == 0:
@@ -106,7 +107,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("epochs", "minutes", "weight_decay"), (0, 10**9)),
     "clip": (0, float_info.max),
     **dict.fromkeys(("lr", "min_lr", "muon_lr", "merged_lr"), (0, float_info.max)),
-    **dict.fromkeys(("cooldown", "beta1", "beta2"), (0, 1)),
+    **dict.fromkeys(("cooldown", "beta1", "beta2", "muon_momentum"), (0, 1)),
     "seed": (0, 2**32 - 1),
     "init_seed": (-1, 2**32 - 1),
 }

@@ -315,5 +315,6 @@ def _groups(config: TrainConfig, n_heads: int) -> list[Group]:
         Group("rest", lambda *_: True, adamw(rest_decay), lr),
     ]
     if config.optimizer == "muon":
-        groups.insert(0, Group("hidden", is_hidden_matrix, Muon(config.muon_lr), config.muon_lr))
+        muon = Muon(config.muon_lr, config.muon_momentum)
+        groups.insert(0, Group("hidden", is_hidden_matrix, muon, config.muon_lr))
     return groups

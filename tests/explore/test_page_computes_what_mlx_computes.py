@@ -79,6 +79,7 @@ SETTINGS = {
     "the book's block": {"block": "book"},
     "a tied head": {"tied_head": True},
     "several hooks": {"logits": "temperature+self_mask"},
+    "a token shift": {"token_shift": True},
     "narrow values": {"value_dim": 3},
     "shrunk maps": {"score": "shrunk", "value": "shrunk"},
     "values from keys": {"value": "from_key"},

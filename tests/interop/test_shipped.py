@@ -118,3 +118,8 @@ def test_a_choice_of_a_plugin_has_no_code_to_ship(monkeypatch, make_model):
     monkeypatch.setitem(CHOICES["logits"], "mine", mine)
     with pytest.raises(ConfigError, match=r"logits=mine.*plugin"):
         shipped_code(make_model(logits="mine").config, "mlx")
+
+
+def test_a_token_shift_has_no_place_in_the_caches_of_others(make_model):
+    with pytest.raises(ConfigError, match=r"no code to ship for token_shift"):
+        shipped_code(make_model(token_shift=True).config, "mlx")

@@ -54,6 +54,28 @@ def test_so_they_are_in_every_block_with_every_position(position, block, score):
     assert decoding_error(GPT(settings)) < 1e-5
 
 
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("window", [0, 3])
+def test_so_they_are_with_a_token_shift(position, window):
+    settings = config(position=position, start="book", token_shift=True, window=window)
+    assert decoding_error(GPT(settings)) < 1e-5
+
+
+def test_a_token_shift_adds_part_of_the_embedding_before():
+    model = GPT(config(token_shift=True, position="none"))
+    model.shift = mx.array(np.linspace(-1, 1, 32), mx.float32)
+    table, m = np.array(model.tok_emb.weight), np.array(model.shift)
+    expected = table[np.array(TOKENS)]
+    expected[:, 1:] += m * table[np.array(TOKENS)][:, :-1]
+    assert np.allclose(np.array(model.embed(TOKENS)), expected, atol=1e-6)
+
+
+def test_no_token_shift_is_the_model_without_it():
+    plain, shifted = GPT(config(start="book")), GPT(config(start="book", token_shift=True))
+    shifted.shift = mx.zeros((32,))
+    assert mx.array_equal(plain(TOKENS), shifted(TOKENS))
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_parameters_are_counted_exactly(preset):
     settings = config_from({**PRESETS[preset].model, "vocab_size": 300})

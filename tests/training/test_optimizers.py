@@ -88,6 +88,18 @@ def test_the_rate_of_s_can_be_chosen():
     assert np.allclose(changes["trf_blocks.0.att.S.weight"], -0.005, atol=1e-6)
 
 
+@pytest.mark.parametrize("momentum", [0.5, 0.95])
+def test_the_momentum_of_muon_can_be_chosen(momentum):
+    """After one step the moving average is 1 - m of the gradient."""
+    model = tiny()
+    gradients = tree_map(lambda p: mx.full(p.shape, 0.01), model.trainable_parameters())
+    optimizer = grouped(model, optimizer="muon", muon_momentum=momentum)
+    optimizer.update(model, gradients)
+    assert np.allclose(
+        np.array(optimizer.groups[0].optimizer.state["0"]["v"]), 0.01 * (1 - momentum)
+    )
+
+
 @pytest.mark.parametrize("variant", ["standard", "merged"])
 def test_muon_moves_the_blocks_matrices_and_nothing_else(variant):
     groups = members(tiny(variant, bias=True), optimizer="muon")

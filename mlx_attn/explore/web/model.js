@@ -22,7 +22,7 @@ export class GPT {
   trace(tokens, edits = intact(), before = undefined) {
     const goesOn = before && before.edits === edits && edits.mask && before.tokens.every((t, i) => t === tokens[i]);
     const start = goesOn ? before.tokens.length : 0;
-    let stream = Array.from(tokens.slice(start), (token, i) => this.embed(token, start + i, edits));
+    let stream = Array.from(tokens.slice(start), (token, i) => this.embed(token, start + i, tokens[start + i - 1], edits));
     const carries = Array.from(tokens.slice(start), (token) => ({ token }));
     const blocks = this.layers.map((attention, layer) => {
       const rows = goesOn ? before.blocks[layer].slice() : [];
@@ -33,8 +33,12 @@ export class GPT {
     return { tokens, edits, blocks, logits: goesOn ? [...before.logits, ...logits] : logits, nats: goesOn ? before.nats.slice() : [] };
   }
 
-  embed(token, position, edits) {
-    const x = rowOf(this.weights.tok_emb.weight, token);
+  embed(token, position, before, edits) {
+    let x = rowOf(this.weights.tok_emb.weight, token);
+    if (this.weights.shift && before !== undefined) {
+      const row = rowOf(this.weights.tok_emb.weight, before);
+      x = add(x, row.map((value, c) => value * this.weights.shift.data[c]));
+    }
     return this.weights.pos_emb && edits.positions ? add(x, rowOf(this.weights.pos_emb.weight, position)) : x;
   }
 
