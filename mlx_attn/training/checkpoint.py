@@ -5,6 +5,7 @@ Random numbers are not among them: those of a step are a function of the seed an
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -19,7 +20,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.records import Count, Object, Seconds, as_record, check_agrees, parse_record
 from mlx_attn.training.evaluation import Evaluation, evaluation_record
-from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.training.optimizers import GroupedOptimizer, recut
 
 _MODEL = "model."
 
@@ -143,12 +144,35 @@ def load_checkpoint(
         if name.startswith(_MODEL)
     }
     check_weights(path, model, weights)
+    arrays = _cut_like(get_state(model, optimizer), arrays)
     if _forms(arrays) != _forms(get_state(model, optimizer)):
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
     check_agrees(facts.get("recipe", "{}"), recipe, str(path))
     restored = Progress.from_record(progress, f"{path}, progress")
     set_state(arrays, model, optimizer)
     return restored
+
+
+_VECTOR = re.compile(r"optimizer\.(\d+)\.\d+\.(m|v)")
+
+
+def _cut_like(now: Mapping[str, mx.array], saved: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    """What was saved, with AdamW's vectors cut as they are now: those of a large model were two."""
+    arrays = dict(saved)
+    groups = {match.groups() for name in now if (match := _VECTOR.fullmatch(name))}
+    for group in groups:
+        old, new = (_vectors(each, group) for each in (saved, now))
+        sizes = [sum(array.size for array in each.values()) for each in (old, new)]
+        if len(old) != len(new) and sizes[0] == sizes[1]:
+            arrays = {name: array for name, array in arrays.items() if name not in old}
+            arrays |= zip(new, recut([*old.values()], [*new.values()]), strict=True)
+    return arrays
+
+
+def _vectors(arrays: Mapping[str, mx.array], group: tuple[str, ...]) -> dict[str, mx.array]:
+    """The vectors of one moment of one optimizer, in order."""
+    found = {n: a for n, a in arrays.items() if (m := _VECTOR.fullmatch(n)) and m.groups() == group}
+    return {name: found[name] for name in sorted(found, key=lambda n: int(n.split(".")[2]))}
 
 
 def _forms(arrays: Mapping[str, mx.array]) -> dict[str, tuple[tuple[int, ...], mx.Dtype]]:

@@ -5,9 +5,10 @@ Progress is the share of the budget that is spent, in steps or in seconds, so on
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,7 +17,7 @@ from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.cpu import num_shards, parallel_map
+from mlx_attn.cpu import cores, num_shards, parallel_map
 from mlx_attn.training.config import TrainConfig
 
 Shape = Callable[[float, TrainConfig], float]
@@ -155,6 +156,10 @@ def _wide(matrix: mx.array) -> mx.array:
 Vector = Float[mx.array, "_"]
 """Of any length."""
 
+MOST_JOINED = 2**24
+"""Numbers at most that are put end to end: of more, the copies would take more memory than starting
+some operations takes time."""
+
 
 class AdamW(optim.AdamW):
     """AdamW (arXiv:1711.05101, algorithm 2) on parameters put end to end, with bias correction.
@@ -165,22 +170,22 @@ class AdamW(optim.AdamW):
     """
 
     def packed(self, arrays: Arrays) -> list[Vector]:
-        """The numbers of all arrays as two vectors."""
-        return [joined(part) for part in _halves(arrays)]
+        """The numbers of all arrays as two vectors; of large arrays, each as one."""
+        return [joined(part) for part in _parts(arrays)]
 
     def moved(self, gradients: list[Vector], parameters: Arrays, factor: mx.array) -> Arrays:
         """The parameters after one step; arguments as of `Muon.moved`."""
         self.state["step"] = self.step + 1
-        halved, rates = _halves(parameters), self._rates(factor)
+        parts, rates = _parts(parameters), self._rates(factor)
         # The rates are given along because both vectors wait for them.
-        given = [
+        given = (
             (gradient, joined(part), self.state[str(i)], rates)
-            for i, (gradient, part) in enumerate(zip(gradients, halved, strict=True))
-        ]
+            for i, (gradient, part) in enumerate(zip(gradients, parts, strict=True))
+        )
         arrays: Arrays = {}
-        for i, (vector, state) in enumerate(parallel_map(self._moved, given)):
+        for i, (vector, state) in enumerate(_some_at_a_time(self._moved, given)):
             self.state[str(i)] |= state
-            arrays |= parted(vector, halved[i])
+            arrays |= parted(vector, parts[i])
         return arrays
 
     def _rates(self, factor: mx.array) -> list[mx.array]:
@@ -201,6 +206,35 @@ class AdamW(optim.AdamW):
         m = beta1 * state["m"] + new * gradient
         v = beta2 * state["v"] + new_square * mx.square(gradient)
         return parameter * kept - rate * m / (mx.sqrt(v) + eps), {"m": m, "v": v}
+
+
+def _some_at_a_time(function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
+    """The results of `parallel_map`, begun for as many parts at a time as there are cores.
+
+    Where a part is large, what it took is free again before others begin.
+    """
+    waiting = iter(parts)
+    while some := list(islice(waiting, max(2, cores()))):
+        yield from parallel_map(function, some)
+
+
+def _parts(arrays: Arrays) -> list[Arrays]:
+    """The arrays in order, cut into what is computed as one vector."""
+    if sum(array.size for array in arrays.values()) <= MOST_JOINED:
+        return _halves(arrays)
+    parts: list[Arrays] = []
+    for name, array in arrays.items():
+        held = sum(other.size for other in parts[-1].values()) if parts else MOST_JOINED
+        if held + array.size > MOST_JOINED // 16:
+            parts.append({})
+        parts[-1][name] = array
+    return parts
+
+
+def recut(vectors: Sequence[Vector], like: Sequence[Vector]) -> list[Vector]:
+    """The same numbers end to end, as vectors of other lengths."""
+    *ends, _ = accumulate(vector.size for vector in like)
+    return [*mx.split(mx.concatenate([*vectors]), ends)]
 
 
 def _halves(arrays: Arrays) -> list[Arrays]:
@@ -279,7 +313,7 @@ class GroupedOptimizer:
         """
         named, parameters = named_arrays(gradients), named_arrays(model.trainable_parameters())
         packed = [group.optimizer.packed(group.own(named)) for group in self.groups]
-        squares = [parallel_map(lambda a: mx.square(a).sum(), arrays) for arrays in packed]
+        squares = [_some_at_a_time(lambda a: mx.square(a).sum(), arrays) for arrays in packed]
         norm = mx.sqrt(sum(chain.from_iterable(squares), start=mx.array(0.0)))
         factor = mx.minimum(longest / (norm + 1e-6), 1.0)
         moved = {}

@@ -14,7 +14,7 @@ from mlx.utils import tree_map
 
 from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.cpu import num_shards, parallel_map, single_stream
-from mlx_attn.device import on_gpu
+from mlx_attn.device import on_gpu, on_linux_cpu
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Objective, Scalar, Starts
 from mlx_attn.training.config import TrainConfig
@@ -64,7 +64,7 @@ class TrainStep:
         self.model, self.optimizer, self.config = model, optimizer, config
         self.objective, self.ranks = objective, ranks
         self._dtype = getattr(mx, config.dtype)
-        whole = nn.value_and_grad(model, self._loss)
+        whole = _of_share(nn.value_and_grad(model, self._loss), model, config)
         self._value_and_grad = shard_batch(whole, objective.weight, count_parameters(model))
         self._whole = compiled(self._step, config, self.state)
         self._micro = compiled(self._micro_batch, config, self.state)
@@ -129,6 +129,18 @@ class TrainStep:
         return loss * weight
 
 
+def _of_share(gradients: Gradients, model: GPT, config: TrainConfig) -> Gradients:
+    """The gradients of a share; on a Linux processor they are compiled, not the whole step.
+
+    Every share then has its own stream as without. "auto" leaves it out there: g++ takes seconds,
+    and processes that begin at a time would write the same files.
+    """
+    if not on_linux_cpu() or config.compile != "on":
+        return gradients
+    state = [model.state, mx.random.state]
+    return mx.compile(single_stream(gradients), inputs=state, outputs=state)
+
+
 def compiled(function: Callable, config: TrainConfig, state: list) -> Callable:
     """The function as one compiled graph, where the recipe says so; `state` is what it changes."""
     if not is_compiled(config):
@@ -137,5 +149,5 @@ def compiled(function: Callable, config: TrainConfig, state: list) -> Callable:
 
 
 def is_compiled(config: TrainConfig) -> bool:
-    """Whether a training's step is one compiled graph."""
-    return {"auto": on_gpu(), "on": True, "off": False}[config.compile]
+    """Whether a training's step is one compiled graph, on one stream."""
+    return {"auto": on_gpu(), "on": not on_linux_cpu(), "off": False}[config.compile]

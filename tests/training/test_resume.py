@@ -59,6 +59,17 @@ def test_weights_optimizer_and_later_losses_are_the_same_bits(
         assert np.array_equal(array, state(resumed)[name]), name
 
 
+def test_a_checkpoint_whose_vectors_were_cut_otherwise_goes_on(trainer, tmp_path, monkeypatch):
+    """Those of a model as large as GPT-2 are arrays by themselves; they were two vectors before."""
+    expected = losses(finish(trainer(**NOISY)))
+    first = losses(finish(trainer(run=tmp_path / "run", **NOISY), STOP))
+    monkeypatch.setattr("mlx_attn.training.optimizers.MOST_JOINED", 2000)
+    second = trainer(**NOISY)
+    assert sum(len(state) for state in second.optimizer.state) > 12
+    second.resume(open_run(tmp_path / "run"))
+    assert first + losses(finish(second)) == expected
+
+
 def test_epochs_go_on_where_they_were(trainer, tmp_path):
     settings = {**NOISY, "windows": "epochs", "steps": 26, "batch_size": 8}
     expected = losses(finish(trainer(**settings)))
