@@ -29,12 +29,12 @@ GREEDY = 100
 """Greedy tokens that are compared, at most."""
 
 _PACKAGES = {
-    "torch": "torch",
-    "mlx": "mlx",
-    "mlx-lm": "mlx_lm",
-    "transformers": "transformers",
-    "transformer-lens": "transformer_lens",
-    "llama.cpp": "llama_cpp",
+    "torch": ("torch",),
+    "mlx": ("mlx",),
+    "mlx-lm": ("mlx_lm",),
+    "transformers": ("transformers", "torch"),  # mlx-lm brings it without PyTorch
+    "transformer-lens": ("transformer_lens",),
+    "llama.cpp": ("llama_cpp",),
 }
 
 _Logits = Float[np.ndarray, "T V"]
@@ -149,16 +149,17 @@ def interpreter(reader: str) -> str | None:
     Raises:
         RunError: The interpreter that is named cannot be run.
     """
-    package, named = _PACKAGES[reader], os.environ.get(PEERS_PYTHON)
-    if named and reader != "mlx" and _has(named, package):
+    packages, named = _PACKAGES[reader], os.environ.get(PEERS_PYTHON)
+    if named and reader != "mlx" and _has(named, packages):
         return named
-    return sys.executable if importlib.util.find_spec(package) else None
+    return sys.executable if all(map(importlib.util.find_spec, packages)) else None
 
 
 @cache
-def _has(python: str, package: str) -> bool:
-    """Whether another interpreter finds a package."""
-    code = f"import sys, importlib.util; sys.exit(importlib.util.find_spec({package!r}) is None)"
+def _has(python: str, packages: tuple[str, ...]) -> bool:
+    """Whether another interpreter finds the packages."""
+    code = "import sys; from importlib.util import find_spec; "
+    code += f"sys.exit(None in map(find_spec, {packages!r}))"
     try:
         return subprocess.run([python, "-I", "-c", code], check=False).returncode == 0
     except OSError as error:

@@ -14,6 +14,7 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.interop.gguf import read_gguf
+from mlx_attn.interop.parity import interpreter
 from mlx_attn.interop.shipped import MLX_FILE
 from mlx_attn.interop.targets import TARGETS, Exported, export_run
 from mlx_attn.interop.torch_archive import read_checkpoint
@@ -34,6 +35,11 @@ def no_peers(monkeypatch):
     """Only this program reads back: other programs are the matter of test_peers.py."""
     monkeypatch.delenv("MLX_ATTN_PEERS_PYTHON", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "mlx" or None)
+
+
+def test_transformers_without_pytorch_is_not_asked(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "transformers" or None)
+    assert interpreter("transformers") is None
 
 
 def export(loaded: LoadedRun, to: str, out: Path, **options: Any) -> Exported:
