@@ -304,15 +304,16 @@ def train(
     """
     start = find_run(str(init_from)) if init_from else None
     chosen = resolve(layer_from(start.settings) if start else {}, settings)
-    if out is not None:
-        check_free(Path(out), overwrite)
+    place = None if out is None else files.user_path(out)
+    if place is not None:
+        check_free(place, overwrite)
     corpus = prepare(chosen.text.data, chosen.text.tokenizer, chosen.text.vocab_size)
     trainer = Trainer(chosen, corpus)
     facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
     if start:
         start_from_run(trainer, start, corpus)
         facts |= {"init_from": str(init_from)}
-    return Training(trainer, corpus, None if out is None else Path(out), overwrite, facts)
+    return Training(trainer, corpus, place, overwrite, facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,8 +377,8 @@ def compare(
     """
     plan = _plan(arms, shared, seeds=seeds, delta=delta, budgets=tuple(budgets))
     plan = plan if tune else replace(plan, scales=(1.0,))
-    plan = replace(plan, name=Path(out).name) if out else plan
-    directory = Path(out) if out else RUNS / plan.name
+    directory = files.user_path(out) if out else RUNS / plan.name
+    plan = replace(plan, name=directory.name)
     with files.shared(directory):
         comparison = _compare(plan, directory, jobs, on_event)
         save_comparison(comparison, directory)

@@ -101,14 +101,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def make_directory(folder: Path, file: Path | None = None) -> None:
-    """Makes a directory and its parents as needed.
+def make_directory(folder: Path, file: Path | None = None, mode: int = 0o777) -> None:
+    """Makes a directory and its parents as needed; `mode` is what a new one permits to whom.
 
     Raises:
         RunError: It cannot be made; the message names the `file` that was to lie there.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(file or folder, error) from error
 

@@ -1,11 +1,13 @@
-"""The one door for records from files: JSON read against declared types with their bounds.
+"""The one door for records from files: JSON read against declared types with their bounds, TOML.
 
 What a file holds may come from elsewhere, from another version or from a damaged disk. Whoever
 reads one declares the types that it relies on; everything else about the file is decided here.
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -50,6 +52,23 @@ def parse_record(text: str, kind: type[T], place: str) -> T:
         return as_record(json.loads(text, parse_constant=_refuse), kind, place)
     except (ValueError, RecursionError) as error:
         raise RunError(f"{place}: damaged ({error})") from error
+
+
+def read_toml(path: Path) -> Object:
+    """The tables of a TOML file of a user.
+
+    Raises:
+        RunError: It cannot be read, or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path}: cannot be read as TOML ({error})") from error
+
+
+def package_table(package: str, name: str) -> Object:
+    """The tables of a TOML file that lies in a package of this program."""
+    return tomllib.loads((files(package) / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _refuse(constant: str) -> None:

@@ -154,6 +154,46 @@ def test_no_file_of_a_user_is_executed_but_a_plugin_that_is_named():
     assert where(lambda file: pickling & roots(file)) == []
 
 
+def used(file: Path) -> set[str]:
+    """The attributes that a file uses: "json.loads" of a name, and ".loads" of whatever it is."""
+    nodes = [node for node in ast.walk(tree(file)) if isinstance(node, ast.Attribute)]
+    return {name for n in nodes for name in (f".{n.attr}", f"{_last_name(n.value)}.{n.attr}")}
+
+
+def _last_name(value: ast.expr) -> str:
+    return getattr(value, "id", "") or getattr(value, "attr", "")
+
+
+def users(*wanted: str) -> list[str]:
+    """The files that use any of these names."""
+    return where(lambda file: {*wanted} & used(file))
+
+
+def test_records_are_read_through_one_door():
+    """But what this program says to itself: to another interpreter, and between ranks."""
+    reading = users("json.loads", "json.load", "msgspec.convert", "json.decode")
+    assert reading == ["interop/peer.py", "records.py", "training/distributed.py"]
+    assert where(lambda file: "tomllib" in roots(file)) == ["records.py"]
+
+
+def test_directories_are_made_locked_and_removed_through_one_door():
+    """But the folder of the BLAS, which is loaded before anything else."""
+    assert users(".mkdir", "os.makedirs") == ["blas.py", "files.py"]
+    assert users(".flock", ".rmtree", ".rmdir", "os.rename", "shutil.move") == ["files.py"]
+
+
+def test_paths_of_a_user_come_through_one_door():
+    assert users("click.Path") == ["cli/options.py"]
+    assert users(".expanduser") == ["files.py"]
+
+
+def test_what_commands_print_comes_through_one_door():
+    """Elsewhere consoles print, which show control characters as pictures too."""
+    assert users("click.echo", "click.secho", "click.style") == ["cli/main.py"]
+    assert users("stdout.write", "stderr.write") == ["cli/sample.py"]
+    assert where(lambda file: "print" in called(file)) == ["training/show.py"]
+
+
 def test_a_file_can_be_read_in_one_sitting():
     assert where(lambda file: lines(file) > LONGEST_FILE) == []
 

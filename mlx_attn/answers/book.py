@@ -13,6 +13,7 @@ import msgspec
 
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
+from mlx_attn.records import parse_record, read_text
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,11 +96,11 @@ class RecordBook:
 
 
 def _read(file: Path) -> Iterator[Record]:
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+    for number, line in enumerate(read_text(file).removesuffix("\n").split("\n"), 1):
         try:
-            record = msgspec.json.decode(line, type=Record)
-        except msgspec.DecodeError as error:
-            raise RunError(f"{file}, line {number}: not a record ({error}): delete it") from error
+            record = parse_record(line, Record, f"{file}, line {number}")
+        except RunError as error:
+            raise RunError(f"{error}: not a record: delete the line") from error
         if record.seal != record.content_digest():
             raise RunError(
                 f"{file}, line {number}: {record.arm}, seed {record.seed} was changed after it was "

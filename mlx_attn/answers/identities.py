@@ -1,10 +1,8 @@
 """What algebra and counting say, checked on one trained model: the same numbers every time."""
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import mlx.core as mx
@@ -19,6 +17,7 @@ from mlx_attn.convert.model import convert
 from mlx_attn.errors import find_row
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.records import package_table
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
@@ -259,9 +258,9 @@ class Identity:
     check: str
 
 
-_TABLE = (files("mlx_attn.answers") / "identities.toml").read_text(encoding="utf-8")
+_TABLE = package_table("mlx_attn.answers", "identities")
 
-IDENTITIES = {name: Identity(**row) for name, row in tomllib.loads(_TABLE).items()}
+IDENTITIES = {name: Identity(**row) for name, row in _TABLE.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

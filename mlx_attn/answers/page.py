@@ -10,8 +10,6 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-import msgspec
-
 from mlx_attn.answers import figures, findings
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.findings import Finding
@@ -26,8 +24,8 @@ from mlx_attn.answers.schedule import ArmPlan, Records, arm_plans
 from mlx_attn.answers.study import BESIDES, Contrast, Question, Study, the_study
 from mlx_attn.answers.trends import Cost, TrendFinding, trend_findings
 from mlx_attn.comparison.statistics import critical
-from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
+from mlx_attn.records import read_record
 from mlx_attn.ui.plots import render_text, save_figure
 
 CHECKED = "identities.json"
@@ -378,8 +376,4 @@ def write_checked(checked: Mapping[str, Checked], folder: Path) -> None:
 def read_checked(folder: Path) -> dict[str, Checked]:
     """What checks of identities measured; none where nothing was kept."""
     file = folder / CHECKED
-    try:
-        content = file.read_bytes() if file.exists() else b"{}"
-        return msgspec.json.decode(content, type=dict[str, Checked])
-    except (OSError, msgspec.DecodeError) as error:
-        raise RunError(f"{file}: not the result of checks ({error})") from error
+    return read_record(file, dict[str, Checked]) if file.exists() else {}

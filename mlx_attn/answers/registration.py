@@ -12,7 +12,7 @@ from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.study import Run, Study, digest_of, study_from
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
-from mlx_attn.records import read_record
+from mlx_attn.records import as_record, read_record
 
 REGISTRATION = "registration.json"
 
@@ -84,7 +84,7 @@ def read_registration(folder: Path) -> Registration:
     try:
         written = record.pop("study")
         study = study_from(written)
-        found = msgspec.convert({**record, "study": study}, Registration)
+        found = as_record({**record, "study": study}, Registration, str(file))
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{file}: not a registration ({error})") from error
     # Of what is written: a later version of this package may know keys that it lacks.

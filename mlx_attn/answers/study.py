@@ -7,16 +7,15 @@ a file, a registration and a correction of their own, so that they change no wor
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from functools import cache, cached_property
-from importlib.resources import files
 from typing import Any
 
 import msgspec
 
 from mlx_attn.comparison.decisions import WORDS
-from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.errors import ConfigError, RunError, find_row
+from mlx_attn.records import as_record, package_table
 from mlx_attn.training.config import Settings, resolve
 
 RATES = ("lr", "min_lr", "muon_lr")
@@ -258,9 +257,9 @@ def study_from(data: Mapping[str, Any]) -> Study:
         ConfigError: A row lacks a key, has one too many, or names what there is not.
     """
     try:
-        return msgspec.convert(dict(data), Study)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"the study's data: {error}") from error
+        return as_record(dict(data), Study, "the study's data")
+    except RunError as error:
+        raise ConfigError(str(error)) from error
 
 
 @cache
@@ -273,7 +272,7 @@ def the_study(name: str = "") -> Study:
 
 
 def _table(name: str) -> dict[str, Any]:
-    return tomllib.loads((files("mlx_attn.answers") / f"{name}.toml").read_text("utf-8"))
+    return package_table("mlx_attn.answers", name)
 
 
 def _besides(tables: dict[str, Any], first: Study) -> dict[str, Any]:

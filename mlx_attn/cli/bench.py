@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.attention.config import MAPS, VARIANTS
+from mlx_attn.cli.main import say
 from mlx_attn.cli.options import (
     FiniteRange,
     Named,
@@ -72,7 +73,7 @@ def bench(
     if as_json:
         _print_record(preset, given, "measurements", measured)
     for file in show.save_bench_figure(measured, figure) if figure else ():
-        click.echo(f"wrote {file}", err=True)
+        say(f"wrote {file}", err=True)
 
 
 def _print_counts(
@@ -98,7 +99,7 @@ def _print_record(preset: str, given: Mapping[str, Any], key: str, rows: Sequenc
     from mlx_attn.machine import machine_facts
 
     facts = {"machine": machine_facts(), "preset": preset, "settings": given}
-    click.echo(json.dumps({**facts, key: [asdict(row) for row in rows]}))
+    say(json.dumps({**facts, key: [asdict(row) for row in rows]}))
 
 
 def setups_of(
@@ -115,7 +116,7 @@ def setups_of(
     names = list(VARIANTS) if variants == "all" else variants.split(",")
     setups, refused = speed.variant_setups(model, settings.training, names)
     for name, reason in refused.items():
-        click.echo(f"{name} is left out: {reason}", err=True)
+        say(f"{name} is left out: {reason}", err=True)
     return setups
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
+from mlx_attn.cli.main import INTERRUPTED, say, signals_interrupt
 from mlx_attn.cli.options import FiniteRange, UserPath
 from mlx_attn.errors import RunError
 
@@ -76,7 +76,7 @@ def register(amend: str, study_name: str, out: Path) -> None:
 
     study, out = the_study(study_name), out / study_name
     found = register(study, out, len(_book(out).records), amend)
-    click.echo(f"registered on {found.date}: {found.digest}")
+    say(f"registered on {found.date}: {found.digest}")
 
 
 @command.command(epilog=_EXAMPLES)
@@ -127,17 +127,15 @@ def run(
             return arm_plans(study, {**known, **book.records}, *asked)
 
         wanted = [*wanted_runs(plans())]
-        click.echo(
-            f"{len(book.records)} runs are there, {len(wanted)} or more are wanted", err=True
-        )
+        say(f"{len(book.records)} runs are there, {len(wanted)} or more are wanted", err=True)
         if dry_run or not wanted:
             return
         try:
             with signals_interrupt():
                 for record, left in train_all(study, book, plans, jobs, 60 * minutes):
-                    click.echo(record_line(record, left), err=True)
+                    say(record_line(record, left), err=True)
         except KeyboardInterrupt:
-            click.echo("interrupted; finished runs are kept: the same command continues", err=True)
+            say("interrupted; finished runs are kept: the same command continues", err=True)
             click.get_current_context().exit(INTERRUPTED)
 
 
@@ -165,11 +163,11 @@ def verify(out: Path) -> None:
 
     found = [*verify(the_study(), out)]
     for complaint in found[:_COMPLAINTS]:
-        click.echo(complaint, err=True)
+        say(complaint, err=True)
     if found:
         raise RunError(f"{plural(len(found), 'thing')} of {out} do not agree")
     records = len(_book(out).records)
-    click.echo(f"{out}: registration, {records} records and page agree")
+    say(f"{out}: registration, {records} records and page agree")
 
 
 @command.command()
@@ -179,7 +177,7 @@ def page(out: Path) -> None:
     from mlx_attn.answers.page import write_page
     from mlx_attn.answers.study import the_study
 
-    click.echo(write_page(the_study(), out))
+    say(write_page(the_study(), out))
 
 
 @command.command()
@@ -194,7 +192,7 @@ def check(names: tuple[str, ...], out: Path) -> None:
     checked = {name: check(name) for name in names or IDENTITIES}
     write_checked(read_checked(out) | checked, out)
     for name, one in checked.items():
-        click.echo("\n".join(checked_lines(name, one)))
+        say("\n".join(checked_lines(name, one)))
 
 
 @command.command()
@@ -216,7 +214,7 @@ def show(question: str, as_json: bool, out: Path) -> None:
         known = {**known, **_book(out / besides).records}
     found = [f for f in findings(study, known) if f.question == question]
     if as_json:
-        click.echo(json.dumps({"question": question, "findings": finding_rows(found)}))
+        say(json.dumps({"question": question, "findings": finding_rows(found)}))
     else:
         stdout_console().print(question_lines(study, question, found))
 
@@ -231,10 +229,10 @@ def list_questions(as_json: bool = False) -> None:
     questions = {name: one for study in studies for name, one in study.questions.items()}
     if as_json:
         rows = {name: question.title for name, question in questions.items()}
-        click.echo(json.dumps({"questions": rows}))
+        say(json.dumps({"questions": rows}))
         return
     for name, question in questions.items():
-        click.echo(f"{name}: {question.title}")
+        say(f"{name}: {question.title}")
 
 
 def _book(folder: Path) -> "RecordBook":

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
+from mlx_attn.cli.main import INTERRUPTED, say, signals_interrupt
 from mlx_attn.cli.options import (
     TRAIN_OPTIONS,
     TRIAL_OPTIONS,
@@ -227,7 +227,7 @@ def _show_plan(run: "ComparisonRun", as_json: bool) -> None:
 
     rows = plan_rows(run)
     if as_json:
-        click.echo(json.dumps(dict(rows)))
+        say(json.dumps(dict(rows)))
     else:
         print_rows(rows, stdout_console())
 
@@ -257,10 +257,10 @@ def _train_and_judge(
     save_comparison(comparison, directory)
     files = write_report(comparison, directory)
     if as_json:
-        click.echo(json.dumps(comparison.as_dict()))
+        say(json.dumps(comparison.as_dict()))
         return
     stdout_console().print(verdict_tables(comparison))
-    click.echo("\n".join([*summary_lines(comparison), *map(str, files)]))
+    say("\n".join([*summary_lines(comparison), *map(str, files)]))
 
 
 command = SectionedCommand(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlx_attn.cli.main import say
 from mlx_attn.cli.options import Named, UserPath, takes_plugins
 from mlx_attn.cli.plan import dry_run_option, show_plan
 from mlx_attn.cli.sample import run_argument
@@ -126,9 +127,9 @@ def _convert(
     new, outcome = measure.convert_run(run, to, out, _corpus(run), **options)
     if as_json:
         facts = {"run": str(new.path), "from": str(run.path), "to": to, "rank": rank}
-        click.echo(json.dumps(facts | outcome.record()))
+        say(json.dumps(facts | outcome.record()))
         return
-    click.echo(str(new.path))
+    say(str(new.path))
     stdout_console().print(show.outcome_table(outcome))
 
 
@@ -152,23 +153,23 @@ def _measure_ranks(
     from mlx_attn.ui.terminal import stdout_console
 
     if not plots.can_draw():
-        click.echo(plots.MISSING, err=True)
+        say(plots.MISSING, err=True)
     run = find_run(name)
     curve = measure.measure_ranks(
         run,
         to,
         ranks,
         _corpus(run),
-        lambda rank, done: click.echo(f"rank {rank}: {done} of {len(ranks)}", err=True),
+        lambda rank, done: say(f"rank {rank}: {done} of {len(ranks)}", err=True),
     )
     files = show.save_rank_curve(curve, out or run.path) if plots.can_draw() else []
     if as_json:
         facts = {"run": str(run.path), "figures": [str(file) for file in files]}
-        click.echo(json.dumps(facts | curve.record()))
+        say(json.dumps(facts | curve.record()))
         return
     stdout_console().print(show.rank_table(curve))
     for file in files:
-        click.echo(str(file))
+        say(str(file))
 
 
 def _show_list(as_json: bool) -> None:
@@ -179,7 +180,7 @@ def _show_list(as_json: bool) -> None:
     if as_json:
         keys = ("name", "identity", "exact", "ranked")
         rows = [{key: getattr(row, key) for key in keys} for row in CONVERSIONS.values()]
-        click.echo(json.dumps({"conversions": rows}))
+        say(json.dumps({"conversions": rows}))
     else:
         stdout_console().print(show.conversions_table())
 
@@ -191,5 +192,5 @@ def _corpus(run: "Run") -> "Corpus":
     from mlx_attn.training.config import settings_from
 
     text = settings_from(run.settings, {}).text
-    progress = download_lines(lambda line: click.echo(line, err=True))
+    progress = download_lines(lambda line: say(line, err=True))
     return prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)

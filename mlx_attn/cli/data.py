@@ -2,10 +2,12 @@
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import click
 
+from mlx_attn.cli.main import say
 from mlx_attn.cli.options import UserPath
 from mlx_attn.errors import ConfigError, find_row
 
@@ -30,7 +32,7 @@ def list_corpora(as_json: bool = False) -> None:
 
     corpora, tasks = show.corpora_facts(), show.tasks_facts()
     if as_json:
-        click.echo(json.dumps([*corpora, *tasks], indent=1))
+        say(json.dumps([*corpora, *tasks], indent=1))
     else:
         tables = show.corpora_table(corpora), show.tasks_table(tasks)
         stdout_console().print(tables[0], "", tables[1], sep="\n")
@@ -44,8 +46,8 @@ def fetch(name: str) -> None:
     from mlx_attn.text.show import download_lines
 
     corpus = find_row(downloads.CORPORA, name, "corpus")
-    say = download_lines(lambda line: click.echo(line, err=True))
-    click.echo(downloads.fetch(corpus, downloads.data_directory(), progress=say))
+    progress = download_lines(partial(say, err=True))
+    say(downloads.fetch(corpus, downloads.data_directory(), progress=progress))
 
 
 @command.command("show")
@@ -59,13 +61,11 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
     from mlx_attn.text.corpus import prepare
     from mlx_attn.ui.terminal import print_rows, stdout_console
 
-    def say(line: str) -> None:
-        click.echo(line, err=True)
-
-    lines = {"progress": show.download_lines(say), "tokenizing": show.tokenizing_lines(say)}
+    tell = partial(say, err=True)
+    lines = {"progress": show.download_lines(tell), "tokenizing": show.tokenizing_lines(tell)}
     facts = show.corpus_facts(prepare(source, tokenizer, vocab_size, **lines))
     if as_json:
-        click.echo(json.dumps(facts))
+        say(json.dumps(facts))
     else:
         print_rows(show.facts_rows(facts), stdout_console())
 
@@ -94,8 +94,8 @@ def tales(stories: int, seed: int, spans: bool, as_json: bool, out: Path | None)
         write_text(out, text)
     elif as_json:
         for story in generated:
-            click.echo(json.dumps(show.story_facts(story)))
+            say(json.dumps(show.story_facts(story)))
     elif spans:
         stdout_console().print(show.coloured(generated), soft_wrap=True)
     else:
-        click.echo(text, nl=False)
+        say(text, nl=False, exact=True)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.cli.main import INTERRUPTED, StopRequested, graceful_interrupt
+from mlx_attn.cli.main import INTERRUPTED, StopRequested, graceful_interrupt, say
 from mlx_attn.cli.options import Named
 from mlx_attn.cli.train import RunTarget
 from mlx_attn.errors import RunError
+from mlx_attn.records import Object, parse_record
 from mlx_attn.runs import RUNS, Run, held, open_run, seed_place
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def command(
     path, _ = write_page(pair, example_texts(pair[0]), RUNS / f"demo-{variant}.html")
     result = Result(arms, [[_bits_per_byte(run) for run in runs[arm]] for arm in arms])
     if as_json:
-        click.echo(json.dumps(result.record() | {"page": str(path)}))
+        say(json.dumps(result.record() | {"page": str(path)}))
     else:
         lines = [*result.lines(), "", f"both, on a page: {path}", *_what_next(pair)]
         print_text("\n".join(lines), stdout_console())
@@ -189,7 +190,9 @@ def _earlier(path: Path, trainer: "Trainer") -> _Earlier | None:
         reports = run.metrics()
     except RunError:
         return None
-    wanted = json.loads(json.dumps(trainer.settings.record(trainer.model.config)))
+    wanted = parse_record(
+        json.dumps(trainer.settings.record(trainer.model.config)), Object, str(path)
+    )
     same = all(run.settings.get(key) == wanted[key] for key in ("model", "training", "text"))
     is_done = bool(reports) and reports[-1].get("reason") == "done" and run.weights.exists()
     return _Earlier(run, is_done) if same and (is_done or run.checkpoint.exists()) else None

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from mlx_attn.cli.main import say
 from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.sample import run_argument
 
@@ -59,9 +60,9 @@ def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json
     target, loaded = find_target(to), load_run(run)
     made = export_run(loaded, target, out or default_place(loaded, target), overwrite)
     if as_json:
-        click.echo(json.dumps(made.record()))
+        say(json.dumps(made.record()))
         return
     for line in made.unread:
-        click.echo(line, err=True)
+        say(line, err=True)
     lines = [str(made.path), made.route, *(parity.line for parity in made.parities)]
-    click.echo("\n".join(lines))
+    say("\n".join(lines))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlx_attn.cli.main import say
 from mlx_attn.cli.options import UserPath
 from mlx_attn.cli.plan import megabytes, model_rows
 
@@ -57,7 +58,7 @@ def command(
     facts = {"source": str(found.path), "as": found.what, "model": found.config.as_dict()}
     facts |= asdict(size)
     if dry_run:
-        click.echo(json.dumps(facts) if as_json else _plan(found, size))
+        say(json.dumps(facts) if as_json else _plan(found, size))
         return
     place = out or free_name(RUNS, Path(source).stem or "imported")
     known = imported.find_tokenizer(found, tokenizer)
@@ -66,10 +67,10 @@ def command(
     compared = not isinstance(parity, str)
     if as_json:
         outcome = {"parity": asdict(parity)} if compared else {"parity": None, "unread": parity}
-        click.echo(json.dumps({"run": str(run.path), **facts, **outcome}))
+        say(json.dumps({"run": str(run.path), **facts, **outcome}))
         return
     last = parity.line if compared else f"not compared: {parity}"
-    click.echo("\n".join([str(run.path), _plan(found, size), last]))
+    say("\n".join([str(run.path), _plan(found, size), last]))
 
 
 def _plan(found: "Source", size: "Footprint") -> str:

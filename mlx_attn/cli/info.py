@@ -4,6 +4,8 @@ import json
 
 import click
 
+from mlx_attn.cli.main import say
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, for a bug report.")
@@ -15,6 +17,6 @@ def command(as_json: bool) -> None:
 
     facts = machine_facts()
     if as_json:
-        click.echo(json.dumps(facts))
+        say(json.dumps(facts))
     else:
         print_rows(facts_rows(facts), stdout_console())

@@ -88,14 +88,10 @@ _TABLES = ("model", "training", "text")
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a TOML file, flattened."""
-    import tomllib
-
+    from mlx_attn.records import read_toml
     from mlx_attn.training.config import expanded
 
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path}: cannot be read as TOML ({error})") from error
+    content = read_toml(path)
     settings: dict[str, Any] = {}
     try:
         for key, value in content.items():
@@ -143,6 +139,16 @@ class _WrongSetting(click.ClickException):
     """A setting that cannot work, in one line."""
 
     exit_code = 2
+
+
+def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = False) -> None:
+    """Write a text for whoever reads it; all that commands print by themselves comes through here.
+
+    Control characters are pictures: no file, name or model steers a terminal. What is `exact`, such
+    as a text that was asked for, is written as it is where no terminal shows it.
+    """
+    shown = str(text)
+    click.echo(shown if exact and not sys.stdout.isatty() else printable(shown), err=err, nl=nl)
 
 
 class LazyGroup(click.Group):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from mlx_attn.cli.main import say
 from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.sample import complete_run, standard_input
 from mlx_attn.errors import ConfigError
@@ -62,7 +63,7 @@ def command(
     texts = _prompt(prompt) or page.example_texts(found[0], download_lines(_say))
     path, n_bytes = page.write_page(found, texts, html, dtype)
     if as_json:
-        click.echo(json.dumps({"path": str(path), "bytes": n_bytes}))
+        say(json.dumps({"path": str(path), "bytes": n_bytes}))
     else:
         _say(f"wrote {path} ({n_bytes / 1e6:.1f} MB)")
     if not no_browser:
@@ -79,4 +80,4 @@ def _prompt(prompt: str | None) -> list[str]:
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    say(line, err=True)

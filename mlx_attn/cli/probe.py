@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import INTERRUPTED
+from mlx_attn.cli.main import INTERRUPTED, say
 from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.plan import dry_run_option, show_plan
 from mlx_attn.cli.sample import run_argument, standard_input
@@ -90,11 +90,11 @@ def _show_probe(
     found = heads.probe(model, _tokens(run, prompt, windows))
     files = _write(run, found, prompt is not None, html, figures)
     if as_json:
-        click.echo(json.dumps({"run": str(run.path), **show.record(found), "files": files}))
+        say(json.dumps({"run": str(run.path), **show.record(found), "files": files}))
         return
     stdout_console().print(show.heads_table(found))
     for line in show.legend(found):
-        click.echo(line)
+        say(line)
     for file in files:
         _say(f"wrote {file}")
 
@@ -156,7 +156,7 @@ def _show_track(
         drift = show.track_record(pair) if pair else None
         drift = drift and {"steps": drift["steps"], **drift["drift"]}
         records = [show.track_record(track) for track in tracked]
-        click.echo(json.dumps({"tracks": records, "drift": drift, "files": files}))
+        say(json.dumps({"tracks": records, "drift": drift, "files": files}))
         return
     console = stdout_console()
     for track in (*tracked, *([pair] if pair else ())):
@@ -179,4 +179,4 @@ def _pair(run: "Run", other: "Run", prompt: str | None) -> "Track | None":
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    say(line, err=True)

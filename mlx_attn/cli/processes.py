@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
-import click
-
-from mlx_attn.cli.main import TIMEOUT
+from mlx_attn.cli.main import TIMEOUT, say
 from mlx_attn.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -73,5 +71,5 @@ def _filter_stderr(pattern: str) -> None:
 
 def _give_up(message: str) -> NoReturn:
     """End the process from any thread."""
-    click.echo(f"Error: {message}", err=True)
+    say(f"Error: {message}", err=True)
     os._exit(1)

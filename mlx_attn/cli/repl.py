@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import INTERRUPTED
+from mlx_attn.cli.main import INTERRUPTED, say
 from mlx_attn.cli.options import takes_plugins
 from mlx_attn.cli.sample import run_argument, sampling_options
 
@@ -64,7 +64,7 @@ def _in_pipe(run: "LoadedRun", settings: "Settings") -> None:
     from mlx_attn.repl.session import Screen, Session
     from mlx_attn.sampling.generate import load_run
 
-    echo = partial(click.echo, nl=False)
+    echo = partial(say, nl=False)
     shown = Screen(echo, partial(echo, err=True))
     session = Session(run, shown, load_run, _list_runs, _make_page, settings)
     # Bytes that are not UTF-8 become what the tokenizer refuses by name.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from mlx_attn.cli.main import say
 from mlx_attn.cli.options import UserPath
 
 _PATH = UserPath()
@@ -40,13 +41,13 @@ def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool
     comparison = read_comparison(directory)
     files = report.save_figures(comparison, figures) if figures else []
     if as_json:
-        click.echo(json.dumps(comparison.as_dict()))
+        say(json.dumps(comparison.as_dict()))
     elif markdown:
-        click.echo(report.as_markdown(comparison), nl=False)
+        say(report.as_markdown(comparison), nl=False)
     else:
         stdout_console().print(show.verdict_tables(comparison))
         for line in show.summary_lines(comparison):
-            click.echo(line)
+            say(line)
         files += report.write_report(comparison, directory)
     for file in files:
-        click.echo(f"wrote {file}", err=True)
+        say(f"wrote {file}", err=True)

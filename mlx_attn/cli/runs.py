@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from mlx_attn.cli.main import say
 from mlx_attn.cli.options import UserPath
 
 _EXAMPLES = """\b
@@ -39,12 +40,12 @@ def command(directory: Path | None, as_json: bool) -> None:
     found = summarise_runs(directory)
     if as_json:
         records = [{**asdict(each), "path": str(each.path)} for each in found]
-        click.echo(json.dumps({"runs": records}))
+        say(json.dumps({"runs": records}))
     elif found:
         console = stdout_console()
         print_rows(run_rows(found, console.width), console)
     else:
-        click.echo(f"there is no run in {directory}: {HOW_TO_BEGIN}", err=True)
+        say(f"there is no run in {directory}: {HOW_TO_BEGIN}", err=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
-from mlx_attn.cli.main import INTERRUPTED
+from mlx_attn.cli.main import INTERRUPTED, say
 from mlx_attn.cli.options import takes_plugins
 from mlx_attn.cli.plan import dry_run_option, show_plan
 from mlx_attn.errors import RunError, printable
@@ -168,10 +168,10 @@ def _print_text(steps: "Iterator[GenerationStep]") -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    click.echo(wrap.rest() if wrap else "")
+    say(wrap.rest() if wrap else "")
     if statistics and statistics.prompt_read < statistics.prompt_tokens:
         read = f"the last {statistics.prompt_read:,} of {statistics.prompt_tokens:,} prompt tokens"
-        click.echo(f"the model read {read}: more do not fit into its context", err=True)
+        say(f"the model read {read}: more do not fit into its context", err=True)
     return code
 
 
@@ -193,8 +193,8 @@ def _print_batch(
         for text, known in zip(texts, facts, strict=True):
             known["finish_reason"] = known.get("finish_reason") or "interrupted"
             record = {"run": str(loaded.run.path), "prompt": prompt, "text": text}
-            click.echo(json.dumps(record | known))
+            say(json.dumps(record | known))
     else:
-        click.echo("\n---\n".join(texts))
+        say("\n---\n".join(texts), exact=True)
     finished = [known.get("finish_reason") in ("length", "stop") for known in facts]
     return 0 if all(finished) else INTERRUPTED

@@ -20,6 +20,7 @@ from mlx_attn.cli.main import (
     StopRequested,
     graceful_interrupt,
     read_settings,
+    say,
 )
 from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.cli.processes import connect, prefix_errors
@@ -96,7 +97,7 @@ class OutputOptions:
         expected = forecast(trainers[0], corpus) if self.dry_run and alone else None
         rows = plan_rows(trainers, corpus, None if self.dry_run else together, expected)
         if self.dry_run and self.as_json:
-            click.echo(json.dumps(plan_facts(trainers, corpus, expected)))
+            say(json.dumps(plan_facts(trainers, corpus, expected)))
         elif self.dry_run:
             print_rows(rows, stdout_console())
         elif not (self.as_json or self.quiet):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.attention.config import MAPS, VARIANTS, choices_of
+from mlx_attn.cli.main import say
 from mlx_attn.cli.options import (
     Named,
     SectionedCommand,
@@ -68,7 +69,7 @@ def variants(
 
     rows = [row(name) for name in VARIANTS]
     if as_json:
-        click.echo(json.dumps({"preset": preset, "variants": rows}, indent=1))
+        say(json.dumps({"preset": preset, "variants": rows}, indent=1))
     else:
         shape = f"cache of {length} tokens, batch {batch}, {dtype}"
         console = stdout_console()
@@ -83,10 +84,10 @@ def _show_choices(as_json: bool) -> None:
     if as_json:
         keys = ("map", "name", "formula", "source", "cache", "affine")
         found = [{key: getattr(c, key) for key in keys} for table in tables.values() for c in table]
-        click.echo(json.dumps({"choices": found}, indent=1))
+        say(json.dumps({"choices": found}, indent=1))
         return
     for key, table in tables.items():
-        click.echo(f"--{key}")
+        say(f"--{key}")
         print_rows([(f"  {choice.name}", choice.formula) for choice in table], stdout_console())
 
 

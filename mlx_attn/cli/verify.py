@@ -5,6 +5,8 @@ import time
 
 import click
 
+from mlx_attn.cli.main import say
+
 _EXAMPLES = """\b
 Examples:
   mlx-attn verify
@@ -36,7 +38,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
             print_text("\n".join(show.finding_lines(finding)), console)
     seconds = time.perf_counter() - began
     if as_json:
-        click.echo(json.dumps(show.as_json(facts, findings, seconds)))
+        say(json.dumps(show.as_json(facts, findings, seconds)))
     else:
         print_text(f"{show.verdict(findings)}, in {seconds:.0f} s", console)
     ctx.exit(0 if all(finding.is_right for finding in findings) else 1)

@@ -106,7 +106,8 @@ def read_gpt2(folder: Path) -> GPT:
         raise RunError(
             f"{folder}: there is no *.safetensors in it; save it with safe_serialization=True"
         )
-    return standard.model_of(config, names.from_gpt2(arrays))
+    with names.understood(folder):
+        return standard.model_of(config, names.from_gpt2(arrays))
 
 
 def write_folder(

@@ -97,7 +97,8 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
         peer = "transformers" if model.config.norm == "layernorm" else "llama.cpp"
         return Source(path, "GGUF", model.config, lambda: model, peer)
     arrays = load_arrays(path)[0] if path.suffix == ".safetensors" else read_checkpoint(path)
-    return _state_dict(path, arrays, n_heads, lora_alpha)
+    with names.understood(path):
+        return _state_dict(path, arrays, n_heads, lora_alpha)
 
 
 def _state_dict(path: Path, arrays: dict[str, mx.array], n_heads: int, alpha: float) -> Source:

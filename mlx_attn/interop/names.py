@@ -6,11 +6,13 @@ but for the norms.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 import mlx.core as mx
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 
 Arrays = dict[str, mx.array]
 
@@ -44,6 +46,21 @@ _GGUF_ARCEE = _GGUF_GPT2 | {
     "trf_blocks.{i}.att.W_key": "blk.{i}.attn_k",
     "trf_blocks.{i}.att.W_value": "blk.{i}.attn_v",
 }
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Refuse arrays from elsewhere that are not what their names say.
+
+    Raises:
+        RunError: An array lacks, or has a shape that nothing can be made of; names the file.
+    """
+    try:
+        yield
+    except (ConfigError, RunError):
+        raise
+    except (ValueError, KeyError, IndexError) as error:
+        raise RunError(f"{path}: no model that is known here has such arrays ({error})") from error
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:

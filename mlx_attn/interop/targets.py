@@ -1,6 +1,5 @@
 """A run written for another program: by which route, why, and how exactly it came out."""
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from mlx_attn.arrays import load_arrays, named_arrays
 from mlx_attn.errors import ConfigError, RunError, find_row
-from mlx_attn.files import aside, replace_directory, write_text
+from mlx_attn.files import aside, remove_directory, replace_directory, write_text
 from mlx_attn.interop import names, parity, shipped, standard
 from mlx_attn.interop.folder import WEIGHTS, gpt2_config, read_gpt2, write_card, write_folder
 from mlx_attn.interop.gguf import gguf_form, read_gguf, write_gguf
@@ -98,8 +97,8 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
             write_card(loaded, place, out.name, written.route, found)
             replace_directory(out, place)
     finally:
-        if place != out:
-            shutil.rmtree(place, ignore_errors=True)
+        if place != out and place.exists():
+            remove_directory(place)
     return Exported(out, written.route, found, unread)
 
 

@@ -1,11 +1,9 @@
 """The numbers and curves of every head as tables, JSON and figures."""
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ from rich.text import Text
 from mlx_attn.attention import analysis
 from mlx_attn.probe import tracks
 from mlx_attn.probe.heads import Probe
+from mlx_attn.records import package_table
 from mlx_attn.ui.plots import COLOURS, Draw, panels, save_figure
 from mlx_attn.ui.terminal import plural
 
@@ -62,7 +61,7 @@ class Column:
         return number(found.uniform[self.key]) if self.of == "statistics" else ""
 
 
-_ROWS = tomllib.loads((files("mlx_attn.probe") / "columns.toml").read_text(encoding="utf-8"))
+_ROWS = package_table("mlx_attn.probe", "columns")
 
 COLUMNS = tuple(
     Column(of=of, **{**row, "short": row.get("short", "").format(S=letters)})

@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.errors import printable
+from mlx_attn.errors import RunError, printable
+from mlx_attn.files import make_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
 from mlx_attn.runs import run_names
@@ -197,11 +198,11 @@ def open_history(directory: Path | None = None) -> History:
     directory = directory or state_directory()
     path = directory / "repl_history"
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory, mode=0o700)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor):
             os.fchmod(descriptor, 0o600)
-    except OSError:
+    except (OSError, RunError):
         return InMemoryHistory()
     return ForgivingHistory(str(path))
 

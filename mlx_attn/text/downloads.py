@@ -11,19 +11,18 @@ import io
 import os
 import shutil
 import sys
-import tomllib
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import atomic_write, make_directory, unwritable, user_path
+from mlx_attn.records import package_table
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -181,9 +180,9 @@ def _failure(download: Download, path: Path, what: str, remedy: str = "try again
     )
 
 
-_TABLE = (files("mlx_attn.text") / "corpora.toml").read_text(encoding="utf-8")
+_TABLE = package_table("mlx_attn.text", "corpora")
 
-CORPORA = {name: Download(file=f"{name}.txt", **row) for name, row in tomllib.loads(_TABLE).items()}
+CORPORA = {name: Download(file=f"{name}.txt", **row) for name, row in _TABLE.items()}
 
 GPT2_MERGES = Download(
     url="https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe",

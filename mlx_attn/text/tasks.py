@@ -5,17 +5,16 @@ same numbers on every machine.
 """
 
 import itertools
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.resources import files
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.records import package_table
 
 Symbols = Int64[np.ndarray, "D L"]
 """Indices into a vocabulary: D documents of L symbols."""
@@ -255,7 +254,7 @@ _GENERATORS: dict[str, Callable[..., Documents]] = {
     "nearest": nearest,
 }
 
-_TABLES = tomllib.loads((files("mlx_attn.text") / "tasks.toml").read_text(encoding="utf-8"))
+_TABLES = package_table("mlx_attn.text", "tasks")
 
 RECIPE: dict[str, Any] = _TABLES["recipe"]
 """The default settings of every task."""

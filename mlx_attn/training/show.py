@@ -120,7 +120,7 @@ class Display:
     def conclude(self, ended: Ended, sample: str) -> None:
         """Show the result of a training, what the model writes now, and what to do next."""
         if self.mode == "quiet":
-            print(ended.run)
+            print(printable(ended.run))
         elif self.mode in ("live", "plain"):
             lines = closing_lines(ended)
             lines += [f"it writes: {printable(sample.strip())}"] if sample else []
@@ -130,7 +130,7 @@ class Display:
     def conclude_seeds(self, ends: Mapping[int, Ended]) -> None:
         """Show the mean result of the seeds that came to their end, and that of each."""
         if self.mode == "quiet":
-            print("\n".join(ended.run for ended in ends.values()))
+            print(printable("\n".join(ended.run for ended in ends.values())))
         elif self.mode in ("live", "plain"):
             print_text("\n".join(closing_lines_of_seeds(ends)), stdout_console())
 

@@ -42,7 +42,13 @@ def test_a_digit_changed_by_hand_is_found(kept, old, new):
 def test_half_a_line_is_found(kept):
     file = kept / "near.jsonl"
     file.write_text(file.read_text()[:-30])
-    with pytest.raises(RunError, match="line 10: not a record"):
+    with pytest.raises(RunError, match=r"line 10: .*not a record"):
+        RecordBook(kept)
+
+
+def test_bytes_that_are_no_text_are_refused(kept):
+    (kept / "near.jsonl").write_bytes(b"\xbb" + (kept / "near.jsonl").read_bytes())
+    with pytest.raises(RunError, match=r"near\.jsonl: cannot be read"):
         RecordBook(kept)
 
 

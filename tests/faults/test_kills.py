@@ -34,7 +34,7 @@ RECIPE = "--steps 30 --eval-every 10 --save-every 3 --log-every 5 --track 9 --qu
 TIMES = {"seconds", "seconds_left", "tok_s", "peak_memory"}
 
 SERVER = """
-import json, os, select, sys, time
+import json, os, select, signal, sys, time
 import mlx_attn.cli.train, mlx_attn.training.show, mlx_attn.training.replicas
 import mlx_attn.cli.compare, mlx_attn.comparison.run, mlx_attn.comparison.report
 from mlx_attn.cli import main
@@ -57,6 +57,7 @@ def command(arguments, pipe):
         os._exit(130)
     os._exit(99)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background ignores
 for line in sys.stdin:
     arguments, seconds, write, number = json.loads(line)
     reading, writing = os.pipe()
@@ -224,7 +225,7 @@ class Killer:
 
     def signals(self) -> Iterator[Signal]:
         """A few signals, half of them at writes."""
-        for _ in range(self.draw.randrange(1, 5)):
+        for _ in range(self.draw.randrange(1, 8)):
             number = self.draw.choice(SIGNALS)
             if self.draw.random() < 0.5:
                 yield Signal(number, write=self.draw.randrange(1, self.writes + 1))

@@ -244,6 +244,7 @@ def state_dict(draw: Draw) -> bytes:
     return b"}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n" + tensor + b"s"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of an escape in a pickle's string
 def test_odd_programs_of_an_archive_are_weights_or_refused(fuzz: Fuzz, tmp_path):
     path = tmp_path / "model.pth"
 

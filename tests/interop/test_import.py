@@ -92,6 +92,23 @@ def test_something_else_is_refused_with_what_it_holds(book):
         find_source(str(write({"conv.weight": mx.ones((2, 2))})))
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"out_head.weight": mx.zeros(())},
+        {"tok_emb.weight": mx.zeros((256,))},
+        {"trf_blocks.0.att.qkv.weight": mx.zeros((10, 4))},
+        {"trf_blocks.0.att.out_proj.lora.A": mx.zeros((3, 2))},
+        {"wte.weight": mx.zeros((3, 4)), "h.0.attn.c_attn.bias": mx.zeros((1, 24))},
+    ],
+)
+def test_arrays_that_are_not_what_their_names_say_are_one_line(book, odd):
+    _, arrays, write = book
+    with pytest.raises(RunError, match=r"model\.pth: ") as caught:
+        find_source(str(write(arrays | odd)), n_heads=4).load()
+    assert "\n" not in str(caught.value)
+
+
 def test_heads_that_no_file_says_must_be_given(book):
     _, arrays, write = book
     with pytest.raises(ConfigError, match="its 32 numbers are cut into: give --n-heads"):

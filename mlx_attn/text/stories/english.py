@@ -1,9 +1,8 @@
 """The words of the stories with their forms, and their grammar; both are read from english.toml."""
 
 import functools
-import tomllib
-from importlib.resources import files
 
+from mlx_attn.records import package_table
 from mlx_attn.text.stories.grammar import AGREEMENT, COUNTING, Grammar, Variable, Word, unlike
 
 _ABILITIES = {
@@ -50,7 +49,7 @@ def _numbers(texts: str, ordinals: str) -> tuple[Word, ...]:
     )
 
 
-_TABLES = tomllib.loads((files("mlx_attn.text.stories") / "english.toml").read_text("utf-8"))
+_TABLES = package_table("mlx_attn.text.stories", "english")
 
 WORDS = {
     name: tuple(_word(kind, text) for kind, texts in kinds.items() for text in texts.split())
