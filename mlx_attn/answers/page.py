@@ -99,9 +99,29 @@ class Besides:
         finished = sum(f.measured is not None for f in self.found)
         return f"{len(self.book.records):,} trainings of its own; {finished} of {len(self.found)}"
 
-    def table(self) -> str:
-        """The contrasts world by world."""
-        return "\n".join([*_heading(_COLUMNS), *map(_row, self.found)])
+    def table(self, question: str) -> str:
+        """The contrasts of a question, world by world."""
+        return "\n".join([*_heading(_COLUMNS), *map(_row, self.of(question))])
+
+    def of(self, question: str) -> list[Finding]:
+        """What is found of a question."""
+        return [f for f in self.found if f.question == question]
+
+    def places(self, question: str) -> str:
+        """Where a question is asked, and with which margins."""
+        worlds = dict.fromkeys(f.world for f in self.of(question))
+        named = ((name, self.study.worlds[name]) for name in worlds)
+        return "; ".join(f"{name}: {w.summary}, margin {w.margin:g}" for name, w in named)
+
+    def single_runs(self) -> str:
+        """How often one run of one seed has the sign of the mean."""
+        signs = [
+            sum((d > 0) == (f.measured.sample.mean > 0) for d in f.measured.differences)
+            for f in self.found
+            if f.measured
+        ]
+        seeds = len(self.study.protocol.verdict_seeds)
+        return f"{signs[0]} of {seeds} single runs have the sign of the mean" if signs else ""
 
     def trend_table(self) -> str:
         """What every arm costs in tokens at each width, and whether that changes."""
@@ -121,9 +141,14 @@ class Besides:
             rows.append(f"| {one.trend.arm} | {' | '.join([*cells, *ends])} |")
         return "\n".join(rows)
 
-    def drawn(self) -> bool:
-        """Whether there is anything to draw."""
-        return any(one.costs for one in self.trends)
+    def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """Its pictures by the question's name: of the widths where it has trends."""
+        for question in self.study.questions:
+            found = self.of(question)
+            if any(one.costs for one in self.trends):
+                yield question, partial(figures.width_figure, self.trends)
+            elif not self.trends and any(f.measured for f in found):
+                yield question, partial(figures.question_figure, found, self.study)
 
     def _done(self, arm: str, world: str) -> str:
         found = next(f for f in self.found if (f.contrast.arm, f.world) == (arm, world))
@@ -200,9 +225,12 @@ class Contents:
                 yield name, partial(figures.question_figure, self._of(question=name), self.study)
         for world, curves in self.curves().items():
             yield f"abilities-{world}", partial(figures.ability_figure, curves)
-        for name, one in self.besides.items():
-            if one.drawn():
-                yield name, partial(figures.width_figure, one.trends)
+        for one in self.besides.values():
+            yield from one.figures()
+
+    def pictures(self) -> set[str]:
+        """The names of all pictures."""
+        return {name for name, _ in self.figures()}
 
     def curves(self) -> dict[str, list[findings.AbilityCurve]]:
         """By world, how the arms of its abilities differ from the control in training."""

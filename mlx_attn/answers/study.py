@@ -24,7 +24,7 @@ RATES = ("lr", "min_lr", "muon_lr")
 STANDARD = "standard"
 """The arm that every contrast has for a control, unless it names another."""
 
-BESIDES = ("widths",)
+BESIDES = ("widths", "chapter5", "sources", "recall")
 """Studies asked besides, by name; their worlds and arms may be those of the first."""
 
 TRENDS = {

@@ -95,23 +95,29 @@ def beginning(split: Split, share: float) -> Split:
     if starts is not None:
         starts = starts[: max(2, int(np.searchsorted(starts, stop)))]
         stop, starts = int(starts[-1]) + 1, starts[:-1]
-    abilities = split.token_abilities
+    abilities, scored = split.token_abilities, split.scored
     return replace(
         split,
         tokens=split.tokens[:stop],
         document_starts=starts,
         token_abilities=None if abilities is None else abilities[:stop],
+        scored=None if scored is None else scored[:stop],
         floor_nats=None,
         ability_floor_nats=split.ability_floor_nats,
     )
 
 
 def measured(model: GPT, evaluator: Evaluator) -> tuple[float, dict[str, float]]:
-    """The loss in nats per token, and by ability of those tokens that call for it."""
+    """The loss in nats per token, and by ability of those tokens that call for it.
+
+    Of a task only the tokens that are scored count.
+    """
     model.eval()
     losses, split = evaluator.token_losses(model), evaluator.split
     model.train()
     names, abilities = [*(split.ability_floor_nats or {})], split.token_abilities
+    if split.scored is not None:
+        return float(losses[np.asarray(split.scored, bool)].mean()), {}
     if abilities is None:
         return float(losses[1:].mean()), {}
     found = np.asarray(abilities)[1:]

@@ -83,10 +83,8 @@ def trend_findings(study: Study, records: Records) -> list[TrendFinding]:
         costs = tuple(sorted((c for c in known if c), key=lambda cost: cost.width))
         whole = len(costs) == len(study.worlds)
         rows.append((trend, costs, slope_of(costs) if whole else None))
-    changed, same = (
-        holm({trend.arm: p for (trend, _, _), p in zip(rows, ps, strict=True)})
-        for ps in zip(*(_p_values(sample, trend.margin) for trend, _, sample in rows), strict=True)
-    )
+    p_values = {trend.arm: _p_values(sample, trend.margin) for trend, _, sample in rows}
+    changed, same = (holm({arm: p[k] for arm, p in p_values.items()}) for k in (0, 1))
     return [_finding(*row, changed[row[0].arm], same[row[0].arm], confidence) for row in rows]
 
 

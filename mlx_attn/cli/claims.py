@@ -47,7 +47,7 @@ _STUDY = click.option(
     "study_name",
     default="",
     metavar="NAME",
-    help="One that is asked besides, with a registration of its own: widths.",
+    help="One asked besides, registered apart: widths, chapter5, sources, recall.",
 )
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")

@@ -8,7 +8,7 @@ import pytest
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.page import Contents, page_of, verify, write_page
 from mlx_attn.answers.registration import read_registration, register
-from mlx_attn.answers.study import study_from, the_study
+from mlx_attn.answers.study import BESIDES, study_from, the_study
 from mlx_attn.errors import RunError
 
 STUDY = the_study()
@@ -109,6 +109,18 @@ def test_a_study_asked_besides_has_its_place_and_its_picture(asked_besides):
     )
     assert row.count("of 54 runs") == 2  # widths 64 and 128
     assert [*verify(STUDY, asked_besides)] == []
+
+
+def test_every_study_asked_besides_has_its_questions_on_the_page(asked_besides, trained):
+    for name in BESIDES:
+        register(the_study(name), asked_besides / name, 0)
+    chapter5 = trained(the_study("chapter5"))
+    RecordBook(asked_besides / "chapter5" / "records").add(*chapter5.values())
+    page = write_page(STUDY, asked_besides).read_text()
+    titles = [q.title for name in BESIDES for q in the_study(name).questions.values()]
+    assert all(f"### {title}\n" in page for title in titles)
+    assert "of 8 single runs have the sign of the mean" in page
+    assert (asked_besides / "figures" / "chapter5.svg").exists()
 
 
 def test_a_record_of_it_with_other_settings_than_its_key_says_is_found(asked_besides):

@@ -4,9 +4,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.answers.study import Run, study_from, the_study
+from mlx_attn.answers.study import BESIDES, Run, study_from, the_study
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.gpt import GPT
+from mlx_attn.model.gpt import GPT, model_cost
 
 STUDY = the_study()
 SAME = [(w, arm, other) for w, row in STUDY.worlds.items() for arm, other in row.same.items()]
@@ -81,6 +81,22 @@ def test_a_study_asked_besides_shares_the_trainings_that_are_the_same():
     first = STUDY.key(Run(world="shakespeare", **one))
     keys = [besides.key(Run(world=world, **one)) for world in besides.worlds]
     assert [key == first for key in keys] == [False, True, False]  # widths 32, 64, 128
+
+
+@pytest.mark.parametrize("name", BESIDES)
+def test_every_arm_of_a_study_asked_besides_can_be_had_where_it_is_asked(name):
+    besides = the_study(name)
+    for _, contrast, world in besides.asked():
+        for arm in contrast.arms:
+            besides.resolved(Run(world=world, arm=arm, seed=0, scale=1.0), "tales").model_config(32)
+
+
+@pytest.mark.parametrize("arm", ["deep-one-head", "deep-four-heads"])
+def test_the_deep_and_the_wide_model_have_as_many_parameters(arm):
+    besides = the_study("sources")
+    runs = (Run(world="shakespeare", arm=a, seed=0, scale=1.0) for a in (arm, "standard"))
+    deep, wide = (besides.resolved(run, "tales").model_config(65) for run in runs)
+    assert model_cost(deep).parameters == pytest.approx(model_cost(wide).parameters, rel=0.002)
 
 
 def test_a_study_that_there_is_not_is_refused():

@@ -13,6 +13,7 @@ from mlx_attn.answers.study import Run, study_from
 from mlx_attn.answers.training import (
     beginning,
     data_of,
+    measured,
     module_text,
     nudged,
     text_digest,
@@ -24,6 +25,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Split
+from mlx_attn.training.evaluation import Evaluator
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 10
 
@@ -85,6 +87,16 @@ def test_the_beginning_of_a_text_ends_with_a_document():
     assert len(part.tokens) == 31
     assert part.document_starts is not None
     assert part.document_starts.tolist() == [0, 10, 20]
+
+
+def test_of_a_task_only_the_answers_count(monkeypatch):
+    scored = np.array([0, 0, 1, 0, 1], np.uint8)
+    split = Split(tokens=np.arange(5, dtype=np.uint16), n_bytes=5, scored=scored)
+    losses = np.array([0.0, 9.0, 1.0, 9.0, 3.0])
+    monkeypatch.setattr(Evaluator, "token_losses", lambda self, model: losses)
+    model = GPT(GPTConfig(vocab_size=8, context_length=4, emb_dim=8, n_heads=2, n_layers=1))
+    assert measured(model, Evaluator(split, 4)) == (2.0, {})
+    assert np.array_equal(np.asarray(beginning(split, 0.6).scored), [0, 0, 1])
 
 
 def test_modules_make_up_a_text_with_their_source(tables, tmp_path, monkeypatch):
