@@ -156,7 +156,7 @@ def _training_step(config: GPTConfig, training: TrainConfig) -> Workload:
 def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
     """The trainer's step on a new model and a random text."""
     model = GPT(config)
-    optimizer = GroupedOptimizer(model, training, config.n_heads)
+    optimizer = GroupedOptimizer(model, training, config.n_heads, config.emb_dim)
     optimizer.schedule(1e-3)
     tokens = np.array(random_tokens(config, _TEXT_TOKENS))
     objective = batches.EveryToken(batches.ResidentTokens(tokens, config.context_length))

@@ -47,6 +47,9 @@ class TrainConfig:
     muon_lr: float = setting(0.02, "peak learning rate of Muon's matrices")
     muon_momentum: float = setting(0.95, "momentum of Muon, a moving average")
     merged_lr: float = setting(0.0, "learning rate of S under AdamW, times lr (0: 1 / n_heads)")
+    base_width: int = setting(
+        0, "emb_dim that lr was found at: AdamW's rate of other widths follows (0: it is lr)"
+    )
     optimizer: str = setting("adamw", "adamw, or muon for the blocks' matrices")
     schedule: str = setting("cosine", "cosine, trapezoid or constant, after the warm-up")
     warmup: int = setting(100, "steps of linear warm-up")
@@ -102,6 +105,7 @@ class TrainConfig:
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("steps", "warmup", "eval_every", "save_every"), (0, 2**62)),
     **dict.fromkeys(("track", "patience", "token_memory"), (0, 2**62)),
+    "base_width": (0, 2**24),
     "log_every": (1, 2**62),
     **dict.fromkeys(("batch_size", "accumulate"), (1, 2**20)),
     **dict.fromkeys(("epochs", "minutes", "weight_decay"), (0, 10**9)),

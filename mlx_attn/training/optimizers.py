@@ -282,12 +282,14 @@ class GroupedOptimizer:
         config: The recipe.
         n_heads: Heads H: the merged S moves its scores about H times further per Adam step than
             the factors do, so its learning rate starts at lr / H.
+        width: The residual stream's; with `base_width`, matrices that AdamW moves and x is
+            multiplied by, S among them, have the rate lr base_width / width.
     """
 
-    def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int):
+    def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int, width: int):
         parameters = named_arrays(model.trainable_parameters())
         self.groups: list[Group] = []
-        for group in _groups(config, n_heads):
+        for group in _groups(config, n_heads, width):
             claimed = {n: a for n, a in parameters.items() if group.claims(n, a)}
             parameters = {n: a for n, a in parameters.items() if n not in claimed}
             if claimed:
@@ -334,20 +336,33 @@ def is_hidden_matrix(name: str, array: mx.array) -> bool:
     return array.ndim == 2 and in_block and "table" not in name
 
 
-def _groups(config: TrainConfig, n_heads: int) -> list[Group]:
-    """The groups in the order in which they claim parameters; the last takes the rest."""
+def _multiplies(name: str, array: mx.array) -> bool:
+    """Whether a product with a parameter sums over the width."""
+    return is_hidden_matrix(name, array) or name == "out_head.weight"
+
+
+def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
+    """The groups in the order in which they claim parameters; the last takes the rest.
+
+    A step of Adam moves every number of a matrix by the rate, whatever its size, and x W by that
+    times the width: divided by it, one rate serves every width (Tensor Programs V,
+    arXiv:2203.03466, for Adam). Muon's steps have a norm that does not depend on it.
+    """
 
     def adamw(decay: float) -> AdamW:
         return AdamW(config.lr, [config.beta1, config.beta2], weight_decay=decay)
 
     lr, decay = config.lr, config.weight_decay
-    merged_peak = lr * (config.merged_lr or 1 / n_heads)
+    product_lr = lr * (config.base_width / width if config.base_width else 1.0)
+    merged_peak = product_lr * (config.merged_lr or 1 / n_heads)
     rest_decay = decay if config.decay == "all" else 0.0
     groups = [
         Group("merged", lambda name, _: name.endswith("att.S.weight"), adamw(decay), merged_peak),
         Group("matrices", lambda _, array: array.ndim >= 2, adamw(decay), lr),
         Group("rest", lambda *_: True, adamw(rest_decay), lr),
     ]
+    if config.base_width:
+        groups.insert(1, Group("products", _multiplies, adamw(decay), product_lr))
     if config.optimizer == "muon":
         muon = Muon(config.muon_lr, config.muon_momentum)
         groups.insert(0, Group("hidden", is_hidden_matrix, muon, config.muon_lr))

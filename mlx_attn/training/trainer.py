@@ -199,7 +199,8 @@ class Trainer:
         if self.config.track:
             analysis.check_affine(self.model.trf_blocks[0].att, "score", "value", "output")
         self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))
-        self.optimizer = GroupedOptimizer(self.model, self.config, model_config.n_heads)
+        sizes = model_config.n_heads, model_config.emb_dim
+        self.optimizer = GroupedOptimizer(self.model, self.config, *sizes)
         objective = objective_for(corpus.train, T, self.config.token_memory)
         self.step = TrainStep(self.model, self.optimizer, objective, self.config, ranks)
 

@@ -11,11 +11,17 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.optimizers import GroupedOptimizer, is_hidden_matrix
 
-HEADS = 4
+HEADS, WIDTH = 4, 8
 
 
 def tiny(variant: str = "standard", **changes) -> GPT:
-    sizes = {"vocab_size": 11, "context_length": 6, "emb_dim": 8, "n_heads": HEADS, "n_layers": 2}
+    sizes = {
+        "vocab_size": 11,
+        "context_length": 6,
+        "emb_dim": WIDTH,
+        "n_heads": HEADS,
+        "n_layers": 2,
+    }
     return GPT(GPTConfig(**{**sizes, **find_variant(variant).settings, **changes}))
 
 
@@ -24,7 +30,7 @@ def recipe(**changes) -> TrainConfig:
 
 
 def grouped(model: nn.Module, **changes) -> GroupedOptimizer:
-    optimizer = GroupedOptimizer(model, recipe(**changes), HEADS)
+    optimizer = GroupedOptimizer(model, recipe(**changes), HEADS, WIDTH)
     optimizer.schedule(1.0)
     return optimizer
 
@@ -98,6 +104,25 @@ def test_the_momentum_of_muon_can_be_chosen(momentum):
     assert np.allclose(
         np.array(optimizer.groups[0].optimizer.state["0"]["v"]), 0.01 * (1 - momentum)
     )
+
+
+def test_with_a_base_width_matrices_that_multiply_learn_at_a_rate_of_their_width():
+    changes = moved(tiny("merged"), 3.0, lr=0.01, base_width=2)
+    expected = {
+        **dict.fromkeys(("trf_blocks.0.att.W_value.weight", "out_head.weight"), -0.01 * 2 / WIDTH),
+        **dict.fromkeys(("tok_emb.weight", "pos_emb.weight", "final_norm.weight"), -0.01),
+        "trf_blocks.1.att.S.weight": -0.01 / HEADS * 2 / WIDTH,
+    }
+    for name, change in expected.items():
+        assert np.allclose(changes[name], change, rtol=1e-3), name
+
+
+def test_with_a_base_width_muon_s_rate_is_as_before():
+    rates = [
+        {group.name: group.peak for group in grouped(tiny(), optimizer="muon", **more).groups}
+        for more in ({}, {"base_width": 2})
+    ]
+    assert rates[1] == {**rates[0], "products": 0.01 * 2 / WIDTH}
 
 
 @pytest.mark.parametrize("variant", ["standard", "merged"])
