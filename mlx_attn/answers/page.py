@@ -228,6 +228,16 @@ class Contents:
         for one in self.besides.values():
             yield from one.figures()
 
+    def machines(self) -> str:
+        """What the records were made on."""
+        books = [self.book, *(one.book for one in self.besides.values())]
+        made = {
+            (r.machine.get("chip", ""), r.machine.get("device", ""))
+            for b in books
+            for r in b.records.values()
+        }
+        return "; ".join(f"{chip} ({device})" for chip, device in sorted(made)) or "no machine yet"
+
     def pictures(self) -> set[str]:
         """The names of all pictures."""
         return {name for name, _ in self.figures()}
