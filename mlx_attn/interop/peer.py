@@ -54,7 +54,7 @@ def with_mlx(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _
         given = mx.array([int(token) for token in ids])
         return np.array(model(given[None], cache)[0].astype(mx.float32))
 
-    cache, greedy, following = [Rows() for _ in model.layers], [], prompt
+    cache, greedy, following = [Rows() for _ in range(config["cached_layers"])], [], prompt
     while len(greedy) < count:
         greedy.append(int(logits(following, cache)[-1].argmax()))
         following = greedy[-1:]

@@ -424,6 +424,8 @@ def build(model, c):
     model.tok_emb = nn.Embedding(c.vocab_size, c.emb_dim)
     if c.position == "learned":
         model.pos_emb = nn.Embedding(c.context_length, c.emb_dim)
+    if c.token_shift:
+        model.shift = parameter(c.emb_dim)
     model.trf_blocks = ModuleList([Block(c, layer) for layer in range(c.n_layers)])
     model.final_norm = norm(c)
     if not c.tied_head:
@@ -434,6 +436,9 @@ def compute_logits(model, c, tokens, cache, offset):
     """Logits after each of `tokens` [B, T], which follow `offset` tokens that the cache holds."""
     carry = SimpleNamespace(tokens=tokens, cache=cache, offset=offset, first_values=None)
     x, end = model.tok_emb(tokens), offset + tokens.shape[1]
+    if c.token_shift:  # embeddings are cached as what a layer after the last one keeps
+        kept = extended([x[:, None]], c.n_layers, carry)[0][:, 0]
+        x = x + model.shift * xp.concatenate([0.0 * x[:, :1], kept], 1)[:, -x.shape[1] - 1 : -1]
     if c.position == "learned":
         if end > c.context_length:
             raise ValueError(f"{end} tokens are more than this model's {c.context_length}")

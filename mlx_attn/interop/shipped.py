@@ -65,11 +65,6 @@ def chosen_functions(config: GPTConfig) -> dict[str, Any]:
         "logits": [f"logits_{word}" for word in config.logits.split("+") if word != "none"],
         "mixing": f"mixing_{config.mixing}",
     }
-    if config.token_shift:
-        raise ConfigError(
-            "there is no code to ship for token_shift: a cache of other programs has no place for "
-            "the embedding of the token before"
-        )
     for name in _flat(names):
         if not hasattr(portable, name):
             words = ", ".join(f"{key}={getattr(config, key)}" for key in MAPS)
@@ -91,6 +86,7 @@ def portable_config(model: GPT) -> dict[str, Any]:
     layers = range(config.n_layers)
     return {
         **config.as_dict(),
+        "cached_layers": config.n_layers + config.token_shift,
         "queries_per_head": per_head,
         "slopes": list(config.attention().slopes()),
         "windows": [config.attention(layer).window for layer in layers],
@@ -241,7 +237,7 @@ class Model(nn.Module):
 
             merge = property()
 
-        return [OneSequence() for _ in self.trf_blocks]
+        return [OneSequence() for _ in range(self.args.cached_layers)]
 '''
 
 _TORCH_HEADING = '''from types import SimpleNamespace
@@ -319,7 +315,7 @@ class Config(PreTrainedConfig):
     model_type = "mlx_attn"
     attribute_map = {
         "hidden_size": "emb_dim",
-        "num_hidden_layers": "n_layers",
+        "num_hidden_layers": "cached_layers",  # what generate() makes a cache for
         "num_attention_heads": "n_heads",
         "max_position_embeddings": "context_length",
     }

@@ -63,8 +63,7 @@ def run_peer(*arguments: Any) -> str:
 
 
 def settings_of_presets() -> dict[str, dict[str, Any]]:
-    kept = {name: p for name, p in PRESETS.items() if not p.model.get("token_shift")}  # refused
-    models = {name: dict(preset.model) for name, preset in kept.items()}
+    models = {name: dict(preset.model) for name, preset in PRESETS.items()}
     return {f"preset-{name}": {**model, "drop_rate": 0.0} for name, model in models.items()}
 
 

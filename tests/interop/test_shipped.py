@@ -32,6 +32,7 @@ FORMS: dict[str, dict[str, Any]] = {
     },
     "windows": {"window": 5, "global_every": 2, "position": "none"},
     "qk-norm": {"qk_norm": True},
+    "token shift": {"token_shift": True},
     "biases": {"qkv_bias": True},
     "merged, biases, tied": {"score": "merged", "qkv_bias": True, "tied_head": True},
     "two hooks": {"logits": "temperature+self_mask"},
@@ -79,7 +80,7 @@ def test_its_logits_are_the_model_s(settings, make_model, shipped):
 @pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS.keys())
 def test_a_token_at_a_time_it_computes_the_same(settings, make_model, shipped):
     model = shipped(make_model(**settings))
-    cache = [RowCache() for _ in model.layers]
+    cache = [RowCache() for _ in range(model.args.cached_layers)]
     tokens = TOKENS[:, :18]
     parts = [tokens[:, :11], *(tokens[:, i : i + 1] for i in range(11, 18))]
     decoded = mx.concatenate([model(part, cache) for part in parts], axis=1)
@@ -118,8 +119,3 @@ def test_a_choice_of_a_plugin_has_no_code_to_ship(monkeypatch, make_model):
     monkeypatch.setitem(CHOICES["logits"], "mine", mine)
     with pytest.raises(ConfigError, match=r"logits=mine.*plugin"):
         shipped_code(make_model(logits="mine").config, "mlx")
-
-
-def test_a_token_shift_has_no_place_in_the_caches_of_others(make_model):
-    with pytest.raises(ConfigError, match=r"no code to ship for token_shift"):
-        shipped_code(make_model(token_shift=True).config, "mlx")
