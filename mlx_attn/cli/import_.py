@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mlx_attn.cli.main import say
+from mlx_attn.cli.memory import megabytes, model_rows
 from mlx_attn.cli.options import UserPath
-from mlx_attn.cli.plan import megabytes, model_rows
 
 if TYPE_CHECKING:
     from mlx_attn.interop.imported import Footprint, Source

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.main import INTERRUPTED, say
+from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import UserPath, takes_plugins
-from mlx_attn.cli.plan import dry_run_option, show_plan
 from mlx_attn.cli.sample import run_argument, standard_input
 from mlx_attn.errors import ConfigError
 

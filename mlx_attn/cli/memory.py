@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlx_attn.cli.main import say
+
 if TYPE_CHECKING:
     from mlx_attn.model.config import GPTConfig
     from mlx_attn.runs import Run
@@ -35,7 +37,7 @@ def show_plan(
     if as_json:
         facts = {"run": str(run.path), **model_facts(run.config), "peak": peak}
         more = {"becomes": model_facts(becomes)} if becomes else {}
-        click.echo(json.dumps({**facts, **more, "usable": usable_memory()}))
+        say(json.dumps({**facts, **more, "usable": usable_memory()}))
         return
     rows = [("run", str(run.path)), *model_rows(run.config)]
     rows += [("becomes", f"{model_facts(becomes)['parameters']:,} parameters")] if becomes else []
