@@ -204,6 +204,7 @@ def compare(run_command, tiny_flags, talk):
     return run
 
 
+@pytest.mark.slow
 def test_a_comparison_trains_it_in_its_workers_and_nothing_twice(compare):
     first = compare()
     assert len(first) == 2
