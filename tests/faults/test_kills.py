@@ -266,7 +266,7 @@ def check_kills(run: Run, folder: Path, kind: str, kills: int) -> None:
     sys.stderr.write(f"{kind}: {killer.ends.total()} kills: {dict(killer.ends)}\n")
 
 
-@pytest.mark.parametrize(("kind", "kills"), zip(KINDS, (4, 3, 3), strict=False))
+@pytest.mark.parametrize(("kind", "kills"), [*zip(KINDS, (4, 3, 3), strict=False)])
 def test_what_was_killed_ends_in_the_same_bits(run, tmp_path, kind, kills):
     check_kills(run, tmp_path, kind, kills)
 
