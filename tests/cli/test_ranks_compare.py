@@ -48,6 +48,7 @@ def two(workshop, ring, tiny_flags) -> Iterator[Callable[..., list[Process]]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_both_train_a_share_and_only_rank_0_speaks_and_reports(two, workshop):
     ranks = two("--json")
     outputs = [process.communicate(timeout=PATIENCE) for process in ranks]

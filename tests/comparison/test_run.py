@@ -98,7 +98,7 @@ def test_another_arm_costs_only_its_own_trainings(protocol, runner, conclusion):
     assert {trial.arm for trial in runner.done[before:]} == {"no-value"}
 
 
-@pytest.mark.parametrize("finished", [0, 1, 7, 20, 30])
+@pytest.mark.parametrize("finished", [1, 20])
 def test_an_interrupted_comparison_ends_like_an_uninterrupted_one(
     protocol, runners, finished, conclusion
 ):

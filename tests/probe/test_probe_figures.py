@@ -12,7 +12,9 @@ from mlx_attn.ui.plots import figure_for_page
 NAMES = ["alignment-s", "alignment-vo", "maps", "singular-values-s", "singular-values-vo"]
 
 
-@pytest.mark.parametrize("choices", [{"n_heads": 1}, {"n_layers": 5}], ids=str)
+@pytest.mark.parametrize(
+    "choices", [{"n_heads": 1}, pytest.param({"n_layers": 5}, marks=pytest.mark.slow)], ids=str
+)
 def test_every_figure_is_an_svg_and_a_png(found, tmp_path, choices):
     paths = save_figures(found(**choices), tmp_path)
     assert sorted({path.stem for path in paths}) == NAMES

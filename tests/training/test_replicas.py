@@ -79,9 +79,14 @@ FORMS = [
     {"position": "rope", "optimizer": "muon"},
     {"block": "book"},
 ]
+"""The first two are tried in the ordinary suite."""
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form.values()))
+@pytest.mark.parametrize(
+    "form",
+    [*FORMS[:2], *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS[2:])],
+    ids=lambda form: "-".join(form.values()),
+)
 def test_losses_are_those_of_trainings_of_their_own(trainer, corpus, settings, form):
     chosen = settings(**form)
     assert_close(losses(events(replicas_of(chosen, corpus))), losses_apart(trainer, chosen))
@@ -91,7 +96,7 @@ def test_losses_are_those_of_trainings_of_their_own(trainer, corpus, settings, f
     "changes",
     [
         {"windows": "epochs"},
-        {"accumulate": 2},
+        pytest.param({"accumulate": 2}, marks=pytest.mark.slow),
         pytest.param({"accumulate": 2, "compile": "on"}, marks=pytest.mark.slow),
     ],
     ids=str,

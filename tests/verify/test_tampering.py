@@ -214,7 +214,13 @@ def no_kept_masks() -> Iterator[None]:
     forget_masks()
 
 
-@pytest.fixture(params=TAMPERINGS)
+LONG = ("a slot of the cache that is stale beyond 1,024", "a ring that is turned too far")
+"""Those that take seconds to be found; others that stand for the same checks do not."""
+
+
+@pytest.fixture(
+    params=[pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in TAMPERINGS]
+)
 def broken(request, monkeypatch) -> tuple[str, str]:
     """Something is broken; the check that must find it, and words of the case that it names."""
     check, case, tamper = TAMPERINGS[request.param]
