@@ -46,7 +46,8 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
     labels = [arm if control == "standard" else f"{arm}\n(to {control})" for arm, control in rows]
     axes[0].set_yticks(range(len(rows)), labels)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
-    figure.supxlabel("nats per token above the control (left is better); band: the margin")
+    label = "nats per token above the control (left is better); band: the margin"
+    figure.supxlabel(label if len(axes) > 1 else label.replace(" (", "\n("))  # a panel is narrow
     return figure
 
 
