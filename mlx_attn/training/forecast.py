@@ -117,6 +117,7 @@ def _measure(settings: Settings, layers: int, corpus: Corpus) -> _Measured:
 
 def _steps(trainer: Trainer) -> tuple[float, list[int]]:
     """Seconds of a step, and the most memory of each phase of one."""
+    mx.eval(trainer.step.state)  # the optimizer's too, which every step but the first finds there
     peaks: list[int] = []
     mx.reset_peak_memory()
     for phase in trainer.step.in_phases(trainer.starts()):
