@@ -19,10 +19,10 @@ LONG = "Ann sees nine red kites. Ben has one; it is gone, then.\n" * 40
 TOLERANCE = 1e-4
 
 
-def trace(text: str, edits: str = "{}") -> str:
-    """An expression for the ids, logits and loss of a text in the page."""
+def trace(text: str, edits: str = "{}", at: int = 0) -> str:
+    """An expression for the ids, logits and loss of a text in one of the page's models."""
     return f"""(() => {{
-      const model = explorer.models[0];
+      const model = explorer.models[{at}];
       const ids = model.tokenizer.encode({json.dumps(text)});
       const made = model.trace(ids, {{ ...explorer.intact(), ...({edits}) }});
       const loss = explorer.mean(explorer.losses(made));
@@ -30,35 +30,13 @@ def trace(text: str, edits: str = "{}") -> str:
     }})()"""
 
 
-def largest_difference(run, page, text: str = TEXT, edits: str = "{}", model=None) -> float:
-    """Between the logits of MLX and of the page, for each token of the text."""
+def largest_difference(run, page, text=TEXT, edits: str = "{}", model=None, at: int = 0) -> float:
+    """Between the logits of MLX and of one of the page's models, for each token of the text."""
     ids = run.load_tokenizer().encode(text)
-    found = page.run(trace(text, edits))
+    found = page.run(trace(text, edits, at))
     assert found["ids"] == ids.tolist()
     expected = (model or run.load_model())(mx.array(ids)[None])[0]
     return np.abs(np.array(found["logits"]) - np.array(expected)).max()
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant(variant, make_run, show):
-    run = make_run(variant=variant)
-    assert largest_difference(run, show(run)) < TOLERANCE
-
-
-TABLES = {map_name: f"{map_name.upper()}S" for map_name in ("score", "value", "output")}
-TABLES |= {"logits": "LOGITS", "mixing": "MIXING"}
-
-
-@pytest.mark.parametrize("map_name", TABLES)
-def test_the_page_knows_every_choice_of_the_package(map_name, page_of_one_run):
-    known = page_of_one_run.run(f"Object.keys(explorer.maps.{TABLES[map_name]})")
-    names = {name for name, choice in CHOICES[map_name].items() if is_our_own(choice)}
-    assert names - {*known} <= ({"none"} if map_name == "logits" else set())
-
-
-@pytest.fixture(scope="module")
-def page_of_one_run(make_run, show):
-    return show(make_run())
 
 
 SETTINGS = {
@@ -85,12 +63,31 @@ SETTINGS = {
     "values from keys": {"value": "from_key"},
     "exclusive with shared values": {"variant": "exclusive", "n_heads": 4, "n_kv_heads": 2},
 }
+MODELS = {variant: {"variant": variant} for variant in VARIANTS} | SETTINGS
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_every_position_and_setting(name, make_run, show):
-    run = make_run(**SETTINGS[name])
-    assert largest_difference(run, show(run)) < TOLERANCE
+@pytest.fixture(scope="module")
+def runs_and_page(make_run, show):
+    """All models in one page, which is faster than a page for each."""
+    runs = {name: make_run(**settings) for name, settings in MODELS.items()}
+    return runs, show(*runs.values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_variant_position_and_setting(name, runs_and_page):
+    runs, page = runs_and_page
+    assert largest_difference(runs[name], page, at=[*MODELS].index(name)) < TOLERANCE
+
+
+TABLES = {map_name: f"{map_name.upper()}S" for map_name in ("score", "value", "output")}
+TABLES |= {"logits": "LOGITS", "mixing": "MIXING"}
+
+
+@pytest.mark.parametrize("map_name", TABLES)
+def test_the_page_knows_every_choice_of_the_package(map_name, runs_and_page):
+    known = runs_and_page[1].run(f"Object.keys(explorer.maps.{TABLES[map_name]})")
+    names = {name for name, choice in CHOICES[map_name].items() if is_our_own(choice)}
+    assert names - {*known} <= ({"none"} if map_name == "logits" else set())
 
 
 @pytest.mark.parametrize("variant", ["standard", "merged-both"])
