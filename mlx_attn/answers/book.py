@@ -64,6 +64,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """The record with the seal of its content."""
         return msgspec.structs.replace(self, seal=self.content_digest())
 
+    def is_intact(self) -> bool:
+        """Whether the content is what was sealed."""
+        try:
+            return self.seal == self.content_digest()
+        except UnicodeEncodeError:  # a lone surrogate, which no record is written with
+            return False
+
     def content_digest(self) -> str:
         """What the seal must be."""
         content = msgspec.json.encode(msgspec.structs.replace(self, seal=""), order="sorted")
@@ -101,7 +108,7 @@ def _read(file: Path) -> Iterator[Record]:
             record = parse_record(line, Record, f"{file}, line {number}")
         except RunError as error:
             raise RunError(f"{error}: not a record: delete the line") from error
-        if record.seal != record.content_digest():
+        if not record.is_intact():
             raise RunError(
                 f"{file}, line {number}: {record.arm}, seed {record.seed} was changed after it was "
                 "written: restore the line, or delete it to train it again"

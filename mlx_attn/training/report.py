@@ -109,4 +109,11 @@ def _recipe(trainer: Trainer) -> str:
     tokens = f"{count(trainer.tokens_per_step)} tokens a step"
     if trainer.ranks.size > 1:
         tokens += f" shared by {trainer.ranks.size} ranks"
-    return f"{budget}, {tokens}, {config.optimizer}" + (f"; {done} steps are done" if done else "")
+    recipe = f"{budget}, {tokens}, {config.optimizer}"
+    if 0 < trainer.steps < config.warmup:
+        share = trainer.steps / (config.warmup + 1)
+        recipe += (
+            f"; the learning rate only reaches {share:.1g} of its peak, since its warm-up takes "
+            f"{config.warmup} steps"
+        )
+    return recipe + (f"; {done} steps are done" if done else "")

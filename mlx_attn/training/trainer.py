@@ -41,6 +41,8 @@ from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, sn
 FLOAT_BYTES = 4
 EXPLODED = 10
 """A loss so many times that of guessing is no model's: nothing of it is kept."""
+_STEEP = 100
+"""Times the usual factor of the scores: one so large is to blame where a training diverges."""
 
 BUFFERS = 2**30
 """Bytes of freed buffers that MLX may keep for the next step on a processor."""
@@ -333,8 +335,23 @@ class Trainer:
         """The error of a number that is not finite."""
         return Diverged(
             f"{what} at step {step}, learning rate {self.learning_rate(step):.3g}: "
-            f"try a smaller --lr, or --clip 1; {self.last_checkpoint()}"
+            f"{self._way_to_converge()}; {self.last_checkpoint()}"
         )
+
+    def _way_to_converge(self) -> str:
+        """The setting that most likely made a training diverge, for a message."""
+        model, config = self.model.config, self.config
+        if model.scale > _STEEP * model.head_dim**-0.5:
+            usual = model.head_dim**-0.5
+            return (
+                f"try a --scale nearer to 1 / sqrt(head_dim), {usual:.2g}, than {model.scale:.2g}"
+            )
+        if config.lr * config.weight_decay >= 1:
+            return (
+                f"--lr times --weight-decay is {config.lr * config.weight_decay:.2g}, which turns "
+                "weights over: try a smaller --weight-decay"
+            )
+        return "try a smaller --lr, or --clip 1"
 
     def last_checkpoint(self) -> str:
         """Where to resume from, for a message."""

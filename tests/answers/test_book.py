@@ -52,6 +52,12 @@ def test_bytes_that_are_no_text_are_refused(kept):
         RecordBook(kept)
 
 
+def test_half_a_character_written_by_hand_is_found(kept):
+    changed(kept, '"world":"near"', '"world":"\\ud800"')
+    with pytest.raises(RunError, match=r"line 1: standard, .*changed after it was written"):
+        RecordBook(kept)
+
+
 def test_a_record_that_is_there_twice_is_found(kept):
     file = kept / "near.jsonl"
     file.write_text(file.read_text() + file.read_text().splitlines()[0] + "\n")

@@ -188,6 +188,18 @@ def test_a_diverging_training_is_one_line(train):
     assert "try a smaller --lr" in line
 
 
+@pytest.mark.parametrize(
+    ("flags", "advice"),
+    [
+        (["--scale", "1e30"], "try a --scale nearer to 1 / sqrt(head_dim), 0.35, than 1e+30"),
+        (["--weight-decay", "1e8"], "try a smaller --weight-decay"),
+    ],
+)
+def test_a_diverging_training_names_the_setting_to_blame(train, flags, advice):
+    flags += ["--warmup", "0", "--quiet", "--optimizer", "adamw"]
+    assert advice in refused(train(*flags), 1)
+
+
 @pytest.fixture(scope="module")
 def trained(made_once, tiny_flags) -> Path:
     return made_once(["train", *tiny_flags, "--quiet"])

@@ -151,6 +151,13 @@ def test_the_plan_says_what_bounds_the_training(learner, letters, budget, shown)
     assert rows["training"].startswith(shown)
 
 
+def test_the_plan_says_when_the_warm_up_is_longer_than_the_training(learner, letters):
+    rows = dict(plan_rows([learner(keep=False, warmup=19)], letters))
+    assert rows["training"].endswith(
+        "; the learning rate only reaches 0.3 of its peak, since its warm-up takes 19 steps"
+    )
+
+
 def test_the_plan_for_a_program_has_numbers(learner, letters):
     facts = plan_facts([learner(keep=False)], letters)
     assert json.loads(json.dumps(facts)) == facts
