@@ -8,7 +8,8 @@ without it is an interrupted preparation, which the next one replaces.
       tokenizer.*           the tokenizer
       train.tokens.bin      uint16, and the same for `val`
       train.*.bin           other arrays of the split, by field
-      corpus.json           lengths and checksums of the arrays, and facts
+      corpus.json           lengths and checksums of the arrays, the tokenizer's digest, facts, and
+                            a checksum of all these
 """
 
 import contextlib
@@ -33,7 +34,7 @@ from jaxtyping import Int64, UInt8, UInt16
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import atomic_write, lock, user_path, write_text
-from mlx_attn.records import Count, read_record
+from mlx_attn.records import Count, Object, as_record, read_record
 from mlx_attn.text import characters, sources, subwords, tokenizers
 from mlx_attn.text.downloads import Progress, data_directory
 from mlx_attn.text.tokenizers import Tokenizer
@@ -46,7 +47,7 @@ WORKERS = "MLX_ATTN_WORKERS"
 
 _MOST_WORKERS = 8  # by default: of about 60 MB each
 _SHORT = 8_000_000  # bytes of text that are tokenized before another process has started
-_FORMAT = 1
+_FORMAT = 2
 _BLOCK = 1 << 22  # numbers of an array whose checksum is taken at a time
 _DTYPES = {
     "tokens": np.uint16,
@@ -169,7 +170,12 @@ def _identity(kind: str) -> str:
 def _open(folder: Path, source: sources.Source) -> Corpus | None:
     """The corpus prepared in `folder`; None when there is none or a file of it is damaged."""
     try:
-        record = read_record(folder / "corpus.json", _Saved)
+        content = read_record(folder / "corpus.json")
+        if content.pop("checksum", None) != _record_checksum(content):
+            return None
+        record = as_record(content, _Saved, str(folder))
+        if record.tokenizer != _identity(str(folder)):
+            return None
         tokenizer = tokenizers.load_tokenizer(folder)
         train = _open_split(folder, "train", record.train)
         val = _open_split(folder, "val", record.val)
@@ -195,6 +201,7 @@ class _SavedSplit(msgspec.Struct):
 
 
 class _Saved(msgspec.Struct):
+    tokenizer: str  # digest of its files
     train: _SavedSplit
     val: _SavedSplit
 
@@ -212,6 +219,11 @@ def _open_split(folder: Path, name: str, saved: _SavedSplit) -> Split:
         if _checksum(arrays[field]) != saved.checksums.get(field):
             raise ValueError(f"{path}: its numbers are not those that were written")
     return Split(**arrays, **msgspec.structs.asdict(saved.facts))
+
+
+def _record_checksum(content: Object) -> int:
+    """CRC-32 of what `corpus.json` says."""
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def _checksum(array: np.ndarray) -> int:
@@ -239,10 +251,12 @@ def _build(
             progress(done, source.n_bytes)
 
     with encoder(tokenizer, folder, worker_count(source.n_bytes)) as encode:
-        record = {
+        record: Object = {
             name: _write_split(folder, name, text, tokenizer, encode, report)
             for name, text in splits.items()
         }
+    record["tokenizer"] = _identity(str(folder))
+    record["checksum"] = _record_checksum(record)
     write_text(folder / "corpus.json", json.dumps(record, indent=1) + "\n")
 
 

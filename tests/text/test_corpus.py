@@ -354,3 +354,23 @@ def test_prepared_tokens_that_are_not_those_written_are_made_again(file, data, c
     (tokens,) = (data / "prepared").glob("*/train.tokens.bin")
     tokens.write_bytes(content * tokens.stat().st_size)
     assert prepare(file, "byte", directory=data).train.tokens.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("corpus.json", '"document_starts"', '"document_stars"'),
+        ("corpus.json", '"floor_nats": ', '"floor_nats": 1'),
+        ("tokenizer.json", "abcd", "abdc"),
+    ],
+)
+def test_a_changed_record_or_tokenizer_is_made_again(data, name, old, new):
+    expected = tell(data, "char").train
+    (changed,) = (data / "prepared").glob(f"*/{name}")
+    text = changed.read_text()
+    assert old in text
+    changed.write_text(text.replace(old, new))
+    again = tell(data, "char").train
+    assert np.array_equal(np.array(again.document_starts), np.array(expected.document_starts))
+    assert again.floor_nats == expected.floor_nats
+    assert changed.read_text() == text
