@@ -260,10 +260,3 @@ def window_losses(model: Model, windows: Windows) -> Float[mx.array, "B T"]:
     """Cross-entropy in nats of each token of the windows given those before it, in float32."""
     logits = model(windows[..., :-1]).astype(mx.float32)
     return cross_entropy(logits, windows[..., 1:])
-
-
-def window_answers(model: Model, windows: Windows) -> Float[mx.array, "2 B T"]:
-    """The losses of `window_losses`, and 1 where the likeliest token is the right one, else 0."""
-    logits = model(windows[..., :-1]).astype(mx.float32)
-    right = logits.argmax(axis=-1) == windows[..., 1:]
-    return mx.stack([cross_entropy(logits, windows[..., 1:]), right.astype(mx.float32)])

@@ -12,11 +12,12 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.cpu import cores, parallel_map
 from mlx_attn.errors import ConfigError
+from mlx_attn.exponentials import cross_entropy
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
 from mlx_attn.text.tokenizers import Tokenizer
-from mlx_attn.training.batches import last_start, read_windows, window_answers, window_losses
+from mlx_attn.training.batches import last_start, read_windows
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 
 
@@ -42,8 +43,13 @@ EVALUATION_TOKENS = 2048
 SPAN = 256
 """Forward passes whose losses are in memory, until they are added up."""
 
-Measure = Callable[[GPT, Integer[mx.array, "B T1"]], Float[mx.array, "*measures B T"]]
-"""Numbers for every target of some windows."""
+LOGITS = 2**23
+"""Logits that a core has in memory at a time: 34 MB, and as much again for each thing done to them.
+
+A large vocabulary's are computed for a part of the tokens after the other."""
+
+Measure = Callable[[Float[mx.array, "1 N V"], Integer[mx.array, "1 N"]], mx.array]
+"""Numbers for every target, from its logits in float32: shape "*measures 1 N"."""
 
 _WINDOW = [("start", np.int64), ("first", np.int64), ("last", np.int64)]
 Windows = np.recarray
@@ -106,7 +112,7 @@ class Evaluator:
         """The model's loss over the whole split; the model's training mode is left as it was."""
         training = model.training
         model.eval()
-        spans = self._spans(model, window_losses if self.split.scored is None else window_answers)
+        spans = self._spans(model, cross_entropy if self.split.scored is None else _answers)
         sums = np.sum([_sums(self.split, span, measured) for span, measured in spans], axis=0)
         model.train(training)
         return _evaluation(self.split, sums.tolist())
@@ -116,7 +122,7 @@ class Evaluator:
         training = model.training
         model.eval()
         windows = self.windows[: self._batch_size * cores()]
-        for _ in self._measured(model, window_losses, list(_parts(windows, self._batch_size))):
+        for _ in self._measured(model, cross_entropy, list(_parts(windows, self._batch_size))):
             pass
         model.train(training)
         return len(windows) / len(self.windows)
@@ -124,7 +130,7 @@ class Evaluator:
     def token_losses(self, model: GPT) -> Float[np.ndarray, " N"]:
         """Nats of each token of the split given those before it; 0 for the first one."""
         losses = np.zeros(len(self.split.tokens))
-        for span, measured in self._spans(model, window_losses):
+        for span, measured in self._spans(model, cross_entropy):
             losses[span] = measured
         return losses
 
@@ -160,7 +166,9 @@ class Evaluator:
         for several in _parts(batches, cores()):
             read = (read_windows(self.split.tokens, batch.start, length) for batch in several)
             windows = [mx.array(batch) for batch in read]
-            yield from map(np.array, parallel_map(partial(measure, model), windows))
+            for parts in parallel_map(partial(_by_parts, model, measure), windows):
+                numbers = np.concatenate([np.array(part) for part in parts], axis=-1)
+                yield numbers.reshape(*numbers.shape[:-2], -1, self.context_length)
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """At most `count` of the windows as tokens, evenly spread over the split."""
@@ -169,9 +177,35 @@ class Evaluator:
         return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
 
 
+def _by_parts(model: GPT, measure: Measure, windows: Integer[mx.array, "B T1"]) -> list[mx.array]:
+    """A measure of every target of some windows, part after part: "*measures 1 N" each."""
+    features, targets = model.features(windows[:, :-1]), windows[:, 1:].reshape(1, -1)
+    x = features.reshape(1, -1, features.shape[-1])
+    size = _rows(model.config.vocab_size)
+    parts = [slice(start, start + size) for start in range(0, targets.size, size)]
+    return [measure(model.head(x[:, part]).astype(mx.float32), targets[:, part]) for part in parts]
+
+
+def _rows(vocab_size: int) -> int:
+    return max(1, LOGITS // vocab_size)
+
+
+def _answers(
+    logits: Float[mx.array, "1 N V"], targets: Integer[mx.array, "1 N"]
+) -> Float[mx.array, "2 1 N"]:
+    """The losses, and 1 where the likeliest token is the right one, else 0."""
+    right = logits.argmax(axis=-1) == targets
+    return mx.stack([cross_entropy(logits, targets), right.astype(mx.float32)])
+
+
 def evaluation_memory(context_length: int, vocab_size: int) -> int:
-    """The most bytes of an evaluation's logits: a batch on every core, and what becomes of it."""
-    return 3 * 4 * cores() * _batch_size(context_length) * context_length * vocab_size
+    """The most bytes of an evaluation's logits: a part on every core, and what becomes of it."""
+    tokens = min(_rows(vocab_size), _batch_size(context_length) * context_length)
+    return _COPIES * 4 * cores() * tokens * vocab_size
+
+
+_COPIES = 6
+"""Arrays of the logits' size that their exponentials take, themselves included."""
 
 
 def _batch_size(context_length: int) -> int:

@@ -1,4 +1,5 @@
 import dataclasses
+import gc
 import math
 
 import mlx.core as mx
@@ -21,8 +22,8 @@ class Uniform(GPT):
     def __init__(self, vocab_size: int = 10):
         super().__init__(GPTConfig(vocab_size=vocab_size, emb_dim=4, n_heads=1, n_layers=1))
 
-    def __call__(self, tokens, caches=None):
-        return mx.zeros((*tokens.shape, self.config.vocab_size))
+    def head(self, x):
+        return mx.zeros((*x.shape[:-1], self.config.vocab_size))
 
 
 def scored(n_tokens: int, T: int, document_starts=None) -> list[int]:
@@ -96,9 +97,9 @@ def test_the_model_is_evaluated_without_dropout_and_left_as_it_was(training):
     seen = []
 
     class Watched(Uniform):
-        def __call__(self, tokens, caches=None):
+        def head(self, x):
             seen.append(self.training)
-            return super().__call__(tokens)
+            return super().head(x)
 
     model = Watched()
     model.train(training)
@@ -139,10 +140,28 @@ def test_losses_are_added_up_over_spans_of_the_text(trainer, corpus, monkeypatch
     losses = Evaluator(split, 12).token_losses(model)
     monkeypatch.setattr(evaluation, "EVALUATION_TOKENS", 24)
     monkeypatch.setattr(evaluation, "SPAN", 1)
+    monkeypatch.setattr(evaluation, "LOGITS", 7 * model.config.vocab_size)
     parts = Evaluator(split, 12)
-    assert len(list(parts._spans(model, evaluation.window_losses))) > 4
+    assert len(list(parts._spans(model, evaluation.cross_entropy))) > 4
     result = parts(model)
     assert result.val_loss == pytest.approx(whole.val_loss, rel=1e-6)
     assert result.above_floor == pytest.approx(whole.above_floor, rel=1e-6)
     assert result.abilities == pytest.approx(dict(whole.abilities), rel=1e-6)
     assert parts.token_losses(model) == pytest.approx(losses, rel=1e-4)
+
+
+@pytest.mark.parametrize("vocab_size", [300, 5000, 40_000])
+def test_a_large_vocabulary_takes_no_more_memory_than_it_said(
+    monkeypatch, no_lookahead, vocab_size
+):
+    monkeypatch.setattr(evaluation, "LOGITS", 200_000)
+    model = GPT(GPTConfig(vocab_size=vocab_size, emb_dim=8, n_heads=1, n_layers=1))
+    evaluate = Evaluator(Split(np.arange(500, dtype=np.uint16) % 300, 500), 128)
+    evaluate(model)
+    gc.collect()
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    evaluate(model)
+    taken = mx.get_peak_memory() - before
+    assert taken < evaluation.evaluation_memory(128, vocab_size)

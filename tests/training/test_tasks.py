@@ -86,7 +86,10 @@ class Solver(GPT):
         super().__init__(GPTConfig(vocab_size=len(symbols) + 1, emb_dim=4, n_heads=1, n_layers=1))
         self.solve, self.symbols = SOLVERS[task], list(symbols)
 
-    def __call__(self, tokens, caches=None):
+    def head(self, x):
+        return x
+
+    def features(self, tokens, caches=None):
         logits = np.full((*tokens.shape, self.config.vocab_size), -50.0, np.float32)
         for row, predicted in zip(np.array(tokens), logits, strict=True):
             text = [self.symbols[token - 1] for token in row[1:] if token]
