@@ -49,7 +49,7 @@ class Parity:
         logit_difference: The largest absolute difference over the window.
         largest_logit: The largest absolute logit there.
         tokens: Length of the window.
-        greedy_equal: Equal tokens among the greedy ones after half of the window.
+        greedy_equal: Equal tokens among the greedy ones after a quarter of the window.
         greedy: How many of these there are.
         by: What loaded it.
     """
@@ -167,11 +167,16 @@ def _has(python: str, packages: tuple[str, ...]) -> bool:
         raise RunError(f"{PEERS_PYTHON}={python}: cannot be run ({reason})") from error
 
 
-def compare(model: GPT, answer: Answer) -> Parity:
-    """Compare a model with what another program computes of what was written."""
+def question(model: GPT) -> tuple[_Tokens, list[int], int]:
+    """What is asked of every program: a window, a prompt, and how many greedy tokens follow it."""
     tokens = sample_tokens(model)
     prompt = tokens[: max(1, len(tokens) // 4)].tolist()
-    count = min(GREEDY, model.config.context_length - len(prompt))
+    return tokens, prompt, min(GREEDY, model.config.context_length - len(prompt))
+
+
+def compare(model: GPT, answer: Answer) -> Parity:
+    """Compare a model with what another program computes of what was written."""
+    tokens, prompt, count = question(model)
     logits, greedy = _own(model, tokens, prompt, count)
     theirs, continued, by = answer(tokens, prompt, count)
     return Parity(

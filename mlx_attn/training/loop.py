@@ -249,7 +249,7 @@ class Monitor:
             values: list[Any] = [number.item() for number in result]
         loss, norm = values
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise self.trainer.divergence(f"loss {loss}, gradient norm {norm}", step)
+            raise self.trainer.divergence(f"loss {loss:.4g}, gradient norm {norm:.4g}", step)
         progress = self.progress
         progress.first_loss = progress.first_loss or loss
         progress.losses.append(loss)

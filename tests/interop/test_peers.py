@@ -25,7 +25,7 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.convert.model import convert
 from mlx_attn.interop.imported import find_source, parity_of
 from mlx_attn.interop.names import Arrays, to_book
-from mlx_attn.interop.parity import Parity, by_reading, compare, interpreter, sample_tokens
+from mlx_attn.interop.parity import Parity, by_reading, compare, interpreter, question
 from mlx_attn.interop.targets import TARGETS, Exported, export_run
 from mlx_attn.interop.torch_archive import write_checkpoint
 from mlx_attn.model.config import PRESETS
@@ -51,6 +51,8 @@ READERS = {"TransformerLens": "transformer-lens", "PyTorch": "torch"}
 """Readers whose own name is another."""
 LARGE = ("book", "gpt2")
 """Presets with a vocabulary of 50,257, which are tested with a smaller one: the rest is theirs."""
+CONTEXT = 128
+"""Room for a prompt and a hundred tokens."""
 KINDS = ("byte", "bpe", "unigram", "char", "gpt2")
 
 
@@ -95,7 +97,8 @@ def exported(
             continue
         tokenizer = tokenizers[KINDS[number % len(KINDS)]]
         tied = {"tied_head": True} if name in EXACT else {}
-        model = make_model(vocab_size=tokenizer.vocab_size, **{**settings, **tied})
+        sizes = {"context_length": CONTEXT, "vocab_size": tokenizer.vocab_size}
+        model = make_model(**{**settings, **sizes, **tied})
         keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
         run = create_run(place / "runs" / name, resolve({**keys, "steps": 1}).record(model.config))
         loaded = LoadedRun(run, model, tokenizer)
@@ -103,15 +106,10 @@ def exported(
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("MLX_ATTN_PEERS_PYTHON")
             found = export_run(loaded, TARGETS["mlx-lm"], folder)
-        tokens = sample_tokens(model).tolist()
-        prompt = tokens[:16]
-        question = {
-            "tokens": tokens,
-            "prompt": prompt,
-            "count": min(100, model.config.context_length - len(prompt)),
-            "texts": LETTERS if tokenizer.kind == "char" else TEXTS,
-        }
-        (folder / "question.json").write_text(json.dumps(question))
+        tokens, prompt, count = question(model)
+        asked = {"tokens": tokens.tolist(), "prompt": prompt, "count": count}
+        asked["texts"] = LETTERS if tokenizer.kind == "char" else TEXTS
+        (folder / "question.json").write_text(json.dumps(asked))
         made[name] = (model, folder, found, tokenizer)
     run_peer(HERE / "stock.py", place)
     return made
