@@ -271,3 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         group.main(arguments, prog_name=_NAME)
     except KeyboardInterrupt:  # before a command has begun, or after it has ended
         sys.exit(INTERRUPTED)
+    finally:
+        # A further Ctrl-C ends the process without what Python would print of it.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -265,14 +265,20 @@ def _folder(folder: Path) -> Iterator[str]:
 
 
 def _texts(folder: Path) -> Iterator[Path]:
-    """The texts below a folder; RunError where a part of it cannot be read."""
+    """The texts below a folder; RunError where a part cannot be read, or is a link out of it."""
 
     def refuse(error: OSError) -> None:
         raise RunError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
     for place, _, names in os.walk(folder, onerror=refuse):
         paths = (Path(place, name) for name in names)
-        yield from (p for p in paths if p.suffix.lower() in _SUFFIXES and p.is_file())
+        for path in (p for p in paths if p.suffix.lower() in _SUFFIXES and p.is_file()):
+            if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+                raise RunError(
+                    f"{path}: a link out of {folder}, to {path.resolve()}: put a copy there, or "
+                    "take the link away"
+                )
+            yield path
 
 
 def _file(path: Path) -> Iterator[str]:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,18 @@ def test_a_second_signal_quits_at_once(python, tiny_flags):
     process.send_signal(signal.SIGINT)
     code, out, messages = ended(process)
     assert (code, out, messages[-1]) == (130, "", "stopped; nothing was saved")
+
+
+def test_any_number_of_quick_signals_ends_in_no_lines_of_python_s(python, tiny_flags):
+    process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS)
+    wait_for(process, "step 3/")
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.001)
+    code, _, messages = ended(process)
+    assert code in (130, -signal.SIGINT)
+    assert not [line for line in messages if line.startswith(("Traceback", "Exception", "  File"))]
 
 
 def test_ctrl_c_saves_every_replica_at_the_same_step(python, tiny_flags, workshop):

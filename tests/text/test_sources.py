@@ -154,6 +154,16 @@ def test_a_folder_whose_part_cannot_be_read_is_refused(tmp_path, monkeypatch):
         sources.read_source(str(tmp_path), tmp_path)
 
 
+def test_a_link_out_of_a_folder_is_refused_and_one_within_is_followed(tmp_path):
+    text = written(tmp_path / "in" / "deep" / "a.txt", LINES)
+    (tmp_path / "in" / "b.txt").symlink_to(text)
+    read_source(str(tmp_path / "in"), tmp_path)
+    secret = written(tmp_path / "secret.txt", LINES)
+    (tmp_path / "in" / "c.txt").symlink_to(secret)
+    with pytest.raises(RunError, match=r"c\.txt: a link out of .*in, to .*secret\.txt: put a copy"):
+        read_source(str(tmp_path / "in"), tmp_path)
+
+
 def test_a_folder_without_texts_is_refused(tmp_path):
     written(tmp_path / "in" / "code.py", "print()")
     with pytest.raises(RunError, match=r"no \.txt or \.md file"):
