@@ -7,6 +7,7 @@ of a state dict, the tokenizer of a vocabulary that is not GPT-2's.
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -184,7 +185,10 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
 
 def _tokenizer_beside(source: Source) -> Tokenizer | None:
     folder = source.path if source.path.is_dir() else source.path.parent
-    if (found := read_tokenizer(folder)) and found.vocab_size == source.config.vocab_size:
+    found = read_tokenizer(folder)
+    with suppress(RunError):  # none of a run of ours
+        found = found or load_tokenizer(folder)
+    if found and found.vocab_size == source.config.vocab_size:
         return found
     if source.config.vocab_size == _GPT2_VOCABULARY:
         return GPT2Tokenizer.published(data_directory())

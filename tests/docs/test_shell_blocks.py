@@ -46,11 +46,13 @@ def shell(tmp_path_factory):
         streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         return subprocess.run(command, cwd=place, env=environment, **streams)
 
-    # What the README's import finds.
+    # What the README's import finds: a checkpoint, and the tokenizer of its small vocabulary.
     sizes = "--block book --position learned --emb-dim 64 --n-heads 1"
     made = run(f"mlx-attn train {sizes} -q --out book && mlx-attn export book --to book")
     assert made.returncode == 0, made.stderr
     shutil.copy(place / "book-book.pth", place / "model.pth")
+    for file in (place / "book").glob("tokenizer.*"):
+        shutil.copy(file, place)
     return run
 
 

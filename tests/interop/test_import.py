@@ -15,6 +15,7 @@ from mlx_attn.interop.names import from_book, to_book, to_gpt2
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.interop.torch_archive import write_checkpoint
 from mlx_attn.runs import open_run
+from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.corpus import prepare
 
 from .conftest import TEXT
@@ -119,6 +120,13 @@ def test_a_vocabulary_that_is_nobody_s_needs_a_tokenizer(book):
     _, arrays, write = book
     with pytest.raises(ConfigError, match="a vocabulary of 256 is not GPT-2's: give --tokenizer"):
         find_tokenizer(find_source(str(write(arrays)), n_heads=4))
+
+
+def test_the_tokenizer_of_a_run_beside_it_is_taken(book):
+    _, arrays, write = book
+    checkpoint = write(arrays)
+    ByteTokenizer().save(checkpoint.parent)
+    assert find_tokenizer(find_source(str(checkpoint), n_heads=4)).kind == "byte"
 
 
 def test_a_tokenizer_of_another_size_is_refused(book, make_run):
