@@ -1,4 +1,4 @@
-"""How near training, a forward pass and decoding come to their matrix products alone.
+"""How near training and a forward pass come to their matrix products alone.
 
     python benchmarks/floors.py --block modern --variants standard,merged [--peers] [--json]
 
@@ -10,7 +10,8 @@ Takes the flags of `mlx-attn bench`, and adds to its table the columns
 a table of where the time goes (parts run alone on inputs of the right shape), and with --peers the
 speed of other programs on a model that computes the same. Nothing that computes the same numbers
 with the same products is faster than the products. Those of an optimizer such as Muon are not the
-model's and are left out.
+model's and are left out. Decoding is timed without both: a token is one graph, which takes less
+time than its products do one by one.
 """
 
 import importlib
@@ -109,8 +110,8 @@ _FORMS = [variant for variant in VARIANTS.values() if variant.group == "forms"]
 _COUNTED = {name: {getattr(form, name) for form in _FORMS} for name in MAPS}
 
 
-def products_of(kind: str, config: GPTConfig, B: int) -> Counter[Product]:
-    """The products of one step: training and forward passes read a batch, decoding one token.
+def products_of(config: GPTConfig, B: int) -> Counter[Product]:
+    """The products of a forward pass over a batch.
 
     Raises:
         ConfigError: A choice of the maps is not one of the forms, whose products alone are counted.
@@ -122,10 +123,7 @@ def products_of(kind: str, config: GPTConfig, B: int) -> Counter[Product]:
                 f"the floor of {name}={word} is not counted: leave it out, or time it with "
                 "mlx-attn bench"
             )
-    if kind != "decode":
-        return model_products(config, B, config.context_length, config.context_length)
-    prompt, new = speed.decoded_lengths(config)
-    return model_products(config, 1, 1, prompt + new // 2)  # in the middle of the text
+    return model_products(config, B, config.context_length, config.context_length)
 
 
 def floors(kind: str, config: GPTConfig, training: TrainConfig) -> dict[str, Timed]:
@@ -134,16 +132,15 @@ def floors(kind: str, config: GPTConfig, training: TrainConfig) -> dict[str, Tim
     `whole`, the floor, computes each at its own shape with all threads of the BLAS. `shards`, where
     there are several cores, divides the batch among them as a training step does.
     """
-    B = training.batch_size if kind != "decode" else 1
-    steps = speed.decoded_lengths(config)[1] if kind == "decode" else 1
+    B = training.batch_size
     n = num_shards(B)
-    ways = {"whole": _floor(products_of(kind, config, B), kind == "train", steps, 1)}
+    ways = {"whole": _floor(products_of(config, B), kind == "train", 1)}
     if n > 1:
-        ways["shards"] = _floor(products_of(kind, config, B // n), kind == "train", steps, n)
+        ways["shards"] = _floor(products_of(config, B // n), kind == "train", n)
     return ways
 
 
-def _floor(products: Counter[Product], backward: bool, steps: int, shards: int) -> Timed:
+def _floor(products: Counter[Product], backward: bool, shards: int) -> Timed:
     operands = {product: [_operands(product) for _ in range(shards)] for product in products}
     mx.eval(list(operands.values()))
     every = [operands[product] for product in products.elements()]
@@ -153,7 +150,7 @@ def _floor(products: Counter[Product], backward: bool, steps: int, shards: int) 
         if shards == 1:
             blas.use_threads(blas.preload().threads)
         begun: list[list[mx.array]] = []
-        for parts in every * steps:
+        for parts in every:
             # Started one by one, so that no result is kept for longer than it takes.
             begun = parallel_map(compute, parts)
             mx.async_eval(begun)
@@ -196,15 +193,14 @@ def shares(
     kind: str, config: GPTConfig, training: TrainConfig, whole: Timed, seconds: float
 ) -> dict[str, float]:
     """Each part's share of the time of the whole work; with everything else they add up to 1."""
-    parts = decoding_parts(config) if kind == "decode" else _batch_parts(kind, config, training)
-    steps = speed.decoded_lengths(config)[1] if kind == "decode" else 1
+    parts = _parts(kind, config, training)
     timings = speed.interleaved({REST: whole, **parts}, seconds)
     total = timings.pop(REST)
-    found = {part: timing.over(total).median * steps for part, timing in timings.items()}
+    found = {part: timing.over(total).median for part, timing in timings.items()}
     return {**found, REST: 1 - sum(found.values())}
 
 
-def _batch_parts(kind: str, config: GPTConfig, training: TrainConfig) -> dict[str, Timed]:
+def _parts(kind: str, config: GPTConfig, training: TrainConfig) -> dict[str, Timed]:
     """The parts of a training step, or of a forward pass."""
     if kind == "forward":
         return _model_parts(speed.eval_model(config), training.batch_size, _run_alone)
@@ -219,27 +215,6 @@ def _batch_parts(kind: str, config: GPTConfig, training: TrainConfig) -> dict[st
 
     parts = _model_parts(step.model, training.batch_size, _run_with_gradients)
     return {**parts, "optimizer": optimizer}
-
-
-def decoding_parts(config: GPTConfig) -> dict[str, Timed]:
-    """The parts of decoding one token, in the middle of the text."""
-    model, (prompt, new) = speed.eval_model(config), speed.decoded_lengths(config)
-    length = prompt + new // 2
-    caches = model.new_caches()
-    mx.eval(model(mx.zeros((1, length), mx.uint32), caches))
-    x = _normal(1, 1, config.emb_dim)
-
-    def attention() -> None:
-        pairs = zip(model.trf_blocks, caches, strict=True)
-        mx.eval([block.att(x, cache) for block, cache in pairs])
-        for cache in caches:
-            cache.offset = length
-
-    return {
-        "attention": attention,
-        "MLP": lambda: mx.eval([block.ff(x) for block in model.trf_blocks]),
-        "head": lambda: mx.eval(mx.argmax(_head(model)(x))),
-    }
 
 
 def _model_parts(
@@ -324,7 +299,8 @@ def measure(
     for kind in works:
         prepared = {name: speed.prepare(kind, *setup) for name, setup in setups.items()}
         timed = {(name, "work"): work.run for name, (work, _) in prepared.items()}
-        for name, setup in setups.items():
+        divided = kind != "decode"
+        for name, setup in setups.items() if divided else ():
             timed |= {(name, way): run for way, run in floors(kind, *setup).items()}
         budget = seconds / len(works)
         timings = speed.interleaved(timed, budget * (1 - PARTS_TIME))
@@ -335,8 +311,10 @@ def measure(
             own = {way: timing for (of, way), timing in timings.items() if of == name}
             whole = own.pop("work")
             row = asdict(speed.measurement(kind, name, work, peak, whole, first))
-            parts = shares(kind, *setups[name], work.run, each)
-            rows.append(row | _over_floors(whole, own) | {"shares": parts})
+            if divided:
+                parts = shares(kind, *setups[name], work.run, each)
+                row |= _over_floors(whole, own) | {"shares": parts}
+            rows.append(row)
         yield rows
 
 
@@ -358,13 +336,15 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, Lines]:
     first = _measurement(rows[0])
     speeds: Lines = []
     for row in rows:
-        floors = {f"x {key}": f"{row[f'over_{key}']['median']:.2f}" for key in ("floor", "best")}
+        ways = [key for key in ("floor", "best") if f"over_{key}" in row]
+        floors = {f"x {key}": f"{row[f'over_{key}']['median']:.2f}" for key in ways}
         speeds.append((row["name"], show.speed_cells(_measurement(row), first) | floors))
     found: Lines = [
         (row["name"], {part: f"{share:.0%}" for part, share in row["shares"].items()})
         for row in rows
+        if "shares" in row
     ]
-    return {title: speeds, f"{title}: share of the time": found}
+    return {title: speeds} | ({f"{title}: share of the time": found} if found else {})
 
 
 def _measurement(row: Mapping[str, Any]) -> speed.Measurement:
@@ -428,12 +408,15 @@ def main(
         _print("beside others, at the same sizes", peers_table(compared))
 
 
+NOT_HERE = ("figure", "kernels")
+"""Options of `mlx-attn bench` that need no floor."""
+
 command = SectionedCommand(
     "floors.py",
     callback=main,
     params=[
         click.Option(["--peers"], is_flag=True, help="also other programs that are installed"),
-        *(option for option in command_line.command.params if option.name != "figure"),
+        *(option for option in command_line.command.params if option.name not in NOT_HERE),
     ],
     help=main.__doc__,
 )

@@ -1,6 +1,7 @@
 """benchmarks/floors.py: the floor has the products that the model computes, and no others."""
 
 import importlib
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from click.testing import CliRunner
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.config import VARIANTS
@@ -46,21 +48,21 @@ def multiply_adds(products: Counter) -> int:
 
 @pytest.mark.parametrize("variant", FORMS)
 def test_a_forward_pass_has_the_multiply_adds_that_variants_cost(variant):
-    found = multiply_adds(floors.products_of("forward", config(variant), B))
+    found = multiply_adds(floors.products_of(config(variant), B))
     assert found == B * T * model_cost(config(variant)).multiply_adds
 
 
 def test_what_is_not_counted_is_refused():
     with pytest.raises(ConfigError, match="the floor of output=exclusive is not counted"):
-        floors.products_of("forward", config("exclusive"), B)
+        floors.products_of(config("exclusive"), B)
 
 
 @pytest.mark.skipif(not on_linux_cpu(), reason="fused attention hides its two products")
 @pytest.mark.parametrize("variant", FORMS)
-@pytest.mark.parametrize(("kind", "times"), [("forward", 1), ("train", 3), ("decode", 1)])
+@pytest.mark.parametrize(("kind", "times"), [("forward", 1), ("train", 3)])
 def test_the_graph_has_just_these_products(variant, kind, times):
     work = speed.WORKLOADS[kind](config(variant), RECIPE)
-    products = floors.products_of(kind, config(variant), B)
+    products = floors.products_of(config(variant), B)
     assert work.operations()["Matmul"] == times * products.total()
 
 
@@ -77,9 +79,10 @@ def measured() -> list[dict[str, Any]]:
 
 
 def test_shares_of_the_time_add_up_to_one(measured):
-    for row in measured:
+    divided = [row for row in measured if row["work"] != "decode"]
+    for row in divided:
         assert sum(row["shares"].values()) == pytest.approx(1)
-    assert {row["work"] for row in measured if "optimizer" in row["shares"]} == {"train"}
+    assert {row["work"] for row in divided if "optimizer" in row["shares"]} == {"train"}
 
 
 def test_the_table_has_the_speeds_and_the_floors(measured):
@@ -87,6 +90,20 @@ def test_the_table_has_the_speeds_and_the_floors(measured):
     assert [name for name, _ in speeds] == ["standard", "merged"]
     assert {"tokens/s", "x floor", "x best"} <= speeds[0][1].keys()
     assert shares[0][1].keys() == measured[0]["shares"].keys()
+
+
+def test_decoding_has_speeds_alone(measured):
+    ((_, lines),) = floors.tables([row for row in measured if row["work"] == "decode"]).items()
+    assert not {"x floor", "x best"} & lines[0][1].keys()
+
+
+def test_it_runs_as_a_command(monkeypatch):
+    monkeypatch.setattr(speed, "SHORTEST", 0.0)
+    flags = "--preset nano --variants standard --part forward --seconds 0 --json"
+    made = CliRunner().invoke(floors.command, flags.split())
+    assert made.exit_code == 0, made.output
+    (row,) = json.loads(made.stdout)["measurements"]
+    assert (row["name"], row["work"]) == ("standard", "forward")
 
 
 def test_mlx_s_encoder_has_our_weights_but_for_the_biases_of_its_output():

@@ -34,15 +34,16 @@ def tables(name: str) -> str:
     parts = [_machine(found["machine"])]
     for work in dict.fromkeys(row["work"] for row in measured):
         rows = [row for row in measured if row["work"] == work]
-        speeds, shares = floors.tables(rows).items()
-        parts += [_table(*speeds), _table("share of its time", shares[1])]
+        speeds, *shares = floors.tables(rows).items()
+        parts += [_table(*speeds), *(_table("share of its time", lines) for _, lines in shares)]
     if found["peers"]:
         parts.append(_table("beside others", floors.peers_table(found["peers"])))
     return "\n".join(parts)
 
 
 def _machine(facts: dict[str, Any]) -> str:
-    return f"On {facts['platform'].split('-')[0]}, {facts['device']}, mlx {facts['mlx']}.\n"
+    system = facts["platform"].split("-")[0]
+    return f"On {system}, {facts['device']} ({facts['chip']}), mlx {facts['mlx']}.\n"
 
 
 def _table(title: str, lines: list[tuple[str, dict[str, str]]]) -> str:
