@@ -158,7 +158,7 @@ class Comparison:
     versions: Mapping[str, Any]
     noise: AATest | None
     tunings: tuple[Tuning, ...]
-    budgets: tuple[BudgetResult, ...]
+    budgets: Annotated[tuple[BudgetResult, ...], msgspec.Meta(min_length=1)]
     seconds: float
     reference: str = ""
     looks: tuple[int, ...] = ()
