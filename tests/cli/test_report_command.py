@@ -4,8 +4,17 @@ import json
 
 import pytest
 
-from mlx_attn.comparison.result import Comparison
+from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, Point, TrialResult
 
+TRAINED = TrialResult(
+    **{"seed": 1, "lr_scale": 1.0, "steps": 4, "tokens": 512, "ranks": (), "tok_s": 256.0},
+    **{"seconds": 1.5, "peak_memory": 1_000_000, "sample": "Once", "val_loss": 2.5},
+    curve=(Point(step=4, tokens=512, seconds=1.5, val_loss=2.5),),
+)
+CONTROL = ArmResult(
+    **{"arm": "standard", "settings": {}, "lr_scale": 1.0, "params": 1000},
+    **{"multiply_adds": 2000, "cache_bytes_per_token": 64, "trainings": (TRAINED,)},
+)
 ALONE = Comparison(
     name="alone",
     question="Is it needed?",
@@ -18,7 +27,7 @@ ALONE = Comparison(
     versions={"mlx": "0.32.4"},
     noise=None,
     tunings=(),
-    budgets=(),
+    budgets=(BudgetResult(budget="steps", arms=(CONTROL,), refused={}, verdicts={}),),
     seconds=1.5,
 )
 
