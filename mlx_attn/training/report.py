@@ -100,12 +100,8 @@ def _shape(config: GPTConfig) -> str:
 
 def _recipe(trainer: Trainer) -> str:
     config, done = trainer.config, trainer.progress.step
-    bounds = {
-        f"{config.steps} steps": config.steps,
-        f"{config.epochs:g} epochs": config.epochs,
-        f"{config.minutes:g} minutes": config.minutes,
-    }
-    budget = " or ".join(text for text, bound in bounds.items() if bound)
+    bounds = {"step": config.steps, "epoch": config.epochs, "minute": config.minutes}
+    budget = " or ".join(f"{n:.15g} {unit}{'s' * (n != 1)}" for unit, n in bounds.items() if n)
     tokens = f"{count(trainer.tokens_per_step)} tokens a step"
     if trainer.ranks.size > 1:
         tokens += f" shared by {trainer.ranks.size} ranks"

@@ -143,7 +143,7 @@ def test_maps_without_a_name_have_no_formula(learner, letters):
     [
         ({"minutes": 2.5}, "2.5 minutes"),
         ({"epochs": 3.0}, "3 epochs"),
-        ({"steps": 5, "minutes": 1.0}, "5 steps or 1 minutes"),
+        ({"steps": 5, "minutes": 1.0}, "5 steps or 1 minute"),
     ],
 )
 def test_the_plan_says_what_bounds_the_training(learner, letters, budget, shown):
