@@ -164,7 +164,7 @@ def test_a_flag_that_names_a_variant_beats_a_map_in_the_environment(train):
 def test_a_budget_by_flag_beats_one_in_the_environment(run_command, workshop):
     text = ["--data=story.txt", "--tokenizer=char", "--context-length=16"]
     result = run_command("train", *text, "--minutes=1", "-n", env={"MLX_ATTN_STEPS": "50"})
-    assert "training    1 minutes," in result.stdout
+    assert "training    1 minute," in result.stdout
 
 
 def test_minutes_bound_a_training(train):
