@@ -39,7 +39,7 @@ from mlx_attn.comparison.result import Comparison, save_comparison
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import ComparisonEvent, make_runner
 from mlx_attn.convert.model import start_from_run
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.machine import versions
 from mlx_attn.probe.heads import Probe, probe, prompt_tokens
 from mlx_attn.probe.show import draw_maps, heads_table
@@ -54,7 +54,7 @@ from mlx_attn.training.figures import draw_losses
 from mlx_attn.training.show import closing_lines
 from mlx_attn.training.trainer import Trainer
 from mlx_attn.ui.plots import Draw, can_draw, figure_for_page
-from mlx_attn.ui.terminal import as_html, plural
+from mlx_attn.ui.terminal import as_html
 
 __all__ = ["LoadedModel", "compare", "load", "train"]
 

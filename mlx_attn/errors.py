@@ -26,6 +26,11 @@ def did_you_mean(wanted: str, names: Iterable[str]) -> str:
     return f": did you mean '{close[0]}'?" if close else f": choose from {', '.join(names)}"
 
 
+def plural(number: float, noun: str) -> str:
+    """A number of things: 1 seed, 5 seeds, 2.5 minutes."""
+    return f"{number:.15g} {noun}{'' if number == 1 else 's'}"
+
+
 def find_row(table: Mapping[str, Row], name: str, kind: str) -> Row:
     """The row of a table by name; capitals are small letters, underscores are hyphens.
 

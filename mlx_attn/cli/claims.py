@@ -10,7 +10,7 @@ import click
 
 from mlx_attn.cli.main import INTERRUPTED, say, signals_interrupt
 from mlx_attn.cli.options import FiniteRange, UserPath
-from mlx_attn.errors import RunError
+from mlx_attn.errors import RunError, plural
 
 if TYPE_CHECKING:
     from mlx_attn.answers.book import RecordBook
@@ -159,7 +159,6 @@ def verify(out: Path) -> None:
     """Compute every number and word of the page from the records again; trains nothing."""
     from mlx_attn.answers.page import verify
     from mlx_attn.answers.study import the_study
-    from mlx_attn.ui.terminal import plural
 
     found = [*verify(the_study(), out)]
     for complaint in found[:_COMPLAINTS]:

@@ -13,6 +13,7 @@ import click
 
 from mlx_attn.cli.main import say
 from mlx_attn.cli.options import UserPath
+from mlx_attn.errors import plural
 
 _EXAMPLES = """\b
 Examples:
@@ -134,7 +135,7 @@ def run_rows(found: Sequence[RunSummary], width: int) -> list[tuple[str, str]]:
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:
-    from mlx_attn.ui.terminal import age, memory, plural
+    from mlx_attn.ui.terminal import age, memory
 
     loss = "-"
     if run.bits_per_byte is not None:

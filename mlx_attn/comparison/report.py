@@ -18,9 +18,10 @@ import numpy as np
 from mlx_attn.comparison import figures, show, statistics
 from mlx_attn.comparison.decisions import WORDS
 from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, TrialResult, Tuning
+from mlx_attn.errors import plural
 from mlx_attn.files import write_text
 from mlx_attn.ui.plots import figure_for_page, render, save_figure
-from mlx_attn.ui.terminal import count, duration, memory, plural
+from mlx_attn.ui.terminal import count, duration, memory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,7 +19,8 @@ from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparis
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.statistics import MOST_SEEDS
 from mlx_attn.comparison.trial import Diverged
-from mlx_attn.ui.terminal import duration, is_live, plural
+from mlx_attn.errors import plural
+from mlx_attn.ui.terminal import duration, is_live
 
 MISSING = "-"
 """Stands for a number that there is not."""

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from mlx_attn.attention.config import VARIANTS
+from mlx_attn.errors import plural
 from mlx_attn.probe import show
 from mlx_attn.probe.heads import Probe
 from mlx_attn.runs import Run
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import variant_name
 from mlx_attn.ui.plots import figure_for_page, markup, render, template
-from mlx_attn.ui.terminal import plural
 
 MAP_BYTES = 4_000_000
 """Room for maps in a page; texts that do not fit are left out, all but the first."""

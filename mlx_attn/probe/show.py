@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mlx_attn.attention import analysis
+from mlx_attn.errors import plural
 from mlx_attn.probe import tracks
 from mlx_attn.probe.heads import Probe
 from mlx_attn.records import package_table
 from mlx_attn.ui.plots import COLOURS, Draw, panels, save_figure
-from mlx_attn.ui.terminal import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from mlx_attn.errors import ConfigError, RunError, did_you_mean
+from mlx_attn.errors import ConfigError, RunError, did_you_mean, plural
 from mlx_attn.files import user_path
 from mlx_attn.model.gpt import model_cost
-from mlx_attn.repl.session import SETTINGS, Session, load_transcript, plain_name, plural_of
+from mlx_attn.repl.session import SETTINGS, Session, load_transcript, plain_name
 from mlx_attn.sampling.generate import LoadedRun
 
 _QUOTES = '"""'
@@ -203,12 +203,12 @@ def _save(session: Session, argument: str) -> None:
         raise RunError(f"{argument} exists: choose another name, or delete it first")
     session.transcript.save(path)
     session.written.add(path)
-    session.screen.say(f"saved {plural_of(len(session.transcript.turns), 'turn')} to {argument}")
+    session.screen.say(f"saved {plural(len(session.transcript.turns), 'turn')} to {argument}")
 
 
 def _restore(session: Session, argument: str) -> None:
     session.transcript = load_transcript(user_path(argument))
-    turns = plural_of(len(session.transcript.turns), "turn")
+    turns = plural(len(session.transcript.turns), "turn")
     session.screen.say(f"loaded {turns}; /more continues the last")
 
 
@@ -263,7 +263,7 @@ def _info(session: Session, argument: str) -> None:
 def _facts(loaded: LoadedRun) -> list[tuple[str, str]]:
     config, settings = loaded.model.config, loaded.run.settings
     maps = f"score {config.score}, value {config.value}, output {config.output}"
-    layers, heads = plural_of(config.n_layers, "layer"), plural_of(config.n_heads, "head")
+    layers, heads = plural(config.n_layers, "layer"), plural(config.n_heads, "head")
     sizes = f"{layers}, {heads}, {config.emb_dim} wide"
     return [
         ("run", str(loaded.run.path)),

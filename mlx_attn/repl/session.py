@@ -12,7 +12,7 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.files import write_text
 from mlx_attn.records import parse_record, read_text
 from mlx_attn.sampling.config import SamplerConfig
@@ -248,15 +248,10 @@ def _summary(cost: Statistics | None) -> str:
     """The cost of an answer in one line."""
     if cost is None:
         return "0 tokens"
-    parts = [plural_of(cost.tokens, "token")]
+    parts = [plural(cost.tokens, "token")]
     if cost.tok_s:
         parts.append(f"{cost.tok_s:,.0f} tok/s")
     parts.append(f"cache {cost.cache_bytes_per_token:,} B/token")
     if cost.prompt_read < cost.prompt_tokens:
         parts.append(f"read the last {cost.prompt_read:,} of {cost.prompt_tokens:,} prompt tokens")
     return " · ".join(parts)
-
-
-def plural_of(n: int, noun: str) -> str:
-    """A number of things: 1 turn, 5 turns."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -48,6 +48,9 @@ LOGITS = 2**23
 
 A large vocabulary's are computed for a part of the tokens after the other."""
 
+_COPIES = 6
+"""Arrays of the logits' size that their exponentials take, themselves included."""
+
 Measure = Callable[[Float[mx.array, "1 N V"], Integer[mx.array, "1 N"]], mx.array]
 """Numbers for every target, from its logits in float32: shape "*measures 1 N"."""
 
@@ -202,10 +205,6 @@ def evaluation_memory(context_length: int, vocab_size: int) -> int:
     """The most bytes of an evaluation's logits: a part on every core, and what becomes of it."""
     tokens = min(_rows(vocab_size), _batch_size(context_length) * context_length)
     return _COPIES * 4 * cores() * tokens * vocab_size
-
-
-_COPIES = 6
-"""Arrays of the logits' size that their exponentials take, themselves included."""
 
 
 def _batch_size(context_length: int) -> int:

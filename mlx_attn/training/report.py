@@ -5,12 +5,13 @@ from dataclasses import asdict
 from typing import Any
 
 from mlx_attn.attention.config import VARIANTS
+from mlx_attn.errors import plural
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import ModelCost, model_cost
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.forecast import Forecast
 from mlx_attn.training.trainer import FLOAT_BYTES, Trainer
-from mlx_attn.ui.terminal import count, duration, memory, plural
+from mlx_attn.ui.terminal import count, duration, memory
 
 
 def plan_rows(
@@ -101,7 +102,7 @@ def _shape(config: GPTConfig) -> str:
 def _recipe(trainer: Trainer) -> str:
     config, done = trainer.config, trainer.progress.step
     bounds = {"step": config.steps, "epoch": config.epochs, "minute": config.minutes}
-    budget = " or ".join(f"{n:.15g} {unit}{'s' * (n != 1)}" for unit, n in bounds.items() if n)
+    budget = " or ".join(plural(n, unit) for unit, n in bounds.items() if n)
     tokens = f"{count(trainer.tokens_per_step)} tokens a step"
     if trainer.ranks.size > 1:
         tokens += f" shared by {trainer.ranks.size} ranks"

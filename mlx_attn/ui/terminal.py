@@ -53,11 +53,6 @@ def age(seconds: int | float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def plural(number: int, noun: str) -> str:
-    """A number of things: 1 seed, 5 seeds."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 class _Console(Console):
     """A console that says when its reader is gone; rich's own would end the process."""
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mlx_attn.ui.terminal import plural
+from mlx_attn.errors import plural
 from mlx_attn.verify.checks import Comparison, Finding
 
 REPORT_LINES = 5
