@@ -43,14 +43,14 @@ from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.machine import versions
 from mlx_attn.probe.heads import Probe, probe, prompt_tokens
 from mlx_attn.probe.show import draw_maps, heads_table
-from mlx_attn.runs import RUNS, Run, check_free, find_run, held, new_run
+from mlx_attn.run_directory import RUNS, Run, check_free, find_run, held, new_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import LoadedRun, load_run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training import loop
 from mlx_attn.training.config import layer_from, resolve
 from mlx_attn.training.events import Ended, Evaluated, Event, Stepped
-from mlx_attn.training.figures import draw_losses
+from mlx_attn.training.report import draw_losses
 from mlx_attn.training.show import closing_lines
 from mlx_attn.training.trainer import Trainer
 from mlx_attn.ui.plots import Draw, can_draw, figure_for_page

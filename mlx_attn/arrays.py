@@ -15,8 +15,11 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import atomic_write
 from mlx_attn.records import Count, Object, as_record, parse_record
 
+Arrays = dict[str, mx.array]
+"""By name."""
 
-def named_arrays(tree: Any) -> dict[str, mx.array]:
+
+def named_arrays(tree: Any) -> Arrays:
     """The arrays of a tree by path, such as "trf_blocks.0.att.W_query.weight".
 
     A module stands for its parameters.

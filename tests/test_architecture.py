@@ -29,14 +29,14 @@ GROUND = (
 )
 ROOMS = (
     *GROUND,
-    *("attention", "plugins", "model", "text", "runs", "sampling", "training", "convert", "probe"),
+    *("attention", "plugins", "model", "text", "run_directory"),
+    *("sampling", "training", "convert", "probe"),
     *("explore", "comparison", "answers", "bench", "verify", "interop", "repl", "api", "cli"),
 )
 """Bottom to top: a room imports from rooms before it, never from one after it."""
 
 SHOWS = {"show.py", "report.py", "page.py", "screen.py", "figures.py"}
-SHARED_NAMES = {"config.py", *SHOWS, "runs.py", "records.py", "__init__.py", "__main__.py"}
-"""A command's file has the command's name, `runs` is a room too, and answers keep records."""
+SHARED_NAMES = {"config.py", "show.py", "report.py", "page.py", "__init__.py", "__main__.py"}
 LONGEST_FILE = 450
 SHORTEST_FILE_FOR_ONE = 60
 """A file with one importer and fewer lines belongs in its importer."""

@@ -18,7 +18,7 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.probe.heads import probe
-from mlx_attn.runs import create_run, open_run
+from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, decode
 from mlx_attn.sampling.generate import stream_generate

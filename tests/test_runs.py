@@ -13,7 +13,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import Locked
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.runs import (
+from mlx_attn.run_directory import (
     create_run,
     find_replicas,
     find_runs,

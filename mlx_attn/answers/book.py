@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from mlx_attn.errors import RunError
+from mlx_attn.answers.study import Run, Study
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
 from mlx_attn.records import parse_record, read_text
 
@@ -114,3 +115,25 @@ def _read(file: Path) -> Iterator[Record]:
                 "written: restore the line, or delete it to train it again"
             )
         yield record
+
+
+def complaints(study: Study, book: RecordBook) -> Iterator[str]:
+    """Records that are not of this study: other settings than their key says, or another text."""
+    for record in book.records.values():
+        what = f"{record.world}, {record.arm}, seed {record.seed}, rates x {record.scale:g}"
+        try:
+            run = Run(
+                world=record.world,
+                arm=record.arm,
+                seed=record.seed,
+                scale=record.scale,
+                changes=record.changes,
+            )
+            key, text = study.key(run), study.world(record.world).text
+        except ConfigError as error:
+            yield f"{what}: {error}"
+            continue
+        if key != record.key:
+            yield f"{what}: its key {record.key} is not that of its settings, {key}"
+        if text != record.text:
+            yield f"{what}: it was trained on another text, {record.text}"

@@ -10,19 +10,21 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from mlx_attn.answers import figures, findings
-from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.findings import Finding
+from mlx_attn.answers import findings, show
+from mlx_attn.answers.book import RecordBook, complaints
+from mlx_attn.answers.findings import Cost, Finding, TrendFinding, trend_findings
 from mlx_attn.answers.identities import Checked
-from mlx_attn.answers.registration import (
-    REGISTRATION,
-    Registration,
-    check_registered,
-    complaints,
-)
 from mlx_attn.answers.schedule import ArmPlan, Records, arm_plans
-from mlx_attn.answers.study import BESIDES, Contrast, Question, Study, the_study
-from mlx_attn.answers.trends import Cost, TrendFinding, trend_findings
+from mlx_attn.answers.study import (
+    BESIDES,
+    REGISTRATION,
+    Contrast,
+    Question,
+    Registration,
+    Study,
+    check_registered,
+    the_study,
+)
 from mlx_attn.comparison.statistics import critical
 from mlx_attn.files import write_text
 from mlx_attn.records import read_record
@@ -146,9 +148,9 @@ class Besides:
         for question in self.study.questions:
             found = self.of(question)
             if any(one.costs for one in self.trends):
-                yield question, partial(figures.width_figure, self.trends)
+                yield question, partial(show.width_figure, self.trends)
             elif not self.trends and any(f.measured for f in found):
-                yield question, partial(figures.question_figure, found, self.study)
+                yield question, partial(show.question_figure, found, self.study)
 
     def _done(self, arm: str, world: str) -> str:
         found = next(f for f in self.found if (f.contrast.arm, f.world) == (arm, world))
@@ -222,9 +224,9 @@ class Contents:
         """The pictures by name: one of each question, and one of each world with abilities."""
         for name in self.study.questions:
             if self.drawn(name):
-                yield name, partial(figures.question_figure, self._of(question=name), self.study)
+                yield name, partial(show.question_figure, self._of(question=name), self.study)
         for world, curves in self.curves().items():
-            yield f"abilities-{world}", partial(figures.ability_figure, curves)
+            yield f"abilities-{world}", partial(show.ability_figure, curves)
         for one in self.besides.values():
             yield from one.figures()
 

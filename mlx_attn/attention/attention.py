@@ -127,16 +127,17 @@ def attention_scores(q: Queries, k: Keys, scale: float) -> Float[mx.array, "B H 
     Query heads that share a key head are folded into the rows of one matrix product, so a key is
     never repeated: this is also the row-folded form of merged attention, where x is the only key.
     """
-    B, H, T_q, _ = q.shape
-    rows = (q * scale).reshape(B, k.shape[1], -1, q.shape[-1])  # [B, key_heads, H/key_heads T_q, K]
-    return (rows @ k.swapaxes(2, 3)).reshape(B, H, T_q, -1)
+    (B, H, T_q, K), (_, key_heads, T_k, _) = q.shape, k.shape
+    rows = (q * scale if T_q > 1 else q).reshape(B, key_heads, H // key_heads * T_q, K)
+    scores = (rows @ k.swapaxes(2, 3)).reshape(B, H, T_q, T_k)
+    return scores if T_q > 1 else scores * scale  # of one token it is joined with the mask's sum
 
 
 def weighted_sum(weights: Float[mx.array, "B H T_q T_k"], v: Values) -> Heads:
     """Weights v, with query heads that share a value head folded into rows."""
-    B, H, T_q, T_k = weights.shape
-    rows = weights.reshape(B, v.shape[1], -1, T_k)
-    return (rows @ v).reshape(B, H, T_q, -1)
+    (B, H, T_q, T_k), (_, value_heads, _, D) = weights.shape, v.shape
+    rows = weights.reshape(B, value_heads, H // value_heads * T_q, T_k)
+    return (rows @ v).reshape(B, H, T_q, D)
 
 
 def fastest_attention(
@@ -354,8 +355,7 @@ def check_shapes(a: Attention) -> None:
     Raises:
         ConfigError: With both shapes.
     """
-    c, maps, B, T = a.config, a.maps, 2, min(3, a.config.context_length)
-    H = c.n_maps
+    c, maps, B, T, H = a.config, a.maps, 2, min(3, a.config.context_length), a.config.n_maps
     x, carry = mx.zeros((B, T, c.d_in)), Carry(mx.zeros((B, T), mx.int32))
     q, k = _tried(maps.score, (a, x), (B, H, T, 0), (B, -H, T, 0))
     inputs = merge_heads(k) if maps.value.cache == "k" else x

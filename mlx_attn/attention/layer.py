@@ -171,6 +171,34 @@ class ShrunkLinear(nn.Module):
         return mx.take_along_axis(dense, places, axis=2).reshape(-1, C)
 
 
+# The book's W_value and out_proj, which many choices share.
+
+
+def value_shape(c: AttentionConfig) -> tuple[int, int]:
+    """Value heads and their width."""
+    return c.n_kv_heads, c.value_dim
+
+
+def value_linear(c: AttentionConfig, width: int = 0) -> nn.Linear:
+    """W_value, from x or from `width` other numbers."""
+    return nn.Linear(width or c.d_in, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)
+
+
+def out_width(c: AttentionConfig) -> int:
+    """Width of all heads together."""
+    return c.n_heads * c.value_dim
+
+
+def out_linear(c: AttentionConfig) -> nn.Linear:
+    """out_proj."""
+    return nn.Linear(out_width(c), c.d_out, bias=c.out_bias)
+
+
+def out_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+    """The start of out_proj."""
+    return {"out_proj": draw("out_proj", c.d_out, out_width(c), residual=True)}
+
+
 @dataclass(frozen=True, slots=True)
 class Maps:
     """The choices of one layer."""

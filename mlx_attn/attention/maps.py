@@ -27,8 +27,13 @@ from mlx_attn.attention.layer import (
     merge_query_key,
     merge_value_output,
     merged_init,
+    out_init,
+    out_linear,
+    out_width,
     product_std,
     split_heads,
+    value_linear,
+    value_shape,
 )
 from mlx_attn.exponentials import gelu
 
@@ -223,11 +228,6 @@ choice(
 # is linear and its weights add up to 1, so biases too come out the same.
 
 
-def value_shape(c: AttentionConfig) -> tuple[int, int]:
-    """Value heads and their width."""
-    return c.n_kv_heads, c.value_dim
-
-
 def _linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array, "B H T D"]:
     group, W_value = y.shape[1] // a.config.n_kv_heads, a.W_value
     weight = W_value.dense_weight() if isinstance(W_value, ShrunkLinear) else W_value.weight
@@ -241,11 +241,6 @@ def _linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.arra
 def linear_value(a: MapWeights, x: Float[mx.array, "B T width"], k: Keys) -> Values:
     """W_value applied to x, cut into heads."""
     return split_heads(a.W_value(x), a.config.n_kv_heads)
-
-
-def value_linear(c: AttentionConfig, width: int = 0) -> nn.Linear:
-    """W_value, from x or from `width` other numbers."""
-    return nn.Linear(width or c.d_in, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)
 
 
 choice(
@@ -332,21 +327,6 @@ def key_as_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
 
 
 # Output maps.
-
-
-def out_width(c: AttentionConfig) -> int:
-    """Width of all heads together."""
-    return c.n_heads * c.value_dim
-
-
-def out_linear(c: AttentionConfig) -> nn.Linear:
-    """out_proj."""
-    return nn.Linear(out_width(c), c.d_out, bias=c.out_bias)
-
-
-def out_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    """The start of out_proj."""
-    return {"out_proj": draw("out_proj", c.d_out, out_width(c), residual=True)}
 
 
 @choice(

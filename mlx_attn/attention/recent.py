@@ -22,9 +22,13 @@ from mlx_attn.attention.layer import (
     Values,
     choice,
     merge_heads,
+    out_init,
+    out_linear,
+    out_width,
     split_heads,
+    value_linear,
+    value_shape,
 )
-from mlx_attn.attention.maps import out_init, out_linear, out_width, value_linear, value_shape
 
 # Score maps.
 

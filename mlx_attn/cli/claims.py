@@ -71,8 +71,7 @@ def command(ctx: click.Context) -> None:
 @_OUT
 def register(amend: str, study_name: str, out: Path) -> None:
     """Write down worlds, arms, margins, seeds and expectations, before anything is trained."""
-    from mlx_attn.answers.registration import register
-    from mlx_attn.answers.study import the_study
+    from mlx_attn.answers.study import register, the_study
 
     study, out = the_study(study_name), out / study_name
     found = register(study, out, len(_book(out).records), amend)
@@ -107,10 +106,9 @@ def run(
     Ctrl-C loses only the trainings in progress; the same command goes on. Each takes about twenty
     seconds of one processor core.
     """
-    from mlx_attn.answers.registration import check_registered
     from mlx_attn.answers.schedule import arm_plans, wanted_runs
     from mlx_attn.answers.show import record_line
-    from mlx_attn.answers.study import the_study
+    from mlx_attn.answers.study import check_registered, the_study
     from mlx_attn.answers.training import train_all
 
     study, known = the_study(study_name), _book(out).records if study_name else {}

@@ -14,7 +14,7 @@ from mlx_attn.cli.options import Named, UserPath, takes_plugins
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:
-    from mlx_attn.runs import Run
+    from mlx_attn.run_directory import Run
     from mlx_attn.text.corpus import Corpus
 
 
@@ -116,7 +116,7 @@ def _convert(
 ) -> None:
     from mlx_attn.convert import measure, show
     from mlx_attn.convert.table import find_conversion
-    from mlx_attn.runs import find_run, free_name
+    from mlx_attn.run_directory import find_run, free_name
     from mlx_attn.ui.terminal import stdout_console
 
     to = find_conversion(to).name
@@ -136,7 +136,7 @@ def _convert(
 def _show_plan(name: str | None, to: str, ranks: tuple[int, ...], as_json: bool) -> None:
     from mlx_attn.convert.measure import conversion_memory
     from mlx_attn.convert.table import find_conversion
-    from mlx_attn.runs import find_run
+    from mlx_attn.run_directory import find_run
 
     run, conversion = find_run(name), find_conversion(to)
     after = conversion.target(run.config, max(ranks))
@@ -148,7 +148,7 @@ def _measure_ranks(
     name: str | None, to: str, ranks: tuple[int, ...], out: Path | None, as_json: bool
 ) -> None:
     from mlx_attn.convert import measure, show
-    from mlx_attn.runs import find_run
+    from mlx_attn.run_directory import find_run
     from mlx_attn.ui import plots
     from mlx_attn.ui.terminal import stdout_console
 

@@ -20,7 +20,7 @@ from mlx_attn.cli.options import Named
 from mlx_attn.cli.train import RunTarget
 from mlx_attn.errors import RunError
 from mlx_attn.records import Object, parse_record
-from mlx_attn.runs import RUNS, Run, held, open_run, seed_place
+from mlx_attn.run_directory import RUNS, Run, held, open_run, seed_place
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -234,7 +234,7 @@ class _Progress:
     def __init__(self, console: "Console", trainings: int):
         from rich.progress import BarColumn, TextColumn
 
-        from mlx_attn.training.figures import ProgressWithCurve
+        from mlx_attn.training.report import ProgressWithCurve
         from mlx_attn.ui.terminal import is_live
 
         self._console, self._trainings, self._done, self._name = console, trainings, 0, ""

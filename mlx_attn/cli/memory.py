@@ -10,7 +10,7 @@ from mlx_attn.cli.main import say
 
 if TYPE_CHECKING:
     from mlx_attn.model.config import GPTConfig
-    from mlx_attn.runs import Run
+    from mlx_attn.run_directory import Run
 
 
 def dry_run_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -54,7 +54,7 @@ def command(
     import webbrowser
 
     from mlx_attn.explore import page
-    from mlx_attn.runs import find_run
+    from mlx_attn.run_directory import find_run
     from mlx_attn.text.show import download_lines
 
     if len(runs) > 2:

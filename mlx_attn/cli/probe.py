@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from mlx_attn.probe.tracks import Track
-    from mlx_attn.runs import Run
+    from mlx_attn.run_directory import Run
 
 _PATH = UserPath()
 
@@ -52,7 +52,7 @@ def command(ctx: click.Context, run: str | None, **options: Any) -> None:
     RUN is a directory or a name in runs/; without it, the latest there. The page of --html is one
     file that needs no network: point at a token and see where every head looks.
     """
-    from mlx_attn.runs import find_run
+    from mlx_attn.run_directory import find_run
 
     try:
         if options["track"]:
@@ -143,7 +143,7 @@ def _show_track(
     **_: Any,
 ) -> None:
     from mlx_attn.probe import show, tracks
-    from mlx_attn.runs import find_run
+    from mlx_attn.run_directory import find_run
     from mlx_attn.ui.terminal import stdout_console
 
     if html:

@@ -32,7 +32,7 @@ def command(directory: Path | None, as_json: bool) -> None:
     ago it changed. A run that cannot be used says why.
     """
     from mlx_attn.errors import RunError
-    from mlx_attn.runs import RUNS
+    from mlx_attn.run_directory import RUNS
     from mlx_attn.ui.terminal import print_rows, stdout_console
 
     if directory and not directory.is_dir():
@@ -67,7 +67,7 @@ class RunSummary:
 
 def summarise_runs(directory: Path | None = None) -> list[RunSummary]:
     """The runs in a directory, the latest first; damaged ones say what is wrong with them."""
-    from mlx_attn.runs import RUNS, find_runs
+    from mlx_attn.run_directory import RUNS, find_runs
 
     directory = directory or RUNS
     return [_summary(path, str(path.relative_to(directory))) for path in find_runs(directory)]
@@ -76,7 +76,7 @@ def summarise_runs(directory: Path | None = None) -> list[RunSummary]:
 def _summary(path: Path, name: str) -> RunSummary:
     from mlx_attn.arrays import check_whole
     from mlx_attn.errors import RunError
-    from mlx_attn.runs import open_run
+    from mlx_attn.run_directory import open_run
 
     states = dict(_states(path))
     changed = max((s.st_mtime for f, s in states.items() if f.suffix != ".html"), default=0.0)

@@ -64,7 +64,7 @@ def run_argument(command: _Command) -> _Command:
 
 def complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list[CompletionItem]:
     """The names of runs that begin like this; a directory's where none does."""
-    from mlx_attn.runs import run_names
+    from mlx_attn.run_directory import run_names
 
     names = [name for name in run_names() if name.startswith(start)]
     return [CompletionItem(name) for name in names] or [CompletionItem(start, type="dir")]
@@ -127,7 +127,7 @@ def command(
 
 
 def _show_plan(name: str | None, count: int, as_json: bool) -> None:
-    from mlx_attn.runs import find_run
+    from mlx_attn.run_directory import find_run
     from mlx_attn.sampling.generate import sampling_memory
 
     run = find_run(name)

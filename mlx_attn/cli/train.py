@@ -30,7 +30,7 @@ from mlx_attn.plugins import used_plugins
 from mlx_attn.training.config import RESUMABLE, Settings, layer_from, resolve, settings_from
 
 if TYPE_CHECKING:
-    from mlx_attn.runs import Run
+    from mlx_attn.run_directory import Run
     from mlx_attn.text.corpus import Corpus
     from mlx_attn.training.distributed import Distributed
     from mlx_attn.training.show import Display
@@ -119,7 +119,7 @@ def _lead(
     **options: Any,
 ) -> None:
     """Do what the options of the first process ask for."""
-    from mlx_attn import runs
+    from mlx_attn import run_directory
 
     environment, flags = _layers(options)
     if resume:
@@ -136,7 +136,7 @@ def _lead(
         return
     if init_from and "preset" in flags:
         raise ConfigError("--init-from takes all settings from its run: leave out --preset")
-    start = runs.find_run(init_from) if init_from else None
+    start = run_directory.find_run(init_from) if init_from else None
     below = layer_from(start.settings) if start else {}
     settings = resolve(below, read_settings(config) if config else {}, environment, flags)
     is_named = bool(out or name or replicas)
@@ -167,7 +167,7 @@ def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Path:
     """The directory of a new run: as told, or a free name in runs/."""
-    from mlx_attn.runs import RUNS, free_name
+    from mlx_attn.run_directory import RUNS, free_name
 
     if out and name:
         raise ConfigError("--out and --name both say where the run goes: use one")
@@ -201,7 +201,7 @@ class RunTarget:
         """
         from mlx_attn.files import Locked
         from mlx_attn.machine import versions
-        from mlx_attn.runs import Taken, free_name, new_run
+        from mlx_attn.run_directory import Taken, free_name, new_run
 
         facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions(), **facts}
         facts |= {"init_from": self.init_from} if self.init_from else {}
@@ -229,18 +229,20 @@ def _train_new(
     output: OutputOptions,
 ) -> None:
     """Train a new run, or one for each of `n` seeds."""
-    from mlx_attn import runs
+    from mlx_attn import run_directory
     from mlx_attn.training.replicas import is_faster, with_seeds
 
     recipes, targets, seeds = [settings], [target], []
     if n:
         _require_single_process(ranks)
-        runs.check_no_run(target.path)
+        run_directory.check_no_run(target.path)
         recipes = with_seeds(settings, n)
         seeds = [recipe.training.seed for recipe in recipes]
-        targets = [replace(target, path=runs.seed_place(target.path, seed)) for seed in seeds]
+        targets = [
+            replace(target, path=run_directory.seed_place(target.path, seed)) for seed in seeds
+        ]
     for each in targets:
-        runs.check_free(each.path, each.overwrite)
+        run_directory.check_free(each.path, each.overwrite)
     display = output.display(seeds)
     corpus = _prepared_text(_agreed_settings(settings, ranks), display)
     together = output.together == "on"
@@ -259,7 +261,7 @@ def _resume(
     name: str, changes: dict[str, Any], ranks: "Distributed", output: OutputOptions
 ) -> None:
     """Resume a run, or several seeds, in place, with some settings changed."""
-    from mlx_attn.runs import find_replicas, find_run, held
+    from mlx_attn.run_directory import find_replicas, find_run, held
 
     replicas = find_replicas(name)
     if replicas:
@@ -399,7 +401,7 @@ def _train(
 def _begin_again(trainer: "Trainer", run: "Run", corpus: "Corpus") -> None:
     """Train a run from its start, which is that of its seed and of the run it started from."""
     from mlx_attn.convert.model import start_from_run
-    from mlx_attn.runs import find_run
+    from mlx_attn.run_directory import find_run
 
     run.forget_after(-1)
     trainer.run = run

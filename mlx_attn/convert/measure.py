@@ -24,7 +24,7 @@ from mlx_attn.machine import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.plugins import used_plugins
-from mlx_attn.runs import Run, check_free, new_run
+from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.config import settings_from, variant_name
 from mlx_attn.training.evaluation import (

@@ -15,7 +15,7 @@ from mlx_attn.convert import table, writers
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
-from mlx_attn.runs import Run
+from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.trainer import Trainer
 

@@ -25,7 +25,7 @@ from mlx_attn.attention.config import VARIANTS, Choice
 from mlx_attn.attention.layer import ShrunkLinear
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
-from mlx_attn.runs import Run
+from mlx_attn.run_directory import Run
 from mlx_attn.text.subwords import GPT2Tokenizer, SubwordTokenizer
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import variant_name

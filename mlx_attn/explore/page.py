@@ -18,7 +18,7 @@ from mlx_attn.explore.manifest import PageModel, page_model
 from mlx_attn.files import write_bytes
 from mlx_attn.probe import heads
 from mlx_attn.records import read_text
-from mlx_attn.runs import Run
+from mlx_attn.run_directory import Run
 from mlx_attn.text.downloads import Progress
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.ui.plots import template

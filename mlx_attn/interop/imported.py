@@ -24,7 +24,7 @@ from mlx_attn.interop.torch_archive import read_checkpoint
 from mlx_attn.machine import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
-from mlx_attn.runs import Run, check_free, new_run
+from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.subwords import GPT2Tokenizer

@@ -59,10 +59,16 @@ class RMSNorm(nn.RMSNorm):
 def _compiled_norm(
     x: mx.array, share: mx.array, eps: mx.array, weight: mx.array, bias: mx.array | None = None
 ) -> mx.array:
-    """The norm with 1 / width as an argument, so that one code serves every width."""
-    x = x if bias is None else x - x.sum(axis=-1, keepdims=True) * share
-    scaled = x * mx.rsqrt(x.square().sum(axis=-1, keepdims=True) * share + eps) * weight
-    return scaled if bias is None else scaled + bias
+    """The norm with 1 / width as an argument, so that one code serves every width.
+
+    A mean that variance and result both read would be an operation by itself; written in two ways,
+    it is a part of what follows it.
+    """
+    if bias is None:
+        return x * mx.rsqrt(x.square().sum(axis=-1, keepdims=True) * share + eps) * weight
+    total = x.sum(axis=-1, keepdims=True)
+    variance = (x - total * share).square().sum(axis=-1, keepdims=True) * share
+    return (x - share * total) * mx.rsqrt(variance + eps) * weight + bias
 
 
 @cache

@@ -13,7 +13,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs, model_cost
-from mlx_attn.runs import Run
+from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.text.downloads import Progress
 from mlx_attn.text.tokenizers import Tokenizer

@@ -15,7 +15,7 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import plural
 from mlx_attn.probe import show
 from mlx_attn.probe.heads import Probe
-from mlx_attn.runs import Run
+from mlx_attn.run_directory import Run
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import variant_name
 from mlx_attn.ui.plots import figure_for_page, markup, render, template

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64, Int64, Integer
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.runs import Run
+from mlx_attn.run_directory import Run
 from mlx_attn.training.tracking import TRACKED_TOKENS, drift, snapshots
 
 Curves = Mapping[str, Float64[np.ndarray, "N L H"]]

@@ -23,7 +23,7 @@ from mlx_attn.errors import RunError, printable
 from mlx_attn.files import make_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
-from mlx_attn.runs import run_names
+from mlx_attn.run_directory import run_names
 from mlx_attn.ui.terminal import WordWrap
 
 

@@ -6,20 +6,23 @@ written in place, logits, sampler. Nothing of it returns to Python before its to
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, cast
 
 import mlx.core as mx
+import mlx.nn as nn
 from jaxtyping import Float, Integer
-from mlx.utils import tree_unflatten
+from mlx.utils import tree_map, tree_unflatten
 
-from mlx_attn.arrays import named_arrays
+from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.device import on_linux_cpu
 from mlx_attn.errors import RunError
 from mlx_attn.graphs import Graph
 from mlx_attn.model.gpt import GPT
-from mlx_attn.sampling.samplers import Arrays, Sampler
+from mlx_attn.sampling.samplers import Sampler
 
 CHUNK = 512
 """Tokens of a prompt that are read at once: more would take more memory."""
@@ -41,6 +44,78 @@ def cache_length(length: int, context_length: int) -> int:
     return min(SHORTEST << doublings, context_length)
 
 
+class TokenLinear(nn.Module):
+    """x W + b, with weight and bias as the product of one token takes them.
+
+    `nn.Linear` looks at weight, bias, input and output in another way for every token, which takes
+    longer than a small product does. These views are made once, and nothing is copied.
+    """
+
+    def __init__(self, layer: nn.Linear | nn.Embedding):
+        super().__init__()
+        self.columns = _columns(layer.weight)
+        if (bias := layer.get("bias")) is not None:
+            self.bias = bias.reshape(len(self.columns), 1, -1)  # [parts, 1, out / parts]
+
+    @property
+    def weight(self) -> Float[mx.array, "out in"]:
+        """The weight as `nn.Linear` has it."""
+        return self.columns.swapaxes(1, 2).flatten(0, 1)
+
+    def __call__(self, x: Float[mx.array, "*batch in"]) -> Float[mx.array, "*batch out"]:
+        """The layer's output."""
+        if x.shape[:-1] != (1, 1):
+            y = x @ self.weight.T
+            return y + self.bias.flatten() if "bias" in self else y
+        y = mx.addmm(self.bias, x, self.columns) if "bias" in self else x @ self.columns
+        return y.reshape(1, 1, y.size)
+
+
+SMALL, NARROW, FEWEST = 1_000_000, 1024, 16
+"""Multiply-adds, and columns, up to which OpenBLAS takes the weights of a product with one row as
+they lie: those of a larger one it copies first, which takes up to ten times as long. Fewer columns
+than FEWEST are not worth a product of their own."""
+
+
+def _columns(weight: Float[mx.array, "out in"]) -> Float[mx.array, "parts in columns"]:
+    """W in the fewest equal parts of its columns that are small enough; on a GPU in one."""
+    out, width = weight.shape
+    most = min(NARROW, SMALL // width) if on_linux_cpu() else out
+    widths = (out // n for n in range(1, out // FEWEST + 1) if out % n == 0)
+    columns = next((n for n in widths if n <= most), out)
+    return weight.reshape(out // columns, columns, width).swapaxes(1, 2)
+
+
+class TokenEmbedding(nn.Embedding):
+    """An embedding whose product with one token is such a layer, too."""
+
+    def __init__(self, layer: nn.Embedding):
+        nn.Module.__init__(self)
+        self.weight, self.head = layer.weight, TokenLinear(layer)
+
+    def as_linear(self, x: Float[mx.array, "1 1 C"]) -> Float[mx.array, "1 1 V"]:
+        """Logits."""
+        return self.head(x)
+
+
+_FOR_ONE_TEXT = {nn.Linear: TokenLinear, nn.Embedding: TokenEmbedding}
+
+
+@contextmanager
+def _layers_for(texts: int, model: GPT) -> Iterator[None]:
+    """Gives a model the layers for a token of so many texts, and afterwards its own back."""
+    own, forms = model.leaf_modules(), _FOR_ONE_TEXT if texts == 1 else {}
+    model.update_modules(
+        tree_map(lambda m: forms.get(type(m), lambda m: m)(m), own, is_leaf=nn.Module.is_module)
+    )
+    arrays = model.parameters()
+    try:
+        yield
+    finally:
+        model.update(arrays)
+        model.update_modules(own)
+
+
 class TokenStep:
     """One step of a model as a graph that runs without Python; it may serve many texts.
 
@@ -53,6 +128,13 @@ class TokenStep:
     def __init__(self, model: GPT):
         self.model = model
         self._graphs: dict[Any, Graph] = {}
+
+    def weights(self, texts: int) -> Arrays:
+        """The model's weights as the step of so many texts takes them."""
+        with _layers_for(texts, self.model):
+            weights = named_arrays(self.model)
+        mx.eval(weights)
+        return weights
 
     def __call__(
         self,
@@ -85,12 +167,12 @@ class TokenStep:
         *arrays: mx.array,
     ) -> list[mx.array]:
         """The step as a function of arrays alone."""
-        given, own = iter(arrays), self.model.parameters()
-        self.model.update(tree_unflatten(list(zip(names, given, strict=False))))
+        weights, given = arrays[: len(names)], iter(arrays[len(names) :])
         tokens, offset = next(given)[:, None], next(given)
         caches = [cache.new(offset, islice(given, n)) for cache, n in empty]
-        logits = self.model(tokens, caches)[:, -1].astype(mx.float32)
-        self.model.update(own)
+        with _layers_for(len(tokens), self.model):
+            self.model.update(tree_unflatten(list(zip(names, weights, strict=True))))
+            logits = self.model(tokens, caches)[:, -1].astype(mx.float32)
         tokens, state = sampler.draw(logits, tokens, dict(zip(sampler.state, given, strict=True)))
         return [tokens, *(b for cache in caches for b in cache.buffers), *state.values()]
 
@@ -111,7 +193,8 @@ class DecodingState:
         self.model = model
         self.length = 0
         self.caches: list[AttentionCache] = []
-        self._step, self._weights = step or TokenStep(model), named_arrays(model)
+        self._step = step or TokenStep(model)
+        self._weights: Arrays = {}
         self._read: list[mx.array] = []
 
     def read(self, tokens: Integer[mx.array, "B N"]) -> Float[mx.array, "B V"]:
@@ -129,10 +212,12 @@ class DecodingState:
         if self.length == self.model.config.context_length:
             return sampler(self.read(tokens[:, None]), tokens[:, None])
         self._fit(tokens[:, None])
+        self._weights = self._weights or self._step.weights(len(tokens))
         return self._step(self._weights, tokens, self.caches, sampler)
 
     def repeat(self, count: int) -> None:
         """Go on as so many equal texts, where it was one."""
+        self._weights = {}
         self._read = [mx.repeat(tokens, count, axis=0) for tokens in self._read]
         for cache in self.caches:
             cache.buffers = [mx.repeat(buffer, count, axis=0) for buffer in cache.buffers]

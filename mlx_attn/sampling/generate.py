@@ -14,7 +14,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
-from mlx_attn.runs import RUNS, Run, find_run
+from mlx_attn.run_directory import RUNS, Run, find_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode, tokens_that_fit
 from mlx_attn.sampling.samplers import Sampler

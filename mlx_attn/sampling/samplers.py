@@ -5,6 +5,7 @@ import secrets
 import mlx.core as mx
 from jaxtyping import Float, Integer
 
+from mlx_attn.arrays import Arrays
 from mlx_attn.sampling.config import SamplerConfig
 
 Logits = Float[mx.array, "B V"]
@@ -67,9 +68,6 @@ def categorical(
     shifted = logits - mx.max(logits, axis=-1, keepdims=True)
     rows = zip((shifted * over_temp).split(len(keys)), keys, strict=True)
     return mx.concatenate([mx.random.categorical(row, key=key) for row, key in rows])
-
-
-Arrays = dict[str, mx.array]
 
 
 class Sampler:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.runs import Run
+from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Evaluated, Event, Stepped, as_record
 
 PROJECT = "mlx_attn"

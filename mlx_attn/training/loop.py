@@ -12,8 +12,8 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_attn.arrays import count_parameters
+from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import document_ends, stream_generate
-from mlx_attn.sampling.samplers import SamplerConfig
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.distributed import LostRank
 from mlx_attn.training.evaluation import task_predictions

@@ -17,9 +17,9 @@ from mlx_attn.errors import RunError, printable
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Event, Failed, Started, Stepped, as_record
-from mlx_attn.training.figures import ProgressWithCurve
 from mlx_attn.training.loop import INTERRUPTED, RunRecorder, train
 from mlx_attn.training.replicas import Launch, Replica, train_replicas
+from mlx_attn.training.report import ProgressWithCurve
 from mlx_attn.training.trainer import Trainer
 from mlx_attn.ui.terminal import (
     count,

@@ -17,7 +17,7 @@ from mlx_attn.arrays import named_arrays, save_arrays
 from mlx_attn.attention import analysis
 from mlx_attn.attention.attention import Attention
 from mlx_attn.model.gpt import GPT, attention_inputs
-from mlx_attn.runs import Run
+from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Tracked
 
 TRACKED_TEXTS = 4

@@ -20,7 +20,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine import usable_memory
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.runs import Run
+from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.batches import BatchSampler, EpochWindows, RandomWindows, objective_for
 from mlx_attn.training.checkpoint import (

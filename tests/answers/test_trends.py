@@ -6,9 +6,8 @@ from math import log
 import numpy as np
 import pytest
 
-from mlx_attn.answers.findings import FAILS, HOLDS, UNDECIDED, UNFINISHED
+from mlx_attn.answers.findings import FAILS, HOLDS, UNDECIDED, UNFINISHED, trend_findings
 from mlx_attn.answers.study import study_from
-from mlx_attn.answers.trends import trend_findings
 from mlx_attn.errors import ConfigError
 
 WIDTHS = {"near": 16, "middle": 32, "far": 64}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mlx_attn.cli.main import graceful_interrupt, signals_interrupt
-from mlx_attn.runs import open_run
+from mlx_attn.run_directory import open_run
 
 Process = subprocess.Popen[str]
 Start = Callable[..., Process]

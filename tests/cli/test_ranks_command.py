@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_attn.runs import open_run
+from mlx_attn.run_directory import open_run
 
 Process = subprocess.Popen[str]
 PATIENCE = 60

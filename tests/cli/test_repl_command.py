@@ -4,7 +4,7 @@ from click.testing import CliRunner, Result
 from mlx_attn.cli.main import group
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.runs import create_run
+from mlx_attn.run_directory import create_run
 from mlx_attn.text.tokenizers import train_tokenizer
 
 

@@ -11,7 +11,7 @@ import pytest
 from mlx_attn.arrays import load_arrays
 from mlx_attn.cli import train as train_command
 from mlx_attn.files import lock
-from mlx_attn.runs import held, open_run
+from mlx_attn.run_directory import held, open_run
 from mlx_attn.training.trainer import Trainer
 
 

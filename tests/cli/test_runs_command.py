@@ -5,7 +5,7 @@ import pytest
 
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.runs import create_run
+from mlx_attn.run_directory import create_run
 from mlx_attn.text.tokenizers import train_tokenizer
 
 

@@ -10,7 +10,7 @@ from mlx_attn.cli.main import group
 from mlx_attn.cli.sample import command
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.runs import create_run, open_run
+from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import LoadedRun, stream_generate
 from mlx_attn.text.tokenizers import train_tokenizer

@@ -4,7 +4,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from mlx_attn.runs import open_run
+from mlx_attn.run_directory import open_run
 from mlx_attn.training.show import what_next
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_attn.runs import Run, open_run
+from mlx_attn.run_directory import Run, open_run
 
 SEVERAL = ("--replicas", "2", "--name", "both")
 

@@ -8,7 +8,7 @@ import pytest
 
 from mlx_attn.convert.measure import float64_logits
 from mlx_attn.model.gpt import GPT
-from mlx_attn.runs import Run, create_run
+from mlx_attn.run_directory import Run, create_run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import Settings, resolve
 from mlx_attn.training.trainer import Trainer

@@ -7,7 +7,7 @@ import pytest
 
 from mlx_attn.convert.measure import convert_run
 from mlx_attn.errors import RunError
-from mlx_attn.runs import create_run, open_run
+from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import settings_from
 from mlx_attn.training.trainer import Trainer

@@ -11,7 +11,7 @@ from mlx_attn.explore.manifest import page_model
 from mlx_attn.explore.page import render_page
 from mlx_attn.model.config import config_from
 from mlx_attn.model.gpt import GPT
-from mlx_attn.runs import Run, create_run
+from mlx_attn.run_directory import Run, create_run
 from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import resolve

@@ -19,7 +19,7 @@ import pytest
 
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.page import read_checked
-from mlx_attn.answers.registration import read_registration
+from mlx_attn.answers.study import read_registration
 from mlx_attn.arrays import load_arrays, named_arrays, save_arrays
 from mlx_attn.cli.runs import summarise_runs
 from mlx_attn.comparison.plan import Trial, make_trial
@@ -36,7 +36,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.tracks import read_track
 from mlx_attn.repl.session import load_transcript
-from mlx_attn.runs import create_run, open_run
+from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.corpus import prepare
 from mlx_attn.text.sources import read_source

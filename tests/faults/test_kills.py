@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import load_arrays
-from mlx_attn.runs import open_run
+from mlx_attn.run_directory import open_run
 
 KILLS = int(os.environ.get("KILLS", 50))
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)

@@ -28,7 +28,7 @@ from mlx_attn.model.config import GPTConfig, config_from, saved_settings
 from mlx_attn.model.gpt import GPT
 from mlx_attn.repl.commands import COMMANDS, handle_input
 from mlx_attn.repl.session import SETTINGS, Screen, Session, Settings
-from mlx_attn.runs import Run
+from mlx_attn.run_directory import Run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.sampling.samplers import Sampler

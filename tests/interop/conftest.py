@@ -9,7 +9,7 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.runs import create_run
+from mlx_attn.run_directory import create_run
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.text.subwords import GPT2Tokenizer, bytes_by_symbol
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer

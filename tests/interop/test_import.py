@@ -14,7 +14,7 @@ from mlx_attn.interop.imported import find_source, find_tokenizer, footprint, im
 from mlx_attn.interop.names import from_book, to_book, to_gpt2
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.interop.torch_archive import write_checkpoint
-from mlx_attn.runs import open_run
+from mlx_attn.run_directory import open_run
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.corpus import prepare
 

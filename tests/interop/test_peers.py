@@ -30,7 +30,7 @@ from mlx_attn.interop.targets import TARGETS, Exported, export_run
 from mlx_attn.interop.torch_archive import write_checkpoint
 from mlx_attn.model.config import PRESETS
 from mlx_attn.model.gpt import GPT
-from mlx_attn.runs import create_run
+from mlx_attn.run_directory import create_run
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.training.config import resolve
 

@@ -11,7 +11,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.tracks import pair_drift, read_track
-from mlx_attn.runs import Run, create_run
+from mlx_attn.run_directory import Run, create_run
 from mlx_attn.training.tracking import save_snapshot
 
 SIZES: dict[str, Any] = {"vocab_size": 20, "context_length": 8, "emb_dim": 8, "n_heads": 2}

@@ -1,17 +1,22 @@
 """A step is a graph: of any length, batch and settings it writes what full forward passes would."""
 
+import re
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 
 from mlx_attn import graphs
+from mlx_attn.arrays import named_arrays
 from mlx_attn.graphs import Graph
+from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling import decoding
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.decoding import DecodingState, TokenStep, cache_length, decode
+from mlx_attn.sampling.decoding import DecodingState, TokenLinear, TokenStep, cache_length, decode
 from mlx_attn.sampling.samplers import Sampler
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -91,6 +96,49 @@ def test_a_graph_is_made_once_for_texts_of_one_kind(gpt):
     for temp, seed in ((0.7, 1), (1.1, 2), (1.3, 3)):
         texts(model, 4, step=step, temp=temp, seed=seed)
     assert len(step._graphs) == 1
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("out", [12, 64, 3 * 1024, 4099])
+@pytest.mark.parametrize("shape", [(1, 1, 48), (1, 5, 48), (2, 3, 1, 48)], ids=str)
+def test_a_layer_for_one_token_computes_what_its_own_does(out, bias, shape):
+    layer, x = nn.Linear(48, out, bias=bias), mx.random.normal(shape)
+    assert mx.allclose(TokenLinear(layer)(x), layer(x), atol=1e-5)
+    assert mx.array_equal(TokenLinear(layer).weight, layer.weight)
+
+
+def test_the_layers_for_one_token_copy_no_weight(gpt):
+    model = gpt(emb_dim=256)
+    mx.eval(model.parameters())
+    before = mx.get_active_memory()
+    weights = TokenStep(model).weights(texts=1)
+    assert "trf_blocks.0.ff.layers.0.columns" in weights
+    assert mx.get_active_memory() - before < 4096
+
+
+def test_a_token_looks_at_no_weight_in_another_way(gpt, tmp_path):
+    model = gpt(n_layers=2)
+    state = DecodingState(model)
+    mx.eval(state.read(mx.array([PROMPT])))
+    following = state.following(mx.array([3]), Sampler(SamplerConfig(temp=0.0)))
+    mx.export_to_dot(str(tmp_path / "step.dot"), following)
+    names = re.findall(r'label ="(\w+)"', (tmp_path / "step.dot").read_text())
+    assert names.count("Transpose") == 2  # the keys of each layer's scores
+    assert names.count("Reshape") == 2 * 4  # heads of query, key and value, and of the output
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_leaves_the_model_as_it_was(gpt, fails, monkeypatch):
+    model = gpt()
+    layers, weights = [type(layer) for layer in model.modules()], named_arrays(model)
+    state = DecodingState(model)
+    state.read(mx.array([PROMPT]))
+    if fails:
+        monkeypatch.setattr(GPT, "head", lambda self, x: [][0])
+    with pytest.raises(IndexError) if fails else nullcontext():
+        state.following(mx.array([3], mx.uint32), Sampler(SamplerConfig(temp=0.0)))
+    assert [type(layer) for layer in model.modules()] == layers
+    assert all(named_arrays(model)[name] is array for name, array in weights.items())
 
 
 def test_an_operation_that_cannot_be_written_runs_as_it_is():

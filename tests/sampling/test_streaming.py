@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.runs import Run
+from mlx_attn.run_directory import Run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import LoadedRun, prompt_tokens, stream_generate
 from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer

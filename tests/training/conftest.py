@@ -4,7 +4,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_attn.runs import create_run
+from mlx_attn.run_directory import create_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
 from mlx_attn.training.config import resolve

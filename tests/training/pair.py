@@ -18,7 +18,7 @@ import numpy as np
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
-from mlx_attn.runs import create_run, open_run
+from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import resolve
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, init_distributed

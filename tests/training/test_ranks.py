@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.runs import open_run
+from mlx_attn.run_directory import open_run
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, init_distributed
 from mlx_attn.training.events import Ended
 from mlx_attn.training.loop import train

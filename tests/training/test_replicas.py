@@ -11,7 +11,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import attention as memory
 from mlx_attn.attention.attention import fastest_attention
 from mlx_attn.errors import ConfigError
-from mlx_attn.runs import open_run
+from mlx_attn.run_directory import open_run
 from mlx_attn.training.config import Settings
 from mlx_attn.training.events import Ended, Evaluated, Failed, Stepped
 from mlx_attn.training.loop import train

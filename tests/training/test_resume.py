@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.runs import open_run
+from mlx_attn.run_directory import open_run
 from mlx_attn.training.events import Evaluated, Stepped, Tracked
 from mlx_attn.training.loop import RunRecorder, train
 

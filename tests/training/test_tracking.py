@@ -13,7 +13,7 @@ from mlx_attn.attention.layer import merge_query_key
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
-from mlx_attn.runs import Run, create_run, open_run
+from mlx_attn.run_directory import Run, create_run, open_run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import resolve
 from mlx_attn.training.events import Ended, Stepped, Tracked, as_record

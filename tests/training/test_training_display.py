@@ -4,10 +4,9 @@ import json
 import pytest
 from rich.console import Console
 
-from mlx_attn.runs import open_run
-from mlx_attn.training.figures import ProgressWithCurve, line_plot
+from mlx_attn.run_directory import open_run
 from mlx_attn.training.loop import SAMPLE_TOKENS, write_sample
-from mlx_attn.training.report import plan_facts, plan_rows
+from mlx_attn.training.report import ProgressWithCurve, line_plot, plan_facts, plan_rows
 from mlx_attn.training.show import Display, follow, what_is_saved
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64, UInt8
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.stories import grammar
-from mlx_attn.text.stories.english import GRAMMAR
+from mlx_attn.text.stories.grammar import ENGLISH
 
 _LONGEST = 1_000_000_000
 
@@ -68,7 +68,7 @@ class StoryCorpus:
 
 def generate_story(random: random.Random) -> Story:
     """One story, from a generator of which only the method `random()` is used."""
-    fragments = GRAMMAR.sample(random.random)
+    fragments = ENGLISH.sample(random.random)
     text = "".join([fragment.text for fragment in fragments])
     nats = sum(fragment.log_probability for fragment in fragments)
     return Story(text, _spans(text, fragments), nats)
@@ -109,7 +109,7 @@ def generate_stories(
     length = 0
     while length < n_bytes:
         starts.append(length)
-        for text, ability, mark, log_probability, _ in GRAMMAR.sample(draw):
+        for text, ability, mark, log_probability, _ in ENGLISH.sample(draw):
             texts.append(text)
             marks.append(mark)
             nats[ability] += log_probability

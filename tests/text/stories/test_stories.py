@@ -11,8 +11,7 @@ import pytest
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.stories.dataset import Story, generate_stories, generate_story
-from mlx_attn.text.stories.english import GRAMMAR, WORDS
-from mlx_attn.text.stories.grammar import ABILITIES
+from mlx_attn.text.stories.grammar import ABILITIES, ENGLISH, WORDS
 from tests.text.stories.derivations import derivations, log_probability
 
 NAMES = {word.text for word in WORDS["people"]}
@@ -49,8 +48,8 @@ def test_every_free_span_has_an_alternative():
 
 def test_reading_finds_one_derivation_with_the_stated_log_probability():
     for story in STORIES[:50]:
-        assert len(derivations(GRAMMAR, story.text)) == 1
-        assert log_probability(GRAMMAR, story.text) == pytest.approx(
+        assert len(derivations(ENGLISH, story.text)) == 1
+        assert log_probability(ENGLISH, story.text) == pytest.approx(
             story.log_probability, abs=1e-9
         )
 
@@ -59,7 +58,7 @@ def test_a_story_with_a_wrong_word_has_probability_zero():
     for story in STORIES[:40]:
         recalled = next(s for s in reversed(story.spans) if s.ability == "recall")
         wrong = story.text[: recalled.start] + "Zebra" + story.text[recalled.end :]
-        assert log_probability(GRAMMAR, wrong) == -float("inf")
+        assert log_probability(ENGLISH, wrong) == -float("inf")
 
 
 def test_every_ability_occurs_in_a_known_place():
@@ -221,7 +220,7 @@ def test_the_floor_agrees_between_texts(corpus):
 
 def test_the_floor_is_what_parsing_gives(corpus):
     part = generate_stories(20_000, seed=3)
-    nats = sum(log_probability(GRAMMAR, story + "\n") for story in part.text.splitlines())
+    nats = sum(log_probability(ENGLISH, story + "\n") for story in part.text.splitlines())
     assert nats == pytest.approx(part.log_probability)
 
 
