@@ -171,7 +171,7 @@ def width_figure(found: Sequence[TrendFinding]) -> "Figure":
     ticks = sorted({cost.width for one in drawn for cost in one.costs})
     axis.set_xscale("log", base=2)
     axis.set_xticks(ticks, [f"{width}" for width in ticks])
-    axis.legend()
+    figure.legend(loc="outside upper center", ncols=len(drawn))  # within, it hides intervals
     figure.supxlabel("width of the residual stream")
     figure.supylabel("% of tokens for the same loss")
     return figure
