@@ -7,7 +7,6 @@ of a state dict, the tokenizer of a vocabulary that is not GPT-2's.
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from mlx_attn.interop.torch_archive import read_checkpoint
 from mlx_attn.machine import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.records import read_record
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.downloads import data_directory
@@ -185,9 +185,9 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
 
 def _tokenizer_beside(source: Source) -> Tokenizer | None:
     folder = source.path if source.path.is_dir() else source.path.parent
-    found = read_tokenizer(folder)
-    with suppress(RunError):  # none of a run of ours
-        found = found or load_tokenizer(folder)
+    found, ours = read_tokenizer(folder), folder / "tokenizer.json"
+    if found is None and ours.is_file() and "kind" in read_record(ours):  # that of a run
+        found = load_tokenizer(folder)
     if found and found.vocab_size == source.config.vocab_size:
         return found
     if source.config.vocab_size == _GPT2_VOCABULARY:

@@ -89,8 +89,14 @@ def plan_facts(
         "vocab_size": corpus.tokenizer.vocab_size,
         "memory": len(trainers) * _state_bytes(cost),
         **({"seeds": seeds} if len(trainers) > 1 else {}),
+        **({"sent_bytes_per_step": sent_bytes(trainer)} if trainer.ranks.size > 1 else {}),
         **({"forecast": asdict(expected)} if expected else {}),
     }
+
+
+def sent_bytes(trainer: Trainer) -> int:
+    """Bytes that a rank sends in a step: gradients have the type of the weights."""
+    return trainer.ranks.sent_bytes(trainer.model.trainable_parameters())
 
 
 def _state_bytes(cost: ModelCost) -> int:
@@ -114,7 +120,8 @@ def _recipe(trainer: Trainer) -> str:
     budget = " or ".join(plural(n, unit) for unit, n in bounds.items() if n)
     tokens = f"{count(trainer.tokens_per_step)} tokens a step"
     if trainer.ranks.size > 1:
-        tokens += f" shared by {trainer.ranks.size} ranks"
+        tokens += f" shared by {trainer.ranks.size} ranks, of which each sends "
+        tokens += memory(sent_bytes(trainer))
     recipe = f"{budget}, {tokens}, {config.optimizer}"
     if 0 < trainer.steps < config.warmup:
         share = trainer.steps / (config.warmup + 1)

@@ -129,6 +129,14 @@ def test_the_tokenizer_of_a_run_beside_it_is_taken(book):
     assert find_tokenizer(find_source(str(checkpoint), n_heads=4)).kind == "byte"
 
 
+def test_a_damaged_tokenizer_beside_it_is_not_passed_over(book):
+    _, arrays, write = book
+    checkpoint = write(arrays)
+    (checkpoint.parent / "tokenizer.json").write_text('{"kind": "char"}')
+    with pytest.raises(RunError, match=r"tokenizer\.json"):
+        find_tokenizer(find_source(str(checkpoint), n_heads=4))
+
+
 def test_a_tokenizer_of_another_size_is_refused(book, make_run):
     _, arrays, write = book
     other = make_run("char").run.path

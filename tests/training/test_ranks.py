@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
@@ -94,6 +95,7 @@ def test_all_ranks_end_with_the_same_bits(pair):
 def test_exchanges(pair):
     said = [{"said": "é"}, {"said": "é" * 100}]
     expected = {"gather": said, "first": 7, "sum": [2, 10], "broadcast": 3, "average": 0.5}
+    expected["each"] = [[0.5, 0.5, 0.5], [0.5, 0.5]]
     for rank, ours in enumerate(place["exchanges"] for place in pair):
         assert ours["rank"] == [rank, 2]
         assert {key: ours[key] for key in expected} == expected
@@ -133,6 +135,13 @@ def test_rank_0_s_clock_decides_for_all(pair):
 def test_ranks_with_different_texts_are_refused(pair):
     for ours in pair:
         assert ours["refusal"].startswith("rank 1 has another text than rank 0")
+
+
+@pytest.mark.parametrize(("size", "sent"), [(1, 0), (2, 400), (3, 533), (4, 600)])
+def test_a_ring_sends_every_part_but_one_twice(size, sent):
+    ranks = Distributed()
+    ranks.size = size
+    assert ranks.sent_bytes({"a": mx.zeros(60), "b": [mx.zeros((4, 10))]}) == sent
 
 
 def test_a_batch_that_cannot_be_shared_is_refused_with_the_numbers():

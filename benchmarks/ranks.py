@@ -1,0 +1,134 @@
+"""What several ranks on one machine gain, and what they send.
+
+    python benchmarks/ranks.py [--preset tiny] [--ranks 1 2 4] [--steps 20] [--rounds 5]
+
+One process with all cores, then 2 and 4 with a core each, or a share of one, train the same batches
+in turns. Ranks are timed in three ways: with gradients exchanged while others are computed, as
+`train` does it; after all of them are there; and not at all, each for itself, which shows what the
+exchange takes. Bytes are those that pass the loopback device in a step, divided by the ranks,
+beside those that `Distributed.sent_bytes` counts. Prints one Markdown table.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+WARM_UP = 3  # steps that are not measured
+COLUMNS = ("ranks", "exchange", "tokens per second", "of one process", "sent", "counted")
+
+
+def main() -> None:
+    """Measure in turns, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    if "MLX_RANK" in os.environ:
+        sys.stdout.write(json.dumps(measured(given.preset, given.steps, os.environ["EXCHANGE"])))
+        return
+    ways = [(n, way) for n in given.ranks for way in (EXCHANGES if n > 1 else ["none"])]
+    found: dict[tuple[int, str], list[dict[str, float]]] = {key: [] for key in ways}
+    for _ in range(given.rounds):
+        for n, way in ways:
+            found[n, way].append(launched(n, way))
+    alone = [one["speed"] for one in found[1, "none"]]
+    rows = [[str(n), way, *_row(records, alone)] for (n, way), records in found.items()]
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+    sys.stdout.write("".join(f"| {' | '.join(line)} |\n" for line in lines))
+
+
+def _row(records: list[dict[str, float]], alone: list[float]) -> list[str]:
+    """Medians over the rounds; ratios are of one round."""
+    speeds = [one["speed"] for one in records]
+    ratio = statistics.median(ours / one for ours, one in zip(speeds, alone, strict=True))
+    sent = statistics.median(one["sent"] for one in records)
+    speed = f"{statistics.median(speeds):,.0f}"
+    return [speed, f"{ratio:.2f}", f"{sent / 1e6:.2f} MB", f"{records[0]['counted'] / 1e6:.2f} MB"]
+
+
+def launched(n: int, exchange: str) -> dict[str, float]:
+    """What rank 0 of `n` processes measured."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
+    hosts = [[f"127.0.0.1:{made.getsockname()[1]}"] for made in sockets]
+    for made in sockets:
+        made.close()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "hosts.json")
+        file.write_text(json.dumps(hosts))
+        cores = str(max(1, (os.cpu_count() or 1) // n))
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": cores, "EXCHANGE": exchange}
+        if n > 1:
+            environment["MLX_HOSTFILE"] = str(file)
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, *sys.argv],
+                env=environment | {"MLX_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(n)
+        ]
+        said = [rank.communicate()[0] for rank in ranks]
+    return json.loads(said[0])
+
+
+def measured(preset: str, steps: int, exchange: str) -> dict[str, float]:
+    """Tokens a second of all ranks, and bytes that each sends in a step."""
+    from mlx_attn.text.corpus import prepare
+    from mlx_attn.training.config import resolve
+    from mlx_attn.training.distributed import SINGLE_PROCESS, init_distributed
+    from mlx_attn.training.trainer import Trainer
+
+    ranks = SINGLE_PROCESS
+    if "MLX_HOSTFILE" in os.environ:
+        ranks = init_distributed(60.0, lambda message: os._exit(1))
+    trainer = Trainer(resolve({"preset": preset}), prepare("tiny-shakespeare", "char", 65), ranks)
+    vars(ranks).update(EXCHANGES[exchange](ranks))
+    for _ in range(WARM_UP):
+        trainer.launch_step()[0].item()
+    ranks.barrier()
+    before, began = _loopback_bytes(), time.perf_counter()
+    for _ in range(steps):
+        trainer.launch_step()[0].item()
+    ranks.barrier()
+    seconds, sent = time.perf_counter() - began, _loopback_bytes() - before
+    counted = ranks.sent_bytes(trainer.model.trainable_parameters())
+    return {
+        "speed": steps * trainer.tokens_per_step / seconds,
+        "sent": sent / steps / ranks.size,
+        "counted": 0 if exchange == "none" else counted,
+    }
+
+
+Exchange = Callable[[Iterable[Any]], list[Any]]
+
+
+EXCHANGES: dict[str, Callable[[Any], dict[str, Exchange]]] = {
+    "beside the backward pass": lambda ranks: {},
+    "after it": lambda ranks: {"average_each": lambda arrays: ranks.average(list(arrays))},
+    "none": lambda ranks: {"average_each": list},
+}
+
+
+def _loopback_bytes() -> int:
+    """Bytes that the loopback device has sent, on Linux."""
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == "lo":
+            return int(numbers.split()[8])
+    return 0
+
+
+if __name__ == "__main__":
+    main()
