@@ -1,15 +1,18 @@
 """What several ranks on one machine gain, and what they send.
 
     python benchmarks/ranks.py [--preset tiny] [--ranks 1 2 4] [--steps 20] [--rounds 5]
+                               [--megabits 100]
 
 One process with all cores, then 2 and 4 with a core each, or a share of one, train the same batches
-in turns. Ranks are timed in three ways: with gradients exchanged while others are computed, as
+in turns. With --megabits they are connected by so many a second, as machines may be.
+Ranks are timed in three ways: with gradients exchanged while others are computed, as
 `train` does it; after all of them are there; and not at all, each for itself, which shows what the
 exchange takes. Bytes are those that pass the loopback device in a step, divided by the ranks,
 beside those that `Distributed.sent_bytes` counts. Prints one Markdown table.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import socket
@@ -17,8 +20,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +38,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabits", type=float, default=0.0)
     given = parser.parse_args()
     if "MLX_RANK" in os.environ:
         sys.stdout.write(json.dumps(measured(given.preset, given.steps, os.environ["EXCHANGE"])))
@@ -41,7 +47,7 @@ def main() -> None:
     found: dict[tuple[int, str], list[dict[str, float]]] = {key: [] for key in ways}
     for _ in range(given.rounds):
         for n, way in ways:
-            found[n, way].append(launched(n, way))
+            found[n, way].append(launched(n, way, given.megabits))
     alone = [one["speed"] for one in found[1, "none"]]
     rows = [[str(n), way, *_row(records, alone)] for (n, way), records in found.items()]
     lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
@@ -57,30 +63,68 @@ def _row(records: list[dict[str, float]], alone: list[float]) -> list[str]:
     return [speed, f"{ratio:.2f}", f"{sent / 1e6:.2f} MB", f"{records[0]['counted'] / 1e6:.2f} MB"]
 
 
-def launched(n: int, exchange: str) -> dict[str, float]:
+def launched(n: int, exchange: str, megabits: float) -> dict[str, float]:
     """What rank 0 of `n` processes measured."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    hosts = [[f"127.0.0.1:{made.getsockname()[1]}"] for made in sockets]
-    for made in sockets:
-        made.close()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "hosts.json")
-        file.write_text(json.dumps(hosts))
+    with socket.create_server(("127.0.0.1", 0)) as one, tempfile.TemporaryDirectory() as folder:
+        first = one.getsockname()[1]  # ports after a free one are free as a rule
+        places = range(first + 1, first + 1 + n)
+        slow = {port: port + n for port in places} if megabits else {}
         cores = str(max(1, (os.cpu_count() or 1) // n))
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": cores, "EXCHANGE": exchange}
-        if n > 1:
-            environment["MLX_HOSTFILE"] = str(file)
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, *sys.argv],
-                env=environment | {"MLX_RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(n)
-        ]
-        said = [rank.communicate()[0] for rank in ranks]
+        shared = os.environ | {"OPENBLAS_NUM_THREADS": cores, "EXCHANGE": exchange}
+        shared |= {"SLOW": "1"} if slow else {}
+        ranks = []
+        with links(slow, megabits * 1e6 / 8):
+            for rank, own in enumerate(places):
+                hosts = [[f"127.0.0.1:{p if p == own else slow.get(p, p)}"] for p in places]
+                file = Path(folder, f"{rank}.json")
+                file.write_text(json.dumps(hosts))
+                environment = shared | {"MLX_RANK": str(rank)}
+                environment |= {"MLX_HOSTFILE": str(file)} if n > 1 else {}
+                command = [sys.executable, *sys.argv]
+                ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
+            said = [rank.communicate()[0] for rank in ranks]
     return json.loads(said[0])
+
+
+@contextmanager
+def links(ports: Mapping[int, int], rate: float) -> Iterator[None]:
+    """What comes to each value's port goes on to its key's, and back, at `rate` bytes a second."""
+
+    async def flow(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        free = loop.time()
+        while piece := await source.read(2**14):
+            free = max(free, loop.time()) + len(piece) / rate
+            await asyncio.sleep(free - loop.time())
+            sink.write(piece)
+            await sink.drain()
+        sink.close()
+
+    async def reached(place: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        with suppress(ConnectionRefusedError):  # that rank does not listen yet
+            return await asyncio.open_connection("127.0.0.1", place)
+        return None
+
+    async def serve() -> None:
+        for place, port in ports.items():
+
+            async def met(
+                near: asyncio.StreamReader, back: asyncio.StreamWriter, place: int = place
+            ) -> None:
+                while (made := await reached(place)) is None:
+                    await asyncio.sleep(0.02)
+                far, on = made
+                await asyncio.gather(flow(near, on), flow(far, back), return_exceptions=True)
+
+            await asyncio.start_server(met, "127.0.0.1", port)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(serve())
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    yield
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
 
 
 def measured(preset: str, steps: int, exchange: str) -> dict[str, float]:
@@ -106,7 +150,7 @@ def measured(preset: str, steps: int, exchange: str) -> dict[str, float]:
     counted = ranks.sent_bytes(trainer.model.trainable_parameters())
     return {
         "speed": steps * trainer.tokens_per_step / seconds,
-        "sent": sent / steps / ranks.size,
+        "sent": sent / steps / ranks.size / (2 if "SLOW" in os.environ else 1),  # in and out
         "counted": 0 if exchange == "none" else counted,
     }
 

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,13 @@ HOT = 500
 """Runs after which a graph is compiled."""
 
 
+@dataclass(slots=True)
+class Runs:
+    """How often graphs have run whose operations are the same, of other shapes."""
+
+    count: int = 0
+
+
 class Graph:
     """A function of arrays, as a graph of operations that runs without Python.
 
@@ -54,20 +62,26 @@ class Graph:
     Args:
         function: Takes and returns arrays; no gradient is asked for.
         like: Arrays of the shapes and types that it will be called with.
+        runs: Shared by graphs that need the same code, so that all are compiled with the first.
     """
 
-    def __init__(self, function: Callable[..., list[mx.array]], like: Sequence[mx.array]):
-        self._function = _for_graph(function)
-        self._runs = 0
+    def __init__(
+        self,
+        function: Callable[..., list[mx.array]],
+        like: Sequence[mx.array],
+        runs: Runs | None = None,
+    ):
+        self._function, self._runs = _for_graph(function), runs or Runs()
+        self._waits = on_linux_cpu() and _has_compiler()  # to be compiled
         self._run = (
             _exported(self._function, like) if on_linux_cpu() else mx.compile(self._function)
         )
 
     def __call__(self, *arrays: mx.array) -> Sequence[mx.array]:
         """What the function returns."""
-        self._runs += 1
-        if self._runs == HOT and on_linux_cpu() and _has_compiler():
-            self._run = mx.compile(self._function)
+        self._runs.count += 1
+        if self._waits and self._runs.count >= HOT:
+            self._run, self._waits = mx.compile(self._function), False
         return self._run(*arrays)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
+from operator import is_not
 from typing import Any, cast
 
 import mlx.core as mx
@@ -20,7 +21,7 @@ from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.attention.cache import AttentionCache
 from mlx_attn.device import on_linux_cpu
 from mlx_attn.errors import RunError
-from mlx_attn.graphs import Graph
+from mlx_attn.graphs import Graph, Runs
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.samplers import Sampler
 
@@ -128,13 +129,20 @@ class TokenStep:
     def __init__(self, model: GPT):
         self.model = model
         self._graphs: dict[Any, Graph] = {}
+        self._runs: dict[Any, Runs] = {}
+        self._views: tuple[list[mx.array], dict[int, Arrays]] = [], {}
 
     def weights(self, texts: int) -> Arrays:
         """The model's weights as the step of so many texts takes them."""
-        with _layers_for(texts, self.model):
-            weights = named_arrays(self.model)
-        mx.eval(weights)
-        return weights
+        now = list(named_arrays(self.model).values())
+        if len(now) != len(self._views[0]) or any(map(is_not, now, self._views[0])):
+            self._views = now, {}
+        views = self._views[1]
+        if texts not in views:
+            with _layers_for(texts, self.model):
+                views[texts] = named_arrays(self.model)
+            mx.eval(views[texts])
+        return views[texts]
 
     def __call__(
         self,
@@ -151,7 +159,8 @@ class TokenStep:
         if key not in self._graphs:
             empty = [(cache.new(), len(cache.buffers)) for cache in caches]
             function = partial(self._step, tuple(weights), empty, sampler)
-            self._graphs[key] = Graph(function, arrays)
+            runs = self._runs.setdefault((sampler.structure, tokens.shape), Runs())
+            self._graphs[key] = Graph(function, arrays, runs)
         following, *rest = self._graphs[key](*arrays)
         made = iter(rest)
         for cache in caches:

@@ -116,6 +116,14 @@ def test_the_layers_for_one_token_copy_no_weight(gpt):
     assert mx.get_active_memory() - before < 4096
 
 
+def test_views_of_weights_are_made_once_for_those_that_the_model_has(gpt):
+    step = TokenStep(gpt())
+    before = step.weights(texts=1)
+    assert step.weights(texts=1) is before
+    step.model.out_head.weight = -step.model.out_head.weight
+    assert mx.array_equal(step.weights(1)["out_head.columns"], -before["out_head.columns"])
+
+
 def test_a_token_looks_at_no_weight_in_another_way(gpt, tmp_path):
     model = gpt(n_layers=2)
     state = DecodingState(model)
@@ -145,6 +153,19 @@ def test_an_operation_that_cannot_be_written_runs_as_it_is():
     doubled: Any = mx.custom_function(lambda x: x * 2)
     graph = Graph(lambda x: [doubled(x) + 1], [mx.zeros(3)])
     assert graph(mx.arange(3.0))[0].tolist() == [1, 3, 5]
+
+
+def test_graphs_of_the_same_code_are_compiled_with_the_first(monkeypatch):
+    compiled: list[Any] = []
+    monkeypatch.setattr(graphs, "HOT", 3)
+    monkeypatch.setattr(graphs, "on_linux_cpu", lambda: True)
+    monkeypatch.setattr(graphs, "_has_compiler", lambda: True)
+    monkeypatch.setattr(mx, "compile", lambda function: compiled.append(function) or function)
+    runs = graphs.Runs()
+    short, long = (Graph(lambda x: [x + 1], [mx.zeros(n)], runs) for n in (3, 5))
+    for n in (3, 5, 5, 3, 3):
+        (short if n == 3 else long)(mx.zeros(n))
+    assert len(compiled) == 2
 
 
 @pytest.mark.slow
