@@ -126,10 +126,10 @@ def _forward_pass(config: GPTConfig, training: TrainConfig) -> Kernels:
 
 def _decoding_step(config: GPTConfig, training: TrainConfig) -> Kernels:
     """One token more, with the cache: the likeliest one; compiled."""
-    state, token = DecodingState(eval_model(config)), mx.array([0], mx.uint32)
+    state, token = DecodingState(eval_model(config)), mx.array([[0]], mx.uint32)
     greedy = Sampler(SamplerConfig(temp=0.0))
     with gpu_path():
-        mx.eval(state.read(token[None]))
+        mx.eval(state.read(token))
     with _as_on_metal():
         following = state.following(token, greedy)
         return count_kernels(following, *(b for buffers in state.buffers for b in buffers))

@@ -199,7 +199,7 @@ def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
         state = DecodingState(model, step)
         greedy = Sampler(SamplerConfig(temp=0.0))
         mx.eval(state.read(mx.array([prompt])))
-        return operations(state.following(mx.array([0], mx.uint32), greedy))
+        return operations(state.following(mx.array([[0]], mx.uint32), greedy))
 
     return Workload(run, graph, new, model_cost(config).multiply_adds)
 

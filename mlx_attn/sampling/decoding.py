@@ -147,10 +147,10 @@ class TokenStep:
     def __call__(
         self,
         weights: Arrays,
-        tokens: Integer[mx.array, " B"],
+        tokens: Integer[mx.array, "B 1"],
         caches: Sequence[AttentionCache],
         sampler: Sampler,
-    ) -> Integer[mx.array, " B"]:
+    ) -> Integer[mx.array, "B 1"]:
         """The tokens after `tokens`, which are written into the caches."""
         offset, buffers = caches[0].offset, [buffer for c in caches for buffer in c.buffers]
         arrays = [*weights.values(), tokens, mx.array(offset), *buffers, *sampler.state.values()]
@@ -177,7 +177,7 @@ class TokenStep:
     ) -> list[mx.array]:
         """The step as a function of arrays alone."""
         weights, given = arrays[: len(names)], iter(arrays[len(names) :])
-        tokens, offset = next(given)[:, None], next(given)
+        tokens, offset = next(given), next(given)
         caches = [cache.new(offset, islice(given, n)) for cache, n in empty]
         with _layers_for(len(tokens), self.model):
             self.model.update(tree_unflatten(list(zip(names, weights, strict=True))))
@@ -215,12 +215,12 @@ class DecodingState:
         return self.model.head(x[:, -1:])[:, -1].astype(mx.float32)
 
     def following(
-        self, tokens: Integer[mx.array, " B"], sampler: Sampler
-    ) -> Integer[mx.array, " B"]:
+        self, tokens: Integer[mx.array, "B 1"], sampler: Sampler
+    ) -> Integer[mx.array, "B 1"]:
         """The tokens after `tokens`, which continue those read before."""
         if self.length == self.model.config.context_length:
-            return sampler(self.read(tokens[:, None]), tokens[:, None])
-        self._fit(tokens[:, None])
+            return sampler(self.read(tokens), tokens)
+        self._fit(tokens)
         self._weights = self._weights or self._step.weights(len(tokens))
         return self._step(self._weights, tokens, self.caches, sampler)
 
@@ -278,5 +278,5 @@ def decode(state: DecodingState, prompt: Sequence[int], sampler: Sampler) -> Ite
     while True:
         following = state.following(tokens, sampler)
         mx.async_eval(following)
-        yield cast(list[int], tokens.tolist())
+        yield [token for (token,) in cast(list[list[int]], tokens.tolist())]
         tokens = following

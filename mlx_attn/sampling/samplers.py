@@ -103,14 +103,14 @@ class Sampler:
             self.state["over_temp"] = mx.array(1 / config.temp)
         self.structure = (*self.state, self._top_k, self._window)
 
-    def __call__(self, logits: Logits, newest: Tokens) -> Integer[mx.array, " B"]:
+    def __call__(self, logits: Logits, newest: Tokens) -> Integer[mx.array, "B 1"]:
         """Draw the next tokens; `newest` came since the last call, at first the prompt's."""
         tokens, self.state = self.draw(logits, newest, self.state)
         return tokens
 
     def draw(
         self, logits: Logits, newest: Tokens, state: Arrays
-    ) -> tuple[Integer[mx.array, " B"], Arrays]:
+    ) -> tuple[Integer[mx.array, "B 1"], Arrays]:
         """The next tokens and the state after them, as a function of arrays alone."""
         state = dict(state)
         if "recent" in state:
@@ -123,10 +123,10 @@ class Sampler:
         if self._top_k:
             logits = top_k(logits, self._top_k)
         if "keys" not in state:
-            return mx.argmax(logits, axis=-1), state
+            return mx.argmax(logits, axis=-1, keepdims=True), state
         split = mx.vmap(mx.random.split)(state["keys"])  # [B, 2, 2]
         state["keys"] = split[:, 0]
-        return categorical(logits, split[:, 1], state["over_temp"]), state
+        return categorical(logits, split[:, 1], state["over_temp"])[:, None], state
 
 
 _OFF = {"repetition_penalty": 1.0, "top_p": 1.0, "min_p": 0.0}

@@ -310,7 +310,7 @@ def test_no_sampler_draws_an_impossible_token(fuzz: Fuzz):
         impossible = draw.sample(range(50), draw.randrange(40))
         logits[0, impossible] = -np.inf
         token = int(
-            np.array(sampler(mx.array(logits, mx.float32), mx.array([[3, 4]], mx.uint32)))[0]
+            np.array(sampler(mx.array(logits, mx.float32), mx.array([[3, 4]], mx.uint32)))[0, 0]
         )
         assert token in set(range(50)) - set(impossible)
 

@@ -128,7 +128,7 @@ def test_a_token_looks_at_no_weight_in_another_way(gpt, tmp_path):
     model = gpt(n_layers=2)
     state = DecodingState(model)
     mx.eval(state.read(mx.array([PROMPT])))
-    following = state.following(mx.array([3]), Sampler(SamplerConfig(temp=0.0)))
+    following = state.following(mx.array([[3]]), Sampler(SamplerConfig(temp=0.0)))
     mx.export_to_dot(str(tmp_path / "step.dot"), following)
     names = re.findall(r'label ="(\w+)"', (tmp_path / "step.dot").read_text())
     assert names.count("Transpose") == 2  # the keys of each layer's scores
@@ -144,7 +144,7 @@ def test_a_step_leaves_the_model_as_it_was(gpt, fails, monkeypatch):
     if fails:
         monkeypatch.setattr(GPT, "head", lambda self, x: [][0])
     with pytest.raises(IndexError) if fails else nullcontext():
-        state.following(mx.array([3], mx.uint32), Sampler(SamplerConfig(temp=0.0)))
+        state.following(mx.array([[3]], mx.uint32), Sampler(SamplerConfig(temp=0.0)))
     assert [type(layer) for layer in model.modules()] == layers
     assert all(named_arrays(model)[name] is array for name, array in weights.items())
 
