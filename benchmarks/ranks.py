@@ -5,9 +5,8 @@
 
 One process with all cores, then 2 and 4 with a core each, or a share of one, train the same batches
 in turns. With --megabits they are connected by so many a second, as machines may be.
-Ranks are timed in three ways: with gradients exchanged while others are computed, as
-`train` does it; after all of them are there; and not at all, each for itself, which shows what the
-exchange takes. Bytes are those that pass the loopback device in a step, divided by the ranks,
+Ranks are timed as `train` has them, and without exchanging gradients, each for itself, which shows
+what that takes. Bytes are those that pass the loopback device in a step, divided by the ranks,
 beside those that `Distributed.sent_bytes` counts. Prints one Markdown table.
 """
 
@@ -22,12 +21,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 WARM_UP = 3  # steps that are not measured
+PAUSE = 0.005  # seconds
 COLUMNS = ("ranks", "exchange", "tokens per second", "of one process", "sent", "counted")
 
 
@@ -41,14 +41,16 @@ def main() -> None:
     parser.add_argument("--megabits", type=float, default=0.0)
     given = parser.parse_args()
     if "MLX_RANK" in os.environ:
-        sys.stdout.write(json.dumps(measured(given.preset, given.steps, os.environ["EXCHANGE"])))
+        sys.stdout.write(
+            json.dumps(measured(given.preset, given.steps, os.environ["EXCHANGE"] == "yes"))
+        )
         return
-    ways = [(n, way) for n in given.ranks for way in (EXCHANGES if n > 1 else ["none"])]
+    ways = [(n, way) for n in given.ranks for way in (["yes", "no"] if n > 1 else ["no"])]
     found: dict[tuple[int, str], list[dict[str, float]]] = {key: [] for key in ways}
     for _ in range(given.rounds):
         for n, way in ways:
             found[n, way].append(launched(n, way, given.megabits))
-    alone = [one["speed"] for one in found[1, "none"]]
+    alone = [one["speed"] for one in found[1, "no"]]
     rows = [[str(n), way, *_row(records, alone)] for (n, way), records in found.items()]
     lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
     sys.stdout.write("".join(f"| {' | '.join(line)} |\n" for line in lines))
@@ -89,37 +91,10 @@ def launched(n: int, exchange: str, megabits: float) -> dict[str, float]:
 @contextmanager
 def links(ports: Mapping[int, int], rate: float) -> Iterator[None]:
     """What comes to each value's port goes on to its key's, and back, at `rate` bytes a second."""
-
-    async def flow(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        loop = asyncio.get_running_loop()
-        free = loop.time()
-        while piece := await source.read(2**14):
-            free = max(free, loop.time()) + len(piece) / rate
-            await asyncio.sleep(free - loop.time())
-            sink.write(piece)
-            await sink.drain()
-        sink.close()
-
-    async def reached(place: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        with suppress(ConnectionRefusedError):  # that rank does not listen yet
-            return await asyncio.open_connection("127.0.0.1", place)
-        return None
-
-    async def serve() -> None:
-        for place, port in ports.items():
-
-            async def met(
-                near: asyncio.StreamReader, back: asyncio.StreamWriter, place: int = place
-            ) -> None:
-                while (made := await reached(place)) is None:
-                    await asyncio.sleep(0.02)
-                far, on = made
-                await asyncio.gather(flow(near, on), flow(far, back), return_exceptions=True)
-
-            await asyncio.start_server(met, "127.0.0.1", port)
-
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(serve())
+    for place, port in ports.items():
+        met = partial(_joined, place, rate)
+        loop.run_until_complete(asyncio.start_server(met, "127.0.0.1", port))
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     yield
@@ -127,7 +102,33 @@ def links(ports: Mapping[int, int], rate: float) -> Iterator[None]:
     thread.join()
 
 
-def measured(preset: str, steps: int, exchange: str) -> dict[str, float]:
+async def _joined(
+    place: int, rate: float, near: asyncio.StreamReader, back: asyncio.StreamWriter
+) -> None:
+    while (made := await _reached(place)) is None:
+        await asyncio.sleep(PAUSE)
+    far, on = made
+    await asyncio.gather(_flow(near, on, rate), _flow(far, back, rate), return_exceptions=True)
+
+
+async def _reached(place: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    with suppress(ConnectionRefusedError):  # that rank does not listen yet
+        return await asyncio.open_connection("127.0.0.1", place)
+    return None
+
+
+async def _flow(source: asyncio.StreamReader, sink: asyncio.StreamWriter, rate: float) -> None:
+    loop, free = asyncio.get_running_loop(), 0.0
+    while piece := await source.read(2**16):
+        free = max(free, loop.time() - PAUSE) + len(piece) / rate
+        if free - loop.time() > PAUSE:  # shorter ones last longer than they should
+            await asyncio.sleep(free - loop.time())
+        sink.write(piece)
+        await sink.drain()
+    sink.close()
+
+
+def measured(preset: str, steps: int, exchange: bool) -> dict[str, float]:
     """Tokens a second of all ranks, and bytes that each sends in a step."""
     from mlx_attn.text.corpus import prepare
     from mlx_attn.training.config import resolve
@@ -138,7 +139,8 @@ def measured(preset: str, steps: int, exchange: str) -> dict[str, float]:
     if "MLX_HOSTFILE" in os.environ:
         ranks = init_distributed(60.0, lambda message: os._exit(1))
     trainer = Trainer(resolve({"preset": preset}), prepare("tiny-shakespeare", "char", 65), ranks)
-    vars(ranks).update(EXCHANGES[exchange](ranks))
+    if not exchange:
+        vars(ranks)["average"] = lambda tree: tree
     for _ in range(WARM_UP):
         trainer.launch_step()[0].item()
     ranks.barrier()
@@ -151,18 +153,8 @@ def measured(preset: str, steps: int, exchange: str) -> dict[str, float]:
     return {
         "speed": steps * trainer.tokens_per_step / seconds,
         "sent": sent / steps / ranks.size / (2 if "SLOW" in os.environ else 1),  # in and out
-        "counted": 0 if exchange == "none" else counted,
+        "counted": counted if exchange else 0,
     }
-
-
-Exchange = Callable[[Iterable[Any]], list[Any]]
-
-
-EXCHANGES: dict[str, Callable[[Any], dict[str, Exchange]]] = {
-    "beside the backward pass": lambda ranks: {},
-    "after it": lambda ranks: {"average_each": lambda arrays: ranks.average(list(arrays))},
-    "none": lambda ranks: {"average_each": list},
-}
 
 
 def _loopback_bytes() -> int:

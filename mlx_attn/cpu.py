@@ -1,7 +1,7 @@
 """What a Linux processor needs to be fast: streams, and attention with a custom gradient."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -37,22 +37,13 @@ def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[A
     """Map a function over parts, each on its own stream; the results are being computed.
 
     Parts and results are arrays, or trees of arrays.
+
+    MLX queues about a hundred operations ahead, so results that were begun one after the other
+    would be computed so. They are begun leaf by leaf instead, the last leaves first: gradients are
+    named from the first layer to the last and computed from the last to the first. For one part
+    that order saves memory: what a layer kept for its gradients goes before the next layer's begin.
     """
-    results = lazy_map(function, parts)
-    if not is_one_graph():
-        for _ in begin_leaves(results):
-            pass
-    return results
-
-
-def is_one_graph() -> bool:
-    """Whether operations of one graph are ordered by the device, and begun together."""
-    return on_gpu() or _is_traced()
-
-
-def lazy_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
-    """The results of `parallel_map`, of which nothing is begun."""
-    if is_one_graph():
+    if on_gpu() or _is_traced():
         return [function(part) for part in parts]
     alone = len(parts) == 1 or cores() == 1
     streams = [mx.default_stream(mx.cpu)] * len(parts) if alone else _streams(len(parts))
@@ -62,21 +53,10 @@ def lazy_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
     for stream, part in zip(streams, parts, strict=True):
         with mx.stream(stream):
             results.append(function(part))
-    return results
-
-
-def begin_leaves(results: Sequence[Any]) -> Iterator[tuple[mx.array, ...]]:
-    """The same leaf of each of several trees, the last leaves first; begun when it is asked for.
-
-    MLX queues about a hundred operations ahead, so results that were begun one after the other
-    would be computed so. They are begun leaf by leaf instead, the last leaves first: gradients are
-    named from the first layer to the last and computed from the last to the first. For one part
-    that order saves memory: what a layer kept for its gradients goes before the next layer's begin.
-    """
     leaves = ([array for _, array in tree_flatten([result])] for result in results)
     for same in reversed(list(zip(*leaves, strict=True))):
         mx.async_eval(*same)
-        yield same
+    return results
 
 
 def single_stream(function: Callable) -> Callable:

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,9 +31,6 @@ PLACES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 DEFAULT_TIMEOUT = 600.0
 """Seconds that a rank waits for the others unless told otherwise."""
 
-MESSAGE = 2**20
-"""Bytes of gradients that are worth a message of their own: fewer take as long to send."""
-
 
 class LostRank(RunError):
     """Another rank ended, cannot be reached, or is silent for too long."""
@@ -48,10 +45,6 @@ class Distributed:
     def average(self, tree: Any) -> Any:
         """The mean over the ranks of every array in a tree, such as a gradient; may be compiled."""
         return tree
-
-    def average_each(self, arrays: Iterable[mx.array]) -> list[mx.array]:
-        """The mean over the ranks of each array, exchanged while later ones are being made."""
-        return list(arrays)
 
     def sent_bytes(self, tree: Any) -> int:
         """Bytes that a rank sends for an average of a tree.
@@ -141,28 +134,10 @@ class ProcessGroup(Distributed):
     def __init__(self, group: mx.distributed.Group, timeout: float, give_up: Callable[[str], None]):
         self.rank, self.size = group.rank(), group.size()
         self._group, self._timeout, self._give_up = group, timeout, give_up
-        # One stream for all that is said: messages of two would mix on the way.
-        self._stream = mx.new_stream(mx.cpu)
 
     def average(self, tree: Any) -> Any:
         """One message for up to 32 MB of arrays."""
-        return nn.average_gradients(tree, self._group, communication_stream=self._stream)
-
-    def average_each(self, arrays: Iterable[mx.array]) -> list[mx.array]:
-        """One message for at least `MESSAGE` bytes, begun as soon as its arrays are."""
-        averaged, held = [], []
-        with mx.stream(self._stream):  # nothing that is computed waits for what is added up here
-            for array in arrays:
-                held.append(array)
-                if sum(each.nbytes for each in held) >= MESSAGE:
-                    averaged += self._average_now(held)
-                    held = []
-            return averaged + self._average_now(held)
-
-    def _average_now(self, arrays: list[mx.array]) -> list[mx.array]:
-        averaged = self.average(arrays)
-        mx.async_eval(averaged)
-        return averaged
+        return nn.average_gradients(tree, self._group)
 
     def sum(self, array: mx.array) -> mx.array:
         """Waits for all ranks."""
@@ -202,7 +177,7 @@ class ProcessGroup(Distributed):
 
     def _exchanged(self, exchange: Callable[..., mx.array], array: mx.array) -> mx.array:
         with self.with_timeout():
-            result = exchange(array, group=self._group, stream=self._stream)
+            result = exchange(array, group=self._group)
             mx.eval(result)
         return result
 

@@ -6,15 +6,14 @@ tokens that its share has; the forward and backward pass of each share runs besi
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from mlx.utils import tree_map
 
 from mlx_attn.arrays import count_parameters, named_arrays
-from mlx_attn.cpu import begin_leaves, is_one_graph, lazy_map, num_shards, single_stream
+from mlx_attn.cpu import num_shards, parallel_map, single_stream
 from mlx_attn.device import on_gpu, on_linux_cpu
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Objective, Scalar, Starts
@@ -28,42 +27,27 @@ MOST_COPIED = 2**26
 """Weights at most whose gradients are held, those of all shares together."""
 
 
-def shard_batch(
-    gradients: Gradients,
-    weight: Callable[[Any], Scalar],
-    n_weights: int,
-    ranks: Distributed = SINGLE_PROCESS,
-) -> Gradients:
-    """The same mean loss and gradients, computed by shares, and averaged over the ranks.
+def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights: int) -> Gradients:
+    """The same mean loss and gradients, computed by shares.
 
     Args:
         gradients: Of a batch and a weight, the mean loss by that weight and its gradients.
         weight: How many tokens of a batch that is the mean of.
         n_weights: How many gradients there are.
-        ranks: Processes that exchange the gradients of the last layers while those of the first
-            ones are computed.
     """
 
     def of_shares(batch: Any) -> tuple[Scalar, dict]:
         shares = num_shards(len(next(iter(named_arrays([batch]).values()))))
         if shares == 1 or shares * n_weights > MOST_COPIED:
-            return _added(lazy_map(gradients, [batch]), ranks)
+            return parallel_map(gradients, [batch])[0]
         parts = [tree_map(lambda a, i=i: a.split(shares)[i], batch) for i in range(shares)]
         weights = mx.stack([weight(part) for part in parts])
         weights = weights / mx.maximum(weights.sum(), 1)
         pairs = list(zip(parts, weights, strict=True))
-        return _added(lazy_map(lambda part: gradients(*part), pairs), ranks)
+        results = parallel_map(lambda part: gradients(*part), pairs)
+        return tree_map(lambda first, *others: sum(others, start=first), *results)
 
     return of_shares
-
-
-def _added(results: list[Any], ranks: Distributed) -> Any:
-    """The sum of the shares' results, averaged over the ranks leaf by leaf as these are begun."""
-    if is_one_graph():
-        return ranks.average(results[0])
-    sums = (sum(others, start=first) for first, *others in begin_leaves(results))
-    paths: Any = [path for path, _ in tree_flatten(results[0])]
-    return tree_unflatten(list(zip(reversed(paths), ranks.average_each(sums), strict=True)))
 
 
 class TrainStep:
@@ -81,11 +65,10 @@ class TrainStep:
         self.objective, self.ranks = objective, ranks
         self._dtype = getattr(mx, config.dtype)
         whole = _of_share(nn.value_and_grad(model, self._loss), model, config)
-        shard = partial(shard_batch, whole, objective.weight, count_parameters(model))
-        self._value_and_grad = shard(SINGLE_PROCESS if config.accumulate > 1 else ranks)
+        self._value_and_grad = shard_batch(whole, objective.weight, count_parameters(model))
         self._whole = compiled(self._step, config, self.state)
         self._micro = compiled(self._micro_batch, config, self.state)
-        self._finish = compiled(self._apply_average, config, self.state)
+        self._finish = compiled(self._apply, config, self.state)
 
     def __call__(self, starts: Starts) -> tuple[Scalar, Scalar]:
         """Train on the windows that start there; lazily, `state` is to be evaluated with these.
@@ -130,10 +113,8 @@ class TrainStep:
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)
 
-    def _apply_average(self, loss: Scalar, gradients: dict) -> tuple[Scalar, Scalar]:
-        return self._apply(*self.ranks.average([loss, gradients]))
-
     def _apply(self, loss: Scalar, gradients: dict) -> tuple[Scalar, Scalar]:
+        loss, gradients = self.ranks.average([loss, gradients])
         norm = self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
         return loss, norm
 

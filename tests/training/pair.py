@@ -20,7 +20,6 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.text.corpus import Corpus, prepare
-from mlx_attn.training import distributed
 from mlx_attn.training.config import resolve
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, init_distributed
 from mlx_attn.training.events import Ended, Evaluated, Stepped
@@ -87,7 +86,6 @@ def exchanges(ranks: Distributed) -> dict[str, Any]:
         "sum": ranks.sum(mx.array([1, 10 * ranks.rank])).tolist(),
         "broadcast": ranks.broadcast({"a": mx.array(ranks.rank + 3)})["a"].item(),
         "average": ranks.average({"x": [mx.array(float(ranks.rank))]})["x"][0].item(),
-        "each": [a.tolist() for a in ranks.average_each(mx.full((n,), ranks.rank) for n in (3, 2))],
         "drawn": mx.random.uniform().item(),
     }
 
@@ -126,7 +124,6 @@ def everything(folder: Path, ranks: Distributed) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    distributed.MESSAGE = 256  # so that the gradients of a tiny model are several messages
     here = Path(sys.argv[1])
     joined = init_distributed(60.0, lambda message: sys.exit(message))
     assert joined is not SINGLE_PROCESS

@@ -1,7 +1,5 @@
 """Shares of a batch make the step of the whole batch."""
 
-from collections.abc import Iterable
-
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ import pytest
 from mlx_attn import cpu as streams
 from mlx_attn.arrays import named_arrays
 from mlx_attn.training.batches import ScoredTokens, token_source
-from mlx_attn.training.distributed import Distributed
 from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.training.step import MOST_COPIED, shard_batch
 
@@ -56,36 +53,6 @@ def test_a_batch_that_has_no_equal_shares_stays_whole(monkeypatch):
 
 def test_a_large_model_s_gradients_are_held_once(monkeypatch):
     assert sizes_of_shares(monkeypatch, 2, windows=8, n_weights=MOST_COPIED) == [8]
-
-
-class Listening(Distributed):
-    """Notes how many leaves were begun when each was handed over."""
-
-    def __init__(self, begun: list[mx.array]):
-        self.begun, self.known = begun, []
-
-    def average_each(self, arrays: Iterable[mx.array]) -> list[mx.array]:
-        averaged = []
-        for array in arrays:
-            self.known.append(len(self.begun))
-            averaged.append(2 * array)
-        return averaged
-
-
-def test_the_last_gradients_are_exchanged_before_the_first_are_begun(monkeypatch):
-    begun = []
-    monkeypatch.setattr(mx, "async_eval", lambda *arrays: begun.append(arrays))
-    ranks = Listening(begun)
-
-    def gradients(batch: mx.array) -> tuple[mx.array, dict]:
-        return mx.array(1.0), {"first": mx.array(2.0), "last": mx.array(3.0)}
-
-    monkeypatch.setattr(streams, "cores", lambda: 1)
-    shard = shard_batch(gradients, lambda batch: mx.array(1.0), 3, ranks)
-    loss, averaged = shard(mx.zeros((4, 3), mx.int32))
-    before = ranks.known[0] - 1  # what the batch itself takes
-    assert ranks.known == [before + 1, before + 2, before + 3]
-    assert [loss.item(), averaged["first"].item(), averaged["last"].item()] == [2, 4, 6]
 
 
 def test_shares_weigh_what_they_score():
