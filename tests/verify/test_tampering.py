@@ -183,7 +183,7 @@ TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
     "a sampler that takes the least likely token": (
         "greedy sampling",
         "the book's block",
-        replace(Sampler, "draw", lambda true, self, y, *rest: (mx.argmin(y, axis=-1), rest[-1])),
+        replace(Sampler, "draw", lambda true, self, y, *rest: (mx.argmin(y, -1, True), rest[-1])),
     ),
     "a compiler that changes what it compiles": (
         "compiling",

@@ -1,0 +1,67 @@
+"""What it gains that arms with a weight of one name start it alike: noise of their differences.
+
+    python benchmarks/pairing.py [--world tales] [--arm no-query] [--seeds 10] [--jobs 2]
+
+Trains the control and an arm of the study behind docs/answers.md with every seed, and the arm once
+more on the same batches with a start of its own. Prints the correlation of the arm's losses with
+the control's, and the standard deviation of the differences, with starts by name and with others.
+"""
+
+import argparse
+import statistics
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+FIRST_SEED, OTHER = 30_000, 50_000
+"""Seeds that the study does not use, and what is added to that of another start."""
+
+
+def main() -> None:
+    """Train, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--world", default="tales")
+    parser.add_argument("--arm", default="no-query")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    runs = [
+        (arm, start, seed)
+        for seed in range(FIRST_SEED, FIRST_SEED + given.seeds)
+        for arm, start in (("standard", 0), (given.arm, 0), (given.arm, OTHER))
+    ]
+    with ProcessPoolExecutor(given.jobs) as pool:
+        losses = list(pool.map(partial(trained, given.world), runs))
+    control, by_name, other = losses[::3], losses[1::3], losses[2::3]
+    for name, arm in (("by name", by_name), ("of its own", other)):
+        noise = statistics.stdev(a - c for a, c in zip(arm, control, strict=True))
+        correlation = statistics.correlation(control, arm)
+        sys.stdout.write(f"start {name:10}  correlation {correlation:+.2f}  noise {noise:.4f}\n")
+
+
+def trained(world: str, run: tuple[str, int, int]) -> float:
+    """The loss at the end, in nats per token."""
+    from mlx_attn.answers.study import Run, the_study
+    from mlx_attn.answers.training import beginning, corpus_of, data_of, measured
+    from mlx_attn.arrays import named_arrays
+    from mlx_attn.model.gpt import GPT
+    from mlx_attn.training.evaluation import Evaluator
+    from mlx_attn.training.loop import train
+    from mlx_attn.training.trainer import Trainer
+
+    (arm, start, seed), study = run, the_study()
+    place, one = study.world(world), Run(world=world, arm=arm, seed=seed, scale=1.0)
+    corpus = corpus_of(place)
+    trainer = Trainer(study.resolved(one, data_of(place)), corpus)
+    if start:
+        model = GPT(trainer.model.config, seed=seed + start)
+        trainer.model.load_weights(list(named_arrays(model).items()))
+    whole = trainer.evaluator
+    trainer.evaluator = Evaluator(beginning(corpus.val, 0.01), whole.context_length)
+    for _ in train(trainer):
+        pass
+    return measured(trainer.model, whole)[0]
+
+
+if __name__ == "__main__":
+    main()
