@@ -347,6 +347,15 @@ def _is_run(path: Path) -> bool:
     return file.is_file() and file.stat().st_size > 0
 
 
+def _is_exported(file: Path) -> bool:
+    """Whether a config.json is one of Hugging Face's."""
+    try:
+        with file.open("rb") as opened:
+            return b'"architectures"' in opened.read(2**16)
+    except OSError:
+        return False
+
+
 def _is_unbegun(file: Path) -> bool:
     empty = file.name == CONFIG and file.is_file() and not file.stat().st_size
     return empty or any(map(file.match, _BEFORE_CONFIG))
@@ -386,9 +395,12 @@ def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
 
 
 def find_runs(directory: Path = RUNS) -> list[Path]:
-    """The run directories in a directory, those of seeds included, the latest first."""
+    """The run directories in a directory, those of seeds included, the latest first.
+
+    What was exported for other programs is none.
+    """
     found = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")]
-    whole = [file for file in found if _is_run(file.parent)]
+    whole = [file for file in found if _is_run(file.parent) and not _is_exported(file)]
     return [file.parent for file in sorted(whole, key=lambda f: f.stat().st_mtime, reverse=True)]
 
 

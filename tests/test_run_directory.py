@@ -265,6 +265,13 @@ def test_runs_are_found_with_the_latest_first(tmp_path):
     assert times == sorted(times, reverse=True)
 
 
+def test_what_was_exported_beside_a_run_is_none(run):
+    exported = run.path.with_name("run-mlx-lm")
+    exported.mkdir()
+    (exported / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
+    assert find_runs(run.path.parent) == [run.path]
+
+
 def test_where_nothing_is_there_is_no_run(tmp_path):
     assert find_runs(tmp_path / "runs") == []
 

@@ -123,7 +123,7 @@ class Besides:
             if f.measured
         ]
         seeds = len(self.study.protocol.verdict_seeds)
-        return f"{signs[0]} of {seeds} single runs have the sign of the mean" if signs else ""
+        return f"{signs[0]} of {seeds} single runs have the sign of the mean." if signs else ""
 
     def trend_table(self) -> str:
         """What every arm costs in tokens at each width, and whether that changes."""
