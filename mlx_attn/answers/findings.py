@@ -97,7 +97,7 @@ def findings(study: Study, records: Records) -> list[Finding]:
     nearer: dict[str, float] = {}
     for place, ((_, _, world), measured) in enumerate(zip(asked, found, strict=True)):
         name, margin = str(place), study.worlds[world].margin
-        p_values[name], nearer[name] = _p_values(measured, margin)
+        p_values[name], nearer[name] = _p_values(measured and measured.sample, margin)
     different, equivalent = holm(p_values), holm(nearer)
     slopes = {world: token_worth(study, records, world) for world in study.worlds}
     judged = [
@@ -238,11 +238,10 @@ def _finite(plan: ArmPlan) -> Mapping[float, tuple[float, ...]]:
     return {f: runs for f, runs in plan.search.losses.items() if all(map(isfinite, runs))}
 
 
-def _p_values(measured: Measured | None, margin: float) -> tuple[float, float]:
+def _p_values(s: Sample | None, margin: float) -> tuple[float, float]:
     """That the mean is 0, and that it is not within the margin (Schuirmann's two tests)."""
-    if measured is None:
+    if s is None:
         return 1.0, 1.0
-    s = measured.sample
     return float(two_sided(s.t(s.mean), s.n)), float(one_sided(s.t(margin - abs(s.mean)), s.n))
 
 
@@ -358,7 +357,7 @@ def trend_findings(study: Study, records: Records) -> list[TrendFinding]:
         costs = tuple(sorted((c for c in known if c), key=lambda cost: cost.width))
         whole = len(costs) == len(study.worlds)
         rows.append((trend, costs, slope_of(costs) if whole else None))
-    p_values = {trend.arm: _trend_p_values(sample, trend.margin) for trend, _, sample in rows}
+    p_values = {trend.arm: _p_values(sample, trend.margin) for trend, _, sample in rows}
     changed, same = (holm({arm: p[k] for arm, p in p_values.items()}) for k in (0, 1))
     return [_trend_finding(*row, changed[row[0].arm], same[row[0].arm], confidence) for row in rows]
 
@@ -384,13 +383,6 @@ def slope_of(costs: Sequence[Cost]) -> Sample:
     slopes = weights @ np.array([cost.costs for cost in costs])
     error = sqrt(sum((w * c.error) ** 2 for w, c in zip(weights, costs, strict=True)))
     return Sample.of(slopes.tolist(), error)
-
-
-def _trend_p_values(sample: Sample | None, margin: float) -> tuple[float, float]:
-    if sample is None:
-        return 1.0, 1.0
-    nearer = sample.t(margin - abs(sample.mean))
-    return float(two_sided(sample.t(sample.mean), sample.n)), float(one_sided(nearer, sample.n))
 
 
 def _trend_finding(

@@ -130,19 +130,19 @@ class TokenStep:
         self.model = model
         self._graphs: dict[Any, Graph] = {}
         self._runs: dict[Any, Runs] = {}
-        self._views: tuple[list[mx.array], dict[int, Arrays]] = [], {}
+        self._own: Arrays = {}
+        self._views: Arrays = {}
 
     def weights(self, texts: int) -> Arrays:
         """The model's weights as the step of so many texts takes them."""
-        now = list(named_arrays(self.model).values())
-        if len(now) != len(self._views[0]) or any(map(is_not, now, self._views[0])):
-            self._views = now, {}
-        views = self._views[1]
-        if texts not in views:
+        own = named_arrays(self.model)
+        if texts > 1:
+            return own
+        if not self._own or any(map(is_not, own.values(), self._own.values())):
             with _layers_for(texts, self.model):
-                views[texts] = named_arrays(self.model)
-            mx.eval(views[texts])
-        return views[texts]
+                self._own, self._views = own, named_arrays(self.model)
+            mx.eval(self._views)
+        return self._views
 
     def __call__(
         self,
