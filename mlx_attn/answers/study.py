@@ -28,7 +28,7 @@ RATES = ("lr", "min_lr", "muon_lr")
 STANDARD = "standard"
 """The arm that every contrast has for a control, unless it names another."""
 
-BESIDES = ("widths", "chapter5", "sources", "recall")
+BESIDES = ("widths", "chapter5", "sources", "recall", "starts")
 """Studies asked besides, by name; their worlds and arms may be those of the first."""
 
 TRENDS = {
