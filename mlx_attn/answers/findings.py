@@ -68,7 +68,7 @@ class Finding:
         done: Of its runs as far as they are known, and how many there are.
         word: One of `decisions.WORDS`; "" where there is none yet.
         measured: None before all runs are there, and where one diverged.
-        interval: Of the mean, for this contrast alone, uncorrected.
+        interval: Of the mean, for this contrast alone, uncorrected; None of a single seed.
         p_difference: Corrected over the page; `p_equivalence` likewise.
         share: Mean difference as a share of what the part is worth.
         tokens: Share of its tokens that the control could do without for the same loss; negative
@@ -245,6 +245,10 @@ def _p_values(s: Sample | None, margin: float) -> tuple[float, float]:
     return float(two_sided(s.t(s.mean), s.n)), float(one_sided(s.t(margin - abs(s.mean)), s.n))
 
 
+def _interval(sample: Sample, confidence: float) -> tuple[float, float] | None:
+    return sample.interval(confidence) if sample.n > 1 else None
+
+
 def _finding(
     study: Study,
     records: Records,
@@ -270,7 +274,7 @@ def _finding(
         answer=answer_of(contrast, word),
         word=word,
         measured=measured,
-        interval=measured.sample.interval(study.protocol.confidence),
+        interval=_interval(measured.sample, study.protocol.confidence),
         p_difference=p[0],
         p_equivalence=p[1],
         share=mean / measured.worth if sensitive else None,

@@ -357,7 +357,8 @@ def _cell(found: Finding) -> str:
 def _difference(found: Finding, decimals: int) -> str:
     """The mean difference with its interval."""
     assert found.measured is not None
-    assert found.interval is not None
+    if found.interval is None:
+        return f"{found.measured.sample.mean:+.{decimals}f} (one seed)"
     mean, low, high = (
         f"{number:+.{decimals}f}" for number in (found.measured.sample.mean, *found.interval)
     )
@@ -381,7 +382,7 @@ def _name(contrast: Contrast) -> str:
 
 def _row(found: Finding) -> str:
     start = f"| {_name(found.contrast)} | {found.world} |"
-    if found.measured is None or found.interval is None:
+    if found.measured is None:
         return f"{start} | | {found.answer}, {_DONE.format(*found.done)} | | | | | |"
     control, _, arm = found.measured.losses
     cells = [

@@ -57,6 +57,8 @@ class ArmPlan:
         """The search as far as it is; that of the arm whose rates this one takes, if there is."""
         if other := self.study.arms[self.arm].rates_of:
             return ArmPlan(self.study, self.records, self.world, other).search
+        if not self.study.protocol.tuning_seeds:
+            return Search(losses={}, best=self.study.protocol.factors[0])
         found = self._factors()
         found = found if found.wanted else self._refined(found)
         return found if found.wanted else self._alternatives(found)

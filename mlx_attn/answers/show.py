@@ -48,12 +48,13 @@ def question_lines(study: Study, name: str, found: Sequence[Finding]) -> Group:
 
 
 def _numbers(found: Finding) -> str:
-    if found.measured is None or found.interval is None:
+    if found.measured is None:
         return ", {} of {} runs".format(*found.done)
-    low, high = found.interval
+    spread = "one seed"
+    if found.interval is not None:
+        spread = "{:+.4f} to {:+.4f}".format(*found.interval)
     part = "" if found.share is None else f", {found.share:+.0%} of the part"
-    mean = found.measured.sample.mean
-    return f", {mean:+.4f} nats ({low:+.4f} to {high:+.4f}), {found.word}{part}"
+    return f", {found.measured.sample.mean:+.4f} nats ({spread}), {found.word}{part}"
 
 
 def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:

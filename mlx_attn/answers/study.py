@@ -28,7 +28,7 @@ RATES = ("lr", "min_lr", "muon_lr")
 STANDARD = "standard"
 """The arm that every contrast has for a control, unless it names another."""
 
-BESIDES = ("widths", "chapter5", "sources", "recall", "starts")
+BESIDES = ("widths", "chapter5", "sources", "recall", "starts", "rank", "chapter5-gpt2")
 """Studies asked besides, by name; their worlds and arms may be those of the first."""
 
 TRENDS = {
@@ -142,7 +142,10 @@ class Trend(_Row, frozen=True, kw_only=True):
 
 
 class Protocol(_Row, frozen=True, kw_only=True):
-    """How every arm is tuned and judged; the meaning of each key is said in questions.toml."""
+    """How every arm is tuned and judged; the meaning of each key is said in questions.toml.
+
+    Without tuning seeds every arm has the first factor.
+    """
 
     factors: tuple[float, ...]
     extensions: int

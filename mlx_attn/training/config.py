@@ -22,7 +22,7 @@ CHOICES = {
     "optimizer": ("adamw", "muon"),
     "schedule": ("cosine", "trapezoid", "constant"),
     "windows": ("random", "epochs"),
-    "decay": ("matrices", "all"),
+    "decay": ("matrices", "all", "query-key"),
     "dtype": ("float32", "bfloat16"),
     "compile": ("auto", "on", "off"),
 }
@@ -55,7 +55,7 @@ class TrainConfig:
     warmup: int = setting(100, "steps of linear warm-up")
     cooldown: float = setting(0.6, "share of the training that a trapezoid spends decaying")
     weight_decay: float = setting(0.0, "decoupled weight decay of AdamW")
-    decay: str = setting("matrices", "what decays: matrices, or all")
+    decay: str = setting("matrices", "what decays: matrices, all, or query-key alone")
     beta1: float = setting(0.9, "AdamW's first decay rate")
     beta2: float = setting(0.99, "AdamW's second decay rate")
     clip: float = setting(1.0, "largest global norm of the gradient (0: no clipping)")
@@ -87,6 +87,11 @@ class TrainConfig:
                 raise ConfigError(f"{name}=1 never moves a weight: use less than 1, such as 0.9")
         if self.lr == 0:
             raise ConfigError("lr=0 trains nothing: use a positive learning rate")
+        if (self.decay, self.optimizer) == ("query-key", "muon"):
+            raise ConfigError(
+                "decay=query-key is of AdamW, and muon moves W_query and W_key without any: "
+                "use --optimizer adamw"
+            )
         if self.schedule != "constant" and self.min_lr > self.lr:
             raise ConfigError(
                 f"min_lr={self.min_lr} must be at most lr={self.lr}: the schedule goes down"

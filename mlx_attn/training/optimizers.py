@@ -18,6 +18,7 @@ from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.cpu import cores, num_shards, parallel_map
+from mlx_attn.errors import ConfigError
 from mlx_attn.training.config import TrainConfig
 
 Shape = Callable[[float, TrainConfig], float]
@@ -284,6 +285,9 @@ class GroupedOptimizer:
             the factors do, so its learning rate starts at lr / H.
         width: The residual stream's; with `base_width`, matrices that AdamW moves and x is
             multiplied by, S among them, have the rate lr base_width / width.
+
+    Raises:
+        ConfigError: The factors of S alone are to decay, and the model has none.
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int, width: int):
@@ -296,6 +300,11 @@ class GroupedOptimizer:
                 packed = group.optimizer.packed(claimed)
                 group.optimizer.init({str(i): array for i, array in enumerate(packed)})
                 self.groups.append(replace(group, parameters=tuple(claimed)))
+            elif group.name == "factors":
+                raise ConfigError(
+                    "decay=query-key: this attention has neither W_query nor W_key to decay; "
+                    "use --decay matrices"
+                )
 
     def schedule(self, factor: float) -> None:
         """Set every group's learning rate to its peak times the factor."""
@@ -336,6 +345,11 @@ def is_hidden_matrix(name: str, array: mx.array) -> bool:
     return array.ndim == 2 and in_block and "table" not in name
 
 
+def _is_factor(name: str, _: mx.array) -> bool:
+    """Whether a parameter is a factor of S = W_query W_key^T."""
+    return name.endswith(("att.W_query.weight", "att.W_key.weight"))
+
+
 def _multiplies(name: str, array: mx.array) -> bool:
     """Whether a product with a parameter sums over the width."""
     return is_hidden_matrix(name, array) or name == "out_head.weight"
@@ -346,7 +360,9 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
 
     A step of Adam moves every number of a matrix by the rate, whatever its size, and x W by that
     times the width: divided by it, one rate serves every width (Tensor Programs V,
-    arXiv:2203.03466, for Adam). Muon's steps have a norm that does not depend on it.
+    arXiv:2203.03466, for Adam). Muon's steps have a norm that does not depend on it. Decay of both
+    factors of S is a penalty on the nuclear norm of S (Kobayashi, Akram and von Oswald,
+    arXiv:2410.23819), so it may be had alone.
     """
 
     def adamw(decay: float) -> AdamW:
@@ -355,14 +371,17 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
     lr, decay = config.lr, config.weight_decay
     product_lr = lr * (config.base_width / width if config.base_width else 1.0)
     merged_peak = product_lr * (config.merged_lr or 1 / n_heads)
-    rest_decay = decay if config.decay == "all" else 0.0
+    own = 0.0 if config.decay == "query-key" else decay  # of matrices
+    rest = decay if config.decay == "all" else 0.0
     groups = [
-        Group("merged", lambda name, _: name.endswith("att.S.weight"), adamw(decay), merged_peak),
-        Group("matrices", lambda _, array: array.ndim >= 2, adamw(decay), lr),
-        Group("rest", lambda *_: True, adamw(rest_decay), lr),
+        Group("merged", lambda name, _: name.endswith("att.S.weight"), adamw(own), merged_peak),
+        Group("matrices", lambda _, array: array.ndim >= 2, adamw(own), lr),
+        Group("rest", lambda *_: True, adamw(rest), lr),
     ]
     if config.base_width:
-        groups.insert(1, Group("products", _multiplies, adamw(decay), product_lr))
+        groups.insert(1, Group("products", _multiplies, adamw(own), product_lr))
+    if config.decay == "query-key":
+        groups.insert(0, Group("factors", _is_factor, adamw(decay), product_lr))
     if config.optimizer == "muon":
         muon = Muon(config.muon_lr, config.muon_momentum)
         groups.insert(0, Group("hidden", is_hidden_matrix, muon, config.muon_lr))

@@ -6,6 +6,7 @@ from mlx.utils import tree_map
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import find_variant
+from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import TrainConfig
@@ -123,6 +124,19 @@ def test_with_a_base_width_muon_s_rate_is_as_before():
         for more in ({}, {"base_width": 2})
     ]
     assert rates[1] == {**rates[0], "products": 0.01 * 2 / WIDTH}
+
+
+def test_of_the_factors_of_s_alone_a_zero_gradient_leaves_what_does_not_decay():
+    changes = moved(tiny(), 0.0, lr=0.1, weight_decay=0.5, decay="query-key")
+    decayed = {name for name, change in changes.items() if change.any()}
+    assert decayed == {
+        f"trf_blocks.{i}.att.{matrix}.weight" for i in range(2) for matrix in ("W_query", "W_key")
+    }
+
+
+def test_where_there_are_no_factors_their_decay_alone_is_refused():
+    with pytest.raises(ConfigError, match="neither W_query nor W_key to decay"):
+        grouped(tiny("merged"), weight_decay=0.5, decay="query-key")
 
 
 @pytest.mark.parametrize("variant", ["standard", "merged"])

@@ -37,7 +37,7 @@ def test_any_bound_will_do(bound):
         ("optimizer", "sgd", "optimizer='sgd' must be one of adamw, muon"),
         ("schedule", "linear", "one of cosine, trapezoid, constant"),
         ("windows", "all", "one of random, epochs"),
-        ("decay", "none", "one of matrices, all"),
+        ("decay", "none", "one of matrices, all, query-key"),
         ("dtype", "float16", "one of float32, bfloat16"),
         ("compile", "yes", "one of auto, on, off"),
     ],
@@ -51,6 +51,11 @@ def test_what_cannot_work_is_refused_with_the_number(key, value, message):
 
 def test_a_constant_schedule_has_no_use_for_min_lr():
     TrainConfig(steps=10, min_lr=1.0, schedule="constant")
+
+
+def test_decay_of_the_factors_alone_is_refused_where_muon_moves_them():
+    with pytest.raises(ConfigError, match="decay=query-key is of AdamW"):
+        TrainConfig(steps=10, optimizer="muon", decay="query-key")
 
 
 def test_a_recipe_survives_a_file():
