@@ -47,7 +47,8 @@ _STUDY = click.option(
     "study_name",
     default="",
     metavar="NAME",
-    help="One asked besides, registered apart: widths, chapter5, sources, recall, starts, rank, chapter5-gpt2.",
+    help="One asked besides, registered apart: widths, chapter5, sources, recall, starts, rank or "
+    "chapter5-gpt2.",
 )
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
