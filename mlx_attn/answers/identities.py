@@ -48,11 +48,7 @@ def _trained() -> tuple[GPT, Corpus]:
     """A model trained until its weights say something, and its text."""
     settings = resolve(SETTINGS)
     corpus = corpus_of(settings)
-    trainer = Trainer(settings, corpus)
-    for _ in train(trainer):
-        pass
-    trainer.model.eval()
-    return trainer.model, corpus
+    return _finish(Trainer(settings, corpus)), corpus
 
 
 def _converted(form: str) -> dict[str, float]:
@@ -160,19 +156,32 @@ def _costs_without_query() -> dict[str, float]:
 
 def _parting() -> dict[str, float]:
     """Two forms of one untrained model, trained with the same batches: how far S_h parts."""
-    settings = {**SETTINGS, "qkv_bias": False}
-    corpus = corpus_of(resolve(settings))
-    separate = Trainer(resolve(settings), corpus)
-    merged = Trainer(resolve({**settings, "variant": "merged"}), corpus)
-    merged.model.update(convert(separate.model, "merged").parameters())
+    corpus = corpus_of(resolve(SETTINGS))
+    separate, merged = _trainers(corpus, SETTINGS["steps"])
     start = _apart(merged.model, separate.model, corpus)
     for trainer in (separate, merged):
-        for _ in train(trainer):
-            pass
+        _finish(trainer)
     return {
         "distance of S, of its size, at the start": start[0],
         **dict(zip(_PARTED, _apart(merged.model, separate.model, corpus), strict=True)),
     }
+
+
+def _trainers(corpus: Corpus, steps: int) -> tuple[Trainer, Trainer]:
+    """Of two forms of one untrained model, separate and merged, with the same batches."""
+    settings = {**SETTINGS, "qkv_bias": False, "steps": steps}
+    separate = Trainer(resolve(settings), corpus)
+    merged = Trainer(resolve({**settings, "variant": "merged"}), corpus)
+    merged.model.update(convert(separate.model, "merged").parameters())
+    return separate, merged
+
+
+def _finish(trainer: Trainer) -> GPT:
+    """The model, trained to the end."""
+    for _ in train(trainer):
+        pass
+    trainer.model.eval()
+    return trainer.model
 
 
 _PARTED = (
@@ -187,9 +196,7 @@ _PARTED = (
 
 def _apart(one: GPT, other: GPT, corpus: Corpus) -> tuple[float, ...]:
     """Means over layers and heads of `tracking.drift`, and both models' ranks and losses."""
-    T = one.config.context_length
-    windows = min(8, len(corpus.val.tokens) // T)
-    tokens = mx.array(corpus.val.tokens[: windows * T].astype(np.uint32)).reshape(windows, T)
+    tokens = _windows(corpus, one.config.context_length, 8)
     for model in (one, other):
         model.eval()
     found = drift(one, other, tokens)
@@ -202,10 +209,76 @@ def _apart(one: GPT, other: GPT, corpus: Corpus) -> tuple[float, ...]:
     return (float(np.mean(found["matrices"])), float(np.mean(found["maps"])), *ranks, *losses)
 
 
+def _windows(corpus: Corpus, T: int, most: int) -> mx.array:
+    """The first windows of the validation text, so many at most."""
+    windows = min(most, len(corpus.val.tokens) // T)
+    return mx.array(corpus.val.tokens[: windows * T].astype(np.uint32)).reshape(windows, T)
+
+
 def _rank(model: GPT) -> float:
     """The mean effective rank of S_h."""
     found = analysis.spectra(analysis.qk_circuit(block.att) for block in model.trf_blocks)
     return float(found.effective_rank.mean())
+
+
+LONGER = 5
+"""Times as many steps as other checks, for what takes longer to learn."""
+
+
+@cache
+def _both_forms() -> dict[str, GPT]:
+    """Two forms of one untrained model, trained with the same batches."""
+    pair = _trainers(corpus_of(resolve(SETTINGS)), LONGER * SETTINGS["steps"])
+    return {form: _finish(trainer) for form, trainer in zip(FORMS, pair, strict=True)}
+
+
+FORMS = ("separate", "merged")
+
+
+def _cut(form: str, rank: int) -> str:
+    """The name of the loss of a form whose every S_h is cut to its largest singular values."""
+    return f"loss, {form}, S cut to rank {rank}"
+
+
+def truncation_curves(numbers: Mapping[str, float]) -> dict[str, dict[int, float]]:
+    """What `merged-has-a-flatter-spectrum` measured: by form and rank of S_h, the loss in nats."""
+    ranks = [2**power for power in range(16)]
+    return {
+        form: {rank: numbers[_cut(form, rank)] for rank in ranks if _cut(form, rank) in numbers}
+        for form in FORMS
+    }
+
+
+def _truncated() -> dict[str, float]:
+    """Both forms with the nearest S_h of each rank in the place of theirs."""
+    models, corpus = _both_forms(), corpus_of(resolve(SETTINGS))
+    found = {f"effective rank of S, {form}": _rank(model) for form, model in models.items()}
+    for form, model in models.items():
+        widths = {"separate": model.config.head_dim, "merged": model.config.emb_dim}
+        ranks = [2**power for power in range(widths[form].bit_length())]
+        tokens = _windows(corpus, model.config.context_length, 32)
+        for rank in ranks:
+            whole = rank == model.config.head_dim and form == "separate"
+            after = model if whole else convert(model, "separate", rank=rank)
+            after.eval()
+            found[_cut(form, rank)] = float(window_losses(after, tokens).mean())
+    return found | {"head_dim": float(models["separate"].config.head_dim)}
+
+
+def _decayed() -> dict[str, float]:
+    """Training with and without weight decay of W_query and W_key alone."""
+    plain, corpus = _both_forms()["separate"], corpus_of(resolve(SETTINGS))
+    more = {"qkv_bias": False, "steps": LONGER * SETTINGS["steps"]}
+    decay = {"weight_decay": 1.0, "decay": "query-key"}
+    models = {
+        "without decay": plain,
+        "with decay": _finish(Trainer(resolve({**SETTINGS, **more, **decay}), corpus)),
+    }
+    tokens = _windows(corpus, plain.config.context_length, 32)
+    return {
+        **{f"effective rank of S, {how}": _rank(model) for how, model in models.items()},
+        **{f"loss, {how}": float(window_losses(m, tokens).mean()) for how, m in models.items()},
+    }
 
 
 _CHECKS: dict[str, tuple[Callable[[], dict[str, float]], Callable[[Mapping[str, float]], bool]]] = {
@@ -244,6 +317,14 @@ _CHECKS: dict[str, tuple[Callable[[], dict[str, float]], Callable[[Mapping[str, 
             n["distance of S, of its size, at the start"] <= EXACT
             and n["distance of S, of its size, at the end"] > 0.1
         ),
+    ),
+    "merged-has-a-flatter-spectrum": (
+        _truncated,
+        lambda n: n["effective rank of S, merged"] > n["effective rank of S, separate"],
+    ),
+    "decay-lowers-the-rank": (
+        _decayed,
+        lambda n: n["effective rank of S, with decay"] < n["effective rank of S, without decay"],
     ),
 }
 """For each identity: its measurement, and the condition under which it holds."""

@@ -13,10 +13,11 @@ from typing import Any
 from mlx_attn.answers import findings, show
 from mlx_attn.answers.book import RecordBook, complaints
 from mlx_attn.answers.findings import Cost, Finding, TrendFinding, trend_findings
-from mlx_attn.answers.identities import Checked
+from mlx_attn.answers.identities import Checked, truncation_curves
 from mlx_attn.answers.schedule import ArmPlan, Records, arm_plans
 from mlx_attn.answers.study import (
     BESIDES,
+    OWN,
     REGISTRATION,
     Contrast,
     Question,
@@ -189,7 +190,7 @@ class Contents:
     def text(self) -> str:
         """The page, in Markdown."""
         return render_text(
-            "answers.md.jinja",
+            "answers-own.md.jinja" if OWN in self.study.worlds else "answers.md.jinja",
             page=self,
             study=self.study,
             registration=self.registration,
@@ -227,6 +228,10 @@ class Contents:
                 yield name, partial(show.question_figure, self._of(question=name), self.study)
         for world, curves in self.curves().items():
             yield f"abilities-{world}", partial(show.ability_figure, curves)
+        if "merged-has-a-flatter-spectrum" in self.checked:
+            numbers = self.checked["merged-has-a-flatter-spectrum"].numbers
+            curves, head_dim = truncation_curves(numbers), int(numbers["head_dim"])
+            yield "truncation", partial(show.truncation_figure, curves, head_dim)
         for one in self.besides.values():
             yield from one.figures()
 

@@ -178,5 +178,20 @@ def width_figure(found: Sequence[TrendFinding]) -> "Figure":
     return figure
 
 
+def truncation_figure(curves: Mapping[str, Mapping[int, float]], head_dim: int) -> "Figure":
+    """The loss of each form by the rank that every S_h is cut to."""
+    figure, (axis,) = panels(1, 1, _WIDTHS)
+    axis.axvline(head_dim, color=_GREY, linewidth=0.8)
+    for place, (form, losses) in enumerate(curves.items()):
+        axis.plot([*losses], [*losses.values()], "o-", color=COLOURS[place], label=form)
+    ticks = sorted({rank for losses in curves.values() for rank in losses})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks, [f"{rank}" for rank in ticks])
+    figure.legend(loc="outside upper center", ncols=len(curves))
+    figure.supxlabel("rank of every S_h; line: head_dim")
+    figure.supylabel("nats per token")
+    return figure
+
+
 def _share(cost: float) -> float:
     return -100 * expm1(-cost)

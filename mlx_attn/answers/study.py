@@ -31,6 +31,9 @@ STANDARD = "standard"
 BESIDES = ("widths", "chapter5", "sources", "recall", "starts", "rank", "chapter5-gpt2")
 """Studies asked besides, by name; their worlds and arms may be those of the first."""
 
+OWN = "own"
+"""The world of a study that asks the same of a user's own text."""
+
 TRENDS = {
     "stays": "the change with each doubling is shown to be smaller than the margin",
     "rises": "the cost rises with each doubling, whatever the margin",
@@ -387,6 +390,19 @@ def _changes(before: Any, after: Any, path: str) -> Iterator[str]:
             yield from _changes(before.get(key), after.get(key), f"{path}.{key}".lstrip("."))
     elif before != after:
         yield path
+
+
+def study_of(folder: Path, name: str = "") -> Study:
+    """The study that a folder is about: one of a user's own text, or one of this package.
+
+    Raises:
+        RunError: The folder's registration was changed after it was written.
+    """
+    if not name and (folder / REGISTRATION).exists():
+        written = read_registration(folder).study
+        if OWN in written.worlds:
+            return written
+    return the_study(name)
 
 
 def check_registered(study: Study, folder: Path) -> Registration:

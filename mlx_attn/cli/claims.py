@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +24,7 @@ Examples:
   mlx-attn claims register
   mlx-attn claims run --world tales --minutes 60
   mlx-attn claims run --study widths
+  mlx-attn claims run --data notes.txt --question query --delta 0.02 --seeds 8
 """
 
 
@@ -50,6 +53,10 @@ _STUDY = click.option(
     help="One asked besides, registered apart: widths, chapter5, sources, recall, starts, rank or "
     "chapter5-gpt2.",
 )
+
+_of_own = partial(click.option, default=None)
+"""An option of a study of one's own text."""
+_DELTA, _SEEDS = 0.01, 5
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 
@@ -92,8 +99,14 @@ def register(amend: str, study_name: str, out: Path) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Say what is wanted, and train nothing.")
 @_STUDY
+@_of_own("--data", metavar="TEXT", help="Ask the questions of this text: anything train takes.")
+@_of_own("--preset", metavar="NAME", help="Ask them at its sizes (default: those of compare).")
+@_of_own("--delta", type=FiniteRange(min=0, min_open=True), metavar="NATS", help="The margin.")
+@_of_own("--seeds", type=click.IntRange(2, 10_000), metavar="N", help="Of every verdict.")
 @_OUT
+@click.pass_context
 def run(
+    ctx: click.Context,
     worlds: tuple[str, ...],
     questions: tuple[str, ...],
     jobs: int,
@@ -101,19 +114,23 @@ def run(
     dry_run: bool,
     study_name: str,
     out: Path,
+    **own: Any,
 ) -> None:
     """Train what the registered study still asks for, the most important first.
 
     Ctrl-C loses only the trainings in progress; the same command goes on. Each takes about twenty
-    seconds of one processor core.
+    seconds of one processor core. With --data, --preset, --delta or --seeds the questions are asked
+    of a text of your own: that study is registered, trained and written in a folder of its own.
     """
     from mlx_attn.answers.schedule import arm_plans, wanted_runs
     from mlx_attn.answers.show import record_line
-    from mlx_attn.answers.study import check_registered, the_study
+    from mlx_attn.answers.study import check_registered, study_of
     from mlx_attn.answers.training import train_all
 
-    study, known = the_study(study_name), _book(out).records if study_name else {}
-    out = out / study_name
+    if any(value is not None for value in own.values()):
+        out = _register_own(ctx, out, questions, study_name, own)
+    known = _book(out).records if study_name else {}
+    study, out = study_of(out, study_name), out / study_name
     asked = (
         [study.world(name) and name for name in worlds],
         [study.question(name) and name for name in questions],
@@ -138,6 +155,27 @@ def run(
             click.get_current_context().exit(INTERRUPTED)
 
 
+def _register_own(
+    ctx: click.Context, out: Path, questions: tuple[str, ...], study_name: str, given: Any
+) -> Path:
+    """Write down what is asked of a user's own text; returns the folder."""
+    from click.core import ParameterSource
+
+    from mlx_attn.answers.own import own_study
+    from mlx_attn.answers.study import register
+
+    if study_name:
+        raise click.UsageError("--study is one of this package's: it has its texts and seeds")
+    data, preset = given["data"] or "", given["preset"] or ""
+    study = own_study(data, preset, given["delta"] or _DELTA, given["seeds"] or _SEEDS, questions)
+    if ctx.get_parameter_source("out") is ParameterSource.DEFAULT:
+        out = Path("runs", f"answers-{Path(data or preset or 'own').stem}")
+    found = register(study, out, len(_book(out).records))
+    say(f"{out}: registered on {found.date}: {found.digest}", err=True)
+    say(f"what is found: mlx-attn claims page -o {quote(str(out))}", err=True)
+    return out
+
+
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """No other process adds records meanwhile, which either would lose."""
@@ -157,9 +195,9 @@ def _held(folder: Path) -> Iterator[None]:
 def verify(out: Path) -> None:
     """Compute every number and word of the page from the records again; trains nothing."""
     from mlx_attn.answers.page import verify
-    from mlx_attn.answers.study import the_study
+    from mlx_attn.answers.study import study_of
 
-    found = [*verify(the_study(), out)]
+    found = [*verify(study_of(out), out)]
     for complaint in found[:_COMPLAINTS]:
         say(complaint, err=True)
     if found:
@@ -173,9 +211,9 @@ def verify(out: Path) -> None:
 def page(out: Path) -> None:
     """Write the page and its pictures from the records."""
     from mlx_attn.answers.page import write_page
-    from mlx_attn.answers.study import the_study
+    from mlx_attn.answers.study import study_of
 
-    say(write_page(the_study(), out))
+    say(write_page(study_of(out), out))
 
 
 @command.command()
@@ -201,12 +239,12 @@ def show(question: str, as_json: bool, out: Path) -> None:
     """Show what is known of a question: every contrast in every world."""
     from mlx_attn.answers.findings import findings
     from mlx_attn.answers.show import finding_rows, question_lines
-    from mlx_attn.answers.study import BESIDES, the_study
+    from mlx_attn.answers.study import BESIDES, study_of, the_study
     from mlx_attn.ui.terminal import stdout_console
 
     known = _book(out).records
     besides = next((name for name in BESIDES if question in the_study(name).questions), "")
-    study = the_study(besides)
+    study = study_of(out, besides)
     study.question(question)
     if besides:
         known = {**known, **_book(out / besides).records}

@@ -35,8 +35,10 @@ def small_model(monkeypatch, tmp_path):
     }
     monkeypatch.setattr(identities, "SETTINGS", small)
     identities._trained.cache_clear()
+    identities._both_forms.cache_clear()
     yield
     identities._trained.cache_clear()
+    identities._both_forms.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,8 @@ def small_model(monkeypatch, tmp_path):
         ("key-bias-is-inert", {}),
         ("heads-are-not-a-layout", {}),
         ("merged-learns-another-s", {}),
+        ("merged-has-a-flatter-spectrum", {"head_dim": 8}),
+        ("decay-lowers-the-rank", {}),
         ("without-query-costs", {"cache, times separate": 1}),
         (
             "merging-costs",

@@ -85,3 +85,24 @@ def test_two_that_train_for_the_same_records_are_one_too_many(workshop, run_comm
         result = run_command("claims", "run")
     assert result.exit_code == 1
     assert "another process trains for these records" in result.stderr
+
+
+def test_of_a_text_of_one_s_own_the_questions_are_registered_and_asked(workshop, run_command):
+    (workshop / "notes.txt").write_text("the red cat sat on a mat. " * 40)
+    own = ["--data", "notes.txt", "--question", "query", "--delta", "0.02", "--seeds", "3"]
+    wanted = run_command("claims", "run", *own, "--dry-run")
+    assert "0 runs are there, 105 or more are wanted" in wanted.stderr
+    folder = ["-o", "runs/answers-notes"]
+    again = run_command("claims", "run", *folder, "--dry-run")
+    assert "105 or more" in again.stderr
+    assert (
+        "own: not finished, 0 of 72 runs" in run_command("claims", "show", "query", *folder).stdout
+    )
+    assert run_command("claims", "page", *folder).stdout.strip() == "runs/answers-notes.md"
+    assert "page agree" in run_command("claims", "verify", *folder).stdout
+
+
+def test_a_study_of_the_package_has_its_own_texts(workshop, run_command):
+    result = run_command("claims", "run", "--study", "widths", "--data", "tales")
+    assert result.exit_code == 2
+    assert "it has its texts and seeds" in result.stderr

@@ -1,0 +1,102 @@
+"""The questions of the study on a text of one's own, with one's own sizes, margin and seeds.
+
+It is a study like the others, of one world, registered in a folder of its own before it is trained.
+That registration holds it whole, so that `study.study_of` finds it there again.
+"""
+
+from collections.abc import Collection
+from dataclasses import asdict
+from typing import Any
+
+from msgspec.structs import replace
+
+from mlx_attn.answers.study import OWN, STANDARD, Contrast, Question, Study, World, the_study
+from mlx_attn.answers.training import text_digest
+from mlx_attn.attention.config import MAPS
+from mlx_attn.comparison.plan import DEFAULTS
+from mlx_attn.errors import ConfigError
+from mlx_attn.training.config import Settings, resolve
+
+_FIRST_SEED = 100
+_SET_BY_THE_STUDY = {
+    *("seed", "init_seed", "eval_every", "save_every", "log_every", "track", "patience"),
+    *("epochs", "minutes"),
+}
+
+
+def own_study(
+    data: str, preset: str, delta: float, seeds: int, questions: Collection[str] = ()
+) -> Study:
+    """The study's questions, or some of them, asked of one text.
+
+    Args:
+        data: What `--data` may be; "" is the preset's own.
+        preset: Its name; "" has the settings that `compare` begins with.
+        delta: The margin, in nats per token.
+        seeds: Of every verdict.
+        questions: Names of those to ask; all without any.
+
+    Raises:
+        ConfigError: The preset has no number of steps, one head, or an attention of its own.
+    """
+    first = the_study()
+    layer: dict[str, Any] = {"preset": preset} if preset else {**DEFAULTS}
+    settings = resolve(layer, {"data": data} if data else {})
+    _check(settings, preset)
+    world = _world(settings, first, delta)
+    asked = {
+        name: Question(title=question.title, contrasts=contrasts)
+        for name, question in first.questions.items()
+        if (not questions or name in questions)
+        and (contrasts := _contrasts(question, world.settings["position"]))
+    }
+    for name in questions:
+        first.question(name)
+    named = {arm for q in asked.values() for contrast in q.contrasts for arm in contrast.arms}
+    arms = {n: a for n, a in first.arms.items() if n in named | {first.shorter}}
+    order = tuple(name for name in first.protocol.first if name in arms)
+    numbers = tuple(range(_FIRST_SEED, _FIRST_SEED + seeds))
+    protocol = replace(first.protocol, verdict_seeds=numbers, first=order)
+    return Study(protocol=protocol, worlds={OWN: world}, arms=arms, questions=asked)
+
+
+def _check(settings: Settings, preset: str) -> None:
+    if not settings.training.steps:
+        raise ConfigError(f"preset {preset} is not bounded by steps: name one that is, as tiny")
+    if settings.variant != STANDARD:
+        raise ConfigError(
+            f"preset {preset} has the attention {settings.variant}, and the questions are about "
+            "changes of the standard form: name another, as tiny"
+        )
+    if settings.model.get("n_heads", 0) == 1:
+        raise ConfigError(f"preset {preset} has one head, and the questions are about several")
+
+
+def _world(settings: Settings, first: Study, delta: float) -> World:
+    """Branches start as in the book whatever the preset says, as the statements have it."""
+    flat = {**settings.model, **settings.training.as_dict(), **asdict(settings.text)}
+    flat = {key: value for key, value in flat.items() if key not in {*_SET_BY_THE_STUDY, *MAPS}}
+    flat |= {"start": "book", "position": settings.model_config(1).position}
+    alike = [w for w in first.worlds.values() if w.settings["position"] == flat["position"]]
+    world = World(
+        summary=f"{flat['data']}; the settings of preset {settings.preset}",
+        text="",
+        settings=flat,
+        margin=delta,
+        reason="given with --delta",
+        # Which reference arms are one depends on the positions alone.
+        same=alike[0].same if alike else {},
+    )
+    return replace(world, text=text_digest(world))
+
+
+def _contrasts(question: Question, position: str) -> tuple[Contrast, ...]:
+    """Those that mean here what they say: with RoPE forms that are one function elsewhere are two.
+
+    Contrasts trained again from jittered starts are about the first study's own.
+    """
+    return tuple(
+        replace(contrast, worlds=())
+        for contrast in question.contrasts
+        if not contrast.repeats and (not contrast.worlds or (contrast.null and position != "rope"))
+    )
