@@ -1,7 +1,8 @@
 """What each of two processes runs for the tests of ranks: all exchanges and trainings, one by one.
 
 Arguments: a folder with the text, where rank 0 keeps its runs, and where every rank leaves what
-came of it as a JSON file named by its rank; "compiled" for the compiled training alone.
+came of it as a JSON file named by its rank; "compiled" for the compiled training alone,
+"overlapped" for one whose gradients go in small messages, as beside a GPU's backward pass.
 """
 
 import json
@@ -17,9 +18,11 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.arrays import named_arrays
+from mlx_attn.device import gpu_path
 from mlx_attn.errors import ConfigError
 from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.training import distributed
 from mlx_attn.training.config import resolve
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, init_distributed
 from mlx_attn.training.events import Ended, Evaluated, Stepped
@@ -45,6 +48,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "muon": {"optimizer": "muon"},
     "parts": {"optimizer": "adamw", "accumulate": 2, "batch_size": 4},
     "compiled": {"optimizer": "adamw", "compile": "on"},
+    "overlapped": {"optimizer": "muon", "compile": "off"},
 }
 
 
@@ -103,6 +107,13 @@ def compiled(folder: Path, ranks: Distributed) -> dict[str, Any]:
     return {"compiled": outcome(trainer)}
 
 
+def overlapped(folder: Path, ranks: Distributed) -> dict[str, Any]:
+    distributed.MESSAGE = 2**12
+    with gpu_path():
+        trainer = trainer_of(corpus_of(folder), ranks, **KINDS["overlapped"])
+        return {"overlapped": outcome(trainer)}
+
+
 def everything(folder: Path, ranks: Distributed) -> dict[str, Any]:
     corpus = corpus_of(folder)
     results: dict[str, Any] = {"exchanges": exchanges(ranks)}
@@ -127,6 +138,6 @@ if __name__ == "__main__":
     here = Path(sys.argv[1])
     joined = init_distributed(60.0, lambda message: sys.exit(message))
     assert joined is not SINGLE_PROCESS
-    wanted = compiled if "compiled" in sys.argv else everything
+    wanted = {"compiled": compiled, "overlapped": overlapped}.get(sys.argv[-1], everything)
     (here / f"{joined.rank}.json").write_text(json.dumps(wanted(here, joined)))
     joined.barrier()

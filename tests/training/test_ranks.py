@@ -1,6 +1,7 @@
 """Two processes that train together do what one does alone with the whole batch."""
 
 import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.run_directory import open_run
+from mlx_attn.training import distributed
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, init_distributed
 from mlx_attn.training.events import Ended
 from mlx_attn.training.loop import train
@@ -85,6 +87,38 @@ def test_so_they_have_where_steps_are_compiled(script, folder, ring):
     pair = outcomes(folder, ring, "compiled")
     assert_like_one(script, folder, pair, "compiled")
     assert pair[0] == pair[1]
+
+
+def test_so_they_have_where_gradients_are_sent_beside_the_backward_pass(script, folder, ring):
+    pair = outcomes(folder, ring, "overlapped")
+    assert_like_one(script, folder, pair, "overlapped")
+    assert pair[0] == pair[1]
+
+
+@pytest.fixture
+def small_messages(monkeypatch):
+    monkeypatch.setattr(distributed, "MESSAGE", 32)
+
+
+def test_the_last_layers_gradients_are_sent_first(small_messages):
+    tree = {"layers": [{"w": mx.full(4, float(i)), "b": mx.full(1, i + 0.5)} for i in range(3)]}
+    sent: list[list[Any]] = []
+
+    def average(message: list[mx.array]) -> list[mx.array]:
+        sent.append([array[0].item() for array in message])
+        return [array + 10 for array in message]
+
+    averaged = distributed.overlapped(tree, average)
+    assert sent == [[2.5, 2, 1.5, 1], [0.5, 0]]
+    assert [layer["w"][0].item() for layer in averaged["layers"]] == [10, 11, 12]
+
+
+def test_a_message_is_queued_after_all_before_it(small_messages):
+    graph = io.StringIO()
+    layers = [mx.ones(8) for _ in range(3)]
+    averaged = distributed.overlapped(layers, lambda message: [mx.sin(a) for a in message])
+    mx.export_to_dot(graph, averaged[0])
+    assert [graph.getvalue().count(f'"{name}"') for name in ("Sin", "Depends")] == [3, 2]
 
 
 def test_all_ranks_end_with_the_same_bits(pair):
