@@ -329,6 +329,19 @@ class Contents:
                 rows.append(f"| {arm} | {' | '.join(cells)} |")
         return "\n".join(rows)
 
+    def beside_first(self, name: str, suffix: str) -> str:
+        """Differences of a study beside those of the first, where worlds differ by a suffix."""
+        first = {(f.world, f.contrast.arm, f.contrast.control): f for f in self.found}
+        rows = _heading(("contrast", "text", "here", "in the first study"))
+        for one in self.besides[name].found:
+            world = one.world.removesuffix(suffix)
+            other = first[world, one.contrast.arm, one.contrast.control]
+            cells = [
+                f"{_difference(f, 3)}, {f.word}" if f.measured else f.answer for f in (one, other)
+            ]
+            rows.append(f"| {_name(one.contrast)} | {world} | {' | '.join(cells)} |")
+        return "\n".join(rows)
+
     def _contrasts(self) -> list[Contrast]:
         return [c for question in self.study.questions.values() for c in question.contrasts]
 

@@ -22,7 +22,7 @@ from mlx_attn.training.loop import train
 
 SCRIPT = Path(__file__).parent / "pair.py"
 TEXT = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
-PATIENCE = 120
+PATIENCE = 300
 
 
 @pytest.fixture(scope="module")
