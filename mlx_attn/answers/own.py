@@ -6,15 +6,28 @@ That registration holds it whole, so that `study.study_of` finds it there again.
 
 from collections.abc import Collection
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from mlx_attn.answers.study import OWN, STANDARD, Contrast, Question, Study, World, the_study
+from mlx_attn.answers.book import RecordBook
+from mlx_attn.answers.study import (
+    OWN,
+    STANDARD,
+    Contrast,
+    Question,
+    Registration,
+    Study,
+    World,
+    register,
+    study_of,
+    the_study,
+)
 from mlx_attn.answers.training import text_digest
 from mlx_attn.attention.config import MAPS
 from mlx_attn.comparison.plan import DEFAULTS
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.training.config import Settings, resolve
 
 _FIRST_SEED = 100
@@ -58,6 +71,21 @@ def own_study(
     numbers = tuple(range(_FIRST_SEED, _FIRST_SEED + seeds))
     protocol = replace(first.protocol, verdict_seeds=numbers, first=order)
     return Study(protocol=protocol, worlds={OWN: world}, arms=arms, questions=asked)
+
+
+def register_own(study: Study, folder: Path) -> Registration:
+    """Write the study down in its folder.
+
+    Raises:
+        RunError: The folder has trainings of another study.
+    """
+    records = len(RecordBook(folder / "records").records)
+    if records and study_of(folder).digest != study.digest:
+        raise RunError(
+            f"{folder}: another study is registered there, with {records} trainings: give this one "
+            "a folder of its own with -o, or the settings of that one"
+        )
+    return register(study, folder, records)
 
 
 def _check(settings: Settings, preset: str) -> None:

@@ -161,8 +161,7 @@ def _register_own(
     """Write down what is asked of a user's own text; returns the folder."""
     from click.core import ParameterSource
 
-    from mlx_attn.answers.own import own_study
-    from mlx_attn.answers.study import register
+    from mlx_attn.answers.own import own_study, register_own
 
     if study_name:
         raise click.UsageError("--study is one of this package's: it has its texts and seeds")
@@ -170,7 +169,7 @@ def _register_own(
     study = own_study(data, preset, given["delta"] or _DELTA, given["seeds"] or _SEEDS, questions)
     if ctx.get_parameter_source("out") is ParameterSource.DEFAULT:
         out = Path("runs", f"answers-{Path(data or preset or 'own').stem}")
-    found = register(study, out, len(_book(out).records))
+    found = register_own(study, out)
     say(f"{out}: registered on {found.date}: {found.digest}", err=True)
     say(f"what is found: mlx-attn claims page -o {quote(str(out))}", err=True)
     return out

@@ -3,10 +3,10 @@
 import pytest
 
 from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.own import own_study
+from mlx_attn.answers.own import own_study, register_own
 from mlx_attn.answers.page import page_of, verify, write_page
 from mlx_attn.answers.study import OWN, Run, register, study_of, the_study
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import ConfigError, RunError
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. " * 20
 
@@ -75,3 +75,12 @@ def test_its_page_is_made_of_its_records_and_agrees_with_them(notes, tmp_path, t
     assert "3 of 3 contrasts are finished, in own" in page_of(folder).read_text()
     assert (folder / "figures" / "query.svg").exists()
     assert [*verify(study, folder)] == []
+
+
+def test_a_folder_with_trainings_keeps_its_study(notes, tmp_path, trained):
+    study, folder = own_study(notes, "", 0.01, 5, ["query"]), tmp_path / "answers"
+    register_own(study, folder)
+    RecordBook(folder / "records").add(*trained(study, most=3).values())
+    assert register_own(study, folder).digest == study.digest
+    with pytest.raises(RunError, match="another study is registered there, with 3 trainings"):
+        register_own(own_study(notes, "", 0.02, 5, ["query"]), folder)
