@@ -11,7 +11,7 @@ from mlx_attn.text.tokenizers import train_tokenizer
 TEXT = "Ben sees one of them; then it is gone?"
 
 
-def settled(page, expression: str, expected=True):
+def settled(page, expression: str, expected: object = True):
     """The value of an expression, once it is what is expected or two seconds have passed."""
     end = time.monotonic() + 2
     while (found := page.run(expression)) != expected and time.monotonic() < end:
@@ -59,6 +59,43 @@ def test_the_answer_comes_first(page):
     )
 
 
+def test_the_lines_that_compute_a_step_are_marked(page):
+    marked = {}
+    for step in range(9):
+        page.run(f'document.querySelectorAll("#steps button")[{step}].click()')
+        found = '[...document.querySelectorAll(".sources mark")].map((line) => line.textContent)'
+        marked[step] = " ".join(page.run(found))
+    assert "self.norm1(x)" in marked[0]
+    assert "scores = (rows @ k.swapaxes(2, 3))" in marked[2]
+    assert "masked = scores + self.mask(places)" in marked[3]
+    assert "self.maps.mixing.apply(self, masked)" in marked[4]
+    assert "return (rows @ v)" in marked[5]
+    assert "return x + self.drop_shortcut(self.ff(self.norm2(x)))" in marked[7]
+
+
+def test_the_last_step_shows_the_lines_that_make_logits(page):
+    page.run('document.querySelectorAll("#steps button")[8].click()')
+    assert "self.final_norm(x)" in page.run('document.querySelector(".sources").textContent')
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_no_line_of_source_is_cut(width, make_run, show):
+    page = show(make_run(), texts=[TEXT], width=width)
+    for step in range(9):
+        page.run(f'document.querySelectorAll("#steps button")[{step}].click()')
+        cut = "[...document.querySelectorAll('pre')].filter((p) => p.scrollWidth > p.clientWidth)"
+        assert page.run(f"{cut}.length") == 0
+
+
+def test_the_text_that_is_shown_is_marked_among_the_examples(page):
+    pressed = "[...document.querySelectorAll('#texts [aria-pressed=true]')].map((b) => b.innerText)"
+    assert page.run(pressed) == ["text 1"]
+    page.run('document.querySelectorAll("#texts button")[1].click()')
+    assert page.run(pressed) == ["text 2"]
+    page.run('document.getElementById("one").click()')
+    assert page.run(pressed) == []
+
+
 @pytest.mark.parametrize("name", ["mask", "positions", "projection", "off", "scoreless"])
 def test_a_switch_changes_the_loss_at_once_and_back(name, page):
     before = page.run("explorer.mean(explorer.losses(explorer.state.readings[0].trace))")
@@ -87,6 +124,32 @@ def test_it_goes_on_as_the_model_does(make_run, show):
     pieces = stream_generate(model, tokenizer, TEXT, SamplerConfig(temp=0.0), max_tokens=12)
     written = page.run('document.getElementById("text").value')
     assert written == TEXT + "".join(piece.text for piece in pieces)
+
+
+def test_what_a_text_and_the_one_before_begin_with_is_not_computed_again(page):
+    same = page.run("""(() => {
+      const [model] = explorer.models, edits = explorer.intact();
+      const [before, text] = ["Ben sees one of them", "Ben sees nine kites; then"];
+      const ids = (of) => model.tokenizer.encode(of);
+      const kept = model.trace(ids(before), edits);
+      explorer.losses(kept);
+      const [changed, anew] = [model.trace(ids(text), edits, kept), model.trace(ids(text), edits)];
+      const numbers = (trace) => JSON.stringify([trace.logits, explorer.losses(trace)]);
+      return [numbers(changed) === numbers(anew), changed.blocks[0][3] === kept.blocks[0][3]];
+    })()""")
+    assert same == [True, True]
+
+
+def test_heads_are_measured_while_the_page_obeys(page):
+    worths = "explorer.state.readings[0].worths.length"
+    assert settled(page, worths, 4) == 4
+    at_once = f"""(() => {{
+      document.getElementById("text").value = "Ann has";
+      document.getElementById("text").dispatchEvent(new Event("input"));
+      return {worths};
+    }})()"""
+    assert page.run(at_once) == 0
+    assert settled(page, worths, 4) == 4
 
 
 def test_a_text_longer_than_the_context_goes_on_from_its_last_half(page):
@@ -186,6 +249,7 @@ def test_two_runs_are_compared_head_by_head_and_token_by_token(make_run, show):
     page.run('document.querySelectorAll("#apart .tokens button")[9].focus()')
     page.press("ArrowRight", 39)
     assert page.run("explorer.state.token") == 9
+    assert settled(page, f"{ANSWER}.includes('expects this text better than')")
     assert page.run('document.querySelector("#apart .pair figcaption").textContent') == (
         "Layer 0, head 0: weights of one minus those of two"
     )

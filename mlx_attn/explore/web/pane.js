@@ -176,11 +176,11 @@ export class Pane {
   paintStep(at) {
     const { title, formula, text, sources } = this.model.manifest.steps[at];
     const { layer, h } = this.context;
-    this.find(".picture h3").textContent = this.step.next ? `${at + 1}. ${title}` : `${at + 1}. ${title}, layer ${layer}, head ${h}`;
+    const place = { model: "", layer: `, layer ${layer}`, head: `, layer ${layer}, head ${h}` }[this.step.of ?? "head"];
+    this.find(".picture h3").textContent = `${at + 1}. ${title}${place}`;
     this.find(".formula").textContent = formula;
     this.find(".text").textContent = text;
-    this.find(".sources").replaceChildren(
-      ...sources.map(({ file, line, code }) => element("figure", {}, element("figcaption", {}, `${file}, line ${line}`), element("pre", { tabIndex: 0 }, element("code", {}, code)))));
+    this.find(".sources").replaceChildren(...sources.map(sourceFigure));
     this.paintPicture();
     const { caption, headings, rows, here } = this.step.numbers(this.context);
     this.find(".numbers").replaceChildren(table(caption, headings, rows, here));
@@ -188,14 +188,13 @@ export class Pane {
 
   paintPicture() {
     this.panels = this.step.panels(this.context);
-    this.canvas.hidden = Boolean(this.step.next);
-    this.find(".next-large").replaceChildren();
+    const isNext = this.step.of === "model";
+    for (const node of [this.canvas, this.find(".legend"), this.find(".next-heading"), this.find(".next")]) node.hidden = isNext;
+    this.find(".next-large").replaceChildren(...(isNext ? [this.nextBars(20)] : []));
     this.find(".cell").textContent = "";
-    if (this.step.next) {
-      this.find(".next-large").append(this.nextBars(20));
-      return;
-    }
-    const look = { width: Math.max(this.find(".picture").clientWidth, 240), tallest: tallest(), labels: this.labels, row: this.context.i, column: this.context.j, square: this.step.square };
+    if (isNext) return;
+    this.find(".legend").replaceChildren(...legend(this.panels, this.step.square));
+    const look = { width: Math.max(this.find(".picture").clientWidth, 240), tallest: tallest(), labels: this.labels, columns: this.step.square && this.labels, row: this.context.i, column: this.context.j, square: this.step.square };
     this.hit = drawPanels(this.canvas, this.panels, look);
     const { caption, rows } = this.step.numbers(this.context);
     this.canvas.setAttribute("aria-label", `${this.find(".picture h3").textContent}. ${caption}: ${rows.slice(0, 3).map((row) => row.join(" ")).join(", ")}`);
@@ -238,6 +237,21 @@ export class Pane {
     const heading = `Singular values of S_h${values.length > 24 ? `, 24 of ${values.length}` : ""}, with the share of its squared norm so far`;
     return element("figure", { className: "spectrum" }, element("figcaption", {}, heading), bars(entries));
   }
+}
+
+/** A function of the package, with the lines marked that do a step. */
+function sourceFigure({ file, line, code, marked }) {
+  const lines = code.split("\n").map((text, at) => element(marked.includes(at) ? "mark" : "span", { className: "line" }, `${text}\n`));
+  return element("figure", {}, element("figcaption", {}, `${file}, line ${line}`), element("pre", {}, element("code", {}, ...lines)));
+}
+
+const swatch = (of, text) => element("span", { className: `swatch of-${of}` }, text);
+
+/** What the colours of a picture mean, and its rows and columns. */
+function legend([{ kind }], square) {
+  const axes = square ? "A row for each query token, a column for each key token. " : "A row for each token, a column for each coordinate. ";
+  if (kind === "weights") return [axes, swatch(0, "weight 1, paler is less")];
+  return [axes, swatch(0, "positive"), " ", swatch(1, "negative"), ", paler is nearer to 0"];
 }
 
 /** Calls `act` with what belongs to the arrow key that is pressed. */
