@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _SOLVED = 0.99  # share of the scored tokens predicted right from which a task counts as solved
 _SAMPLE_CHARS = 700
 _COURSE_ROWS = 9  # of a table about the course of a training
-_WORDS = "; ".join(f"{word}: {meaning}" for word, meaning in WORDS.items()).capitalize() + "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +129,15 @@ def _answers(comparison: Comparison) -> Section:
         tables = [Table(caption, headings, rows)]
     answers = [show.answer_of(comparison, arm) for arm in arms]
     plots = _forest(_first_judged(comparison), comparison)
-    texts = [text for text in (show.worth_text(comparison), _WORDS) if text]
+    texts = [text for text in (show.worth_text(comparison), _meanings(comparison)) if text]
     return Section("Answer", answers, text=texts, plots=plots, tables=tables)
+
+
+def _meanings(comparison: Comparison) -> str:
+    """What the words of its verdicts mean."""
+    said = {verdict.word for budget in comparison.budgets for verdict in budget.verdicts.values()}
+    meanings = "; ".join(f"{word}: {WORDS[word]}" for word in WORDS if word in said)
+    return meanings and f"{meanings[0].upper()}{meanings[1:]}."
 
 
 def _first_judged(comparison: Comparison) -> BudgetResult:
