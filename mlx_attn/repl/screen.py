@@ -32,6 +32,7 @@ class TerminalScreen(Screen):
 
     def __init__(self, console: Console):
         self._console = console
+        self._line_is_open = False
 
     def say(self, text: str) -> None:
         self._print(text)
@@ -51,17 +52,26 @@ class TerminalScreen(Screen):
     def stream(self, texts: Iterator[str]) -> None:
         """Show a text as it comes, word by word: a line ends between two of them."""
         wrap = WordWrap(self._console.width)
+        self._line_is_open = True
         try:
             for text in texts:
                 self._console.out(wrap.push(printable(text)), end="", highlight=False)
         finally:
-            self._console.out(wrap.rest(), highlight=False)
+            self._console.out(wrap.rest(), end="", highlight=False)
+            self._end_line()
 
     def clear(self) -> None:
         """Clear the terminal."""
         self._console.clear()
 
+    def _end_line(self) -> None:
+        """End the line of an answer, if that has not been done: Ctrl-C may have come in between."""
+        if self._line_is_open:
+            self._line_is_open = False
+            self._console.out()
+
     def _print(self, text: str, style: str = "") -> None:
+        self._end_line()
         self._console.print(Text(text, style))
 
 
