@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -23,7 +24,7 @@ from mlx_attn.errors import RunError, printable
 from mlx_attn.files import make_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
-from mlx_attn.run_directory import run_names
+from mlx_attn.run_directory import RUNS, open_run, run_names
 from mlx_attn.ui.terminal import WordWrap
 
 
@@ -178,10 +179,19 @@ def _command_words() -> dict[str, str]:
     return words | {plain_name(name): help for name, help in _setting_words().items()}
 
 
+@lru_cache
+def _variant_of(run: str) -> str:
+    """What a run is a form of; "" where it cannot be read."""
+    try:
+        return str(open_run(RUNS / run).settings.get("variant", "custom"))
+    except RunError:
+        return ""
+
+
 _WORDS: dict[str, Callable[[], dict[str, str]]] = {
     "": dict,
     "setting": _setting_words,
-    "run": lambda: dict.fromkeys(run_names(), ""),
+    "run": lambda: {name: _variant_of(name) for name in run_names()},
 }
 """What a word of each kind may be, and what the menu says of it."""
 
