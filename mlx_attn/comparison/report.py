@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlx_attn.comparison import figures, show, statistics
-from mlx_attn.comparison.decisions import WORDS
 from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, TrialResult, Tuning
 from mlx_attn.errors import plural
 from mlx_attn.files import write_text
@@ -129,15 +128,8 @@ def _answers(comparison: Comparison) -> Section:
         tables = [Table(caption, headings, rows)]
     answers = [show.answer_of(comparison, arm) for arm in arms]
     plots = _forest(_first_judged(comparison), comparison)
-    texts = [text for text in (show.worth_text(comparison), _meanings(comparison)) if text]
+    texts = [text for text in (show.worth_text(comparison), show.meanings_text(comparison)) if text]
     return Section("Answer", answers, text=texts, plots=plots, tables=tables)
-
-
-def _meanings(comparison: Comparison) -> str:
-    """What the words of its verdicts mean."""
-    said = {verdict.word for budget in comparison.budgets for verdict in budget.verdicts.values()}
-    meanings = "; ".join(f"{word}: {WORDS[word]}" for word in WORDS if word in said)
-    return meanings and f"{meanings[0].upper()}{meanings[1:]}."
 
 
 def _first_judged(comparison: Comparison) -> BudgetResult:

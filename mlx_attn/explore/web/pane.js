@@ -43,7 +43,7 @@ export class Pane {
       for (let head = 0; head < attention.count; head++) {
         const picture = element("canvas", {});
         const worth = element("span", { className: "worth" });
-        const button = element("button", { type: "button", className: "head" }, picture, element("span", {}, `head ${head}`), worth);
+        const button = element("button", { type: "button", className: "head", ariaLabel: `layer ${layer}, head ${head}` }, picture, element("span", {}, `head ${head}`), worth);
         button.addEventListener("click", () => this.choose({ layer, head, held: true }));
         button.addEventListener("pointerenter", () => this.choose({ layer, head }));
         this.thumbs.push({ layer, head, button, picture, worth });
@@ -157,7 +157,6 @@ export class Pane {
     for (const { layer, head, button, picture } of this.thumbs) {
       const chosen = layer === this.context.layer && head === this.context.h;
       button.setAttribute("aria-pressed", chosen);
-      button.setAttribute("aria-label", `layer ${layer}, head ${head}`);
       button.tabIndex = chosen ? 0 : -1;
       picture.ariaHidden = "true";
     }

@@ -347,7 +347,7 @@ function build() {
   byId("writer-field").hidden = models.length === 1;
   byId("writer").append(...models.map(({ manifest }, i) => element("option", { value: i }, manifest.name)));
   STEPS.forEach((_, at) => {
-    const button = element("button", { type: "button" }, element("span", {}, String(at + 1)), models[0].manifest.steps[at].title);
+    const button = element("button", { type: "button" }, element("span", { ariaHidden: "true" }, String(at + 1)), models[0].manifest.steps[at].title);
     button.addEventListener("click", () => showStep(at));
     byId("steps").append(button);
   });
