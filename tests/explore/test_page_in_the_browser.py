@@ -218,6 +218,24 @@ def test_every_picture_is_drawn(page):
     assert all(found)
 
 
+def test_a_matrix_shows_each_of_its_numbers(page):
+    page.run('document.querySelector(".matrices").open = true')
+    assert settled(page, 'document.querySelectorAll(".matrix").length', 2) == 2
+    found = page.run("""(() => {
+      const canvas = document.querySelector(".matrix"), box = canvas.getBoundingClientRect();
+      const corner = { clientX: box.x + box.width * 0.99, clientY: box.y + box.height * 0.01 };
+      canvas.dispatchEvent(new PointerEvent("pointermove", corner));
+      return [canvas.width, canvas.height, canvas.nextElementSibling.textContent];
+    })()""")
+    corner = page.run(
+        "explorer.models[0].layers[explorer.state.layer].scoreMatrix(explorer.state.head)[0][15]"
+    )
+    assert found[:2] == [16, 16]
+    assert found[2].startswith("row 0, column 15: ")
+    said = float(found[2].rpartition(" ")[2].replace("\u2212", "-"))
+    assert said == pytest.approx(corner, abs=6e-4)
+
+
 def test_markup_in_a_text_stays_text(make_run, show):
     text = "</script><img src=x onerror=alert(1)>"
     run = make_run(tokenizer=train_tokenizer("byte", ""))

@@ -87,12 +87,12 @@ function imageOf({ rows, columns, value, kind }, { plus, minus, neutral }) {
   return canvas;
 }
 
-/** A small picture of one matrix, without labels. */
-export function drawSmall(canvas, panel) {
-  canvas.width = canvas.height = 96;
+/** A picture of one matrix, without labels, `size` pixels high and wide. */
+export function drawSmall(canvas, panel, size = 96) {
+  canvas.width = canvas.height = size;
   const context = canvas.getContext("2d");
-  context.imageSmoothingEnabled = panel.columns > 96;
-  context.drawImage(imageOf(panel, colours()), 0, 0, 96, 96);
+  context.imageSmoothingEnabled = panel.columns > size;
+  context.drawImage(imageOf(panel, colours()), 0, 0, size, size);
 }
 
 const FONT = 12;

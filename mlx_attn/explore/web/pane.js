@@ -223,10 +223,7 @@ export class Pane {
       ["V_h O_h: what is moved", attention.outputMatrix(h, edits), `value=${value} with output=${output}`],
     ];
     const pictures = matrices.map(([title, matrix, why]) => {
-      if (!matrix) return element("p", {}, `${title}: none, because ${why} is not linear in x.`);
-      const canvas = element("canvas", { role: "img", ariaLabel: title, className: "matrix" });
-      drawSmall(canvas, { rows: matrix.length, columns: matrix[0].length, kind: "signed", value: (r, d) => matrix[r][d] });
-      return element("figure", {}, element("figcaption", {}, title), canvas);
+      return matrix ? matrixFigure(title, matrix) : element("p", {}, `${title}: none, because ${why} is not linear in x.`);
     });
     fold.querySelector("div").replaceChildren(...pictures, ...(matrices[0][1] ? [this.spectrumOf(attention.spectrum(h).values)] : []));
   }
@@ -242,6 +239,21 @@ export class Pane {
 function sourceFigure({ file, line, code, marked }) {
   const lines = code.split("\n").map((text, at) => element(marked.includes(at) ? "mark" : "span", { className: "line" }, `${text}\n`));
   return element("figure", {}, element("figcaption", {}, `${file}, line ${line}`), element("pre", {}, element("code", {}, ...lines)));
+}
+
+/** A matrix, a pixel a number; the number that is pointed at is told below it. */
+function matrixFigure(title, matrix) {
+  const [rows, columns] = [matrix.length, matrix[0].length];
+  const largest = matrix.reduce((most, row) => row.reduce((found, value) => Math.max(found, Math.abs(value)), most), 0);
+  const told = element("p", { className: "cell" }, `${rows} × ${columns} numbers, the largest by size ${number(largest)}`);
+  const canvas = element("canvas", { role: "img", ariaLabel: `${title}, ${told.textContent}`, className: "matrix" });
+  drawSmall(canvas, { rows, columns, kind: "signed", value: (r, d) => matrix[r][d] }, Math.max(rows, columns));
+  canvas.addEventListener("pointermove", ({ offsetX, offsetY }) => {
+    const place = (offset, length, count) => Math.min(Math.max(Math.floor((offset / length) * count), 0), count - 1);
+    const [r, c] = [place(offsetY, canvas.clientHeight, rows), place(offsetX, canvas.clientWidth, columns)];
+    told.textContent = `row ${r}, column ${c}: ${number(matrix[r][c])}`;
+  });
+  return element("figure", {}, element("figcaption", {}, title, " ", swatch(0, "positive"), " ", swatch(1, "negative")), canvas, told);
 }
 
 const swatch = (of, text) => element("span", { className: `swatch of-${of}` }, text);
