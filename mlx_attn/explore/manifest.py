@@ -253,9 +253,10 @@ def _turned(layer: Attention) -> Iterable[Source]:
 
 
 def _masked(layer: Attention) -> str:
+    before = "s_h" if layer.maps.logits else "score_h"
     bias = " - slope_h (i - j)" if layer.config.position == "alibi" else ""
     window = f", none before i - {layer.config.window - 1}" if layer.config.window else ""
-    return f"s_h(i, j){bias} for j <= i{window}, else -infinity"
+    return f"s_h(i, j) = {before}(i, j){bias} for j <= i{window}, else -infinity"
 
 
 def _biases(layer: Attention) -> Iterable[Source]:

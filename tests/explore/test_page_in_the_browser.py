@@ -78,6 +78,15 @@ def test_the_last_step_shows_the_lines_that_make_logits(page):
     assert "self.final_norm(x)" in page.run('document.querySelector(".sources").textContent')
 
 
+def test_a_picture_says_what_its_colours_are(page):
+    legend = "document.querySelector('.legend').textContent"
+    assert "weight 1, paler is less" in page.run(legend)
+    page.run('document.querySelectorAll("#steps button")[3].click()')
+    assert "blank is minus infinity" in page.run(legend)
+    switch(page, "mask")
+    assert "minus infinity" not in page.run(legend)
+
+
 @pytest.mark.parametrize("width", [400, 1280])
 def test_no_line_of_source_is_cut(width, make_run, show):
     page = show(make_run(), texts=[TEXT], width=width)
