@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.config import VARIANTS, find_variant
 from mlx_attn.cli.main import INTERRUPTED, StopRequested, graceful_interrupt, say
 from mlx_attn.cli.options import Named
 from mlx_attn.cli.train import RunTarget
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.records import Object, parse_record
 from mlx_attn.run_directory import RUNS, Run, held, open_run, seed_place
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 RECIPE: dict[str, Any] = {"preset": "nano", "steps": 300, "eval_every": 0}
 """The settings of every training; the validation is at the end."""
+STANDARD = "standard"
 SEEDS = (0, 1, 2)
 STUDENT = 4.303
 """The 0.975 quantile of Student's t with two degrees of freedom, those of three differences."""
@@ -70,7 +71,7 @@ def command(
     from mlx_attn.ui.terminal import print_text, stderr_console, stdout_console
 
     messages = stderr_console()
-    arms = ("standard", variant)
+    arms = (STANDARD, _beside_standard(variant))
     with graceful_interrupt(lambda: None) as should_stop:
         try:
             runs = _trained(arms, overwrite, messages, should_stop)
@@ -80,7 +81,7 @@ def command(
         print_text("stopped; 'mlx-attn demo' goes on from here", messages)
         ctx.exit(INTERRUPTED)
     pair = [runs[arm][0] for arm in arms]
-    path, _ = write_page(pair, example_texts(pair[0]), RUNS / f"demo-{variant}.html")
+    path, _ = write_page(pair, example_texts(pair[0]), RUNS / f"demo-{arms[1]}.html")
     result = Result(arms, [[_bits_per_byte(run) for run in runs[arm]] for arm in arms])
     if as_json:
         say(json.dumps(result.record() | {"page": str(path)}))
@@ -89,6 +90,14 @@ def command(
         print_text("\n".join(lines), stdout_console())
     if not no_open:
         webbrowser.open(path.resolve().as_uri())
+
+
+def _beside_standard(name: str) -> str:
+    """The variant of that name, which is known before anything is trained."""
+    variant = find_variant(name).name
+    if variant == STANDARD:
+        raise ConfigError("a demo compares standard with another form: name that one")
+    return variant
 
 
 @dataclass(frozen=True, slots=True)

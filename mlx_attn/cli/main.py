@@ -5,6 +5,7 @@ import importlib
 import io
 import keyword
 import os
+import shutil
 import signal
 import sys
 import warnings
@@ -130,6 +131,8 @@ _NAME = "mlx-attn"
 _ALIASES = {"chat": "repl"}
 _NAMES = (*COMMANDS, *_ALIASES, "--help")  # what an unknown command may be meant for
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_NARROW = 52
+"""Columns below which click's help no longer fits the terminal by itself."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """What writing to a standard stream fails with where that is a file on a full disk."""
@@ -157,6 +160,12 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order a newcomer meets them."""
         return list(COMMANDS)
+
+    def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
+        """A context whose help fits a narrow terminal, too."""
+        columns = shutil.get_terminal_size().columns
+        width = {"terminal_width": max(columns - 2, 20)} if columns < _NARROW else {}
+        return super().make_context(*arguments, **width, **settings)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now."""

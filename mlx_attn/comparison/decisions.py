@@ -32,7 +32,7 @@ WORDS = {
     "better within the margin": "the loss is lower, by less than the margin",
     "worse within the margin": "the loss is higher, by less than the margin",
     "worse": "the loss is higher, whatever the margin",
-    "undecided": "these seeds show neither",
+    "undecided": "these seeds show neither a difference nor that it is within the margin",
     "insensitive": "the part itself is worth too little here for any verdict on it",
 }
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlx_attn.comparison import figures, show, statistics
-from mlx_attn.comparison.decisions import WORDS
 from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, TrialResult, Tuning
 from mlx_attn.errors import plural
 from mlx_attn.files import write_text
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 _SOLVED = 0.99  # share of the scored tokens predicted right from which a task counts as solved
 _SAMPLE_CHARS = 700
 _COURSE_ROWS = 9  # of a table about the course of a training
-_WORDS = "; ".join(f"{word}: {meaning}" for word, meaning in WORDS.items()).capitalize() + "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ def _answers(comparison: Comparison) -> Section:
         tables = [Table(caption, headings, rows)]
     answers = [show.answer_of(comparison, arm) for arm in arms]
     plots = _forest(_first_judged(comparison), comparison)
-    texts = [text for text in (show.worth_text(comparison), _WORDS) if text]
+    texts = [text for text in (show.worth_text(comparison), show.meanings_text(comparison)) if text]
     return Section("Answer", answers, text=texts, plots=plots, tables=tables)
 
 

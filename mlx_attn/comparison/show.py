@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlx_attn.comparison import runner
-from mlx_attn.comparison.decisions import Verdict
+from mlx_attn.comparison.decisions import WORDS, Verdict
 from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.statistics import MOST_SEEDS
@@ -96,6 +96,13 @@ def worth(comparison: Comparison) -> Verdict | None:
     """The reference arm's verdict: its mean is what the part is worth, in nats per token."""
     found = (budget.verdicts.get(comparison.reference) for budget in comparison.budgets)
     return next((verdict for verdict in found if verdict), None)
+
+
+def meanings_text(comparison: Comparison) -> str:
+    """What the words of its verdicts mean."""
+    said = {verdict.word for budget in comparison.budgets for verdict in budget.verdicts.values()}
+    meanings = "; ".join(f"{word}: {WORDS[word]}" for word in WORDS if word in said)
+    return meanings and f"{meanings[0].upper()}{meanings[1:]}."
 
 
 def worth_text(comparison: Comparison) -> str:

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -194,71 +194,91 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     score, value, output = layer.maps.score, layer.maps.value, layer.maps.output
     mixing, hooks = layer.maps.mixing, layer.maps.logits
     block = TransformerBlock.__call__
-    yield _step("x", "x = norm1(stream)", "The residual stream of each token, normalised.", block)
+    text = "The residual stream of each token, normalised."
+    yield _step("x", "x = norm1(stream)", text, Source(block, "self.norm1(x)"))
     text = "What a token asks for, and what it is found by."
-    yield _step("q and k", score.formula, text, score.apply, *_turned(layer))
+    yield _step("q and k", score.formula, text, Source(score.apply), *_turned(layer))
     yield _step(
         "score",
         "score_h(i, j) = scale * q_i k_j^T",
         "How well the query of token i fits the key of token j.",
-        attention.attention_scores,
+        Source(attention.attention_scores, "rows @ k"),
     )
     text = "A token must not look ahead: later tokens get minus infinity."
     changed = " then ".join([*(hook.formula for hook in hooks), _masked(layer)])
-    yield _step("mask", changed, text, *(hook.apply for hook in hooks), *_biases(layer))
-    text = "Scores become weights."
-    yield _step("softmax", mixing.formula, text, mixing.apply, Attention.mix)
+    added = Source(Attention.mix, "scores + self.mask")
+    hooked = (Source(hook.apply) for hook in hooks)
+    yield _step("mask", changed, text, *hooked, *_biases(layer), added)
+    text = "Scores become weights: none is negative, and those of a token add up to 1."
+    mixed = Source(Attention.mix, "self.maps.mixing.apply")
+    yield _step("softmax", mixing.formula, text, Source(mixing.apply), mixed)
     yield _step(
         "weighted sum",
         f"{value.formula}; head_h(i) = sum_j w_h(i, j) v_h(j)",
         "What is found is added up, each value by its weight.",
-        value.apply,
-        attention.weighted_sum,
+        Source(value.apply),
+        Source(attention.weighted_sum, "rows @ v"),
     )
     text = "The heads become one vector for the token."
-    yield _step("output", output.formula, text, output.apply)
+    yield _step("output", output.formula, text, Source(output.apply))
     yield _step(
         "residual",
         "x + att(norm1 x), then x + ff(norm2 x)",
         "It is added to the stream, and so is what the feed-forward layer makes of it.",
-        block,
-        FeedForward.__call__,
+        Source(block, "x + self."),
+        Source(FeedForward.__call__, "layer(x)"),
     )
     head = "tok_emb" if model.config.tied_head else "out_head"
     text = "After the last layer, a number for every token of the vocabulary."
-    yield _step("next token", f"p = softmax(final_norm(x) {head}^T)", text, GPT.__call__)
+    yield _step("next token", f"p = softmax(final_norm(x) {head}^T)", text, Source(GPT.head))
 
 
-def _turned(layer: Attention) -> Iterable[Callable[..., Any]]:
+class Source(NamedTuple):
+    """A function that computes a step.
+
+    Attributes:
+        function: The function.
+        piece: What the lines contain that do it, where the function does more.
+    """
+
+    function: Callable[..., Any]
+    piece: str = ""
+
+
+def _turned(layer: Attention) -> Iterable[Source]:
     if layer.config.qk_norm:
-        yield attention.unit_rms
+        yield Source(attention.unit_rms)
     if layer.config.position == "rope":
-        yield attention.rope
+        yield Source(attention.rope)
 
 
 def _masked(layer: Attention) -> str:
+    before = "s_h" if layer.maps.logits else "score_h"
     bias = " - slope_h (i - j)" if layer.config.position == "alibi" else ""
     window = f", none before i - {layer.config.window - 1}" if layer.config.window else ""
-    return f"s_h(i, j){bias} for j <= i{window}, else -infinity"
+    return f"s_h(i, j) = {before}(i, j){bias} for j <= i{window}, else -infinity"
 
 
-def _biases(layer: Attention) -> Iterable[Callable[..., Any]]:
-    yield attention.causal_mask
+def _biases(layer: Attention) -> Iterable[Source]:
+    yield Source(attention.causal_mask)
     if layer.config.position == "alibi":
-        yield attention.alibi_bias
+        yield Source(attention.alibi_bias)
 
 
-def _step(title: str, formula: str, text: str, *functions: Callable[..., Any]) -> dict[str, Any]:
+def _step(title: str, formula: str, text: str, *sources: Source) -> dict[str, Any]:
     return {
         "title": title,
         "formula": formula,
         "text": text,
-        "sources": [source_of(function) for function in functions],
+        "sources": [source_of(*source) for source in sources],
     }
 
 
-def source_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """File, line and code of a function, without decorators and docstring."""
+def source_of(function: Callable[..., Any], piece: str = "") -> dict[str, Any]:
+    """File, line and code of a function, without decorators and docstring.
+
+    `marked` has the places of the lines that contain `piece`, counted from 0.
+    """
     function = inspect.unwrap(function)
     file = inspect.getsourcefile(function)
     assert file
@@ -274,4 +294,6 @@ def source_of(function: Callable[..., Any]) -> dict[str, Any]:
     ]
     path = Path(file).relative_to(Path(mlx_attn.__file__).parent.parent)
     code = textwrap.dedent("".join(kept)).rstrip()
-    return {"file": path.as_posix(), "line": max(first, 1) + start - 1, "code": code}
+    marked = [place for place, line in enumerate(code.splitlines()) if piece and piece in line]
+    line = max(first, 1) + start - 1
+    return {"file": path.as_posix(), "line": line, "code": code, "marked": marked}

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -23,7 +24,7 @@ from mlx_attn.errors import RunError, printable
 from mlx_attn.files import make_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
-from mlx_attn.run_directory import run_names
+from mlx_attn.run_directory import RUNS, open_run, run_names
 from mlx_attn.ui.terminal import WordWrap
 
 
@@ -32,6 +33,7 @@ class TerminalScreen(Screen):
 
     def __init__(self, console: Console):
         self._console = console
+        self._line_is_open = False
 
     def say(self, text: str) -> None:
         self._print(text)
@@ -51,17 +53,26 @@ class TerminalScreen(Screen):
     def stream(self, texts: Iterator[str]) -> None:
         """Show a text as it comes, word by word: a line ends between two of them."""
         wrap = WordWrap(self._console.width)
+        self._line_is_open = True
         try:
             for text in texts:
                 self._console.out(wrap.push(printable(text)), end="", highlight=False)
         finally:
-            self._console.out(wrap.rest(), highlight=False)
+            self._console.out(wrap.rest(), end="", highlight=False)
+            self._end_line()
 
     def clear(self) -> None:
         """Clear the terminal."""
         self._console.clear()
 
+    def _end_line(self) -> None:
+        """End the line of an answer, if that has not been done: Ctrl-C may have come in between."""
+        if self._line_is_open:
+            self._line_is_open = False
+            self._console.out()
+
     def _print(self, text: str, style: str = "") -> None:
+        self._end_line()
         self._console.print(Text(text, style))
 
 
@@ -168,10 +179,19 @@ def _command_words() -> dict[str, str]:
     return words | {plain_name(name): help for name, help in _setting_words().items()}
 
 
+@lru_cache
+def _variant_of(run: str) -> str:
+    """What a run is a form of; "" where it cannot be read."""
+    try:
+        return str(open_run(RUNS / run).settings.get("variant", "custom"))
+    except RunError:
+        return ""
+
+
 _WORDS: dict[str, Callable[[], dict[str, str]]] = {
     "": dict,
     "setting": _setting_words,
-    "run": lambda: dict.fromkeys(run_names(), ""),
+    "run": lambda: {name: _variant_of(name) for name in run_names()},
 }
 """What a word of each kind may be, and what the menu says of it."""
 

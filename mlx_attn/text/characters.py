@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from jaxtyping import UInt16
 
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import ConfigError, plural
 from mlx_attn.files import write_text
 
 LARGEST_VOCABULARY = 65_536  # token ids are uint16
@@ -121,10 +121,11 @@ class CharacterTokenizer(Tokenizer):
         tokens = self._tokens[codes]
         if tokens.min(initial=0) < 0:
             unknown = sorted(set(text) - set(self._characters))
+            be, them = ("is", "it") if len(unknown) == 1 else ("are", "them")
             raise ConfigError(
-                f"{len(unknown)} characters are not in the vocabulary of {self.vocab_size}: "
-                f"{_listed(unknown)}; leave them out, or train with the byte or bpe tokenizer, "
-                "which read any text"
+                f"{plural(len(unknown), 'character')} {be} not in the vocabulary of "
+                f"{self.vocab_size}: {_listed(unknown)}; leave {them} out, or train with the byte "
+                "or bpe tokenizer, which read any text"
             )
         return tokens.astype(np.uint16)
 

@@ -31,11 +31,11 @@ _STYLE = {
     "text.parse_math": False,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "sans-serif"],
-    "font.size": 9,
+    "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.titlesize": 9,
-    "figure.labelsize": 9,
+    "axes.titlesize": 10,
+    "figure.labelsize": 10,
     "legend.frameon": False,
 }
 _INK_STYLE = {f"{part}.color": _INK for part in ("text", "xtick", "ytick")} | {

@@ -26,6 +26,22 @@ def test_a_demo_trains_two_forms_and_says_how_far_apart_they_are(showing, worksh
     assert "Where do demo-standard/seed-0 and demo-no-out-proj/seed-0 differ?" in page
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no-out-porj", "unknown variant 'no-out-porj': did you mean 'no-out-proj'?"),
+        ("standard", "a demo compares standard with another form: name that one"),
+    ],
+)
+def test_a_form_that_cannot_be_compared_is_refused_before_anything_is_trained(
+    name, said, showing, workshop
+):
+    result = showing("--variant", name)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not (workshop / "runs").exists()
+
+
 def test_a_second_demo_keeps_what_the_first_one_trained(showing):
     first, second = showing("--json"), showing("--json")
     assert second.stderr.count("trained before") == 2 * len(demo.SEEDS)

@@ -35,6 +35,14 @@ def test_help_lists_every_command_with_its_line(run_command, flag):
         assert line.split(",")[0][:40] in " ".join(result.stdout.split())
 
 
+@pytest.mark.parametrize("columns", [40, 50])
+def test_help_fits_a_narrow_terminal(run_command, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in ((), ("runs",), ("open",)):
+        told = run_command(*command, "--help").stdout.partition("Examples:")[0]
+        assert max(map(len, told.splitlines())) <= columns
+
+
 def test_without_a_command_there_is_help_and_exit_code_two(run_command):
     result = run_command()
     assert (result.exit_code, "Commands:" in result.stderr) == (2, True)

@@ -12,9 +12,10 @@ from mlx_attn.attention.config import CHOICES, VARIANTS
 from mlx_attn.explore.manifest import is_our_own
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.subwords import GPT2Tokenizer
-from mlx_attn.text.tokenizers import train_tokenizer
+from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
 
 TEXT = "Ben has one red kite; then nine?"
+BEYOND_WINDOWS = "Ann has nine red kites.\nBen sees one of them; then it is gone?"
 LONG = "Ann sees nine red kites. Ben has one; it is gone, then.\n" * 40
 TOLERANCE = 1e-4
 
@@ -76,7 +77,8 @@ def runs_and_page(make_run, show):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_variant_position_and_setting(name, runs_and_page):
     runs, page = runs_and_page
-    assert largest_difference(runs[name], page, at=[*MODELS].index(name)) < TOLERANCE
+    place = [*MODELS].index(name)
+    assert largest_difference(runs[name], page, BEYOND_WINDOWS, at=place) < TOLERANCE
 
 
 TABLES = {map_name: f"{map_name.upper()}S" for map_name in ("score", "value", "output")}
@@ -119,19 +121,23 @@ ODD = [
 ]
 
 
+def small_tokenizer(kind: str) -> Tokenizer:
+    text = LONG + "the café 日本 kites' ½"
+    return GPT2Tokenizer(MERGES) if kind == "gpt2" else train_tokenizer(kind, text, 420)
+
+
 @pytest.mark.parametrize("kind", ["byte", "bpe", "unigram", "gpt2"])
 def test_every_tokenizer_reads_odd_texts_as_python_does(kind, make_run, show):
-    text = LONG + "the café 日本 kites' ½"
-    tokenizer = GPT2Tokenizer(MERGES) if kind == "gpt2" else train_tokenizer(kind, text, 420)
+    tokenizer = small_tokenizer(kind)
     page = show(make_run(tokenizer=tokenizer))
     for text in ODD:
         code = f"explorer.models[0].tokenizer.encode({json.dumps(text)})"
         assert page.run(code) == tokenizer.encode(text).tolist(), text
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_model_of_pieces_has_the_same_logits(kind, make_run, show):
-    run = make_run(tokenizer=train_tokenizer(kind, LONG, 420))
+@pytest.mark.parametrize("kind", ["byte", "bpe", "unigram", "gpt2"])
+def test_a_model_of_every_tokenizer_has_the_same_logits(kind, make_run, show):
+    run = make_run(tokenizer=small_tokenizer(kind))
     assert largest_difference(run, show(run)) < TOLERANCE
 
 

@@ -11,7 +11,7 @@ from mlx_attn.text.tokenizers import train_tokenizer
 TEXT = "Ben sees one of them; then it is gone?"
 
 
-def settled(page, expression: str, expected=True):
+def settled(page, expression: str, expected: object = True):
     """The value of an expression, once it is what is expected or two seconds have passed."""
     end = time.monotonic() + 2
     while (found := page.run(expression)) != expected and time.monotonic() < end:
@@ -59,6 +59,52 @@ def test_the_answer_comes_first(page):
     )
 
 
+def test_the_lines_that_compute_a_step_are_marked(page):
+    marked = {}
+    for step in range(9):
+        page.run(f'document.querySelectorAll("#steps button")[{step}].click()')
+        found = '[...document.querySelectorAll(".sources mark")].map((line) => line.textContent)'
+        marked[step] = " ".join(page.run(found))
+    assert "self.norm1(x)" in marked[0]
+    assert "scores = (rows @ k.swapaxes(2, 3))" in marked[2]
+    assert "masked = scores + self.mask(places)" in marked[3]
+    assert "self.maps.mixing.apply(self, masked)" in marked[4]
+    assert "return (rows @ v)" in marked[5]
+    assert "return x + self.drop_shortcut(self.ff(self.norm2(x)))" in marked[7]
+
+
+def test_the_last_step_shows_the_lines_that_make_logits(page):
+    page.run('document.querySelectorAll("#steps button")[8].click()')
+    assert "self.final_norm(x)" in page.run('document.querySelector(".sources").textContent')
+
+
+def test_a_picture_says_what_its_colours_are(page):
+    legend = "document.querySelector('.legend').textContent"
+    assert "weight 1, paler is less" in page.run(legend)
+    page.run('document.querySelectorAll("#steps button")[3].click()')
+    assert "blank is minus infinity" in page.run(legend)
+    switch(page, "mask")
+    assert "minus infinity" not in page.run(legend)
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_no_line_of_source_is_cut(width, make_run, show):
+    page = show(make_run(), texts=[TEXT], width=width)
+    for step in range(9):
+        page.run(f'document.querySelectorAll("#steps button")[{step}].click()')
+        cut = "[...document.querySelectorAll('pre')].filter((p) => p.scrollWidth > p.clientWidth)"
+        assert page.run(f"{cut}.length") == 0
+
+
+def test_the_text_that_is_shown_is_marked_among_the_examples(page):
+    pressed = "[...document.querySelectorAll('#texts [aria-pressed=true]')].map((b) => b.innerText)"
+    assert page.run(pressed) == ["text 1"]
+    page.run('document.querySelectorAll("#texts button")[1].click()')
+    assert page.run(pressed) == ["text 2"]
+    page.run('document.getElementById("one").click()')
+    assert page.run(pressed) == []
+
+
 @pytest.mark.parametrize("name", ["mask", "positions", "projection", "off", "scoreless"])
 def test_a_switch_changes_the_loss_at_once_and_back(name, page):
     before = page.run("explorer.mean(explorer.losses(explorer.state.readings[0].trace))")
@@ -89,6 +135,32 @@ def test_it_goes_on_as_the_model_does(make_run, show):
     assert written == TEXT + "".join(piece.text for piece in pieces)
 
 
+def test_what_a_text_and_the_one_before_begin_with_is_not_computed_again(page):
+    same = page.run("""(() => {
+      const [model] = explorer.models, edits = explorer.intact();
+      const [before, text] = ["Ben sees one of them", "Ben sees nine kites; then"];
+      const ids = (of) => model.tokenizer.encode(of);
+      const kept = model.trace(ids(before), edits);
+      explorer.losses(kept);
+      const [changed, anew] = [model.trace(ids(text), edits, kept), model.trace(ids(text), edits)];
+      const numbers = (trace) => JSON.stringify([trace.logits, explorer.losses(trace)]);
+      return [numbers(changed) === numbers(anew), changed.blocks[0][3] === kept.blocks[0][3]];
+    })()""")
+    assert same == [True, True]
+
+
+def test_heads_are_measured_while_the_page_obeys(page):
+    worths = "explorer.state.readings[0].worths.length"
+    assert settled(page, worths, 4) == 4
+    at_once = f"""(() => {{
+      document.getElementById("text").value = "Ann has";
+      document.getElementById("text").dispatchEvent(new Event("input"));
+      return {worths};
+    }})()"""
+    assert page.run(at_once) == 0
+    assert settled(page, worths, 4) == 4
+
+
 def test_a_text_longer_than_the_context_goes_on_from_its_last_half(page):
     page.run('for (let i = 0; i < 40; i++) document.getElementById("one").click()')
     assert page.run("explorer.state.readings[0].tokens.length") <= 64
@@ -111,8 +183,8 @@ def test_arrow_keys_move_between_tokens_and_heads(page):
     page.press("ArrowRight", 39)
     page.press("ArrowDown", 40)
     assert page.run("[explorer.state.layer, explorer.state.head]") == [1, 1]
-    name = page.run("document.activeElement.getAttribute('aria-label')")
-    assert name.startswith("layer 1, head 1")
+    name = "document.activeElement.getAttribute('aria-label').slice(0, 39)"
+    assert settled(page, name, expected := "layer 1, head 1, without it the loss is") == expected
 
 
 def test_everything_that_acts_has_a_name(page):
@@ -155,6 +227,24 @@ def test_every_picture_is_drawn(page):
     assert all(found)
 
 
+def test_a_matrix_shows_each_of_its_numbers(page):
+    page.run('document.querySelector(".matrices").open = true')
+    assert settled(page, 'document.querySelectorAll(".matrix").length', 2) == 2
+    found = page.run("""(() => {
+      const canvas = document.querySelector(".matrix"), box = canvas.getBoundingClientRect();
+      const corner = { clientX: box.x + box.width * 0.99, clientY: box.y + box.height * 0.01 };
+      canvas.dispatchEvent(new PointerEvent("pointermove", corner));
+      return [canvas.width, canvas.height, canvas.nextElementSibling.textContent];
+    })()""")
+    corner = page.run(
+        "explorer.models[0].layers[explorer.state.layer].scoreMatrix(explorer.state.head)[0][15]"
+    )
+    assert found[:2] == [16, 16]
+    assert found[2].startswith("row 0, column 15: ")
+    said = float(found[2].rpartition(" ")[2].replace("\u2212", "-"))
+    assert said == pytest.approx(corner, abs=6e-4)
+
+
 def test_markup_in_a_text_stays_text(make_run, show):
     text = "</script><img src=x onerror=alert(1)>"
     run = make_run(tokenizer=train_tokenizer("byte", ""))
@@ -186,6 +276,7 @@ def test_two_runs_are_compared_head_by_head_and_token_by_token(make_run, show):
     page.run('document.querySelectorAll("#apart .tokens button")[9].focus()')
     page.press("ArrowRight", 39)
     assert page.run("explorer.state.token") == 9
+    assert settled(page, f"{ANSWER}.includes('expects this text better than')")
     assert page.run('document.querySelector("#apart .pair figcaption").textContent') == (
         "Layer 0, head 0: weights of one minus those of two"
     )

@@ -8,6 +8,7 @@ from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+from mlx_attn.model.config import config_from
 from mlx_attn.repl.screen import (
     HINT,
     CommandCompleter,
@@ -16,6 +17,8 @@ from mlx_attn.repl.screen import (
     open_history,
     state_directory,
 )
+from mlx_attn.run_directory import RUNS, create_run
+from mlx_attn.training.config import resolve
 
 ALT_ENTER, CTRL_C, CTRL_D = "\x1b\r", "\x03", "\x04"
 
@@ -88,6 +91,17 @@ def test_runs_complete_by_name(tmp_path, monkeypatch):
         (tmp_path / "runs" / name / "config.json").write_text("{}")
     assert sorted(completed("/model na")) == ["/model nano", "/model nano-merged"]
     assert completed("/vs t") == ["/vs tiny"]
+
+
+def test_the_menu_says_what_a_run_is_a_form_of(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chosen = resolve({"preset": "nano", "variant": "merged", "vocab_size": 8})
+    create_run(RUNS / "mild", chosen.record(config_from({**chosen.model, "vocab_size": 8})))
+    (RUNS / "misty").mkdir()
+    (RUNS / "misty" / "config.json").write_text("{}")
+    found = CommandCompleter().get_completions(Document("/model mi"), CompleteEvent())
+    meanings = {completion.text: completion.display_meta_text for completion in found}
+    assert meanings == {"mild": "merged", "misty": ""}
 
 
 def test_files_complete(tmp_path):

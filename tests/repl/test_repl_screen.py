@@ -7,6 +7,7 @@ from rich.console import Console
 from mlx_attn.errors import printable
 from mlx_attn.repl.screen import TerminalScreen
 from mlx_attn.repl.session import Screen
+from mlx_attn.ui.terminal import WordWrap
 
 
 def terminal(width: int) -> tuple[TerminalScreen, io.StringIO]:
@@ -45,6 +46,23 @@ def test_a_stopped_answer_ends_its_line():
     with pytest.raises(KeyboardInterrupt):
         screen.stream(stopped())
     assert file.getvalue() == "half\n"
+
+
+def test_a_message_has_a_line_of_its_own_even_where_an_answer_could_not_end_its_line(monkeypatch):
+    def failing():
+        yield "half "
+        monkeypatch.setattr(WordWrap, "rest", pressed)
+        raise RuntimeError
+
+    def pressed(wrap: WordWrap):
+        raise KeyboardInterrupt
+
+    screen, file = terminal(40)
+    with pytest.raises(KeyboardInterrupt):
+        screen.stream(failing())
+    screen.note("1 token")
+    screen.note("stopped")
+    assert file.getvalue() == "half\n1 token\nstopped\n"
 
 
 def test_messages_and_tables_fit_a_narrow_terminal():

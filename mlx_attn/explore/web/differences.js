@@ -1,6 +1,6 @@
 // Where two models differ on one text: in what they expect, and in what their heads attend to.
 import { byId, drawPanels, element, number, percent } from "./draw.js";
-import { losses } from "./model.js";
+import { losses, mean } from "./model.js";
 import { arrows } from "./pane.js";
 import { softmax } from "./tensor.js";
 import { label, shown } from "./tokenizer.js";
@@ -13,6 +13,8 @@ export function totalVariation(p, q) {
   for (let i = 0; i < Math.max(p.length, q.length); i++) sum += Math.abs((p[i] ?? 0) - (q[i] ?? 0));
   return sum / 2;
 }
+
+const largestOf = (values) => values.indexOf(Math.max(...values));
 
 /** Whether two models read the same tokens, so that they can be laid side by side. */
 export const readAlike = ([a, b]) => a.tokens.length === b.tokens.length && a.tokens.every((token, i) => token === b.tokens[i]);
@@ -28,7 +30,7 @@ export class Differences {
       const shared = Math.min(count, models[1].layers[layer]?.count ?? 0);
       return Array.from({ length: shared }, (_, head) => ({ layer, head }));
     });
-    this.find(".swatches").append(...this.names.map((name, i) => element("span", { className: `swatch of-${i}` }, name)));
+    for (const place of this.root.querySelectorAll(".swatches")) place.append(...this.names.map((name, i) => element("span", { className: `swatch of-${i}` }, name)));
     this.listen();
   }
 
@@ -103,6 +105,20 @@ export class Differences {
     this.find(".largest").replaceChildren(`${this.names[1]} expects ${won} of ${this.gaps.length} tokens better. The largest differences, in nats: `, ...buttons);
   }
 
+  /** Which model expects the text better, on which token most, and which head differs most. */
+  answer() {
+    if (this.root.hidden || !this.gaps?.length) return "";
+    const gap = mean(this.gaps);
+    const [better, worse] = gap > 0 ? [this.names[1], this.names[0]] : this.names;
+    const at = largestOf(this.gaps.map(Math.abs));
+    const expects = this.names[this.gaps[at] > 0 ? 1 : 0];
+    const shares = this.rows.slice(0, this.places.length).map(mean);
+    const { layer, head } = this.places[largestOf(shares)];
+    return element("p", {}, element("b", {}, better), ` expects this text better than ${worse}, by ${number(Math.abs(gap))} nats per token; `,
+      `they differ most at “${this.labels[at + 1]}”, which ${expects} expects better by ${number(Math.abs(this.gaps[at]))} nats. `,
+      `Layer ${layer}, head ${head} differs most: it gives ${percent(Math.max(...shares))} of its weight to other tokens.`);
+  }
+
   /** What is chosen: layer, head, token. */
   paint({ layer, head, token }) {
     if (this.root.hidden || !this.rows) return;
@@ -110,8 +126,10 @@ export class Differences {
     const row = chosen < 0 ? this.places.length : chosen;
     const labels = [...this.places.map((place) => `head ${place.layer}.${place.head}`), "next token"];
     const panel = { title: "", rows: this.rows.length, columns: this.labels.length, kind: "share", value: (r, c) => this.rows[r][c] };
-    this.hit = drawPanels(this.find(".by-head canvas"), [panel], { ...this.look(".by-head"), labels, row });
-    this.say({ row, column: Math.min(token, this.labels.length - 1) });
+    const rowHeight = Math.min(Math.max(300 / labels.length, 16), 36);
+    const column = Math.min(token, this.labels.length - 1);
+    this.hit = drawPanels(this.find(".by-head canvas"), [panel], { ...this.look(".by-head"), labels, columns: this.labels, row, column, rowHeight });
+    this.say({ row, column });
     this.paintPair(layer, head, token, chosen >= 0);
   }
 
@@ -123,7 +141,7 @@ export class Differences {
     const value = (i, j) => (a[i][j] ?? 0) - (b[i][j] ?? 0);
     const panel = { title: "", rows: a.length, columns: a.length, kind: "signed", value };
     this.find(".pair figcaption").textContent = `Layer ${layer}, head ${head}: weights of ${this.names[0]} minus those of ${this.names[1]}`;
-    drawPanels(this.find(".pair canvas"), [panel], { ...this.look(".pair"), labels: this.labels, row: Math.min(token, a.length - 1), column: -1, square: true });
+    drawPanels(this.find(".pair canvas"), [panel], { ...this.look(".pair"), labels: this.labels, columns: this.labels, row: Math.min(token, a.length - 1), column: -1, square: true });
   }
 
   look(selector) {

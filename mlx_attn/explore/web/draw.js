@@ -87,12 +87,12 @@ function imageOf({ rows, columns, value, kind }, { plus, minus, neutral }) {
   return canvas;
 }
 
-/** A small picture of one matrix, without labels. */
-export function drawSmall(canvas, panel) {
-  canvas.width = canvas.height = 96;
+/** A picture of one matrix, without labels, `size` pixels high and wide. */
+export function drawSmall(canvas, panel, size = 96) {
+  canvas.width = canvas.height = size;
   const context = canvas.getContext("2d");
-  context.imageSmoothingEnabled = panel.columns > 96;
-  context.drawImage(imageOf(panel, colours()), 0, 0, 96, 96);
+  context.imageSmoothingEnabled = panel.columns > size;
+  context.drawImage(imageOf(panel, colours()), 0, 0, size, size);
 }
 
 const FONT = 12;
@@ -102,7 +102,8 @@ const LEGIBLE = 10; // pixels that a row needs for its label
 /**
  * Matrices side by side that share their rows. Returns what is at a point: {panel, row, column}.
  *
- * `look`: width in pixels; labels of rows; chosen row and column; `square` for maps of tokens.
+ * `look`: width in pixels; labels of rows, and of columns where these are tokens; chosen row and
+ * column; `square` for maps of tokens; the height of a row where it is not 16 pixels.
  */
 export function drawPanels(canvas, panels, look) {
   const rows = panels[0].rows;
@@ -125,13 +126,14 @@ export function drawPanels(canvas, panels, look) {
 function layout(panels, rows, look, context) {
   context.font = MONO;
   const labelled = look.width / rows >= LEGIBLE && (look.square ? look.width * 0.75 : look.tallest) / rows >= LEGIBLE;
-  const longest = labelled ? Math.max(...look.labels.map((text) => context.measureText(cut(text)).width)) : -4;
-  const left = longest + 8;
+  const widest = (labels) => Math.max(...labels.map((text) => context.measureText(cut(text)).width));
+  const left = (labelled ? widest(look.labels) : -4) + 8;
   const gap = 14;
   const inner = look.width - left - gap * (panels.length - 1);
   const total = panels.reduce((sum, panel) => sum + panel.columns, 0);
-  const top = look.square ? longest + 10 : panels.some((panel) => panel.title) ? 24 : 4;
-  const height = look.square ? Math.min(inner, look.tallest) : Math.min(Math.max(rows * 16, 60), look.tallest);
+  const columns = labelled && look.columns && inner / look.columns.length >= LEGIBLE ? look.columns : [];
+  const top = columns.length ? widest(columns) + 14 : panels.some((panel) => panel.title) ? 24 : 4;
+  const height = look.square ? Math.min(inner, look.tallest) : Math.min(Math.max(rows * (look.rowHeight ?? 16), 60), look.tallest);
   let x = left;
   const boxes = panels.map((panel) => {
     const width = look.square ? height : (inner * panel.columns) / total;
@@ -139,7 +141,7 @@ function layout(panels, rows, look, context) {
     x += width + gap;
     return box;
   });
-  return { left, top, boxes, labelled, height: top + height + 4, cell: height / rows };
+  return { left, top, boxes, labelled, columns, height: top + height + 4, cell: height / rows };
 }
 
 function drawPanel(context, panel, box, place, look, colour) {
@@ -152,7 +154,7 @@ function drawPanel(context, panel, box, place, look, colour) {
   context.lineWidth = 1.5;
   context.strokeStyle = colour.focus;
   context.strokeRect(box.x, box.y + look.row * place.cell, box.width, Math.max(place.cell, 2));
-  if (look.square && place.labelled) drawColumnLabels(context, box, cell, look, colour);
+  drawColumnLabels(context, box, cell, place.columns, look.column, colour);
   if (!look.square) {
     context.fillStyle = colour.quiet;
     context.textAlign = "left";
@@ -163,13 +165,13 @@ function drawPanel(context, panel, box, place, look, colour) {
 /** A label of an axis, where the space before a word says nothing. */
 const cut = (label, length = 10, text = label.replace(/^␣+(?=.)/, "")) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
-function drawColumnLabels(context, box, cell, look, colour) {
-  look.labels.forEach((text, c) => {
+function drawColumnLabels(context, box, cell, labels, chosen, colour) {
+  labels.forEach((text, c) => {
     context.save();
     context.translate(box.x + (c + 0.5) * cell + FONT / 3, box.y - 6);
     context.rotate(-Math.PI / 2);
     context.textAlign = "left";
-    context.fillStyle = c === look.column ? colour.focus : colour.quiet;
+    context.fillStyle = c === chosen ? colour.focus : colour.quiet;
     context.fillText(cut(text), 0, 0);
     context.restore();
   });

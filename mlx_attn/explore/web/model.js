@@ -16,21 +16,22 @@ export class GPT {
   }
 
   /**
-   * Every step of a text of tokens. A trace of the same edits whose tokens begin these ones is
-   * extended: with a causal mask nothing in it changes.
+   * Every step of a text of tokens. Of a trace with the same edits the tokens that both begin with
+   * are kept: with a causal mask nothing in them changes.
    */
   trace(tokens, edits = intact(), before = undefined) {
-    const goesOn = before && before.edits === edits && edits.mask && before.tokens.every((t, i) => t === tokens[i]);
-    const start = goesOn ? before.tokens.length : 0;
+    const goesOn = before && before.edits === edits && edits.mask;
+    const start = goesOn ? beginAlike(before.tokens, tokens) : 0;
     let stream = Array.from(tokens.slice(start), (token, i) => this.embed(token, start + i, tokens[start + i - 1], edits));
     const carries = Array.from(tokens.slice(start), (token) => ({ token }));
     const blocks = this.layers.map((attention, layer) => {
-      const rows = goesOn ? before.blocks[layer].slice() : [];
+      const rows = goesOn ? before.blocks[layer].slice(0, start) : [];
       stream = this.block(attention, rows, stream, carries, edits);
       return rows;
     });
-    const logits = stream.map((x) => this.logitsOf(x));
-    return { tokens, edits, blocks, logits: goesOn ? [...before.logits, ...logits] : logits, nats: goesOn ? before.nats.slice() : [] };
+    const kept = goesOn ? before : { logits: [], nats: [] };
+    const logits = [...kept.logits.slice(0, start), ...stream.map((x) => this.logitsOf(x))];
+    return { tokens, edits, blocks, logits, nats: kept.nats.slice(0, Math.max(start - 1, 0)) };
   }
 
   embed(token, position, before, edits) {
@@ -70,6 +71,13 @@ export class GPT {
   get longest() {
     return Math.min(this.config.context_length, 256);
   }
+}
+
+/** How many tokens two texts have in common before they differ. */
+function beginAlike(a, b) {
+  const shorter = Math.min(a.length, b.length);
+  for (let i = 0; i < shorter; i++) if (a[i] !== b[i]) return i;
+  return shorter;
 }
 
 /** Nats of every token but the first, given those before it. */

@@ -43,7 +43,7 @@ export class Pane {
       for (let head = 0; head < attention.count; head++) {
         const picture = element("canvas", {});
         const worth = element("span", { className: "worth" });
-        const button = element("button", { type: "button", className: "head" }, picture, element("span", {}, `head ${head}`), worth);
+        const button = element("button", { type: "button", className: "head", ariaLabel: `layer ${layer}, head ${head}` }, picture, element("span", {}, `head ${head}`), worth);
         button.addEventListener("click", () => this.choose({ layer, head, held: true }));
         button.addEventListener("pointerenter", () => this.choose({ layer, head }));
         this.thumbs.push({ layer, head, button, picture, worth });
@@ -157,7 +157,6 @@ export class Pane {
     for (const { layer, head, button, picture } of this.thumbs) {
       const chosen = layer === this.context.layer && head === this.context.h;
       button.setAttribute("aria-pressed", chosen);
-      button.setAttribute("aria-label", `layer ${layer}, head ${head}`);
       button.tabIndex = chosen ? 0 : -1;
       picture.ariaHidden = "true";
     }
@@ -176,11 +175,11 @@ export class Pane {
   paintStep(at) {
     const { title, formula, text, sources } = this.model.manifest.steps[at];
     const { layer, h } = this.context;
-    this.find(".picture h3").textContent = this.step.next ? `${at + 1}. ${title}` : `${at + 1}. ${title}, layer ${layer}, head ${h}`;
+    const place = { model: "", layer: `, layer ${layer}`, head: `, layer ${layer}, head ${h}` }[this.step.of ?? "head"];
+    this.find(".picture h3").textContent = `${at + 1}. ${title}${place}`;
     this.find(".formula").textContent = formula;
     this.find(".text").textContent = text;
-    this.find(".sources").replaceChildren(
-      ...sources.map(({ file, line, code }) => element("figure", {}, element("figcaption", {}, `${file}, line ${line}`), element("pre", { tabIndex: 0 }, element("code", {}, code)))));
+    this.find(".sources").replaceChildren(...sources.map(sourceFigure));
     this.paintPicture();
     const { caption, headings, rows, here } = this.step.numbers(this.context);
     this.find(".numbers").replaceChildren(table(caption, headings, rows, here));
@@ -188,14 +187,13 @@ export class Pane {
 
   paintPicture() {
     this.panels = this.step.panels(this.context);
-    this.canvas.hidden = Boolean(this.step.next);
-    this.find(".next-large").replaceChildren();
+    const isNext = this.step.of === "model";
+    for (const node of [this.canvas, this.find(".legend"), this.find(".next-heading"), this.find(".next")]) node.hidden = isNext;
+    this.find(".next-large").replaceChildren(...(isNext ? [this.nextBars(20)] : []));
     this.find(".cell").textContent = "";
-    if (this.step.next) {
-      this.find(".next-large").append(this.nextBars(20));
-      return;
-    }
-    const look = { width: Math.max(this.find(".picture").clientWidth, 240), tallest: tallest(), labels: this.labels, row: this.context.i, column: this.context.j, square: this.step.square };
+    if (isNext) return;
+    this.find(".legend").replaceChildren(...legend(this.panels, this.step.square));
+    const look = { width: Math.max(this.find(".picture").clientWidth, 240), tallest: tallest(), labels: this.labels, columns: this.step.square && this.labels, row: this.context.i, column: this.context.j, square: this.step.square };
     this.hit = drawPanels(this.canvas, this.panels, look);
     const { caption, rows } = this.step.numbers(this.context);
     this.canvas.setAttribute("aria-label", `${this.find(".picture h3").textContent}. ${caption}: ${rows.slice(0, 3).map((row) => row.join(" ")).join(", ")}`);
@@ -225,10 +223,7 @@ export class Pane {
       ["V_h O_h: what is moved", attention.outputMatrix(h, edits), `value=${value} with output=${output}`],
     ];
     const pictures = matrices.map(([title, matrix, why]) => {
-      if (!matrix) return element("p", {}, `${title}: none, because ${why} is not linear in x.`);
-      const canvas = element("canvas", { role: "img", ariaLabel: title, className: "matrix" });
-      drawSmall(canvas, { rows: matrix.length, columns: matrix[0].length, kind: "signed", value: (r, d) => matrix[r][d] });
-      return element("figure", {}, element("figcaption", {}, title), canvas);
+      return matrix ? matrixFigure(title, matrix) : element("p", {}, `${title}: none, because ${why} is not linear in x.`);
     });
     fold.querySelector("div").replaceChildren(...pictures, ...(matrices[0][1] ? [this.spectrumOf(attention.spectrum(h).values)] : []));
   }
@@ -238,6 +233,36 @@ export class Pane {
     const heading = `Singular values of S_h${values.length > 24 ? `, 24 of ${values.length}` : ""}, with the share of its squared norm so far`;
     return element("figure", { className: "spectrum" }, element("figcaption", {}, heading), bars(entries));
   }
+}
+
+/** A function of the package, with the lines marked that do a step. */
+function sourceFigure({ file, line, code, marked }) {
+  const lines = code.split("\n").map((text, at) => element(marked.includes(at) ? "mark" : "span", { className: "line" }, `${text}\n`));
+  return element("figure", {}, element("figcaption", {}, `${file}, line ${line}`), element("pre", {}, element("code", {}, ...lines)));
+}
+
+/** A matrix, a pixel a number; the number that is pointed at is told below it. */
+function matrixFigure(title, matrix) {
+  const [rows, columns] = [matrix.length, matrix[0].length];
+  const largest = matrix.reduce((most, row) => row.reduce((found, value) => Math.max(found, Math.abs(value)), most), 0);
+  const told = element("p", { className: "cell" }, `${rows} × ${columns} numbers, the largest by size ${number(largest)}`);
+  const canvas = element("canvas", { role: "img", ariaLabel: `${title}, ${told.textContent}`, className: "matrix" });
+  drawSmall(canvas, { rows, columns, kind: "signed", value: (r, d) => matrix[r][d] }, Math.max(rows, columns));
+  canvas.addEventListener("pointermove", ({ offsetX, offsetY }) => {
+    const place = (offset, length, count) => Math.min(Math.max(Math.floor((offset / length) * count), 0), count - 1);
+    const [r, c] = [place(offsetY, canvas.clientHeight, rows), place(offsetX, canvas.clientWidth, columns)];
+    told.textContent = `row ${r}, column ${c}: ${number(matrix[r][c])}`;
+  });
+  return element("figure", {}, element("figcaption", {}, title, " ", swatch(0, "positive"), " ", swatch(1, "negative")), canvas, told);
+}
+
+const swatch = (of, text) => element("span", { className: `swatch of-${of}` }, text);
+
+/** What the colours of a picture mean, and its rows and columns. */
+function legend([{ kind, columns, value }], square) {
+  const axes = square ? "A row for each query token, a column for each key token. " : "A row for each token, a column for each coordinate. ";
+  if (kind === "weights") return [axes, swatch(0, "weight 1, paler is less")];
+  return [axes, swatch(0, "positive"), " ", swatch(1, "negative"), ", paler is nearer to 0", square && value(0, columns - 1) === -Infinity ? ", blank is minus infinity" : ""];
 }
 
 /** Calls `act` with what belongs to the arrow key that is pressed. */

@@ -42,8 +42,10 @@ function coordinates(c, caption, headings, columns) {
 
 export const weightPanel = (c) => square(c, "w_h", "weights", (i, j) => c.rows[i].weights[c.h][j] ?? 0);
 
+/** Each is of a head, unless `of` says that it is of a layer or of the model; `square` shows tokens by tokens. */
 export const STEPS = [
   {
+    of: "layer",
     panels: (c) => [vectors(c, "stream", (r) => c.rows[r].before), vectors(c, "x", (r) => c.rows[r].x)],
     numbers: (c) => coordinates(c, `x of ${c.quote(c.i)}`, ["stream", "x"], [c.rows[c.i].before, c.rows[c.i].x]),
   },
@@ -94,6 +96,7 @@ export const STEPS = [
     },
   },
   {
+    of: "layer",
     panels: (c) => [
       vectors(c, "stream", (r) => c.rows[r].before),
       vectors(c, "+ att", (r) => c.rows[r].output),
@@ -111,7 +114,7 @@ export const STEPS = [
     },
   },
   {
-    next: true,
+    of: "model",
     panels: () => [],
     numbers: (c) => ({
       caption: `After ${c.quote(c.i)}`,

@@ -30,7 +30,7 @@ const random = randomFrom(1);
 function read(text) {
   const encoded = models.map((model) => model.tokenizer.encode(text));
   if (encoded.some((tokens) => tokens.length === 0)) throw new Error("type at least one character");
-  state.readings = encoded.map((tokens, i) => ({ tokens: tokens.slice(-models[i].longest), given: tokens.length }));
+  state.readings = encoded.map((tokens, i) => ({ ...state.readings[i], tokens: tokens.slice(-models[i].longest), given: tokens.length, worths: [] }));
   state.token = Math.max(...state.readings.map(({ tokens }) => tokens.length)) - 1;
   state.target = undefined;
   hold();
@@ -39,7 +39,7 @@ function read(text) {
 const isIntact = () => JSON.stringify(state.edits) === JSON.stringify(PLAIN);
 const PLAIN = intact();
 
-/** Traces with the edits and without, going on from the last ones where tokens were added. */
+/** Traces with the edits and without, going on from the last ones where a text begins as before. */
 function compute() {
   state.readings.forEach((reading, i) => {
     reading.plain = models[i].trace(reading.tokens, PLAIN, reading.plain);
@@ -64,14 +64,10 @@ function continuation(model, trace, count = AHEAD) {
   return decode(model.tokenizer, tokens);
 }
 
-/** What the loss grows by when each head is switched off, the edits left as they are. */
-function worthOfHeads(model, tokens) {
-  const loss = lossOf(model.trace(tokens, PLAIN));
-  return model.layers.flatMap(({ count, layer }) =>
-    Array.from({ length: count }, (_, head) => {
-      const without = { ...PLAIN, heads: { [`${layer}.${head}`]: { ...headEdits(PLAIN, layer, head), off: true } } };
-      return lossOf(model.trace(tokens, without)) - loss;
-    }));
+/** What the loss grows by when one head is switched off, and nothing else. */
+function worthOf({ layer, head }, model, plain) {
+  const without = { ...PLAIN, heads: { [`${layer}.${head}`]: { ...headEdits(PLAIN, layer, head), off: true } } };
+  return lossOf(model.trace(plain.tokens, without)) - lossOf(plain);
 }
 
 // What is said.
@@ -94,10 +90,11 @@ function answerOf(i) {
 /** The head that this text needs most. */
 function needed(i) {
   const { worths } = state.readings[i];
-  if (!worths || worths.length < 2) return "";
-  const places = models[i].layers.flatMap(({ layer, count }) => Array.from({ length: count }, (_, head) => `layer ${layer}, head ${head}`));
+  const places = panes[i].thumbs;
+  if (places.length < 2 || worths.length < places.length) return "";
   const most = Math.max(...worths);
-  return ` Of its ${worths.length} heads it needs ${places[worths.indexOf(most)]} most here: ${signed(most, 3)} nats without it.`;
+  const { layer, head } = places[worths.indexOf(most)];
+  return ` Of its ${places.length} heads it needs layer ${layer}, head ${head} most here: ${signed(most, 3)} nats without it.`;
 }
 
 function showEffect() {
@@ -128,7 +125,7 @@ function showStep(at) {
 
 let later = 0;
 
-/** After a change of text or edits: everything; what takes longer follows when the page is quiet. */
+/** After a change of text or edits: everything; what takes longer follows once nothing is written. */
 function refresh() {
   compute();
   panes.forEach((pane, i) => {
@@ -140,25 +137,34 @@ function refresh() {
   showEffect();
   paint();
   clearTimeout(later);
-  later = setTimeout(showSlow, state.playing ? 400 : 30);
+  if (!state.playing) later = setTimeout(showAnswers, 30);
 }
 
-function showSlow() {
-  state.readings.forEach((reading, i) => {
-    if (reading.tokens.length < 2 || reading.worthOf === reading.tokens) return;
-    reading.worthOf = reading.tokens;
-    reading.worths = worthOfHeads(models[i], reading.tokens);
-    panes[i].paintWorth(reading.worths);
-  });
-  if (!state.started) beginWithTheHeadThatMatters();
-  byId("answers").replaceChildren(...models.map((_, i) => answerOf(i)));
+function showAnswers() {
+  byId("answers").replaceChildren(apart?.answer() ?? "", ...models.map((_, i) => answerOf(i)));
+  later = setTimeout(measureHead, 0);
 }
 
-function beginWithTheHeadThatMatters() {
-  state.started = true;
-  const { worths } = state.readings[0];
-  if (!worths) return;
-  const { layer, head } = panes[0].thumbs[worths.indexOf(Math.max(...worths))];
+/** Measures one head that is not measured yet; between two of them the page obeys. */
+function measureHead() {
+  const at = state.readings.findIndex(({ tokens, worths }, i) => tokens.length > 1 && worths.length < panes[i].thumbs.length);
+  if (at < 0) return;
+  const { plain, worths } = state.readings[at];
+  const heads = panes[at].thumbs;
+  worths.push(worthOf(heads[worths.length], models[at], plain));
+  if (worths.length < heads.length) later = setTimeout(measureHead, 0);
+  else showWorth(at);
+}
+
+function showWorth(at) {
+  panes[at].paintWorth(state.readings[at].worths);
+  if (!state.started) beginWithTheHeadThatMatters(at);
+  showAnswers();
+}
+
+function beginWithTheHeadThatMatters(at) {
+  const { worths } = state.readings[at];
+  const { layer, head } = panes[at].thumbs[worths.indexOf(Math.max(...worths))];
   choose({ layer, head, held: true });
 }
 
@@ -270,10 +276,11 @@ function addToken() {
   const token = drawn(trace.logits.at(-1), Number(byId("warmth").value), random);
   const added = [...tokens, token];
   byId("text").value += decode(models[writer].tokenizer, [token]);
+  markExample();
   state.readings = state.readings.map((reading, i) => {
     const all = i === writer ? added : models[i].tokenizer.encode(byId("text").value);
     const fits = all.length <= models[i].longest;
-    return { ...reading, given: i === writer ? reading.given + 1 : all.length, tokens: fits ? all : all.slice(-Math.floor(models[i].longest / 2)) };
+    return { ...reading, given: i === writer ? reading.given + 1 : all.length, tokens: fits ? all : all.slice(-Math.floor(models[i].longest / 2)), worths: [] };
   });
   state.token = Math.max(...state.readings.map((reading) => reading.tokens.length)) - 1;
   state.target = undefined;
@@ -302,11 +309,21 @@ function play() {
 
 function write(text) {
   byId("text").value = text;
-  attempt(() => (read(text), refresh()));
+  reread();
+}
+
+/** After a change of the text. */
+function reread() {
+  markExample();
+  attempt(() => (read(byId("text").value), refresh()));
+}
+
+function markExample() {
+  Array.from(byId("texts").children).forEach((button, i) => button.setAttribute("aria-pressed", data.texts[i] === byId("text").value));
 }
 
 function listen() {
-  byId("text").addEventListener("input", ({ target }) => attempt(() => (read(target.value), refresh())));
+  byId("text").addEventListener("input", reread);
   arrows(byId("steps"), { ArrowLeft: -1, ArrowRight: 1 }, (by) => {
     showStep(Math.min(Math.max(state.step + by, 0), STEPS.length - 1));
     byId("steps").children[state.step].focus();
@@ -330,7 +347,7 @@ function build() {
   byId("writer-field").hidden = models.length === 1;
   byId("writer").append(...models.map(({ manifest }, i) => element("option", { value: i }, manifest.name)));
   STEPS.forEach((_, at) => {
-    const button = element("button", { type: "button" }, element("span", {}, String(at + 1)), models[0].manifest.steps[at].title);
+    const button = element("button", { type: "button" }, element("span", { ariaHidden: "true" }, String(at + 1)), models[0].manifest.steps[at].title);
     button.addEventListener("click", () => showStep(at));
     byId("steps").append(button);
   });

@@ -38,7 +38,7 @@ function paint(canvas, layer, head) {
   const context = canvas.getContext("2d");
   const image = context.createImageData(T, T);
   const style = getComputedStyle(document.documentElement);
-  const [r, g, b] = style.getPropertyValue("--accent-rgb").trim().split(/\s+/).map(Number);
+  const [r, g, b] = style.getPropertyValue("--plus-rgb").trim().split(/\s+/).map(Number);
   for (let i = 0; i < T; i++)
     for (let j = 0; j <= i; j++)
       image.data.set([r, g, b, (255 * level(layer, head, i, j)) / full], 4 * (i * T + j));

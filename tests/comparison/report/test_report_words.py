@@ -7,6 +7,7 @@ import pytest
 
 from mlx_attn.comparison.show import (
     between,
+    meanings_text,
     number,
     places,
     probability,
@@ -44,6 +45,13 @@ def test_other_budgets_follow_in_short(comparison):
     found = summary_lines(comparison(budgets=["steps", "seconds"]))[1]
     assert found.startswith("With equal steps, no-out-proj is worse than standard: +0.038")
     assert found.endswith(" Worse with equal training time (+0.067).")
+
+
+def test_only_the_words_of_its_verdicts_are_explained(comparison):
+    assert meanings_text(comparison(budgets=["steps"])) == (
+        "Equivalent: the difference is shown to be smaller than the margin; "
+        "worse: the loss is higher, whatever the margin."
+    )
 
 
 @pytest.mark.parametrize(

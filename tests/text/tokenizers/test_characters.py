@@ -29,6 +29,10 @@ def test_unknown_characters_are_named_with_the_way_out():
         match="2 characters are not in the vocabulary of 3: '!', '\U0001f600'; leave",
     ):
         characters.encode("a!b\U0001f600!")
+    with pytest.raises(
+        ConfigError, match="1 character is not in the vocabulary of 3: '!'; leave it"
+    ):
+        characters.encode("a!b")
 
 
 def test_many_unknown_characters_are_named_in_one_short_line():
