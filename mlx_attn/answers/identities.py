@@ -167,11 +167,17 @@ def _parting() -> dict[str, float]:
     }
 
 
+FORMS = ("separate", "merged")
+
+
+def _trainer(corpus: Corpus, steps: int, **changes: Any) -> Trainer:
+    """Without biases, which S and its factors do not share."""
+    return Trainer(resolve({**SETTINGS, "qkv_bias": False, "steps": steps, **changes}), corpus)
+
+
 def _trainers(corpus: Corpus, steps: int) -> tuple[Trainer, Trainer]:
-    """Of two forms of one untrained model, separate and merged, with the same batches."""
-    settings = {**SETTINGS, "qkv_bias": False, "steps": steps}
-    separate = Trainer(resolve(settings), corpus)
-    merged = Trainer(resolve({**settings, "variant": "merged"}), corpus)
+    """Of two forms of one untrained model, those of `FORMS`, with the same batches."""
+    separate, merged = _trainer(corpus, steps), _trainer(corpus, steps, variant="merged")
     merged.model.update(convert(separate.model, "merged").parameters())
     return separate, merged
 
@@ -232,9 +238,6 @@ def _both_forms() -> dict[str, GPT]:
     return {form: _finish(trainer) for form, trainer in zip(FORMS, pair, strict=True)}
 
 
-FORMS = ("separate", "merged")
-
-
 def _cut(form: str, rank: int) -> str:
     """The name of the loss of a form whose every S_h is cut to its largest singular values."""
     return f"loss, {form}, S cut to rank {rank}"
@@ -268,12 +271,9 @@ def _truncated() -> dict[str, float]:
 def _decayed() -> dict[str, float]:
     """Training with and without weight decay of W_query and W_key alone."""
     plain, corpus = _both_forms()["separate"], corpus_of(resolve(SETTINGS))
-    more = {"qkv_bias": False, "steps": LONGER * SETTINGS["steps"]}
-    decay = {"weight_decay": 1.0, "decay": "query-key"}
-    models = {
-        "without decay": plain,
-        "with decay": _finish(Trainer(resolve({**SETTINGS, **more, **decay}), corpus)),
-    }
+    steps, decay = LONGER * SETTINGS["steps"], {"weight_decay": 1.0, "decay": "query-key"}
+    decayed = _finish(_trainer(corpus, steps, **decay))
+    models = {"without decay": plain, "with decay": decayed}
     tokens = _windows(corpus, plain.config.context_length, 32)
     return {
         **{f"effective rank of S, {how}": _rank(model) for how, model in models.items()},

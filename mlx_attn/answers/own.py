@@ -53,6 +53,8 @@ def own_study(
         ConfigError: The preset has no number of steps, one head, or an attention of its own.
     """
     first = the_study()
+    for name in questions:
+        first.question(name)
     layer: dict[str, Any] = {"preset": preset} if preset else {**DEFAULTS}
     settings = resolve(layer, {"data": data} if data else {})
     _check(settings, preset)
@@ -63,8 +65,6 @@ def own_study(
         if (not questions or name in questions)
         and (contrasts := _contrasts(question, world.settings["position"]))
     }
-    for name in questions:
-        first.question(name)
     named = {arm for q in asked.values() for contrast in q.contrasts for arm in contrast.arms}
     arms = {n: a for n, a in first.arms.items() if n in named | {first.shorter}}
     order = tuple(name for name in first.protocol.first if name in arms)

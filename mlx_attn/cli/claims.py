@@ -1,7 +1,7 @@
 """`mlx-attn claims`: the study behind docs/answers.md, registered, run and verified."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from mlx_attn.errors import RunError, plural
 
 if TYPE_CHECKING:
     from mlx_attn.answers.book import RecordBook
+    from mlx_attn.answers.study import Study
 
 _EXAMPLES = """\b
 Examples:
@@ -123,9 +124,7 @@ def run(
     of a text of your own: that study is registered, trained and written in a folder of its own.
     """
     from mlx_attn.answers.schedule import arm_plans, wanted_runs
-    from mlx_attn.answers.show import record_line
     from mlx_attn.answers.study import check_registered, study_of
-    from mlx_attn.answers.training import train_all
 
     if any(value is not None for value in own.values()):
         out = _register_own(ctx, out, questions, study_name, own)
@@ -142,17 +141,26 @@ def run(
         def plans() -> Any:
             return arm_plans(study, {**known, **book.records}, *asked)
 
-        wanted = [*wanted_runs(plans())]
-        say(f"{len(book.records)} runs are there, {len(wanted)} or more are wanted", err=True)
-        if dry_run or not wanted:
-            return
-        try:
-            with signals_interrupt():
-                for record, left in train_all(study, book, plans, jobs, 60 * minutes):
-                    say(record_line(record, left), err=True)
-        except KeyboardInterrupt:
-            say("interrupted; finished runs are kept: the same command continues", err=True)
-            click.get_current_context().exit(INTERRUPTED)
+        wanted = len([*wanted_runs(plans())])
+        say(f"{len(book.records)} runs are there, {wanted} or more are wanted", err=True)
+        if wanted and not dry_run:
+            _train(study, book, plans, jobs, 60 * minutes)
+
+
+def _train(
+    study: "Study", book: "RecordBook", plans: Callable[[], Any], jobs: int, seconds: float
+) -> None:
+    """Train what is wanted, and say what each run ended with."""
+    from mlx_attn.answers.show import record_line
+    from mlx_attn.answers.training import train_all
+
+    try:
+        with signals_interrupt():
+            for record, left in train_all(study, book, plans, jobs, seconds):
+                say(record_line(record, left), err=True)
+    except KeyboardInterrupt:
+        say("interrupted; finished runs are kept: the same command continues", err=True)
+        click.get_current_context().exit(INTERRUPTED)
 
 
 def _register_own(
