@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.device import on_gpu
@@ -34,8 +34,11 @@ DEFAULT_TIMEOUT = 600.0
 """Seconds that a rank waits for the others unless told otherwise."""
 
 
-MESSAGE = 2**20
+MESSAGE = 2**19
 """Bytes of gradients that are worth a message of their own: fewer take as long to send."""
+
+MOST_MESSAGES = 16
+"""Of one step: of a large model's gradients a message has more bytes."""
 
 
 class LostRank(RunError):
@@ -51,6 +54,13 @@ class Distributed:
     def average(self, tree: Any) -> Any:
         """The mean over the ranks of every array in a tree, such as a gradient; may be compiled."""
         return tree
+
+    def sending_order(self, averaged: Any) -> list[mx.array]:
+        """An array of each message of an averaged tree, to be evaluated first, one by one.
+
+        MLX computes what one call evaluates in an order of its own, in which messages come last.
+        """
+        return []
 
     def sent_bytes(self, tree: Any) -> int:
         """Bytes that a rank sends for an average of a tree.
@@ -146,13 +156,17 @@ class ProcessGroup(Distributed):
         """On a GPU beside the backward pass, elsewhere as one message for up to 32 MB of arrays.
 
         The threads that send never sleep, so on processors they take the time of those that
-        compute: measured there, gradients are exchanged sooner once all are there.
+        compute: there it pays over links of 100 megabits a second, and costs where they are fast.
         """
         if not on_gpu():
             return nn.average_gradients(tree, self._group)
         own = {"group": self._group, "communication_stream": self._stream}
         with mx.stream(self._stream):  # a queue that nothing computed waits in
-            return overlapped(tree, lambda message: nn.average_gradients(message, **own))
+            return by_message(tree, lambda message: nn.average_gradients(message, **own))
+
+    def sending_order(self, averaged: Any) -> list[mx.array]:
+        """On a GPU; elsewhere one message waits for all gradients anyway."""
+        return [message[0] for message in messages(averaged)] if on_gpu() else []
 
     def sum(self, array: mx.array) -> mx.array:
         """Waits for all ranks."""
@@ -200,29 +214,29 @@ class ProcessGroup(Distributed):
 SINGLE_PROCESS = Distributed()
 
 
-def overlapped(tree: Any, average: Callable[[list[mx.array]], list[mx.array]]) -> Any:
-    """A tree's arrays averaged in messages, each sent while the arrays of the next are computed.
-
-    Gradients are computed from the last layer to the first. The last leaves go first, in messages
-    of at least `MESSAGE` bytes, and each depends on the one before, so that a queue of them has
-    those in front that can be sent first (Li and others, "PyTorch Distributed", 2020, section 3.2).
+def by_message(tree: Any, average: Callable[[list[mx.array]], list[mx.array]]) -> Any:
+    """A tree's arrays averaged in messages.
 
     Args:
         tree: Of arrays, in the order of the layers.
         average: Of the arrays of a message, lazily.
     """
-    paths, leaves = zip(*reversed(list(tree_flatten(tree))), strict=True)
-    averaged: list[mx.array] = []
-    for message in _messages(leaves):
-        averaged += average(mx.depends(message, averaged[-1:]) if averaged else message)
-    return tree_unflatten(list(zip(paths, averaged, strict=True)))
+    averaged = [array for message in messages(tree) for array in average(message)]
+    return tree_unflatten([*zip(named_arrays(tree), reversed(averaged), strict=True)])
 
 
-def _messages(arrays: Iterable[mx.array]) -> Iterator[list[mx.array]]:
+def messages(tree: Any) -> Iterator[list[mx.array]]:
+    """A tree's arrays in the messages that they are sent in, the first to be sent first.
+
+    Gradients are computed from the last layer to the first. Those of the last layers go while
+    those of the others are computed (Li and others, "PyTorch Distributed", 2020, section 3.2).
+    """
+    arrays = [*reversed(named_arrays(tree).values())]
+    least = max(MESSAGE, sum(array.nbytes for array in arrays) // MOST_MESSAGES)
     held: list[mx.array] = []
     for array in arrays:
         held.append(array)
-        if sum(each.nbytes for each in held) >= MESSAGE:
+        if sum(each.nbytes for each in held) >= least:
             yield held
             held = []
     if held:

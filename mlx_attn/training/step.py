@@ -78,14 +78,19 @@ class TrainStep:
             all ranks' windows.
         """
         if self.config.accumulate == 1:
-            return self._whole(self.objective.fetch(starts))
+            loss, norm, sent = self._whole(self.objective.fetch(starts))
+            # What is evaluated at once is computed in MLX's own order, in which sending is last.
+            for array in sent:
+                mx.async_eval(array)
+            return loss, norm
         total, loss = None, mx.array(0.0)
         for part in starts.split(self.config.accumulate):
             part_loss, total = self._micro(total, self.objective.fetch(part))
             loss = loss + part_loss / self.config.accumulate
             # Without this the graphs of all micro-batches would be alive at once.
             mx.eval(loss, total, self.state)
-        return self._finish(loss, total)
+        loss, norm, _ = self._finish(loss, total)
+        return loss, norm
 
     def in_phases(self, starts: Starts) -> Iterator[Any]:
         """Take a step in two phases, and yield what to evaluate after each: for measurements.
@@ -105,7 +110,7 @@ class TrainStep:
         """All that a step changes, for `mx.eval`."""
         return [self.model.state, self.optimizer.state, mx.random.state]
 
-    def _step(self, fetched: Any) -> tuple[Scalar, Scalar]:
+    def _step(self, fetched: Any) -> tuple[Scalar, Scalar, list[mx.array]]:
         return self._apply(*self._value_and_grad(self.objective.gather(fetched)))
 
     def _micro_batch(self, total: dict | None, fetched: Any) -> tuple[Scalar, dict]:
@@ -113,10 +118,11 @@ class TrainStep:
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)
 
-    def _apply(self, loss: Scalar, gradients: dict) -> tuple[Scalar, Scalar]:
-        loss, gradients = self.ranks.average([loss, gradients])
+    def _apply(self, loss: Scalar, gradients: dict) -> tuple[Scalar, Scalar, list[mx.array]]:
+        averaged = self.ranks.average([loss, gradients])
+        loss, gradients = averaged
         norm = self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
-        return loss, norm
+        return loss, norm, self.ranks.sending_order(averaged)
 
     def _loss(self, batch: Any, weight: float | Scalar = 1.0) -> Scalar:
         """Mean loss by weight, computed in the compute type over float32 master weights."""

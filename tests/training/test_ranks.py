@@ -15,7 +15,7 @@ import pytest
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.run_directory import open_run
-from mlx_attn.training import distributed
+from mlx_attn.training import distributed, step
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, init_distributed
 from mlx_attn.training.events import Ended
 from mlx_attn.training.loop import train
@@ -108,17 +108,46 @@ def test_the_last_layers_gradients_are_sent_first(small_messages):
         sent.append([array[0].item() for array in message])
         return [array + 10 for array in message]
 
-    averaged = distributed.overlapped(tree, average)
+    averaged = distributed.by_message(tree, average)
     assert sent == [[2.5, 2, 1.5, 1], [0.5, 0]]
     assert [layer["w"][0].item() for layer in averaged["layers"]] == [10, 11, 12]
 
 
-def test_a_message_is_queued_after_all_before_it(small_messages):
+def test_a_large_model_s_gradients_go_in_few_messages(small_messages):
+    assert len([*distributed.messages([mx.ones(8)] * 100)]) == 15
+
+
+def operations(array: mx.array, names: str) -> list[int]:
+    """How often each operation comes before an array that is still to be computed."""
     graph = io.StringIO()
-    layers = [mx.ones(8) for _ in range(3)]
-    averaged = distributed.overlapped(layers, lambda message: [mx.sin(a) for a in message])
-    mx.export_to_dot(graph, averaged[0])
-    assert [graph.getvalue().count(f'"{name}"') for name in ("Sin", "Depends")] == [3, 2]
+    mx.export_to_dot(graph, array)
+    return [graph.getvalue().count(f'"{name}"') for name in names.split()]
+
+
+def test_what_is_evaluated_first_needs_no_gradient_of_an_earlier_layer(small_messages):
+    gradients = {"first": mx.cos(mx.ones(8)), "second": mx.sin(mx.ones(8))}
+    averaged = distributed.by_message(gradients, lambda message: [*map(mx.exp, message)])
+    order = [message[0] for message in distributed.messages(averaged)]
+    needed = [operations(array, "Cos Sin Exp") for array in order]
+    assert needed == [[0, 1, 1], [1, 0, 1]]
+
+
+class Sending(Distributed):
+    """A rank that averages with nobody, and keeps in which order it would."""
+
+    def sending_order(self, averaged: Any) -> list[mx.array]:
+        self.order = [message[0] for message in distributed.messages(averaged)]
+        return self.order
+
+
+def test_a_step_begins_its_messages_one_by_one(small_messages, monkeypatch, script, folder):
+    ranks, begun = Sending(), list[int]()
+    trainer = script.trainer_of(script.corpus_of(folder), ranks, compile="off")
+    monkeypatch.setattr(step.mx, "async_eval", lambda *arrays: begun.append(id(arrays[0])))
+    trainer.step(trainer.starts())
+    order = [*map(id, ranks.order)]
+    assert len(order) > 5
+    assert begun[-len(order) :] == order
 
 
 def test_all_ranks_end_with_the_same_bits(pair):

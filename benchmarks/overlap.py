@@ -1,0 +1,130 @@
+"""Are gradients sent beside the backward pass? With a stand-in for the network.
+
+    python benchmarks/overlap.py [--preset macbook] [--steps 8] [--rounds 3]
+
+One process on the path of a GPU, with one core to compute; where a rank would send a message, a
+queue of its own sorts numbers on another core for as long as sending takes: a quarter, half and
+all of the time of a step. MLX is the same as with ranks: what it evaluates, in which order and on
+which queue. Seconds of a step without sending, with sending when all gradients are there, beside
+the backward pass as `train` does it, and the same where all is evaluated at once, as MLX orders it.
+Medians of the rounds, as one Markdown table.
+"""
+
+import os
+
+# Before MLX is imported: a GPU's path, and one core to compute.
+os.environ |= {"MLX_ATTN_CODE_PATH": "gpu", "OPENBLAS_NUM_THREADS": "1"}
+
+import argparse
+import statistics
+import sys
+import time
+from typing import Any
+
+import mlx_attn  # noqa: F401
+
+# isort: split
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_unflatten
+
+from mlx_attn.text.corpus import prepare
+from mlx_attn.training.config import resolve
+from mlx_attn.training.distributed import Distributed, by_message, messages
+from mlx_attn.training.trainer import Trainer
+
+WARM_UP = 2  # steps that are not measured
+SORTED = 2**18  # numbers
+SHARES = (0.25, 0.5, 1.0)  # of a step's time, that sending takes
+WAYS = ("none", "after", "beside", "at once")
+
+
+class StandIn(Distributed):
+    """A rank alone, whose messages take time.
+
+    Args:
+        way: One of `WAYS`.
+        numbers: That are sorted for every byte.
+    """
+
+    def __init__(self, way: str, numbers: float):
+        self.way, self.numbers, self._stream = way, numbers, mx.new_stream(mx.cpu)
+
+    def average(self, tree: Any) -> Any:
+        """The same arrays, after what sending them would take."""
+        if self.way == "none":
+            return tree
+        with mx.stream(self._stream):
+            if self.way != "after":
+                return by_message(tree, self._sent)
+            paths, arrays = zip(*tree_flatten(tree), strict=True)
+            return tree_unflatten([*zip(paths, self._sent([*arrays]), strict=True)])
+
+    def sending_order(self, averaged: Any) -> list[mx.array]:
+        """As of a group of processes."""
+        return [message[0] for message in messages(averaged)] if self.way == "beside" else []
+
+    def _sent(self, message: list[mx.array]) -> list[mx.array]:
+        count = int(self.numbers * sum(array.nbytes for array in message))
+        joined = mx.concatenate([array.reshape(-1) for array in message])
+        ordered = mx.sort(mx.concatenate([_numbers(count), joined[:1]]))
+        # Not by `mx.depends`: it waits in the queue of the gradients.
+        return [array + 0 * ordered[0] for array in message]
+
+
+def _numbers(count: int) -> mx.array:
+    return mx.random.uniform(shape=(count,), key=mx.random.key(0))
+
+
+def seconds(preset: str, way: str, numbers: float, steps: int) -> float:
+    """Of a step, the median."""
+    corpus = prepare("tiny-shakespeare", "char", 65)
+    settings = resolve({"preset": preset, "compile": "off"})
+    trainer, times = Trainer(settings, corpus, StandIn(way, numbers)), list[float]()
+    for _ in range(WARM_UP + steps):
+        began = time.perf_counter()
+        mx.eval(trainer.launch_step(), trainer.step.state)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[WARM_UP:])
+
+
+def sorting() -> float:
+    """Seconds that sorting takes for each number."""
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        mx.eval(mx.sort(_numbers(SORTED)))
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) / SORTED
+
+
+def main() -> None:
+    """Measure in turns, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preset", default="macbook")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    alone = seconds(given.preset, "none", 0.0, given.steps)
+    corpus = prepare("tiny-shakespeare", "char", 65)
+    model = Trainer(resolve({"preset": given.preset}), corpus).model
+    held = sum(array.nbytes for _, array in tree_flatten(model.trainable_parameters()))  # type: ignore
+    print_row("sending takes", *WAYS)
+    print_row(*["---"] * (1 + len(WAYS)))
+    for share in SHARES:
+        numbers = share * alone / sorting() / held
+        found: dict[str, list[float]] = {way: [] for way in WAYS}
+        for _ in range(given.rounds):
+            for way in WAYS:
+                found[way].append(seconds(given.preset, way, numbers, given.steps))
+        medians = [f"{statistics.median(times):.3f} s" for times in found.values()]
+        print_row(f"{share * alone:.3f} s", *medians)
+
+
+def print_row(*cells: str) -> None:
+    """A line of the table."""
+    sys.stdout.write(f"| {' | '.join(cells)} |\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
