@@ -1,101 +1,99 @@
-"""Does the best learning rate depend on the width? Short trainings at several rates and widths.
+"""Does the best learning rate depend on the width? Trainings at several rates and widths.
 
-    python benchmarks/learning_rates.py --optimizer adamw --base-width 64 [--variant merged]
+    python benchmarks/learning_rates.py [--optimizer adamw --base-width 64] [--arm merged]
 
-The book's block without biases and learned positions, two layers and four heads, on characters of
-tiny-shakespeare. For every width it prints the loss at each factor of the learning rates, the mean
-of the last quarter of the steps over the seeds, and the best factor, at the vertex of the parabola
-through the best three; at the end, over how many octaves the best factors are spread.
+Trains an arm of docs/answers.md in the world shakespeare with another width, and its rates times
+each factor. What is among the records of docs/answers is not trained again, and what is trained
+is kept in --out. For every width it prints the mean loss over the seeds at each factor, and the
+best one, where the parabola through those within an octave of the lowest has its vertex, for
+the mean and for every seed; at the end, over how many octaves the best factors are spread.
 """
 
 import json
+from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import click
+import msgspec
 import numpy as np
 
-from mlx_attn.answers.training import beginning
-from mlx_attn.comparison.plan import corpus_of
-from mlx_attn.training.config import resolve
-from mlx_attn.training.evaluation import Evaluator
-from mlx_attn.training.events import Stepped
-from mlx_attn.training.loop import train
-from mlx_attn.training.trainer import Diverged, Trainer
+from mlx_attn.answers.book import RecordBook
+from mlx_attn.answers.study import Run, Study, the_study
+from mlx_attn.answers.training import train_run
 
-SETTINGS: dict[str, Any] = {
-    **{"data": "tiny-shakespeare", "tokenizer": "char", "context_length": 64, "batch_size": 4},
-    **{"n_layers": 2, "n_heads": 4, "position": "learned", "start": "book", "bias": False},
-    **{"norm": "layernorm", "activation": "gelu", "schedule": "trapezoid", "cooldown": 0.6},
-    **{"warmup": 5, "min_lr": 0.0, "eval_every": 0, "log_every": 1},
-}
-RATES = {"adamw": {"lr": 0.01}, "muon": {"lr": 0.02, "muon_lr": 0.03}}
-"""At factor 1."""
+WORLD = "shakespeare"
+RATES = {"muon": {}, "adamw": {"optimizer": "adamw", "lr": 0.01}}
+"""What sets an optimizer apart, at factor 1."""
 
 
-def loss_of(settings: dict[str, Any]) -> float:
-    """The mean training loss over the last quarter of the steps; 20 nats where it diverged."""
-    resolved = resolve(settings)
-    losses: list[float] = []
-    try:
-        trainer = Trainer(resolved, corpus := corpus_of(resolved))
-        # Hardly any of the validation text is read: the training loss is what counts here.
-        trainer.evaluator = Evaluator(beginning(corpus.val, 0.01), settings["context_length"])
-        losses += [event.loss for event in train(trainer) if isinstance(event, Stepped)]
-    except Diverged:
-        return 20.0
-    return fmean(losses[-max(1, len(losses) // 4) :])
+def study_of(widths: list[int], changes: dict) -> Study:
+    """The first study with a world for each width."""
+    study = the_study()
+    worlds = {}
+    for width in widths:
+        world = study.world(WORLD)
+        settings = world.settings | {"emb_dim": width} | changes
+        worlds[f"width-{width}"] = msgspec.structs.replace(world, settings=settings)
+    return msgspec.structs.replace(study, worlds=worlds, questions={})
 
 
 def vertex(octaves: np.ndarray, losses: np.ndarray) -> float:
-    """Where the parabola through the best three is lowest; the best itself at an end."""
+    """Where the parabola through what is near the lowest is lowest; that itself at an end."""
     best = int(losses.argmin())
     if not 0 < best < len(losses) - 1:
         return float(octaves[best])
-    near = slice(best - 1, best + 2)
+    near = np.abs(octaves - octaves[best]) <= 1.01
     curvature, slope, _ = np.polyfit(octaves[near], losses[near], 2)
     return float(-slope / (2 * curvature))
 
 
 @click.command(help=__doc__)
-@click.option("--optimizer", type=click.Choice([*RATES]), default="adamw", show_default=True)
+@click.option("--optimizer", type=click.Choice([*RATES]), default="muon", show_default=True)
 @click.option("--base-width", default=0, show_default=True)
-@click.option("--variant", default="standard", show_default=True)
+@click.option("--arm", default="standard", show_default=True)
 @click.option("--widths", default="32,64,128,256", show_default=True)
-@click.option("--octaves", default="-2,-1,0,1,2", show_default=True, help="Of the factor.")
-@click.option("--seeds", default=2, show_default=True)
-@click.option("--steps", default=60, show_default=True)
+@click.option("--factors", default="0.5,0.7071,1,1.4142,2", show_default=True)
+@click.option("--seeds", default=3, show_default=True)
+@click.option("--steps", default=0, show_default="those of the study")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/learning-rates"))
 @click.option("--json", "as_json", is_flag=True)
 def main(
     optimizer: str,
     base_width: int,
-    variant: str,
+    arm: str,
     widths: str,
-    octaves: str,
+    factors: str,
     seeds: int,
     steps: int,
+    out: Path,
     as_json: bool,
 ) -> None:
     """Print a line for every width."""
-    places, best = [float(octave) for octave in octaves.split(",")], {}
-    for width in map(int, widths.split(",")):
-        same = {"optimizer": optimizer, "base_width": base_width, "variant": variant}
-        losses = [
-            fmean(
-                loss_of(
-                    SETTINGS
-                    | same
-                    | {"emb_dim": width, "steps": steps, "seed": seed}
-                    | {key: rate * 2**octave for key, rate in RATES[optimizer].items()}
-                )
-                for seed in range(seeds)
-            )
-            for octave in places
-        ]
-        best[width] = vertex(np.array(places), np.array(losses))
-        row = {"width": width, "losses": [round(loss, 4) for loss in losses], "best": best[width]}
-        line = f"{width:6}  {'  '.join(f'{loss:.3f}' for loss in losses)}  x {2 ** best[width]:.2f}"
-        click.echo(json.dumps(row) if as_json else line)
+    changes = RATES[optimizer] | ({"base_width": base_width} if base_width else {})
+    study = study_of([*map(int, widths.split(","))], changes | ({"steps": steps} if steps else {}))
+    scales, book, known, best = [*map(float, factors.split(","))], RecordBook(out), {}, {}
+    for folder in (Path("docs/answers/records"), Path("docs/answers/widths/records")):
+        known |= RecordBook(folder).records
+
+    def loss(world: str, seed: int, scale: float) -> float:
+        run = Run(world=world, arm=arm, seed=seed, scale=scale)
+        key = study.key(run)
+        if key not in known and key not in book.records:
+            book.add(train_run(study, run))
+        found = (known | book.records)[key].loss
+        return float("inf") if found is None else found
+
+    octaves, tuning = np.log2(scales), range(10000, 10000 + seeds)
+    for world in study.worlds:
+        losses = np.array([[loss(world, seed, scale) for seed in tuning] for scale in scales])
+        best[world] = vertex(octaves, losses.mean(axis=1))
+        each = [round(vertex(octaves, column), 2) for column in losses.T]
+        means = [round(fmean(row), 4) for row in losses]
+        if as_json:
+            click.echo(json.dumps({"world": world, "losses": means, "best": best[world]}))
+            continue
+        said = "  ".join(f"{mean:.3f}" for mean in means)
+        click.echo(f"{world:10}  {said}  x {2 ** best[world]:.2f}  octaves by seed {each}")
     click.echo(f"best factors over {max(best.values()) - min(best.values()):.2f} octaves", err=True)
 
 
