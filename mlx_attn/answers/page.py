@@ -320,14 +320,15 @@ class Contents:
 
     def rates(self) -> str:
         """The factor of the learning rates that every arm was given, and its spread over seeds."""
-        names = [*self.study.worlds]
-        rows = _heading(("arm", *names))
-        plans = {(p.world, p.arm): p for p in arm_plans(self.study, self.book.records)}
-        for arm in dict.fromkeys(arm for _, arm in plans):
-            cells = [_rate(plans[world, arm]) if (world, arm) in plans else "" for world in names]
-            if any(cells):
-                rows.append(f"| {arm} | {' | '.join(cells)} |")
-        return "\n".join(rows)
+        return _rates(self.study, self.book.records)
+
+    def rates_besides(self) -> dict[str, str]:
+        """The same of every study besides that searched for rates, by its name."""
+        return {
+            name: _rates(one.study, {**self.book.records, **one.book.records})
+            for name, one in self.besides.items()
+            if len(one.study.protocol.factors) > 1
+        }
 
     def beside_first(self, name: str, suffix: str) -> str:
         """Differences of a study beside those of the first, where worlds differ by a suffix."""
@@ -414,6 +415,16 @@ def _row(found: Finding) -> str:
         "" if found.tokens is None else f"{found.tokens:+.0%}",
     ]
     return f"{start} {' | '.join(cells)} |"
+
+
+def _rates(study: Study, records: Records) -> str:
+    rows = _heading(("arm", *study.worlds))
+    plans = {(p.world, p.arm): p for p in arm_plans(study, records)}
+    for arm in dict.fromkeys(arm for _, arm in plans):
+        asked = [plans.get((world, arm)) for world in study.worlds]
+        if any(cells := [_rate(plan) if plan else "" for plan in asked]):
+            rows.append(f"| {arm} | {' | '.join(cells)} |")
+    return "\n".join(rows)
 
 
 def _rate(plan: ArmPlan) -> str:
