@@ -105,11 +105,11 @@ def example_texts(run: Run, progress: Progress | None = None) -> list[str]:
 
 
 def _whole_words(tokenizer: Tokenizer, tokens: UInt16[np.ndarray, " N"]) -> str:
-    """The text of the first tokens, which ends with a word if it has two."""
+    """The text of the first tokens; it begins with a word, and ends with one if it has two."""
     text = tokenizer.decode(tokens[:EXAMPLE_TOKENS])
     following = tokenizer.decode(tokens[EXAMPLE_TOKENS : EXAMPLE_TOKENS + 1])
     cut = text if not following or following[0].isspace() else re.sub(r"\s+\S*$", "", text)
-    return cut if cut.strip() else text
+    return cut.strip() or text
 
 
 def _web(name: str) -> str:

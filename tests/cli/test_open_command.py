@@ -58,6 +58,13 @@ def test_it_begins_with_the_validation_text(trained, opened, run_command, worksh
     assert all(text in story for text in texts)
 
 
+def test_its_examples_begin_and_end_with_a_word(trained, opened, run_command):
+    assert run_command("open", "base").exit_code == 0
+    texts = texts_of(trained / "explore.html")
+    assert texts
+    assert all(text == text.strip() for text in texts)
+
+
 def test_it_begins_with_a_prompt(trained, opened, run_command):
     run_command("open", "--no-browser", "--prompt=-", input="the red cat\n")
     assert texts_of(trained / "explore.html") == ["the red cat"]
