@@ -25,11 +25,12 @@ import mlx_attn  # noqa: F401
 
 # isort: split
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_unflatten
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import resolve
-from mlx_attn.training.distributed import Distributed, by_message, messages
+from mlx_attn.training.distributed import Distributed, by_message, one_of_each_message
 from mlx_attn.training.trainer import Trainer
 
 WARM_UP = 2  # steps that are not measured
@@ -56,12 +57,12 @@ class StandIn(Distributed):
         with mx.stream(self._stream):
             if self.way != "after":
                 return by_message(tree, self._sent)
-            paths, arrays = zip(*tree_flatten(tree), strict=True)
-            return tree_unflatten([*zip(paths, self._sent([*arrays]), strict=True)])
+            arrays = named_arrays(tree)
+            return tree_unflatten([*zip(arrays, self._sent([*arrays.values()]), strict=True)])
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
         """As of a group of processes."""
-        return [message[0] for message in messages(averaged)] if self.way == "beside" else []
+        return one_of_each_message(averaged) if self.way == "beside" else []
 
     def _sent(self, message: list[mx.array]) -> list[mx.array]:
         count = int(self.numbers * sum(array.nbytes for array in message))
@@ -75,11 +76,15 @@ def _numbers(count: int) -> mx.array:
     return mx.random.uniform(shape=(count,), key=mx.random.key(0))
 
 
+def trainer_of(preset: str, rank: StandIn) -> Trainer:
+    """A training of a preset on characters."""
+    settings = resolve({"preset": preset, "compile": "off"})
+    return Trainer(settings, prepare("tiny-shakespeare", "char", 65), rank)
+
+
 def seconds(preset: str, way: str, numbers: float, steps: int) -> float:
     """Of a step, the median."""
-    corpus = prepare("tiny-shakespeare", "char", 65)
-    settings = resolve({"preset": preset, "compile": "off"})
-    trainer, times = Trainer(settings, corpus, StandIn(way, numbers)), list[float]()
+    trainer, times = trainer_of(preset, StandIn(way, numbers)), list[float]()
     for _ in range(WARM_UP + steps):
         began = time.perf_counter()
         mx.eval(trainer.launch_step(), trainer.step.state)
@@ -105,9 +110,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     alone = seconds(given.preset, "none", 0.0, given.steps)
-    corpus = prepare("tiny-shakespeare", "char", 65)
-    model = Trainer(resolve({"preset": given.preset}), corpus).model
-    held = sum(array.nbytes for _, array in tree_flatten(model.trainable_parameters()))  # type: ignore
+    model = trainer_of(given.preset, StandIn("none", 0.0)).model
+    held = sum(array.nbytes for array in named_arrays(model.trainable_parameters()).values())
     print_row("sending takes", *WAYS)
     print_row(*["---"] * (1 + len(WAYS)))
     for share in SHARES:

@@ -80,12 +80,13 @@ def verify(study: Study, folder: Path) -> Iterator[str]:
 class Besides:
     """A study that was asked besides the first, with what it found.
 
-    `book` has its own records; `found` and `trends` know those of the first study too.
+    `book` has its own records; `records`, `found` and `trends` know those of the first study too.
     """
 
     study: Study
     registration: Registration
     book: RecordBook
+    records: Records
     found: Sequence[Finding]
     trends: Sequence[TrendFinding]
 
@@ -95,7 +96,7 @@ class Besides:
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
         records = {**known, **book.records}
         found = findings.findings(study, records)
-        return cls(study, registration, book, found, trend_findings(study, records))
+        return cls(study, registration, book, records, found, trend_findings(study, records))
 
     def progress(self) -> str:
         """How much of it is done, in words."""
@@ -325,7 +326,7 @@ class Contents:
     def rates_besides(self) -> dict[str, str]:
         """The same of every study besides that searched for rates, by its name."""
         return {
-            name: _rates(one.study, {**self.book.records, **one.book.records})
+            name: _rates(one.study, one.records)
             for name, one in self.besides.items()
             if len(one.study.protocol.factors) > 1
         }

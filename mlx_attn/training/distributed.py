@@ -56,7 +56,7 @@ class Distributed:
         return tree
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
-        """An array of each message of an averaged tree, to be evaluated first, one by one.
+        """What to evaluate of an averaged tree before all else, one by one.
 
         MLX computes what one call evaluates in an order of its own, in which messages come last.
         """
@@ -166,7 +166,7 @@ class ProcessGroup(Distributed):
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
         """On a GPU; elsewhere one message waits for all gradients anyway."""
-        return [message[0] for message in messages(averaged)] if on_gpu() else []
+        return one_of_each_message(averaged) if on_gpu() else []
 
     def sum(self, array: mx.array) -> mx.array:
         """Waits for all ranks."""
@@ -232,7 +232,7 @@ def messages(tree: Any) -> Iterator[list[mx.array]]:
     those of the others are computed (Li and others, "PyTorch Distributed", 2020, section 3.2).
     """
     arrays = [*reversed(named_arrays(tree).values())]
-    least = max(MESSAGE, sum(array.nbytes for array in arrays) // MOST_MESSAGES)
+    least = max(MESSAGE, -(-sum(array.nbytes for array in arrays) // MOST_MESSAGES))
     held: list[mx.array] = []
     for array in arrays:
         held.append(array)
@@ -241,6 +241,11 @@ def messages(tree: Any) -> Iterator[list[mx.array]]:
             held = []
     if held:
         yield held
+
+
+def one_of_each_message(tree: Any) -> list[mx.array]:
+    """The first array of each message; with it all others of the message are computed."""
+    return [message[0] for message in messages(tree)]
 
 
 def init_distributed(timeout: float, give_up: Callable[[str], None]) -> Distributed:

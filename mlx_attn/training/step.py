@@ -78,19 +78,14 @@ class TrainStep:
             all ranks' windows.
         """
         if self.config.accumulate == 1:
-            loss, norm, sent = self._whole(self.objective.fetch(starts))
-            # What is evaluated at once is computed in MLX's own order, in which sending is last.
-            for array in sent:
-                mx.async_eval(array)
-            return loss, norm
+            return _begun(*self._whole(self.objective.fetch(starts)))
         total, loss = None, mx.array(0.0)
         for part in starts.split(self.config.accumulate):
             part_loss, total = self._micro(total, self.objective.fetch(part))
             loss = loss + part_loss / self.config.accumulate
             # Without this the graphs of all micro-batches would be alive at once.
             mx.eval(loss, total, self.state)
-        loss, norm, _ = self._finish(loss, total)
-        return loss, norm
+        return _begun(*self._finish(loss, total))
 
     def in_phases(self, starts: Starts) -> Iterator[Any]:
         """Take a step in two phases, and yield what to evaluate after each: for measurements.
@@ -103,7 +98,7 @@ class TrainStep:
         fetched: Any = self.objective.fetch(starts)
         loss, gradients = self._value_and_grad(self.objective.gather(fetched))
         yield [loss, gradients]
-        yield [self._apply(loss, gradients), self.state]
+        yield [_begun(*self._apply(loss, gradients)), self.state]
 
     @property
     def state(self) -> list:
@@ -133,6 +128,13 @@ class TrainStep:
         loss = self.objective.loss(self.model, batch)
         self.model.update(masters)
         return loss * weight
+
+
+def _begun(loss: Scalar, norm: Scalar, sent: list[mx.array]) -> tuple[Scalar, Scalar]:
+    """A step's loss and norm, once the messages of its gradients are begun in their order."""
+    for array in sent:
+        mx.async_eval(array)
+    return loss, norm
 
 
 def _of_share(gradients: Gradients, model: GPT, config: TrainConfig) -> Gradients:

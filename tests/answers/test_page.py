@@ -106,7 +106,10 @@ def test_a_study_asked_besides_has_its_place_and_its_picture(asked_besides):
     row = next(
         line for line in page.splitlines() if line.startswith("| no-query | ") and "%" in line
     )
-    assert row.count("| 0 of ") == 2  # widths 64 and 128
+    protocol = the_study("widths").protocol
+    searched = len(protocol.factors + protocol.refine) * len(protocol.tuning_seeds)
+    wanted = 3 * len(protocol.verdict_seeds) + 3 * searched  # of control, reference and arm
+    assert row.count(f"0 of {wanted} runs") == 2  # widths 64 and 128
     assert [*verify(STUDY, asked_besides)] == []
 
 

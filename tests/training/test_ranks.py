@@ -114,7 +114,8 @@ def test_the_last_layers_gradients_are_sent_first(small_messages):
 
 
 def test_a_large_model_s_gradients_go_in_few_messages(small_messages):
-    assert len([*distributed.messages([mx.ones(8)] * 100)]) == 15
+    counts = [len([*distributed.messages([mx.ones(8)] * n)]) for n in range(1, 100)]
+    assert max(counts) == distributed.MOST_MESSAGES
 
 
 def operations(array: mx.array, names: str) -> list[int]:
@@ -127,7 +128,7 @@ def operations(array: mx.array, names: str) -> list[int]:
 def test_what_is_evaluated_first_needs_no_gradient_of_an_earlier_layer(small_messages):
     gradients = {"first": mx.cos(mx.ones(8)), "second": mx.sin(mx.ones(8))}
     averaged = distributed.by_message(gradients, lambda message: [*map(mx.exp, message)])
-    order = [message[0] for message in distributed.messages(averaged)]
+    order = distributed.one_of_each_message(averaged)
     needed = [operations(array, "Cos Sin Exp") for array in order]
     assert needed == [[0, 1, 1], [1, 0, 1]]
 
@@ -136,13 +137,17 @@ class Sending(Distributed):
     """A rank that averages with nobody, and keeps in which order it would."""
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
-        self.order = [message[0] for message in distributed.messages(averaged)]
+        self.order = distributed.one_of_each_message(averaged)
         return self.order
 
 
-def test_a_step_begins_its_messages_one_by_one(small_messages, monkeypatch, script, folder):
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_step_begins_its_messages_one_by_one(
+    small_messages, monkeypatch, script, folder, accumulate
+):
     ranks, begun = Sending(), list[int]()
-    trainer = script.trainer_of(script.corpus_of(folder), ranks, compile="off")
+    settings = {"compile": "off", "accumulate": accumulate}
+    trainer = script.trainer_of(script.corpus_of(folder), ranks, **settings)
     monkeypatch.setattr(step.mx, "async_eval", lambda *arrays: begun.append(id(arrays[0])))
     trainer.step(trainer.starts())
     order = [*map(id, ranks.order)]
