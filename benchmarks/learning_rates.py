@@ -10,8 +10,9 @@ the mean and for every seed; at the end, over how many octaves the best factors 
 """
 
 import json
+from collections.abc import Iterator
+from math import inf
 from pathlib import Path
-from statistics import fmean
 
 import click
 import msgspec
@@ -24,6 +25,7 @@ from mlx_attn.answers.training import train_run
 WORLD = "shakespeare"
 RATES = {"muon": {}, "adamw": {"optimizer": "adamw", "lr": 0.01}}
 """What sets an optimizer apart, at factor 1."""
+KNOWN = (Path("docs/answers/records"), Path("docs/answers/widths/records"))
 
 
 def study_of(widths: list[int], changes: dict) -> Study:
@@ -35,6 +37,28 @@ def study_of(widths: list[int], changes: dict) -> Study:
         settings = world.settings | {"emb_dim": width} | changes
         worlds[f"width-{width}"] = msgspec.structs.replace(world, settings=settings)
     return msgspec.structs.replace(study, worlds=worlds, questions={})
+
+
+def losses_of(
+    study: Study, arm: str, scales: list[float], seeds: int, book: RecordBook
+) -> Iterator[tuple[str, np.ndarray]]:
+    """For every world the losses, a row for each factor and a column for each seed."""
+    known = {key: one for folder in KNOWN for key, one in RecordBook(folder).records.items()}
+
+    def loss(run: Run) -> float:
+        key = study.key(run)
+        if key not in known and key not in book.records:
+            book.add(train_run(study, run))
+        found = known.get(key) or book.records[key]
+        return inf if found.loss is None else found.loss
+
+    tuning = study.protocol.tuning_seeds[:seeds]
+    for world in study.worlds:
+        rows = [
+            [loss(Run(world=world, arm=arm, seed=seed, scale=scale)) for seed in tuning]
+            for scale in scales
+        ]
+        yield world, np.array(rows)
 
 
 def vertex(octaves: np.ndarray, losses: np.ndarray) -> float:
@@ -53,7 +77,7 @@ def vertex(octaves: np.ndarray, losses: np.ndarray) -> float:
 @click.option("--arm", default="standard", show_default=True)
 @click.option("--widths", default="32,64,128,256", show_default=True)
 @click.option("--factors", default="0.5,0.7071,1,1.4142,2", show_default=True)
-@click.option("--seeds", default=3, show_default=True)
+@click.option("--seeds", type=click.IntRange(1, 3), default=3, show_default=True)
 @click.option("--steps", default=0, show_default="those of the study")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/learning-rates"))
 @click.option("--json", "as_json", is_flag=True)
@@ -71,30 +95,18 @@ def main(
     """Print a line for every width."""
     changes = RATES[optimizer] | ({"base_width": base_width} if base_width else {})
     study = study_of([*map(int, widths.split(","))], changes | ({"steps": steps} if steps else {}))
-    scales, book, known, best = [*map(float, factors.split(","))], RecordBook(out), {}, {}
-    for folder in (Path("docs/answers/records"), Path("docs/answers/widths/records")):
-        known |= RecordBook(folder).records
-
-    def loss(world: str, seed: int, scale: float) -> float:
-        run = Run(world=world, arm=arm, seed=seed, scale=scale)
-        key = study.key(run)
-        if key not in known and key not in book.records:
-            book.add(train_run(study, run))
-        found = (known | book.records)[key].loss
-        return float("inf") if found is None else found
-
-    octaves, tuning = np.log2(scales), range(10000, 10000 + seeds)
-    for world in study.worlds:
-        losses = np.array([[loss(world, seed, scale) for seed in tuning] for scale in scales])
-        best[world] = vertex(octaves, losses.mean(axis=1))
-        each = [round(vertex(octaves, column), 2) for column in losses.T]
-        means = [round(fmean(row), 4) for row in losses]
+    scales, best = [*map(float, factors.split(","))], list[float]()
+    for world, losses in losses_of(study, arm, scales, seeds, RecordBook(out)):
+        octaves, means = np.log2(scales), losses.mean(axis=1)
+        best.append(vertex(octaves, means))
         if as_json:
-            click.echo(json.dumps({"world": world, "losses": means, "best": best[world]}))
+            record = {"world": world, "losses": means.round(4).tolist(), "best": best[-1]}
+            click.echo(json.dumps(record))
             continue
+        each = [round(vertex(octaves, column), 2) for column in losses.T]
         said = "  ".join(f"{mean:.3f}" for mean in means)
-        click.echo(f"{world:10}  {said}  x {2 ** best[world]:.2f}  octaves by seed {each}")
-    click.echo(f"best factors over {max(best.values()) - min(best.values()):.2f} octaves", err=True)
+        click.echo(f"{world:10}  {said}  x {2 ** best[-1]:.2f}  octaves by seed {each}")
+    click.echo(f"best factors over {max(best) - min(best):.2f} octaves", err=True)
 
 
 if __name__ == "__main__":
