@@ -433,9 +433,8 @@ def _rate(plan: ArmPlan) -> str:
     if search.best is None:
         return ""
     edge = "" if search.interior or plan.study.arms[plan.arm].rates_of else " (at the edge)"
-    more = "".join(f", {key} {value:g}" for key, value in search.changes.items())
     spread = f", sd {stdev(losses):.4f}" if losses else ""
-    return f"x {search.best:g}{edge}{more}{spread}"
+    return f"x {search.best:g}{edge}{spread}"
 
 
 def write_checked(checked: Mapping[str, Checked], folder: Path) -> None:

@@ -6,10 +6,9 @@ verdict's seeds.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from statistics import fmean
-from typing import Any
 
 from mlx_attn.answers.book import Record
 from mlx_attn.answers.study import Run, Study
@@ -28,14 +27,12 @@ class Search:
         wanted: Runs that the next decision needs; empty once it is settled.
         best: The factor with the lowest mean loss; None while none is finished.
         interior: Whether factors on both sides of the best were tried.
-        changes: The best of the world's alternatives for this arm; empty for its own settings.
     """
 
     losses: Mapping[float, tuple[float, ...]]
     wanted: tuple[Run, ...] = ()
     best: float | None = None
     interior: bool = False
-    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:
@@ -60,15 +57,14 @@ class ArmPlan:
         if not self.study.protocol.tuning_seeds:
             return Search(losses={}, best=self.study.protocol.factors[0])
         found = self._factors()
-        found = found if found.wanted else self._refined(found)
-        return found if found.wanted else self._alternatives(found)
+        return found if found.wanted else self._refined(found)
 
     def verdict_runs(self, search: Search | None = None) -> list[Run]:
         """The runs of the verdict, seed by seed; none before the search is settled."""
         search = search or self.search
         if not search.settled or search.best is None:
             return []
-        return self._runs(self.study.protocol.verdict_seeds, search.best, search.changes)
+        return self._runs(self.study.protocol.verdict_seeds, search.best)
 
     def wanted(self) -> list[Run]:
         """What can be trained now and is not."""
@@ -120,35 +116,8 @@ class ArmPlan:
         best = min(losses, key=lambda factor: fmean(losses[factor]))
         return Search(losses=losses, best=best, interior=found.interior)
 
-    def _alternatives(self, found: Search) -> Search:
-        """The search with the best of the world's alternatives, at the factor that was found."""
-        assert found.best is not None
-        means: dict[tuple[Any, ...], float] = {(): fmean(found.losses[found.best])}
-        wanted: list[Run] = []
-        for changes in self.study.world(self.world).alternatives.get(self.arm, ()):
-            runs = self._runs(self.study.protocol.tuning_seeds, found.best, changes)
-            wanted += self._missing(runs)
-            if not wanted:
-                means[tuple(changes.items())] = fmean(map(self._loss, runs))
-        best = dict(min(means, key=lambda changes: means[changes]))
-        return Search(
-            losses=found.losses,
-            wanted=tuple(wanted),
-            best=found.best,
-            interior=found.interior,
-            changes=best,
-        )
-
-    def _runs(
-        self, seeds: Sequence[int], scale: float, changes: Mapping[str, Any] | None = None
-    ) -> list[Run]:
-        same = {
-            "world": self.world,
-            "arm": self.arm,
-            "scale": scale,
-            "changes": {**(changes or {})},
-        }
-        return [Run(seed=seed, **same) for seed in seeds]
+    def _runs(self, seeds: Sequence[int], scale: float) -> list[Run]:
+        return [Run(world=self.world, arm=self.arm, seed=seed, scale=scale) for seed in seeds]
 
     def _missing(self, runs: Sequence[Run]) -> list[Run]:
         return [run for run in runs if self.study.key(run) not in self.records]

@@ -61,7 +61,6 @@ class World(_Row, frozen=True, kw_only=True):
         modules: Of Python's standard library, whose source is the text; else `data` names one.
         margin: Differences below it, in nats per token, count as none; `reason` says why.
         same: Arms that compute what another arm does here, from the same weights.
-        alternatives: Settings tried beside an arm's own, at the factor found for it.
     """
 
     summary: str
@@ -71,7 +70,6 @@ class World(_Row, frozen=True, kw_only=True):
     reason: str
     modules: tuple[str, ...] = ()
     same: dict[str, str] = {}
-    alternatives: dict[str, tuple[dict[str, Any], ...]] = {}
 
 
 class StudyArm(_Row, frozen=True, kw_only=True):
@@ -339,7 +337,7 @@ def register(
     date = today or datetime.now(UTC).date().isoformat()
     before = read_registration(folder) if (folder / REGISTRATION).exists() else None
     amendments = before.amendments if before else ()
-    if before and before.digest == study.digest:
+    if before and before.study == study:
         return before
     if before and records:
         if not reason:
@@ -369,7 +367,7 @@ def read_registration(folder: Path) -> Registration:
     record = read_record(file)
     try:
         written = record.pop("study")
-        study = study_from(written)
+        study = study_from(_known(written))
         found = as_record({**record, "study": study}, Registration, str(file))
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{file}: not a registration ({error})") from error
@@ -377,6 +375,15 @@ def read_registration(folder: Path) -> Registration:
     if found.digest != digest_of(written):
         raise RunError(f"{file}: its content was changed after it was registered")
     return found
+
+
+def _known(written: dict[str, Any]) -> dict[str, Any]:
+    """What is written, without a key that earlier versions knew, where it says nothing."""
+    worlds = {
+        name: {key: value for key, value in world.items() if (key, value) != ("alternatives", {})}
+        for name, world in written["worlds"].items()
+    }
+    return {**written, "worlds": worlds}
 
 
 def changes(before: Study, after: Study) -> Iterator[str]:
@@ -412,7 +419,7 @@ def check_registered(study: Study, folder: Path) -> Registration:
         RunError: There is none, or the study was changed since; names where.
     """
     found = read_registration(folder)
-    if found.digest != study.digest:
+    if found.study != study:
         places = ", ".join(changes(found.study, study))
         raise RunError(
             f"{folder / REGISTRATION}: the study is not the registered one: {places} changed"

@@ -102,7 +102,7 @@ _OWN_OPTIONS: list[click.Option] = [
         metavar="LIST",
         help="factors of the learning rates to begin with",
     ),
-    _certainty("--tuning-seeds", default=2, help="seeds that each factor is tried on"),
+    _certainty("--tuning-seeds", default=3, help="seeds that each factor is tried on"),
     _certainty("--noise/--no-noise", default=True, help="the control against itself"),
     _run(
         "--out",

@@ -144,7 +144,7 @@ class ComparisonConfig:
     delta: float = 0.01
     confidence: float = 0.95
     scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    tuning_seeds: int = 2
+    tuning_seeds: int = 3
     noise: bool = True
     minutes: float = 0.0
     name: str = "compare"

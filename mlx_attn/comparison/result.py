@@ -107,7 +107,6 @@ class Tuning:
         losses: The mean loss by factor, in nats per token; None where a training diverged.
         runs: The losses by factor, seed by seed, of factors with which no training diverged.
         interior: Whether factors on both sides of the best were tried.
-        knob: What the factor multiplies: "lr", all learning rates, or "merged_lr", that of S alone.
     """
 
     arm: str
@@ -115,7 +114,6 @@ class Tuning:
     best: float
     interior: bool
     seeds: tuple[int, ...]
-    knob: str = "lr"
     runs: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
 
 

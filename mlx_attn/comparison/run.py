@@ -85,7 +85,7 @@ class ComparisonRun:
         self, tuner: Tuner, arms: Sequence[TunedArm], tunings: Sequence[result.Tuning]
     ) -> Generator[runner.ComparisonEvent, None, dict[str, list[TrialResult]]]:
         """Finished trials of every arm, for their times: those of tuning, or a first seed."""
-        trials = tuner.first_trials(tunings) or [trial_for(self.protocol, arm, 0) for arm in arms]
+        trials = tuner.trials(tunings) or [trial_for(self.protocol, arm, 0) for arm in arms]
         if not tunings:
             yield from self._train("first seed", trials)
         timed: dict[str, list[TrialResult]] = {}
@@ -260,7 +260,7 @@ class _Summary:
 
     def _arm(self, budget: str, arm: TunedArm) -> result.ArmResult:
         """An arm's trials and its size; ConfigError where it is refused, or a trial diverged."""
-        changes = {**arm.changes, **self.plan.changes(budget, arm)}
+        changes = self.plan.changes(budget, arm)
         settings = self.plan.protocol.settings(arm.arm, changes)
         cost = model_cost(settings.model_config(self.plan.vocab_size))
         return result.ArmResult(
@@ -298,9 +298,7 @@ class _Summary:
         self, differences: Mapping[str, Sequence[float]], control: str
     ) -> dict[str, Verdict]:
         """The verdicts beside what the part is worth; that of the reference arm stands last."""
-        squares: dict[str, float] = {}
-        for tuning in self.tunings:
-            squares[tuning.arm] = squares.get(tuning.arm, 0.0) + tuning_error(tuning.runs) ** 2
+        squares = {tuning.arm: tuning_error(tuning.runs) ** 2 for tuning in self.tunings}
         of_control = squares.get(control, 0.0)
         errors = {arm: sqrt(squares.get(arm, 0.0) + of_control) for arm in differences}
         reference, arms, worth = self.plan.protocol.reference, {**differences}, None

@@ -293,9 +293,8 @@ def _event_line(event: runner.ComparisonEvent) -> str:
             name = f"{trial.arm}, seed {trial.seed}, learning rates x {trial.lr_scale:g}"
             return f"{name}: {loss}  ({event.left} left, {duration(event.seconds_left)})"
         case Tuning():
-            rates = "rates" if event.knob == "lr" else "rate of S, lr / n_heads"
             edge = "" if event.interior else " (the last one tried: the best may lie beyond it)"
-            return f"{event.arm}: learning {rates} x {event.best:g}{edge}"
+            return f"{event.arm}: learning rates x {event.best:g}{edge}"
         case runner.Planned():
             plan = f"{event.seeds} seeds, about {event.minutes:.0f} minutes in all"
             if event.resolves is None:
@@ -310,7 +309,7 @@ def plan_rows(comparing: ComparisonRun) -> list[tuple[str, str]]:
     """The plan of a comparison."""
     protocol = comparing.protocol
     settings = protocol.settings(protocol.arms[0])
-    rates = len(protocol.scales) * protocol.tuning_seeds * len(protocol.arms)
+    rates = len(protocol.scales) * protocol.tuning_seeds * len(protocol.all_arms)
     seeds = str(protocol.seeds) if protocol.seeds else f"what {protocol.minutes:g} minutes allow"
     if protocol.looks:
         seeds = f"until decided: {', '.join(map(str, protocol.looks))}"
@@ -318,6 +317,7 @@ def plan_rows(comparing: ComparisonRun) -> list[tuple[str, str]]:
     return [
         ("arms", ", ".join(arm.name for arm in protocol.arms)),
         ("control", protocol.arms[0].name),
+        ("reference", protocol.reference.name if protocol.reference else "none"),
         ("text", f"{comparing.corpus.name}, {comparing.vocab_size} tokens"),
         ("training", f"{settings.preset}, {settings.training.steps} steps"),
         ("tuning", f"{tuning}{rates if protocol.tunes else 0} trainings"),

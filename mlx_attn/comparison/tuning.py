@@ -1,12 +1,11 @@
 """The search for each arm's learning rate, on seeds that no verdict uses.
 
-Factors of two apart are tried, and more beyond the best of them until it lies between others. An
-arm that trains S by AdamW has a second knob: S's own rate, which starts at lr / n_heads because one
-step moves its scores about n_heads times as far as a step of the factors does.
+One factor multiplies all learning rates of an arm, and no arm has a further one: factors of two
+apart are tried, and more beyond the best of them until it lies between others.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, isfinite, sqrt
 from statistics import fmean, variance
 from typing import Any
@@ -25,37 +24,25 @@ Train = Callable[[Iterable[Trial]], Generator[ComparisonEvent, None, None]]
 
 @dataclass(frozen=True, slots=True)
 class TunedArm:
-    """An arm, the settings found for it, and the factor of all its learning rates."""
+    """An arm and the factor found for its learning rates."""
 
     arm: Arm
-    changes: Mapping[str, Any] = field(default_factory=dict)
     lr_scale: float = 1.0
 
 
 @dataclass(slots=True)
 class _LRSearch:
-    """The search for one factor of one arm, which starts with what was found before.
+    """The search for the factor of one arm.
 
     Attributes:
-        knob: "lr" for all learning rates, "merged_lr" for that of S alone, times lr / n_heads.
         runs: Losses of the factors, seed by seed; infinite where a training diverged.
         extensions: Factors that may still be added beyond the ends.
     """
 
-    start: TunedArm
-    knob: str
+    arm: Arm
     scales: tuple[float, ...]
-    n_heads: int = 1
     runs: dict[float, tuple[float, ...]] = field(default_factory=dict)
     extensions: int = EXTENSIONS
-
-    def tuned(self, scale: float) -> TunedArm:
-        """The arm with this factor."""
-        if self.knob == "lr":
-            return replace(self.start, lr_scale=scale)
-        return replace(
-            self.start, changes={**self.start.changes, "merged_lr": scale / self.n_heads}
-        )
 
     @property
     def losses(self) -> dict[float, float]:
@@ -83,13 +70,12 @@ class _LRSearch:
     def result(self, seeds: Sequence[int]) -> Tuning:
         finite = {s: isfinite(loss) for s, loss in self.losses.items()}
         return Tuning(
-            arm=self.start.arm.name,
+            arm=self.arm.name,
             losses={s: self.losses[s] if finite[s] else None for s in finite},
             runs={s: self.runs[s] for s in finite if finite[s]},
             best=self.best,
             interior=self.interior,
             seeds=tuple(seeds),
-            knob=self.knob,
         )
 
 
@@ -104,22 +90,18 @@ class Tuner:
         """Search, all arms side by side; returns what was found for each arm, and how."""
         scales = self.protocol.scales
         if not self.protocol.tunes:
-            return [TunedArm(arm, lr_scale=scales[0]) for arm in self.protocol.all_arms], []
-        first = [_LRSearch(TunedArm(arm), "lr", scales) for arm in self.protocol.all_arms]
-        tunings = yield from self._search(first)
-        found = {search.start.arm.name: search.tuned(search.best) for search in first}
-        second = [search for arm in found.values() if (search := self._search_of_s(arm))]
-        tunings += yield from self._search(second)
-        found |= {search.start.arm.name: search.tuned(search.best) for search in second}
-        return [*found.values()], tunings
+            return [TunedArm(arm, scales[0]) for arm in self.protocol.all_arms], []
+        searches = [_LRSearch(arm, scales) for arm in self.protocol.all_arms]
+        tunings = yield from self._search(searches)
+        return [TunedArm(search.arm, search.best) for search in searches], tunings
 
-    def first_trials(self, tunings: Iterable[Tuning]) -> list[Trial]:
-        """The trials of every arm's first search."""
-        losses = {tuning.arm: tuning.losses for tuning in tunings if tuning.knob == "lr"}
+    def trials(self, tunings: Iterable[Tuning]) -> list[Trial]:
+        """The trials of every arm's search."""
+        losses = {tuning.arm: tuning.losses for tuning in tunings}
         found = [
             (arm, scale) for arm in self.protocol.all_arms for scale in losses.get(arm.name, ())
         ]
-        return [t for arm, scale in found for t in self._trials(TunedArm(arm, lr_scale=scale))]
+        return [t for arm, scale in found for t in self._trials(TunedArm(arm, scale))]
 
     def spread(self, arms: Sequence[TunedArm]) -> float | None:
         """Standard deviation of paired differences to the control, over the tuning seeds.
@@ -141,26 +123,17 @@ class Tuner:
                 trial
                 for s in unsettled
                 for scale in s.scales
-                for trial in self._trials(s.tuned(scale))
+                for trial in self._trials(TunedArm(s.arm, scale))
             )
             for search in unsettled:
                 search.runs = {
-                    scale: tuple(map(self._loss, self._trials(search.tuned(scale))))
+                    scale: tuple(map(self._loss, self._trials(TunedArm(search.arm, scale))))
                     for scale in search.scales
                 }
             unsettled = [search for search in unsettled if search.extend()]
         tunings = [search.result(self.seeds) for search in searches]
         yield from tunings
         return tunings
-
-    def _search_of_s(self, tuned: TunedArm) -> _LRSearch | None:
-        """The search for S's own rate, for an arm that has one."""
-        settings = self.protocol.settings(tuned.arm)
-        heads = settings.model_config(2).n_heads
-        merged = settings.model.get("score") == "merged"
-        if not merged or settings.training.optimizer != "adamw" or heads == 1:
-            return None
-        return _LRSearch(tuned, "merged_lr", (0.5, 1.0, sqrt(heads), float(heads)), heads)
 
     def _trials(self, tuned: TunedArm) -> list[Trial]:
         return [trial_for(self.protocol, tuned, seed) for seed in self.seeds]
@@ -173,6 +146,6 @@ class Tuner:
 def trial_for(
     protocol: ComparisonConfig, tuned: TunedArm, seed: int, changes: Mapping[str, Any] | None = None
 ) -> Trial:
-    """The training of an arm with its rates settled, a seed, and more changes."""
-    settings = protocol.settings(tuned.arm, {**tuned.changes, **(changes or {})})
+    """The training of an arm with its rates settled, a seed, and changes of its settings."""
+    settings = protocol.settings(tuned.arm, changes or {})
     return make_trial(tuned.arm.name, settings, seed, tuned.lr_scale, protocol.text)

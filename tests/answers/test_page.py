@@ -1,5 +1,6 @@
 """The page is what registration and records make of it, and any digit that is not is found."""
 
+import json
 import shutil
 
 import msgspec
@@ -7,7 +8,15 @@ import pytest
 
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.page import Contents, page_of, verify, write_page
-from mlx_attn.answers.study import BESIDES, read_registration, register, study_from, the_study
+from mlx_attn.answers.study import (
+    BESIDES,
+    check_registered,
+    digest_of,
+    read_registration,
+    register,
+    study_from,
+    the_study,
+)
 from mlx_attn.errors import RunError
 
 STUDY = the_study()
@@ -145,6 +154,25 @@ def test_a_registration_changed_by_hand_is_found(study, tmp_path):
     file.write_text(file.read_text().replace('"margin": 0.03', '"margin": 0.3', 1))
     with pytest.raises(RunError, match="changed after it was registered"):
         read_registration(tmp_path)
+
+
+def test_a_registration_with_an_empty_key_of_earlier_versions_is_that_of_the_study(study, tmp_path):
+    _write_with_alternatives(register(study, tmp_path, 0), tmp_path, {})
+    assert check_registered(study, tmp_path).study == study
+
+
+def test_a_registration_that_an_earlier_version_alone_can_ask_is_refused(study, tmp_path):
+    _write_with_alternatives(register(study, tmp_path, 0), tmp_path, {"merged": [{"lr": 1}]})
+    with pytest.raises(RunError, match="alternatives"):
+        check_registered(study, tmp_path)
+
+
+def _write_with_alternatives(registration, folder, alternatives):
+    """The registration as it was written when an arm could have settings tried beside its own."""
+    written = msgspec.to_builtins(registration)
+    written["study"]["worlds"]["near"]["alternatives"] = alternatives
+    written["digest"] = digest_of(written["study"])
+    (folder / "registration.json").write_text(json.dumps(written))
 
 
 def test_without_a_registration_there_is_a_way(study, tmp_path):

@@ -78,18 +78,6 @@ def test_an_arm_with_the_rates_of_another_is_not_tuned(study, trained):
     assert seeds == {*study.protocol.verdict_seeds}
 
 
-def test_alternatives_are_tried_at_the_best_factor_and_the_best_is_taken(tables, trained):
-    tables["worlds"]["near"]["alternatives"] = {"no-key": [{"beta1": 0.8}, {"beta1": 0.7}]}
-    study = study_from(tables)
-
-    def loss(run):
-        return 1 + abs(float(np.log2(run.scale))) - 0.1 * (run.changes.get("beta1") == 0.7)
-
-    plan = ArmPlan(study, trained(study, loss=loss), "near", "no-key")
-    assert plan.search.changes == {"beta1": 0.7}
-    assert all(run.changes == {"beta1": 0.7} for run in plan.verdict_runs())
-
-
 def test_what_is_trained_is_not_wanted_again(study, trained):
     assert [*wanted_runs(arm_plans(study, trained(study)))] == []
 

@@ -71,6 +71,13 @@ def test_the_plan_trains_nothing(compare, workshop):
     assert not (workshop / "runs").exists()
 
 
+def test_the_plan_counts_the_reference_arm_and_names_it(run_command):
+    result = run_command("compare", "--variants=standard,no-query", "--dry-run")
+    assert "scores-off" in result.stdout
+    # Two arms and the reference, five factors, three seeds.
+    assert "at least 45 trainings" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [

@@ -121,14 +121,14 @@ def test_a_changed_text_is_trained_on_anew(protocol, runner, story, conclusion):
 
 
 def test_time_decides_on_the_seeds(protocol, runner, events_of):
-    # 20 tuning trainings of 1 s; a seed is 4: the control, its A/A run, and the arm, which is as
+    # 30 tuning trainings of 1 s; a seed is 4: the control, its A/A run, and the arm, which is as
     # fast as the control, with its own and with as many parameters.
     (planned,) = [
         event
         for event in events_of(protocol(seeds=0, minutes=1.0), runner)
         if isinstance(event, Planned)
     ]
-    assert planned.seeds == int((2 * 60 - 20) / 4)
+    assert planned.seeds == int((2 * 60 - 30) / 4)
 
 
 def test_the_plan_says_what_difference_it_can_resolve(protocol, runner, events_of):

@@ -116,7 +116,7 @@ def many(protocol):
     """Two arms, three seeds, two factors of the learning rates."""
     plan = protocol()
     return [
-        trial_for(plan, TunedArm(arm, {}, scale), seed)
+        trial_for(plan, TunedArm(arm, scale), seed)
         for arm in plan.arms
         for seed in range(3)
         for scale in (1.0, 2.0)
@@ -221,7 +221,7 @@ CLOSE = 1e-5
 def pair_of_rates(protocol, runner):
     """Two seeds with a learning rate each."""
     plan = ComparisonRun(protocol(), runner, {}).protocol
-    choices = [TunedArm(plan.arms[0], {}, scale) for scale in (1.0, 2.0)]
+    choices = [TunedArm(plan.arms[0], scale) for scale in (1.0, 2.0)]
     return [trial_for(plan, choice, seed) for seed, choice in enumerate(choices)]
 
 
