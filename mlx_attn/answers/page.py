@@ -1,25 +1,21 @@
 """docs/answers.md, made from registration and records alone, and compared with them again."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from math import expm1
 from pathlib import Path
-from statistics import stdev
 from typing import Any
 
-from mlx_attn.answers import findings, show
+from mlx_attn.answers import findings, show, tables
 from mlx_attn.answers.book import RecordBook, complaints
-from mlx_attn.answers.findings import Cost, Finding, TrendFinding, trend_findings
+from mlx_attn.answers.findings import Finding, TrendFinding, trend_findings
 from mlx_attn.answers.identities import Checked, truncation_curves
-from mlx_attn.answers.schedule import ArmPlan, Records, arm_plans
+from mlx_attn.answers.schedule import Records, searches
 from mlx_attn.answers.study import (
     BESIDES,
     OWN,
     REGISTRATION,
-    Contrast,
     Question,
     Registration,
     Study,
@@ -32,11 +28,6 @@ from mlx_attn.records import read_record
 from mlx_attn.ui.plots import render_text, save_figure
 
 CHECKED = "identities.json"
-_DONE = "{} of {} runs"
-_COLUMNS = (
-    *("contrast", "world", "control", "arm", "difference, 95 %", "p: no difference"),
-    *("p: outside the margin", "word", "of the part", "tokens"),
-)
 
 
 def page_of(folder: Path) -> Path:
@@ -105,7 +96,7 @@ class Besides:
 
     def table(self, question: str) -> str:
         """The contrasts of a question, world by world."""
-        return "\n".join([*_heading(_COLUMNS), *map(_row, self.of(question))])
+        return tables.contrasts(self.of(question))
 
     def of(self, question: str) -> list[Finding]:
         """What is found of a question."""
@@ -113,9 +104,13 @@ class Besides:
 
     def places(self, question: str) -> str:
         """Where a question is asked, and with which margins."""
-        worlds = dict.fromkeys(f.world for f in self.of(question))
-        named = ((name, self.study.worlds[name]) for name in worlds)
-        return "; ".join(f"{name}: {w.summary}, margin {w.margin:g}" for name, w in named)
+        places: list[str] = []
+        for name in dict.fromkeys(f.world for f in self.of(question)):
+            world = self.study.world(name)
+            tokens = tables.margin_in_tokens(self.study, self.records, name)
+            margin = f"{world.margin:g}" + (f" ({tokens} of the tokens)" if tokens else "")
+            places.append(f"{name}: {world.summary}, margin {margin}")
+        return "; ".join(places)
 
     def single_runs(self) -> str:
         """How often one run of one seed has the sign of the mean."""
@@ -129,21 +124,7 @@ class Besides:
 
     def trend_table(self) -> str:
         """What every arm costs in tokens at each width, and whether that changes."""
-        worlds = {w.settings["emb_dim"]: name for name, w in self.study.worlds.items()}
-        names = [f"width {width}" for width in worlds]
-        rows = _heading(("arm", *names, "each doubling", "p: no change", "word", "expected"))
-        for one in self.trends:
-            costs = {cost.width: cost for cost in one.costs}
-            cells = [
-                _tokens(costs[width]) if width in costs else self._done(one.trend.arm, world)
-                for width, world in worlds.items()
-            ]
-            ends = ["", "", one.answer, one.trend.statement]
-            if one.slope is not None and one.interval is not None:
-                change = _percent(one.slope, one.interval)
-                ends = [change, f"{one.p_change:.2g}", f"{one.word}: {one.answer}", ends[-1]]
-            rows.append(f"| {one.trend.arm} | {' | '.join([*cells, *ends])} |")
-        return "\n".join(rows)
+        return tables.trends(self.study, self.found, self.trends)
 
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Its pictures by the question's name: of the widths where it has trends."""
@@ -153,10 +134,6 @@ class Besides:
                 yield question, partial(show.width_figure, self.trends)
             elif not self.trends and any(f.measured for f in found):
                 yield question, partial(show.question_figure, found, self.study)
-
-    def _done(self, arm: str, world: str) -> str:
-        found = next(f for f in self.found if (f.contrast.arm, f.world) == (arm, world))
-        return _DONE.format(*found.done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +212,9 @@ class Contents:
             yield "truncation", partial(show.truncation_figure, curves, head_dim)
         for one in self.besides.values():
             yield from one.figures()
+        for name, (study, records) in self._studies().items():
+            if found := searches(study, records):
+                yield "-".join(filter(None, ("rates", name))), partial(show.rates_figure, found)
 
     def machines(self) -> str:
         """What the records were made on."""
@@ -267,174 +247,62 @@ class Contents:
 
     def worlds(self) -> str:
         """The worlds as a table, with what queries and keys are worth in each."""
-        head = (
-            "world",
-            "text, positions, block, optimizer",
-            "margin",
-            "queries and keys are worth",
-        )
-        rows = _heading(head)
-        for name, world in self.study.worlds.items():
-            worths = {
-                f.measured.worth
-                for f in self._of(world=name)
-                if f.measured and f.contrast.reference == "scores-off"
-            }
-            worth = f"{worths.pop():.3f} nats" if worths else "not finished"
-            rows.append(f"| {name} | {world.summary} | {world.margin:g} | {worth} |")
-        return "\n".join(rows)
+        return tables.worlds(self.study, self.book.records, self.found)
 
     def overview(self) -> str:
         """Every contrast in one line: the answers world by world."""
-        names = [*self.study.worlds]
-        rows = _heading(("expected", *names, "in all"))
-        for contrast in self._contrasts():
-            found = {f.world: f for f in self._of(contrast=contrast)}
-            cells = [_cell(found[world]) if world in found else "not asked" for world in names]
-            rows.append(
-                f"| {contrast.statement} | {' | '.join(cells)} | {self._in_all(contrast)} |"
-            )
-        return "\n".join(rows)
+        return tables.overview(self.study, self.found)
 
     def table(self, name: str) -> str:
         """The contrasts of a question, a row for each world."""
-        rows = _heading(_COLUMNS)
-        rows += [_row(f) for f in self.found if f.question == name]
-        return "\n".join(rows)
+        return tables.contrasts(self._of(question=name))
+
+    def resolution(self) -> str:
+        """What differences are worth where two forms compute the same functions."""
+        return tables.resolution(self.study, self.found)
 
     def abilities(self) -> str:
         """Differences by what a token calls for, where the text says; "" where none is finished."""
-        found = [
-            (f, findings.by_ability(self.study, self.book.records, f.contrast, f.world))
-            for f in self.found
-            if f.measured
-        ]
-        known = [(f, of) for f, of in found if of]
-        if not known:
-            return ""
-        names = [*known[0][1]]
-        rows = _heading(("contrast", "world", *names))
-        for f, of in known:
-            cells = [f"{of[name]:+.3f}" for name in names]
-            rows.append(f"| {_name(f.contrast)} | {f.world} | {' | '.join(cells)} |")
-        return "\n".join(rows)
+        return tables.abilities(self.study, self.book.records, self.found)
 
     def rates(self) -> str:
         """The factor of the learning rates that every arm was given, and its spread over seeds."""
-        return _rates(self.study, self.book.records)
+        return tables.rates(self.study, self.book.records)
 
     def rates_besides(self) -> dict[str, str]:
         """The same of every study besides that searched for rates, by its name."""
         return {
-            name: _rates(one.study, one.records)
+            name: tables.rates(one.study, one.records)
             for name, one in self.besides.items()
             if len(one.study.protocol.factors) > 1
         }
 
+    def searched(self) -> tuple[int, int]:
+        """How many searches for rates are settled, and in how many the best factor is inside."""
+        settled = [
+            search
+            for study, records in self._studies().values()
+            for of_arm in searches(study, records).values()
+            for search in of_arm.values()
+        ]
+        return len(settled), sum(search.interior for search in settled)
+
+    def changed(self) -> str:
+        """Differences of arms with settings that their study asks no longer; "" without any."""
+        each = (tables.changed(study, records) for study, records in self._studies().values())
+        return "; ".join(filter(None, each))
+
     def beside_first(self, name: str, suffix: str) -> str:
         """Differences of a study beside those of the first, where worlds differ by a suffix."""
-        first = {(f.world, f.contrast.arm, f.contrast.control): f for f in self.found}
-        rows = _heading(("contrast", "text", "here", "in the first study"))
-        for one in self.besides[name].found:
-            world = one.world.removesuffix(suffix)
-            other = first[world, one.contrast.arm, one.contrast.control]
-            cells = [
-                f"{_difference(f, 3)}, {f.word}" if f.measured else f.answer for f in (one, other)
-            ]
-            rows.append(f"| {_name(one.contrast)} | {world} | {' | '.join(cells)} |")
-        return "\n".join(rows)
+        return tables.beside_first(self.besides[name].found, self.found, suffix)
 
-    def _contrasts(self) -> list[Contrast]:
-        return [c for question in self.study.questions.values() for c in question.contrasts]
+    def _studies(self) -> dict[str, tuple[Study, Records]]:
+        """The first study, named "", and those besides, with the records they know."""
+        besides = {name: (one.study, one.records) for name, one in self.besides.items()}
+        return {"": (self.study, self.book.records), **besides}
 
     def _of(self, **fields: Any) -> list[Finding]:
         return [f for f in self.found if all(getattr(f, k) == v for k, v in fields.items())]
-
-    def _in_all(self, contrast: Contrast) -> str:
-        found = self._of(contrast=contrast)
-        done = [f for f in found if f.measured]
-        if not done:
-            return findings.UNFINISHED
-        answers = Counter(f.answer for f in done)
-        text = ", ".join(f"{answer} in {count}" for answer, count in answers.items())
-        if mean := findings.over_worlds(done, self.study.protocol.confidence):
-            share, (low, high) = mean
-            text += f"; {share:+.0%} of the part ({low:+.0%} to {high:+.0%})"
-        return text
-
-
-def _heading(names: Sequence[str]) -> list[str]:
-    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-
-
-def _cell(found: Finding) -> str:
-    if found.measured is None:
-        return f"{found.answer} ({_DONE.format(*found.done)})"
-    word = "" if found.word == found.answer else f", {found.word}"
-    return f"{found.answer}: {_difference(found, 3)}{word}"
-
-
-def _difference(found: Finding, decimals: int) -> str:
-    """The mean difference with its interval."""
-    assert found.measured is not None
-    if found.interval is None:
-        return f"{found.measured.sample.mean:+.{decimals}f} (one seed)"
-    mean, low, high = (
-        f"{number:+.{decimals}f}" for number in (found.measured.sample.mean, *found.interval)
-    )
-    return f"{mean} ({low} to {high})"
-
-
-def _tokens(cost: Cost) -> str:
-    return _percent(sum(cost.costs) / len(cost.costs), cost.interval)
-
-
-def _percent(mean: float, interval: tuple[float, float]) -> str:
-    """A change of ln(tokens) with its interval, as a share of the tokens."""
-    share, low, high = (f"{-expm1(-number):+.0%}" for number in (mean, *interval))
-    return f"{share} ({low} to {high})"
-
-
-def _name(contrast: Contrast) -> str:
-    control = contrast.control
-    return contrast.arm if control == "standard" else f"{contrast.arm} to {control}"
-
-
-def _row(found: Finding) -> str:
-    start = f"| {_name(found.contrast)} | {found.world} |"
-    if found.measured is None:
-        return f"{start} | | {found.answer}, {_DONE.format(*found.done)} | | | | | |"
-    control, _, arm = found.measured.losses
-    cells = [
-        f"{control:.4f}",
-        f"{arm:.4f}",
-        _difference(found, 4),
-        f"{found.p_difference:.2g}",
-        f"{found.p_equivalence:.2g}",
-        found.word,
-        "" if found.share is None else f"{found.share:+.0%} of {found.measured.worth:.3f}",
-        "" if found.tokens is None else f"{found.tokens:+.0%}",
-    ]
-    return f"{start} {' | '.join(cells)} |"
-
-
-def _rates(study: Study, records: Records) -> str:
-    rows = _heading(("arm", *study.worlds))
-    plans = {(p.world, p.arm): p for p in arm_plans(study, records)}
-    for arm in dict.fromkeys(arm for _, arm in plans):
-        asked = [plans.get((world, arm)) for world in study.worlds]
-        if any(cells := [_rate(plan) if plan else "" for plan in asked]):
-            rows.append(f"| {arm} | {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def _rate(plan: ArmPlan) -> str:
-    search, losses = plan.search, plan.losses()
-    if search.best is None:
-        return ""
-    edge = "" if search.interior or plan.study.arms[plan.arm].rates_of else " (at the edge)"
-    spread = f", sd {stdev(losses):.4f}" if losses else ""
-    return f"x {search.best:g}{edge}{spread}"
 
 
 def write_checked(checked: Mapping[str, Checked], folder: Path) -> None:

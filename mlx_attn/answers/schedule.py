@@ -153,6 +153,17 @@ def arm_plans(
     return [ArmPlan(study, records, *pair) for pair in sorted(asked, key=order)]
 
 
+def searches(study: Study, records: Records) -> dict[str, dict[str, Search]]:
+    """The settled searches of all arms that have one of their own, by arm and world."""
+    found: dict[str, dict[str, Search]] = {}
+    if len(study.protocol.factors) == 1:
+        return found
+    for plan in arm_plans(study, records):
+        if not study.arms[plan.arm].rates_of and (search := plan.search).settled:
+            found.setdefault(plan.arm, {})[plan.world] = search
+    return found
+
+
 def wanted_runs(plans: Sequence[ArmPlan]) -> Iterator[Run]:
     """What can be trained now, in order, each training once."""
     seen: set[str] = set()

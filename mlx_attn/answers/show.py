@@ -1,7 +1,8 @@
 """How the study looks: in a terminal runs, checks and questions, on the page its figures."""
 
 from collections.abc import Mapping, Sequence
-from math import expm1
+from math import expm1, isfinite
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -10,6 +11,7 @@ from rich.text import Text
 from mlx_attn.answers.book import Record
 from mlx_attn.answers.findings import FAILS, HOLDS, AbilityCurve, Finding, TrendFinding
 from mlx_attn.answers.identities import Checked
+from mlx_attn.answers.schedule import Search
 from mlx_attn.answers.study import Study
 from mlx_attn.ui.plots import COLOURS, panels
 
@@ -92,6 +94,7 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
 """Colour and marker by the first word of a verdict."""
 _ABILITY = (3.1, 2.1)  # inches: of a panel
 _WIDTHS = (5.2, 3.2)
+_RATES = (2.7, 1.6)
 _HEADROOM = 1.25  # of the largest difference that is no reference's
 
 
@@ -190,6 +193,36 @@ def truncation_figure(curves: Mapping[str, Mapping[int, float]], head_dim: int) 
     figure.legend(loc="outside upper center", ncols=len(curves))
     figure.supxlabel("rank of every S_h; line: head_dim")
     figure.supylabel("nats per token")
+    return figure
+
+
+def rates_figure(found: Mapping[str, Mapping[str, Search]]) -> "Figure":
+    """A panel an arm: its loss above the lowest by the factor of its rates, a line a world.
+
+    A ring marks the factor that the arm was given. Of factors with which trainings nearly diverge
+    only the direction shows.
+    """
+    worlds = [*dict.fromkeys(world for of_arm in found.values() for world in of_arm)]
+    figure, axes = panels(len(found), 3, _RATES, sharex=True, sharey=True)
+    highest: list[float] = []
+    for axis, (arm, of_arm) in zip(axes, found.items(), strict=True):
+        for world, search in of_arm.items():
+            colour = COLOURS[worlds.index(world) % len(COLOURS)]
+            means = {f: fmean(losses) for f, losses in sorted(search.losses.items())}
+            above = {f: mean - min(means.values()) for f, mean in means.items() if isfinite(mean)}
+            highest.append(max(above.values()))
+            axis.plot([*above], [*above.values()], ".-", color=colour, label=world, linewidth=1.2)
+            ring = {"markersize": 9, "markerfacecolor": "none", "color": colour}
+            axis.plot([search.best], [above[search.best or 0.0]], "o", **ring)
+        axis.set_title(arm)
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter("{x:g}")
+    top = _HEADROOM * sorted(highest)[3 * len(highest) // 4]
+    axes[0].set_ylim(-0.08 * top, top)
+    lines = {line.get_label(): line for axis in axes for line in axis.get_lines()}
+    figure.legend([lines[w] for w in worlds], worlds, loc="outside upper center", ncols=len(worlds))
+    figure.supxlabel("learning rates, times those of the world; ring: chosen")
+    figure.supylabel("nats above the lowest")
     return figure
 
 

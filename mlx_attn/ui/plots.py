@@ -97,8 +97,9 @@ def panels(
     rows = -(-count // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
-    for unused in axes[count:]:
+    for place, unused in enumerate(axes[count:], count):
         unused.axis("off")
+        axes[place - columns].tick_params(labelbottom=True)  # it is the lowest now
     return figure, axes[:count]
 
 
