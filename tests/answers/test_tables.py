@@ -2,6 +2,7 @@
 
 from math import log
 
+import numpy as np
 import pytest
 
 from mlx_attn.answers import show, tables
@@ -70,7 +71,7 @@ def test_the_curve_of_a_search_is_drawn_above_its_lowest_and_its_choice_is_ringe
     axis = show.rates_figure(searches(study, records)).axes[0]
     curve, ring = axis.get_lines()[:2]
     assert curve.get_ydata() == pytest.approx([0.1, 0.0, 0.1])
-    assert ([*ring.get_xdata()], [*ring.get_ydata()]) == ([1.0], [0.0])
+    assert np.asarray(ring.get_xydata()).tolist() == [[1.0, 0.0]]
 
 
 def test_trainings_with_settings_that_are_no_longer_asked_are_told_apart(study, trained):
