@@ -6,7 +6,8 @@
 
 Two tests of each d, that its mean is 0 and that it lies within the margin, are corrected (Holm) for
 all contrasts of all worlds; those that are not finished count with p = 1, so that finishing them
-withdraws no word.
+withdraws no word. Each p-value is the largest of all means within the rounding floor of d, so that
+no word stands that a rounding of the start could turn.
 
     p_s(C) = d_s(C) / b(C)                                    a cost in tokens, at width C
     b(C)   = nats that the control gains where its tokens are multiplied by e, at width C
@@ -27,7 +28,7 @@ from mlx_attn.answers.book import Record
 from mlx_attn.answers.schedule import ArmPlan, Records
 from mlx_attn.answers.study import STANDARD, Contrast, Study, Trend
 from mlx_attn.comparison.decisions import Sample, tuning_error, word_of
-from mlx_attn.comparison.statistics import holm, one_sided, random_effects, two_sided
+from mlx_attn.comparison.statistics import holm, random_effects
 
 HOLDS, FAILS = "holds", "does not hold"
 UNDECIDED, INSENSITIVE = "undecided", "insensitive"
@@ -93,11 +94,13 @@ def findings(study: Study, records: Records) -> list[Finding]:
     """Every contrast in every world where it is asked, in the order of the questions."""
     asked = study.asked()
     found = [measure(study, records, contrast, world) for _, contrast, world in asked]
+    floors = {world: rounding_floor(study, records, world) for world in study.worlds}
     p_values: dict[str, float] = {}
     nearer: dict[str, float] = {}
     for place, ((_, _, world), measured) in enumerate(zip(asked, found, strict=True)):
-        name, margin = str(place), study.worlds[world].margin
-        p_values[name], nearer[name] = _p_values(measured and measured.sample, margin)
+        name, floor = str(place), floors[world]
+        margin = study.worlds[world].margin
+        p_values[name], nearer[name] = _p_values(measured and measured.sample, margin, floor)
     different, equivalent = holm(p_values), holm(nearer)
     slopes = {world: token_worth(study, records, world) for world in study.worlds}
     judged = [
@@ -108,6 +111,7 @@ def findings(study: Study, records: Records) -> list[Finding]:
             measured=found[place],
             p=(different[str(place)], equivalent[str(place)]),
             slope=slopes[one[2]],
+            floor=floors[one[2]],
         )
         for place, one in enumerate(asked)
     ]
@@ -135,6 +139,17 @@ def measure(study: Study, records: Records, contrast: Contrast, world: str) -> M
         losses=(fmean(control), fmean(reference), fmean(arm)),
         tuning=sqrt(sum(tuning_error(_finite(plan)) ** 2 for plan in own)),
     )
+
+
+def rounding_floor(study: Study, records: Records, world: str) -> float:
+    """The most by which a rounding of the start moved the final loss of any seed, in nats.
+
+    That is the largest difference between an arm and itself from a jittered start; 0 where the
+    study trains none.
+    """
+    twins = [c for _, c, w in study.asked() if w == world and c.null and study.arms[c.arm].jitter]
+    found = [measure(study, records, contrast, world) for contrast in twins]
+    return max((abs(d) for one in found if one for d in one.differences), default=0.0)
 
 
 def by_ability(study: Study, records: Records, contrast: Contrast, world: str) -> dict[str, float]:
@@ -238,11 +253,9 @@ def _finite(plan: ArmPlan) -> Mapping[float, tuple[float, ...]]:
     return {f: runs for f, runs in plan.search.losses.items() if all(map(isfinite, runs))}
 
 
-def _p_values(s: Sample | None, margin: float) -> tuple[float, float]:
-    """That the mean is 0, and that it is not within the margin (Schuirmann's two tests)."""
-    if s is None:
-        return 1.0, 1.0
-    return float(two_sided(s.t(s.mean), s.n)), float(one_sided(s.t(margin - abs(s.mean)), s.n))
+def _p_values(s: Sample | None, margin: float, rounding: float = 0.0) -> tuple[float, float]:
+    """That the mean is 0, and that it is not within the margin."""
+    return (s.p_difference(rounding), s.p_equivalence(margin, rounding)) if s else (1.0, 1.0)
 
 
 def _interval(sample: Sample, confidence: float) -> tuple[float, float] | None:
@@ -259,6 +272,7 @@ def _finding(
     measured: Measured | None,
     p: tuple[float, float],
     slope: float | None,
+    floor: float,
 ) -> Finding:
     plans = [_plan(study, records, world, arm) for arm in contrast.arms]
     done = _progress(plans)
@@ -266,7 +280,7 @@ def _finding(
     if measured is None:
         return Finding(**at, answer=DIVERGED if done[0] == done[1] else UNFINISHED)
     level, margin = 1 - study.protocol.confidence, study.worlds[world].margin
-    sensitive = measured.worth >= study.protocol.sensitivity * margin
+    sensitive = measured.worth - floor >= study.protocol.sensitivity * margin
     mean = measured.sample.mean
     word = word_of(mean, p[0] <= level, p[1] <= level) if sensitive else INSENSITIVE
     return Finding(

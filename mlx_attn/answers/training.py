@@ -28,6 +28,7 @@ from mlx_attn.comparison import runner
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.model.gpt import GPT
+from mlx_attn.model.init import jitter
 from mlx_attn.text import sources
 from mlx_attn.text.corpus import Corpus, Split, prepare
 from mlx_attn.text.downloads import data_directory
@@ -133,7 +134,7 @@ def train_run(study: Study, run: Run) -> Record:
     corpus = corpus_of(world)
     trainer = Trainer(study.resolved(run, data_of(world)), corpus)
     if study.arms[run.arm].jitter:
-        trainer.model.load_weights(nudged(trainer.model, run.seed))
+        jitter(trainer.model, run.seed)
     start, whole = _weights_digest(trainer.model), trainer.evaluator
     trainer.evaluator = Evaluator(
         beginning(corpus.val, study.protocol.curve_share), whole.context_length
@@ -173,15 +174,6 @@ def _curve(trainer: Trainer) -> Iterator[CurvePoint]:
             yield CurvePoint(
                 step=event.step, tokens=event.tokens, loss=round(loss, 6), abilities=abilities
             )
-
-
-def nudged(model: GPT, seed: int) -> list[tuple[str, mx.array]]:
-    """Every weight moved to the next float32 above or below, as the seed says."""
-    random = np.random.default_rng([seed, 0])
-    weights = [(name, np.array(array)) for name, array in sorted(named_arrays(model).items())]
-    towards = [np.where(random.random(w.shape) < 0.5, -np.inf, np.inf) for _, w in weights]
-    moved = zip(weights, towards, strict=True)
-    return [(n, mx.array(np.nextafter(w, to.astype(np.float32)))) for (n, w), to in moved]
 
 
 def _weights_digest(model: GPT) -> str:

@@ -99,6 +99,17 @@ class Sample:
             return float(np.sign(distance)) * inf if distance else 0.0
         return distance / self.error
 
+    def p_difference(self, rounding: float = 0.0) -> float:
+        """That the mean is 0; the largest p-value of all means within `rounding` of this one."""
+        return float(two_sided(self.t(max(abs(self.mean) - rounding, 0.0)), self.n))
+
+    def p_equivalence(self, margin: float, rounding: float = 0.0) -> float:
+        """That the mean is not within the margin; the largest likewise.
+
+        Of the two one-sided tests (Schuirmann, 1987) the nearer bound has the larger p-value.
+        """
+        return float(one_sided(self.t(margin - abs(self.mean) - rounding), self.n))
+
     def interval(self, confidence: float) -> tuple[float, float]:
         """The interval that excludes 0 exactly where `two_sided` finds a difference."""
         reach = critical(1 - confidence, self.n) * self.error
@@ -112,6 +123,7 @@ def judge(
     *,
     worth: float | None = None,
     tuning: Mapping[str, float] | None = None,
+    rounding: float = 0.0,
     looks: int = 1,
 ) -> dict[str, Verdict]:
     """Judge every arm; with a probability of at most 1 - confidence is any of them misjudged.
@@ -122,6 +134,8 @@ def judge(
         confidence: Of all words together.
         worth: Loss of the reference arm minus the control's; None where there is none.
         tuning: Standard error that tuning adds, by arm.
+        rounding: What a rounding of the start changes: a word stands only where it would stand
+            for every mean, and every worth, that are so far from those found.
         looks: How often the differences are looked at before a word stands; each look spends its
             share of 1 - confidence (Bonferroni's spending function).
 
@@ -131,11 +145,10 @@ def judge(
     paired = {arm: tuple(map(float, found)) for arm, found in differences.items()}
     _check(paired, margin, confidence)
     samples = {a: Sample.of(found, (tuning or {}).get(a, 0.0)) for a, found in paired.items()}
-    p_values = {arm: float(two_sided(s.t(s.mean), s.n)) for arm, s in samples.items()}
-    # Of the two one-sided tests (Schuirmann, 1987) the nearer bound has the larger p-value.
-    nearer = {a: float(one_sided(s.t(margin - abs(s.mean)), s.n)) for a, s in samples.items()}
+    p_values = {arm: sample.p_difference(rounding) for arm, sample in samples.items()}
+    nearer = {arm: sample.p_equivalence(margin, rounding) for arm, sample in samples.items()}
     different, equivalent, level = holm(p_values), holm(nearer), (1 - confidence) / looks
-    sensitive = worth is None or worth >= SENSITIVITY * margin
+    sensitive = worth is None or worth - rounding >= SENSITIVITY * margin
     verdicts: dict[str, Verdict] = {}
     for arm, sample in samples.items():
         word = word_of(sample.mean, different[arm] <= level, equivalent[arm] <= level)

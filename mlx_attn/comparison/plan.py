@@ -216,7 +216,7 @@ class Trial:
         settings: All settings, flat, learning rates scaled.
         lr_scale: The factor that they were scaled with, for people like `arm`.
         text: Digest of the training text.
-        repeat: Counts trainings that are the same on purpose, to see whether they end the same.
+        jitter: Whether every weight of its start is moved by one rounding.
         plugins: Path, digest and names of the user's files that its attention needs.
     """
 
@@ -224,7 +224,7 @@ class Trial:
     settings: Mapping[str, Any]
     lr_scale: float
     text: str
-    repeat: int = 0
+    jitter: bool = False
     plugins: Sequence[Mapping[str, Any]] = ()
 
     def __hash__(self) -> int:
@@ -239,7 +239,7 @@ class Trial:
     def digest(self) -> str:
         """Names the training: the same settings, versions and kind of device, the same digest."""
         versions = (__version__, version("mlx"), mx.default_device().type.name)
-        facts: list[Any] = [versions, dict(self.settings), self.text, self.repeat, _START]
+        facts: list[Any] = [versions, dict(self.settings), self.text, self.jitter, _START]
         if self.plugins:
             facts.append([plugin["sha256"] for plugin in self.plugins])
         text = json.dumps(facts, sort_keys=True)

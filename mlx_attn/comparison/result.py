@@ -122,11 +122,12 @@ class AATest:
     """The A/A run: the control against itself with other initial weights.
 
     Attributes:
-        repeat_difference: Between two trainings with the same seed; 0 where both agree to the bit.
+        rounding: Between two trainings with the same seed, one from a start of which every weight
+            is moved by one rounding, in nats per token.
         seed_spread: Standard deviation of the control's loss between seeds, in nats per token.
     """
 
-    repeat_difference: float
+    rounding: float
     seed_spread: float
     verdict: Verdict
 

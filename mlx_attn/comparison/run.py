@@ -140,8 +140,8 @@ class TrialPlan:
 
     def all(self, seeds: Sequence[int]) -> list[Trial]:
         """Every trial once, seed by seed, so that an interruption leaves whole pairs behind."""
-        repeat = [self.repeat(seeds)] if self.protocol.noise else []
-        trials = [*repeat, *(trial for seed in seeds for trial in self._of_seed(seed))]
+        jittered = [self.jittered_control(seeds)] if self.protocol.noise else []
+        trials = [*jittered, *(trial for seed in seeds for trial in self._of_seed(seed))]
         return [*{trial.digest: trial for trial in trials}.values()]
 
     def _of_seed(self, seed: int) -> Iterator[Trial]:
@@ -163,9 +163,9 @@ class TrialPlan:
         changes = [(seed, {"init_seed": RESEED + seed}) for seed in seeds]
         return [trial_for(self.protocol, self.control, *change) for change in changes]
 
-    def repeat(self, seeds: Sequence[int]) -> Trial:
-        """The control's first trial once more, the same in every respect."""
-        return replace(trial_for(self.protocol, self.control, seeds[0]), repeat=1)
+    def jittered_control(self, seeds: Sequence[int]) -> Trial:
+        """The control's first trial once more, its start moved by one rounding."""
+        return replace(trial_for(self.protocol, self.control, seeds[0]), jitter=True)
 
     def changes(self, budget: str, arm: TunedArm) -> dict[str, Any]:
         """What an arm changes under a budget; ConfigError where the arm is impossible under it."""
@@ -276,23 +276,34 @@ class _Summary:
     def _aa_test(self) -> AATest:
         """The control against itself."""
         plan, name = self.plan, self.plan.control.arm.name
-        try:
-            once = self._results(plan.trials("steps", plan.control, self.seeds))
-            again = self._results(plan.reseeded_control(self.seeds))
-            (repeated,) = self._results([plan.repeat(self.seeds)])
-        except ConfigError as error:
-            raise RunError(f"the control against itself: {error}") from error
+        once = self._of_control(plan.trials("steps", plan.control, self.seeds))
+        again = self._of_control(plan.reseeded_control(self.seeds))
         losses = [trial.val_loss for trial in once]
         return AATest(
-            repeat_difference=abs(repeated.val_loss - losses[0]),
+            rounding=self._rounding(),
             seed_spread=stdev(losses) if len(losses) > 1 else 0.0,
             verdict=self._judge({name: _differences(again, once)})[name],
         )
 
+    def _rounding(self) -> float:
+        """How far a rounding of the start moves the control's loss; 0 where that is not tried."""
+        plan, first = self.plan, self.seeds[:1]
+        if not self.plan.protocol.noise:
+            return 0.0
+        (once,) = self._of_control(plan.trials("steps", plan.control, first))
+        (jittered,) = self._of_control([plan.jittered_control(first)])
+        return abs(jittered.val_loss - once.val_loss)
+
+    def _of_control(self, trials: Sequence[Trial]) -> tuple[TrialResult, ...]:
+        try:
+            return self._results(trials)
+        except ConfigError as error:
+            raise RunError(f"the control against itself: {error}") from error
+
     def _judge(self, differences: Mapping[str, Sequence[float]], **more: Any) -> dict[str, Verdict]:
         protocol = self.plan.protocol
-        looks = max(1, len(protocol.looks))
-        return judge(differences, protocol.delta, protocol.confidence, looks=looks, **more)
+        more |= {"rounding": self._rounding(), "looks": max(1, len(protocol.looks))}
+        return judge(differences, protocol.delta, protocol.confidence, **more)
 
     def _judged(
         self, differences: Mapping[str, Sequence[float]], control: str

@@ -123,11 +123,12 @@ class Runner:
 def grouped(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Trials that differ only in seeds and learning rates together, `MAX_TOGETHER` at a time.
 
-    With dropout each one is alone: replicas would share one stream of random numbers.
+    With dropout each one is alone: replicas would share one stream of random numbers. So is one
+    from a jittered start.
     """
 
     def form(trial: Trial) -> str:
-        if trial.settings.get("drop_rate"):
+        if trial.settings.get("drop_rate") or trial.jitter:
             return trial.digest
         shared = {k: v for k, v in trial.settings.items() if k not in replicas.VARIED}
         return json.dumps([shared, trial.text], sort_keys=True)

@@ -181,15 +181,12 @@ def budget_name(budget: BudgetResult) -> str:
 
 def noise_text(noise: AATest, comparison: Comparison) -> str:
     """The A/A run: what the machine and the seeds add to a difference."""
-    repeat = (
-        "Two trainings with the same seed end with the same loss to the last bit"
-        if noise.repeat_difference == 0
-        else f"Two trainings with the same seed differ by up to {noise.repeat_difference:.2g} nats"
-    )
+    moved = f"{noise.rounding:.1g} nats away" if noise.rounding else "with the same loss"
     control, spread = comparison.control, number(noise.seed_spread, places(comparison.delta) + 1)
     numbers = _numbers(noise.verdict, comparison)
     return (
-        f"{repeat}. Between seeds the loss of {control} has a standard deviation of {spread} nats. "
+        f"With every weight of its start moved by one rounding, {control} ends {moved}. Between "
+        f"seeds its loss has a standard deviation of {spread} nats. "
         f"Against itself, with other seeds, {control} is {noise.verdict.word}: {numbers}."
     )
 

@@ -18,6 +18,7 @@ from mlx_attn.comparison.plan import Trial, corpus_of, floor_of
 from mlx_attn.comparison.result import Point, RankPoint, TrialResult
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
+from mlx_attn.model.init import jitter
 from mlx_attn.records import Object, as_record, read_record
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
@@ -97,6 +98,8 @@ def train_trial(
     settings = resolve(trial.settings)
     corpus = _unchanged_corpus(trial, settings)
     recorder = TrialRecorder(trial, Trainer(settings, corpus), corpus)
+    if trial.jitter:
+        jitter(recorder.trainer.model, trial.seed)
     try:
         for event in train(recorder.trainer, should_stop):
             recorder.record(event)

@@ -5,7 +5,8 @@
 Variants that share a weight share its start, whatever else they have or lack, so that two runs of
 one seed differ by what their forms differ in (common random numbers). Philox computes with integers
 alone, and NumPy's normal numbers are products of them: one seed is one model on every machine,
-where MLX's own normal numbers differ between processors.
+where MLX's own normal numbers differ between processors. What another processor may still change is
+a rounding in every step: `jitter` moves a start by one, so that its effect can be measured.
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.model.config import GPTConfig
 
@@ -76,6 +78,16 @@ def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
             module.weight = draw.normal(name, module.weight.shape, _embedding_std(config))
         elif isinstance(module, nn.Linear):
             _start_linear(name, module, draw)
+
+
+def jitter(model: nn.Module, seed: int) -> None:
+    """Move every weight to the next float32 above or below it, as the seed says."""
+    draw, moved = np.random.default_rng([seed, 0]), list[tuple[str, mx.array]]()
+    for name, array in sorted(named_arrays(model).items()):
+        weight = np.array(array)
+        towards = np.where(draw.random(weight.shape) < 0.5, -np.inf, np.inf)
+        moved.append((name, mx.array(np.nextafter(weight, towards.astype(np.float32)))))
+    model.load_weights(moved)
 
 
 def _embedding_std(config: GPTConfig) -> float:

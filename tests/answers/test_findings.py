@@ -99,6 +99,32 @@ def test_a_repetition_owes_as_much_to_the_choice_of_rates(repeated, trained):
     assert found["again"].measured.tuning == found["no-query"].measured.tuning > 0
 
 
+@pytest.fixture
+def with_twin(tables):
+    """The study with a contrast of the standard form against itself from a jittered start."""
+    twin = {"settings": {}, "says": "again", "rates_of": "standard", "jitter": True}
+    tables["arms"]["twin"] = twin
+    (contrast,) = tables["questions"]["query"]["contrasts"]
+    tables["questions"]["query"]["contrasts"] += [{**contrast, "arm": "twin", "null": True}]
+    return study_from(tables)
+
+
+@pytest.mark.parametrize(("rounding", "word"), [(0.0, "worse"), (0.05, "undecided")])
+def test_a_word_that_a_rounding_could_turn_does_not_stand(with_twin, trained, rounding, word):
+    effects = {"no-query": 0.05, "twin": rounding}
+    found = findings(with_twin, trained(with_twin, effects=effects, noise=0.0005))
+    assert {f.word for f in found if f.contrast.arm == "no-query"} == {word}
+
+
+def test_the_rounding_floor_is_the_largest_change_of_any_seed(with_twin, trained):
+    def loss(run):
+        return 1 + (0.003 * run.seed if run.arm == "twin" else 0.0) + abs(run.scale - 1)
+
+    records = trained(with_twin, loss=loss)
+    assert answers.rounding_floor(with_twin, records, "near") == pytest.approx(0.003 * 7)
+    assert answers.rounding_floor(with_twin, {}, "near") == 0.0
+
+
 def test_the_correction_is_over_the_whole_page(study, trained):
     records = trained(study, effects={"no-query": 0.1})
     one = next(f for f in findings(study, records) if f.contrast.arm == "no-query")

@@ -98,6 +98,7 @@ class FormulaRunner(Runner):
         best_rates: The best learning rates; where none is given, 0.01.
         diverges: Arms whose trials all diverge.
         noise: Standard deviation of the noise.
+        rounding: What a jittered start adds.
         fails_after: Raises KeyboardInterrupt after this many trials.
         done: The trials trained.
     """
@@ -105,7 +106,7 @@ class FormulaRunner(Runner):
     def __init__(self, store: Store, noise: float = 0.0, fails_after: float = math.inf):
         super().__init__(store, size=2)
         self.mode = "by a formula"
-        self.noise, self.fails_after = noise, fails_after
+        self.noise, self.rounding, self.fails_after = noise, 0.0, fails_after
         self.effects: dict[str, float] = {}
         self.best_rates: dict[str, float] = {}
         self.diverges: tuple[str, ...] = ()
@@ -128,8 +129,8 @@ class FormulaRunner(Runner):
         octaves = math.log2(trial.settings["lr"] / best)
         # Only of what arms and trials differ in: a setting added to the package redraws nothing.
         facts = {key: trial.settings.get(key) for key in NOISE_KEYS}
-        number = zlib.crc32(json.dumps([facts, trial.repeat], sort_keys=True).encode())
-        noise = np.random.default_rng(number).normal() * self.noise
+        number = zlib.crc32(json.dumps([facts, 0], sort_keys=True).encode())
+        noise = np.random.default_rng(number).normal() * self.noise + self.rounding * trial.jitter
         loss = 1 + self.effects.get(trial.arm, 0.0) + 0.1 * octaves**2 + noise
         speed = 50.0 if "merged" in trial.arm else 100.0
         return training(

@@ -84,6 +84,12 @@ def test_a_difference_is_stated_as_a_share_of_what_the_part_is_worth():
     assert judge({"arm": HAND}, 0.005, worth=0.124)["arm"].share == pytest.approx(0.1)
 
 
+def test_a_part_that_a_rounding_could_make_worth_less_is_insensitive():
+    found, worth = {"arm": [0.001, 0.002, 0.0, -0.001, 0.001]}, 4.1 * 0.01
+    assert judge(found, 0.01, worth=worth)["arm"].word == "equivalent"
+    assert judge(found, 0.01, worth=worth, rounding=0.002)["arm"].word == "insensitive"
+
+
 def test_four_looks_ask_for_a_quarter_of_the_p_value():
     found = [0.010, 0.012, 0.006, 0.011, 0.018]
     assert 0.05 / 4 < alone(found).p_value <= 0.05
@@ -163,6 +169,15 @@ def test_every_number_fits_into_json(found, delta):
 
 
 @laws
+@given(arms, deltas, st.floats(0.0, 1.0))
+def test_a_rounding_floor_makes_no_word_surer_and_moves_no_mean(found, delta, rounding):
+    plain, floored = judge(found, delta), judge(found, delta, rounding=rounding)
+    for arm, verdict in plain.items():
+        assert floored[arm].p_value >= verdict.p_value
+        assert floored[arm].p_equivalence >= verdict.p_equivalence
+        assert (floored[arm].mean, floored[arm].interval) == (verdict.mean, verdict.interval)
+
+
 @given(arms, deltas)
 def test_swapping_the_arms_swaps_better_and_worse_and_mirrors_the_intervals(found, delta):
     there = judge(found, delta)

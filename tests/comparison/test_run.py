@@ -52,9 +52,21 @@ def test_the_control_runs_against_itself_with_other_weights(protocol, runner, co
     assert noise.seed_spread > 0
 
 
-def test_a_repeated_training_shows_what_the_machine_adds(protocol, runner, conclusion):
-    runner.noise = 0.01  # the formula gives a repetition noise of its own
-    assert conclusion(protocol(), runner).noise.repeat_difference > 0
+def test_a_jittered_training_shows_what_a_rounding_changes(protocol, runner, conclusion):
+    runner.rounding = 1e-3
+    assert conclusion(protocol(), runner).noise.rounding == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("effect", "rounding", "word"),
+    [(0.2, 0.0, "worse"), (0.2, 0.199, "undecided"), (0.0, 0.0095, "undecided")],
+)
+def test_a_word_that_a_rounding_could_turn_does_not_stand(
+    protocol, runner, conclusion, effect, rounding, word
+):
+    runner.noise, runner.effects, runner.rounding = 0.001, {"no-query": effect}, rounding
+    verdict = conclusion(protocol(seeds=5), runner).budget("steps").verdicts["no-query"]
+    assert verdict.word == word
 
 
 def test_noise_can_be_left_out(protocol, runner, conclusion):

@@ -161,8 +161,14 @@ def test_trainings_that_differ_in_more_are_not(many, key, value):
 
 
 def test_not_too_many_are_together(many):
-    alike = [replace(many[0], repeat=i) for i in range(MAX_TOGETHER + 3)]
+    seeds = range(MAX_TOGETHER + 3)
+    alike = [replace(many[0], settings={**many[0].settings, "seed": seed}) for seed in seeds]
     assert [len(batch) for batch in grouped(alike)] == [MAX_TOGETHER, 3]
+
+
+def test_a_jittered_training_is_alone(many):
+    jittered = replace(many[0], jitter=True)
+    assert grouped([many[0], jittered]) == [[many[0]], [jittered]]
 
 
 def test_with_dropout_every_training_is_alone(many):

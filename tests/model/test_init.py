@@ -10,7 +10,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.model.config import config_from
 from mlx_attn.model.gpt import GPT
-from mlx_attn.model.init import NamedInit
+from mlx_attn.model.init import NamedInit, jitter
 
 DIGESTS = {"book": "ecaad6cb6cf0a404", "gpt2": "99b03b3b9cd6a10b", "zero": "ed3c1b8f7be04d3a"}
 
@@ -71,3 +71,13 @@ def test_uniform_numbers_fill_the_interval():
     numbers = np.array(draw.uniform("weight", (400, 500), bound=0.25))
     assert np.abs(numbers).max() == pytest.approx(0.25, rel=1e-3)
     assert numbers.std() == pytest.approx(0.25 / 3**0.5, rel=0.01)
+
+
+def test_a_jittered_start_has_every_weight_one_float_away():
+    jittered, before = model(), {n: np.array(w) for n, w in named_arrays(model()).items()}
+    jitter(jittered, 0)
+    for name, weight in named_arrays(jittered).items():
+        ends = (np.nextafter(before[name], np.float32(end)) for end in (-np.inf, np.inf))
+        lower, upper = ((np.array(weight) == end) for end in ends)
+        assert np.all(lower | upper), name
+        assert weight.size < 50 or (lower.any() and upper.any()), name

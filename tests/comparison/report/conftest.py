@@ -176,7 +176,7 @@ def comparison() -> Callable[..., Comparison]:
         alone = verdict([0.004, -0.006, 0.003, 0.001, -0.002])
         made = Comparison(
             control=arms[0],
-            noise=AATest(repeat_difference=0.0, seed_spread=0.0213, verdict=alone),
+            noise=AATest(rounding=0.0, seed_spread=0.0213, verdict=alone),
             tunings=tuple(tuning(place, arm) for place, arm in enumerate(arms)),
             budgets=tuple(results),
             **FACTS,
