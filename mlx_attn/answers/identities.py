@@ -1,6 +1,6 @@
 """What algebra and counting say, checked on one trained model: the same numbers every time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from mlx_attn.attention import analysis
 from mlx_attn.attention.analysis import attention_cost
-from mlx_attn.comparison.plan import corpus_of
+from mlx_attn.comparison.plan import corpus_of, floor_of
 from mlx_attn.convert.measure import compare_logits
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import find_row
@@ -21,6 +21,7 @@ from mlx_attn.records import package_table
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
+from mlx_attn.training import events
 from mlx_attn.training.batches import window_losses
 from mlx_attn.training.config import resolve
 from mlx_attn.training.loop import train
@@ -154,25 +155,61 @@ def _costs_without_query() -> dict[str, float]:
     }
 
 
+def _floor() -> dict[str, float]:
+    """The least loss that is possible on the validation text, and that of the trained model."""
+    model, corpus = _trained()
+    tokens = _windows(corpus, model.config.context_length, len(corpus.val.tokens))
+    loss = float(window_losses(model, tokens).mean())
+    return {"floor, nats per token": floor_of(corpus) or 0.0, "loss, nats per token": loss}
+
+
 def _parting() -> dict[str, float]:
     """Two forms of one untrained model, trained with the same batches: how far S_h parts."""
     corpus = corpus_of(resolve(SETTINGS))
-    separate, merged = _trainers(corpus, SETTINGS["steps"])
-    start = _apart(merged.model, separate.model, corpus)
-    for trainer in (separate, merged):
-        _finish(trainer)
+    pair = _trainers(corpus, SETTINGS["steps"])
+    models = (pair[1].model, pair[0].model)
+    found, parted = {_distance(0): _apart(*models, corpus)[0]}, dict[str, float]()
+    # Side by side, so that both are measured after the same step.
+    for step, _ in zip(*map(_steps, pair), strict=True):
+        parted = dict(zip(_PARTED, _apart(*models, corpus), strict=True))
+        distance, attention = (parted[name] for name in _PARTED[:2])
+        found |= {_distance(step): distance, _attention(step): attention}
+    return found | parted
+
+
+def _steps(trainer: Trainer) -> Iterator[int]:
+    """Trains; yields the steps that it stops at, the last one too."""
+    yield from (event.step for event in train(trainer) if isinstance(event, events.Stepped))
+
+
+def _distance(step: int) -> str:
+    """The name of the distance of S from the product after a step."""
+    return f"distance of S, of its size, after {step}"
+
+
+def _attention(step: int) -> str:
+    """The name of the share of attention that is given to other tokens after a step."""
+    return f"attention given to other tokens, after {step}"
+
+
+def parting_curves(numbers: Mapping[str, float]) -> dict[str, dict[int, float]]:
+    """What `merged-learns-another-s` measured: by step, the distance of S and of the attention."""
+    names = {"S": _distance, "attention": _attention}
+    steps = range(SETTINGS["steps"] + 1)
     return {
-        "distance of S, of its size, at the start": start[0],
-        **dict(zip(_PARTED, _apart(merged.model, separate.model, corpus), strict=True)),
+        what: {step: numbers[name(step)] for step in steps if name(step) in numbers}
+        for what, name in names.items()
     }
 
 
 FORMS = ("separate", "merged")
+_POINTS = 10  # of a course
 
 
 def _trainer(corpus: Corpus, steps: int, **changes: Any) -> Trainer:
     """Without biases, which S and its factors do not share."""
-    return Trainer(resolve({**SETTINGS, "qkv_bias": False, "steps": steps, **changes}), corpus)
+    mine = {"qkv_bias": False, "steps": steps, "log_every": max(1, steps // _POINTS)}
+    return Trainer(resolve({**SETTINGS, **mine, **changes}), corpus)
 
 
 def _trainers(corpus: Corpus, steps: int) -> tuple[Trainer, Trainer]:
@@ -313,14 +350,15 @@ _CHECKS: dict[str, tuple[Callable[[], dict[str, float]], Callable[[Mapping[str, 
     ),
     "merged-learns-another-s": (
         _parting,
-        lambda n: (
-            n["distance of S, of its size, at the start"] <= EXACT
-            and n["distance of S, of its size, at the end"] > 0.1
-        ),
+        lambda n: n[_distance(0)] <= EXACT and n["distance of S, of its size, at the end"] > 0.1,
     ),
     "merged-has-a-flatter-spectrum": (
         _truncated,
         lambda n: n["effective rank of S, merged"] > n["effective rank of S, separate"],
+    ),
+    "tales-have-a-floor": (
+        _floor,
+        lambda n: 0 < n["floor, nats per token"] < n["loss, nats per token"],
     ),
     "decay-lowers-the-rank": (
         _decayed,

@@ -10,7 +10,7 @@ from typing import Any
 from mlx_attn.answers import findings, show, tables
 from mlx_attn.answers.book import RecordBook, complaints
 from mlx_attn.answers.findings import Finding, TrendFinding, trend_findings
-from mlx_attn.answers.identities import Checked, truncation_curves
+from mlx_attn.answers.identities import Checked, parting_curves, truncation_curves
 from mlx_attn.answers.schedule import Records, searches
 from mlx_attn.answers.study import (
     BESIDES,
@@ -28,6 +28,8 @@ from mlx_attn.records import read_record
 from mlx_attn.ui.plots import render_text, save_figure
 
 CHECKED = "identities.json"
+_MATRICES = ("no-key", "no-value")
+"""Arms whose learning curves are drawn beside those of the protocol's first."""
 
 
 def page_of(folder: Path) -> Path:
@@ -206,15 +208,19 @@ class Contents:
                 yield name, partial(show.question_figure, self._of(question=name), self.study)
         for world, curves in self.curves().items():
             yield f"abilities-{world}", partial(show.ability_figure, curves)
-        if "merged-has-a-flatter-spectrum" in self.checked:
-            numbers = self.checked["merged-has-a-flatter-spectrum"].numbers
-            curves, head_dim = truncation_curves(numbers), int(numbers["head_dim"])
-            yield "truncation", partial(show.truncation_figure, curves, head_dim)
+        yield from self._of_checks()
         for one in self.besides.values():
             yield from one.figures()
         for name, (study, records) in self._studies().items():
             if found := searches(study, records):
                 yield "-".join(filter(None, ("rates", name))), partial(show.rates_figure, found)
+
+    def _of_checks(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        if parted := self.checked.get("merged-learns-another-s"):
+            yield "drift", partial(show.parting_figure, parting_curves(parted.numbers))
+        if cut := self.checked.get("merged-has-a-flatter-spectrum"):
+            curves, head_dim = truncation_curves(cut.numbers), int(cut.numbers["head_dim"])
+            yield "truncation", partial(show.truncation_figure, curves, head_dim)
 
     def machines(self) -> str:
         """What the records were made on."""
@@ -232,9 +238,10 @@ class Contents:
 
     def curves(self) -> dict[str, list[findings.AbilityCurve]]:
         """By world, how the arms of its abilities differ from the control in training."""
-        records, protocol = self.book.records, self.study.protocol
+        arms = dict.fromkeys((*self.study.protocol.first, *_MATRICES))
+        asked = [arm for arm in arms if arm in self.study.arms]
         found = {
-            world: findings.ability_curves(self.study, records, world, protocol.first)
+            world: findings.ability_curves(self.study, self.book.records, world, asked)
             for world in self.study.worlds
         }
         return {world: curves for world, curves in found.items() if curves}

@@ -141,11 +141,13 @@ def ability_figure(curves: Sequence[AbilityCurve]) -> "Figure":
     """
     names = [*curves[0].differences]
     figure, axes = panels(len(names), 3, _ABILITY, sharex=True)
+    arms = [curve.arm for curve in curves if not curve.is_reference]
     for axis, name in zip(axes, names, strict=True):
         axis.axhline(0, color=_GREY, linewidth=0.8)
         for place, curve in enumerate(curves):
             look = {"color": _GREY, "linestyle": (":", "--")[place % 2]}
-            look = look if curve.is_reference else {"color": COLOURS[place % len(COLOURS)]}
+            if not curve.is_reference:
+                look = {"color": COLOURS[arms.index(curve.arm) % len(COLOURS)]}
             thousands = [tokens / 1000 for tokens in curve.tokens]
             axis.plot(thousands, curve.differences[name], label=curve.arm, linewidth=1.4, **look)
         shown = [d for c in curves if not c.is_reference for d in c.differences[name]]
@@ -193,6 +195,19 @@ def truncation_figure(curves: Mapping[str, Mapping[int, float]], head_dim: int) 
     figure.legend(loc="outside upper center", ncols=len(curves))
     figure.supxlabel("rank of every S_h; line: head_dim")
     figure.supylabel("nats per token")
+    return figure
+
+
+def parting_figure(curves: Mapping[str, Mapping[int, float]]) -> "Figure":
+    """How far two forms of one model have parted after each step of their trainings."""
+    says = {"S": "S_h, of its size", "attention": "a token's attention"}
+    figure, (axis,) = panels(1, 1, _WIDTHS)
+    for place, (what, shares) in enumerate(curves.items()):
+        percent = [100 * share for share in shares.values()]
+        axis.plot([*shares], percent, "o-", color=COLOURS[place], label=says[what], markersize=4)
+    figure.legend(loc="outside upper center", ncols=len(curves))
+    figure.supxlabel("steps from one untrained model, with the same batches")
+    figure.supylabel("% apart")
     return figure
 
 

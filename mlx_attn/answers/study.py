@@ -206,6 +206,11 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         return digest_of(msgspec.to_builtins(self))
 
     @cached_property
+    def _keys(self) -> dict[Run, str]:
+        """The keys found so far: a page asks for each of them some twenty times."""
+        return {}
+
+    @cached_property
     def shorter(self) -> str | None:
         """The arm that is the standard form with fewer steps; None where there is none."""
         found = (n for n, arm in self.arms.items() if arm.steps != 1 and arm.rates_of == STANDARD)
@@ -241,9 +246,12 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
 
     def key(self, run: Run) -> str:
         """Names a training: the same settings, seed and text, the same key."""
-        arm = find_row(self.arms, run.arm, "arm")
-        start = [_START, "jitter"] if arm.jitter else [_START]
-        return digest_of([self.settings(run), self.world(run.world).text, start])
+        if run not in self._keys:
+            arm = find_row(self.arms, run.arm, "arm")
+            start = [_START, "jitter"] if arm.jitter else [_START]
+            content = [self.settings(run), self.world(run.world).text, start]
+            self._keys[run] = digest_of(content)
+        return self._keys[run]
 
     def resolved(self, run: Run, data: str) -> Settings:
         """The settings to train with, on a text that lies at `data`."""

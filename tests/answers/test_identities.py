@@ -70,6 +70,21 @@ def test_the_algebra_holds(small_model, name, expected):
     assert {key: found.numbers[key] for key in expected} == expected
 
 
+def test_two_forms_of_one_model_part_step_by_step(small_model):
+    curves = identities.parting_curves(identities.check("merged-learns-another-s").numbers)
+    assert [*curves["S"]] == [*range(0, 31, 3)]
+    assert [*curves["attention"]] == [*range(3, 31, 3)]
+    assert curves["S"][0] < 1e-5 < curves["S"][3] < curves["S"][30]
+
+
+def test_a_text_of_known_entropy_has_a_floor_and_another_has_none(small_model, monkeypatch):
+    assert not identities.check("tales-have-a-floor").holds
+    tales = {**identities.SETTINGS, "data": "tales", "steps": 3}
+    monkeypatch.setattr(identities, "SETTINGS", tales)
+    identities._trained.cache_clear()
+    assert identities.check("tales-have-a-floor").holds
+
+
 def test_every_identity_has_a_check():
     assert set(identities.IDENTITIES) == set(identities._CHECKS)
 

@@ -178,6 +178,7 @@ def test_a_rounding_floor_makes_no_word_surer_and_moves_no_mean(found, delta, ro
         assert (floored[arm].mean, floored[arm].interval) == (verdict.mean, verdict.interval)
 
 
+@laws
 @given(arms, deltas)
 def test_swapping_the_arms_swaps_better_and_worse_and_mirrors_the_intervals(found, delta):
     there = judge(found, delta)
