@@ -91,6 +91,12 @@ class Besides:
         found = findings.findings(study, records)
         return cls(study, registration, book, records, found, trend_findings(study, records))
 
+    @property
+    def searched(self) -> bool:
+        """Whether it searched for rates that the first study did not."""
+        tuning = {*self.study.protocol.tuning_seeds}
+        return any(record.seed in tuning for record in self.book.records.values())
+
     def progress(self) -> str:
         """How much of it is done, in words."""
         finished = sum(f.measured is not None for f in self.found)
@@ -189,9 +195,12 @@ class Contents:
 
     def strictness(self, among: int) -> str:
         """Standard errors that a difference must have, the most extreme of so many contrasts."""
-        protocol = self.study.protocol
-        seeds, level = len(protocol.verdict_seeds), (1 - protocol.confidence) / among
-        return f"{critical(level, seeds):.1f}"
+        return _strictness(self.study, among)
+
+    def strictness_besides(self, name: str) -> str:
+        """The same of all contrasts of a study besides."""
+        study = self.besides[name].study
+        return _strictness(study, len(study.asked()))
 
     def question(self, name: str) -> Question:
         """The question of that name."""
@@ -211,7 +220,7 @@ class Contents:
         yield from self._of_checks()
         for one in self.besides.values():
             yield from one.figures()
-        for name, (study, records) in self._studies().items():
+        for name, (study, records) in self._searched().items():
             if found := searches(study, records):
                 yield "-".join(filter(None, ("rates", name))), partial(show.rates_figure, found)
 
@@ -279,16 +288,16 @@ class Contents:
     def rates_besides(self) -> dict[str, str]:
         """The same of every study besides that searched for rates, by its name."""
         return {
-            name: tables.rates(one.study, one.records)
-            for name, one in self.besides.items()
-            if len(one.study.protocol.factors) > 1
+            name: tables.rates(study, records)
+            for name, (study, records) in self._searched().items()
+            if name
         }
 
     def searched(self) -> tuple[int, int]:
         """How many searches for rates are settled, and in how many the best factor is inside."""
         settled = [
             search
-            for study, records in self._studies().values()
+            for study, records in self._searched().values()
             for of_arm in searches(study, records).values()
             for search in of_arm.values()
         ]
@@ -296,20 +305,26 @@ class Contents:
 
     def changed(self) -> str:
         """Differences of arms with settings that their study asks no longer; "" without any."""
-        each = (tables.changed(study, records) for study, records in self._studies().values())
+        each = (tables.changed(study, records) for study, records in self._searched().values())
         return "; ".join(filter(None, each))
 
     def beside_first(self, name: str, suffix: str) -> str:
         """Differences of a study beside those of the first, where worlds differ by a suffix."""
         return tables.beside_first(self.besides[name].found, self.found, suffix)
 
-    def _studies(self) -> dict[str, tuple[Study, Records]]:
-        """The first study, named "", and those besides, with the records they know."""
-        besides = {name: (one.study, one.records) for name, one in self.besides.items()}
+    def _searched(self) -> dict[str, tuple[Study, Records]]:
+        """The first study, named "", and those besides that searched, with the records they know."""
+        besides = {n: (one.study, one.records) for n, one in self.besides.items() if one.searched}
         return {"": (self.study, self.book.records), **besides}
 
     def _of(self, **fields: Any) -> list[Finding]:
         return [f for f in self.found if all(getattr(f, k) == v for k, v in fields.items())]
+
+
+def _strictness(study: Study, among: int) -> str:
+    protocol = study.protocol
+    seeds, level = len(protocol.verdict_seeds), (1 - protocol.confidence) / among
+    return f"{critical(level, seeds):.1f}"
 
 
 def write_checked(checked: Mapping[str, Checked], folder: Path) -> None:

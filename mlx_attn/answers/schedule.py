@@ -64,7 +64,8 @@ class ArmPlan:
         search = search or self.search
         if not search.settled or search.best is None:
             return []
-        return self._runs(self.study.protocol.verdict_seeds, search.best)
+        seeds = self.study.protocol.verdict_seeds[: self.study.arms[self.arm].seeds or None]
+        return self._runs(seeds, search.best)
 
     def wanted(self) -> list[Run]:
         """What can be trained now and is not."""

@@ -28,7 +28,16 @@ RATES = ("lr", "min_lr", "muon_lr")
 STANDARD = "standard"
 """The arm that every contrast has for a control, unless it names another."""
 
-BESIDES = ("widths", "chapter5", "sources", "recall", "starts", "rank", "chapter5-gpt2")
+BESIDES = (
+    "replication",
+    "widths",
+    "chapter5",
+    "sources",
+    "recall",
+    "starts",
+    "rank",
+    "chapter5-gpt2",
+)
 """Studies asked besides, by name; their worlds and arms may be those of the first."""
 
 OWN = "own"
@@ -78,6 +87,8 @@ class StudyArm(_Row, frozen=True, kw_only=True):
     Attributes:
         steps: Share of the world's steps.
         rates_of: The arm whose factor it takes; "" searches for its own.
+        seeds: How many of the verdict's seeds it is trained on, for a reference whose mean alone
+            counts; 0 is all.
         jitter: Whether every weight of the start is moved to the next float32, up or down.
     """
 
@@ -85,6 +96,7 @@ class StudyArm(_Row, frozen=True, kw_only=True):
     says: str
     steps: float = 1.0
     rates_of: str = ""
+    seeds: int = 0
     jitter: bool = False
 
 
@@ -189,16 +201,20 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
             find_row(self.arms, trend.arm, "arm")
         for question in self.questions.values():
             for contrast in question.contrasts:
-                for arm in contrast.arms:
-                    find_row(self.arms, arm, "arm")
-                for world in contrast.worlds:
-                    self.world(world)
-                for word in contrast.expects:
-                    find_row(WORDS, word, "verdict")
-                if bool(contrast.expects) == bool(contrast.repeats):
-                    raise ConfigError(
-                        f"the contrast of {contrast.arm}: it expects words, or repeats another"
-                    )
+                self._check(contrast)
+
+    def _check(self, contrast: Contrast) -> None:
+        for arm in contrast.arms:
+            find_row(self.arms, arm, "arm")
+        for world in contrast.worlds:
+            self.world(world)
+        for word in contrast.expects:
+            find_row(WORDS, word, "verdict")
+        what = f"the contrast of {contrast.arm}"
+        if bool(contrast.expects) == bool(contrast.repeats):
+            raise ConfigError(f"{what}: it expects words, or repeats another")
+        if any(self.arms[arm].seeds for arm in (contrast.arm, contrast.control)):
+            raise ConfigError(f"{what}: only a reference may have fewer seeds")
 
     @cached_property
     def digest(self) -> str:
