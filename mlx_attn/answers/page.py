@@ -269,6 +269,10 @@ class Contents:
         """Every contrast in one line: the answers world by world."""
         return tables.overview(self.study, self.found)
 
+    def overview_besides(self, name: str) -> str:
+        """The same of a study besides."""
+        return tables.overview(self.besides[name].study, self.besides[name].found)
+
     def table(self, name: str) -> str:
         """The contrasts of a question, a row for each world."""
         return tables.contrasts(self._of(question=name))
@@ -313,7 +317,7 @@ class Contents:
         return tables.beside_first(self.besides[name].found, self.found, suffix)
 
     def _searched(self) -> dict[str, tuple[Study, Records]]:
-        """The first study, named "", and those besides that searched, with the records they know."""
+        """The first study, named "", and those besides that searched, with their records."""
         besides = {n: (one.study, one.records) for n, one in self.besides.items() if one.searched}
         return {"": (self.study, self.book.records), **besides}
 

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from mlx_attn.answers.findings import findings
 from mlx_attn.answers.schedule import ArmPlan, arm_plans, wanted_runs
 from mlx_attn.answers.study import study_from
+from mlx_attn.errors import ConfigError
 
 
 def test_first_comes_tuning_of_the_first_arm(study):
@@ -76,6 +78,23 @@ def test_an_arm_with_the_rates_of_another_is_not_tuned(study, trained):
     records = trained(study)
     seeds = {record.seed for record in records.values() if record.arm == "shorter"}
     assert seeds == {*study.protocol.verdict_seeds}
+
+
+def test_a_reference_may_have_the_first_of_the_seeds_alone(tables, trained):
+    tables["arms"]["scores-off"]["seeds"] = 3
+    study = study_from(tables)
+    records = trained(study)
+    seeds = {record.seed for record in records.values() if record.arm == "scores-off"}
+    assert seeds == {*study.protocol.tuning_seeds, *study.protocol.verdict_seeds[:3]}
+    found = {f.contrast.arm: f for f in findings(study, records) if f.world == "far"}
+    assert found["no-query"].word == "equivalent"
+    assert found["no-query"].measured.worth == pytest.approx(0.4, abs=0.01)
+
+
+def test_an_arm_that_is_judged_has_all_seeds(tables):
+    tables["arms"]["no-query"]["seeds"] = 3
+    with pytest.raises(ConfigError, match="only a reference may have fewer seeds"):
+        study_from(tables)
 
 
 def test_what_is_trained_is_not_wanted_again(study, trained):
