@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlx_attn.answers.findings import findings
+from mlx_attn.answers.findings import measure
 from mlx_attn.answers.schedule import ArmPlan, arm_plans, wanted_runs
 from mlx_attn.answers.study import study_from
 from mlx_attn.errors import ConfigError
@@ -86,9 +86,10 @@ def test_a_reference_may_have_the_first_of_the_seeds_alone(tables, trained):
     records = trained(study)
     seeds = {record.seed for record in records.values() if record.arm == "scores-off"}
     assert seeds == {*study.protocol.tuning_seeds, *study.protocol.verdict_seeds[:3]}
-    found = {f.contrast.arm: f for f in findings(study, records) if f.world == "far"}
-    assert found["no-query"].word == "equivalent"
-    assert found["no-query"].measured.worth == pytest.approx(0.4, abs=0.01)
+    measured = measure(study, records, study.asked()[0][1], "far")
+    assert measured
+    assert measured.worth == pytest.approx(0.4, abs=0.01)
+    assert len(measured.differences) == 8
 
 
 def test_an_arm_that_is_judged_has_all_seeds(tables):
