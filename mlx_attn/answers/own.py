@@ -12,18 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.study import (
-    OWN,
-    STANDARD,
-    Contrast,
-    Question,
-    Registration,
-    Study,
-    World,
-    register,
-    study_of,
-    the_study,
-)
+from mlx_attn.answers.registration import Registration, register, study_of
+from mlx_attn.answers.study import OWN, STANDARD, Contrast, Question, Study, World, the_study
 from mlx_attn.answers.training import text_digest
 from mlx_attn.attention.config import MAPS
 from mlx_attn.comparison.plan import DEFAULTS

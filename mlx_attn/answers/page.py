@@ -11,17 +11,9 @@ from mlx_attn.answers import findings, show, tables
 from mlx_attn.answers.book import RecordBook, complaints
 from mlx_attn.answers.findings import Finding, TrendFinding, trend_findings
 from mlx_attn.answers.identities import Checked, parting_curves, truncation_curves
+from mlx_attn.answers.registration import REGISTRATION, Registration, check_registered
 from mlx_attn.answers.schedule import Records, searches
-from mlx_attn.answers.study import (
-    BESIDES,
-    OWN,
-    REGISTRATION,
-    Question,
-    Registration,
-    Study,
-    check_registered,
-    the_study,
-)
+from mlx_attn.answers.study import BESIDES, OWN, Question, Study, the_study
 from mlx_attn.comparison.statistics import critical
 from mlx_attn.files import write_text
 from mlx_attn.records import read_record

@@ -80,7 +80,8 @@ def command(ctx: click.Context) -> None:
 @_OUT
 def register(amend: str, study_name: str, out: Path) -> None:
     """Write down worlds, arms, margins, seeds and expectations, before anything is trained."""
-    from mlx_attn.answers.study import register, the_study
+    from mlx_attn.answers.registration import register
+    from mlx_attn.answers.study import the_study
 
     study, out = the_study(study_name), out / study_name
     found = register(study, out, len(_book(out).records), amend)
@@ -123,8 +124,8 @@ def run(
     seconds of one processor core. With --data, --preset, --delta or --seeds the questions are asked
     of a text of your own: that study is registered, trained and written in a folder of its own.
     """
+    from mlx_attn.answers.registration import check_registered, study_of
     from mlx_attn.answers.schedule import arm_plans, wanted_runs
-    from mlx_attn.answers.study import check_registered, study_of
 
     if any(value is not None for value in own.values()):
         out = _register_own(ctx, out, questions, study_name, own)
@@ -202,7 +203,7 @@ def _held(folder: Path) -> Iterator[None]:
 def verify(out: Path) -> None:
     """Compute every number and word of the page from the records again; trains nothing."""
     from mlx_attn.answers.page import verify
-    from mlx_attn.answers.study import study_of
+    from mlx_attn.answers.registration import study_of
 
     found = [*verify(study_of(out), out)]
     for complaint in found[:_COMPLAINTS]:
@@ -218,7 +219,7 @@ def verify(out: Path) -> None:
 def page(out: Path) -> None:
     """Write the page and its pictures from the records."""
     from mlx_attn.answers.page import write_page
-    from mlx_attn.answers.study import study_of
+    from mlx_attn.answers.registration import study_of
 
     say(write_page(study_of(out), out))
 
@@ -245,8 +246,9 @@ def check(names: tuple[str, ...], out: Path) -> None:
 def show(question: str, as_json: bool, out: Path) -> None:
     """Show what is known of a question: every contrast in every world."""
     from mlx_attn.answers.findings import findings
+    from mlx_attn.answers.registration import study_of
     from mlx_attn.answers.show import finding_rows, question_lines
-    from mlx_attn.answers.study import BESIDES, study_of, the_study
+    from mlx_attn.answers.study import BESIDES, the_study
     from mlx_attn.ui.terminal import stdout_console
 
     known = _book(out).records

@@ -5,7 +5,8 @@ import pytest
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.own import own_study, register_own
 from mlx_attn.answers.page import page_of, verify, write_page
-from mlx_attn.answers.study import OWN, Run, register, study_of, the_study
+from mlx_attn.answers.registration import register, study_of
+from mlx_attn.answers.study import OWN, Run, the_study
 from mlx_attn.errors import ConfigError, RunError
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. " * 20

@@ -8,15 +8,8 @@ import pytest
 
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.page import Contents, page_of, verify, write_page
-from mlx_attn.answers.study import (
-    BESIDES,
-    check_registered,
-    digest_of,
-    read_registration,
-    register,
-    study_from,
-    the_study,
-)
+from mlx_attn.answers.registration import check_registered, read_registration, register
+from mlx_attn.answers.study import BESIDES, digest_of, study_from, the_study
 from mlx_attn.errors import RunError
 
 STUDY = the_study()

@@ -19,7 +19,7 @@ import pytest
 
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.page import read_checked
-from mlx_attn.answers.study import read_registration
+from mlx_attn.answers.registration import read_registration
 from mlx_attn.arrays import load_arrays, named_arrays, save_arrays
 from mlx_attn.cli.runs import summarise_runs
 from mlx_attn.comparison.plan import Trial, make_trial
