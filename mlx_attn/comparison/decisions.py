@@ -6,7 +6,7 @@ can say that a form without the part does as well, and the word is "insensitive"
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 from statistics import mean, stdev
 from typing import Any
@@ -151,19 +151,39 @@ def judge(
     sensitive = worth is None or worth - rounding >= SENSITIVITY * margin
     verdicts: dict[str, Verdict] = {}
     for arm, sample in samples.items():
-        word = word_of(sample.mean, different[arm] <= level, equivalent[arm] <= level)
-        verdicts[arm] = Verdict(
-            word=word if sensitive else "insensitive",
-            differences=paired[arm],
-            mean=sample.mean,
-            p_value=p_values[arm],
-            p_holm=different[arm],
-            p_equivalence=equivalent[arm],
-            tuning_error=sample.tuning,
-            share=sample.mean / worth if worth and sensitive else None,
-            **_of_spread(sample, word, margin, 1 - level, len(samples)),
-        )
+        p = (p_values[arm], different[arm], equivalent[arm])
+        verdict = _verdict(sample, paired[arm], p, margin, level, len(samples))
+        verdicts[arm] = _beside(verdict, worth, sensitive)
     return verdicts
+
+
+def _verdict(
+    sample: Sample,
+    differences: tuple[float, ...],
+    p: tuple[float, float, float],
+    margin: float,
+    level: float,
+    arms: int,
+) -> Verdict:
+    """By its p-values alone: of no difference, that adjusted, and of equivalence adjusted."""
+    word = word_of(sample.mean, p[1] <= level, p[2] <= level)
+    return Verdict(
+        word=word,
+        differences=differences,
+        mean=sample.mean,
+        p_value=p[0],
+        p_holm=p[1],
+        p_equivalence=p[2],
+        tuning_error=sample.tuning,
+        **_of_spread(sample, word, margin, 1 - level, arms),
+    )
+
+
+def _beside(verdict: Verdict, worth: float | None, sensitive: bool) -> Verdict:
+    """A verdict beside what the part is worth."""
+    if not sensitive:
+        return replace(verdict, word="insensitive")
+    return replace(verdict, share=verdict.mean / worth) if worth else verdict
 
 
 def _check(paired: Mapping[str, Sequence[float]], margin: float, confidence: float) -> None:
