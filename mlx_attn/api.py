@@ -13,7 +13,7 @@
     mlx_attn.compare("standard", "merged", steps=200, seeds=3, out="runs/merged")
 
 Nothing is printed: training and comparing yield or hand over events. Results show themselves:
-`print` gives a line, rich a table, a notebook HTML with figures (the extra `lab`).
+`print` gives a line, rich a table, a notebook HTML with figures.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ from mlx_attn.training.events import Ended, Evaluated, Event, Stepped
 from mlx_attn.training.report import draw_losses
 from mlx_attn.training.show import closing_lines
 from mlx_attn.training.trainer import Trainer
-from mlx_attn.ui.plots import Draw, can_draw, figure_for_page
+from mlx_attn.ui.plots import Draw, figure_for_page
 from mlx_attn.ui.terminal import as_html
 
 __all__ = ["LoadedModel", "compare", "load", "train"]
@@ -382,8 +382,7 @@ def compare(
     with files.shared(directory):
         comparison = _compare(plan, directory, jobs, on_event)
         save_comparison(comparison, directory)
-        if can_draw():
-            write_report(comparison, directory)
+        write_report(comparison, directory)
     return ComparisonResult(comparison, directory)
 
 
@@ -417,5 +416,5 @@ def _compare(
 
 
 def _figure(draw: Draw) -> str:
-    """A figure as SVG, or nothing where matplotlib is not installed."""
-    return str(figure_for_page(draw)) if can_draw() else ""
+    """A figure as SVG."""
+    return str(figure_for_page(draw))

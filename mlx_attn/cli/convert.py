@@ -149,11 +149,8 @@ def _measure_ranks(
 ) -> None:
     from mlx_attn.convert import measure, show
     from mlx_attn.run_directory import find_run
-    from mlx_attn.ui import plots
     from mlx_attn.ui.terminal import stdout_console
 
-    if not plots.can_draw():
-        say(plots.MISSING, err=True)
     run = find_run(name)
     curve = measure.measure_ranks(
         run,
@@ -162,7 +159,7 @@ def _measure_ranks(
         _corpus(run),
         lambda rank, done: say(f"rank {rank}: {done} of {len(ranks)}", err=True),
     )
-    files = show.save_rank_curve(curve, out or run.path) if plots.can_draw() else []
+    files = show.save_rank_curve(curve, out or run.path)
     if as_json:
         facts = {"run": str(run.path), "figures": [str(file) for file in files]}
         say(json.dumps(facts | curve.record()))

@@ -20,13 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
+from scipy import optimize, special, stats
 
-from mlx_attn.errors import ConfigError, RunError
-
-try:
-    from scipy import optimize, special, stats
-except ImportError as error:
-    raise RunError("statistics need scipy: pip install 'mlx-attn[lab]'") from error
+from mlx_attn.errors import ConfigError
 
 MOST_SEEDS = 1000
 """Where `required_seeds` stops looking."""

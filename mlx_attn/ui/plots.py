@@ -1,19 +1,16 @@
 """How every figure of the project looks, and how it is written: as SVG, as PNG or for a page.
 
-matplotlib comes with the extra `lab` and is imported when a figure is drawn.
+matplotlib and jinja2 are imported when a figure or a page is made.
 """
 
 import io
 import re
 import warnings
 from collections.abc import Callable
-from importlib import import_module
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlx_attn.errors import RunError
 from mlx_attn.files import write_bytes
 
 if TYPE_CHECKING:
@@ -42,28 +39,14 @@ _INK_STYLE = {f"{part}.color": _INK for part in ("text", "xtick", "ytick")} | {
     f"axes.{part}color": _INK for part in ("edge", "label")
 }
 
-MISSING = "figures and pages need matplotlib and jinja2: pip install 'mlx-attn[lab]'"
-"""The message where an extra is not installed."""
-
 Draw = Callable[[], "Figure"]
-
-
-def can_draw() -> bool:
-    """Whether matplotlib is installed."""
-    return find_spec("matplotlib") is not None
 
 
 def style(**changes: Any) -> Any:
     """A context in which every figure of the project looks alike."""
-    return _extra("matplotlib").rc_context({**_STYLE, **changes})
+    import matplotlib
 
-
-def _extra(module: str) -> Any:
-    """A module that comes with the extra `lab`; RunError says how to install it."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise RunError(MISSING) from error
+    return matplotlib.rc_context({**_STYLE, **changes})
 
 
 def save_figure(draw: Draw, path: Path) -> list[Path]:
@@ -115,7 +98,8 @@ def _bytes(figure: "Figure", kind: str, **looks: Any) -> bytes:
 
 def render(name: str, /, **values: Any) -> str:
     """The page of a template, with the project's own style and that of the template."""
-    jinja2 = _extra("jinja2")
+    import jinja2
+
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -125,7 +109,8 @@ def render(name: str, /, **values: Any) -> str:
 
 def render_text(name: str, /, **values: Any) -> str:
     """The text of a template, such as Markdown, in which nothing is escaped."""
-    jinja2 = _extra("jinja2")
+    import jinja2
+
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
@@ -143,4 +128,6 @@ def template(name: str) -> str:
 
 def markup(text: str) -> "Markup":
     """Text of our own that is markup."""
-    return _extra("markupsafe").Markup(text)
+    from markupsafe import Markup
+
+    return Markup(text)

@@ -1,5 +1,4 @@
 import json
-import sys
 
 import pytest
 from click.testing import CliRunner, Result
@@ -79,23 +78,6 @@ def test_several_ranks_give_a_table_and_a_figure(place):
     assert result.stdout.endswith("ranks-separate.svg\nruns/nano/ranks-separate.png\n")
     assert (place / "runs/nano/ranks-separate.svg").read_text().count("<svg") == 1
     assert result.stderr.splitlines()[-1] == "rank 8: 5 of 5"
-
-
-def test_ranks_without_matplotlib_give_the_table_and_say_what_is_missing(place, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = convert("nano", "--rank", "1,2")
-    assert result.exit_code == 0
-    rows = [line.split() for line in result.stdout.splitlines()]
-    assert [row[0] for row in rows] == ["rank", "1", "2", "model"]
-    hints = [line for line in result.stderr.splitlines() if "matplotlib" in line]
-    assert hints == ["figures and pages need matplotlib and jinja2: pip install 'mlx-attn[lab]'"]
-
-
-def test_ranks_as_json_without_matplotlib_have_no_figures(place, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    curve = json.loads(convert("nano", "--rank", "1,2", "--json").stdout)
-    assert [point["rank"] for point in curve["points"]] == [1, 2]
-    assert curve["figures"] == []
 
 
 def test_ranks_as_json(place):

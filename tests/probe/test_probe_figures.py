@@ -1,11 +1,9 @@
 """Figures of a probe as files, and in a page."""
 
-import sys
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from mlx_attn.errors import RunError
 from mlx_attn.probe.show import draw_singular_values, save_figures
 from mlx_attn.ui.plots import figure_for_page
 
@@ -35,9 +33,3 @@ def test_a_figure_in_a_page_has_the_page_s_colour_of_text(found):
     assert svg.startswith("<svg")
     assert "fill: currentColor" in svg
     assert "#010203" not in svg
-
-
-def test_without_matplotlib_it_is_said_how_to_install_it(found, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(RunError, match=r"pip install 'mlx-attn\[lab\]'"):
-        save_figures(found(), tmp_path)

@@ -3,13 +3,11 @@
 import base64
 import json
 import re
-import sys
 import zlib
 
 import numpy as np
 import pytest
 
-from mlx_attn.errors import RunError
 from mlx_attn.probe.page import FULL, label, pack_maps, render_page
 from mlx_attn.text.characters import ByteTokenizer
 
@@ -147,9 +145,3 @@ def test_texts_beyond_the_page_s_room_are_left_out(no_figures, found, monkeypatc
 )
 def test_a_token_is_shown_so_that_it_can_be_seen(piece, shown):
     assert label(piece) == shown
-
-
-def test_without_jinja2_it_is_said_how_to_install_it(found, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(RunError, match=r"pip install 'mlx-attn\[lab\]'"):
-        page(found())

@@ -1,14 +1,12 @@
 """The report as a page: what is in it, what is not, and how large it is."""
 
 import re
-import sys
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from mlx_attn.comparison.report import as_html
-from mlx_attn.errors import RunError
 
 NASTY = '</title></script><script>alert(1)</script><img src=x onerror="alert(2)">\u202e\x00\ud800'
 
@@ -76,12 +74,6 @@ def test_six_arms_three_budgets_and_eight_seeds_stay_under_a_megabyte(comparison
 def test_the_same_comparison_gives_the_same_page(comparison):
     one, two = (as_html(comparison(arms=["standard", "x"], budgets=["steps"])) for _ in range(2))
     assert one == two
-
-
-def test_without_jinja2_it_is_said_how_to_install_it(comparison, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(RunError, match=r"pip install 'mlx-attn\[lab\]'"):
-        as_html(comparison())
 
 
 def one_of_each(made):
