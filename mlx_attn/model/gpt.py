@@ -24,6 +24,7 @@ from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from mlx_attn.exponentials import gelu
 from mlx_attn.graphs import Differentiable, is_compiled
+from mlx_attn.model.activations import Edits, run_with_cache
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.init import initialise
 
@@ -246,8 +247,27 @@ class GPT(nn.Module):
 
     def head(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T V"]:
         """Logits of the next token, from the residual stream."""
-        x = self.final_norm(x)
+        return self.unembed(self.final_norm(x))
+
+    def unembed(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T V"]:
+        """Logits of the next token, from the normalized residual stream."""
         return self.tok_emb.as_linear(x) if self.config.tied_head else self.out_head(x)
+
+    def run_with_cache(
+        self, tokens: Integer[mx.array, "B T"], edits: Edits | None = None
+    ) -> tuple[Float[mx.array, "B T V"], dict[str, mx.array]]:
+        """Return the logits and every activation by name, with some of them edited.
+
+        `mlx_attn.model.activations` lists the names, with shapes.
+
+        Args:
+            tokens: Token ids.
+            edits: Functions by activation name; what follows uses the value that each returns.
+
+        Raises:
+            ConfigError: No activation has the name of an edit, or an edit changes the shape.
+        """
+        return run_with_cache(self, tokens, edits)
 
     def embed(
         self, tokens: Integer[mx.array, "B T"], caches: Sequence[AttentionCache] | None = None

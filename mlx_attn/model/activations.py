@@ -1,0 +1,125 @@
+"""Every named activation of one forward pass, and what the model computes if some are changed.
+
+    logits, activations = model.run_with_cache(tokens)
+    activations["trf_blocks.0.att.attn_weights"]  # [B, H, T, T]
+
+    off = {"trf_blocks.0.att.context_vec": lambda heads: heads * keep[:, None, None]}
+    logits, _ = model.run_with_cache(tokens, off)  # without the heads where keep is 0
+
+The names continue those of the weights and are the book's where the book has one. In the order in
+which they are computed, for every block `trf_blocks.L`:
+
+    x                [B, T, C]     the residual stream before the block
+    norm1            [B, T, C]     the input of attention
+    att.queries      [B, H, T, K]  normalized and rotated, as the scores see them
+    att.keys         [B, H_k, T, K]
+    att.values       [B, H_v, T, D]
+    att.attn_scores  [B, H, T, T]  scale q k^T through the logits hooks, before the mask
+    att.attn_weights [B, H, T, T]
+    att.context_vec  [B, H, T, D]  attn_weights v, one vector per head
+    att.out          [B, T, C]     what attention adds to the residual stream
+    x_mid            [B, T, C]     the residual stream after attention
+    norm2            [B, T, C]
+    ff               [B, T, C]     what the feed-forward layer adds
+
+Before them stands `embedding`; after them `final_norm` [B, T, C] and `logits` [B, T, V]. The pass
+is the explicit one, without dropout and without fused kernels, so its logits differ from the
+model's by rounding.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+from jaxtyping import Float, Integer
+
+from mlx_attn.attention.attention import Attention, attention_scores, weighted_sum
+from mlx_attn.attention.cache import Places
+from mlx_attn.attention.layer import Carry, merge_heads
+from mlx_attn.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from mlx_attn.model.gpt import GPT, TransformerBlock
+
+Edits = Mapping[str, Callable[[mx.array], mx.array]]
+
+
+class _Recorder:
+    """Keeps each activation under its name, after the edit of that name."""
+
+    def __init__(self, edits: Edits):
+        self.edits = edits
+        self.activations: dict[str, mx.array] = {}
+
+    def __call__(self, name: str, value: mx.array) -> mx.array:
+        if edit := self.edits.get(name):
+            edited = edit(value)
+            if edited.shape != value.shape:
+                raise ConfigError(
+                    f"the edit of '{name}' returned the shape {edited.shape} for {value.shape}: "
+                    "return an array of the same shape"
+                )
+            value = edited
+        self.activations[name] = value
+        return value
+
+
+def run_with_cache(
+    model: "GPT", tokens: Integer[mx.array, "B T"], edits: Edits | None = None
+) -> tuple[Float[mx.array, "B T V"], dict[str, mx.array]]:
+    """Return the logits of a model and all its activations by name, lazily.
+
+    Args:
+        model: The model; its training mode does not matter.
+        tokens: Token ids.
+        edits: Functions by the name of the activation that each replaces. What is computed after
+            it uses the value that the function returns.
+
+    Raises:
+        ConfigError: No activation has the name of an edit, or an edit returns another shape.
+    """
+    record = _Recorder(edits or {})
+    x, carry = record("embedding", model.embed(tokens)), Carry(tokens)
+    for layer, block in enumerate(model.trf_blocks):
+        x = _block(block, x, carry, record, f"trf_blocks.{layer}")
+    x = record("final_norm", model.final_norm(x))
+    logits = record("logits", model.unembed(x))
+    for name in record.edits:
+        if name not in record.activations:
+            hint = did_you_mean(name, list(record.activations))
+            raise ConfigError(f"no activation is named '{name}'{hint}")
+    return logits, record.activations
+
+
+def _block(
+    block: "TransformerBlock",
+    x: Float[mx.array, "B T C"],
+    carry: Carry,
+    record: _Recorder,
+    name: str,
+) -> Float[mx.array, "B T C"]:
+    """Return the residual stream after a block."""
+    x = record(f"{name}.x", x)
+    attended = _attention(block.att, record(f"{name}.norm1", block.norm1(x)), carry, record, name)
+    x = record(f"{name}.x_mid", x + attended)
+    return x + record(f"{name}.ff", block.ff(record(f"{name}.norm2", block.norm2(x))))
+
+
+def _attention(
+    a: Attention, x: Float[mx.array, "B T C"], carry: Carry, record: _Recorder, name: str
+) -> Float[mx.array, "B T d_out"]:
+    """Return the output of attention, step by step."""
+    q, k = a.score(x)
+    # Values made from keys read them before the rotation.
+    v = a.value(merge_heads(k) if a.maps.value.cache == "k" else x, k, carry)
+    q = record(f"{name}.att.queries", a.normalize_and_rotate(q, 0))
+    k = record(f"{name}.att.keys", a.normalize_and_rotate(k, 0))
+    v = record(f"{name}.att.values", v)
+    scores, memory = attention_scores(q, k, a.config.scale), iter(a.remembered(x))
+    for hook in a.maps.logits:
+        scores = hook.apply(a, scores, *([next(memory)] if hook.remembers else []))
+    scores = record(f"{name}.att.attn_scores", scores)
+    masked = scores + a.mask(Places.of_text(x.shape[1]))
+    weights = record(f"{name}.att.attn_weights", a.maps.mixing.apply(a, masked).astype(q.dtype))
+    heads = record(f"{name}.att.context_vec", weighted_sum(weights, v))
+    return record(f"{name}.att.out", a.output(heads, x))

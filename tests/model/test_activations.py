@@ -1,0 +1,93 @@
+"""A forward pass that gives every activation by name, and takes edits of them."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.errors import ConfigError
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+from mlx_attn.training.config import resolve
+
+TOKENS = mx.array([[3, 1, 4, 1, 5, 9, 2, 6]])
+SIZES = {"preset": "nano", "context_length": 12, "emb_dim": 16, "n_heads": 4, "latent_dim": 6}
+
+
+def model_of(**settings) -> GPT:
+    model = GPT(resolve({**SIZES, "start": "book", **settings}).model_config(11))
+    model.eval()
+    return model
+
+
+def close(one: mx.array, other: mx.array) -> bool:
+    return np.allclose(np.array(one), np.array(other), atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_logits_are_the_model_s(variant):
+    model = model_of(variant=variant)
+    logits, _ = model.run_with_cache(TOKENS)
+    assert close(logits, model(TOKENS))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"position": "rope", "score": "merged"},
+        {"position": "learned", "qkv_bias": True, "value": "from_key"},
+        {"position": "rope", "qk_norm": True, "n_kv_heads": 2, "window": 3, "global_every": 2},
+        {"token_shift": True, "tied_head": True},
+        {"alibi_slopes": "learned", "logits": "temperature+forget"},
+    ],
+    ids=str,
+)
+def test_the_logits_are_the_model_s_with_every_setting(settings):
+    model = model_of(**settings)
+    logits, _ = model.run_with_cache(TOKENS)
+    assert close(logits, model(TOKENS))
+
+
+def test_an_activation_has_the_shape_that_its_name_promises():
+    _, activations = model_of().run_with_cache(TOKENS)
+    shapes = {name: array.shape for name, array in activations.items()}
+    assert shapes["trf_blocks.1.att.attn_weights"] == (1, 4, 8, 8)
+    assert shapes["trf_blocks.1.att.context_vec"] == (1, 4, 8, 4)
+    assert shapes["trf_blocks.0.ff"] == shapes["embedding"] == (1, 8, 16)
+
+
+def test_a_head_that_is_edited_away_is_a_head_without_its_rows_of_out_proj():
+    model = model_of()
+    others = mx.array([1.0, 0.0, 1.0, 1.0])[:, None, None]
+    edits = {"trf_blocks.0.att.context_vec": lambda heads: heads * others}
+    without, _ = model.run_with_cache(TOKENS, edits)
+    layer = model.trf_blocks[0].att.out_proj
+    layer.weight = layer.weight * mx.repeat(others.flatten(), 4)
+    assert close(without, model(TOKENS))
+
+
+def test_what_comes_before_an_edit_does_not_change():
+    model, name = model_of(), "trf_blocks.1.x"
+    _, before = model.run_with_cache(TOKENS)
+    _, after = model.run_with_cache(TOKENS, {name: mx.zeros_like})
+    names = list(before)
+    unchanged = names[: names.index(name)]
+    assert all(mx.array_equal(before[n], after[n]) for n in unchanged)
+    assert not mx.array_equal(before["logits"], after["logits"])
+
+
+def test_an_edit_of_an_unknown_name_is_refused_with_the_nearest_one():
+    with pytest.raises(ConfigError, match=r"did you mean 'trf_blocks\.0\.att\.attn_weights'"):
+        model_of().run_with_cache(TOKENS, {"trf_blocks.0.attn_weights": mx.zeros_like})
+
+
+def test_an_edit_that_changes_the_shape_is_refused():
+    with pytest.raises(ConfigError, match=r"\(1, 8, 16\)"):
+        model_of().run_with_cache(TOKENS, {"embedding": lambda x: x[:, :1]})
+
+
+def test_dropout_is_left_out():
+    model = GPT(GPTConfig(vocab_size=11, emb_dim=16, context_length=12, drop_rate=0.5))
+    model.train()
+    one, other = (model.run_with_cache(TOKENS)[0] for _ in range(2))
+    assert mx.array_equal(one, other)
