@@ -126,7 +126,8 @@ def _line_about(error: BaseException, path: Path) -> str:
         line = next((f.lineno for f in reversed(frames) if f.filename == str(path)), None)
         what = " ".join(str(error).split())
     kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-    return f"plugin {path}, line {line}: {kind}{what}"
+    place = f"{path}, line {line}" if line else str(path)
+    return f"plugin {place}: {kind}{what}"
 
 
 def plugin_error(error: BaseException) -> str | None:

@@ -344,7 +344,7 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     )
     _, key_width = layer.maps.score.shape(config)
     _, value_width = layer.maps.value.shape(config)
-    seen = min(config.window or config.context_length, config.context_length)
+    seen = min(config.cache_window or config.context_length, config.context_length)
     more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
     kept = layer.layout.append(layer, *_one_token(config), 0, Carry(mx.zeros((1, 1), mx.int32)))
     kept = (*kept, *layer.remembered(_one_token(config)[0]))

@@ -28,11 +28,10 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from mlx_attn.attention.cache import AttentionCache, Kept, Places, Position, counted
-from mlx_attn.attention.config import AttentionConfig, Choice
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry, Keys, MapWeights, Queries, Values, merge_heads
 from mlx_attn.cpu import attention_cpu
 from mlx_attn.device import on_gpu, on_linux_cpu
-from mlx_attn.errors import ConfigError
 
 ROPE_BASE = 10000.0
 FULL_WIDTHS = frozenset({64, 72, 80, 96, 128, 192, 256})
@@ -195,10 +194,9 @@ class InputLayout:
         """The heads, in the cheaper one of two exact forms."""
         x, k = merge_heads(kept[0]), a.normalize_and_rotate(kept[0], at.first)
         q = a.normalize_and_rotate(q, at.query)
-        if project_values_first(a.config, q.shape[2], x.shape[1], a.has_dropout):
+        sizes, after = (q.shape[2], x.shape[1]), a.maps.value.after
+        if after is None or project_values_first(a.config, *sizes, a.has_dropout):
             return a.attend(a, q, k, a.value(x, k), at, *more)
-        after = a.maps.value.after
-        assert after is not None, f"value={a.config.value} cannot be read from x"
         return after(a, a.attend(a, q, k, x[:, None], at, *more))
 
 
@@ -261,8 +259,10 @@ class Attention(MapWeights):
         self.normalize: Callable[..., mx.array] = unit_rms if config.qk_norm else lambda y: y
         self.rotate = rope if config.position == "rope" else lambda y, offset: y
         self.dropout = nn.Dropout(config.drop_rate)
-        if not all(choice.apply.__module__.startswith("mlx_attn.") for choice in self.maps.all):
-            check_shapes(self)
+        if not all(choice.is_built_in for choice in self.maps.all):
+            from mlx_attn.attention import laws  # which tries layers
+
+            laws.check_choices(self)
 
     def __call__(
         self,
@@ -292,7 +292,10 @@ class Attention(MapWeights):
         return tuple(hook.remembers(self, x) for hook in self.maps.logits if hook.remembers)
 
     def weights(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T T"]:
-        """The attention weights of every head: row i is what token i looks at, and adds up to 1."""
+        """Return the attention weights of every head: row i holds what token i looks at.
+
+        Rows add up to 1 if the mixing is a softmax, and need not for others.
+        """
         return self.mix(*self.queries_and_keys(x), Places.of_text(x.shape[1]), *self.remembered(x))
 
     def queries_and_keys(self, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
@@ -342,56 +345,6 @@ class Attention(MapWeights):
         """The mask as an array, for the explicit path."""
         bias = self.bias(places)
         return text_mask(places.keys.size) if bias is None else bias
-
-
-# A user's choices are tried once, so that what is wrong with them is said in one line.
-
-
-def check_shapes(a: Attention) -> None:
-    """Refuse a layer whose choices return other shapes than their maps must.
-
-    MLX knows the shapes of what it has not computed, and nothing is.
-
-    Raises:
-        ConfigError: With both shapes.
-    """
-    c, maps, B, T, H = a.config, a.maps, 2, min(3, a.config.context_length), a.config.n_maps
-    x, carry = mx.zeros((B, T, c.d_in)), Carry(mx.zeros((B, T), mx.int32))
-    q, k = _tried(maps.score, (a, x), (B, H, T, 0), (B, -H, T, 0))
-    inputs = merge_heads(k) if maps.value.cache == "k" else x
-    more = (carry,) if maps.value.carries else ()
-    (v,) = _tried(maps.value, (a, inputs, k, *more), (B, -H, T, 0))
-    scores = attention_scores(q, k, c.scale)
-    for hook in maps.logits:
-        more = (hook.remembers(a, x),) if hook.remembers else ()
-        _tried(hook, (a, scores, *more), scores.shape)
-    _tried(maps.mixing, (a, scores), scores.shape)
-    _tried(maps.output, (a, weighted_sum(scores, v), x), (B, T, c.d_out))
-
-
-def _tried(choice: Choice, arguments: tuple[Any, ...], *wanted: tuple[int, ...]) -> Any:
-    """What a choice returns, as a tuple; a wanted size 0 is any, -n any divisor of n."""
-    name = f"{choice.map}={choice.name}"
-    try:
-        made = choice.apply(*arguments)
-    except TypeError as error:
-        if error.__traceback__ and error.__traceback__.tb_next:  # not the call, but within it
-            raise
-        raise ConfigError(f"{name} cannot be called: {error}") from error
-    made = made if isinstance(made, tuple) else (made,)
-    shapes = [tuple(getattr(array, "shape", ())) for array in made]
-    if [len(shape) for shape in shapes] != [len(shape) for shape in wanted] or not all(
-        n == want or want == 0 or (want < 0 < n and want % n == 0)
-        for shape, sizes in zip(shapes, wanted, strict=True)
-        for n, want in zip(shape, sizes, strict=True)
-    ):
-        words = ", ".join(str(shape) for shape in wanted).replace(" 0)", " any)")
-        words += " (-n: any divisor of n)" if "-" in words else ""
-        raise ConfigError(
-            f"{name} must return, of 2 sequences of {arguments[1].shape[-2]} tokens, the shape "
-            f"{words}, and returned {', '.join(map(str, shapes))}"
-        )
-    return made
 
 
 # The book's two classes (chapter 3): a reader swaps the class and nothing else.

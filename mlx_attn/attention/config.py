@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import unwrap
 from typing import Any
 
 from mlx_attn.errors import ConfigError, find_row
@@ -46,13 +47,16 @@ class Choice:
         shape: Of a score or value map: how many heads its keys or values have, and their width.
         after: Of a value map: the same map applied to softmax_h x, which gives the same heads.
         cache: What decoding keeps of a token: "kv" key and value, "x" the input, "k" the key.
-        affine: Whether the map is linear up to a bias. Conversions and spectra need that.
+        affine: Whether the map is linear up to a bias. Conversions and spectra need that. Of a
+            user's score, value or output map it is tried.
         queries_per_head: Of a score map: query heads for each head.
         multiply_adds: Per token at full context, besides those of its matrices, of the scores and
             of the weighted sum.
         carries: Whether a value map reads what layers hand on, as `value(a, x, k, carry)`.
         remembers: Of a logits map: what decoding keeps besides, [B, heads, T, width] of x; the map
             is then `logits(a, s, kept)` with that of all tokens.
+        remembers_all: Whether it needs the memory of all earlier tokens even if a window hides
+            their keys. The layer's cache then holds all of them.
         refuses: Why a configuration cannot use it, and the way out; empty where it can.
     """
 
@@ -71,12 +75,20 @@ class Choice:
     multiply_adds: Callable[["AttentionConfig"], int] = lambda config: 0
     carries: bool = False
     remembers: Callable[..., Any] | None = None
+    remembers_all: bool = False
     refuses: Callable[["AttentionConfig"], str] = lambda config: ""
 
     def __post_init__(self):
         for key, words in {"map": tuple(MAPS), "cache": CACHES}.items():
             word = getattr(self, key)
             _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether all that it computes is the package's own."""
+        functions = (self.apply, self.init, self.after, self.remembers, *self.weights.values())
+        modules = (unwrap(function).__module__ for function in functions if function)
+        return all(module.startswith("mlx_attn.") for module in modules)
 
 
 CHOICES: dict[str, dict[str, Choice]] = {name: {} for name in MAPS}
@@ -232,6 +244,11 @@ class AttentionConfig:
         """Whether its maps have matrices: score, value and output are linear up to a bias."""
         maps = ("score", "value", "output")
         return all(choice.affine for name in maps for choice in self.choices(name))
+
+    @property
+    def cache_window(self) -> int:
+        """Tokens that decoding keeps: the window, or 0 for all if a hook needs all of them."""
+        return 0 if any(hook.remembers_all for hook in self.choices("logits")) else self.window
 
     def slopes(self) -> tuple[float, ...]:
         """ALiBi's slope of every head."""

@@ -286,6 +286,8 @@ class MapWeights(nn.Module):
 
 def _check_part(a: MapWeights, choice: Choice, name: str, part: Any) -> None:
     where = f"{choice.map}={choice.name}: its weight '{name}'"
+    if not name.isidentifier():
+        raise ConfigError(f"{where} is not a name: use letters, digits and underscores")
     if hasattr(a, name):
         raise ConfigError(f"{where} has the name of another part of the layer: rename it")
     if not isinstance(part, mx.array | nn.Module):

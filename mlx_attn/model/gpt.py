@@ -297,7 +297,7 @@ class GPT(nn.Module):
     def new_caches(self, length: int | None = None) -> list[AttentionCache]:
         """Empty caches for decoding one batch of sequences; room for the context, or `length`."""
         length = length or self.config.context_length
-        windows = [block.att.config.window for block in self.trf_blocks]
+        windows = [block.att.config.cache_window for block in self.trf_blocks]
         windows += [2] if self.config.token_shift else []  # an embedding and the one before
         return [AttentionCache(length, window) for window in windows]
 
@@ -342,7 +342,7 @@ def model_cost(config: GPTConfig) -> ModelCost:
 def cache_bytes(config: GPTConfig, tokens: int, itemsize: int, batch: int = 1) -> int:
     """Bytes in the caches of all layers after so many tokens; a window bounds its layer's."""
     layers = [config.attention(layer) for layer in range(config.n_layers)]
-    held = sum(min(layer.window or tokens, tokens) for layer in layers)
+    held = sum(min(layer.cache_window or tokens, tokens) for layer in layers)
     return attention_cost(layers[0]).cache_floats * held * itemsize * batch
 
 

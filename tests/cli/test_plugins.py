@@ -290,6 +290,7 @@ def test_choices_compose_with_flags(workshop, talk, train):
         ("def f(:\n", "line 1: SyntaxError: invalid syntax"),
         ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
         ("x = 1\n", "registers nothing"),
+        ("x = 1\0\n", "Error: source code string cannot contain null bytes"),
         (VARIANT.format(name="standard", score="separate"), "line 3: 'standard' is registered"),
         (VARIANT.format(name="two_words", score="separate"), "'two_words' cannot be typed"),
         (VARIANT.format(name="own", score="sepparate"), "variant 'own': score='sepparate' must be"),
@@ -300,7 +301,43 @@ def test_a_file_that_cannot_be_used_is_one_line(workshop, run_command, text, com
     assert result.exit_code == 2
     assert f"{Path('mine.py').resolve()}" in result.stderr
     assert complaint in result.stderr
+    assert "line None" not in result.stderr
     assert not plugins._loaded
+
+
+CHOICE = """
+import mlx.core as mx
+import numpy as np
+from mlx_attn.attention.layer import choice
+@choice("logits", "own", "s"{facts})
+def own(a, s, *kept):
+    return {result}
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "facts", "complaint"),
+    [
+        ("s + s[..., ::-1]", "", r"logits=own lets a token read later ones: with tokens \d+ to 12"),
+        ("s + mx.random.normal(s.shape)", "", "logits=own computes something else each time"),
+        (
+            "s",
+            ", remembers=lambda a, x: x",
+            r"remembers= of logits=own must return, .* \(2, any, 3",
+        ),
+        ("np.array(s)", "", "logits=own must return an mx.array, and returned a numpy.ndarray"),
+        ("s", ", weights={'a.b': lambda c: mx.zeros((1,))}", "its weight 'a.b' is not a name"),
+    ],
+    ids=["leak", "random", "remembers", "NumPy", "dot"],
+)
+def test_a_choice_that_breaks_a_law_is_refused_before_training(
+    workshop, train, result, facts, complaint
+):
+    plugin = file(CHOICE.format(result=result, facts=facts))
+    refused = train("--plugin", plugin, "--logits=own", "--out=runs/own")
+    assert refused.exit_code == 2
+    assert re.fullmatch(rf"Error: .*{complaint}.*\n", refused.stderr)
+    assert not Path("runs/own").exists()
 
 
 def test_a_file_that_is_missing_is_named(workshop, run_command):

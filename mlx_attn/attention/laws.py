@@ -1,0 +1,372 @@
+"""The laws of a layer, tried on a small one: shapes, causality, decoding, what is affine.
+
+A user's choices are tried when the first layer with them is made; tests hold the package's own to
+the same laws. Shapes are known without computing anything. For the rest a layer of a few numbers
+reads a few tokens, so that a leak from a later token is refused before it is trained, and not found
+in a loss that is too good.
+"""
+
+import math
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from inspect import unwrap
+from itertools import accumulate, pairwise
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from jaxtyping import Float
+from mlx.utils import tree_map
+
+from mlx_attn.attention.attention import LAYOUTS, Attention, attention_scores, weighted_sum
+from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.attention.config import MAPS, AttentionConfig, Choice
+from mlx_attn.attention.layer import Carry, Keys, merge_heads
+from mlx_attn.errors import ConfigError
+
+TOKENS, WINDOW = 12, 5
+"""The length of the texts of a trial, and its window if the layer has one."""
+
+_SEQUENCES = 2
+_NARROWEST = 4  # width of a head in a trial, if the sizes can be divided so far
+_PIECES = ([1] * TOKENS, [7, 1, 4])
+"""The lengths in which a text is read with a cache: token by token, and longer than the window."""
+
+_ROUNDING, _SAME = 1e-3, 1e-5
+"""Differences relative to the largest number: of another order of operations, and of the same."""
+
+_NOT_FINITE = "gives numbers that are not finite"
+
+_Text = Float[mx.array, "B T C"]
+
+
+class LawBroken(ConfigError):
+    """A layer with a user's choices breaks a law that the package relies on."""
+
+
+_kept: dict[tuple[Any, ...], list[Choice]] = {}
+
+
+def check_choices(a: Attention) -> None:
+    """Refuse a layer whose choices, as far as they are a user's, break a law.
+
+    Each set of choices is tried once in a process.
+
+    Raises:
+        ConfigError: A map returns another shape than it must.
+        LawBroken: It leaks later tokens, is random, decodes otherwise than it reads, or is not
+            affine though it says so.
+    """
+    check_shapes(a)
+    own = [choice for choice in a.maps.all if not choice.is_built_in]
+    small = _small(a.config)
+    key = (small, *map(id, own))
+    if key in _kept:
+        return
+    _kept[key] = own  # now, because the trial makes such layers
+    try:
+        _try(a.config, small, own)
+    except BaseException:
+        del _kept[key]
+        raise
+
+
+def _try(config: AttentionConfig, small: AttentionConfig, own: list[Choice]) -> None:
+    for sizes in (small, config):
+        try:
+            broken = _broken_law_of(sizes, own)
+        except Exception:
+            if sizes == config:
+                raise
+            continue  # it may be written for these sizes only
+        if broken:
+            _blame_one(config, own)
+            raise LawBroken(f"{_names(own)} {broken}")
+        return
+
+
+def _broken_law_of(config: AttentionConfig, own: list[Choice]) -> str:
+    """Return the law that a layer of these sizes breaks; no random state is touched."""
+    codes = (getattr(unwrap(choice.apply), "__code__", None) for choice in own)
+    files = {code.co_filename for code in codes if code}
+    with _own_random_state():
+        layer = Attention(config)
+        try:
+            broken = broken_law(with_other_weights(layer))
+            return broken_law(layer) if broken in ("", _NOT_FINITE) else broken
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            if isinstance(error, ConfigError) or any(frame.filename in files for frame in frames):
+                raise
+            return f"cannot be computed or decoded: {error}"
+
+
+def _blame_one(config: AttentionConfig, own: list[Choice]) -> None:
+    """Refuse the choice that breaks a law by itself, if there is one among several."""
+    for choice in own if len(own) > 1 else ():
+        others = {map_name: word for map_name, word in MAPS.items() if map_name != choice.map}
+        try:
+            Attention(replace(config, **{**others, choice.map: choice.name}))
+        except LawBroken:
+            raise
+        except Exception:
+            continue  # it needs the others
+
+
+def _names(own: Iterable[Choice]) -> str:
+    return " with ".join(f"{choice.map}={choice.name}" for choice in own)
+
+
+def _small(config: AttentionConfig) -> AttentionConfig:
+    """Divide all widths by one number, so that what fits together still does."""
+    shared = math.gcd(config.d_in, config.d_out, config.head_dim, config.value_dim)
+    fits = (n for n in range(shared, 0, -1) if shared % n == 0)
+    by = next(
+        n
+        for n in fits
+        if n == 1 or (config.head_dim // n >= _NARROWEST and not config.head_dim // n % 2)
+    )
+    widths = {key: getattr(config, key) // by for key in ("d_in", "d_out", "head_dim", "value_dim")}
+    latent = max(1, config.latent_dim // by)
+    window = min(config.window, WINDOW)
+    return replace(
+        config, **widths, latent_dim=latent, window=window, scale=0.0, context_length=TOKENS
+    )
+
+
+@contextmanager
+def _own_random_state() -> Iterator[None]:
+    """Leave MLX's random state as it is: what a script draws must not depend on a trial."""
+    states: Any = mx.random.state
+    high, low = np.array(states[0]).tolist()
+    try:
+        yield
+    finally:
+        mx.random.seed(high << 32 | low)  # the two halves of a seed are the state after it
+
+
+def with_other_weights(layer: Attention) -> Attention:
+    """The layer with weights as after a training: a part that starts at 0 shows what it does."""
+    random = np.random.default_rng(0)
+
+    def moved(weight: mx.array) -> mx.array:
+        spread = weight.shape[-1] ** -0.5 if weight.ndim > 1 else 0.3
+        return weight + mx.array(random.normal(0, spread, weight.shape), weight.dtype)
+
+    other = Attention(layer.config)
+    other.update(tree_map(moved, layer.trainable_parameters()))
+    return other
+
+
+def broken_law(a: Attention) -> str:
+    """Return the law that a layer breaks, with the numbers; empty if it keeps all."""
+    a.eval()
+    T = min(TOKENS, a.config.context_length)
+    x = _drawn(0, _SEQUENCES, T, a.config.d_in)
+    tokens = mx.arange(_SEQUENCES * T).reshape(_SEQUENCES, T) % max(a.config.vocab_size, 1)
+    y = a(x, None, Carry(tokens))
+    if not mx.isfinite(y).all():
+        return _NOT_FINITE
+    laws = (_random, _looks_ahead, _decodes_otherwise, _key_is_not_input, _after_differs)
+    return next((found for law in laws if (found := law(a, x, tokens, y))), "") or _not_affine(a, x)
+
+
+# The laws. Each returns how it is broken, or nothing.
+
+
+def _random(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
+    if _differ(a(x, None, Carry(tokens)), y, _SAME) is None:
+        return ""
+    return (
+        "computes something else each time: draw random numbers only if a.training, or once, as a "
+        "weight"
+    )
+
+
+def _looks_ahead(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
+    T = x.shape[1]
+    for seen in sorted({1, T // 2, T - 1} - {0}):
+        other = mx.concatenate([x[:, :seen], _drawn(seen, *x.shape)[:, seen:]], axis=1)
+        changed = a(other, None, Carry(tokens))
+        if moved := _differ(changed[:, :seen], y[:, :seen], _SAME):
+            return (
+                f"lets a token read later ones: with tokens {seen + 1} to {T} changed, the outputs "
+                f"of those before change by {moved}: no number of a token may depend on later ones"
+            )
+    return ""
+
+
+def _decodes_otherwise(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
+    T, window = x.shape[1], a.config.cache_window
+    for pieces in _PIECES:
+        cache, edges = AttentionCache(T + 3, window), [0, *accumulate(pieces)]
+        steps = [slice(start, end) for start, end in pairwise(edges) if start < T]
+        read = [a(x[:, step], cache, Carry(tokens[:, step])) for step in steps]
+        if off := _differ(mx.concatenate(read, axis=1), y, _ROUNDING):
+            cure = "a map sees new tokens only, and a hook on logits what it remembers="
+            hooks = any(hook.remembers for hook in a.maps.logits)
+            if window and hooks:
+                cure = "a hook that needs tokens before the window has remembers_all=True"
+            return f"computes something else when it decodes with a cache, by {off}: {cure}"
+    return ""
+
+
+def _key_is_not_input(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
+    key = a.score(x)[1]
+    if a.layout is LAYOUTS["kv"]:
+        return ""
+    if a.maps.value.carries:
+        return "keeps no values, and its value reads more than x: leave out cache="
+    if a.layout is LAYOUTS["x"] and (
+        key.shape != x[:, None].shape or _differ(key, x[:, None], _SAME)
+    ):
+        return "keeps x as its key (cache='x'), and its key is not x"
+    return ""
+
+
+def _after_differs(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
+    """Compare a value map before the weighted sum and after it, which decoding chooses between."""
+    after, T = a.maps.value.after, x.shape[1]
+    if after is None:
+        return ""
+    key = a.score(x)[1]
+    inputs = merge_heads(key) if a.maps.value.cache == "k" else x
+    weights = mx.softmax(_drawn(1, _SEQUENCES, a.config.n_maps, T, T), axis=-1)
+    first = weighted_sum(weights, a.value(inputs, key, Carry(tokens)))
+    last = after(a, weights @ inputs[:, None])
+    if tuple(last.shape) != tuple(first.shape):
+        return f"returns from after= the shape {last.shape}, and must {first.shape}"
+    if off := _differ(last, first, _ROUNDING):
+        return f"computes something else with after= than before the weighted sum, by {off}"
+    return ""
+
+
+def _not_affine(a: Attention, x: _Text) -> str:
+    """Try f(x + y) - f(x) - f(y) + f(0) = 0 of the maps that say that they are affine."""
+    k = a.score(x)[1]
+    tokens = mx.zeros(x.shape[:2], mx.int32)
+    heads = (
+        _SEQUENCES,
+        a.config.n_maps,
+        x.shape[1],
+        a.value(*_read(a, x, k), Carry(tokens)).shape[-1],
+    )
+    maps: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+        "score": (lambda x: a.score(x), (x.shape,)),
+        "value": (lambda x, k: a.value(*_read(a, x, k), Carry(tokens)), (x.shape, k.shape)),
+        "output": (lambda heads: a.output(heads), (heads,)),
+    }
+    for name, (function, shapes) in maps.items():
+        choice = getattr(a.maps, name)
+        if choice.affine and (off := _defect(function, shapes)):
+            return (
+                f"is not linear up to a bias: of its {name}, f(x + y) - f(x) - f(y) + f(0) is "
+                f"{off}; declare it with affine=False"
+            )
+    return ""
+
+
+def _read(a: Attention, x: _Text, k: Keys) -> tuple[mx.array, Keys]:
+    return (merge_heads(k) if a.maps.value.cache == "k" else x), k
+
+
+def _defect(function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> str | None:
+    x = [_drawn(2 * i, *shape) for i, shape in enumerate(shapes)]
+    y = [_drawn(2 * i + 1, *shape) for i, shape in enumerate(shapes)]
+    both, neither = [p + q for p, q in zip(x, y, strict=True)], [mx.zeros_like(p) for p in x]
+    try:
+        made = [function(*given) for given in (both, x, y, neither)]
+    except (AttributeError, TypeError, ValueError):  # an output map that reads x is given None
+        return "not known, because it reads x too"
+    parts = [part if isinstance(part, tuple) else (part,) for part in made]
+    found = (_differ(p + q, r + s, _ROUNDING) for p, r, s, q in zip(*parts, strict=True))
+    return next((off for off in found if off), None)
+
+
+def _drawn(seed: int, *shape: int) -> mx.array:
+    return mx.array(np.random.default_rng([seed, *shape]).normal(size=shape), mx.float32)
+
+
+def _differ(y: mx.array, wanted: mx.array, tolerance: float) -> str | None:
+    """Describe the largest difference; None if it is rounding."""
+    if wanted.size == 0:
+        return None
+    off, largest = (float(mx.abs(array).max()) for array in (y - wanted, wanted))
+    if off <= tolerance * max(largest, 1e-6):  # and not: a NaN is a difference
+        return None
+    return f"{off:.2g} (the largest is {largest:.2g})"
+
+
+# Shapes. MLX knows those of what it has not computed, and nothing is.
+
+
+def check_shapes(a: Attention) -> None:
+    """Refuse a layer whose choices return other shapes than their maps must.
+
+    Raises:
+        ConfigError: With both shapes.
+    """
+    c, maps, B, T, H = (
+        a.config,
+        a.maps,
+        _SEQUENCES,
+        min(3, a.config.context_length),
+        a.config.n_maps,
+    )
+    x, carry = mx.zeros((B, T, c.d_in)), Carry(mx.zeros((B, T), mx.int32))
+    q, k = _tried(maps.score, (x,), a, (B, H, T, 0), (B, -H, T, 0))
+    inputs = merge_heads(k) if maps.value.cache == "k" else x
+    more = (carry,) if maps.value.carries else ()
+    (v,) = _tried(maps.value, (inputs, k, *more), a, (B, -H, T, 0))
+    scores = attention_scores(q, k, c.scale)
+    for hook in maps.logits:
+        more = _remembered(hook, a, x, (B, 0, T, 0))
+        _tried(hook, (scores, *more), a, scores.shape)
+    _tried(maps.mixing, (scores,), a, scores.shape)
+    _tried(maps.output, (weighted_sum(scores, v), x), a, (B, T, c.d_out))
+
+
+def _remembered(
+    hook: Choice, a: Attention, x: _Text, wanted: tuple[int, ...]
+) -> tuple[mx.array, ...]:
+    if hook.remembers is None:
+        return ()
+    return _checked(f"remembers= of {hook.map}={hook.name}", hook.remembers, (a, x), wanted)
+
+
+def _tried(
+    choice: Choice, arguments: tuple[Any, ...], a: Attention, *wanted: tuple[int, ...]
+) -> tuple[mx.array, ...]:
+    return _checked(f"{choice.map}={choice.name}", choice.apply, (a, *arguments), *wanted)
+
+
+def _checked(
+    name: str, function: Callable[..., Any], arguments: tuple[Any, ...], *wanted: tuple[int, ...]
+) -> tuple[mx.array, ...]:
+    """Return what a function returns, as a tuple; a wanted size 0 is any, -n any divisor of n."""
+    try:
+        made = function(*arguments)
+    except TypeError as error:
+        if error.__traceback__ and error.__traceback__.tb_next:  # not the call, but within it
+            raise
+        raise ConfigError(f"{name} cannot be called: {error}") from error
+    made = made if isinstance(made, tuple) else (made,)
+    shapes = [tuple(getattr(array, "shape", ())) for array in made]
+    if [len(shape) for shape in shapes] != [len(shape) for shape in wanted] or not all(
+        n == want or want == 0 or (want < 0 < n and want % n == 0)
+        for shape, sizes in zip(shapes, wanted, strict=True)
+        for n, want in zip(shape, sizes, strict=True)
+    ):
+        words = ", ".join(map(str, wanted)).replace(" 0", " any")
+        words += " (-n: any divisor of n)" if "-" in words else ""
+        raise ConfigError(
+            f"{name} must return, of {_SEQUENCES} sequences of {arguments[1].shape[-2]} tokens, "
+            f"the shape {words}, and returned {', '.join(map(str, shapes))}"
+        )
+    foreign = [type(array) for array in made if not isinstance(array, mx.array)]
+    if foreign:
+        kind = f"{foreign[0].__module__}.{foreign[0].__name__}"
+        raise ConfigError(f"{name} must return an mx.array, and returned a {kind}")
+    return made
