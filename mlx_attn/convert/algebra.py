@@ -36,11 +36,21 @@ def balanced_factors(
 
     With the singular value decomposition M = U diag(s) V, A = U sqrt(s) and B = sqrt(s) V, cut to
     the largest singular values, which come first. No matrix of that rank is nearer to M in the
-    Frobenius norm (Eckart and Young, 1936); at full rank the product is M.
+    Frobenius norm (Eckart and Young, 1936); at full rank the product is M. Beyond the number of
+    rows or columns of M, both factors hold zeros.
     """
     U, s, V = _low_rank_svd(matrix, rank) or np.linalg.svd(matrix, full_matrices=False)
     root = np.sqrt(s[..., :rank])
-    return U[..., :rank] * root[..., None, :], root[..., :, None] * V[..., :rank, :]
+    left, right = U[..., :rank] * root[..., None, :], root[..., :, None] * V[..., :rank, :]
+    return widened(left, rank), widened(right.swapaxes(-2, -1), rank).swapaxes(-2, -1)
+
+
+def widened(
+    matrix: Float[np.ndarray, "*heads rows columns"], width: int
+) -> Float[np.ndarray, "*heads rows width"]:
+    """Add columns of zeros up to a width: the product with a matrix that has so many rows stays."""
+    missing = max(0, width - matrix.shape[-1])
+    return np.pad(matrix, [(0, 0)] * (matrix.ndim - 1) + [(0, missing)])
 
 
 def balanced_factors_of_product(

@@ -41,6 +41,10 @@ _FITTED_TOKENS = 8192
 _LOGIT_TOKENS = 4096
 """Tokens of the validation text whose logits are compared, at most."""
 
+_EXACT, _FAR = 1e-5, 100
+"""Relative errors of S and VO below which a conversion is exact, and then its logits are equal up
+to so many times the rounding of either model."""
+
 FLOAT64_WORK = 20e9
 """Multiply-adds of one model in float64: all these tokens in tiny models, 160 in GPT-2."""
 
@@ -279,12 +283,31 @@ def convert_run(
         )
     check_free(out, overwrite)
     before = run.load_model()
-    tokens = _spread_windows(corpus.train, before.config.context_length, _FITTED_TOKENS)
+    fitted = max(_FITTED_TOKENS, 4 * before.config.emb_dim)
+    tokens = _spread_windows(corpus.train, before.config.context_length, fitted)
     after = convert(before, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
     # Folding changes S and VO, and not the function: it is no error of the conversion.
     outcome = _measure(before, fold_norms(before) if fold_norm else before, after, corpus)
+    _check_exact(to, outcome)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
     return _write_converted(run, out, after, outcome, corpus, facts, overwrite), outcome
+
+
+def _check_exact(to: str, outcome: Outcome) -> None:
+    """Refuse a conversion whose matrices are those of the model, and whose logits are not.
+
+    Raises:
+        ConfigError: With the difference, and how large rounding is.
+    """
+    logits, errors = outcome.logits, (outcome.score_error, outcome.output_error)
+    rounding = max(logits.rounding, logits.rounding_after, _EXACT * logits.largest_logit)
+    if max(errors) < _EXACT and not logits.exact_difference <= _FAR * rounding:
+        raise ConfigError(
+            f"--to {to} gives the matrices of every head to {max(errors):.1e}, and yet logits that "
+            f"differ by {logits.exact_difference:.1e} in float64, where rounding is "
+            f"{rounding:.1e}: a map of this model is not what its matrices say, so nothing is "
+            "written; if it is a plugin's, declare it with affine=False"
+        )
 
 
 def _measure(before: GPT, folded: GPT, after: GPT, corpus: Corpus) -> Outcome:

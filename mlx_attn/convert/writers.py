@@ -23,6 +23,9 @@ Weights = dict[str, np.ndarray]
 
 _Inputs = Float[mx.array, "B T C"]
 
+_TOKENS_PER_UNKNOWN = 2
+"""Of a fit, at least: with as many tokens as unknowns, weights were up to 4,500, with two 12."""
+
 
 def rewrite(attention: Attention, target: AttentionConfig, x: _Inputs | None = None) -> Weights:
     """The weights of a layer in the target's form; a map that stays is copied.
@@ -238,6 +241,7 @@ def _fit_slices(
     y = sum(z_h @ VO for z_h, VO in zip(z, factors.products, strict=True)) + factors.total_constant
     slices = y.reshape(-1, H, target.value_dim)
     ones = np.ones((z.shape[1], int(target.qkv_bias)))
+    _check_tokens(z.shape[1], C + ones.shape[1])
     fits = []
     for h in range(H):
         # Normal equations: many more rows than columns, and no need of their last digits.
@@ -246,6 +250,16 @@ def _fit_slices(
         fits.append(np.linalg.lstsq(gram, right, rcond=1e-12)[0].T)
     fitted = np.concatenate(fits)
     return fitted[:, :C], fitted[:, C:].sum(axis=1)
+
+
+def _check_tokens(rows: int, unknowns: int) -> None:
+    """Refuse a fit to so few tokens that its weights would be as large as rounding allows."""
+    least = _TOKENS_PER_UNKNOWN * unknowns
+    if rows < least:
+        raise ConfigError(
+            f"{rows} tokens are too few to fit heads without out_proj, where each number of a head "
+            f"has {unknowns} unknown weights: give at least {least} tokens of the training text"
+        )
 
 
 def _latent(attention: Attention, target: AttentionConfig) -> Weights:
@@ -258,8 +272,6 @@ def _latent(attention: Attention, target: AttentionConfig) -> Weights:
     up, latent = algebra.balanced_factors(both, target.latent_dim)
     # Neither map up has a bias: that of the values becomes a constant, that of the keys cancels.
     constant = weights["out_proj.bias"] + weights["out_proj.weight"] @ weights["W_value.bias"]
-    up = np.pad(up, ((0, 0), (0, target.latent_dim - up.shape[1])))
-    latent = np.pad(latent, ((0, target.latent_dim - len(latent)), (0, 0)))
     return {
         **{name: weights[name] for name in ("W_query.weight", "W_query.bias", "out_proj.weight")},
         "out_proj.bias": constant,
@@ -310,6 +322,8 @@ def _orthonormalize_keys(weights: Weights, target: AttentionConfig) -> Weights:
     H, KV, D = target.n_heads, target.n_kv_heads, target.head_dim
     key = weights["W_key.weight"].reshape(KV, D, -1).swapaxes(1, 2)
     orthonormal, triangle = np.linalg.qr(key)
+    orthonormal = algebra.widened(orthonormal, D)  # a head may be wider than x
+    triangle = algebra.widened(triangle.swapaxes(1, 2), D).swapaxes(1, 2)
     triangle = np.repeat(triangle, H // KV, axis=0)
     query = triangle @ weights["W_query.weight"].reshape(H, D, -1)
     changed = {

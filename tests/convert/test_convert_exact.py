@@ -7,6 +7,7 @@ import pytest
 from mlx_attn.convert.measure import weight_errors
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.errors import ConfigError
+from mlx_attn.model.config import config_from
 from mlx_attn.model.gpt import GPT
 
 SEVERAL_HEADS = ("merged", "merged-output", "merged-both", "shrunk", "collaborative", "slim")
@@ -133,3 +134,21 @@ def of_type(model: GPT, dtype: mx.Dtype) -> GPT:
     copy.update(model.parameters())
     copy.set_dtype(dtype)
     return copy
+
+
+WIDE = [
+    *(("head_dim", "standard", to) for to in ("separate", "mla", "collaborative", "slim")),
+    *(("head_dim", "merged", to) for to in ("standard", "separate", "mla", "collaborative")),
+    *(("head_dim", "merged-output", to) for to in ("standard", "separate-output", "mla")),
+    *(("value_dim", "standard", to) for to in ("merged-output", "slim", "mla")),
+    *(("value_dim", "merged-output", to) for to in ("standard", "separate-output", "mla")),
+]
+
+
+@pytest.mark.parametrize(("wide", "form", "to"), WIDE)
+def test_heads_wider_than_x_hold_zeros_beyond_the_rank(exact_difference, windows, wide, form, to):
+    sizes = {"vocab_size": 64, "context_length": 32, "n_layers": 1, "emb_dim": 12, "n_heads": 2}
+    config = config_from({**sizes, "position": "none", wide: 16})
+    model = of_type(GPT(config, seed=1), mx.float64)
+    model = model if form == "standard" else convert(model, form)
+    assert exact_difference(model, convert(model, to)) < 1e-12

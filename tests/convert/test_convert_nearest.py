@@ -12,6 +12,7 @@ from mlx_attn.convert.measure import (
     weight_errors,
 )
 from mlx_attn.convert.model import convert
+from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.training.evaluation import Evaluator
 
@@ -83,6 +84,12 @@ def test_several_heads_without_out_proj_are_fitted_to_what_they_wrote(trained, w
     new.W_value.update(_own_rows(old))
     of_own_rows = np.array(old(x) - new(x))
     assert np.linalg.norm(of_fit) < 0.95 * np.linalg.norm(of_own_rows)
+
+
+def test_too_few_tokens_for_a_fit_are_refused_with_how_many_it_takes(trained, windows):
+    """Its weights would be as large as rounding allows."""
+    with pytest.raises(ConfigError, match=r"^32 tokens are .* 33 unknown .* at least 66 tokens"):
+        convert(trained(), "no-out-proj", tokens=windows[:1])
 
 
 def test_a_fit_leaves_nothing_that_the_heads_could_explain(trained, windows):

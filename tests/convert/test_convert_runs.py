@@ -1,12 +1,18 @@
 """A converted run is a run."""
 
 import json
+from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.config import CHOICES, choice_of
+from mlx_attn.attention.layer import choice
 from mlx_attn.convert.measure import convert_run
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import settings_from
@@ -50,6 +56,36 @@ def test_training_goes_on_from_the_new_run(run, corpus, tmp_path, to):
     assert trainer.evaluate()[0].val_loss == pytest.approx(outcome.after.val_loss, abs=1e-6)
     loss, _ = trainer.launch_step()
     assert float(np.array(loss)) < 3
+
+
+@pytest.fixture
+def pretends():
+    """A score map that is affine for texts of the trial, and not for those of the model."""
+    separate = choice_of("score", "separate")
+
+    @choice("score", "pretends", "", weights=separate.weights, shape=separate.shape)
+    def pretends(a: Any, x: mx.array) -> tuple[mx.array, mx.array]:
+        q, k = separate.apply(a, x)
+        return (abs(q), k) if x.shape[1] == 32 else (q, k)
+
+    yield
+    del CHOICES["score"]["pretends"]
+
+
+def test_a_conversion_by_matrices_that_a_map_does_not_have_is_refused(
+    pretends, settings_of, corpus, tmp_path
+):
+    settings = settings_of(score="pretends", start="gpt2")
+    model = GPT(settings.model_config(corpus.tokenizer.vocab_size))
+    model.load_weights([(n, 3 * array) for n, array in named_arrays(model).items()])
+    run = create_run(tmp_path / "run", settings.record(model.config, digest=corpus.digest))
+    corpus.tokenizer.save(run.path)
+    run.save_model(model)
+    with pytest.raises(
+        ConfigError, match=r"matrices of every head to \S+e-.*, and yet logits that"
+    ):
+        convert_run(run, "merged", tmp_path / "new", corpus)
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_existing_run_is_not_replaced_unasked(run, corpus):
