@@ -197,10 +197,9 @@ def _command(loaded: LoadedRun, name: str, code: bool) -> str:
 
 
 def _losses(loaded: LoadedRun) -> dict[str, str]:
-    ends = [line for line in loaded.run.metrics() if line.get("val_loss") is not None]
-    if not ends:
+    best = loaded.run.best_validation()
+    if not best:
         return {}
-    best = min(ends, key=lambda line: line["val_loss"])
     facts = {"validation loss": f"{best['val_loss']:.4f} nats per token"}
     if best.get("bits_per_byte") is not None:
         facts["bits per byte"] = f"{best['bits_per_byte']:.4f}"

@@ -15,7 +15,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs, model_cost
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import begin
-from mlx_attn.text.corpus import prepare
+from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.text.downloads import Progress
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import settings_from
@@ -54,12 +54,22 @@ def validation_windows(run: Run, count: int, progress: Progress | None = None) -
     """
     if count < 1:
         raise ConfigError(f"windows={count} must be at least 1")
+    corpus = corpus_of(run, progress)
+    return Evaluator(corpus.val, run.config.context_length).texts(count)[:, :LONGEST]
+
+
+def corpus_of(run: Run, progress: Progress | None = None) -> Corpus:
+    """Return the text that a run was trained on.
+
+    Raises:
+        RunError: It cannot be read any more, or has changed; says to give a prompt instead.
+    """
     text = settings_from(run.settings, {}).text
     if text.data == "-":
         raise RunError(f"{run.path} read its text from standard input: give a prompt")
     corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
     run.check_corpus(corpus, "give a prompt")
-    return Evaluator(corpus.val, run.config.context_length).texts(count)[:, :LONGEST]
+    return corpus
 
 
 Maps = Float[np.ndarray, "*heads T T"]
