@@ -45,6 +45,7 @@ from mlx_attn.probe.heads import Probe, probe, prompt_tokens
 from mlx_attn.probe.show import draw_maps, heads_table
 from mlx_attn.run_directory import RUNS, Run, check_free, find_run, held, new_run
 from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.documents import begin, text_loss
 from mlx_attn.sampling.generate import LoadedRun, load_run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training import loop
@@ -114,21 +115,25 @@ class LoadedModel(LoadedRun):
         return texts
 
     def logits(self, text: str) -> Float32[np.ndarray, "T V"]:
-        """What the model expects after each token of a text, of `context_length` tokens at most."""
-        return np.array(self.model(self._tokens(text))[0].astype(mx.float32))
+        """Return what the model expects after each token of a text, read as a whole document."""
+        tokens, own = self._tokens(text)
+        return np.array(self.model(mx.array(tokens)[None])[0, -own:].astype(mx.float32))
 
     def loss(self, text: str) -> float:
-        """Nats per token of a text: the mean of -ln p(token | the tokens before it)."""
-        tokens = self._tokens(text)
-        if tokens.size < 2:
+        """Return nats per token of a text: the mean of -ln p(token | the tokens before it).
+
+        The text is read after the document's start, if the run's text has one; then its first token
+        counts too, and otherwise those from the second on.
+        """
+        tokens, own = self._tokens(text)
+        if len(tokens) < 2:
             raise ConfigError("a loss needs a text of at least two tokens: give a longer one")
-        logits = self.model(tokens[:, :-1])
-        chosen = mx.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
-        return (mx.logsumexp(logits, axis=-1) - chosen).mean().item()  # type: ignore[return-value]
+        return text_loss(self.model, tokens, own)
 
     def attention(self, text: str) -> "AttentionMaps":
         """What every head looks at while the model reads a text."""
-        tokens = prompt_tokens(text, self.tokenizer, self.model.config.context_length)
+        context, start = self.model.config.context_length, self.start_tokens
+        tokens = prompt_tokens(text, self.tokenizer, context, start)
         pieces = [self.tokenizer.token_bytes(token) for token in tokens[0].tolist()]
         words = [piece.decode("utf-8", "replace") for piece in pieces]
         return AttentionMaps(probe(self.model, tokens), words)
@@ -145,15 +150,15 @@ class LoadedModel(LoadedRun):
         attention = blocks[layer].att
         return Matrices(qk_circuit(attention).products, ov_circuit(attention).products)
 
-    def _tokens(self, text: str) -> mx.array:
-        """The tokens of a text as one row; ConfigError where they are none or too many."""
-        tokens = self.tokenizer.encode(text)
-        if not 0 < len(tokens) <= self.model.config.context_length:
+    def _tokens(self, text: str) -> tuple[list[int], int]:
+        """Return the document's start with a text's tokens, and how many of them are the text's."""
+        tokens, context = self.tokenizer.encode(text).tolist(), self.model.config.context_length
+        if not 0 < len(tokens) <= context:
             raise ConfigError(
-                f"the text has {len(tokens)} tokens, and this model reads 1 to "
-                f"{self.model.config.context_length} at once: give another text"
+                f"the text has {len(tokens)} tokens, and this model reads 1 to {context} at once: "
+                "give another text"
             )
-        return mx.array(tokens)[None]
+        return begin(tokens, self.start_tokens, context), len(tokens)
 
     def __repr__(self) -> str:
         config = self.model.config

@@ -224,6 +224,11 @@ class Run:
             for line, place in zip(lines, places, strict=True)
         ]
 
+    def best_validation(self) -> dict[str, Any]:
+        """Return the report with the lowest validation loss; {} before the first one."""
+        reports = [report for report in self.metrics() if report.get("val_loss") is not None]
+        return min(reports, key=lambda report: report["val_loss"], default={})
+
     def was_cut_off(self) -> bool:
         """Whether its training has come to no end, not even by an interruption."""
         return all(report.get("event") != "end" for report in self.metrics())

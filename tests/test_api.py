@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +13,11 @@ import pytest
 from rich.console import Console
 
 import mlx_attn
+from mlx_attn.api import LoadedModel
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.model.gpt import GPT
+from mlx_attn.run_directory import Run
+from mlx_attn.text.characters import CharacterTokenizer
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
 SIZES = {"tokenizer": "char", "context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 1}
@@ -106,6 +111,33 @@ def test_the_loss_is_the_mean_of_the_tokens_logarithms(model):
     tokens = model.tokenizer.encode("the cat sat")
     expected = -np.mean([logs[i, token] for i, token in enumerate(tokens[1:])])
     assert model.loss("the cat sat") == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.fixture
+def storyteller(model):
+    """The same model, as if its text had documents, each after a line break."""
+    run = Run(model.run.path, {**model.run.settings, "corpus": "tales"})
+    tokenizer = CharacterTokenizer.train("\n" + STORY)
+    config = replace(model.model.config, vocab_size=tokenizer.vocab_size)
+    gpt = GPT(config)
+    gpt.eval()
+    return LoadedModel(run, gpt, tokenizer)
+
+
+def test_a_text_is_read_after_the_document_s_start(storyteller):
+    typed = storyteller.logits("\nthe cat").astype(np.float64)
+    np.testing.assert_allclose(storyteller.logits("the cat"), typed[1:], atol=1e-6)
+    assert storyteller.loss("the cat") == pytest.approx(storyteller.loss("\nthe cat"), abs=1e-6)
+    assert storyteller.attention("the").tokens == ["\n", "t", "h", "e"]
+    generated = [storyteller.generate(text, 5, temp=0.0) for text in ("the cat", "\nthe cat")]
+    assert generated[0] == generated[1]
+
+
+def test_a_loss_after_the_start_counts_the_first_token(storyteller):
+    logits = storyteller.logits("\nt")[0].astype(np.float64)
+    (token,) = storyteller.tokenizer.encode("t")
+    expected = np.log(np.exp(logits).sum()) - logits[token]
+    assert storyteller.loss("t") == pytest.approx(expected, abs=1e-5)
 
 
 def test_attention_has_a_causal_map_for_every_head(model):

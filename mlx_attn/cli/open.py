@@ -60,8 +60,7 @@ def command(
     if len(runs) > 2:
         raise click.UsageError(f"a page shows two runs at most, and these are {len(runs)}")
     found = [find_run(name) for name in runs or (None,)]
-    texts = _prompt(prompt) or page.example_texts(found[0], download_lines(_say))
-    path, n_bytes = page.write_page(found, texts, html, dtype)
+    path, n_bytes = page.write_page(found, _prompt(prompt), html, dtype, download_lines(_say))
     if as_json:
         say(json.dumps({"path": str(path), "bytes": n_bytes}))
     else:
@@ -70,9 +69,9 @@ def command(
         webbrowser.open(path.resolve().as_uri())
 
 
-def _prompt(prompt: str | None) -> list[str]:
+def _prompt(prompt: str | None) -> list[str] | None:
     if prompt is None:
-        return []
+        return None
     text = standard_input() if prompt == "-" else prompt
     if not text:
         raise ConfigError("the prompt is empty: give at least one character")

@@ -101,13 +101,14 @@ def _show_probe(
 
 def _tokens(run: "Run", prompt: str | None, windows: int) -> "np.ndarray":
     from mlx_attn.probe import heads
+    from mlx_attn.sampling.documents import document_start
     from mlx_attn.text.show import download_lines
 
     if prompt is None:
         return heads.validation_windows(run, windows, download_lines(_say))
     text = standard_input() if prompt == "-" else prompt
     tokenizer, context_length = run.load_tokenizer(), run.config.context_length
-    tokens = heads.prompt_tokens(text, tokenizer, context_length)
+    tokens = heads.prompt_tokens(text, tokenizer, context_length, document_start(run))
     given = len(tokenizer.encode(text))
     if tokens.shape[1] < given:
         _say(f"the model reads the last {tokens.shape[1]} of {given} tokens: more do not fit")

@@ -8,7 +8,7 @@ import ast
 import base64
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,8 @@ from mlx_attn.attention.layer import ShrunkLinear
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.run_directory import Run
+from mlx_attn.sampling.documents import document_start
+from mlx_attn.text.sources import describe
 from mlx_attn.text.subwords import GPT2Tokenizer, SubwordTokenizer
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import variant_name
@@ -51,12 +53,13 @@ class PageModel:
     weights: str
 
 
-def page_model(run: Run, dtype: str = "float32") -> PageModel:
+def page_model(run: Run, dtype: str = "float32", words: Sequence[str] | None = None) -> PageModel:
     """The model of a run with its best weights.
 
     Args:
         run: A run.
         dtype: How its numbers are kept: float32 as they are, or float16 in half the room.
+        words: Those of its training text, so that others can be marked; None marks none.
 
     Raises:
         ConfigError: The page cannot compute the model; says which choice is to blame.
@@ -74,6 +77,8 @@ def page_model(run: Run, dtype: str = "float32") -> PageModel:
     facts = {
         "name": run.title,
         **_variant_facts(run),
+        **_text_facts(run),
+        "words": None if words is None else [*words],
         "parameters": count_parameters(model),
         "dtype": dtype,
         "config": {key: getattr(model.config, key) for key in _KEYS},
@@ -125,6 +130,17 @@ def _variant_facts(run: Run) -> dict[str, str]:
         "variant": name,
         "formula": row.formula if row else "",
         "summary": row.summary if row else "",
+    }
+
+
+def _text_facts(run: Run) -> dict[str, Any]:
+    """Return what is known of the text that a run was trained on."""
+    best = run.best_validation()
+    known = best and {"text": run.settings.get("digest"), "loss": best["val_loss"]}
+    return {
+        "start": document_start(run),
+        "read": describe(str(run.settings.get("corpus", ""))),
+        "validation": known or None,
     }
 
 

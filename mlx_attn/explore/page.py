@@ -10,27 +10,19 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import UInt16
-
-from mlx_attn.errors import RunError
 from mlx_attn.explore.manifest import PageModel, page_model
+from mlx_attn.explore.passages import example_texts, training_words
 from mlx_attn.files import write_bytes
-from mlx_attn.probe import heads
-from mlx_attn.records import read_text
 from mlx_attn.run_directory import Run
 from mlx_attn.text.downloads import Progress
-from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.ui.plots import template
 
 MODULES = (
     *("tensor", "tokenizer", "maps", "attention", "model"),
-    *("draw", "steps", "pane", "differences", "view"),
+    *("draw", "steps", "reading", "pane", "differences", "view"),
 )
 """The page's script, in an order in which each module uses only those before it."""
 
-EXAMPLES = 3
-EXAMPLE_TOKENS = 40
 _IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)
 
 
@@ -62,22 +54,29 @@ def render_page(models: Sequence[PageModel], texts: Sequence[str]) -> str:
 
 
 def write_page(
-    runs: Sequence[Run], texts: Sequence[str], path: Path | None = None, dtype: str = "float32"
+    runs: Sequence[Run],
+    texts: Sequence[str] | None = None,
+    path: Path | None = None,
+    dtype: str = "float32",
+    progress: Progress | None = None,
 ) -> tuple[Path, int]:
     """Write the page of one run or two; returns its path and its bytes.
 
     Args:
         runs: One run, or two to compare on one text.
-        texts: Texts to begin with.
+        texts: Texts to begin with; examples from the first run's validation text by default.
         path: Where it goes; explore.html in the first run by default.
         dtype: See `page_model`.
+        progress: Called with the bytes done and in all while a text is downloaded.
 
     Raises:
         ConfigError: The page cannot compute a model; says which choice is to blame.
         RunError: A run cannot be read, or the page cannot be written.
     """
     path = path or runs[0].path / "explore.html"
-    content = render_page([page_model(run, dtype) for run in runs], texts).encode()
+    models = [page_model(run, dtype, training_words(run, progress)) for run in runs]
+    texts = texts or example_texts(runs[0], progress)
+    content = render_page(models, texts).encode()
     write_bytes(path, content)
     return path, len(content)
 
@@ -86,30 +85,6 @@ def page_script() -> str:
     """The modules as one script, in which imports and exports have nothing left to do."""
     text = "\n".join(_web(f"{name}.js") for name in MODULES)
     return re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)
-
-
-def example_texts(run: Run, progress: Progress | None = None) -> list[str]:
-    """Texts to begin with: from the validation text; else what the run wrote last in training.
-
-    `progress` is called with the bytes done and in all while a text is downloaded.
-    """
-    tokenizer = run.load_tokenizer()
-    try:
-        windows = heads.validation_windows(run, EXAMPLES, progress)
-        return [_whole_words(tokenizer, window) for window in windows]
-    except RunError:
-        file = run.path / "samples.txt"
-        samples = re.split(r"^--- step \d+$", read_text(file), flags=re.M) if file.exists() else []
-        written = samples[-1].strip() if samples else ""
-        return [_whole_words(tokenizer, tokenizer.encode(written)) if written else ""]
-
-
-def _whole_words(tokenizer: Tokenizer, tokens: UInt16[np.ndarray, " N"]) -> str:
-    """The text of the first tokens; it begins with a word, and ends with one if it has two."""
-    text = tokenizer.decode(tokens[:EXAMPLE_TOKENS])
-    following = tokenizer.decode(tokens[EXAMPLE_TOKENS : EXAMPLE_TOKENS + 1])
-    cut = text if not following or following[0].isspace() else re.sub(r"\s+\S*$", "", text)
-    return cut.strip() or text
 
 
 def _web(name: str) -> str:

@@ -119,9 +119,11 @@ def write_folder(
     """
     context, tokenizer = loaded.model.config.context_length, loaded.tokenizer
     end = {"eos_token_id": tokenizer.vocab_size - 1} if tokenizer.kind == "gpt2" else {}
+    start = loaded.start_tokens
+    first = {"bos_token_id": start[0]} if len(start) == 1 else {}  # a text from nothing begins so
     files = {
         "config.json": {**config, **end, "dtype": "float32"},
-        "generation_config.json": {"max_length": context, **end},
+        "generation_config.json": {"max_length": context, **first, **end},
         **tokenizer_files(tokenizer, context),
     }
     for name, content in files.items():
@@ -186,7 +188,8 @@ model.load_state_dict(load_file("model.safetensors"), strict=False)
 def _command(loaded: LoadedRun, name: str, code: bool) -> str:
     trust = " --trust-remote-code" if code else ""
     room = max(1, min(100, loaded.model.config.context_length - 8))
-    prompt = "$'\\n'" if loaded.tokenizer.kind in ("char", "symbols") else '"One day"'
+    start = loaded.tokenizer.decode(loaded.start_tokens).replace("\n", "\\n")
+    prompt = "$'\\n'" if loaded.tokenizer.kind in ("char", "symbols") else f"$'{start}One day'"
     return (
         f"```sh\nmlx_lm.generate --model {name} --prompt {prompt} -m {room}{trust} "
         "--ignore-chat-template\n```"
@@ -194,10 +197,9 @@ def _command(loaded: LoadedRun, name: str, code: bool) -> str:
 
 
 def _losses(loaded: LoadedRun) -> dict[str, str]:
-    ends = [line for line in loaded.run.metrics() if line.get("val_loss") is not None]
-    if not ends:
+    best = loaded.run.best_validation()
+    if not best:
         return {}
-    best = min(ends, key=lambda line: line["val_loss"])
     facts = {"validation loss": f"{best['val_loss']:.4f} nats per token"}
     if best.get("bits_per_byte") is not None:
         facts["bits per byte"] = f"{best['bits_per_byte']:.4f}"
@@ -213,6 +215,11 @@ def _notes(loaded: LoadedRun, code: bool) -> list[str]:
         "be longer: past that, mlx-lm's GPT-2 raises nothing and writes nonsense.",
         "There is no chat template and no end token: it continues a text.",
     ]
+    if start := loaded.tokenizer.decode(loaded.start_tokens):
+        notes.append(
+            f"Every document that it was trained on began after {start!r}: begin a prompt with "
+            "that, or the first words surprise it."
+        )
     if code:
         notes.append(
             "The folder holds code, model.py and modeling_mlx_attn.py: read it, then trust it with "

@@ -1,6 +1,6 @@
 """Attention maps, head statistics and spectra of a model while it reads some texts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import mlx.core as mx
@@ -14,7 +14,8 @@ from mlx_attn.machine import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs, model_cost
 from mlx_attn.run_directory import Run
-from mlx_attn.text.corpus import prepare
+from mlx_attn.sampling.documents import begin
+from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.text.downloads import Progress
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import settings_from
@@ -26,12 +27,18 @@ LONGEST = 256
 _Tokens = Integer[np.ndarray, "B T"]
 
 
-def prompt_tokens(text: str, tokenizer: Tokenizer, context_length: int) -> _Tokens:
-    """The last tokens of a text that fit into the context and into `LONGEST`, as one sequence.
+def prompt_tokens(
+    text: str, tokenizer: Tokenizer, context_length: int, start: Sequence[int] = ()
+) -> _Tokens:
+    """Return the last tokens of a text that fit into the context and into `LONGEST`.
 
-    ConfigError where the text has a character that the tokenizer lacks, or fewer than two tokens.
+    The document's `start` comes before a text that fits with it.
+
+    Raises:
+        ConfigError: The tokenizer lacks a character, or there are fewer than two tokens.
     """
-    tokens = tokenizer.encode(text)[-min(context_length, LONGEST) :]
+    longest = min(context_length, LONGEST)
+    tokens = np.array(begin(tokenizer.encode(text).tolist(), start, longest)[-longest:])
     if len(tokens) < 2:
         raise ConfigError(
             f"the prompt is {len(tokens)} token{'s' * (len(tokens) != 1)} long, and a token alone "
@@ -47,12 +54,22 @@ def validation_windows(run: Run, count: int, progress: Progress | None = None) -
     """
     if count < 1:
         raise ConfigError(f"windows={count} must be at least 1")
+    corpus = corpus_of(run, progress)
+    return Evaluator(corpus.val, run.config.context_length).texts(count)[:, :LONGEST]
+
+
+def corpus_of(run: Run, progress: Progress | None = None) -> Corpus:
+    """Return the text that a run was trained on.
+
+    Raises:
+        RunError: It cannot be read any more, or has changed; says to give a prompt instead.
+    """
     text = settings_from(run.settings, {}).text
     if text.data == "-":
         raise RunError(f"{run.path} read its text from standard input: give a prompt")
     corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
     run.check_corpus(corpus, "give a prompt")
-    return Evaluator(corpus.val, run.config.context_length).texts(count)[:, :LONGEST]
+    return corpus
 
 
 Maps = Float[np.ndarray, "*heads T T"]

@@ -17,8 +17,8 @@ from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
 from mlx_attn.run_directory import RUNS, Run, find_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode, tokens_that_fit
+from mlx_attn.sampling.documents import begin, document_ends, start_tokens, unfamiliar
 from mlx_attn.sampling.samplers import Sampler
-from mlx_attn.text.sources import document_end
 from mlx_attn.text.tokenizers import Tokenizer
 
 
@@ -90,11 +90,12 @@ def stream_generate(
     max_tokens: int = 200,
     stop: Sequence[str] = (),
     step: TokenStep | None = None,
+    start: Sequence[int] = (),
 ) -> Iterator[GenerationStep]:
     """The continuation of a prompt, one step a token; the steps' texts add up to it.
 
-    An empty prompt is a newline, or token 0 where the vocabulary has none. `DecodingState` says how
-    texts longer than the context are read.
+    An empty prompt without a start is a newline, or token 0 if the vocabulary has none.
+    `DecodingState` says how texts longer than the context are read.
 
     Args:
         model: In evaluation mode.
@@ -104,13 +105,14 @@ def stream_generate(
         max_tokens: The most new tokens.
         stop: Texts before which it ends.
         step: What decodes with this model, to share with other texts; None makes one.
+        start: Tokens that come before a document; they are read before the prompt.
 
     Raises:
         ConfigError: Before the first step: a character of the prompt is unknown to the tokenizer,
             or `max_tokens` or `stop` cannot work.
         RunError: With the first step: the model's logits are not numbers.
     """
-    steps = stream_batch(model, tokenizer, prompt, 1, config, max_tokens, stop, step)
+    steps = stream_batch(model, tokenizer, prompt, 1, config, max_tokens, stop, step, start)
     return (generated for _, generated in steps)
 
 
@@ -123,6 +125,7 @@ def stream_batch(
     max_tokens: int = 200,
     stop: Sequence[str] = (),
     step: TokenStep | None = None,
+    start: Sequence[int] = (),
 ) -> Iterator[tuple[int, GenerationStep]]:
     """Several continuations of a prompt, decoded as one batch: each step with its text's number.
 
@@ -132,16 +135,19 @@ def stream_batch(
     for name, value in {"max_tokens": max_tokens, "num_samples": count}.items():
         if value < 1:
             raise ConfigError(f"{name}={value} must be at least 1")
-    tokens = prompt_tokens(tokenizer, prompt)
+    tokens = prompt_tokens(tokenizer, prompt, start, model.config.context_length)
     detokenizers = [StreamingDetokenizer(tokenizer, stop) for _ in range(count)]
     sampler = Sampler(config or SamplerConfig(), count)
     return _steps(DecodingState(model, step), tokens, sampler, detokenizers, max_tokens)
 
 
-def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The tokens of a prompt, at least one."""
-    if prompt:
-        return tokenizer.encode(prompt).tolist()
+def prompt_tokens(
+    tokenizer: Tokenizer, prompt: str, start: Sequence[int], longest: int
+) -> list[int]:
+    """Return the tokens of a prompt after the document's start; at least one."""
+    tokens = begin(tokenizer.encode(prompt).tolist() if prompt else [], start, longest)
+    if tokens:
+        return tokens
     try:
         return tokenizer.encode("\n").tolist()
     except ConfigError:
@@ -190,11 +196,6 @@ def _finish_reason(
     return "length" if is_last else None
 
 
-def document_ends(tokenizer: Tokenizer, corpus: str) -> tuple[str, ...]:
-    """Texts at which a document ends: the tokenizer's, and that of the corpus of this name."""
-    return tuple(dict.fromkeys(filter(None, (tokenizer.end_of_text, document_end(corpus)))))
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
     """A run, its best weights and its tokenizer."""
@@ -220,7 +221,20 @@ class LoadedRun:
     @property
     def document_ends(self) -> tuple[str, ...]:
         """Texts at which a document ends, by its tokenizer and the corpus that it learned."""
-        return document_ends(self.tokenizer, str(self.run.settings.get("corpus", "")))
+        return document_ends(self.tokenizer, self._corpus)
+
+    @property
+    def start_tokens(self) -> list[int]:
+        """The tokens before each document of the text that it learned, and before a prompt."""
+        return start_tokens(self.tokenizer, self._corpus)
+
+    def unfamiliar(self, text: str) -> str:
+        """Return one line if a text costs the model more than guessing would, otherwise ""."""
+        return unfamiliar(self.model, self.tokenizer, text, self._corpus, self.start_tokens)
+
+    @property
+    def _corpus(self) -> str:
+        return str(self.run.settings.get("corpus", ""))
 
     def stream(
         self,
@@ -230,7 +244,7 @@ class LoadedRun:
         stop: Sequence[str] = (),
     ) -> Iterator[GenerationStep]:
         """The continuation of a prompt; see `stream_generate`."""
-        arguments = (prompt, config, max_tokens, stop, self.step)
+        arguments = (prompt, config, max_tokens, stop, self.step, self.start_tokens)
         return stream_generate(self.model, self.tokenizer, *arguments)
 
     def stream_batch(
@@ -242,7 +256,7 @@ class LoadedRun:
         stop: Sequence[str] = (),
     ) -> Iterator[tuple[int, GenerationStep]]:
         """Several continuations of a prompt as one batch; see `stream_batch`."""
-        arguments = (prompt, count, config, max_tokens, stop, self.step)
+        arguments = (prompt, count, config, max_tokens, stop, self.step, self.start_tokens)
         return stream_batch(self.model, self.tokenizer, *arguments)
 
 

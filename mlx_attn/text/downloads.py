@@ -41,6 +41,7 @@ class Download:
     licence: str
     member: str | None = None  # for a zip archive, the member that is the file
     archive_size: int = 0  # for a zip archive, its own size in bytes
+    document_start: str = ""  # the text before each of its documents, if there is one
     document_end: str = ""  # the text that ends each of its documents, where one does
     instead: str = "use --data tales, which needs no network"
 

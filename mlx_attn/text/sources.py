@@ -121,6 +121,22 @@ def document_end(name: str) -> str:
     return CORPORA[name].document_end if name in CORPORA else ""
 
 
+def document_start(name: str) -> str:
+    """Return the text before each document of the source of that name; "" if it is one text."""
+    if name == "tales" or name in tasks.TASKS:
+        return "\n"
+    return CORPORA[name].document_start if name in CORPORA else ""
+
+
+def describe(name: str) -> str:
+    """Return words for the text of the source of that name: "made-up stories"."""
+    if name == "tales":
+        return "made-up stories"
+    if name in tasks.TASKS:
+        return f"symbols of the task {name}"
+    return Path(name).name or "another text"
+
+
 def _stories(n_bytes: int, val_bytes: int) -> Source:
     def part(size: int, split: Literal["train", "val"]) -> SplitText:
         from mlx_attn.text.stories import dataset

@@ -13,7 +13,8 @@ import mlx.core as mx
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import document_ends, stream_generate
+from mlx_attn.sampling.documents import document_ends, start_tokens
+from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.distributed import LostRank
 from mlx_attn.training.evaluation import task_predictions
@@ -305,8 +306,9 @@ def write_sample(trainer: Trainer, tokenizer: Tokenizer) -> str:
     model.eval()
     if split.scored is None:
         sampler = SamplerConfig(temp=0.8, seed=0)
-        ends = document_ends(tokenizer, trainer.settings.text.data)
-        steps = stream_generate(model, tokenizer, "", sampler, SAMPLE_TOKENS, ends)
+        corpus = trainer.settings.text.data
+        ends, start = document_ends(tokenizer, corpus), start_tokens(tokenizer, corpus)
+        steps = stream_generate(model, tokenizer, "", sampler, SAMPLE_TOKENS, ends, start=start)
         text = "".join(step.text for step in steps)
     else:
         text = task_predictions(model, split, tokenizer)

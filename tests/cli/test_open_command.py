@@ -116,3 +116,21 @@ def test_a_plugin_s_choice_is_refused_by_name(plugin, train, workshop, opened, r
     assert made.exit_code == 2
     assert "is a plugin's own Python" in made.stderr
     assert opened == []
+
+
+def test_its_examples_are_the_beginnings_of_documents(train, workshop, opened, run_command):
+    assert train("--data=recall", "--context-length=80", "--name=task", "--quiet").exit_code == 0
+    run_command("open", "task", "--no-browser")
+    texts = texts_of(workshop / "runs" / "task" / "explore.html")
+    assert len(texts) == 3
+    assert all(re.match(r"k\d+ v\d+ ", text) for text in texts)
+
+
+def test_the_page_knows_the_words_of_the_training_text(trained, opened, run_command, workshop):
+    run_command("open", "--no-browser")
+    page = (trained / "explore.html").read_text("utf-8")
+    found = re.search(r'"words": (\[.*?\])', page)
+    assert found
+    words = json.loads(found[1])
+    assert set(words) <= set(re.findall(r"\w+", (workshop / "story.txt").read_text()))
+    assert "cat" in words

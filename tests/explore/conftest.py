@@ -1,6 +1,6 @@
 """Small models of every kind as runs, and one Chromium for all tests of the page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -24,10 +24,16 @@ SIZES = {"n_layers": 2, "n_heads": 2, "emb_dim": 16, "context_length": 64}
 def make_run(tmp_path_factory) -> Callable[..., Run]:
     """Writes a run of a tiny model whose every weight is random, and keeps it."""
 
-    def make(name: str = "run", tokenizer: Tokenizer | None = None, **settings: Any) -> Run:
+    def make(
+        name: str = "run",
+        tokenizer: Tokenizer | None = None,
+        facts: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Run:
         tokenizer = tokenizer or CharacterTokenizer.train(TEXT)
         chosen = resolve({"preset": "nano", **SIZES}, settings)
-        record = chosen.record(config_from({**chosen.model, "vocab_size": tokenizer.vocab_size}))
+        config = config_from({**chosen.model, "vocab_size": tokenizer.vocab_size})
+        record = chosen.record(config, **(facts or {}))
         run = create_run(tmp_path_factory.mktemp("runs") / name, record)
         model = GPT(config_from(record["model"]))
         mx.random.seed(3)
@@ -44,9 +50,16 @@ def make_run(tmp_path_factory) -> Callable[..., Run]:
 def show(browser, tmp_path_factory) -> Callable[..., Any]:
     """Opens the page of some runs."""
 
-    def open_page(*runs: Run, texts=(TEXT,), dtype: str = "float32", **looks: Any) -> Any:
+    def open_page(
+        *runs: Run,
+        texts=(TEXT,),
+        dtype: str = "float32",
+        words: Sequence[str] | None = None,
+        **looks: Any,
+    ) -> Any:
         path = tmp_path_factory.mktemp("pages") / "page.html"
-        path.write_text(render_page([page_model(run, dtype) for run in runs], texts), "utf-8")
+        models = [page_model(run, dtype, words) for run in runs]
+        path.write_text(render_page(models, texts), "utf-8")
         return browser.open(path.as_uri(), **looks)
 
     return open_page

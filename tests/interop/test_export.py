@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,21 @@ def test_the_card_says_how_to_run_it_and_what_to_mind(make_run, out):
     card = (out / "README.md").read_text(encoding="utf-8")
     for words in ("`merged`", "mlx_lm.generate", "--trust-remote-code", "48 tokens", "greedy"):
         assert words in card
+
+
+def test_what_was_trained_on_documents_says_how_one_begins(make_run, out):
+    loaded = make_run("char")
+    tales = replace(loaded.run, settings={**loaded.run.settings, "corpus": "tales"})
+    export(LoadedRun(tales, loaded.model, loaded.tokenizer), "gpt2", out)
+    (newline,) = loaded.tokenizer.encode("\n").tolist()
+    assert json.loads((out / "generation_config.json").read_text())["bos_token_id"] == newline
+    assert r"began after '\n'" in (out / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_plain_text_s_model_has_no_first_token(make_run, out):
+    export(make_run("char"), "gpt2", out)
+    assert "bos_token_id" not in json.loads((out / "generation_config.json").read_text())
+    assert "began after" not in (out / "README.md").read_text(encoding="utf-8")
 
 
 def test_what_is_there_is_replaced_only_on_request(make_run, out):

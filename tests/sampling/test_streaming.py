@@ -1,11 +1,8 @@
-from pathlib import Path
-
 import pytest
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.run_directory import Run
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import LoadedRun, prompt_tokens, stream_generate
+from mlx_attn.sampling.generate import prompt_tokens, stream_generate
 from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer
 
 BYTES = ByteTokenizer()
@@ -77,19 +74,8 @@ def test_no_tokens_at_all_are_refused(gpt, max_tokens):
 
 
 def test_an_empty_prompt_is_a_newline():
-    assert prompt_tokens(BYTES, "") == [10]
+    assert prompt_tokens(BYTES, "", [], 12) == [10]
 
 
 def test_an_empty_prompt_without_a_newline_in_the_vocabulary_is_the_first_token():
-    assert prompt_tokens(CharacterTokenizer.train("abc"), "") == [0]
-
-
-def test_a_document_ends_where_the_corpus_and_the_tokenizer_say(gpt):
-    def ends(corpus: str, end_of_text: str = "") -> tuple[str, ...]:
-        tokenizer = ByteTokenizer()
-        tokenizer.end_of_text = end_of_text
-        return LoadedRun(Run(Path("x"), {"corpus": corpus}), gpt(), tokenizer).document_ends
-
-    assert ends("tales") == ends("recall") == ("\n",)
-    assert ends("tinystories", "<|endoftext|>") == ("<|endoftext|>",)
-    assert ends("book.txt") == ()
+    assert prompt_tokens(CharacterTokenizer.train("abc"), "", [], 12) == [0]

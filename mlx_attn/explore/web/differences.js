@@ -1,7 +1,8 @@
 // Where two models differ on one text: in what they expect, and in what their heads attend to.
 import { byId, drawPanels, element, number, percent } from "./draw.js";
-import { losses, mean } from "./model.js";
-import { arrows } from "./pane.js";
+import { mean } from "./model.js";
+import { START, arrows, isStart } from "./pane.js";
+import { comparison, firstScored, lossOf, textLosses } from "./reading.js";
 import { softmax } from "./tensor.js";
 import { label, shown } from "./tokenizer.js";
 
@@ -69,25 +70,28 @@ export class Differences {
     if (this.root.hidden) return;
     this.traces = readings.map(({ trace }) => trace);
     const [a, b] = this.traces;
-    this.gaps = Array.from(losses(a), (loss, i) => loss - losses(b)[i]);
+    this.first = firstScored(a); // token i has gap i - first
+    const [of_a, of_b] = this.traces.map(textLosses);
+    this.gaps = of_a.map((loss, i) => loss - of_b[i]);
     this.rows = this.places.map(({ layer, head }) =>
       a.blocks[layer].map((row, i) => totalVariation(row.weights[head], b.blocks[layer][i].weights[head])));
     this.rows.push(a.logits.map((logits, i) => totalVariation(softmax(logits), softmax(b.logits[i]))));
     const bytes = Array.from(a.tokens, (token) => this.models[0].tokenizer.bytes[token]);
-    this.texts = bytes.map(label);
-    this.labels = bytes.map(shown);
+    this.texts = bytes.map((piece, i) => (isStart(a, i) ? START : label(piece)));
+    this.labels = bytes.map((piece, i) => (isStart(a, i) ? START : shown(piece)));
     this.paintTokens();
     this.paintLargest();
   }
 
-  /** Each token in the colour of the model that expects it better, as strong as the difference. */
+  /** Each token in the colour of the model that predicts it better, as strong as the difference. */
   paintTokens() {
+    const [a] = this.traces;
     const largest = Math.max(...this.gaps.map(Math.abs), 1e-9);
     this.find(".tokens").replaceChildren(...this.texts.map((text, i) => {
-      const gap = i ? this.gaps[i - 1] : 0;
+      const gap = this.gaps[i - this.first] ?? 0;
       const better = this.names[gap > 0 ? 1 : 0];
-      const title = i ? `${better} expects it better by ${number(Math.abs(gap))} nats` : "the first token is given";
-      const button = element("button", { type: "button", "data-token": i, tabIndex: i ? -1 : 0, className: `of-${gap > 0 ? 1 : 0}`, title, ariaLabel: `${this.labels[i]}: ${title}` }, text);
+      const title = i >= this.first ? `${better} predicts it better by ${number(Math.abs(gap))} nats` : "given, so it has no loss";
+      const button = element("button", { type: "button", "data-token": i, tabIndex: i ? -1 : 0, className: i < a.start ? "start" : `of-${gap > 0 ? 1 : 0}`, title, ariaLabel: `${this.labels[i]}: ${title}` }, text);
       button.style.setProperty("--weight", (Math.abs(gap) / largest).toFixed(3));
       return button;
     }));
@@ -97,26 +101,41 @@ export class Differences {
     const order = Array.from(this.gaps.keys()).sort((i, j) => Math.abs(this.gaps[j]) - Math.abs(this.gaps[i])).slice(0, MOST);
     const buttons = order.map((i) => {
       const better = this.names[this.gaps[i] > 0 ? 1 : 0];
-      const button = element("button", { type: "button" }, `“${this.labels[i + 1]}”: ${better} by ${number(Math.abs(this.gaps[i]))}`);
-      button.addEventListener("click", () => this.choose({ token: i, held: true }));
+      const button = element("button", { type: "button" }, `“${this.labels[i + this.first]}”: ${better} by ${number(Math.abs(this.gaps[i]))}`);
+      button.addEventListener("click", () => this.choose({ token: i + this.first - 1, held: true }));
       return button;
     });
     const won = this.gaps.filter((gap) => gap > 0).length;
-    this.find(".largest").replaceChildren(`${this.names[1]} expects ${won} of ${this.gaps.length} tokens better. The largest differences, in nats: `, ...buttons);
+    this.find(".largest").replaceChildren(`${this.names[1]} predicts ${won} of ${this.gaps.length} tokens better. The largest differences, in nats: `, ...buttons);
   }
 
-  /** Which model expects the text better, on which token most, and which head differs most. */
+  /** Which model predicts the text better, if the text tells, on which token most, and which head differs most. */
   answer() {
     if (this.root.hidden || !this.gaps?.length) return "";
-    const gap = mean(this.gaps);
-    const [better, worse] = gap > 0 ? [this.names[1], this.names[0]] : this.names;
     const at = largestOf(this.gaps.map(Math.abs));
-    const expects = this.names[this.gaps[at] > 0 ? 1 : 0];
+    const better = this.names[this.gaps[at] > 0 ? 1 : 0];
     const shares = this.rows.slice(0, this.places.length).map(mean);
     const { layer, head } = this.places[largestOf(shares)];
-    return element("p", {}, element("b", {}, better), ` expects this text better than ${worse}, by ${number(Math.abs(gap))} nats per token; `,
-      `they differ most at “${this.labels[at + 1]}”, which ${expects} expects better by ${number(Math.abs(this.gaps[at]))} nats. `,
+    return element("p", {}, ...this.verdict(), this.validation(),
+      ` They differ most at “${this.labels[at + this.first]}”, which ${better} predicts better by ${number(Math.abs(this.gaps[at]))} nats. `,
       `Layer ${layer}, head ${head} differs most: it gives ${percent(Math.max(...shares))} of its weight to other tokens.`);
+  }
+
+  verdict() {
+    const { difference, error, tells } = comparison(this.gaps);
+    const [better, worse] = difference > 0 ? [this.names[1], this.names[0]] : this.names;
+    const by = `${number(Math.abs(difference))} nats per token`;
+    const margin = element("span", { title: "two standard errors of the mean difference, over the tokens of this text" }, `± ${number(error)}`);
+    if (tells) return [element("b", {}, better), ` predicts this text better than ${worse}, by ${by} (`, margin, ")."];
+    const losses = this.traces.map((trace, i) => `${this.names[i]} ${number(lossOf(trace))}`).join(", ");
+    return [element("b", {}, "This text does not tell which is better"), `: ${losses}, a difference of ${by} (`, margin, ")."];
+  }
+
+  /** Their losses on all of the validation text, if both were measured on the same one. */
+  validation() {
+    const [a, b] = this.models.map(({ manifest }) => manifest.validation ?? {});
+    if (!a.text || a.text !== b.text) return "";
+    return ` On their whole validation text: ${this.names[0]} ${number(a.loss)}, ${this.names[1]} ${number(b.loss)} (one training each).`;
   }
 
   /** What is chosen: layer, head, token. */

@@ -15,6 +15,18 @@ export class GPT {
     this.activation = ACTIVATIONS[this.config.activation];
   }
 
+  /** A text's tokens after the document's start; a text that begins with it, or leaves it no room, stays as it is. */
+  begin(tokens) {
+    const { start } = this.manifest;
+    return this.startOf(tokens) || start.length + tokens.length > this.longest ? tokens : [...start, ...tokens];
+  }
+
+  /** How many of these tokens are the document's start: all of it or none. */
+  startOf(tokens) {
+    const { start } = this.manifest;
+    return start.every((token, i) => token === tokens[i]) ? start.length : 0;
+  }
+
   /**
    * Every step of a text of tokens. Of a trace with the same edits the tokens that both begin with
    * are kept: with a causal mask nothing in them changes.
@@ -31,7 +43,7 @@ export class GPT {
     });
     const kept = goesOn ? before : { logits: [], nats: [] };
     const logits = [...kept.logits.slice(0, start), ...stream.map((x) => this.logitsOf(x))];
-    return { tokens, edits, blocks, logits, nats: kept.nats.slice(0, Math.max(start - 1, 0)) };
+    return { tokens, start: this.startOf(tokens), edits, blocks, logits, nats: kept.nats.slice(0, Math.max(start - 1, 0)) };
   }
 
   embed(token, position, before, edits) {

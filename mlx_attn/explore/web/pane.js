@@ -5,6 +5,10 @@ import { likeliest, losses } from "./model.js";
 import { STEPS, energy, weightPanel } from "./steps.js";
 import { label, shown } from "./tokenizer.js";
 
+export const START = "start";
+const START_MEANING = "Before each document of the training text stood this; it is not part of your text";
+export const isStart = (trace, i) => i < trace.start && trace.start === 1;
+
 const tallest = () => Math.min(Math.max(innerHeight - 140, 420), 900);
 
 export class Pane {
@@ -96,12 +100,20 @@ export class Pane {
     if (!same) tokens.replaceChildren();
     this.trace = trace;
     const bytes = Array.from(trace.tokens, (token) => this.model.tokenizer.bytes[token]);
-    this.labels = bytes.map(shown);
+    this.labels = bytes.map((piece, i) => (isStart(trace, i) ? START : shown(piece)));
     const cost = losses(trace);
     for (let i = same; i < bytes.length; i++)
-      tokens.append(element("button", { type: "button", "data-token": i, tabIndex: -1, ariaLabel: this.labels[i] }, label(bytes[i])));
-    Array.from(tokens.children).forEach((button, i) => (button.title = i ? `loss ${number(cost[i - 1])} nats` : ""));
+      tokens.append(element("button", { type: "button", "data-token": i, tabIndex: -1, ariaLabel: this.labels[i] }, isStart(trace, i) ? START : label(bytes[i])));
+    Array.from(tokens.children).forEach((button, i) => {
+      button.classList.toggle("start", i < trace.start);
+      button.title = i < trace.start ? START_MEANING : i ? `loss ${number(cost[i - 1])} nats` : "";
+    });
     this.find(".reading").textContent = given > bytes.length ? `The model reads the last ${bytes.length} of ${given} tokens.` : "";
+  }
+
+  /** Underlines the tokens of words that the training text does not have. */
+  markUnknown(marked) {
+    Array.from(this.find(".tokens").children).forEach((button, i) => button.classList.toggle("unknown", marked[i]));
   }
 
   /** The small maps of all heads. */

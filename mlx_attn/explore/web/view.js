@@ -5,6 +5,7 @@ import { byId, element, number, percent, signed } from "./draw.js";
 import { LOGITS, MIXING, OUTPUTS, SCORES, VALUES } from "./maps.js";
 import { GPT, drawn, likeliest, losses, mean, randomFrom } from "./model.js";
 import { Pane, arrows } from "./pane.js";
+import { bitsPerByte, comparison, lossOf, tokensOfWords, unknownWords, warningOf } from "./reading.js";
 import { STEPS, energy } from "./steps.js";
 import { bytesOf, numbersOf } from "./tensor.js";
 import { decode, label, tokenizerFrom } from "./tokenizer.js";
@@ -17,7 +18,8 @@ const models = data.models.map((manifest, i) => {
   const base64 = byId(`weights-${i}`);
   const numbers = numbersOf(bytesOf(base64.textContent), manifest.dtype);
   base64.remove();
-  return Object.assign(new GPT(manifest, numbers), { tokenizer: tokenizerFrom(manifest.tokenizer) });
+  const words = manifest.words && new Set(manifest.words);
+  return Object.assign(new GPT(manifest, numbers), { tokenizer: tokenizerFrom(manifest.tokenizer), words });
 });
 const panes = models.map((model) => new Pane(model, choose));
 const apart = models.length > 1 ? new Differences(models, choose) : undefined;
@@ -30,7 +32,7 @@ const random = randomFrom(1);
 function read(text) {
   const encoded = models.map((model) => model.tokenizer.encode(text));
   if (encoded.some((tokens) => tokens.length === 0)) throw new Error("type at least one character");
-  state.readings = encoded.map((tokens, i) => ({ ...state.readings[i], tokens: tokens.slice(-models[i].longest), given: tokens.length, worths: [] }));
+  state.readings = encoded.map((tokens, i) => ({ ...state.readings[i], tokens: models[i].begin(tokens).slice(-models[i].longest), given: tokens.length, worths: [] }));
   state.token = Math.max(...state.readings.map(({ tokens }) => tokens.length)) - 1;
   state.target = undefined;
   hold();
@@ -45,13 +47,6 @@ function compute() {
     reading.plain = models[i].trace(reading.tokens, PLAIN, reading.plain);
     reading.trace = isIntact() ? reading.plain : models[i].trace(reading.tokens, state.edits, reading.trace);
   });
-}
-
-const lossOf = (trace) => (trace.tokens.length > 1 ? mean(losses(trace)) : NaN);
-
-function bitsPerByte(model, trace) {
-  const bytes = Array.from(trace.tokens.slice(1), (token) => model.tokenizer.bytes[token].length);
-  return losses(trace).reduce((sum, loss) => sum + loss, 0) / Math.LN2 / bytes.reduce((sum, count) => sum + count, 0);
 }
 
 /** The likeliest next tokens, one after the other. */
@@ -77,14 +72,11 @@ function answerOf(i) {
   const { trace, plain } = state.readings[i];
   const [best] = likeliest(trace.logits.at(-1), 1);
   const loss = lossOf(trace), before = lossOf(plain);
-  const named = models.length > 1 ? `${model.manifest.name}: ` : "";
   const change = isIntact() || Number.isNaN(loss) ? "" : ` (${signed(loss - before)} by what is switched off)`;
-  const parts = [
-    `${named}It goes on with `, element("q", {}, continuation(model, trace)), `, and expects “${label(model.tokenizer.bytes[best.token])}” next (${percent(best.probability)}). `,
-    Number.isNaN(loss) ? "" : element("span", {}, "Loss ", element("b", {}, number(loss)), ` nats per token${change}, ${number(bitsPerByte(model, trace))} bits per byte.`),
-    needed(i),
-  ];
-  return element("p", {}, ...parts);
+  const next = [element("q", {}, continuation(model, trace)), `. Next token: “${label(model.tokenizer.bytes[best.token])}” (${percent(best.probability)}). `];
+  const cost = Number.isNaN(loss) ? "" : element("span", {}, "Loss ", element("b", {}, number(loss)), ` nats per token${change}, ${number(bitsPerByte(model, trace))} bits per byte.`);
+  if (models.length > 1) return element("p", {}, element("b", {}, model.manifest.name), " continues with ", ...next, cost);
+  return element("p", {}, "It continues with ", ...next, cost, needed(i));
 }
 
 /** The head that this text needs most. */
@@ -95,6 +87,20 @@ function needed(i) {
   const most = Math.max(...worths);
   const { layer, head } = places[worths.indexOf(most)];
   return ` Of its ${places.length} heads it needs layer ${layer}, head ${head} most here: ${signed(most, 3)} nats without it.`;
+}
+
+/** Says of a text that a model cannot know what guessing would cost, and marks the words that are new to it. */
+function showUnfamiliar() {
+  const text = byId("text").value;
+  const lines = models.map((model, i) => {
+    const { plain } = state.readings[i];
+    const found = unknownWords(text, model.words);
+    panes[i].markUnknown(tokensOfWords(model, plain, text, found));
+    return warningOf(model, plain, found, models.length > 1 ? model.manifest.name : "This model", data.texts.length);
+  });
+  const note = byId("unfamiliar");
+  note.replaceChildren(...lines.filter(Boolean).map((line) => element("span", {}, line)));
+  note.hidden = !note.childElementCount;
 }
 
 function showEffect() {
@@ -135,6 +141,7 @@ function refresh() {
   });
   apart?.measure(state.readings);
   showEffect();
+  if (!state.playing) showUnfamiliar();
   paint();
   clearTimeout(later);
   if (!state.playing) later = setTimeout(showAnswers, 30);
@@ -278,7 +285,7 @@ function addToken() {
   byId("text").value += decode(models[writer].tokenizer, [token]);
   markExample();
   state.readings = state.readings.map((reading, i) => {
-    const all = i === writer ? added : models[i].tokenizer.encode(byId("text").value);
+    const all = i === writer ? added : models[i].begin(models[i].tokenizer.encode(byId("text").value));
     const fits = all.length <= models[i].longest;
     return { ...reading, given: i === writer ? reading.given + 1 : all.length, tokens: fits ? all : all.slice(-Math.floor(models[i].longest / 2)), worths: [] };
   });
@@ -367,4 +374,4 @@ function build() {
 build();
 
 /** For the console of the browser, and for tests. */
-globalThis.explorer = { models, state, apart, intact, losses, mean, maps: { SCORES, VALUES, OUTPUTS, LOGITS, MIXING } };
+globalThis.explorer = { models, state, apart, intact, losses, lossOf, comparison, mean, maps: { SCORES, VALUES, OUTPUTS, LOGITS, MIXING } };

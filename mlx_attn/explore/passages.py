@@ -1,0 +1,86 @@
+"""Texts to begin with, and the words of the text that a run was trained on."""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Integer
+
+from mlx_attn.errors import RunError
+from mlx_attn.probe.heads import LONGEST, corpus_of
+from mlx_attn.records import read_text
+from mlx_attn.run_directory import Run
+from mlx_attn.text.characters import SymbolTokenizer
+from mlx_attn.text.corpus import Corpus, Split
+from mlx_attn.text.downloads import Progress
+from mlx_attn.text.tokenizers import Tokenizer
+from mlx_attn.training.evaluation import Evaluator
+
+EXAMPLES = 3
+EXAMPLE_TOKENS = 40
+
+MOST_TOKENS = 4_000_000
+"""Tokens of a training text whose words are counted: in a longer one hardly a word is unknown."""
+
+MOST_WORDS = 30_000
+"""Words that a page holds."""
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def example_texts(run: Run, progress: Progress | None = None) -> list[str]:
+    """Return beginnings of validation documents; else what the run wrote last in training.
+
+    `progress` is called with the bytes done and in all while a text is downloaded.
+    """
+    tokenizer = run.load_tokenizer()
+    try:
+        corpus = corpus_of(run, progress)
+    except RunError:
+        file = run.path / "samples.txt"
+        samples = re.split(r"^--- step \d+$", read_text(file), flags=re.M) if file.exists() else []
+        written = samples[-1].strip() if samples else ""
+        return [_whole_words(tokenizer, tokenizer.encode(written)) if written else ""]
+    passages = _passages(corpus.val, run.config.context_length)
+    return [_whole_words(tokenizer, tokens) for tokens in passages]
+
+
+def _passages(split: Split, context_length: int) -> Iterator[Integer[np.ndarray, " N"]]:
+    """Yield beginnings of documents, spread over the split; of a plain text, of windows."""
+    if split.document_starts is None:
+        yield from Evaluator(split, context_length).texts(EXAMPLES)[:, :LONGEST]
+        return
+    ends = np.append(split.document_starts[1:], len(split.tokens))
+    spread = np.unique(np.linspace(0, len(ends) - 1, EXAMPLES).astype(int))
+    for start, end in zip(split.document_starts[spread], ends[spread], strict=True):
+        yield split.tokens[start : min(end, start + LONGEST)]
+
+
+def _whole_words(tokenizer: Tokenizer, tokens: Integer[np.ndarray, " N"]) -> str:
+    """Return the text of the first tokens; it begins with a word and ends with one of several."""
+    text = tokenizer.decode(tokens[:EXAMPLE_TOKENS])
+    following = tokenizer.decode(tokens[EXAMPLE_TOKENS : EXAMPLE_TOKENS + 1])
+    cut = text if not following or following[0].isspace() else re.sub(r"\s+\S*$", "", text)
+    return cut.strip() or text
+
+
+def training_words(run: Run, progress: Progress | None = None) -> list[str] | None:
+    """Return the words of the text that a run was trained on, sorted; None if they are not known.
+
+    They are not known of a text that cannot be read any more, and not counted in one of more than
+    `MOST_TOKENS` tokens or `MOST_WORDS` words. A task has symbols, and no words.
+    """
+    try:
+        corpus = corpus_of(run, progress)
+    except RunError:
+        return None
+    if isinstance(corpus.tokenizer, SymbolTokenizer) or len(corpus.train.tokens) > MOST_TOKENS:
+        return None
+    words = _words(corpus)
+    return sorted(words) if len(words) <= MOST_WORDS else None
+
+
+def _words(corpus: Corpus) -> set[str]:
+    pieces = corpus.tokenizer.vocabulary
+    text = b"".join(map(pieces.__getitem__, corpus.train.tokens.tolist()))
+    return set(_WORD.findall(text.decode("utf-8", "replace")))

@@ -1,0 +1,65 @@
+// What is said of a text before anything is said of attention: its loss, what the model has never
+// read, and which of two models predicts it better.
+import { number } from "./draw.js";
+import { losses, mean } from "./model.js";
+
+const utf8 = new TextEncoder();
+
+/** Nats of the text's own tokens: the document's start is given, and so is a first token without one. */
+export const textLosses = (trace) => losses(trace).slice(firstScored(trace) - 1);
+
+/** The place of the first token that has a loss of its own. */
+export const firstScored = (trace) => Math.max(trace.start, 1);
+
+export const lossOf = (trace) => (trace.tokens.length > firstScored(trace) ? mean(textLosses(trace)) : NaN);
+
+export function bitsPerByte(model, trace) {
+  const bytes = Array.from(trace.tokens.slice(firstScored(trace)), (token) => model.tokenizer.bytes[token].length);
+  const sum = (values) => values.reduce((total, value) => total + value, 0);
+  return sum(textLosses(trace)) / Math.LN2 / sum(bytes);
+}
+
+/**
+ * Whether differences between two models' losses, token by token, tell which model is better.
+ *
+ * They do if the mean is further from 0 than twice its standard error, s / sqrt(n): a single token
+ * that one of them did not expect cannot decide.
+ */
+export function comparison(gaps) {
+  const difference = mean(gaps);
+  const variance = gaps.reduce((sum, gap) => sum + (gap - difference) ** 2, 0) / (gaps.length - 1);
+  const error = 2 * Math.sqrt(variance / gaps.length);
+  return { difference, error, tells: gaps.length > 1 && Math.abs(difference) > error };
+}
+
+const WORD = /[\p{L}\p{N}]+/gu;
+
+/** The words of a text that the training text does not have; none if these are not known. */
+export function unknownWords(text, words) {
+  return words ? Array.from(text.matchAll(WORD)).filter(([word]) => !words.has(word)) : [];
+}
+
+/** For each token of a trace, whether it is part of one of these words of the text. */
+export function tokensOfWords(model, trace, text, found) {
+  const bytes = (part) => utf8.encode(part).length;
+  const places = found.map(({ 0: word, index }) => [bytes(text.slice(0, index)), bytes(text.slice(0, index) + word)]);
+  let end = bytes(text); // a text that is cut keeps its end
+  return Array.from(trace.tokens, (_, i) => i).reverse().map((i) => {
+    const start = end - model.tokenizer.bytes[trace.tokens[i]].length;
+    const marked = i >= trace.start && places.some(([from, to]) => start < to && end > from);
+    end = start;
+    return marked;
+  }).reverse();
+}
+
+/** A line for a text that costs more than guessing, or that has words the model has never read. */
+export function warningOf(model, trace, found, name, texts) {
+  const { read } = model.manifest;
+  const [loss, guess] = [lossOf(trace), Math.log(model.config.vocab_size)];
+  const words = [...new Set(found.map(([word]) => `“${word}”`))];
+  const list = words.length ? ` Words that it has never read: ${words.slice(0, 8).join(", ")}${words.length > 8 ? ", ..." : ""}.` : "";
+  if (!(loss > guess)) return list && `${name} has only read ${read}.${list}`;
+  const examples = texts > 1 ? `Try text 1 to ${texts}, or train` : "Train";
+  return `${name} has only read ${read}: this text costs it ${number(loss)} nats per token, and guessing among its ` +
+    `${model.config.vocab_size.toLocaleString("en")} tokens would cost ${number(guess)}.${list} ${examples} on your own: mlx-attn train --data notes/`;
+}

@@ -1,0 +1,87 @@
+"""Where a document begins and ends in a run's training text, and texts that a model cannot know.
+
+A model that has only seen stories after a line break expects one before a prompt. The tokens of
+that start come before every text that is read as a document of its own.
+"""
+
+import math
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.exponentials import cross_entropy
+from mlx_attn.model.gpt import GPT
+from mlx_attn.run_directory import Run
+from mlx_attn.text import sources
+from mlx_attn.text.tokenizers import Tokenizer
+
+
+def document_ends(tokenizer: Tokenizer, corpus: str) -> tuple[str, ...]:
+    """Return the texts that end a document: the tokenizer's, and that of the corpus by name."""
+    ends = (tokenizer.end_of_text, sources.document_end(corpus))
+    return tuple(dict.fromkeys(filter(None, ends)))
+
+
+def start_tokens(tokenizer: Tokenizer, corpus: str) -> list[int]:
+    """Return the tokens before each document of the corpus by name; none in a plain text."""
+    start = sources.document_start(corpus)
+    try:
+        return tokenizer.encode(start).tolist() if start else []
+    except ConfigError:  # a vocabulary from elsewhere, which lacks them
+        return []
+
+
+def document_start(run: Run) -> list[int]:
+    """Return the tokens that a run has seen before each document, and so expects before a text."""
+    return start_tokens(run.load_tokenizer(), str(run.settings.get("corpus", "")))
+
+
+def begin(tokens: Sequence[int], start: Sequence[int], longest: int) -> list[int]:
+    """Return tokens with the document's start before them.
+
+    Tokens that begin with it stay as they are, and so do those that would no longer fit into
+    `longest`: a text of which the model cannot see the beginning has none.
+    """
+    tokens, start = list(tokens), list(start)
+    if tokens[: len(start)] == start or len(start) + len(tokens) > longest:
+        return tokens
+    return start + tokens
+
+
+def text_loss(model: GPT, tokens: list[int], own: int) -> float:
+    """Return the mean loss in nats of the last `own` tokens, given those before them.
+
+    The first token of all has nothing before it and does not count: a single token has no loss
+    (NaN).
+    """
+    if len(tokens) < 2:
+        return math.nan
+    row = mx.array(tokens)[None]
+    logits = model(row[:, :-1])[:, -own:].astype(mx.float32)
+    losses: list[float] = cross_entropy(logits, row[:, -logits.shape[1] :])[0].tolist()  # type: ignore[assignment]
+    return math.fsum(losses) / len(losses)
+
+
+def unfamiliar(
+    model: GPT, tokenizer: Tokenizer, text: str, corpus: str, start: Sequence[int] = ()
+) -> str:
+    """Return one line if a text costs the model more than guessing would, otherwise "".
+
+    Args:
+        model: In evaluation mode.
+        tokenizer: The one it was trained with.
+        text: What a person typed; of a long one the end is read.
+        corpus: The name of the text that the model was trained on.
+        start: The tokens before a document.
+    """
+    own = tokenizer.encode(text).tolist()[-model.config.context_length :]
+    loss = text_loss(model, begin(own, start, model.config.context_length), len(own)) if own else 0
+    guessing = math.log(model.config.vocab_size)
+    if not loss > guessing + 0.005:  # what two decimals show
+        return ""
+    return (
+        f"this model has only read {sources.describe(corpus)}: your text costs it {loss:.2f} nats "
+        f"per token, and guessing would cost {guessing:.2f}; train on your own: mlx-attn train "
+        "--data notes/"
+    )

@@ -1,0 +1,152 @@
+"""How the page reads a text: after the document's start, with its loss, and what it cannot know."""
+
+import json
+
+import pytest
+
+import mlx_attn
+from mlx_attn.explore.manifest import page_model
+from mlx_attn.explore.page import render_page
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.generate import load_run
+from mlx_attn.text.characters import SymbolTokenizer
+from mlx_attn.text.tokenizers import train_tokenizer
+
+TEXT = "Ben sees one of them; then it is gone?"
+TALES = {"corpus": "tales"}
+TOKENS = "[...document.querySelectorAll('.tokens button')].map((b) => b.innerText)"
+LOSS = "explorer.lossOf(explorer.state.readings[0].trace)"
+NOTE = 'document.getElementById("unfamiliar")'
+
+
+def write(page, text: str) -> None:
+    page.run(f"""document.getElementById("text").value = {json.dumps(text)},
+      document.getElementById("text").dispatchEvent(new Event("input"))""")
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_the_loss_of_a_text_is_what_python_says(kind, make_run, show):
+    tokenizer = None if kind == "char" else train_tokenizer(kind, TEXT * 9, 400)
+    run = make_run(tokenizer=tokenizer, facts=TALES)
+    page = show(run, texts=[TEXT])
+    assert page.run(LOSS) == pytest.approx(mlx_attn.load(run.path).loss(TEXT), abs=1e-5)
+
+
+def test_the_loss_without_documents_is_what_python_says(make_run, show):
+    run = make_run(facts={"corpus": "book.txt"})
+    page = show(run, texts=[TEXT])
+    assert page.run(LOSS) == pytest.approx(mlx_attn.load(run.path).loss(TEXT), abs=1e-5)
+
+
+def test_a_start_of_several_tokens_has_no_loss_of_its_own(make_run, show):
+    run = make_run(tokenizer=train_tokenizer("byte", ""), facts={"corpus": "tinystories"})
+    page = show(run, texts=["Ben sees"])
+    assert page.run("explorer.state.readings[0].trace.start") == len("<|endoftext|>\n")
+    assert page.run(LOSS) == pytest.approx(mlx_attn.load(run.path).loss("Ben sees"), abs=1e-5)
+
+
+def test_the_start_is_shown_and_is_not_part_of_the_text(make_run, show):
+    page = show(make_run(facts=TALES), texts=["Ben"])
+    assert page.run(TOKENS) == ["start", "B", "e", "n"]
+    assert page.run('document.getElementById("text").value') == "Ben"
+    title = page.run("document.querySelector('.tokens .start').title")
+    assert title.startswith("Before each document of the training text")
+
+
+def test_a_text_of_a_plain_book_has_no_start(make_run, show):
+    page = show(make_run(facts={"corpus": "book.txt"}), texts=["Ben"])
+    assert page.run(TOKENS) == ["B", "e", "n"]
+
+
+def test_a_typed_start_is_not_doubled(make_run, show):
+    page = show(make_run(facts=TALES), texts=["Ben"])
+    before = page.run(LOSS)
+    write(page, "\nBen")
+    assert page.run(TOKENS) == ["start", "B", "e", "n"]
+    assert page.run(LOSS) == before
+
+
+def test_a_task_keeps_its_one_separator(make_run, show):
+    run = make_run(tokenizer=SymbolTokenizer(["a", "b"]), facts={"corpus": "copy"})
+    page = show(run, texts=["a b"])
+    assert page.run("[...explorer.state.readings[0].tokens]") == [0, 1, 2]
+
+
+def test_a_text_that_fills_the_context_is_read_without_the_start(make_run, show):
+    run = make_run(facts=TALES)
+    page = show(run, texts=["Ben has " * 8])
+    assert page.run("explorer.state.readings[0].tokens.length") == 64
+    assert page.run("explorer.state.readings[0].trace.start") == 0
+
+
+def test_it_writes_as_the_run_does(make_run, show):
+    run = make_run(facts=TALES)
+    page = show(run, texts=[TEXT])
+    for _ in range(12):
+        page.run('document.getElementById("one").click()')
+    steps = load_run(str(run.path)).stream(TEXT, SamplerConfig(temp=0.0), 12)
+    written = page.run('document.getElementById("text").value')
+    assert written == TEXT + "".join(step.text for step in steps)
+
+
+def test_one_surprising_token_does_not_tell_which_model_is_better(make_run, show):
+    page = show(make_run())
+    outlier = "explorer.comparison([8.4, ...Array.from({ length: 39 }, (_, i) => -0.02 * (i % 3))])"
+    assert page.run(f"{outlier}.difference") > 0.15
+    assert page.run(f"{outlier}.tells") is False
+    steady = "explorer.comparison(Array.from({ length: 40 }, (_, i) => 0.1 + 0.01 * (i % 3)))"
+    assert page.run(f"{steady}.tells") is True
+    assert page.run("explorer.comparison([0.3]).tells") is False
+
+
+def test_two_runs_of_one_text_are_told_apart_by_their_validation_too(make_run, show):
+    pair = [make_run(name, facts={**TALES, "digest": "same"}) for name in ("one", "two")]
+    for run, loss in zip(pair, (1.25, 1.5), strict=True):
+        run.add_report({"event": "eval", "step": 1, "val_loss": loss})
+    page = show(*pair, texts=[TEXT])
+    answer = page.run("explorer.apart.answer().textContent")
+    assert "This text does not tell which is better: one " in answer
+    assert "On their whole validation text: one 1.250, two 1.500 (one training each)." in answer
+
+
+def test_losses_on_different_texts_are_not_compared(make_run, show):
+    pair = [make_run(name, facts={**TALES, "digest": name}) for name in ("one", "two")]
+    for run in pair:
+        run.add_report({"event": "eval", "step": 1, "val_loss": 1.0})
+    page = show(*pair, texts=[TEXT])
+    assert "validation" not in page.run("explorer.apart.answer().textContent")
+
+
+def test_a_text_that_costs_more_than_guessing_is_said_to_be_unknown(make_run, show):
+    page = show(make_run(facts=TALES), texts=[TEXT, "Ann"], words=["Ben", "sees"])
+    note = page.run(f"{NOTE}.innerText")
+    assert page.run(LOSS) > page.run("Math.log(explorer.models[0].config.vocab_size)")
+    assert note.startswith("This model has only read made-up stories: this text costs it ")
+    assert "Try text 1 to 2, or train on your own: mlx-attn train --data notes/" in note
+
+
+def test_words_that_the_training_text_lacks_are_marked(make_run, show):
+    page = show(make_run(facts=TALES), texts=["Ben has one kite"], words=["Ben", "one", "has"])
+    assert "never read: “kite”." in page.run(f"{NOTE}.innerText")
+    marked = "[...document.querySelectorAll('.tokens .unknown')].map((b) => b.innerText).join('')"
+    assert page.run(marked) == "kite"
+
+
+def test_unknown_words_are_found_at_the_end_of_a_text_that_is_cut(make_run, show):
+    page = show(make_run(), texts=["Ben has " * 9 + "kite"], words=["Ben", "has"])
+    marked = "[...document.querySelectorAll('.tokens .unknown')].map((b) => b.innerText).join('')"
+    assert page.run(marked) == "kite"
+
+
+def test_nothing_is_said_of_a_text_that_the_model_may_know(make_run, show):
+    page = show(make_run(facts=TALES), texts=["Ben"], words=["Ben"])
+    page.run("""(() => {
+      explorer.models[0].manifest.config.vocab_size = 1e9;
+    })()""")
+    write(page, "Ben ")
+    assert page.run(f"{NOTE}.hidden") is True
+
+
+def test_a_page_without_the_training_text_marks_no_words(make_run):
+    page = render_page([page_model(make_run())], [TEXT])
+    assert '"words": null' in page
