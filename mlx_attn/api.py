@@ -37,7 +37,8 @@ from mlx_attn.comparison.plan import ComparisonConfig, arms_from, reference_arm
 from mlx_attn.comparison.report import question_of, write_report
 from mlx_attn.comparison.result import Comparison, save_comparison
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.runner import ComparisonEvent, make_runner
+from mlx_attn.comparison.runner import ComparisonEvent, Runner
+from mlx_attn.comparison.trial import Store
 from mlx_attn.convert.model import start_from_run
 from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.machine import versions
@@ -406,7 +407,7 @@ def _compare(
     on_event: Callable[[ComparisonEvent], None] | None,
 ) -> Comparison:
     """Train what is missing, telling what happens; the last event is the comparison."""
-    runner = make_runner(directory, jobs, "auto", lambda: plan.settings(plan.arms[0]))
+    runner = Runner(Store(directory / "trainings"), jobs)
     event = None
     for event in ComparisonRun(plan, runner, versions()):
         if on_event:

@@ -60,7 +60,7 @@ def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[A
 
 
 def single_stream(function: Callable) -> Callable:
-    """The function on one stream, for `mx.compile` and `mx.vmap`: a trace can begin nothing."""
+    """Return the function on one stream, for `mx.compile`: a trace allows no `async_eval`."""
 
     @wraps(function)
     def on_one_stream(*given: Any) -> Any:

@@ -145,7 +145,6 @@ def compare(
     variants: str,
     arms: tuple[str, ...],
     jobs: int,
-    together: str,
     out: Path | None,
     dry_run: bool,
     as_json: bool,
@@ -161,17 +160,16 @@ def compare(
     all processes.
     """
     from mlx_attn.comparison.run import ComparisonRun
-    from mlx_attn.comparison.runner import make_runner
+    from mlx_attn.comparison.runner import DistributedRunner, Runner
+    from mlx_attn.comparison.trial import Store
     from mlx_attn.machine import versions
 
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
     ranks = connect()
     with prefix_errors(ranks):
         directory = out or _RUNS / protocol.name
-        # A plan takes no time, and so times no mapped step.
-        together = "off" if dry_run and together == "auto" else together
-        control = protocol.arms[0]
-        runner = make_runner(directory, jobs, together, lambda: protocol.settings(control), ranks)
+        runner = Runner(Store(directory / "trainings"), jobs)
+        runner = DistributedRunner(runner, ranks) if ranks.size > 1 else runner
         comparison = ComparisonRun(protocol, runner, versions())
         if not dry_run:
             with shared(directory):

@@ -1,30 +1,24 @@
 """Trials in a pool of processes, and shared among the ranks of `mlx.launch`."""
 
-import json
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from mlx_attn import plugins
-from mlx_attn.comparison.plan import Trial, corpus_of
+from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Comparison, Tuning
-from mlx_attn.comparison.trial import Outcome, Store, train_together, train_trial
+from mlx_attn.comparison.trial import Outcome, Store, train_trial
 from mlx_attn.device import on_gpu
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
-from mlx_attn.training import replicas
-from mlx_attn.training.config import Settings
-from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, LostRank
-
-MAX_TOGETHER = 8
-"""Trials mapped over together: lost by one interruption, and in memory at the same time."""
+from mlx_attn.training.distributed import Distributed, LostRank
 
 _TICK = 0.5  # seconds between two exchanges of ranks
 KEPT = "finished trainings are kept: the same command continues"
@@ -74,13 +68,11 @@ class Runner:
     Args:
         store: Where results are kept, and looked for first.
         size: Processes at once; 0 is one for every core, and one on a GPU.
-        together: Whether trials that differ only in seeds and learning rates are one mapped step.
     """
 
-    def __init__(self, store: Store, size: int = 0, together: bool = False):
-        self.store, self._together = store, together
+    def __init__(self, store: Store, size: int = 0):
+        self.store = store
         self.size = size or (1 if on_gpu() else os.cpu_count() or 1)
-        self.mode = "as replicas" if together else "apart"
 
     def missing(self, trials: Iterable[Trial]) -> list[Trial]:
         """Those that the store lacks, each once."""
@@ -100,14 +92,13 @@ class Runner:
     ) -> Generator[list[Result], None, None]:
         """Train, and yield every few seconds, or as soon as one ends, what has been finished."""
         until = FIRST_COMPLETED if seconds is None else FIRST_EXCEPTION
-        batches = grouped(trials) if self._together else [[trial] for trial in trials]
-        with worker_pool(min(self.size, len(batches) or 1)) as pool:
+        with worker_pool(min(self.size, len(trials) or 1)) as pool:
             with worker_environment():
-                futures = {pool.submit(_work, self.store.folder, batch): batch for batch in batches}
+                futures = {pool.submit(_work, self.store.folder, trial): trial for trial in trials}
             left = set(futures)
             while left:
                 done, left = wait(left, seconds, until)
-                yield [(trial, self._result_of(f, trial)) for f in done for trial in futures[f]]
+                yield [(futures[f], self._result_of(f, futures[f])) for f in done]
 
     def _result_of(self, future: Future[None], trial: Trial) -> Outcome:
         try:
@@ -118,27 +109,6 @@ class Runner:
                 f"the training of '{trial.arm}', seed {trial.seed}, failed: {message}; {KEPT}"
             ) from error
         return self.store[trial]
-
-
-def grouped(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Trials that differ only in seeds and learning rates together, `MAX_TOGETHER` at a time.
-
-    With dropout each one is alone: replicas would share one stream of random numbers. So is one
-    from a jittered start.
-    """
-
-    def form(trial: Trial) -> str:
-        if trial.settings.get("drop_rate") or trial.jitter:
-            return trial.digest
-        shared = {k: v for k, v in trial.settings.items() if k not in replicas.VARIED}
-        return json.dumps([shared, trial.text], sort_keys=True)
-
-    groups: dict[str, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(form(trial), []).append(trial)
-    return [
-        g[i : i + MAX_TOGETHER] for g in groups.values() for i in range(0, len(g), MAX_TOGETHER)
-    ]
 
 
 @contextmanager
@@ -181,17 +151,12 @@ def _begin_worker() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _work(folder: Path, trials: Sequence[Trial]) -> None:
-    """Train in a worker, with the user's files; several trials are one mapped step."""
-    store = Store(folder)
-    for trial in trials:
-        plugins.load_recorded(trial.plugins)
+def _work(folder: Path, trial: Trial) -> None:
+    """Train in a worker, with the user's files."""
+    plugins.load_recorded(trial.plugins)
     try:
-        if len(trials) > 1:
-            for trial, outcome in train_together(trials):
-                store[trial] = outcome
-        elif outcome := train_trial(trials[0]):
-            store[trials[0]] = outcome
+        if outcome := train_trial(trial):
+            Store(folder)[trial] = outcome
     except Exception as error:
         if line := plugins.plugin_error(error):
             raise RunError(line) from error
@@ -202,7 +167,7 @@ class DistributedRunner(Runner):
     """The runners of all ranks, which make the same comparison and share its trials."""
 
     def __init__(self, runner: Runner, ranks: Distributed):
-        self.store, self.mode = runner.store, runner.mode
+        self.store = runner.store
         self.size = sum(ranks.gather(runner.size))
         self._runner, self._ranks = runner, ranks
 
@@ -267,44 +232,3 @@ def _says_what_is_kept() -> Iterator[None]:
         yield
     except LostRank as lost:
         raise LostRank(f"{lost}; {KEPT}") from lost
-
-
-def make_runner(
-    directory: Path,
-    jobs: int,
-    together: str,
-    example: Callable[[], Settings | None],
-    ranks: Distributed = SINGLE_PROCESS,
-) -> Runner:
-    """The runner that keeps trials in `trainings` of a directory, or in `replicas` if together.
-
-    Args:
-        directory: Of the comparison.
-        jobs: Processes at once on every rank; 0 is one for every core, and one on a GPU.
-        together: "on", "off" or "auto": as in this directory before; else on where one process
-            trains on a GPU and a short trial finds mapping faster.
-        example: Settings of the first trial; None where there is none.
-        ranks: Processes that share the trials; rank 0 decides.
-    """
-    mapped = ranks.first(not ranks.rank and _trains_together(directory, jobs, together, example))
-    runner = Runner(Store(directory / ("replicas" if mapped else "trainings")), jobs, mapped)
-    return DistributedRunner(runner, ranks) if ranks.size > 1 else runner
-
-
-def _trains_together(
-    directory: Path, jobs: int, together: str, example: Callable[[], Settings | None]
-) -> bool:
-    if together == "auto":
-        for folder in ("trainings", "replicas"):
-            if any((directory / folder).glob("*.json")):
-                return folder == "replicas"
-        if jobs > 1 or not on_gpu():
-            return False
-    settings = example() if together != "off" else None
-    if settings is None:
-        return together == "on"
-    seeds = replicas.with_seeds(settings, MAX_TOGETHER)
-    if together == "on":
-        replicas.check_alike(seeds)
-        return True
-    return not settings.model.get("drop_rate") and replicas.is_faster(seeds, corpus_of(settings))

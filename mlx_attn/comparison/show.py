@@ -321,5 +321,5 @@ def plan_rows(comparing: ComparisonRun) -> list[tuple[str, str]]:
         ("seeds", seeds),
         ("equal", ", ".join(protocol.budgets)),
         ("counts as none", f"less than {protocol.delta:g} nats per token"),
-        ("at once", f"{comparing.runner.size} processes, trainings {comparing.runner.mode}"),
+        ("at once", f"{comparing.runner.size} processes"),
     ]

@@ -5,8 +5,8 @@ and another seed or arm costs only its own trials.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from mlx_attn.records import Object, as_record, read_record
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.training import events, replicas
+from mlx_attn.training import events
 from mlx_attn.training.batches import objective_for
 from mlx_attn.training.config import Settings, resolve
 from mlx_attn.training.evaluation import Evaluation, evaluation_record
@@ -106,44 +106,6 @@ def train_trial(
     except DivergedError as error:
         return Diverged(str(error))
     return recorder.result()
-
-
-def train_together(
-    trials: Sequence[Trial], should_stop: Callable[[], bool] = never
-) -> Iterator[tuple[Trial, Outcome]]:
-    """Train trials that differ only in seeds and learning rates, as one mapped step."""
-    settings = [resolve(trial.settings) for trial in trials]
-    corpus = _unchanged_corpus(trials[0], settings[0])
-    step_seconds = replicas.step_seconds(settings[0], corpus)
-    recorders = {
-        trainer: TrialRecorder(trial, trainer, corpus)
-        for trial, trainer in zip(trials, replicas.replicas_of(settings, corpus), strict=True)
-    }
-    steps = replicas.train_replicas([*recorders], replicas.Vmapped(), should_stop)
-    for trainer, event in steps:
-        if isinstance(event, events.Failed):
-            yield recorders[trainer].trial, Diverged(event.message)
-        elif isinstance(event, events.Stepped):
-            trainer.sync()
-        recorders[trainer].record(event)
-    for recorder in recorders.values():
-        if result := recorder.result():
-            tok_s = recorder.trainer.tokens_per_step / step_seconds
-            yield recorder.trial, share_of(result, len(trials), tok_s)
-
-
-def share_of(result: TrialResult, count: int, tok_s: float) -> TrialResult:
-    """One trial's share of the time and memory that `count` trials took together.
-
-    Its speed, and the times of its curve, are those of one trial alone.
-    """
-    return replace(
-        result,
-        tok_s=tok_s,
-        seconds=result.seconds / count,
-        peak_memory=result.peak_memory // count,
-        curve=tuple(replace(point, seconds=point.tokens / tok_s) for point in result.curve),
-    )
 
 
 class TrialRecorder:

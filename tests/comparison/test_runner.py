@@ -1,12 +1,11 @@
-"""Trials in a pool of processes, as one mapped step, and shared among ranks."""
+"""Trials in a pool of processes, and shared among ranks."""
 
 import multiprocessing
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
-from itertools import chain
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,19 +13,11 @@ import pytest
 from mlx_attn.comparison import runner as runner_module
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.runner import (
-    MAX_TOGETHER,
-    DistributedRunner,
-    Runner,
-    grouped,
-    make_runner,
-)
-from mlx_attn.comparison.trial import Diverged, Store, share_of, train_together, train_trial
+from mlx_attn.comparison.runner import DistributedRunner, Runner
+from mlx_attn.comparison.trial import Diverged, Store, train_trial
 from mlx_attn.comparison.tuning import TunedArm, trial_for
 from mlx_attn.cpu import single_stream
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import write_text
-from mlx_attn.training import replicas
 from mlx_attn.training.distributed import Distributed, LostRank
 
 
@@ -109,163 +100,6 @@ def test_a_training_records_its_course(trials):
     assert [ranks.step for ranks in training.ranks] == list(range(9))
     assert training.val_loss == training.curve[-1].val_loss
     assert training.sample
-
-
-@pytest.fixture
-def many(protocol):
-    """Two arms, three seeds, two factors of the learning rates."""
-    plan = protocol()
-    return [
-        trial_for(plan, TunedArm(arm, scale), seed)
-        for arm in plan.arms
-        for seed in range(3)
-        for scale in (1.0, 2.0)
-    ]
-
-
-@pytest.fixture
-def trial(monkeypatch):
-    """A GPU, what a trial of replicas finds there, and how often one was made."""
-    found = {"faster": True, "trials": 0}
-    monkeypatch.setattr(runner_module, "on_gpu", lambda: True)
-
-    def is_faster(settings, corpus):
-        found["trials"] += 1
-        return found["faster"]
-
-    monkeypatch.setattr(replicas, "is_faster", is_faster)
-    return found
-
-
-@pytest.fixture
-def way(tmp_path, protocol):
-    """How a comparison in a directory is trained."""
-    plan = protocol()
-
-    def of(together="auto", jobs=1):
-        return make_runner(tmp_path, jobs, together, lambda: plan.settings(plan.arms[0])).mode
-
-    return of
-
-
-def test_trainings_that_differ_in_seed_and_rate_are_together(many):
-    batches = grouped(many)
-    assert [{trial.arm for trial in batch} for batch in batches] == [{"standard"}, {"no-query"}]
-    assert [trial for batch in batches for trial in batch] == many
-
-
-@pytest.mark.parametrize(("key", "value"), [("steps", 9), ("merged_lr", 0.5), ("batch_size", 2)])
-def test_trainings_that_differ_in_more_are_not(many, key, value):
-    other = replace(many[0], settings={**many[0].settings, key: value})
-    assert grouped([many[0], other]) == [[many[0]], [other]]
-
-
-def test_not_too_many_are_together(many):
-    seeds = range(MAX_TOGETHER + 3)
-    alike = [replace(many[0], settings={**many[0].settings, "seed": seed}) for seed in seeds]
-    assert [len(batch) for batch in grouped(alike)] == [MAX_TOGETHER, 3]
-
-
-def test_a_jittered_training_is_alone(many):
-    jittered = replace(many[0], jitter=True)
-    assert grouped([many[0], jittered]) == [[many[0]], [jittered]]
-
-
-def test_with_dropout_every_training_is_alone(many):
-    noisy = [replace(c, settings={**c.settings, "drop_rate": 0.1}) for c in many]
-    assert grouped(noisy) == [[trial] for trial in noisy]
-
-
-def test_on_a_gpu_a_trial_decides(way, trial):
-    assert way() == "as replicas"
-    trial["faster"] = False
-    assert way() == "apart"
-
-
-def test_side_by_side_processes_need_no_trial(way, trial):
-    assert way(jobs=2) == "apart"
-    assert trial["trials"] == 0
-
-
-def test_on_a_processor_results_are_the_same_bits_without_a_trial(way, trial, monkeypatch):
-    monkeypatch.setattr(runner_module, "on_gpu", lambda: False)
-    assert way(jobs=1) == "apart"
-    assert trial["trials"] == 0
-
-
-@pytest.mark.parametrize(("together", "expected"), [("on", "as replicas"), ("off", "apart")])
-def test_whoever_says_so_gets_it_without_a_trial(way, trial, together, expected):
-    assert way(together) == expected
-    assert trial["trials"] == 0
-
-
-@pytest.mark.parametrize(("folder", "kept"), [("trainings", "apart"), ("replicas", "as replicas")])
-def test_it_goes_on_as_it_began(way, trial, tmp_path, folder, kept):
-    trial["faster"] = kept == "apart"
-    (tmp_path / folder).mkdir()
-    (tmp_path / folder / "0.json").touch()
-    assert way() == kept
-
-
-def test_both_ways_keep_their_trainings_apart(tmp_path, many):
-    one, other = (make_runner(tmp_path, 1, way, lambda: None) for way in ("on", "off"))
-    write_text(one.store.path(many[0]), "{}")
-    assert other.missing(many[:1]) == many[:1]
-    assert one.missing(many[:1]) == []
-
-
-def test_dropout_together_is_refused(way, shared):
-    shared["drop_rate"] = 0.1
-    with pytest.raises(ConfigError, match="replicas would share"):
-        way("on")
-
-
-CLOSE = 1e-5
-
-
-@pytest.fixture
-def pair_of_rates(protocol, runner):
-    """Two seeds with a learning rate each."""
-    plan = ComparisonRun(protocol(), runner, {}).protocol
-    choices = [TunedArm(plan.arms[0], scale) for scale in (1.0, 2.0)]
-    return [trial_for(plan, choice, seed) for seed, choice in enumerate(choices)]
-
-
-def course(training):
-    """What a training came to, without what depends on the machine."""
-    assert isinstance(training, TrialResult)
-    points = [(point.step, point.tokens, point.val_loss) for point in training.curve]
-    ranks = [tuple(asdict(ranks).values()) for ranks in training.ranks]
-    facts = training.seed, training.lr_scale, training.steps, training.tokens, training.val_loss
-    return [*facts, *chain(*points), *chain(*ranks)]
-
-
-def test_replicas_in_one_process_end_like_separate_trainings(
-    in_this_process, pair_of_rates, tmp_path
-):
-    outcomes = dict(Runner(Store(tmp_path / "replicas"), 1, together=True)(pair_of_rates))
-    for trial in pair_of_rates:
-        assert course(outcomes[trial]) == pytest.approx(course(train_trial(trial)), abs=CLOSE)
-
-
-def test_one_that_diverges_leaves_the_others(pair_of_rates):
-    wild = replace(pair_of_rates[1], settings={**pair_of_rates[1].settings, "lr": 1e30})
-    still = [replace(c, settings={**c.settings, "clip": 0.0}) for c in (pair_of_rates[0], wild)]
-    outcomes = dict(train_together(still))
-    assert isinstance(outcomes[still[0]], TrialResult)
-    assert isinstance(outcomes[still[1]], Diverged)
-
-
-def test_whoever_is_told_to_stop_has_no_result(pair_of_rates):
-    assert list(train_together(pair_of_rates, lambda: True)) == []
-
-
-def test_time_and_memory_are_shared_and_speed_is_that_of_one_alone(pair_of_rates):
-    training = train_trial(pair_of_rates[0])
-    assert isinstance(training, TrialResult)
-    one = share_of(replace(training, seconds=6.0, peak_memory=3000), 3, tok_s=50.0)
-    assert (one.seconds, one.peak_memory, one.tok_s) == (2.0, 1000, 50.0)
-    assert one.curve[-1].seconds == one.curve[-1].tokens / 50.0
 
 
 COUNT = 2
@@ -405,10 +239,6 @@ def test_time_is_planned_for_the_processes_of_all_ranks(pair):
             range(COUNT),
         )
         assert list(sizes) == [4, 4]
-
-
-def test_a_comparison_says_how_it_was_trained(protocol, runner):
-    assert ComparisonRun(protocol(), runner, {}).versions == {"trained": "by a formula"}
 
 
 def _raise(error):
