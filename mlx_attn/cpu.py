@@ -64,11 +64,12 @@ def single_stream(function: Callable) -> Callable:
 
     @wraps(function)
     def on_one_stream(*given: Any) -> Any:
+        before = _is_traced()
         _of_this_thread.undivided = True
         try:
             return function(*given)
         finally:
-            _of_this_thread.undivided = False
+            _of_this_thread.undivided = before
 
     return on_one_stream
 

@@ -3,7 +3,7 @@
 import json
 import math
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -111,15 +111,13 @@ class FormulaRunner(Runner):
         self.diverges: tuple[str, ...] = ()
         self.done: list[Trial] = []
 
-    def rounds(
-        self, trials: Sequence[Trial], seconds: float | None = None
-    ) -> Generator[list[Result], None, None]:
-        for trial in trials:
+    def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
+        for trial in self.missing(trials):
             if len(self.done) >= self.fails_after:
                 raise KeyboardInterrupt
             self.store[trial] = self._outcome(trial)
             self.done.append(trial)
-            yield [(trial, self.store[trial])]
+            yield trial, self.store[trial]
 
     def _outcome(self, trial: Trial) -> Outcome:
         if trial.arm in self.diverges:
