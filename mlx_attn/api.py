@@ -17,7 +17,7 @@ Nothing is printed: training and comparing yield or hand over events. Results sh
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,12 +32,14 @@ from mlx_attn import files
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit
 from mlx_attn.comparison import show as comparison_show
+from mlx_attn.comparison.executors import Engine, open_engine
 from mlx_attn.comparison.figures import forest_figure
 from mlx_attn.comparison.plan import ComparisonConfig, arms_from, reference_arm
 from mlx_attn.comparison.report import question_of, write_report
 from mlx_attn.comparison.result import Comparison, save_comparison
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.runner import ComparisonEvent, make_runner
+from mlx_attn.comparison.runner import ComparisonEvent, Runner
+from mlx_attn.comparison.trial import Store
 from mlx_attn.convert.model import start_from_run
 from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.machine import versions
@@ -359,6 +361,7 @@ def compare(
     budgets: Sequence[str] = ("steps",),
     tune: bool = True,
     jobs: int = 0,
+    on: str = "",
     on_event: Callable[[ComparisonEvent], None] | None = None,
     **shared: Any,
 ) -> ComparisonResult:
@@ -373,6 +376,7 @@ def compare(
         tune: Whether every arm gets its own learning rate, on seeds that no verdict uses.
         jobs: Processes at once; 0 is one for every core. In a script, call it under
             `if __name__ == "__main__":`, because processes are spawned.
+        on: Other machines to train on: "dask://HOST:PORT", "ssh:HOST,HOST" or "slurm".
         on_event: Told what happens, as it happens.
         shared: Settings that all arms share: preset, steps, data.
 
@@ -384,8 +388,8 @@ def compare(
     plan = plan if tune else replace(plan, scales=(1.0,))
     directory = files.user_path(out) if out else RUNS / plan.name
     plan = replace(plan, name=directory.name)
-    with files.shared(directory):
-        comparison = _compare(plan, directory, jobs, on_event)
+    with files.shared(directory), closing(open_engine(on, jobs)) as engine:
+        comparison = _compare(plan, directory, engine, on_event)
         save_comparison(comparison, directory)
         write_report(comparison, directory)
     return ComparisonResult(comparison, directory)
@@ -407,11 +411,11 @@ def _plan(arms: Sequence[str], shared: Mapping[str, Any], **options: Any) -> Com
 def _compare(
     plan: ComparisonConfig,
     directory: Path,
-    jobs: int,
+    engine: Engine,
     on_event: Callable[[ComparisonEvent], None] | None,
 ) -> Comparison:
     """Train what is missing, telling what happens; the last event is the comparison."""
-    runner = make_runner(directory, jobs, "auto", lambda: plan.settings(plan.arms[0]))
+    runner = Runner(Store(directory / "trainings"), engine=engine)
     event = None
     for event in ComparisonRun(plan, runner, versions()):
         if on_event:

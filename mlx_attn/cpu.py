@@ -60,15 +60,16 @@ def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[A
 
 
 def single_stream(function: Callable) -> Callable:
-    """The function on one stream, for `mx.compile` and `mx.vmap`: a trace can begin nothing."""
+    """Return the function on one stream, for `mx.compile`: a trace allows no `async_eval`."""
 
     @wraps(function)
     def on_one_stream(*given: Any) -> Any:
+        before = _is_traced()
         _of_this_thread.undivided = True
         try:
             return function(*given)
         finally:
-            _of_this_thread.undivided = False
+            _of_this_thread.undivided = before
 
     return on_one_stream
 

@@ -5,6 +5,8 @@ import os
 import platform
 import resource
 import sys
+from functools import cache
+from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -56,3 +58,37 @@ def machine_facts() -> dict[str, Any]:
         "blas": found.library or ("Accelerate" if sys.platform == "darwin" else "MLX's own"),
         "blas_note": found.note,
     }
+
+
+@cache
+def machine_kind() -> dict[str, str]:
+    """Return what decides the bits and the speed of a training on this machine."""
+    import mlx.core as mx
+
+    device: Any = mx.device_info()
+    return {
+        "chip": str(device.get("device_name", platform.machine())),
+        "system": platform.platform(terse=True),
+        "mlx": version("mlx"),
+        "device": mx.default_device().type.name,
+        "arithmetic": _arithmetic(),
+    }
+
+
+def _arithmetic() -> str:
+    """Return a digest of the bits of products, exponentials and sums on the default device.
+
+    Machines that round otherwise, such as those whose products are TF32, have another.
+    """
+    import mlx.core as mx
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    bits = blake2b(digest_size=4)
+    for rows, inner, columns in ((4, 16, 16), (64, 64, 256), (257, 192, 65)):
+        a = mx.array(draw.standard_normal((rows, inner), dtype=np.float32))
+        b = mx.array(draw.standard_normal((inner, columns), dtype=np.float32))
+        product = a @ b
+        for result in (product, a.T @ product, mx.softmax(product, axis=-1), mx.exp(a).sum(axis=0)):
+            bits.update(np.array(result).tobytes())
+    return bits.hexdigest()

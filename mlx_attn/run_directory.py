@@ -74,7 +74,6 @@ class _Settings(TypedDict):
     variant: NotRequired[str]
     digest: NotRequired[str]
     plugins: NotRequired[list[_Plugin]]
-    together: NotRequired[bool]
     init_from: NotRequired[str]
 
 
@@ -366,12 +365,6 @@ def _is_unbegun(file: Path) -> bool:
     return empty or any(map(file.match, _BEFORE_CONFIG))
 
 
-def check_no_run(path: Path) -> None:
-    """Refuse a run's own directory as one that is to hold other runs."""
-    if (path / CONFIG).exists():
-        raise RunError(f"{path} is a run: --name or --out names another directory for several")
-
-
 def open_run(path: Path) -> Run:
     """The run in a directory."""
     file = path / CONFIG
@@ -417,17 +410,6 @@ def run_names(directory: Path = RUNS) -> list[str]:
 def seed_place(path: Path, seed: int) -> Path:
     """Where the run of one seed goes, of several that were trained at once."""
     return path / f"{_SEED}{seed}"
-
-
-def find_replicas(name: str, directory: Path = RUNS) -> list[Run]:
-    """The runs of seeds that were trained at once, in the order of their seeds; none elsewhere."""
-    for path in (files.user_path(name), directory / name):
-        found = [file.parent for file in path.glob(f"{_SEED}*/{CONFIG}")]
-        seeds = {place.name.removeprefix(_SEED): place for place in found}
-        places = [seeds[seed] for seed in sorted(filter(str.isdigit, seeds), key=int)]
-        if places and not (path / CONFIG).exists():
-            return [open_run(place) for place in places]
-    return []
 
 
 def free_name(directory: Path, name: str) -> Path:

@@ -27,7 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import mlx_attn
 from mlx_attn import blas, device
-from mlx_attn.comparison import runner
+from mlx_attn.comparison import executors
 from mlx_attn.run_directory import create_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
@@ -102,10 +102,10 @@ def ring(tmp_path_factory) -> Callable[[int], Path]:
 class ThisProcess:
     """A pool that does what it is given at once."""
 
-    def submit(self, function: Callable[..., None], *arguments: object) -> Future[None]:
-        done: Future[None] = Future()
+    def submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
         try:
-            done.set_result(function(*arguments))
+            done.set_result(function(*arguments, **options))
         except Exception as error:
             done.set_exception(error)
         return done
@@ -114,7 +114,7 @@ class ThisProcess:
 @pytest.fixture
 def in_this_process(monkeypatch) -> None:
     """Trials of a comparison are trained without processes of their own."""
-    monkeypatch.setattr(runner, "worker_pool", lambda size: nullcontext(ThisProcess()))
+    monkeypatch.setattr(executors, "worker_pool", lambda size: nullcontext(ThisProcess()))
 
 
 class Browser:

@@ -30,8 +30,8 @@ GROUND = (
 ROOMS = (
     *GROUND,
     *("attention", "plugins", "model", "text", "run_directory"),
-    *("sampling", "training", "convert", "probe"),
-    *("explore", "comparison", "answers", "bench", "verify", "interop", "repl", "api", "cli"),
+    *("sampling", "training", "convert", "probe", "verify"),
+    *("explore", "comparison", "answers", "bench", "interop", "repl", "api", "cli"),
 )
 """Bottom to top: a room imports from rooms before it, never from one after it."""
 
@@ -207,7 +207,9 @@ def test_a_short_file_with_one_importer_is_part_of_it():
 
 
 def test_no_two_files_share_a_name_by_accident():
-    names = Counter(file.name for file in FILES if file.name not in SHARED_NAMES)
+    # A command's file has the command's name, whatever else is called so.
+    files = [file for file in FILES if room(file) != "cli"]
+    names = Counter(file.name for file in files if file.name not in SHARED_NAMES)
     assert not [name for name, count in names.items() if count > 1]
 
 

@@ -15,7 +15,6 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import (
     create_run,
-    find_replicas,
     find_runs,
     free_name,
     held,
@@ -287,20 +286,6 @@ def test_a_free_name_gets_a_number(tmp_path):
 def test_config_json_is_for_people_too(run):
     text = (run.path / "config.json").read_text()
     assert text == json.dumps(SETTINGS, indent=1, sort_keys=True) + "\n"
-
-
-def test_seeds_trained_at_once_are_found_in_order(tmp_path):
-    for seed in (10, 9, 11):
-        create_run(seed_place(tmp_path / "several", seed), SETTINGS)
-    create_run(tmp_path / "several" / "seed-9-merged", SETTINGS)
-    for name in ("several", str(tmp_path / "several")):
-        runs = find_replicas(name, tmp_path)
-        assert [run.name for run in runs] == ["seed-9", "seed-10", "seed-11"]
-
-
-def test_a_run_is_not_several(run, tmp_path):
-    assert find_replicas("run", tmp_path) == []
-    assert find_replicas("nothing", tmp_path) == []
 
 
 def test_runs_of_seeds_are_called_by_both_names(run, tmp_path):

@@ -24,7 +24,7 @@ from mlx_attn.answers.book import CurvePoint, Record, RecordBook
 from mlx_attn.answers.schedule import ArmPlan, wanted_runs
 from mlx_attn.answers.study import Run, Study, World
 from mlx_attn.arrays import count_parameters, named_arrays
-from mlx_attn.comparison import runner
+from mlx_attn.comparison import executors
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.model.gpt import GPT
@@ -219,12 +219,12 @@ def train_all(
         A record, and how many runs are wanted besides, as far as is known now.
     """
     began, running = time.monotonic(), dict[Future[Record], str]()
-    with runner.worker_pool(jobs) as pool:
+    with executors.worker_pool(jobs) as pool:
         while True:
             left = {study.key(run): run for run in wanted_runs(plans())}
             late = bool(seconds) and time.monotonic() - began > seconds
             idle = [] if late else [key for key in left if key not in running.values()]
-            with runner.worker_environment():
+            with executors.worker_environment():
                 for key in idle[: jobs - len(running)]:
                     running[pool.submit(train_run, study, left[key])] = key
             if not running:

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +23,14 @@ from mlx_attn.cli.options import (
     UserPath,
     grouped,
 )
-from mlx_attn.cli.processes import connect, prefix_errors
+from mlx_attn.cli.processes import refuse_ranks
 from mlx_attn.files import shared
 
 if TYPE_CHECKING:
+    from mlx_attn.comparison.executors import Engine
     from mlx_attn.comparison.plan import ComparisonConfig
     from mlx_attn.comparison.run import ComparisonRun
-    from mlx_attn.training.distributed import Distributed
+    from mlx_attn.comparison.runner import Runner
 
 _OWN = {"variant", "seed", "init_seed", "eval_every", "save_every", "log_every", "track"}
 _OWN |= {"patience", "epochs", "minutes"}
@@ -112,6 +114,19 @@ _OWN_OPTIONS: list[click.Option] = [
         help="directory of the trainings and the report (default: in runs/)",
     ),
     *TRIAL_OPTIONS,
+    _run(
+        "--on",
+        default="",
+        metavar="WHERE",
+        help="train on other machines: dask://HOST:PORT, ssh:HOST,HOST or slurm[:PARTITION]",
+    ),
+    _run(
+        "--export-trials",
+        type=UserPath(),
+        metavar="DIR",
+        help="write the trainings that are missing as files for `mlx-attn trial`, and take up "
+        "the records of those that are done",
+    ),
     _run("--json", "as_json", is_flag=True, help="the result as one JSON object"),
 ]
 
@@ -136,7 +151,7 @@ Examples:
   mlx-attn compare --arm standard --arm 'one head: standard, n_heads=1' --budgets steps
   mlx-attn compare --variants standard,merged --minutes 30
   mlx-attn compare --variants standard,no-value --until-decided
-  mlx.launch --hosts a,b $(which python) -m mlx_attn compare       shared between two machines
+  mlx-attn compare --on ssh:mac1.local,mac2.local     the trainings on two other Macs
 The same command continues where it was interrupted; more seeds or arms cost only their trainings.
 """
 
@@ -145,7 +160,8 @@ def compare(
     variants: str,
     arms: tuple[str, ...],
     jobs: int,
-    together: str,
+    on: str,
+    export_trials: Path | None,
     out: Path | None,
     dry_run: bool,
     as_json: bool,
@@ -157,29 +173,38 @@ def compare(
     Every arm gets its own learning rate, tuned on separate seeds; then all arms are trained with
     the same fresh seeds, batches and validation windows, and differences are judged in pairs. Three
     budgets side by side: equal steps, equal seconds, equal parameters. The control, the first arm,
-    also runs against itself: that is the noise. Under mlx.launch the trainings are shared between
-    all processes.
+    also runs against itself: that is the noise.
     """
     from mlx_attn.comparison.run import ComparisonRun
-    from mlx_attn.comparison.runner import make_runner
     from mlx_attn.machine import versions
 
+    refuse_ranks("compare", "--on ssh:HOST,HOST")
+    if on and export_trials:
+        raise click.UsageError("--export-trials trains nothing: leave out --on")
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
-    ranks = connect()
-    with prefix_errors(ranks):
-        directory = out or _RUNS / protocol.name
-        # A plan takes no time, and so times no mapped step.
-        together = "off" if dry_run and together == "auto" else together
-        control = protocol.arms[0]
-        runner = make_runner(directory, jobs, together, lambda: protocol.settings(control), ranks)
-        comparison = ComparisonRun(protocol, runner, versions())
-        if not dry_run:
-            with shared(directory):
-                _train_and_judge(comparison, directory, as_json, quiet, ranks)
-        elif not ranks.rank:
+    directory = out or _RUNS / protocol.name
+    with closing(_engine("" if dry_run else on, jobs)) as engine:
+        comparison = ComparisonRun(protocol, _runner(directory, engine, export_trials), versions())
+        if dry_run:
             _show_plan(comparison, as_json)
-        # mlx.launch ends all ranks when the first one exits: wait until rank 0 has printed all.
-        ranks.barrier()
+            return
+        with shared(directory):
+            _train_and_judge(comparison, directory, as_json, quiet)
+
+
+def _engine(on: str, jobs: int) -> "Engine":
+    from mlx_attn.comparison.executors import open_engine
+
+    return open_engine(on, jobs)
+
+
+def _runner(directory: Path, engine: "Engine", export_trials: Path | None) -> "Runner":
+    from mlx_attn.comparison.runner import Runner
+    from mlx_attn.comparison.trial import Store
+    from mlx_attn.comparison.trial_files import ExportRunner
+
+    store = Store(directory / "trainings")
+    return ExportRunner(store, export_trials) if export_trials else Runner(store, engine=engine)
 
 
 def _protocol(
@@ -232,18 +257,18 @@ def _show_plan(run: "ComparisonRun", as_json: bool) -> None:
         print_rows(rows, stdout_console())
 
 
-def _train_and_judge(
-    run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool, ranks: "Distributed"
-) -> None:
-    """Compare; on rank 0 keep the result and its report, and show the verdicts on stdout."""
+def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> None:
+    """Compare, keep the result and its report, and show the verdicts on stdout."""
+    from mlx_attn.comparison.executors import KEPT
     from mlx_attn.comparison.report import write_report
     from mlx_attn.comparison.result import Comparison, save_comparison
-    from mlx_attn.comparison.runner import KEPT
     from mlx_attn.comparison.show import Display, summary_lines, verdict_tables
+    from mlx_attn.comparison.trial_files import Exported
     from mlx_attn.ui.terminal import stderr_console, stdout_console
 
     comparison = None
-    with Display(stderr_console(), quiet or as_json, ranks.rank) as display, signals_interrupt():
+    with Display(stderr_console(), quiet or as_json) as display, signals_interrupt():
+        run.runner.engine.notice = display.message
         try:
             for event in run:
                 display(event)
@@ -252,7 +277,12 @@ def _train_and_judge(
         except KeyboardInterrupt:
             display.message(f"interrupted; {KEPT}")
             click.get_current_context().exit(INTERRUPTED)
-    if comparison is None or ranks.rank:
+        except Exported as files:
+            display.message(
+                f"{files.count} trainings are in files now: run `mlx-attn trial` on each, and then "
+                "this command again"
+            )
+    if comparison is None:
         return
     save_comparison(comparison, directory)
     files = write_report(comparison, directory)

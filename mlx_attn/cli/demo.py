@@ -222,7 +222,7 @@ def _train(
     if earlier:
         trainer.resume(click.get_current_context().with_resource(held(earlier.run)))
     else:
-        trainer.run = RunTarget(path, overwrite=True).record(trainer, corpus, {})
+        trainer.run = RunTarget(path, overwrite=True).record(trainer, corpus)
     recorder = RunRecorder(trainer, corpus.tokenizer)
     for event in train(trainer, should_stop):
         recorder(event)

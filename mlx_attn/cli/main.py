@@ -118,6 +118,7 @@ COMMANDS: dict[str, str] = {
     "import": "Make a run of the book's checkpoint, or of GPT-2.",
     "probe": "Show what each head looks at, and what its matrices are like.",
     "compare": "Say which form of attention is better, with error bars.",
+    "trial": "Train one trial of a comparison from a file, on any machine.",
     "claims": "Ask what attention needs: registered questions, verified answers.",
     "report": "Show what a comparison found: a page, Markdown, figures.",
     "bench": "Measure the speed and memory of every variant.",
@@ -129,7 +130,8 @@ COMMANDS: dict[str, str] = {
 
 _NAME = "mlx-attn"
 _ALIASES = {"chat": "repl"}
-_NAMES = (*COMMANDS, *_ALIASES, "--help")  # what an unknown command may be meant for
+_NAMES = (*(name for name in COMMANDS if name != "trial"), *_ALIASES, "--help")
+"""What an unknown command may be meant for; `trial` is for scripts, and too near to `train`."""
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _NARROW = 52
 """Columns below which click's help no longer fits the terminal by itself."""

@@ -256,17 +256,7 @@ TRAIN_OPTIONS: list[click.Option] = [
     _run("--overwrite", is_flag=True, help="replace an existing run"),
     _run("--resume", metavar="RUN", help="continue that run: a directory or a name"),
     _run("--init-from", metavar="RUN", help="start with that run's weights and settings"),
-    _run(
-        "--replicas",
-        type=click.IntRange(min=2, max=1000),
-        metavar="N",
-        help="train N seeds at once, from --seed on, each in a run of its own",
-    ),
-    _run(
-        "--together",
-        type=click.Choice(("auto", "on", "off")),
-        help="replicas as one mapped step (on), in turn (off), or what a short trial finds faster",
-    ),
+    _run("--replicas", metavar="N", hidden=True),  # of 0.1.0: refused with what replaces it
     plugin_option(),
     _run("--config", type=_PATH, metavar="FILE", help="settings in a TOML file"),
     _run(
@@ -289,13 +279,6 @@ TRIAL_OPTIONS: list[click.Option] = [
         default=0,
         metavar="N",
         help="trainings at once (0: one for every core, one on a GPU)",
-    ),
-    _run(
-        "--together",
-        type=click.Choice(("auto", "on", "off")),
-        default="auto",
-        help="trainings that differ in seed and rate as one mapped step: on, off, or on a GPU what "
-        "a short trial finds faster",
     ),
 ]
 """Of the commands that train many models."""

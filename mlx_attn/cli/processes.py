@@ -43,6 +43,15 @@ def connect() -> "Distributed":
     return ranks
 
 
+def refuse_ranks(command: str, instead: str) -> None:
+    """Refuse to run as several ranks; only the first rank prints the reason."""
+    rank = os.environ.get("MLX_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
+    if rank == "0":
+        raise ConfigError(f"mlx.launch is for train: {command} takes {instead} instead")
+    if rank is not None:
+        raise SystemExit(2)
+
+
 @contextmanager
 def prefix_errors(ranks: "Distributed") -> Iterator[None]:
     """Errors of every rank but the first begin with its number."""

@@ -1,14 +1,12 @@
 """`mlx-attn train`: settings from every layer, the text, the trainer, and Ctrl-C.
 
-The flags ask for one new training or several seeds of it, possibly with another run's weights, or
-resume either; under mlx.launch each of several processes runs this command.
+The flags ask for a new training, possibly with another run's weights, or resume one; under
+mlx.launch each of several processes runs this command.
 """
 
 import json
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +39,6 @@ def train(
     dry_run: bool,
     as_json: bool,
     quiet: bool,
-    together: str | None,
     log_to: str | None,
     **options: Any,
 ) -> None:
@@ -54,20 +51,21 @@ def train(
     batch.
     """
     from mlx_attn.training.show import Display
+    from mlx_attn.training.trainer import Trainer
     from mlx_attn.ui.terminal import stderr_console
 
     ranks = connect()
     with prefix_errors(ranks):
         if not ranks.rank:
-            _lead(ranks, OutputOptions(dry_run, as_json, quiet, together, log_to), **options)
+            _lead(ranks, OutputOptions(dry_run, as_json, quiet, log_to), **options)
             return
         display = Display(stderr_console(), "silent")
         settings = _agreed_settings(None, ranks)
         corpus = _prepared_text(settings, display)
         # Rank 0 sends its weights: see Trainer.join.
-        trainers = _trainers([settings], corpus, ranks, as_replicas=False, draw=False)
+        trainer = Trainer(settings, corpus, ranks, draw=False)
         if not dry_run:
-            _train(trainers, corpus, display)
+            _train(trainer, corpus, display)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +75,26 @@ class OutputOptions:
     dry_run: bool  # show the plan and stop
     as_json: bool  # events as JSON on stdout
     quiet: bool  # no progress
-    together: str | None  # "on", "off" or "auto": whether replicas take their steps as one
     log_to: str | None  # one of training.loggers.LOGGERS
 
-    def display(self, seeds: Sequence[int] = ()) -> "Display":
+    def display(self) -> "Display":
         """The display that fits the flags and the terminal."""
         from mlx_attn.training.show import display_for
         from mlx_attn.ui.terminal import stderr_console
 
-        return display_for(self.as_json, self.quiet, stderr_console(), seeds)
+        return display_for(self.as_json, self.quiet, stderr_console())
 
-    def show_plan(self, trainers: "Sequence[Trainer]", corpus: "Corpus", together: bool) -> None:
+    def show_plan(self, trainer: "Trainer", corpus: "Corpus") -> None:
         """Show the plan: a result if it is all that is wanted, otherwise a message."""
         from mlx_attn.training.forecast import forecast
         from mlx_attn.training.report import plan_facts, plan_rows
         from mlx_attn.ui.terminal import print_rows, stderr_console, stdout_console
 
-        alone = trainers[0].ranks.size == 1
-        expected = forecast(trainers[0], corpus) if self.dry_run and alone else None
-        rows = plan_rows(trainers, corpus, None if self.dry_run else together, expected)
+        single = trainer.ranks.size == 1
+        expected = forecast(trainer, corpus) if self.dry_run and single else None
+        rows = plan_rows(trainer, corpus, expected)
         if self.dry_run and self.as_json:
-            say(json.dumps(plan_facts(trainers, corpus, expected)))
+            say(json.dumps(plan_facts(trainer, corpus, expected)))
         elif self.dry_run:
             print_rows(rows, stdout_console())
         elif not (self.as_json or self.quiet):
@@ -115,12 +112,17 @@ def _lead(
     out: Path | None,
     name: str | None,
     overwrite: bool,
-    replicas: int | None,
+    replicas: str | None,
     **options: Any,
 ) -> None:
     """Do what the options of the first process ask for."""
     from mlx_attn import run_directory
 
+    if replicas:
+        raise ConfigError(
+            "--replicas is gone: use mlx-attn compare --seeds N, which trains several seeds and "
+            "judges their differences, or one train --seed for each"
+        )
     environment, flags = _layers(options)
     if resume:
         if out or name or config or overwrite or init_from:
@@ -128,8 +130,6 @@ def _lead(
                 "--resume continues a run in place: leave out --out, --name, --config and "
                 "--init-from"
             )
-        if replicas:
-            raise ConfigError("--resume continues the seeds that exist: leave out --replicas")
         # The environment's other settings are for new runs.
         changes = {k: v for k, v in environment.items() if k in RESUMABLE} | flags
         _resume(resume, changes, ranks, output)
@@ -139,9 +139,9 @@ def _lead(
     start = run_directory.find_run(init_from) if init_from else None
     below = layer_from(start.settings) if start else {}
     settings = resolve(below, read_settings(config) if config else {}, environment, flags)
-    is_named = bool(out or name or replicas)
+    is_named = bool(out or name)
     target = RunTarget(_new_directory(settings, out, name), overwrite, init_from, is_named)
-    _train_new(settings, replicas, target, start, ranks, output)
+    _train_new(settings, target, start, ranks, output)
 
 
 def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -194,8 +194,8 @@ class RunTarget:
     init_from: str | None = None
     is_named: bool = True
 
-    def record(self, trainer: "Trainer", corpus: "Corpus", facts: dict[str, Any]) -> "Run":
-        """The run directory with its settings and more facts; a new one gets the tokenizer too.
+    def record(self, trainer: "Trainer", corpus: "Corpus") -> "Run":
+        """Return the run directory with its settings; a new one gets the tokenizer, too.
 
         This process holds it until the command ends.
         """
@@ -203,7 +203,7 @@ class RunTarget:
         from mlx_attn.machine import versions
         from mlx_attn.run_directory import Taken, free_name, new_run
 
-        facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions(), **facts}
+        facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
         facts |= {"init_from": self.init_from} if self.init_from else {}
         record = trainer.settings.record(trainer.model.config, **facts)
         if trainer.run:
@@ -222,77 +222,46 @@ class RunTarget:
 
 def _train_new(
     settings: Settings,
-    n: int | None,
     target: RunTarget,
     start: "Run | None",
     ranks: "Distributed",
     output: OutputOptions,
 ) -> None:
-    """Train a new run, or one for each of `n` seeds."""
+    """Train a new run."""
     from mlx_attn import run_directory
-    from mlx_attn.training.replicas import is_faster, with_seeds
+    from mlx_attn.training.trainer import Trainer
 
-    recipes, targets, seeds = [settings], [target], []
-    if n:
-        _require_single_process(ranks)
-        run_directory.check_no_run(target.path)
-        recipes = with_seeds(settings, n)
-        seeds = [recipe.training.seed for recipe in recipes]
-        targets = [
-            replace(target, path=run_directory.seed_place(target.path, seed)) for seed in seeds
-        ]
-    for each in targets:
-        run_directory.check_free(each.path, each.overwrite)
-    display = output.display(seeds)
+    run_directory.check_free(target.path, target.overwrite)
+    display = output.display()
     corpus = _prepared_text(_agreed_settings(settings, ranks), display)
-    together = output.together == "on"
-    if n and output.together not in ("on", "off") and not output.dry_run:
-        together = is_faster(recipes, corpus)
-    trainers = _trainers(recipes, corpus, ranks, bool(n), draw=not output.dry_run)
+    trainer = Trainer(settings, corpus, ranks, draw=not output.dry_run)
     if start:
         from mlx_attn.convert.model import start_from_run
 
-        for trainer in trainers:
-            start_from_run(trainer, start, corpus)
-    _show_and_train(trainers, corpus, targets, together, display, output)
+        start_from_run(trainer, start, corpus)
+    _show_and_train(trainer, corpus, target, display, output)
 
 
 def _resume(
     name: str, changes: dict[str, Any], ranks: "Distributed", output: OutputOptions
 ) -> None:
-    """Resume a run, or several seeds, in place, with some settings changed."""
-    from mlx_attn.run_directory import find_replicas, find_run, held
+    """Resume a run in place, with some settings changed."""
+    from mlx_attn.run_directory import find_run, held
+    from mlx_attn.training.trainer import Trainer
 
-    replicas = find_replicas(name)
-    if replicas:
-        _require_single_process(ranks)
-    hold = click.get_current_context().with_resource
-    runs = [hold(held(run)) for run in replicas or [find_run(name)]]
-    recipes = [_resumed_settings(run, changes) for run in runs]
-    display = output.display([recipe.training.seed for recipe in recipes] if replicas else ())
-    corpus = _prepared_text(_agreed_settings(recipes[0], ranks), display)
-    begin = [run for run in runs if not run.checkpoint.exists()]
-    trainers = _trainers(recipes, corpus, ranks, bool(replicas), draw=bool(begin))
-    for trainer, run in zip(trainers, runs, strict=True):
-        run.check_corpus(corpus, "name the old one with --data, or train a new run")
-        if run in begin:
-            display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
-            _begin_again(trainer, run, corpus)
-        else:
-            trainer.resume(run)
-    # As it was decided at the beginning, so that the numbers are the same bits.
-    before = "on" if runs[0].settings.get("together") else "off"
-    together = (output.together or before) == "on"
-    targets = [RunTarget(run.path) for run in runs]
-    _show_and_train(trainers, corpus, targets, together, display, output)
-
-
-def _require_single_process(ranks: "Distributed") -> None:
-    if ranks.size > 1:
-        raise ConfigError(
-            f"{ranks.size} ranks train one model: start several seeds without mlx.launch, or one "
-            "seed with it"
-        )
+    run = click.get_current_context().with_resource(held(find_run(name)))
+    settings = _resumed_settings(run, changes)
+    display = output.display()
+    corpus = _prepared_text(_agreed_settings(settings, ranks), display)
+    has_checkpoint = run.checkpoint.exists()
+    trainer = Trainer(settings, corpus, ranks, draw=not has_checkpoint)
+    run.check_corpus(corpus, "name the old one with --data, or train a new run")
+    if has_checkpoint:
+        trainer.resume(run)
+    else:
+        display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
+        _begin_again(trainer, run, corpus)
+    _show_and_train(trainer, corpus, RunTarget(run.path), display, output)
 
 
 def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Settings:
@@ -326,65 +295,35 @@ def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
     )
 
 
-def _trainers(
-    recipes: Sequence[Settings],
-    corpus: "Corpus",
-    ranks: "Distributed",
-    as_replicas: bool,
-    draw: bool,
-) -> "Sequence[Trainer]":
-    """A trainer for each of several seeds, or the one that all ranks share."""
-    from mlx_attn.training.replicas import replicas_of
-    from mlx_attn.training.trainer import Trainer
-
-    if as_replicas:
-        return replicas_of(recipes, corpus)
-    return [Trainer(recipes[0], corpus, ranks, draw)]
-
-
 def _show_and_train(
-    trainers: "Sequence[Trainer]",
+    trainer: "Trainer",
     corpus: "Corpus",
-    targets: Sequence[RunTarget],
-    together: bool,
+    target: RunTarget,
     display: "Display",
     output: OutputOptions,
 ) -> None:
     """Show the plan, and train unless that is all that is wanted."""
     from mlx_attn.training.loggers import check_logger, logging_to
-    from mlx_attn.training.replicas import Replica
 
-    are_replicas = isinstance(trainers[0], Replica)
-    check_logger(output.log_to or "", len(trainers))
-    if output.together and not are_replicas:
-        raise ConfigError("--together is for several seeds: give --replicas N with it")
-    output.show_plan(trainers, corpus, together)
+    check_logger(output.log_to or "")
+    output.show_plan(trainer, corpus)
     if output.dry_run:
         return
-    for trainer, target in zip(trainers, targets, strict=True):
-        trainer.run = target.record(trainer, corpus, {"together": together} if are_replicas else {})
-    with ExitStack() as logging:
-        for trainer in trainers:
-            trainer.log = logging.enter_context(logging_to(output.log_to or "", trainer.run))
-        _train(trainers, corpus, display, together)
+    trainer.run = target.record(trainer, corpus)
+    with logging_to(output.log_to or "", trainer.run) as trainer.log:
+        _train(trainer, corpus, display)
 
 
-def _train(
-    trainers: "Sequence[Trainer]", corpus: "Corpus", display: "Display", together: bool = False
-) -> None:
+def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
     """Train to the end; once interrupted, save and exit with 130."""
     from mlx_attn.training import loop
-    from mlx_attn.training.replicas import Replica, Vmapped, sequential
-    from mlx_attn.training.show import follow, follow_replicas, what_is_saved
+    from mlx_attn.training.show import follow, what_is_saved
 
     def to_the_end(should_stop: StopRequested) -> str:
-        if replicas := [trainer for trainer in trainers if isinstance(trainer, Replica)]:
-            launch = Vmapped() if together else sequential
-            return follow_replicas(replicas, launch, corpus.tokenizer, display, should_stop)
-        reason = follow(trainers[0], corpus.tokenizer, display, should_stop)
+        reason = follow(trainer, corpus.tokenizer, display, should_stop)
         # mlx.launch ends all ranks when the first one exits: wait until rank 0 has saved and
         # printed everything.
-        trainers[0].ranks.barrier()
+        trainer.ranks.barrier()
         return reason
 
     announce = "finishing this step; Ctrl-C again quits at once"
@@ -392,7 +331,7 @@ def _train(
         with graceful_interrupt(lambda: display.message(announce)) as should_stop:
             reason = to_the_end(should_stop)
     except KeyboardInterrupt:
-        display.message(what_is_saved(trainers))
+        display.message(what_is_saved(trainer))
         reason = loop.INTERRUPTED
     if reason == loop.INTERRUPTED:
         click.get_current_context().exit(INTERRUPTED)
@@ -444,7 +383,6 @@ Examples:
   mlx-attn train --data notes/                   your own text
   mlx-attn train --resume runs/tiny-merged --steps 2000
   mlx-attn train --init-from runs/tiny-standard --variant merged --track 50
-  mlx-attn train --preset nano --replicas 4      four seeds, for a mean and a spread
   mlx.launch -n 2 $(which python) -m mlx_attn train     two processes
 """,
 )

@@ -208,6 +208,11 @@ _START = "weights by name"
 """How weights are drawn: trainings that drew them otherwise are other trainings."""
 
 
+def training_versions() -> tuple[str, str, str]:
+    """Return the versions of mlx_attn and mlx, and the kind of device, that a digest depends on."""
+    return __version__, version("mlx"), mx.default_device().type.name
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A training to do. Its settings decide all but the time that it takes.
@@ -238,8 +243,13 @@ class Trial:
     @property
     def digest(self) -> str:
         """Names the training: the same settings, versions and kind of device, the same digest."""
-        versions = (__version__, version("mlx"), mx.default_device().type.name)
-        facts: list[Any] = [versions, dict(self.settings), self.text, self.jitter, _START]
+        facts: list[Any] = [
+            training_versions(),
+            dict(self.settings),
+            self.text,
+            self.jitter,
+            _START,
+        ]
         if self.plugins:
             facts.append([plugin["sha256"] for plugin in self.plugins])
         text = json.dumps(facts, sort_keys=True)
@@ -261,9 +271,10 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     return Trial(arm, flat, lr_scale, text, plugins=used_plugins(settings.model))
 
 
-def corpus_of(settings: Settings) -> Corpus:
-    """The text that settings name."""
-    return prepare(settings.text.data, settings.text.tokenizer, settings.text.vocab_size)
+def corpus_of(settings: Settings, data: str | None = None) -> Corpus:
+    """Return the text that settings name, or the one at `data`, as tokens."""
+    text = settings.text
+    return prepare(data or text.data, text.tokenizer, text.vocab_size)
 
 
 def floor_of(corpus: Corpus) -> float | None:

@@ -53,6 +53,8 @@ class TrialResult(Evaluation):
         seconds: Training time, validation included.
         peak_memory: Bytes.
         sample: A greedy continuation by the trained model.
+        machine: Where it was trained: chip, system, mlx, device, and a digest of its arithmetic;
+            empty in records of 0.1.0.
     """
 
     seed: int
@@ -65,6 +67,7 @@ class TrialResult(Evaluation):
     seconds: float
     peak_memory: int
     sample: str
+    machine: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,8 @@ class ComparisonRun:
         self, protocol: ComparisonConfig, trains: runner.Runner, versions: Mapping[str, Any]
     ):
         self.runner, self.store = trains, trains.store
-        self.versions = {**versions, "trained": trains.mode}
+        self.versions = versions
+        trains.one_kind = "seconds" in protocol.budgets
         # Prepared here, once, before several processes want it at the same time.
         self.corpus = corpus_of(protocol.settings(protocol.arms[0]))
         self.protocol = replace(protocol, text=self.corpus.digest)

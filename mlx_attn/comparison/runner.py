@@ -1,34 +1,26 @@
-"""Trials in a pool of processes, and shared among the ranks of `mlx.launch`."""
+"""Has the missing trials of a comparison trained by an engine, and keeps their records.
 
-import json
-import multiprocessing
-import os
-import signal
-import threading
+Workers may come and go. A trial whose worker is lost is repeated; all trials of one seed are
+trained on one kind of machine, so that no difference between two arms is one between machines.
+"""
+
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
+from dataclasses import dataclass, field
 
-from mlx_attn import plugins
-from mlx_attn.comparison.plan import Trial, corpus_of
+from mlx_attn.comparison.executors import KEPT, Engine, LocalEngine, Worker
+from mlx_attn.comparison.placement import Placement
+from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Comparison, Tuning
-from mlx_attn.comparison.trial import Outcome, Store, train_together, train_trial
-from mlx_attn.device import on_gpu
+from mlx_attn.comparison.trial import Outcome, Store, outcome_from
+from mlx_attn.comparison.worker import order_for
 from mlx_attn.errors import RunError
-from mlx_attn.files import write_text
-from mlx_attn.training import replicas
-from mlx_attn.training.config import Settings
-from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, LostRank
+from mlx_attn.records import Object
 
-MAX_TOGETHER = 8
-"""Trials mapped over together: lost by one interruption, and in memory at the same time."""
-
-_TICK = 0.5  # seconds between two exchanges of ranks
-KEPT = "finished trainings are kept: the same command continues"
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+REPEATS = 3
+"""How often a trial is trained again after its worker was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,242 +61,134 @@ Result = tuple[Trial, Outcome]
 
 
 class Runner:
-    """Trains trials in a pool of processes.
+    """Trains trials.
 
     Args:
         store: Where results are kept, and looked for first.
-        size: Processes at once; 0 is one for every core, and one on a GPU.
-        together: Whether trials that differ only in seeds and learning rates are one mapped step.
+        size: Processes of this machine; 0 is one for every core, and one on a GPU.
+        engine: Where trials run, if not in such processes.
+
+    Attributes:
+        one_kind: Whether all trials have to be trained on one kind of machine, because their speeds
+            count, rather than those of one seed.
     """
 
-    def __init__(self, store: Store, size: int = 0, together: bool = False):
-        self.store, self._together = store, together
-        self.size = size or (1 if on_gpu() else os.cpu_count() or 1)
-        self.mode = "as replicas" if together else "apart"
+    def __init__(self, store: Store, size: int = 0, engine: Engine | None = None):
+        self.store = store
+        self.engine = engine or LocalEngine(size)
+        self.one_kind = False
+        self._placement = Placement()
+
+    @property
+    def size(self) -> int:
+        """How many trials run at once."""
+        return self.engine.size
 
     def missing(self, trials: Iterable[Trial]) -> list[Trial]:
-        """Those that the store lacks, each once."""
+        """Return the trials that the store lacks, each once."""
         wanted = {trial.digest: trial for trial in trials}
         return [trial for trial in wanted.values() if trial not in self.store]
 
     def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
         """Train the missing ones, and yield each as it is finished.
 
-        Closing the generator kills the running trials; finished ones are kept.
+        Closing the generator cancels the running trials; finished ones are kept.
         """
-        for finished in self.rounds(self.missing(trials)):
-            yield from finished
+        trials = list(trials)
+        missing = self.missing(trials)
+        if not missing:
+            return
+        self._placement.one_kind = self.one_kind
+        self._placement.notice = self.engine.notice
+        for trial in trials:
+            if trial in self.store:
+                self._placement.remember(trial, self.store[trial])
+        with self.engine.session(missing):
+            yield from _Stage(self.engine, self.store, self._placement, missing).results()
 
-    def rounds(
-        self, trials: Sequence[Trial], seconds: float | None = None
-    ) -> Generator[list[Result], None, None]:
-        """Train, and yield every few seconds, or as soon as one ends, what has been finished."""
-        until = FIRST_COMPLETED if seconds is None else FIRST_EXCEPTION
-        batches = grouped(trials) if self._together else [[trial] for trial in trials]
-        with worker_pool(min(self.size, len(batches) or 1)) as pool:
-            with worker_environment():
-                futures = {pool.submit(_work, self.store.folder, batch): batch for batch in batches}
-            left = set(futures)
-            while left:
-                done, left = wait(left, seconds, until)
-                yield [(trial, self._result_of(f, trial)) for f in done for trial in futures[f]]
 
-    def _result_of(self, future: Future[None], trial: Trial) -> Outcome:
+@dataclass
+class _Stage:
+    """The trials of one stage, waiting and running."""
+
+    engine: Engine
+    store: Store
+    placement: Placement
+    waiting: list[Trial]
+    running: dict[Future[Object], tuple[Trial, Worker]] = field(default_factory=dict)
+    losses: Counter[Trial] = field(default_factory=Counter)
+
+    def results(self) -> Generator[Result, None, None]:
+        """Train all, and yield each as it is finished."""
         try:
-            future.result()
-        except Exception as error:
-            message = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise RunError(
-                f"the training of '{trial.arm}', seed {trial.seed}, failed: {message}; {KEPT}"
-            ) from error
-        return self.store[trial]
-
-
-def grouped(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Trials that differ only in seeds and learning rates together, `MAX_TOGETHER` at a time.
-
-    With dropout each one is alone: replicas would share one stream of random numbers. So is one
-    from a jittered start.
-    """
-
-    def form(trial: Trial) -> str:
-        if trial.settings.get("drop_rate") or trial.jitter:
-            return trial.digest
-        shared = {k: v for k, v in trial.settings.items() if k not in replicas.VARIED}
-        return json.dumps([shared, trial.text], sort_keys=True)
-
-    groups: dict[str, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(form(trial), []).append(trial)
-    return [
-        g[i : i + MAX_TOGETHER] for g in groups.values() for i in range(0, len(g), MAX_TOGETHER)
-    ]
-
-
-@contextmanager
-def worker_pool(size: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of spawned processes that are killed when it is left, finished or interrupted."""
-    others = set(multiprocessing.active_children())
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(size, context, initializer=_begin_worker)
-    try:
-        yield pool
-    finally:
-        for child in set(multiprocessing.active_children()) - others:
-            child.kill()
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def worker_environment() -> Iterator[None]:
-    """What workers inherit: one BLAS thread each, and Ctrl-C left to the parent."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-
-
-def _begin_worker() -> None:
-    """Keep standard output clean, and end when the parent is gone, even if it was killed."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-    def end_with_parent() -> None:
-        if parent := multiprocessing.parent_process():
-            parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _work(folder: Path, trials: Sequence[Trial]) -> None:
-    """Train in a worker, with the user's files; several trials are one mapped step."""
-    store = Store(folder)
-    for trial in trials:
-        plugins.load_recorded(trial.plugins)
-    try:
-        if len(trials) > 1:
-            for trial, outcome in train_together(trials):
-                store[trial] = outcome
-        elif outcome := train_trial(trials[0]):
-            store[trials[0]] = outcome
-    except Exception as error:
-        if line := plugins.plugin_error(error):
-            raise RunError(line) from error
-        raise
-
-
-class DistributedRunner(Runner):
-    """The runners of all ranks, which make the same comparison and share its trials."""
-
-    def __init__(self, runner: Runner, ranks: Distributed):
-        self.store, self.mode = runner.store, runner.mode
-        self.size = sum(ranks.gather(runner.size))
-        self._runner, self._ranks = runner, ranks
-
-    def missing(self, trials: Iterable[Trial]) -> list[Trial]:
-        """What no rank has finished; what some have is in every rank's store afterwards.
-
-        Where two have different records of a trial, that of the lower rank counts.
-        """
-        wanted = {trial.digest: trial for trial in trials}
-        own = {d: self.store.text(t) for d, t in wanted.items() if t in self.store}
-        with _says_what_is_kept():
-            self._ranks.check_same("setting, text, version or kind of device", list(wanted))
-            by_rank = self._ranks.gather(own)
-        known = {digest: text for texts in reversed(by_rank) for digest, text in texts.items()}
-        for digest, text in known.items():
-            if own.get(digest) != text:
-                write_text(self.store.path(wanted[digest]), text)
-        return [trial for digest, trial in wanted.items() if digest not in known]
-
-    def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
-        """Train this rank's share of the missing trials; yield those finished on any rank."""
-        left = {trial.digest: trial for trial in trials}
-        working = self._runner.rounds(self._ranks.share([*left.values()]), _TICK)
-        try:
-            while left:
-                for digest in self._exchange(working, left):
-                    trial = left.pop(digest)
-                    yield trial, self.store[trial]
+            while self.waiting or self.running:
+                self._start()
+                for future in self._done():
+                    trial, worker = self.running.pop(future)
+                    if (outcome := self._outcome(future, trial, worker)) is not None:
+                        self.store[trial] = outcome
+                        self.placement.remember(trial, outcome)
+                        yield trial, outcome
         finally:
-            working.close()
+            for future in self.running:
+                future.cancel()
 
-    def _exchange(
-        self, working: Generator[list[Result], None, None], wanted: Mapping[str, Trial]
-    ) -> list[str]:
-        """Digests of the trials finished on any rank since the last time; all ranks keep them."""
-        own, failure = self._finished(working)
-        with _says_what_is_kept():
-            news = self._ranks.gather([own, failure])
-        for rank, (texts, failure) in enumerate(news):
-            if rank != self._ranks.rank:
-                for digest, text in texts.items():
-                    write_text(self.store.path(wanted[digest]), text)
-                failure = failure and f"rank {rank}: {failure}"
-            if failure:
-                raise RunError(failure)
-        return [digest for texts, _ in news for digest in texts]
+    def _start(self) -> None:
+        """Give every idle worker a trial that may run on its kind of machine."""
+        busy = {worker for _, worker in self.running.values()}
+        workers = self.engine.workers()
+        self.placement.see(workers)
+        for worker in workers:
+            if worker not in busy and (trial := self.placement.choose(self.waiting, worker)):
+                self.waiting.remove(trial)
+                self.running[self.engine.submit(worker, order_for(trial))] = trial, worker
 
-    def _finished(self, working: Generator[list[Result], None, None]) -> tuple[dict[str, str], str]:
-        """Records of what was finished here, and why no more can be."""
+    def _done(self) -> Sequence[Future[Object]]:
+        """Wait for trials that end, or whose workers are gone."""
+        if not self.running:
+            time.sleep(self.engine.patience or 0.0)
+            return []
+        done, _ = wait(self.running, self.engine.patience, FIRST_COMPLETED)
+        if any(isinstance(_error_of(future), BrokenExecutor) for future in done):
+            done, _ = wait(self.running)  # a broken pool ends all of them
+        there = set(self.engine.workers())
+        gone = [f for f, (_, worker) in self.running.items() if worker not in there]
+        for future in gone:
+            future.cancel()
+        return [*{*done, *gone}]
+
+    def _outcome(self, future: Future[Object], trial: Trial, worker: Worker) -> Outcome | None:
+        """Return what became of a trial; None if it has to be trained again."""
         try:
-            results = next(working, None)
-        except RunError as error:
-            return {}, str(error)
-        if results is None:
-            time.sleep(_TICK)  # nothing left here, but other ranks still train
-        return {trial.digest: self.store.text(trial) for trial, _ in results or ()}, ""
+            answer = future.result(timeout=0)
+        except (Exception, CancelledError) as error:
+            if self.engine.is_loss(error):
+                self._lose(trial)
+                return None
+            raise _failure(trial, str(error) or type(error).__name__) from error
+        if reason := answer.get("failed"):
+            raise _failure(trial, reason)
+        if answer.get("digest") == trial.digest:
+            return outcome_from(answer, trial, f"the answer of {worker.name}")
+        self.engine.leave_out(worker, answer.get("unfit") or "it trained something else")
+        self.waiting.insert(0, trial)
+        return None
+
+    def _lose(self, trial: Trial) -> None:
+        """Have a trial repeated whose worker was lost, unless that happened too often."""
+        self.losses[trial] += 1
+        if self.losses[trial] > REPEATS:
+            lost = [other for other, times in self.losses.items() if times > REPEATS]
+            times = f"its worker was lost {REPEATS + 1} times"
+            raise _failure(lost[0], times)
+        self.engine.recover()
+        self.waiting.insert(0, trial)
 
 
-@contextmanager
-def _says_what_is_kept() -> Iterator[None]:
-    try:
-        yield
-    except LostRank as lost:
-        raise LostRank(f"{lost}; {KEPT}") from lost
+def _error_of(future: Future[Object]) -> BaseException | None:
+    return None if future.cancelled() else future.exception()
 
 
-def make_runner(
-    directory: Path,
-    jobs: int,
-    together: str,
-    example: Callable[[], Settings | None],
-    ranks: Distributed = SINGLE_PROCESS,
-) -> Runner:
-    """The runner that keeps trials in `trainings` of a directory, or in `replicas` if together.
-
-    Args:
-        directory: Of the comparison.
-        jobs: Processes at once on every rank; 0 is one for every core, and one on a GPU.
-        together: "on", "off" or "auto": as in this directory before; else on where one process
-            trains on a GPU and a short trial finds mapping faster.
-        example: Settings of the first trial; None where there is none.
-        ranks: Processes that share the trials; rank 0 decides.
-    """
-    mapped = ranks.first(not ranks.rank and _trains_together(directory, jobs, together, example))
-    runner = Runner(Store(directory / ("replicas" if mapped else "trainings")), jobs, mapped)
-    return DistributedRunner(runner, ranks) if ranks.size > 1 else runner
-
-
-def _trains_together(
-    directory: Path, jobs: int, together: str, example: Callable[[], Settings | None]
-) -> bool:
-    if together == "auto":
-        for folder in ("trainings", "replicas"):
-            if any((directory / folder).glob("*.json")):
-                return folder == "replicas"
-        if jobs > 1 or not on_gpu():
-            return False
-    settings = example() if together != "off" else None
-    if settings is None:
-        return together == "on"
-    seeds = replicas.with_seeds(settings, MAX_TOGETHER)
-    if together == "on":
-        replicas.check_alike(seeds)
-        return True
-    return not settings.model.get("drop_rate") and replicas.is_faster(seeds, corpus_of(settings))
+def _failure(trial: Trial, reason: str) -> RunError:
+    line = (reason.strip().splitlines() or ["?"])[-1]
+    return RunError(f"the training of '{trial.arm}', seed {trial.seed}, failed: {line}; {KEPT}")

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from mlx_attn.comparison import runner
 from mlx_attn.comparison.decisions import WORDS, Verdict
+from mlx_attn.comparison.placement import mixed_pairs
 from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.statistics import MOST_SEEDS
@@ -201,7 +202,8 @@ def mean_of(arm: ArmResult, field: str) -> float | None:
 def summary_lines(comparison: Comparison) -> list[str]:
     """The answer for every arm, one line each."""
     answers = [" ".join(answer_of(comparison, arm)[1]) for arm in judged(comparison)]
-    return [visible(line) for line in (worth_text(comparison), *answers) if line]
+    lines = (worth_text(comparison), *answers, mixed_pairs(comparison))
+    return [visible(line) for line in lines if line]
 
 
 def verdict_tables(comparison: Comparison) -> Group:
@@ -244,11 +246,11 @@ def value_text(value: Any) -> str:
 class Display(progress.Progress):
     """The progress of a comparison: messages, and events as a bar on a terminal or a line each.
 
-    Quiet, it shows messages alone; of several ranks, only the first shows anything.
+    Quiet, it shows only messages.
     """
 
-    def __init__(self, console: Console, quiet: bool, rank: int = 0):
-        self._events, self._messages = not (quiet or rank), not rank
+    def __init__(self, console: Console, quiet: bool):
+        self._events = not quiet
         super().__init__(
             progress.TextColumn("{task.description}"),
             progress.BarColumn(bar_width=20),
@@ -263,8 +265,7 @@ class Display(progress.Progress):
 
     def message(self, text: str) -> None:
         """Leave one line."""
-        if self._messages:
-            self.console.print(Text(text), soft_wrap=True)
+        self.console.print(Text(text), soft_wrap=True)
 
     def __call__(self, event: runner.ComparisonEvent) -> None:
         """Move the bar, or leave a line."""
@@ -321,5 +322,5 @@ def plan_rows(comparing: ComparisonRun) -> list[tuple[str, str]]:
         ("seeds", seeds),
         ("equal", ", ".join(protocol.budgets)),
         ("counts as none", f"less than {protocol.delta:g} nats per token"),
-        ("at once", f"{comparing.runner.size} processes, trainings {comparing.runner.mode}"),
+        ("at once", f"{comparing.runner.size} processes"),
     ]

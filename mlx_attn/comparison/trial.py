@@ -5,25 +5,25 @@ and another seed or arm costs only its own trials.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import msgspec
 import numpy as np
 
 from mlx_attn.comparison.plan import Trial, corpus_of, floor_of
 from mlx_attn.comparison.result import Point, RankPoint, TrialResult
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
+from mlx_attn.machine import machine_kind
 from mlx_attn.model.init import jitter
 from mlx_attn.records import Object, as_record, read_record
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.training import events, replicas
+from mlx_attn.training import events
 from mlx_attn.training.batches import objective_for
 from mlx_attn.training.config import Settings, resolve
 from mlx_attn.training.evaluation import Evaluation, evaluation_record
@@ -47,9 +47,19 @@ class Diverged:
 Outcome = TrialResult | Diverged
 
 
-class _Record(msgspec.Struct):
-    training: Object = {}
-    diverged: str | None = None
+def record_of(outcome: Outcome) -> Object:
+    """Return what is kept of a finished trial."""
+    if isinstance(outcome, Diverged):
+        return {"diverged": outcome.message}
+    return {"training": asdict(outcome)}
+
+
+def outcome_from(record: Object, trial: Trial, place: str) -> Outcome:
+    """Return the outcome in a record of the trial; RunError if `place` holds none."""
+    if record.get("diverged") is not None:
+        return as_record({"message": record["diverged"]}, Diverged, place)
+    training = as_record(record.get("training"), Object, place)
+    return as_record({**training, "lr_scale": trial.lr_scale}, TrialResult, place)
 
 
 class Store:
@@ -68,35 +78,33 @@ class Store:
     def __getitem__(self, trial: Trial) -> Outcome:
         path = self.path(trial)
         try:
-            record = read_record(path, _Record)
-            if record.diverged is not None:
-                return Diverged(record.diverged)
-            training = {**record.training, "lr_scale": trial.lr_scale}
-            return as_record(training, TrialResult, str(path))
+            return outcome_from(read_record(path), trial, str(path))
         except RunError as error:
             raise RunError(
                 f"{error}; not a finished training: delete the file to train it again"
             ) from error
 
     def __setitem__(self, trial: Trial, outcome: Outcome) -> None:
-        diverged = isinstance(outcome, Diverged)
-        result = {"diverged": outcome.message} if diverged else {"training": asdict(outcome)}
-        record = {"arm": trial.arm, "settings": dict(trial.settings), **result}
+        record = {"arm": trial.arm, "settings": dict(trial.settings), **record_of(outcome)}
         record |= {"plugins": [*trial.plugins]} if trial.plugins else {}
         write_text(self.path(trial), json.dumps(record, indent=1, sort_keys=True) + "\n")
 
-    def text(self, trial: Trial) -> str:
-        """The record of a finished trial, which another store may write to its own `path`."""
-        self[trial]  # refuses a damaged one
-        return self.path(trial).read_text(encoding="utf-8")
-
 
 def train_trial(
-    trial: Trial, should_stop: Callable[[], bool] = never
+    trial: Trial, should_stop: Callable[[], bool] = never, data: str | None = None
 ) -> TrialResult | Diverged | None:
-    """Train one trial; None when told to stop. RunError: its text has changed."""
+    """Train one trial; return None when told to stop.
+
+    Args:
+        trial: What to train.
+        should_stop: Asked before every step.
+        data: Where the text is on this machine, if its settings name another place.
+
+    Raises:
+        RunError: The text is not the one that the trial is of.
+    """
     settings = resolve(trial.settings)
-    corpus = _unchanged_corpus(trial, settings)
+    corpus = _unchanged_corpus(trial, settings, data)
     recorder = TrialRecorder(trial, Trainer(settings, corpus), corpus)
     if trial.jitter:
         jitter(recorder.trainer.model, trial.seed)
@@ -106,44 +114,6 @@ def train_trial(
     except DivergedError as error:
         return Diverged(str(error))
     return recorder.result()
-
-
-def train_together(
-    trials: Sequence[Trial], should_stop: Callable[[], bool] = never
-) -> Iterator[tuple[Trial, Outcome]]:
-    """Train trials that differ only in seeds and learning rates, as one mapped step."""
-    settings = [resolve(trial.settings) for trial in trials]
-    corpus = _unchanged_corpus(trials[0], settings[0])
-    step_seconds = replicas.step_seconds(settings[0], corpus)
-    recorders = {
-        trainer: TrialRecorder(trial, trainer, corpus)
-        for trial, trainer in zip(trials, replicas.replicas_of(settings, corpus), strict=True)
-    }
-    steps = replicas.train_replicas([*recorders], replicas.Vmapped(), should_stop)
-    for trainer, event in steps:
-        if isinstance(event, events.Failed):
-            yield recorders[trainer].trial, Diverged(event.message)
-        elif isinstance(event, events.Stepped):
-            trainer.sync()
-        recorders[trainer].record(event)
-    for recorder in recorders.values():
-        if result := recorder.result():
-            tok_s = recorder.trainer.tokens_per_step / step_seconds
-            yield recorder.trial, share_of(result, len(trials), tok_s)
-
-
-def share_of(result: TrialResult, count: int, tok_s: float) -> TrialResult:
-    """One trial's share of the time and memory that `count` trials took together.
-
-    Its speed, and the times of its curve, are those of one trial alone.
-    """
-    return replace(
-        result,
-        tok_s=tok_s,
-        seconds=result.seconds / count,
-        peak_memory=result.peak_memory // count,
-        curve=tuple(replace(point, seconds=point.tokens / tok_s) for point in result.curve),
-    )
 
 
 class TrialRecorder:
@@ -213,11 +183,12 @@ class TrialRecorder:
             seconds=ended.seconds,
             peak_memory=ended.peak_memory,
             sample=_greedy_sample(self.trainer, self.corpus),
+            machine=machine_kind(),
         )
 
 
-def _unchanged_corpus(trial: Trial, settings: Settings) -> Corpus:
-    corpus = corpus_of(settings)
+def _unchanged_corpus(trial: Trial, settings: Settings, data: str | None) -> Corpus:
+    corpus = corpus_of(settings, data)
     if corpus.digest != trial.text:
         raise RunError(f"{corpus.name} has changed since the comparison began")
     return corpus

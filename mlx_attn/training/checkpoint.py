@@ -32,13 +32,13 @@ def get_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
 
 def set_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOptimizer) -> None:
     """Make the arrays of `get_state` those of the training, in its own containers."""
-    tree = nested(arrays)
+    tree = _nested(arrays)
     model.update(tree["model"])
     for state, values in zip(optimizer.state, tree["optimizer"], strict=True):
         state.update(values)
 
 
-def nested(arrays: Mapping[str, mx.array]) -> Any:
+def _nested(arrays: Mapping[str, mx.array]) -> Any:
     """The tree whose `named_arrays` these are."""
     return tree_unflatten(list(arrays.items()))
 

@@ -77,16 +77,7 @@ class Ended:
     reason: str  # "done", "time", "patience" or "interrupted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """The loss of one of several trainings is not finite: it ends, and the others continue."""
-
-    event: ClassVar[str] = "failed"
-    step: int  # done so far
-    message: str  # what happened and what to do, in one line
-
-
-Event = Started | Stepped | Evaluated | Tracked | Ended | Failed
+Event = Started | Stepped | Evaluated | Tracked | Ended
 
 
 def as_record(report: Event) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import RunError
 from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Evaluated, Event, Stepped, as_record
 
@@ -33,18 +33,8 @@ def values_of(event: Event) -> dict[str, float]:
     return {names[key]: float(value) for key, value in numbers.items()}
 
 
-def check_logger(name: str, runs: int = 1) -> None:
-    """Refuse a logger that is not installed, or cannot take so many runs at once.
-
-    Raises:
-        ConfigError: It files one run at a time.
-        RunError: The library is not installed.
-    """
-    if name and LOGGERS[name] is _hosted and runs > 1:
-        raise ConfigError(
-            f"--log-to {name} takes one run at a time: train the {runs} seeds one after another, "
-            "or use --log-to tensorboard"
-        )
+def check_logger(name: str) -> None:
+    """Raise a RunError if the logger's library is not installed."""
     if name:
         _library(_MODULES.get(name, name))
 

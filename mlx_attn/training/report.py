@@ -24,17 +24,10 @@ if TYPE_CHECKING:
 
 
 def plan_rows(
-    trainers: Sequence[Trainer],
-    corpus: Corpus,
-    together: bool | None = None,
-    expected: Forecast | None = None,
+    trainer: Trainer, corpus: Corpus, expected: Forecast | None = None
 ) -> list[tuple[str, str]]:
-    """The plan of a training, or of several of one form, line by line.
-
-    `together` says whether several take their steps as one; None where that is not decided.
-    `expected` is of one of them.
-    """
-    config, variant = trainers[0].model.config, trainers[0].settings.variant
+    """Return the plan of a training, line by line."""
+    config, variant = trainer.model.config, trainer.settings.variant
     cost = model_cost(config)
     rows = {"variant": variant}
     if variant in VARIANTS:
@@ -45,18 +38,12 @@ def plan_rows(
         "text": f"{corpus.name}: {count(len(corpus.train.tokens))} tokens to train on, "
         f"{count(len(corpus.val.tokens))} to validate, {corpus.tokenizer.kind} vocabulary of "
         f"{corpus.tokenizer.vocab_size}",
-        "training": _recipe(trainers[0]),
+        "training": _recipe(trainer),
     }
-    if len(trainers) > 1:
-        seeds = ", ".join(str(trainer.config.seed) for trainer in trainers)
-        how = {True: "together, as one step", False: "in turn, step by step", None: "at once"}
-        rows["seeds"] = f"{seeds}: {how[together]}"
-    states = memory(len(trainers) * _state_bytes(cost))
-    rows["memory"] = f"{states} for weights, gradients and optimizer"
+    rows["memory"] = f"{memory(_state_bytes(cost))} for weights, gradients and optimizer"
     if expected:
-        each = " for each seed" if len(trainers) > 1 else ""
-        rows["memory"] += f"; about {memory(expected.peak_memory)} at the peak{each}"
-        rows["time"] = f"about {_time(expected)}{each}"
+        rows["memory"] += f"; about {memory(expected.peak_memory)} at the peak"
+        rows["time"] = f"about {_time(expected)}"
     return list(rows.items())
 
 
@@ -71,11 +58,10 @@ def _time(expected: Forecast) -> str:
 
 
 def plan_facts(
-    trainers: Sequence[Trainer], corpus: Corpus, expected: Forecast | None = None
+    trainer: Trainer, corpus: Corpus, expected: Forecast | None = None
 ) -> dict[str, Any]:
-    """The plan for a program."""
-    trainer, cost = trainers[0], model_cost(trainers[0].model.config)
-    seeds = [trainer.config.seed for trainer in trainers]
+    """Return the plan for a program."""
+    cost = model_cost(trainer.model.config)
     return {
         "event": "plan",
         "variant": trainer.settings.variant,
@@ -87,8 +73,7 @@ def plan_facts(
         "training_tokens": len(corpus.train.tokens),
         "validation_tokens": len(corpus.val.tokens),
         "vocab_size": corpus.tokenizer.vocab_size,
-        "memory": len(trainers) * _state_bytes(cost),
-        **({"seeds": seeds} if len(trainers) > 1 else {}),
+        "memory": _state_bytes(cost),
         **({"sent_bytes_per_step": sent_bytes(trainer)} if trainer.ranks.size > 1 else {}),
         **({"forecast": asdict(expected)} if expected else {}),
     }

@@ -272,16 +272,12 @@ class Trainer:
         """AdamW's learning rate at a step, counted from 1."""
         return self.config.lr * self.factor(max(0, step - 1))
 
-    def sync(self) -> None:
-        """Called before the weights are read; for trainings whose steps are taken elsewhere."""
-
     def evaluate(self) -> tuple[Evaluation, bool]:
         """Validate; keep the weights if they are the best so far, and say whether they are.
 
         Raises:
             RunError: The loss is not finite, or the weights cannot be written.
         """
-        self.sync()
         result = self.evaluator(self.model)
         if not math.isfinite(result.val_loss):
             raise self.divergence(f"validation loss {result.val_loss}", self.progress.step)
@@ -293,7 +289,6 @@ class Trainer:
 
     def track(self) -> Tracked:
         """Measure the heads; where there is a start to compare with, keep the weights as well."""
-        self.sync()
         if self.run and self.tracker.start:
             save_snapshot(self.run, self.model, self.progress.step)
         return self.tracker(self.progress.step)
@@ -305,7 +300,6 @@ class Trainer:
         """
         if self._saved == self.progress.latest:
             return
-        self.sync()
         if self.run:
             self.run.check_present()
             if not all(mx.isfinite(array).all() for array in named_arrays(self.model).values()):

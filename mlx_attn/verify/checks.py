@@ -53,6 +53,10 @@ CHECKS = (
 )
 """The parts come first: what is wrong in one of them is wrong in wholes too."""
 
+_SLOW = {"causality", "cached decoding", "greedy sampling", "compiling"}
+QUICK = tuple(check for check in CHECKS if check.name not in _SLOW)
+"""What a training rests on, in about a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -133,21 +133,6 @@ def test_any_number_of_quick_signals_ends_in_no_lines_of_python_s(python, tiny_f
     assert not [line for line in messages if line.startswith(("Traceback", "Exception", "  File"))]
 
 
-def test_ctrl_c_saves_every_replica_at_the_same_step(python, tiny_flags, workshop):
-    process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS, "--replicas=2")
-    wait_for(process, "step ")
-    process.send_signal(signal.SIGINT)
-    code, _, messages = ended(process)
-    runs = [open_run(workshop / "runs" / "nano-standard" / f"seed-{seed}") for seed in (0, 1)]
-    steps = {run.metrics()[-1]["steps"] for run in runs}
-    assert code == 130
-    assert messages[-1] == (
-        f"saved at step {steps.pop()}; to resume:  mlx-attn train --resume runs/nano-standard"
-    )
-    assert not steps
-    assert all(run.checkpoint.exists() for run in runs)
-
-
 def test_ctrl_c_before_the_training_exits_with_130_too(train, monkeypatch):
     def pressed(*arguments, **settings):
         raise KeyboardInterrupt

@@ -3,7 +3,7 @@
 import json
 import math
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -105,22 +105,19 @@ class FormulaRunner(Runner):
 
     def __init__(self, store: Store, noise: float = 0.0, fails_after: float = math.inf):
         super().__init__(store, size=2)
-        self.mode = "by a formula"
         self.noise, self.rounding, self.fails_after = noise, 0.0, fails_after
         self.effects: dict[str, float] = {}
         self.best_rates: dict[str, float] = {}
         self.diverges: tuple[str, ...] = ()
         self.done: list[Trial] = []
 
-    def rounds(
-        self, trials: Sequence[Trial], seconds: float | None = None
-    ) -> Generator[list[Result], None, None]:
-        for trial in trials:
+    def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
+        for trial in self.missing(trials):
             if len(self.done) >= self.fails_after:
                 raise KeyboardInterrupt
             self.store[trial] = self._outcome(trial)
             self.done.append(trial)
-            yield [(trial, self.store[trial])]
+            yield trial, self.store[trial]
 
     def _outcome(self, trial: Trial) -> Outcome:
         if trial.arm in self.diverges:

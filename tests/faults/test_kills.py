@@ -35,7 +35,7 @@ TIMES = {"seconds", "seconds_left", "tok_s", "peak_memory"}
 
 SERVER = """
 import json, os, select, signal, sys, time
-import mlx_attn.cli.train, mlx_attn.training.show, mlx_attn.training.replicas
+import mlx_attn.cli.train, mlx_attn.training.show
 import mlx_attn.cli.compare, mlx_attn.comparison.run, mlx_attn.comparison.report
 from mlx_attn.cli import main
 
@@ -138,15 +138,6 @@ def learned(path: Path) -> dict[str, Any]:
     }
 
 
-def learned_by_each_seed(path: Path) -> dict[str, Any]:
-    """What the seeds of one training leave."""
-    return {
-        f"{seed.name}, {what}": value
-        for seed in sorted(path.glob("seed-*"))
-        for what, value in learned(seed).items()
-    }
-
-
 def found_out(path: Path) -> dict[str, Any]:
     """The verdicts of a comparison, and all that its trainings learned."""
 
@@ -192,9 +183,6 @@ COMPARE = f"compare --variants standard,no-query --data story.txt --tokenizer ch
 KINDS = {
     "a training with dropout": Work(f"{TRAIN} char --drop-rate 0.2"),
     "a training that prepares its text": Work(f"{TRAIN} bpe --vocab-size 320", prepares=True),
-    "a training of two seeds": Work(
-        f"{TRAIN} char --replicas 2 --together off", learned_by_each_seed, "seed-*/config.json"
-    ),
     "a comparison": Work(
         f"{COMPARE} --steps 8 --budgets steps --no-tune --seeds 2 --no-noise --jobs 1 --quiet",
         found_out,

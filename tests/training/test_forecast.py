@@ -56,7 +56,7 @@ def test_the_training_itself_is_left_as_it_is(trainer, corpus):
 def test_the_plan_says_it(trainer, corpus):
     training = trainer()
     expected = forecast(training, corpus)
-    rows = dict(plan_rows([training], corpus, expected=expected))
+    rows = dict(plan_rows(training, corpus, expected=expected))
     assert "at the peak" in rows["memory"]
     assert rows["time"].startswith("about 0:0")
-    assert plan_facts([training], corpus, expected)["forecast"]["steps"] == 12
+    assert plan_facts(training, corpus, expected)["forecast"]["steps"] == 12

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import RunError
 from mlx_attn.training.events import Started, Stepped
 from mlx_attn.training.loggers import LOGGERS, check_logger, logging_to, values_of
 from mlx_attn.training.loop import RunRecorder, train
@@ -96,8 +96,3 @@ def test_what_is_not_installed_is_named_with_the_command(name, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(RunError, match="pip install"):
         check_logger(name)
-
-
-def test_a_service_takes_one_run_at_a_time(service):
-    with pytest.raises(ConfigError, match="takes one run at a time: train the 3 seeds"):
-        check_logger("wandb", 3)

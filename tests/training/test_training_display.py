@@ -57,7 +57,7 @@ def test_an_interruption_tells_how_to_go_on(learner, letters, display, stderr, c
 
 
 def test_before_anything_is_saved_that_is_said(learner):
-    assert what_is_saved([learner()]) == "stopped; nothing was saved"
+    assert what_is_saved(learner()) == "stopped; nothing was saved"
 
 
 def test_what_a_resumed_training_repeats_is_written_once(learner, letters, display):
@@ -116,7 +116,7 @@ def test_a_sample_leaves_the_random_state_and_the_training_mode_alone(learner, l
 
 
 def test_the_plan_says_what_is_trained_on_what(learner, letters):
-    rows = dict(plan_rows([learner(keep=False, variant="merged")], letters))
+    rows = dict(plan_rows(learner(keep=False, variant="merged"), letters))
     assert rows["variant"] == "merged"
     assert "S_h" in rows["formula"]
     assert rows["model"].startswith("1 layer, 2 heads of 8, width 16, context 8")
@@ -128,11 +128,11 @@ def test_the_plan_of_a_resumed_training_says_how_far_it_is(learner, letters, dis
     run = finished(learner, letters, display)
     again = learner(keep=False, steps=9)
     again.resume(run)
-    assert dict(plan_rows([again], letters))["training"].endswith("; 6 steps are done")
+    assert dict(plan_rows(again, letters))["training"].endswith("; 6 steps are done")
 
 
 def test_maps_without_a_name_have_no_formula(learner, letters):
-    rows = dict(plan_rows([learner(keep=False, score="no_key", output="merged")], letters))
+    rows = dict(plan_rows(learner(keep=False, score="no_key", output="merged"), letters))
     assert rows["variant"] == "no_key+linear+merged"
     assert "formula" not in rows
 
@@ -146,19 +146,19 @@ def test_maps_without_a_name_have_no_formula(learner, letters):
     ],
 )
 def test_the_plan_says_what_bounds_the_training(learner, letters, budget, shown):
-    rows = dict(plan_rows([learner(keep=False, **{"steps": 0, **budget})], letters))
+    rows = dict(plan_rows(learner(keep=False, **{"steps": 0, **budget}), letters))
     assert rows["training"].startswith(shown)
 
 
 def test_the_plan_says_when_the_warm_up_is_longer_than_the_training(learner, letters):
-    rows = dict(plan_rows([learner(keep=False, warmup=19)], letters))
+    rows = dict(plan_rows(learner(keep=False, warmup=19), letters))
     assert rows["training"].endswith(
         "; the learning rate only reaches 0.3 of its peak, since its warm-up takes 19 steps"
     )
 
 
 def test_the_plan_for_a_program_has_numbers(learner, letters):
-    facts = plan_facts([learner(keep=False)], letters)
+    facts = plan_facts(learner(keep=False), letters)
     assert json.loads(json.dumps(facts)) == facts
     assert (facts["event"], facts["steps"], facts["tokens_per_step"]) == ("plan", 6, 32)
 

@@ -1,0 +1,265 @@
+"""Trials on a Dask cluster, whose workers may join and leave.
+
+Dask carries trials and results, and knows which workers live. Which worker trains which trial is
+decided by the runner, so every task is bound to one worker.
+"""
+
+import logging
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+from mlx_attn.comparison import worker as worker_side
+from mlx_attn.comparison.executors import KEPT, Engine, Worker
+from mlx_attn.comparison.placement import kind_of
+from mlx_attn.comparison.plan import Trial
+from mlx_attn.device import on_gpu
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.records import Object
+from mlx_attn.text.downloads import data_directory
+from mlx_attn.text.sources import read_source
+
+CONNECT = 10.0
+"""Seconds that a scheduler has to answer."""
+
+INSPECTION = 120.0
+"""Seconds that the first workers are waited for while they are inspected."""
+
+_LOOK = 0.5  # seconds between two questions which workers there are
+
+
+class DaskEngine(Engine):
+    """The workers of a Dask scheduler.
+
+    Args:
+        client: Connected to the scheduler.
+        name: Of the scheduler, for messages.
+        resources: Closed with the engine.
+    """
+
+    patience = _LOOK
+
+    def __init__(self, client: Any, name: str, resources: ExitStack):
+        self._client, self._name, self._resources = client, name, resources
+        self._orders: list[Object] = []
+        self._run = ""
+        self._executors: dict[str, Any] = {}
+        self._inspections: dict[str, Future[Object]] = {}
+        self._fit: dict[str, Worker] = {}
+        self._unfit: dict[str, str] = {}
+        self._looked, self._addresses = -_LOOK, frozenset[str]()
+        self._told_of_none = self._told_of_dashboard = False
+
+    @classmethod
+    def connect(cls, address: str) -> "DaskEngine":
+        """Connect to a scheduler.
+
+        Raises:
+            ConfigError: Dask is not installed.
+            RunError: Nobody answers there.
+        """
+        resources = ExitStack()
+        client = resources.enter_context(_client(address, address))
+        return cls(client, address, resources)
+
+    @classmethod
+    def start(cls, hosts: Sequence[str], jobs: int) -> "DaskEngine":
+        """Start a scheduler here, and workers on other machines with `ssh`.
+
+        Args:
+            hosts: As `ssh` knows them.
+            jobs: Processes on each; 0 is one for every core, and one on a GPU.
+        """
+        distributed, resources = _distributed(), ExitStack()
+        own = _own_address(hosts[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # another dashboard has the usual port
+            cluster: Any = resources.enter_context(
+                distributed.LocalCluster(
+                    n_workers=0, host=own, dashboard_address=f"{own}:8787", silence_logs=50
+                )
+            )
+        client = resources.enter_context(_client(cluster, "this machine"))
+        engine = cls(client, cluster.scheduler_address, resources)
+        for host in hosts:
+            resources.callback(_end, _start_worker(host, cluster.scheduler_address, jobs))
+        return engine
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return max(1, len(self._fit) or len(self._there()))
+
+    @contextmanager
+    def session(self, trials: Sequence[Trial]) -> Iterator[None]:
+        """Inspect all workers for these trials; end those that still run when it is left."""
+        self._need(trials)
+        if not self._told_of_dashboard:
+            self.notice(f"Dask shows what its workers do at {self._client.dashboard_link}")
+            self._told_of_dashboard = True
+        self._run = uuid.uuid4().hex
+        until = time.monotonic() + INSPECTION
+        while (self.workers() == [] or self._inspections) and time.monotonic() < until:
+            if not self._there():
+                break
+            time.sleep(_LOOK / 10)
+        try:
+            yield
+        finally:
+            with suppress(Exception):  # the scheduler may be gone
+                fit = [name for name in self._fit if name in self._there()]
+                self._client.run(worker_side.cancel, self._run, workers=fit, on_error="ignore")
+
+    def workers(self) -> Sequence[Worker]:
+        """Return the workers that passed their inspection; inspect new ones."""
+        there = self._there()
+        for table in (self._executors, self._fit, self._unfit, self._inspections):
+            for name in [name for name in table if name not in there]:
+                del table[name]
+        for name in there - {*self._fit, *self._unfit, *self._inspections}:
+            self._inspect(name)
+        for name, answer in list(self._inspections.items()):
+            if answer.done():
+                self._judge(name, self._inspections.pop(name))
+        self._tell(there)
+        return list(self._fit.values())
+
+    def submit(self, worker: Worker, order: Object) -> Future[Object]:
+        """Have a worker train."""
+        return self._executor(worker.name).submit(worker_side.train_order, order, run=self._run)
+
+    def is_loss(self, error: BaseException) -> bool:
+        """Return whether a worker is gone, rather than the scheduler, which is a RunError."""
+        self._looked = -_LOOK
+        self._there()
+        return super().is_loss(error) or type(error).__name__ == "KilledWorker"
+
+    def leave_out(self, worker: Worker, reason: str) -> None:
+        """Give a worker no more trials, and say why."""
+        self._fit.pop(worker.name, None)
+        self._unfit[worker.name] = reason
+        self.notice(f"{worker.name} is left out: {reason}")
+
+    def close(self) -> None:
+        """Disconnect; end the workers that were started."""
+        with suppress(Exception):
+            self._resources.close()
+
+    def _there(self) -> frozenset[str]:
+        """Return the addresses of all workers; RunError if the scheduler is gone."""
+        if time.monotonic() - self._looked >= _LOOK:
+            try:
+                self._addresses = frozenset(self._client.nthreads())
+            except (OSError, TimeoutError, RuntimeError, AttributeError) as error:
+                raise RunError(f"the scheduler {self._name} is gone; {KEPT}") from error
+            self._looked = time.monotonic()
+        return self._addresses
+
+    def _need(self, trials: Sequence[Trial]) -> None:
+        """Have workers inspected again if trials need another text or plugin."""
+        texts = {(t.text, *(p["sha256"] for p in t.plugins)): t for t in trials}
+        if not {*texts} <= {
+            (o["text"], *(p["sha256"] for p in o["plugins"])) for o in self._orders
+        }:
+            self._orders = [worker_side.order_for(trial) for trial in texts.values()]
+            self._fit.clear()
+
+    def _executor(self, name: str) -> Any:
+        if name not in self._executors:
+            self._executors[name] = self._client.get_executor(
+                pure=False, workers=[name], allow_other_workers=False
+            )
+        return self._executors[name]
+
+    def _inspect(self, name: str, text: str | None = None) -> None:
+        self._inspections[name] = self._executor(name).submit(
+            worker_side.inspect_worker, self._orders, text
+        )
+
+    def _judge(self, name: str, inspection: Future[Object]) -> None:
+        """Take a worker, send it the text, or leave it out."""
+        try:
+            answer = inspection.result()
+        except Exception as error:  # what the worker's Python raised: it may lack mlx_attn
+            answer = {"unfit": f"{type(error).__name__}: {error}".splitlines()[0]}
+        if isinstance(machine := answer.get("machine"), dict):
+            self._fit[name] = Worker(name, kind_of(machine))
+        elif "lacks" in answer and (text := _text_of(self._orders[0])) is not None:
+            self._inspect(name, text)
+        else:
+            self.leave_out(Worker(name), answer.get("unfit") or answer.get("lacks") or "no answer")
+
+    def _tell(self, there: frozenset[str]) -> None:
+        """Say once that there is no worker; RunError if all are left out."""
+        if not there and not self._told_of_none:
+            start = f"dask worker {self._name} --nthreads 1"
+            self.notice(f"{self._name} has no worker yet; on each machine: {start}")
+        self._told_of_none = not there
+        if there and there == {*self._unfit}:
+            reason = next(iter(self._unfit.values()))
+            raise RunError(f"no worker of {self._name} can train this: {reason}; {KEPT}")
+
+
+def _text_of(order: Object) -> str | None:
+    """Return the text of an order as this machine has it; None if it is generated, or too long."""
+    source = read_source(str(order["settings"]["data"]), data_directory())
+    if not 0 < source.n_bytes <= worker_side.LARGEST_TEXT:
+        return None
+    return "".join(chunk for split in source.splits() for chunk in split.chunks())
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise ConfigError("--on needs Dask: pip install 'mlx_attn[cluster]'") from error
+    # Its lines are not for people who train; what matters comes as an error.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    return distributed
+
+
+def _client(address: Any, name: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # other versions: those that matter are inspected
+            return _distributed().Client(address, timeout=CONNECT, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise RunError(
+            f"no scheduler answers at {name}: start one with 'dask scheduler', and workers with "
+            "'dask worker ADDRESS --nthreads 1'"
+        ) from error
+
+
+def _own_address(host: str) -> str:
+    """Return the address of this machine that a host can reach."""
+    answer = subprocess.run(["ssh", "-G", host], capture_output=True, text=True, check=False)
+    lines = [line.split(maxsplit=1) for line in answer.stdout.splitlines()]
+    name = next((line[1] for line in lines if line[0] == "hostname"), host.rpartition("@")[2])
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((name, 9))
+            return probe.getsockname()[0]
+    except OSError as error:
+        raise RunError(f"--on ssh: there is no way to {host} ({error})") from error
+
+
+def _start_worker(host: str, scheduler: str, jobs: int) -> "subprocess.Popen[str]":
+    processes = str(jobs or (1 if on_gpu() else -1))  # -1: one for every core
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--nthreads", "1"]
+    command += ["--nworkers", processes, "--no-dashboard", "--death-timeout", "60"]
+    silent: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    return subprocess.Popen(["ssh", "-o", "BatchMode=yes", host, shlex.join(command)], **silent)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(5.0)

@@ -1,0 +1,199 @@
+"""Where trials run: an executor of this machine, of a Dask cluster or of SLURM.
+
+An engine is a `concurrent.futures.Executor` and what a scheduler does not know: which workers may
+train, and of which kind their machines are.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+)
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+
+from mlx_attn.comparison.plan import Trial
+from mlx_attn.comparison.worker import train_order
+from mlx_attn.device import on_gpu
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.records import Object
+
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+KEPT = "finished trainings are kept: the same command continues"
+
+Notice = Callable[[str], None]
+"""Takes a line that a user should see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A process that trains one trial at a time.
+
+    Attributes:
+        name: Its address.
+        kind: Of its machine, as `machine_kind` describes it in words; "" if nobody asked.
+    """
+
+    name: str
+    kind: str = ""
+
+
+class Engine:
+    """Runs trials on workers, through an executor.
+
+    Attributes:
+        notice: Takes a line about workers that come, go, or are left out.
+        patience: Seconds between two looks at which workers there are; None if none comes or goes.
+    """
+
+    notice: Notice = staticmethod(lambda line: None)
+    patience: float | None = None
+
+    @property
+    def size(self) -> int:
+        """How many trials run at once, at least 1."""
+        raise NotImplementedError
+
+    @contextmanager
+    def session(self, trials: Sequence[Trial]) -> Iterator[None]:
+        """Make ready for these trials; cancel those that still run when it is left."""
+        yield
+
+    def workers(self) -> Sequence[Worker]:
+        """Return the workers that may train now; RunError if there can be none."""
+        raise NotImplementedError
+
+    def submit(self, worker: Worker, order: Object) -> Future[Object]:
+        """Have a worker train; see `worker.train_order` for the result."""
+        raise NotImplementedError
+
+    def is_loss(self, error: BaseException) -> bool:
+        """Return whether a trial's future failed because its worker is gone."""
+        return isinstance(error, BrokenExecutor | CancelledError | TimeoutError)
+
+    def leave_out(self, worker: Worker, reason: str) -> None:
+        """Give a worker no more trials."""
+        raise RunError(f"{worker.name} cannot train: {reason}")
+
+    def recover(self) -> None:
+        """Replace an executor that lost a worker."""
+        return
+
+    def close(self) -> None:
+        """End the connection to workers elsewhere."""
+        return
+
+
+class LocalEngine(Engine):
+    """Processes of this machine.
+
+    Args:
+        jobs: Processes at once; 0 is one for every core, and one on a GPU.
+    """
+
+    def __init__(self, jobs: int = 0):
+        self._jobs = jobs or (1 if on_gpu() else os.cpu_count() or 1)
+        self._processes = self._jobs
+        self._open = ExitStack()
+        self._pool: Executor | None = None
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return self._jobs
+
+    @contextmanager
+    def session(self, trials: Sequence[Trial]) -> Iterator[None]:
+        """Kill what still runs when it is left."""
+        self._processes = min(self._jobs, len(trials) or 1)
+        try:
+            yield
+        finally:
+            self.recover()
+
+    def workers(self) -> Sequence[Worker]:
+        """Return a worker for each process; which one trains what is the pool's business."""
+        return [Worker(f"process {number}") for number in range(self._processes)]
+
+    def submit(self, worker: Worker, order: Object) -> Future[Object]:
+        """Have the pool train, which is started for the first trial."""
+        self._pool = self._pool or self._open.enter_context(worker_pool(self._processes))
+        with worker_environment():
+            return self._pool.submit(train_order, order, check=False)
+
+    def recover(self) -> None:
+        """Kill all processes; the next trial starts others."""
+        self._pool = None
+        self._open.close()
+
+
+@contextmanager
+def worker_pool(size: int) -> Iterator[ProcessPoolExecutor]:
+    """Open a pool of spawned processes that are killed when it is left."""
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(size, context, initializer=_begin_worker)
+    try:
+        yield pool
+    finally:
+        for child in set(multiprocessing.active_children()) - others:
+            child.kill()
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def worker_environment() -> Iterator[None]:
+    """Have workers that start now inherit one BLAS thread each, and no Ctrl-C."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+
+
+def _begin_worker() -> None:
+    """Keep standard output clean, and end when the parent is gone, even if it was killed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+    def end_with_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+ENGINES = ("dask://HOST:PORT", "ssh:HOST,HOST", "slurm")
+
+
+def open_engine(address: str, jobs: int) -> Engine:
+    """Return the engine at an address: "" is this machine.
+
+    Raises:
+        ConfigError: There is no such engine, or its library is not installed.
+        RunError: Nobody answers there.
+    """
+    if not address:
+        return LocalEngine(jobs)
+    scheme, _, rest = address.partition(":")
+    hosts = [host for host in rest.split(",") if host]
+    if scheme == "dask" and rest.startswith("//") and rest.strip("/"):
+        return import_module("mlx_attn.comparison.dask_engine").DaskEngine.connect(f"tcp:{rest}")
+    if scheme == "ssh" and hosts:
+        return import_module("mlx_attn.comparison.dask_engine").DaskEngine.start(hosts, jobs)
+    if scheme == "slurm":
+        return import_module("mlx_attn.comparison.slurm_engine").SlurmEngine(rest, jobs)
+    raise ConfigError(f"--on {address}: use one of {', '.join(ENGINES)}")

@@ -1,0 +1,169 @@
+"""A worker's side of a trial: what it is sent, what it checks first, and what it returns.
+
+An order and its answer are JSON objects, passed by value: no folder is shared. A worker trains one
+trial at a time, on one thread of a processor, so that a trial has the same bits wherever its
+arithmetic is the same.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mlx_attn import blas, plugins
+from mlx_attn.comparison.plan import Trial, corpus_of, training_versions
+from mlx_attn.comparison.trial import Outcome, record_of, train_trial
+from mlx_attn.cpu import single_stream
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.files import write_text
+from mlx_attn.machine import machine_kind
+from mlx_attn.records import Object, as_record
+from mlx_attn.text.downloads import data_directory
+from mlx_attn.training.config import resolve
+from mlx_attn.verify.checks import QUICK, verify
+
+LARGEST_TEXT = 2**28
+"""Bytes of a text that is sent to a worker; a longer one has to be there."""
+
+_one_at_a_time = threading.Lock()
+_cancelled: set[str] = set()
+
+
+class UnfitWorker(RunError):
+    """The worker would not train the trial that is meant; the message says why."""
+
+
+def order_for(trial: Trial) -> Object:
+    """Return all that a worker needs to train a trial."""
+    return {**asdict(trial), "digest": trial.digest, "versions": list(training_versions())}
+
+
+def trial_from(order: Mapping[str, Any]) -> Trial:
+    """Return the trial of an order.
+
+    Raises:
+        RunError: The order is no order.
+        UnfitWorker: This machine would train another trial: a version or a plugin differs.
+    """
+    fields = {k: v for k, v in order.items() if k in Trial.__dataclass_fields__}
+    trial = as_record(fields, Trial, "the trial")
+    check_versions(order.get("versions", ()))
+    if trial.digest != order.get("digest"):
+        raise UnfitWorker("the trial's digest differs here: it was written by another version")
+    return trial
+
+
+def check_versions(wanted: Iterable[str]) -> None:
+    """Raise an UnfitWorker if this machine has other versions, or another kind of device."""
+    names = ("mlx_attn", "mlx", "device")
+    for name, there, here in zip(names, wanted, training_versions(), strict=True):
+        if there != here:
+            raise UnfitWorker(f"{name} is {here} here and {there} where the command was given")
+
+
+@cache
+def check_arithmetic() -> None:
+    """Raise an UnfitWorker if this machine fails the quick part of `mlx-attn verify`."""
+    wrong = [finding for finding in verify(QUICK) if not finding.is_right]
+    if wrong:
+        names = ", ".join(f"{finding.check.name} on the {finding.device}" for finding in wrong)
+        raise UnfitWorker(f"verify finds wrong results: {names}")
+
+
+def inspect_worker(orders: Iterable[Object], text: str | None = None) -> Object:
+    """Check all that trials need, before the first of them.
+
+    Args:
+        orders: One for each text and plugin.
+        text: The training text, if this machine lacked it when it was asked before.
+
+    Returns:
+        "machine", the kind of this machine; or "unfit", why it cannot train these; or "lacks", why
+        it has to be sent the text.
+    """
+    with _one_at_a_time:
+        try:
+            check_arithmetic()
+            for order in orders:
+                trial = trial_from(order)
+                _load_plugins(trial)
+                if text is not None:
+                    write_text(_place_of(trial), text)
+                if reason := _lacks_text(trial):
+                    return {"lacks" if text is None else "unfit": reason}
+            return {"machine": machine_kind()}
+        except (RunError, ConfigError) as error:
+            return {"unfit": str(error)}
+
+
+def train_order(order: Object, run: str = "", check: bool = True, load: bool = True) -> Object:
+    """Train a trial.
+
+    Args:
+        order: Of `order_for`.
+        run: Names the comparison, for `cancel`.
+        check: Whether this machine is checked before its first trial.
+        load: Whether plugins are imported here; else they must have been.
+
+    Returns:
+        "training" or "diverged", what became of it, with the trial's digest; "stopped" if it was
+        cancelled; "failed" or "unfit" with the reason.
+    """
+    with _one_at_a_time:
+        blas.use_threads(1)
+        try:
+            if check:
+                check_arithmetic()
+            trial = trial_from(order)
+            _load_plugins(trial, load)
+            outcome = single_stream(_train)(trial, run)
+        except UnfitWorker as error:
+            return {"unfit": str(error)}
+        except Exception as error:
+            return {"failed": _line_about(error)}
+    return {"digest": trial.digest, **record_of(outcome)} if outcome else {"stopped": True}
+
+
+def cancel(run: str) -> None:
+    """End the trials of a comparison that this process trains, after the step that they take."""
+    _cancelled.add(run)
+
+
+def _train(trial: Trial, run: str) -> Outcome | None:
+    return train_trial(trial, lambda: run in _cancelled, _sent_text(trial))
+
+
+def _load_plugins(trial: Trial, load: bool = True) -> None:
+    try:
+        (plugins.load_recorded if load else plugins.check_loaded)(trial.plugins)
+    except (RunError, ConfigError) as error:
+        raise UnfitWorker(str(error)) from error
+
+
+def _lacks_text(trial: Trial) -> str:
+    """Return why this machine does not have the text; "" if it has, prepared now if need be."""
+    settings, sent = resolve(trial.settings), _sent_text(trial)
+    try:
+        digest = corpus_of(settings, sent).digest
+    except RunError as error:
+        return str(error)
+    return "" if digest == trial.text else f"{sent or settings.text.data}: this is another text"
+
+
+def _sent_text(trial: Trial) -> str | None:
+    """Return where the trial's text is, if it was sent to this machine."""
+    path = _place_of(trial)
+    return str(path) if path.exists() else None
+
+
+def _place_of(trial: Trial) -> Path:
+    return data_directory() / "sent" / f"{trial.text}.txt"
+
+
+def _line_about(error: Exception) -> str:
+    """Return the last line of an error, or the line about the plugin that raised it."""
+    if line := plugins.plugin_error(error):
+        return line
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

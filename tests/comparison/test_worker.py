@@ -1,0 +1,113 @@
+"""What a worker checks before it trains, and what it returns."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mlx_attn.comparison import worker
+from mlx_attn.comparison.result import TrialResult
+from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.trial import outcome_from, train_trial
+from mlx_attn.comparison.tuning import TunedArm, trial_for
+from mlx_attn.comparison.worker import inspect_worker, order_for, train_order
+from mlx_attn.verify.checks import Check
+
+
+@pytest.fixture
+def trial(protocol, runner):
+    run = ComparisonRun(protocol(), runner, {})
+    return trial_for(run.protocol, TunedArm(run.protocol.arms[0]), 0)
+
+
+@pytest.fixture
+def order(trial):
+    """An order that went through JSON, as over a network."""
+    return json.loads(json.dumps(order_for(trial)))
+
+
+def test_a_trial_returns_its_record_by_value(trial, order):
+    answer = json.loads(json.dumps(train_order(order)))
+    outcome = outcome_from(answer, trial, "the answer")
+    here = train_trial(trial)
+    assert isinstance(outcome, TrialResult)
+    assert isinstance(here, TrialResult)
+    assert answer["digest"] == trial.digest
+    assert outcome.val_loss == here.val_loss
+    assert outcome.machine["mlx"]
+
+
+def test_another_version_is_unfit_and_named(order):
+    order["versions"][1] = "0.1.0"
+    assert "mlx is " in train_order(order)["unfit"]
+    assert "and 0.1.0 where the command was given" in inspect_worker([order])["unfit"]
+
+
+def test_an_order_whose_digest_differs_is_not_trained(order):
+    order["settings"]["steps"] = 9
+    assert "digest differs" in train_order(order)["unfit"]
+
+
+def test_a_plugin_that_is_not_there_is_named(order):
+    order["plugins"] = [{"path": "/nowhere/mine.py", "sha256": "0" * 64, "names": ["score=mine"]}]
+    order["digest"] = worker.as_record(
+        {k: v for k, v in order.items() if k not in ("digest", "versions")}, worker.Trial, "it"
+    ).digest
+    assert "/nowhere/mine.py: cannot be read" in inspect_worker([order])["unfit"]
+
+
+def test_a_changed_plugin_is_not_even_run(order, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(f"open({str(tmp_path / 'trace')!r}, 'w')")
+    order["plugins"] = [{"path": str(file), "sha256": "0" * 64, "names": ["score=mine"]}]
+    order["digest"] = worker.as_record(
+        {k: v for k, v in order.items() if k not in ("digest", "versions")}, worker.Trial, "it"
+    ).digest
+    assert "has changed since the comparison began" in inspect_worker([order])["unfit"]
+    assert not (tmp_path / "trace").exists()
+
+
+def test_a_machine_whose_verify_fails_is_unfit(order, monkeypatch):
+    def wrong(rounding):
+        """Raises."""
+        raise ArithmeticError("1 + 1 = 3")
+
+    monkeypatch.setattr(worker, "QUICK", (Check("products", wrong),))
+    worker.check_arithmetic.cache_clear()
+    try:
+        assert inspect_worker([order])["unfit"] == "verify finds wrong results: products on the cpu"
+        assert "unfit" in train_order(order)
+    finally:
+        worker.check_arithmetic.cache_clear()
+
+
+def test_a_text_that_is_not_there_can_be_sent(order, story, monkeypatch, tmp_path):
+    text = story.read_text()
+    story.unlink()
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "other machine"))
+    assert "no such file" in inspect_worker([order])["lacks"]
+    assert "machine" in inspect_worker([order], text)
+    assert train_order(order)["training"]
+
+
+def test_another_text_at_the_same_place_is_not_trained_on(order, story, monkeypatch, tmp_path):
+    story.write_text(story.read_text()[::-1])
+    assert "another text" in inspect_worker([order])["lacks"]
+    assert "has changed" in train_order(order)["failed"]
+
+
+def test_a_text_that_was_sent_wrongly_makes_a_worker_unfit(order, story, monkeypatch, tmp_path):
+    story.unlink()
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "other machine"))
+    assert "another text" in inspect_worker([order], "this is not the text. " * 50)["unfit"]
+
+
+def test_a_cancelled_comparison_ends_its_trainings(order):
+    worker.cancel("some run")
+    assert train_order(order, run="some run") == {"stopped": True}
+    assert "training" in train_order(order, run="another run")
+
+
+def test_a_trial_that_diverges_is_an_answer(trial):
+    wild = replace(trial, settings={**trial.settings, "lr": 1e30, "clip": 0.0})
+    assert "diverged" in train_order(order_for(wild))
