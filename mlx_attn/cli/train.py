@@ -265,12 +265,15 @@ def _resume(
 
 
 def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Settings:
-    """The settings of rank 0, which alone must give them.
+    """Return the settings of rank 0, the only rank that must give them.
+
+    Every key of the model is sent, because what a record leaves out is read as version 0.1.0 meant
+    it, not as the default of today.
 
     Raises:
         ConfigError: Ranks have different plugins, or would all read one standard input.
     """
-    record = ranks.first(asdict(settings) if settings else None)
+    record = ranks.first(asdict(settings.complete()) if settings else None)
     ranks.check_same("plugin", [plugin["sha256"] for plugin in used_plugins(record["model"])])
     settings = settings or settings_from(record, {})
     if settings.text.data == "-" and ranks.size > 1:

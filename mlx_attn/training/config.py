@@ -1,7 +1,7 @@
 """How a model is trained: every number, with its meaning as `help`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from sys import float_info
 from typing import Any
 
@@ -154,6 +154,11 @@ class Settings:
     def variant(self) -> str:
         """The name of the attention's three choices."""
         return variant_name(self.model)
+
+    def complete(self) -> "Settings":
+        """Return the same settings with every key of the model, also those at their default."""
+        defaults = {key.name: key.default for key in fields(GPTConfig)}
+        return replace(self, model=defaults | dict(self.model))
 
     def model_config(self, vocab_size: int) -> GPTConfig:
         """The model's configuration, once the tokenizer is known."""

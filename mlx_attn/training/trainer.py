@@ -236,9 +236,11 @@ class Trainer:
         """Begin where rank 0 begins; to be called on every rank before the first step.
 
         Raises:
-            ConfigError: The ranks train on different texts.
+            ConfigError: The ranks train on different texts, or another model or recipe.
         """
         self.ranks.check_same("text", self.text)
+        self.ranks.check_same("model", self.model.config.as_dict())
+        self.ranks.check_same("recipe", self.recipe())
         self.progress = Progress.from_record(self.ranks.first(self.progress.as_record()))
         state = self.ranks.broadcast(get_state(self.model, self.optimizer))
         if self.ranks.rank:
