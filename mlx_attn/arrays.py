@@ -112,6 +112,8 @@ def check_whole(path: Path) -> None:
     Raises:
         RunError: The file is missing, cut short, or no safetensors file.
     """
+    if path.exists() and not path.is_file():
+        raise RunError(f"{path}: not a file")
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

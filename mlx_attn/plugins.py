@@ -19,6 +19,7 @@ from typing import Any
 from mlx_attn.attention.config import CHOICES, MAPS, VARIANTS, choice_of
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
+from mlx_attn.records import read_bytes
 
 _MODULE = "mlx_attn_plugin_"
 _SHORT = 12  # hexadecimal digits of a digest that people see
@@ -59,9 +60,9 @@ def load_plugins(paths: Iterable[str | Path]) -> list[Plugin]:
 
 def _load(path: Path) -> Plugin:
     try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise RunError(f"plugin {path}: cannot be read ({error.strerror or error})") from error
+        source = read_bytes(path)
+    except RunError as error:
+        raise RunError(f"plugin {error}") from error
     digest = hashlib.sha256(source).hexdigest()
     for plugin in _loaded.values():
         if plugin.sha256 == digest:

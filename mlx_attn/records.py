@@ -24,17 +24,43 @@ Object = dict[str, Any]
 """A JSON object of which nothing is relied on."""
 
 
-def read_text(path: Path) -> str:
-    """The text of a file.
+LARGEST = 2**28
+"""The most bytes of a file that is read as a whole: a record, a tokenizer, a plugin."""
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of an ordinary file of at most `LARGEST` bytes.
+
+    A named pipe would be waited for without end, and a device such as /dev/zero has no end.
 
     Raises:
-        RunError: It cannot be read, or is not UTF-8.
+        RunError: It cannot be read, is not an ordinary file, or is larger.
     """
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RunError(f"{path}: cannot be read ({reason})") from error
+        if not path.is_file() and path.exists():
+            kind = "a folder" if path.is_dir() else "a pipe or a device"
+            raise RunError(f"{path}: {kind}, not a file")
+        if (size := path.stat().st_size) > LARGEST:
+            raise RunError(
+                f"{path}: {size / 1e6:,.0f} MB, and at most {LARGEST / 1e6:,.0f} MB are read: it "
+                "is not a file of this kind"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, with every line break as a newline.
+
+    Raises:
+        RunError: It cannot be read (see `read_bytes`), or is not UTF-8.
+    """
+    try:
+        text = read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path}: cannot be read ({error})") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_record(path: Path, kind: type[T] = Object) -> T:
@@ -61,8 +87,8 @@ def read_toml(path: Path) -> Object:
         RunError: It cannot be read, or is no TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return tomllib.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read as TOML ({error})") from error
 
 

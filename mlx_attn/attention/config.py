@@ -273,7 +273,7 @@ class AttentionConfig:
             object.__setattr__(self, key, value)
 
     def _check_heads(self):
-        for key in ("head_dim", "value_dim"):
+        for key in ("head_dim", "value_dim", "latent_dim"):
             _require(getattr(self, key) >= 1, f"{key}={getattr(self, key)} must be at least 1")
         _require(
             self.n_kv_heads >= 1 and self.n_heads % self.n_kv_heads == 0,

@@ -94,10 +94,9 @@ def register(amend: str, study_name: str, out: Path) -> None:
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="At once.")
 @click.option(
     "--minutes",
-    type=FiniteRange(min=0),
-    default=0.0,
+    type=FiniteRange(min=0, min_open=True),
     metavar="N",
-    help="Start no run after these.",
+    help="Start no run after these (default: no limit).",
 )
 @click.option("--dry-run", is_flag=True, help="Say what is wanted, and train nothing.")
 @_STUDY
@@ -112,7 +111,7 @@ def run(
     worlds: tuple[str, ...],
     questions: tuple[str, ...],
     jobs: int,
-    minutes: float,
+    minutes: float | None,
     dry_run: bool,
     study_name: str,
     out: Path,
@@ -145,7 +144,7 @@ def run(
         wanted = len([*wanted_runs(plans())])
         say(f"{len(book.records)} runs are there, {wanted} or more are wanted", err=True)
         if wanted and not dry_run:
-            _train(study, book, plans, jobs, 60 * minutes)
+            _train(study, book, plans, jobs, 60 * (minutes or 0))
 
 
 def _train(

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,8 @@ import click
 
 from mlx_attn.cli.main import INTERRUPTED, say
 from mlx_attn.cli.options import takes_plugins
-from mlx_attn.cli.sample import run_argument, sampling_options
+from mlx_attn.cli.sample import LONGEST_PROMPT, run_argument, sampling_options
+from mlx_attn.errors import RunError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +70,15 @@ def _in_pipe(run: "LoadedRun", settings: "Settings") -> None:
     shown = Screen(echo, partial(echo, err=True))
     session = Session(run, shown, load_run, _list_runs, _make_page, settings)
     # Bytes that are not UTF-8 become what the tokenizer refuses by name.
-    read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))
+    read_lines(session, _lines(io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape")))
+
+
+def _lines(stream: io.TextIOBase) -> Iterator[str]:
+    """Yield the lines of a stream; a `RunError` for one without an end."""
+    while line := stream.readline(LONGEST_PROMPT + 1):
+        if len(line) > LONGEST_PROMPT:
+            raise RunError(f"a line of more than {LONGEST_PROMPT:,} characters: give shorter ones")
+        yield line
 
 
 def _list_runs() -> list[tuple[str, str]]:

@@ -90,6 +90,8 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
     path = user_path(name)
     if not path.exists():
         path = _downloaded(name)
+    if not path.is_dir() and not path.is_file():
+        raise RunError(f"{path}: a pipe or a device, not a file or a folder")
     if path.is_dir():
         config = gpt2_settings(path)
         return Source(path, "GPT-2", config, lambda: read_gpt2(path), "transformers")

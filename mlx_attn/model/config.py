@@ -160,7 +160,11 @@ PRESETS: dict[str, Preset] = {
     "tiny": Preset(
         summary="the default: about a minute on a laptop's processor, readable stories",
         model={"n_layers": 2, "n_heads": 4, "emb_dim": 128, "context_length": 160} | _STORYTELLER,
-        training={"steps": 500, "batch_size": 12, "warmup": 20, "eval_every": 250} | _QUICK,
+        # Found by trying: with the rates of `nano`, one seed in four had not learned to copy after
+        # 500 steps. With these, all of 20 seeds had, in the same time.
+        training={"steps": 500, "batch_size": 12, "warmup": 20, "eval_every": 250}
+        | _QUICK
+        | {"lr": 0.03, "muon_lr": 0.04, "muon_momentum": 0.9, "beta2": 0.95},
         text=_STORIES,
     ),
     "macbook": Preset(

@@ -34,8 +34,8 @@ class Settings(SamplerConfig):
 
     def __post_init__(self):
         SamplerConfig.__post_init__(self)
-        if self.max_tokens < 1:
-            raise ConfigError(f"max={self.max_tokens} must be at least 1")
+        if not 1 <= self.max_tokens < 2**31:
+            raise ConfigError(f"max={self.max_tokens} must be at least 1 and less than 2^31")
 
 
 _SHORT = {"repetition_penalty": "penalty", "max_tokens": "max"}

@@ -11,7 +11,7 @@ from typing import Literal
 import mlx.core as mx
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import PROCESS_MEMORY
+from mlx_attn.machine import PROCESS_MEMORY, usable_memory
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
 from mlx_attn.run_directory import RUNS, Run, find_run
@@ -133,12 +133,25 @@ def stream_batch(
     and errors are those of `stream_generate`.
     """
     for name, value in {"max_tokens": max_tokens, "num_samples": count}.items():
-        if value < 1:
-            raise ConfigError(f"{name}={value} must be at least 1")
+        if not 1 <= value < 2**31:
+            raise ConfigError(f"{name}={value} must be at least 1 and less than 2^31")
+    _check_memory(model.config, count)
     tokens = prompt_tokens(tokenizer, prompt, start, model.config.context_length)
     detokenizers = [StreamingDetokenizer(tokenizer, stop) for _ in range(count)]
     sampler = Sampler(config or SamplerConfig(), count)
     return _steps(DecodingState(model, step), tokens, sampler, detokenizers, max_tokens)
+
+
+def _check_memory(config: GPTConfig, count: int) -> None:
+    """Raise a `ConfigError` if so many texts at once need more memory than there is."""
+    if count == 1:  # there is no smaller number, and a window may need less than this bound
+        return
+    needed, there = sampling_memory(config, count), usable_memory()
+    if needed > there:
+        raise ConfigError(
+            f"num_samples={count}: so many texts at once may need {needed / 1e9:,.1f} GB, and "
+            f"there are {there / 1e9:,.1f} GB: write fewer at a time"
+        )
 
 
 def prompt_tokens(

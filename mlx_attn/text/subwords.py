@@ -28,6 +28,7 @@ from jaxtyping import UInt16
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_bytes, write_text
+from mlx_attn.records import read_bytes, read_text
 from mlx_attn.text import characters, downloads
 
 _SMALLEST_VOCABULARY = 320  # 256 bytes, the unknown token, and room for letters and pieces
@@ -102,7 +103,7 @@ class SubwordTokenizer(characters.Tokenizer):
 
     @classmethod
     def load(cls, settings: Any, directory: Path) -> "SubwordTokenizer":
-        model = (directory / "tokenizer.model").read_bytes()
+        model = read_bytes(directory / "tokenizer.model")
         if _digest(model) != settings.blake2b:
             raise ValueError(f"tokenizer.model has {len(model)} bytes that were not saved with it")
         return cls(settings.kind, model)
@@ -226,8 +227,8 @@ class GPT2Tokenizer(characters.Tokenizer):
     def from_file(cls, path: Path) -> "GPT2Tokenizer":
         """The tokenizer of a file of merges, such as `vocab.bpe` or `merges.txt`."""
         try:
-            return cls(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            return cls(read_text(path))
+        except (RunError, ValueError) as error:
             raise RunError(f"{path}: not a file of GPT-2's merges ({error})") from error
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
@@ -254,7 +255,7 @@ class GPT2Tokenizer(characters.Tokenizer):
 
     @classmethod
     def load(cls, settings: Any, directory: Path) -> "GPT2Tokenizer":
-        tokenizer = cls((directory / _FILE).read_text(encoding="utf-8"))
+        tokenizer = cls(read_text(directory / _FILE))
         if tokenizer.vocab_size != settings.vocab_size:
             raise ValueError(f"{_FILE} makes {tokenizer.vocab_size} tokens")
         return tokenizer

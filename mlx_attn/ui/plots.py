@@ -46,7 +46,8 @@ def style(**changes: Any) -> Any:
     """A context in which every figure of the project looks alike."""
     import matplotlib
 
-    return matplotlib.rc_context({**_STYLE, **changes})
+    settings: Any = {**_STYLE, **changes}
+    return matplotlib.rc_context(settings)
 
 
 def save_figure(draw: Draw, path: Path) -> list[Path]:

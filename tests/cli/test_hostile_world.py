@@ -16,6 +16,12 @@ from mlx_attn.text import sources
 from mlx_attn.ui.terminal import print_rows, stdout_console
 
 
+@pytest.fixture(scope="module")
+def trained(made_once, tiny_flags) -> Path:
+    """A run in the current folder."""
+    return made_once(["train", *tiny_flags, "--out", "runs/tiny", "-q"]) / "runs" / "tiny"
+
+
 @pytest.mark.parametrize(
     ("redirection", "code", "message"),
     [("<&-", 1, "standard input: the text is empty"), (">&- 2>&-", 0, "")],
@@ -63,6 +69,64 @@ def test_an_endless_prompt_is_refused(run_command, monkeypatch):
     assert result.exit_code == 1
     assert "standard input is longer than 10 bytes" in result.stderr
     assert LONGEST_PROMPT > 10**6
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["import", "/dev/zero"],
+        ["train", "--config", "/dev/zero"],
+        ["train", "--plugin", "/dev/zero"],
+        ["import", "model.pth", "--tokenizer", "/dev/zero"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_file_without_an_end_is_refused_by_name(workshop, run_command, command):
+    (workshop / "model.pth").touch()
+    result = run_command(*command)
+    assert result.exit_code in (1, 2)
+    assert result.stderr.count("\n") <= 3  # with the line on how to read more
+    assert "Error: " in result.stderr
+
+
+def test_a_line_without_an_end_is_refused_by_the_conversation(monkeypatch, run_command, trained):
+    monkeypatch.setattr("mlx_attn.cli.repl.LONGEST_PROMPT", 100)
+    result = run_command("repl", str(trained), "--max-tokens=2", input="x" * 200)
+    assert result.exit_code == 1
+    assert result.stderr == "Error: a line of more than 100 characters: give shorter ones\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["-m", "9" * 20], "max_tokens=" + "9" * 20),
+        (["-m", "2", "-n", str(2**32)], f"num_samples={2**32} must be at least 1 and less than"),
+        (["-m", "2", "-n", str(2**30)], f"num_samples={2**30}: so many texts at once may need"),
+    ],
+)
+def test_numbers_beyond_every_machine_are_refused(run_command, trained, flags, message):
+    result = run_command("sample", str(trained), "-p", "", *flags)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert message in result.stderr
+
+
+def test_an_answer_longer_than_every_machine_is_refused_in_the_conversation(run_command, trained):
+    result = run_command("repl", str(trained), input="/max 99999999999999999999\n")
+    assert result.exit_code == 0
+    assert "must be at least 1 and less than 2^31" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["variants"], ["train", "--variant=mla", "--dry-run"]])
+def test_a_negative_latent_is_refused(run_command, workshop, command):
+    result = run_command(*command, "--latent-dim=-1")
+    assert result.exit_code == 2
+    assert "latent_dim=-1 must be at least 1" in result.stderr
+
+
+def test_no_minutes_at_all_are_refused(run_command, workshop):
+    result = run_command("claims", "run", "--data=t.txt", "--preset=nano", "--minutes=0", "-o", ".")
+    assert result.exit_code == 2
+    assert "--minutes" in result.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -1,4 +1,4 @@
-"""A run whose files are links, folders or locked: each command says one line, or does its work."""
+"""A run whose files are links, folders, pipes, devices or locked: each command says one line, or does its work."""
 
 import os
 import shutil
@@ -40,6 +40,17 @@ def folder(path: Path) -> None:
     path.mkdir()
 
 
+def pipe(path: Path) -> None:
+    """Nobody writes to it, so that who opens it waits."""
+    remove(path)
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    remove(path)
+    path.symlink_to("/dev/zero")
+
+
 def locked(path: Path) -> None:
     path.chmod(0)
     if os.access(path, os.R_OK):
@@ -53,7 +64,7 @@ def trained(made_once, tiny_flags) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be removed")  # of what overwriting replaced
-@pytest.mark.parametrize("odd", [loop, dangling, folder, locked])
+@pytest.mark.parametrize("odd", [loop, dangling, folder, pipe, endless, locked])
 @pytest.mark.parametrize("place", PLACES)
 def test_an_odd_file_of_a_run_is_one_line_at_most(
     trained, in_a_copy, run_command, tiny_flags, place: str, odd: Callable[[Path], None]

@@ -72,7 +72,7 @@ TOO_LONG = "is too long: a name has at most 255 bytes, and a path 4095"
         (f"/save {'x' * 300}", f"'{'x' * 40}...' {TOO_LONG}"),
         ("/save a\0b", "'a\0b' names no file: give a path without NUL characters"),
         ("/temp -1", "temp=-1.0 must be 0 (the likeliest token) or more, at most 1e6"),
-        ("/max 0", "max=0 must be at least 1"),
+        ("/max 0", "max=0 must be at least 1 and less than 2^31"),
         ("/save", "usage: /save FILE"),
         ("/load", "usage: /load FILE"),
         ("/retry", "the conversation is empty: type a text to continue"),
