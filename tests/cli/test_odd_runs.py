@@ -1,4 +1,4 @@
-"""A run whose files are links, folders, pipes, devices or locked: each command says one line, or does its work."""
+"""A run with links, folders, pipes, devices or locked files: each command works or prints one line."""
 
 import os
 import shutil
