@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import unwrap
+from pathlib import Path
 from typing import Any
 
 from mlx_attn.errors import ConfigError, find_row
@@ -86,9 +87,19 @@ class Choice:
     @property
     def is_built_in(self) -> bool:
         """Whether all that it computes is the package's own."""
+        return not self._foreign
+
+    @property
+    def file(self) -> Path:
+        """The file that a user's choice was defined in, or the name that Python has for none."""
+        codes = (getattr(function, "__code__", None) for function in self._foreign)
+        return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
+
+    @property
+    def _foreign(self) -> list[Callable[..., Any]]:
         functions = (self.apply, self.init, self.after, self.remembers, *self.weights.values())
-        modules = (unwrap(function).__module__ for function in functions if function)
-        return all(module.startswith("mlx_attn.") for module in modules)
+        own = (unwrap(function) for function in functions if function)
+        return [function for function in own if not function.__module__.startswith("mlx_attn.")]
 
 
 CHOICES: dict[str, dict[str, Choice]] = {name: {} for name in MAPS}

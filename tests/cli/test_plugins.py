@@ -1,8 +1,10 @@
 """`--plugin FILE`: a user's own attention, from training to talking, through the command line."""
 
 import ast
+import hashlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -155,6 +157,32 @@ def test_the_environment_names_files_too(trained, talk, run_command, monkeypatch
 def test_a_file_that_is_gone_is_still_named(trained, talk, run_command):
     talk.unlink()
     assert "add --plugin PATH/talk.py" in run_command("sample", "runs/talk").stderr
+
+
+def test_a_path_is_named_only_if_the_recorded_file_is_there(trained, talk, run_command):
+    """A run from elsewhere could point to any file of yours."""
+    talk.write_text(talk.read_text() + "# another\n")
+    assert "add --plugin PATH/talk.py" in run_command("sample", "runs/talk").stderr
+
+
+def test_a_path_in_a_hint_can_be_pasted(trained, talk, run_command):
+    config = trained / "config.json"
+    settings = json.loads(config.read_text())
+    odd = Path(shutil.copy(talk, "a b $(touch PWNED).py")).resolve()
+    settings["plugins"][0]["path"] = str(odd)
+    config.write_text(json.dumps(settings))
+    words = shlex.split(run_command("sample", "runs/talk").stderr)
+    assert words[-2:] == ["--plugin", str(odd)]
+
+
+def test_a_resumed_run_keeps_the_digest_of_the_file_it_began_with(trained, talk, train):
+    first = json.loads((trained / "config.json").read_text())["plugins"][0]["sha256"]
+    talk.write_text(talk.read_text() + "# improved\n")
+    with pytest.warns(PluginChanged):
+        assert train("--plugin=talk.py", "--resume=runs/talk", "--steps=8").exit_code == 0
+    (plugin,) = json.loads((trained / "config.json").read_text())["plugins"]
+    assert plugin["sha256"] == first
+    assert plugin["resumed_with"] == [hashlib.sha256(talk.read_bytes()).hexdigest()]
 
 
 def test_a_changed_file_is_noticed(trained, talk, run_command):
