@@ -308,6 +308,23 @@ def test_choices_compose_with_flags(workshop, talk, train):
     ]
 
 
+def test_a_variant_may_set_what_it_needs_beside_its_maps(workshop, train, run_command):
+    needs = 'score="separate", position="rope", qk_norm=True, n_kv_heads=1'
+    text = VARIANT.format(name="turning", score="separate").replace("score='separate'", needs)
+    plugin = f"--plugin={file(text)}"
+    assert train(plugin, "--variant=turning", "--out=runs/own").exit_code == 0
+    settings = json.loads(Path("runs/own/config.json").read_text())
+    assert settings["variant"] == "turning"
+    model = settings["model"]
+    assert (model["position"], model["qk_norm"], model["n_kv_heads"]) == ("rope", True, 1)
+    flags = ["--variant=turning", "--position=learned", "--out=runs/other"]
+    assert train(plugin, *flags).exit_code == 0
+    settings = json.loads(Path("runs/other/config.json").read_text())
+    assert (settings["variant"], settings["model"]["position"]) == ("standard", "learned")
+    rows = json.loads(run_command("variants", plugin, "--json").stdout)["variants"]
+    assert rows[-1]["cost"]["parameters"] < rows[0]["cost"]["parameters"]
+
+
 # Files that cannot be used.
 
 
