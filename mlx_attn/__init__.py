@@ -1,21 +1,25 @@
 """mlx_attn: train, sample, convert and compare tiny GPTs, one part of attention changed at a time.
 
-From Python: `mlx_attn.load`, `mlx_attn.train` and `mlx_attn.compare`, as `mlx_attn.api` says.
+From Python: `load`, `train`, `resume`, `compare` and `load_plugins`, as `mlx_attn.api` says.
 
 Importing the package arranges that MLX finds a fast BLAS where the wheel's own is slow (see
 `mlx_attn.blas`), and nothing else: every room is imported when it is first used.
 """
 
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mlx_attn import blas
 from mlx_attn.about import __version__
 
 if TYPE_CHECKING:
-    from mlx_attn.api import compare, load, train
+    from mlx_attn.api.compared import compare
+    from mlx_attn.api.loaded import load
+    from mlx_attn.api.trained import resume, train
+    from mlx_attn.plugins import load_plugins
 
-__all__ = ["__version__", "compare", "load", "train"]
+__all__ = ["__version__", "compare", "load", "load_plugins", "resume", "train"]
 
 
 if "mlx.core" in sys.modules:
@@ -27,6 +31,4 @@ else:
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mlx_attn import api
-
-    return getattr(api, name)
+    return getattr(import_module("mlx_attn.api"), name)

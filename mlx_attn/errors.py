@@ -5,18 +5,58 @@ escapes is a bug.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 Row = TypeVar("Row")
 
 
-class ConfigError(ValueError):
+class _OneLine(Exception):
+    """An error with one line of text.
+
+    Args:
+        message: What was wrong and what to do; flags are those of the command line.
+        python: The same for a script, if its words are others than the flags without hyphens.
+    """
+
+    def __init__(self, message: str = "", python: str = ""):
+        super().__init__(message)
+        self._python = python
+
+    @property
+    def in_python(self) -> str:
+        """The message with keyword arguments in the place of flags: --min-lr 0 is min_lr=0."""
+        return self._python or _FLAG.sub(_as_keyword, str(self))
+
+
+_FLAG = re.compile(r"(?<!\S)--([a-z][a-z0-9-]*)(?: ([\w./-]+)(?=[,;:)]|$))?")
+
+
+def _as_keyword(flag: re.Match[str]) -> str:
+    name, value = flag[1].replace("-", "_"), flag[2]
+    if value is None:
+        return name
+    return f"{name}={value if re.fullmatch(r'[0-9.]+', value) else repr(value)}"
+
+
+class ConfigError(_OneLine, ValueError):
     """A setting, or a combination of settings, that cannot work."""
 
 
-class RunError(RuntimeError):
+class RunError(_OneLine, RuntimeError):
     """The world was not as needed: a file, the network, a disk, a damaged checkpoint."""
+
+
+@contextmanager
+def python_words() -> Iterator[None]:
+    """Say in Python's words what is raised within."""
+    try:
+        yield
+    except (ConfigError, RunError) as error:
+        error.args = (error.in_python,)
+        raise
 
 
 def did_you_mean(wanted: str, names: Iterable[str]) -> str:

@@ -46,7 +46,7 @@ def keys_of(*configs: type) -> dict[str, type]:
 
 
 def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:
-    """The settings, whole numbers made floats where a float is meant."""
+    """Return the settings, whole numbers made floats where a float is meant, NumPy's Python's."""
     return {key: _typed(key, value, known) for key, value in settings.items()}
 
 
@@ -54,6 +54,8 @@ def _typed(key: str, value: Any, known: Mapping[str, type]) -> Any:
     if key not in known:
         raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
     kind = known[key]
+    if getattr(value, "shape", None) == ():  # a number of NumPy
+        value = value.item()
     if kind is float and type(value) is int and abs(value) < 2**63:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):

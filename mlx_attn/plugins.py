@@ -1,12 +1,14 @@
 """A user's own choices and variants: Python files that are named with `--plugin FILE`.
 
 A file is imported only when it is named, from the very bytes that its digest is of. A run records
-the path, digest and names of the files that its model uses; reading the run never imports them.
+the path, digest and names of the files that its model uses; reading the run never imports them. A
+script may import such a file as a module, too: it is recorded alike.
 """
 
 import hashlib
 import importlib.abc
 import importlib.util
+import os
 import re
 import sys
 import traceback
@@ -14,6 +16,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from mlx_attn.attention.config import CHOICES, MAPS, VARIANTS, choice_of
@@ -23,6 +26,11 @@ from mlx_attn.records import read_bytes
 
 _MODULE = "mlx_attn_plugin_"
 _SHORT = 12  # hexadecimal digits of a digest that people see
+_LARGEST = 2**24  # bytes of a file that is read for its digest only
+VARIABLE = "MLX_ATTN_PLUGINS"
+
+Plugins = str | Path | Iterable[str | Path]
+"""One file, or several."""
 
 
 class PluginChanged(UserWarning):
@@ -46,16 +54,36 @@ class Plugin:
 _loaded: dict[Path, Plugin] = {}
 
 
-def load_plugins(paths: Iterable[str | Path]) -> list[Plugin]:
+def load_plugins(paths: Plugins) -> list[Plugin]:
     """Import files that register choices and variants; the same file again changes nothing.
 
     A file that has changed since it was loaded replaces what it registered then.
 
+    Args:
+        paths: One file, or several.
+
     Raises:
         RunError: A file cannot be read.
         ConfigError: A file raises, registers nothing, or a name that is taken or cannot be typed.
+
+    Example:
+        >>> mlx_attn.load_plugins("examples/talking_heads.py")
+        >>> mlx_attn.train(variant="talk", preset="nano", steps=20).run()
     """
-    return [_load(user_path(path).resolve()) for path in paths]
+    several = [paths] if isinstance(paths, str | Path) else paths
+    return [_load(user_path(path).resolve()) for path in several]
+
+
+def load_named_plugins(paths: Plugins, settings: Mapping[str, Any] | None = None) -> None:
+    """Load these files after those that MLX_ATTN_PLUGINS names.
+
+    Raises:
+        ConfigError: A file is among the settings.
+    """
+    if settings and "plugin" in settings:
+        raise ConfigError(f"plugin is no setting: name files with plugins=[{settings['plugin']!r}]")
+    load_plugins(path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path)
+    load_plugins(paths)
 
 
 def _load(path: Path) -> Plugin:
@@ -64,7 +92,7 @@ def _load(path: Path) -> Plugin:
     except RunError as error:
         raise RunError(f"plugin {error}") from error
     digest = hashlib.sha256(source).hexdigest()
-    for plugin in _loaded.values():
+    for plugin in _known():
         if plugin.sha256 == digest:
             return plugin
     choice_of("score", MAPS["score"])  # so that all built-in names are taken already
@@ -81,6 +109,33 @@ def _load(path: Path) -> Plugin:
         raise
     plugin = _loaded[path] = Plugin(path, digest, names)
     return plugin
+
+
+def _known() -> list[Plugin]:
+    """Return the files whose choices are registered: loaded here, or imported as modules."""
+    loaded = {name for plugin in _loaded.values() for name in plugin.names}
+    imported: dict[Path, list[str]] = {}
+    for map_name, table in CHOICES.items():
+        for choice in table.values():
+            name = f"{map_name}={choice.name}"
+            if name not in loaded and not choice.is_built_in:
+                imported.setdefault(choice.file, []).append(name)
+    return [*_loaded.values(), *(_imported(path, names) for path, names in imported.items())]
+
+
+def _imported(path: Path, names: list[str]) -> Plugin:
+    """Describe a module; in a notebook or a conversation there is no file, and so no digest."""
+    return Plugin(path, _digest(path), tuple(names))
+
+
+def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file, or "" if it is none that could be a plugin."""
+    try:
+        if path.is_file() and path.stat().st_size <= _LARGEST:
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        pass
+    return ""
 
 
 def unload_plugins() -> None:
@@ -174,10 +229,44 @@ def _forget(names: Iterable[str]) -> None:
 
 
 def used_plugins(model: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Path, digest and used names of the loaded files whose choices a model's settings name."""
+    """Return path, digest and used names of the files whose choices a model's settings name."""
     words = {f"{key}={word}" for key in MAPS for word in str(model.get(key, "")).split("+")}
-    found = [(plugin, words & {*plugin.names}) for plugin in _loaded.values()]
+    found = [(plugin, words & {*plugin.names}) for plugin in _known()]
     return [plugin.record(names) for plugin, names in found if names]
+
+
+def check_in_files(records: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse choices that were defined where no file holds them, as in a notebook.
+
+    Raises:
+        ConfigError: Neither a worker process nor a reader of the run could compute them.
+    """
+    for record in records:
+        if not record["sha256"]:
+            raise ConfigError(
+                f"{' and '.join(record['names'])} is defined in {Path(record['path']).name}, which "
+                "is no file, so no other process could compute it: write it to a file, and name "
+                "that with plugins="
+            )
+
+
+def plugins_of_resumed(
+    before: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return what a run keeps of its files when it is trained on: those that it began with.
+
+    A file that has changed since adds its digest under `resumed_with`, so that the first one is
+    still asked for.
+    """
+    began = {name: old for old in before for name in old["names"]}
+    return [_began_with(new, began.get(new["names"][0])) for new in now]
+
+
+def _began_with(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> dict[str, Any]:
+    if old is None or old["sha256"] == new["sha256"]:
+        return {**(old or {}), **new}
+    later = [*old.get("resumed_with", ()), new["sha256"]]
+    return {**old, "names": new["names"], "resumed_with": list(dict.fromkeys(later))}
 
 
 def check_plugins(settings: Mapping[str, Any]) -> None:
@@ -187,18 +276,28 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
     """
     missing = list(_missing(settings.get("plugins", ())))
     if missing:
-        paths = [Path(old["path"]) for old in missing]
-        digests = [old["sha256"][:_SHORT] for old in missing]
-        named = zip(paths, digests, strict=True)
-        files = " and ".join(f"{path.name} (sha256 {digest})" for path, digest in named)
-        there = (path if path.is_file() else f"PATH/{path.name}" for path in paths)
-        flags = " ".join(f"--plugin {path}" for path in there)
-        raise ConfigError(f"this run uses {files}: add {flags}")
+        files = " and ".join(_file_and_digest(old) for old in missing)
+        there = [_place(old) for old in missing]
+        flags = " ".join(f"--plugin {quote(place)}" for place in there)
+        raise ConfigError(
+            f"this run uses {files}: add {flags}", f"this run uses {files}: add plugins={there}"
+        )
+
+
+def _file_and_digest(old: Mapping[str, Any]) -> str:
+    return f"{Path(old['path']).name} (sha256 {old['sha256'][:_SHORT]})"
+
+
+def _place(old: Mapping[str, Any]) -> str:
+    """Return the recorded path if the recorded file is there: a foreign run may name any path."""
+    path = Path(old["path"])
+    return str(path) if _digest(path) == old["sha256"] else f"PATH/{path.name}"
 
 
 def _missing(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The recorded files that are not loaded; warns of those that are another version now."""
-    by_digest = {plugin.sha256 for plugin in _loaded.values()}
+    plugins = _known()
+    by_digest = {plugin.sha256 for plugin in plugins}
     there = {*_registered()}
     for old in records:
         if old["sha256"] in by_digest:
@@ -206,13 +305,13 @@ def _missing(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
         if not {*old["names"]} <= there:
             yield old
             continue
-        owners = [p for p in _loaded.values() if {*p.names} & {*old["names"]}]
-        now = f"sha256 {owners[0].sha256[:_SHORT]}" if owners else "built in"
+        owners = [p for p in plugins if {*p.names} & {*old["names"]}]
+        now = f"sha256 {owners[0].sha256[:_SHORT] or 'unknown'}" if owners else "built in"
         message = (
             f"{Path(old['path']).name} has changed since this run was trained "
             f"(sha256 {old['sha256'][:_SHORT]} then, "
-            f"{now} now): the model may compute something else; --plugin with the original file "
-            "computes what was trained"
+            f"{now} now): the model may compute something else; the original file computes what "
+            "was trained"
         )
         warnings.warn(message, PluginChanged, stacklevel=4)
 
@@ -229,7 +328,7 @@ def load_recorded(records: Iterable[Mapping[str, Any]]) -> None:
 
 def check_loaded(records: Iterable[Mapping[str, Any]]) -> None:
     """Raise a ConfigError if a file of these records is not loaded, or is another version."""
-    loaded = {plugin.sha256 for plugin in _loaded.values()}
+    loaded = {plugin.sha256 for plugin in _known()}
     for old in records:
         if old["sha256"] not in loaded:
             digest = old["sha256"][:_SHORT]

@@ -25,7 +25,7 @@ from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_array
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
 from mlx_attn.model.config import GPTConfig, config_from, saved_settings
 from mlx_attn.model.gpt import GPT
-from mlx_attn.plugins import check_plugins
+from mlx_attn.plugins import check_in_files, check_plugins
 from mlx_attn.records import Count, check_agrees, check_record, parse_record, read_record, read_text
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
@@ -62,6 +62,7 @@ class _Plugin(TypedDict):
     path: str
     sha256: str
     names: list[str]
+    resumed_with: NotRequired[list[str]]
 
 
 class _Settings(TypedDict):
@@ -279,7 +280,9 @@ def new_run(
         Taken: There is a run, and it is not to be overwritten.
         Locked: Another process holds the directory.
         RunError: It cannot be written, or what lies there is no run.
+        ConfigError: It uses choices that no file holds.
     """
+    check_in_files(settings.get("plugins", ()))
     check_free(path, overwrite)
     place = path.resolve()
     with ExitStack() as held:
@@ -338,7 +341,9 @@ def check_free(path: Path, overwrite: bool = False) -> None:
     if not overwrite:
         raise Taken(
             f"{path} exists: --resume {quote(str(path))} continues it, --overwrite replaces it, "
-            "--out names another directory"
+            "--out names another directory",
+            f"{path} exists: mlx_attn.resume({str(path)!r}) continues it, overwrite=True replaces "
+            "it, another name makes another run",
         )
     if not _is_run(path):
         raise RunError(f"{path} is not a run directory, so --overwrite leaves it alone")

@@ -228,3 +228,6 @@ def test_the_notebooks_run_as_scripts(name, settings, tmp_path):
     command = [sys.executable, NOTEBOOKS / f"{name}.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert "was imported before mlx_attn" not in done.stderr
+    steps = [line for line in done.stdout.splitlines() if line.startswith("step ")]
+    assert len({*steps}) == len(steps)  # no worker process trains again

@@ -6,11 +6,11 @@
 # checks it.
 
 # %%
+# isort: off
+from mlx_attn.attention import MultiHeadAttention  # before MLX, for which it finds a fast BLAS
+from mlx_attn.attention.analysis import ov_circuit, qk_circuit
 import mlx.core as mx
 import numpy as np
-
-from mlx_attn.attention import MultiHeadAttention
-from mlx_attn.attention.analysis import ov_circuit, qk_circuit
 
 C, T, H = 16, 6, 4
 mx.random.seed(1)

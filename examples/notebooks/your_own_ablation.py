@@ -13,16 +13,23 @@ SETTINGS = {"preset": "nano", "steps": 30, "batch_size": 4, "emb_dim": 32, "n_he
 
 # %% [markdown]
 # ## One training, event by event
+#
+# As a script this file is imported again by every process that `compare` starts, so whatever trains
+# stands under `if __name__ == "__main__"`; in a notebook that changes nothing.
 
 # %%
-training = mlx_attn.train(variant="no-query", **SETTINGS)
-for event in training:
-    if isinstance(event, Stepped):
-        print(f"step {event.step:4}  loss {event.loss:.3f}")
-training  # in a notebook: the losses as a figure
+if __name__ == "__main__":
+    training = mlx_attn.train(variant="no-query", **SETTINGS)
+    for event in training:
+        if isinstance(event, Stepped):
+            print(f"step {event.step:4}  loss {event.loss:.3f}")
 
 # %%
-print(training.model.generate("Once upon a time", max_tokens=30, temp=0.7, seed=1))
+training if __name__ == "__main__" else None  # in a notebook: the losses as a figure
+
+# %%
+if __name__ == "__main__":
+    print(training.model.generate("Once upon a time", max_tokens=30, temp=0.7, seed=1))
 
 # %% [markdown]
 # ## Two forms, several seeds, one answer
@@ -32,7 +39,7 @@ print(training.model.generate("Once upon a time", max_tokens=30, temp=0.7, seed=
 # "insensitive".
 
 # %%
-if __name__ == "__main__":  # trainings run in processes of their own
+if __name__ == "__main__":
     result = mlx_attn.compare(
         "standard", "no-query", out="runs/is-w-query-needed", seeds=2, tune=False, **SETTINGS
     )

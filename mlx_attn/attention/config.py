@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import unwrap
+from pathlib import Path
 from typing import Any
 
 from mlx_attn.errors import ConfigError, find_row
@@ -86,9 +87,19 @@ class Choice:
     @property
     def is_built_in(self) -> bool:
         """Whether all that it computes is the package's own."""
+        return not self._foreign
+
+    @property
+    def file(self) -> Path:
+        """The file that a user's choice was defined in, or the name that Python has for none."""
+        codes = (getattr(function, "__code__", None) for function in self._foreign)
+        return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
+
+    @property
+    def _foreign(self) -> list[Callable[..., Any]]:
         functions = (self.apply, self.init, self.after, self.remembers, *self.weights.values())
-        modules = (unwrap(function).__module__ for function in functions if function)
-        return all(module.startswith("mlx_attn.") for module in modules)
+        own = (unwrap(function) for function in functions if function)
+        return [function for function in own if not function.__module__.startswith("mlx_attn.")]
 
 
 CHOICES: dict[str, dict[str, Choice]] = {name: {} for name in MAPS}
@@ -296,8 +307,9 @@ def _require(condition: bool, message: str) -> None:
 class Variant:
     """A choice for each map of attention, and its formula in the field's letters.
 
-    `window` and `global_every` are sizes to begin with, `source` a paper where no choice names it,
-    `alias` another name of the same function.
+    `window`, `global_every` and `n_kv_heads` are sizes to begin with, `position` and `qk_norm` what
+    it needs beside its maps; empty, they stay as they are. `source` is a paper where no choice
+    names it, `alias` another name of the same function.
     The command line's choices, the README's table, the documentation and the parametrised tests all
     read these rows; nothing else lists variants.
     """
@@ -310,6 +322,9 @@ class Variant:
     mixing: str = "softmax"
     window: int = 0
     global_every: int = 0
+    position: str = ""
+    qk_norm: bool = False
+    n_kv_heads: int = 0
     formula: str
     summary: str
     source: str = ""
@@ -323,9 +338,15 @@ class Variant:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that it sets: its choices, and the windows of its layers where it has any."""
+        """All that it sets: its choices, the windows of its layers, and what else it needs."""
         windows = {"window": self.window, "global_every": self.global_every}
-        return {**self.maps, **(windows if self.window else {})}
+        return {**self.maps, **(windows if self.window else {}), **self.needs}
+
+    @property
+    def needs(self) -> dict[str, Any]:
+        """What it sets beside maps and windows."""
+        keys = ("position", "qk_norm", "n_kv_heads")
+        return {key: value for key in keys if (value := getattr(self, key))}
 
 
 VARIANTS: dict[str, Variant] = {}

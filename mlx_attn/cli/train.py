@@ -199,6 +199,7 @@ class RunTarget:
 
         This process holds it until the command ends.
         """
+        from mlx_attn.api.trained import resumed_record
         from mlx_attn.files import Locked
         from mlx_attn.machine import versions
         from mlx_attn.run_directory import Taken, free_name, new_run
@@ -207,7 +208,7 @@ class RunTarget:
         facts |= {"init_from": self.init_from} if self.init_from else {}
         record = trainer.settings.record(trainer.model.config, **facts)
         if trainer.run:
-            return trainer.run.with_settings({**trainer.run.settings, **record})
+            return trainer.run.with_settings(resumed_record(trainer.run, record))
         path, hold = self.path, click.get_current_context().with_resource
         while True:
             try:
@@ -246,6 +247,7 @@ def _resume(
     name: str, changes: dict[str, Any], ranks: "Distributed", output: OutputOptions
 ) -> None:
     """Resume a run in place, with some settings changed."""
+    from mlx_attn.api.trained import continue_run
     from mlx_attn.run_directory import find_run, held
     from mlx_attn.training.trainer import Trainer
 
@@ -256,11 +258,9 @@ def _resume(
     has_checkpoint = run.checkpoint.exists()
     trainer = Trainer(settings, corpus, ranks, draw=not has_checkpoint)
     run.check_corpus(corpus, "name the old one with --data, or train a new run")
-    if has_checkpoint:
-        trainer.resume(run)
-    else:
+    if not has_checkpoint:
         display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
-        _begin_again(trainer, run, corpus)
+    continue_run(trainer, run, corpus)
     _show_and_train(trainer, corpus, RunTarget(run.path), display, output)
 
 
@@ -340,26 +340,11 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
         click.get_current_context().exit(INTERRUPTED)
 
 
-def _begin_again(trainer: "Trainer", run: "Run", corpus: "Corpus") -> None:
-    """Train a run from its start, which is that of its seed and of the run it started from."""
-    from mlx_attn.convert.model import start_from_run
-    from mlx_attn.run_directory import find_run
-
-    run.forget_after(-1)
-    trainer.run = run
-    if start := run.settings.get("init_from"):
-        start_from_run(trainer, find_run(start), corpus)
-
-
 def _resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
     """The settings of a run that is resumed, with some of them changed."""
-    began = {"converted", "imported"}.isdisjoint(run.settings)
-    if not run.checkpoint.exists() and not (began and run.was_cut_off()):
-        raise RunError(
-            f"{run.path} has no checkpoint: there is nothing to resume from; --init-from "
-            f"{run.path} trains on from its weights"
-        )
-    settings = settings_from(run.settings, changes)
+    from mlx_attn.api.trained import resumed_settings
+
+    settings = resumed_settings(run, changes)
     if settings.text.data == "-" and _at_terminal():
         raise RunError(
             f"{run.path} read its text from standard input: pipe the same text in again, or name a "

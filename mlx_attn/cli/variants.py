@@ -61,11 +61,12 @@ def variants(
     model = resolve({"preset": preset, **given}).model
     model = {"vocab_size": find_preset(preset).vocab_size, **model}
     length = tokens or config_from(model).context_length
-    # The windows that were asked for win over those of a variant.
-    windows = {key: given[key] for key in ("window", "global_every") if key in given}
+    # What was asked for wins over what a variant sets beside its maps.
+    keys = ("window", "global_every", "position", "qk_norm", "n_kv_heads")
+    asked = {key: given[key] for key in keys if key in given}
 
     def row(name: str) -> dict[str, Any]:
-        return _row(name, {**model, **VARIANTS[name].settings, **windows}, length, batch, dtype)
+        return _row(name, {**model, **VARIANTS[name].settings, **asked}, length, batch, dtype)
 
     rows = [row(name) for name in VARIANTS]
     if as_json:

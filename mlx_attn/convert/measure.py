@@ -23,7 +23,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
-from mlx_attn.plugins import used_plugins
+from mlx_attn.plugins import plugins_of_resumed, used_plugins
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.config import settings_from, variant_name
@@ -330,7 +330,7 @@ def _write_converted(
     changed = {"model": model.config.as_dict(), "variant": outcome.after.variant}
     kept = {key: value for key, value in run.settings.items() if key != "plugins"}
     if plugins := used_plugins(changed["model"]):
-        kept["plugins"] = plugins
+        kept["plugins"] = plugins_of_resumed(run.settings.get("plugins", ()), plugins)
     settings = {**kept, **changed, "converted": facts}
     with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
         new.save_model(model)

@@ -150,7 +150,10 @@ def uniform_map(T: int) -> Float64[np.ndarray, "1 T T"]:
 def attention_maps(
     model: GPT, tokens: Integer[np.ndarray, "B T"]
 ) -> Float32[np.ndarray, "L B H T T"]:
-    """The attention weights of every head, [i, j] of token i on token j; row sums are 1."""
+    """Return the attention weights of every head, [i, j] of token i on token j.
+
+    Rows add up to 1 if the mixing is a softmax, and need not for others: see `Probe.row_sums`.
+    """
     layers = attention_inputs(model, mx.array(tokens))
     return np.stack([np.array(layer.weights(x).astype(mx.float32)) for layer, x in layers])
 
@@ -195,6 +198,12 @@ class Probe:
     def n_maps(self) -> int:
         """Attention maps of a layer: one for each head, or several where a head has as many."""
         return self.maps.shape[2]
+
+    @property
+    def row_sums(self) -> tuple[float, float]:
+        """The smallest and the largest sum of a token's weights."""
+        sums = self.maps.sum(axis=-1, dtype=np.float64)
+        return float(sums.min()), float(sums.max())
 
 
 def probe_memory(config: GPTConfig, texts: int) -> int:

@@ -106,7 +106,7 @@ def pack_maps(maps: np.ndarray) -> str:
     """Maps [L, H, T, T] of one text as base64, in about a byte for each pair of tokens or less.
 
     Only the lower triangles, each weight w as the byte `FULL` sqrt(w), so that small weights keep
-    two digits; compressed with zlib. Since a row adds up to 1, the mean square of its n bytes is
+    two digits; compressed with zlib. If a row adds up to 1, the mean square of its n bytes is
     FULL^2 / n, so most of them are small.
     """
     T = maps.shape[-1]

@@ -101,13 +101,24 @@ def why_multi_headed(found: Probe) -> str:
     )
 
 
+_SHARES = 0.005
+"""Weights whose sum is as far from 1 are no shares; two decimals are shown."""
+
+
 def caveat(found: Probe) -> str:
-    """Why scores are more than S_h, and what is left out; may be empty."""
+    """Say what is left out, why scores are more than S_h, and if weights are no shares."""
     names = {"scores": "S_h", "value_outputs": "V_h O_h"}
     left_out = [f"No {names[of]} is shown: {reason}." for of, reason in found.reasons.items()]
     reason = analysis.why_not_one_matrix(found.config.attention())
     if reason and "scores" not in found.reasons:
         left_out.append(f"Scores are not one matrix here: {reason}.")
+    low, high = found.row_sums
+    if low < 1 - _SHARES or high > 1 + _SHARES:
+        left_out.append(
+            f"The weights of a token add up to between {low:.2f} and {high:.2f} here, not to 1 "
+            f"(mixing={found.config.mixing}): they are no shares, and entropy and distance are "
+            "sums over them as they are."
+        )
     return " ".join(left_out)
 
 
@@ -159,6 +170,7 @@ def record(found: Probe) -> dict[str, Any]:
         "heads": heads,
         "uniform": {key: _json(value) for key, value in found.uniform.items()},
         "alignment": {name: of and of.alignment.tolist() for name, of in matrices.items()},
+        "row_sums": found.row_sums,
         "reasons": {letters[of]: reason for of, reason in found.reasons.items()},
     }
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from sys import float_info
 from typing import Any
 
-from mlx_attn.attention.config import MAPS, VARIANTS, find_variant
+from mlx_attn.attention.config import MAPS, VARIANTS, Variant, find_variant
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import check_bounds, check_choices, keys_of, setting, validate
 from mlx_attn.model.config import (
@@ -268,15 +268,20 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def variant_name(model: Mapping[str, Any]) -> str:
-    """The row of the table with these maps, or the maps themselves where there is none.
+    """Return the row of the table with these maps, or the maps themselves if there is none.
 
-    Of rows with the same maps it is the one with windows in the same layers, if there is one.
+    Of rows with the same maps it is the one with windows in the same layers, and with what else it
+    needs, if there is one.
     """
     maps = {key: model.get(key, default) for key, default in MAPS.items()}
     windows = [bool(model.get(key)) for key in ("window", "global_every")]
-    rows = [variant for variant in VARIANTS.values() if variant.maps == maps]
-    rows.sort(key=lambda row: [bool(row.window), bool(row.global_every)] != windows)
-    names = [row.name for row in rows]
+
+    def differs(row: Variant) -> tuple[bool, bool, int]:
+        other_windows = [bool(row.window), bool(row.global_every)] != windows
+        lacks = any(model.get(key) != value for key, value in row.needs.items())
+        return other_windows, lacks, -len(row.needs)
+
+    names = [row.name for row in sorted(VARIANTS.values(), key=differs) if row.maps == maps]
     words = [word for key, word in maps.items() if key in _ALWAYS_NAMED or word != MAPS[key]]
     return names[0] if names else "+".join(words)
 

@@ -1,8 +1,10 @@
 """`--plugin FILE`: a user's own attention, from training to talking, through the command line."""
 
 import ast
+import hashlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -157,6 +159,32 @@ def test_a_file_that_is_gone_is_still_named(trained, talk, run_command):
     assert "add --plugin PATH/talk.py" in run_command("sample", "runs/talk").stderr
 
 
+def test_a_path_is_named_only_if_the_recorded_file_is_there(trained, talk, run_command):
+    """A run from elsewhere could point to any file of yours."""
+    talk.write_text(talk.read_text() + "# another\n")
+    assert "add --plugin PATH/talk.py" in run_command("sample", "runs/talk").stderr
+
+
+def test_a_path_in_a_hint_can_be_pasted(trained, talk, run_command):
+    config = trained / "config.json"
+    settings = json.loads(config.read_text())
+    odd = Path(shutil.copy(talk, "a b $(touch PWNED).py")).resolve()
+    settings["plugins"][0]["path"] = str(odd)
+    config.write_text(json.dumps(settings))
+    words = shlex.split(run_command("sample", "runs/talk").stderr)
+    assert words[-2:] == ["--plugin", str(odd)]
+
+
+def test_a_resumed_run_keeps_the_digest_of_the_file_it_began_with(trained, talk, train):
+    first = json.loads((trained / "config.json").read_text())["plugins"][0]["sha256"]
+    talk.write_text(talk.read_text() + "# improved\n")
+    with pytest.warns(PluginChanged):
+        assert train("--plugin=talk.py", "--resume=runs/talk", "--steps=8").exit_code == 0
+    (plugin,) = json.loads((trained / "config.json").read_text())["plugins"]
+    assert plugin["sha256"] == first
+    assert plugin["resumed_with"] == [hashlib.sha256(talk.read_bytes()).hexdigest()]
+
+
 def test_a_changed_file_is_noticed(trained, talk, run_command):
     talk.write_text(talk.read_text() + "# improved\n")
     with pytest.warns(PluginChanged, match="talk.py has changed since this run was trained"):
@@ -278,6 +306,23 @@ def test_choices_compose_with_flags(workshop, talk, train):
     assert json.loads(Path("runs/mixed/config.json").read_text())["plugins"][0]["names"] == [
         "mixing=talk"
     ]
+
+
+def test_a_variant_may_set_what_it_needs_beside_its_maps(workshop, train, run_command):
+    needs = 'score="separate", position="rope", qk_norm=True, n_kv_heads=1'
+    text = VARIANT.format(name="turning", score="separate").replace("score='separate'", needs)
+    plugin = f"--plugin={file(text)}"
+    assert train(plugin, "--variant=turning", "--out=runs/own").exit_code == 0
+    settings = json.loads(Path("runs/own/config.json").read_text())
+    assert settings["variant"] == "turning"
+    model = settings["model"]
+    assert (model["position"], model["qk_norm"], model["n_kv_heads"]) == ("rope", True, 1)
+    flags = ["--variant=turning", "--position=learned", "--out=runs/other"]
+    assert train(plugin, *flags).exit_code == 0
+    settings = json.loads(Path("runs/other/config.json").read_text())
+    assert (settings["variant"], settings["model"]["position"]) == ("standard", "learned")
+    rows = json.loads(run_command("variants", plugin, "--json").stdout)["variants"]
+    assert rows[-1]["cost"]["parameters"] < rows[0]["cost"]["parameters"]
 
 
 # Files that cannot be used.

@@ -64,6 +64,16 @@ def test_it_is_said_when_scores_are_not_one_matrix(found):
     assert legend(rotated)[-1] == caveat(rotated)
 
 
+@pytest.mark.parametrize("mixing", ["off_by_one", "sink"])
+def test_it_is_said_when_weights_do_not_add_up_to_one(found, mixing):
+    probed = found(mixing=mixing)
+    low, high = probed.row_sums
+    assert 0 < low < high < 1
+    words = f"add up to between {low:.2f} and {high:.2f} here, not to 1 (mixing={mixing})"
+    assert words in caveat(probed)
+    assert record(probed)["row_sums"] == (low, high)
+
+
 def test_json_holds_every_number_of_every_head(found):
     probed = found(texts=2)
     facts = json.loads(json.dumps(record(probed), allow_nan=False))

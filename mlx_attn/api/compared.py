@@ -1,0 +1,136 @@
+"""A comparison from Python: which form of attention is better, and how sure that is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from mlx_attn import files
+from mlx_attn.comparison import show as comparison_show
+from mlx_attn.comparison.executors import Engine, open_engine
+from mlx_attn.comparison.figures import forest_figure
+from mlx_attn.comparison.plan import ComparisonConfig, arms_from, reference_arm
+from mlx_attn.comparison.report import question_of, write_report
+from mlx_attn.comparison.result import Comparison, save_comparison
+from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.runner import ComparisonEvent, Runner
+from mlx_attn.comparison.trial import Store
+from mlx_attn.errors import python_words
+from mlx_attn.machine import versions
+from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins, used_plugins
+from mlx_attn.run_directory import RUNS
+from mlx_attn.ui.plots import figure_for_page
+from mlx_attn.ui.terminal import as_html
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonResult:
+    """A finished comparison.
+
+    Attributes:
+        comparison: Every number of it.
+        directory: Where its trainings and its report are.
+    """
+
+    comparison: Comparison
+    directory: Path
+
+    @property
+    def answers(self) -> dict[str, tuple[str, list[str]]]:
+        """The verdict of every arm and the sentences that state it."""
+        judged = comparison_show.judged(self.comparison)
+        return {arm: comparison_show.answer_of(self.comparison, arm) for arm in judged}
+
+    def __repr__(self) -> str:
+        lines = [f"{word}: {' '.join(sentences)}" for word, sentences in self.answers.values()]
+        return "\n".join([question_of(self.comparison), *lines])
+
+    def __rich__(self) -> Any:
+        return comparison_show.verdict_tables(self.comparison)
+
+    def _repr_html_(self) -> str:
+        figure = figure_for_page(
+            partial(forest_figure, self.comparison.budgets[0], self.comparison)
+        )
+        return as_html(Text(repr(self))) + str(figure) + as_html(self.__rich__())
+
+
+@python_words()
+def compare(
+    *arms: str,
+    out: str | Path | None = None,
+    seeds: int = 5,
+    delta: float = 0.01,
+    budgets: Sequence[str] = ("steps",),
+    tune: bool = True,
+    jobs: int = 0,
+    on: str = "",
+    on_event: Callable[[ComparisonEvent], None] | None = None,
+    plugins: Plugins = (),
+    **shared: Any,
+) -> ComparisonResult:
+    """Say which form of attention is better, and how sure that is.
+
+    Args:
+        arms: Two or more, the control first: "standard", "merged", "one head: standard, n_heads=1".
+        out: Directory of the trainings; a second call with it trains only what is missing.
+        seeds: Trainings of each arm that the verdict rests on.
+        delta: Differences smaller than this, in nats per token, count as none.
+        budgets: What is held equal: "steps", "seconds", "params".
+        tune: Whether every arm gets its own learning rate, on seeds that no verdict uses.
+        jobs: Processes at once; 0 is one for every core. In a script, call it under
+            `if __name__ == "__main__":`, because processes are spawned.
+        on: Other machines to train on: "dask://HOST:PORT", "ssh:HOST,HOST" or "slurm".
+        on_event: Told what happens, as it happens.
+        plugins: Files with your own choices and variants.
+        shared: Settings that all arms share: preset, steps, data.
+
+    Raises:
+        ConfigError: A setting or an arm cannot work.
+        RunError: A training failed.
+    """
+    load_named_plugins(plugins, shared)
+    plan = _plan(arms, shared, seeds=seeds, delta=delta, budgets=tuple(budgets))
+    plan = plan if tune else replace(plan, scales=(1.0,))
+    for arm in plan.arms:
+        check_in_files(used_plugins(plan.settings(arm).model))
+    directory = files.user_path(out) if out else RUNS / plan.name
+    plan = replace(plan, name=directory.name)
+    with files.shared(directory), closing(open_engine(on, jobs)) as engine:
+        comparison = _compare(plan, directory, engine, on_event)
+        save_comparison(comparison, directory)
+        write_report(comparison, directory)
+    return ComparisonResult(comparison, directory)
+
+
+def _plan(arms: Sequence[str], shared: Mapping[str, Any], **options: Any) -> ComparisonConfig:
+    """What is compared, under a name made of the arms'."""
+    chosen = arms_from(arms)
+    return ComparisonConfig(
+        arms=chosen,
+        reference=reference_arm(chosen),
+        shared=shared,
+        name="compare-" + "-".join(arm.name for arm in chosen)[:60],
+        command="mlx_attn.compare",
+        **options,
+    )
+
+
+def _compare(
+    plan: ComparisonConfig,
+    directory: Path,
+    engine: Engine,
+    on_event: Callable[[ComparisonEvent], None] | None,
+) -> Comparison:
+    """Train what is missing, telling what happens; the last event is the comparison."""
+    runner = Runner(Store(directory / "trainings"), engine=engine)
+    event = None
+    for event in ComparisonRun(plan, runner, versions()):
+        if on_event:
+            on_event(event)
+    assert isinstance(event, Comparison)
+    return event

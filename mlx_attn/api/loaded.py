@@ -1,0 +1,178 @@
+"""A trained model from Python: what it writes, what it expects, where it looks, its matrices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from jaxtyping import Float, Float32
+
+from mlx_attn.arrays import count_parameters
+from mlx_attn.attention.analysis import ov_circuit, qk_circuit
+from mlx_attn.errors import ConfigError, plural, python_words
+from mlx_attn.plugins import Plugins, load_named_plugins
+from mlx_attn.probe.heads import Probe, probe, prompt_tokens
+from mlx_attn.probe.show import draw_maps, heads_table
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.documents import begin, text_loss
+from mlx_attn.sampling.generate import LoadedRun, load_run
+from mlx_attn.ui.plots import figure_for_page
+from mlx_attn.ui.terminal import as_html
+
+
+@python_words()
+def load(run: str | Path | None = None, *, plugins: Plugins = ()) -> "LoadedModel":
+    """Return a trained model with its tokenizer.
+
+    Args:
+        run: Its directory, or its name in runs/; None is the latest there.
+        plugins: Files with your own choices that it was trained with.
+
+    Raises:
+        RunError: There is no such run, or it is damaged.
+        ConfigError: It was trained with a file that is not loaded.
+    """
+    load_named_plugins(plugins)
+    found = load_run(None if run is None else str(run))
+    return LoadedModel(found.run, found.model, found.tokenizer)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel(LoadedRun):
+    """A trained model: what it writes, what it expects, where it looks, what its matrices are."""
+
+    @python_words()
+    def generate(
+        self, prompt: str = "", max_tokens: int = 200, *, stop: Sequence[str] = (), **sampler: Any
+    ) -> str:
+        """The continuation of a prompt, without it.
+
+        Args:
+            prompt: The text to continue.
+            max_tokens: The most new tokens.
+            stop: Texts before which it ends.
+            sampler: Settings of `SamplerConfig`: temp, top_p, seed and the rest.
+
+        Raises:
+            ConfigError: A setting cannot work, or a character is unknown to the tokenizer.
+        """
+        steps = self.stream(prompt, SamplerConfig(**sampler), max_tokens, stop)
+        return "".join(step.text for step in steps)
+
+    def generate_batch(
+        self,
+        prompt: str = "",
+        count: int = 8,
+        max_tokens: int = 200,
+        *,
+        stop: Sequence[str] = (),
+        **sampler: Any,
+    ) -> list[str]:
+        """Several continuations of a prompt, decoded as one batch.
+
+        Number k is what `generate` returns with the seed `seed + k`, up to rounding. Arguments and
+        errors are those of `generate`.
+        """
+        texts = [""] * count
+        steps = self.stream_batch(prompt, count, SamplerConfig(**sampler), max_tokens, stop)
+        for k, step in steps:
+            texts[k] += step.text
+        return texts
+
+    def logits(self, text: str) -> Float32[np.ndarray, "T V"]:
+        """Return what the model expects after each token of a text, read as a whole document."""
+        tokens, own = self._tokens(text)
+        return np.array(self.model(mx.array(tokens)[None])[0, -own:].astype(mx.float32))
+
+    def loss(self, text: str) -> float:
+        """Return nats per token of a text: the mean of -ln p(token | the tokens before it).
+
+        The text is read after the document's start, if the run's text has one; then its first token
+        counts too, and otherwise those from the second on.
+        """
+        tokens, own = self._tokens(text)
+        if len(tokens) < 2:
+            raise ConfigError("a loss needs a text of at least two tokens: give a longer one")
+        return text_loss(self.model, tokens, own)
+
+    def attention(self, text: str) -> "AttentionMaps":
+        """What every head looks at while the model reads a text."""
+        context, start = self.model.config.context_length, self.start_tokens
+        tokens = prompt_tokens(text, self.tokenizer, context, start)
+        pieces = [self.tokenizer.token_bytes(token) for token in tokens[0].tolist()]
+        words = [piece.decode("utf-8", "replace") for piece in pieces]
+        return AttentionMaps(probe(self.model, tokens), words)
+
+    @python_words()
+    def matrices(self, layer: int) -> "Matrices":
+        """The matrices of a layer's heads.
+
+        Raises:
+            ConfigError: There is no such layer, or its map is not linear, with the reason.
+        """
+        blocks = self.model.trf_blocks
+        if not 0 <= layer < len(blocks):
+            raise ConfigError(f"layer={layer}: this model's layers are 0 to {len(blocks) - 1}")
+        attention = blocks[layer].att
+        return Matrices(qk_circuit(attention).products, ov_circuit(attention).products)
+
+    def _tokens(self, text: str) -> tuple[list[int], int]:
+        """Return the document's start with a text's tokens, and how many of them are the text's."""
+        tokens, context = self.tokenizer.encode(text).tolist(), self.model.config.context_length
+        if not 0 < len(tokens) <= context:
+            raise ConfigError(
+                f"the text has {len(tokens)} tokens, and this model reads 1 to {context} at once: "
+                "give another text"
+            )
+        return begin(tokens, self.start_tokens, context), len(tokens)
+
+    def __repr__(self) -> str:
+        config = self.model.config
+        variant = self.run.settings.get("variant", "")
+        sizes = [plural(config.n_layers, "layer"), plural(config.n_heads, "head")]
+        sizes += [f"width {config.emb_dim}", f"{count_parameters(self.model):,} parameters"]
+        return f"LoadedModel({self.name}: {variant}, {', '.join(sizes)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Of the heads of one layer: scores are scale * x_i S_h x_j^T, outputs sum_h softmax_h x VO_h.
+
+    Attributes:
+        S: W_query_h W_key_h^T.
+        VO: W_value_h O_h.
+    """
+
+    S: Float[np.ndarray, "H C C"]
+    VO: Float[np.ndarray, "H C C"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMaps:
+    """The attention of every head on one text.
+
+    Attributes:
+        found: Statistics and spectra of the heads; see `mlx_attn.probe.heads`.
+        tokens: The tokens as text.
+    """
+
+    found: Probe
+    tokens: list[str]
+
+    @property
+    def weights(self) -> Float32[np.ndarray, "L H T T"]:
+        """[layer, head, i, j]: how much of token j token i takes in.
+
+        Rows add up to 1 if the mixing is a softmax; those of off_by_one, sink and a plugin's own
+        mixing need not.
+        """
+        return self.found.maps[:, 0]
+
+    def __rich__(self) -> Any:
+        return heads_table(self.found)
+
+    def _repr_html_(self) -> str:
+        return str(figure_for_page(partial(draw_maps, self.found))) + as_html(self.__rich__())

@@ -1,0 +1,229 @@
+"""A training from Python: a new one, or a run resumed, as a stream of events."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from rich.text import Text
+
+from mlx_attn import files
+from mlx_attn.api.loaded import LoadedModel, load
+from mlx_attn.convert.model import start_from_run
+from mlx_attn.errors import RunError, python_words
+from mlx_attn.machine import versions
+from mlx_attn.plugins import (
+    Plugins,
+    check_in_files,
+    load_named_plugins,
+    plugins_of_resumed,
+    used_plugins,
+)
+from mlx_attn.run_directory import Run, check_free, find_run, held, new_run
+from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.training import loop
+from mlx_attn.training.config import Settings, layer_from, resolve, settings_from
+from mlx_attn.training.events import Ended, Evaluated, Event, Stepped
+from mlx_attn.training.report import draw_losses
+from mlx_attn.training.show import closing_lines
+from mlx_attn.training.trainer import Trainer
+from mlx_attn.ui.plots import figure_for_page
+from mlx_attn.ui.terminal import as_html
+
+
+@dataclass(slots=True)
+class Training:
+    """A training: iterating it trains, and yields what happens; iterating it again goes on.
+
+    Attributes:
+        trainer: The model and the settings.
+        corpus: The prepared text.
+        out: Directory of the run; None keeps nothing.
+        overwrite: Whether a run that is there is replaced.
+        facts: What the run's record holds beside its settings.
+        resumes: Whether it continues the run that is in the directory.
+        events: Those that have happened.
+    """
+
+    trainer: Trainer
+    corpus: Corpus
+    out: Path | None = None
+    overwrite: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    resumes: bool = False
+    events: list[Event] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Event]:
+        with python_words(), self._kept():
+            recorder = loop.RunRecorder(self.trainer, self.corpus.tokenizer)
+            for event in loop.train(self.trainer):
+                recorder(event)
+                self.events.append(event)
+                yield event
+
+    def run(self) -> "Training":
+        """Train to the end."""
+        for _ in self:
+            pass
+        return self
+
+    @property
+    def losses(self) -> Mapping[int, float]:
+        """Validation losses in nats per token, by step."""
+        evaluated = (event for event in self.events if isinstance(event, Evaluated))
+        return {event.step: event.evaluation.val_loss for event in evaluated}
+
+    @property
+    def model(self) -> LoadedModel:
+        """The model: with its best weights if the training is kept in a directory, else its last.
+
+        Raises:
+            RunError: The training has not begun.
+        """
+        if not self.events:
+            raise RunError("this training has not begun: iterate over it, or call run()")
+        if self.trainer.run and self.losses:
+            return load(self.trainer.run.path)
+        self.trainer.model.eval()
+        run = Run(Path(self.trainer.settings.variant), self._record())
+        return LoadedModel(run, self.trainer.model, self.corpus.tokenizer)
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Hold the run directory, which the first time is made, or read again to be resumed."""
+        if self.out is None:
+            yield
+        elif self.trainer.run:
+            with held(self.trainer.run) as run:
+                if self.resumes and not self.events:
+                    continue_run(self.trainer, run, self.corpus)
+                    self.trainer.run = run.with_settings(resumed_record(run, self._record()))
+                yield
+        else:
+            record, tokenizer = self._record(), self.corpus.tokenizer
+            with new_run(self.out, record, self.overwrite, tokenizer) as self.trainer.run:
+                yield
+
+    def _record(self) -> dict[str, Any]:
+        return self.trainer.settings.record(self.trainer.model.config, **self.facts)
+
+    def __repr__(self) -> str:
+        last = self.events[-1] if self.events else None
+        if isinstance(last, Ended):
+            return "\n".join(closing_lines(last))
+        return f"Training({self.trainer.settings.variant}, step {self.trainer.progress.step})"
+
+    def _repr_html_(self) -> str:
+        steps = {event.step: event.loss for event in self.events if isinstance(event, Stepped)}
+        figure = figure_for_page(partial(draw_losses, steps, self.losses)) if steps else ""
+        return str(figure) + as_html(Text(repr(self)))
+
+
+@python_words()
+def train(
+    out: str | Path | None = None,
+    *,
+    overwrite: bool = False,
+    init_from: str | Path | None = None,
+    plugins: Plugins = (),
+    **settings: Any,
+) -> Training:
+    """Return a training to iterate over, one event at a time.
+
+    Args:
+        out: Directory of the run, for every command to use; None keeps nothing.
+        overwrite: Replace a run that is there.
+        init_from: A run whose weights, text and settings it starts from.
+        plugins: Files with your own choices and variants.
+        settings: As on the command line, with underscores: preset, variant, data, steps, lr, seed.
+
+    Raises:
+        ConfigError: A setting is unknown or cannot work.
+        RunError: The directory is taken.
+    """
+    load_named_plugins(plugins, settings)
+    start = find_run(str(init_from)) if init_from else None
+    chosen = resolve(layer_from(start.settings) if start else {}, settings)
+    place = None if out is None else files.user_path(out)
+    if place is not None:
+        check_free(place, overwrite)
+        check_in_files(used_plugins(chosen.model))
+    corpus = prepare(chosen.text.data, chosen.text.tokenizer, chosen.text.vocab_size)
+    trainer = Trainer(chosen, corpus)
+    facts = _facts(corpus)
+    if start:
+        start_from_run(trainer, start, corpus)
+        facts |= {"init_from": str(init_from)}
+    return Training(trainer, corpus, place, overwrite, facts)
+
+
+@python_words()
+def resume(run: str | Path, *, plugins: Plugins = (), **changes: Any) -> Training:
+    """Return the training of a run from its last checkpoint on, to iterate over.
+
+    On one machine it gives the bits that a training without the break would have given.
+
+    Args:
+        run: Its directory, or its name in runs/.
+        plugins: Files with your own choices that it was trained with.
+        changes: What may change: steps, epochs, minutes, patience, and how often it reports.
+
+    Raises:
+        ConfigError: A setting is unknown or must stay as it was.
+        RunError: There is no such run, it cannot be resumed, or its text has changed.
+    """
+    load_named_plugins(plugins, changes)
+    with held(find_run(str(run))) as found:
+        settings = resumed_settings(found, changes)
+        corpus = prepare(settings.text.data, settings.text.tokenizer, settings.text.vocab_size)
+        found.check_corpus(corpus, "name the old one with data=, or train a new run")
+        trainer = Trainer(settings, corpus)
+        continue_run(trainer, found, corpus)
+    return Training(trainer, corpus, found.path, facts=_facts(corpus), resumes=True)
+
+
+def _facts(corpus: Corpus) -> dict[str, Any]:
+    return {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
+
+
+# What the command line does to resume a run, too.
+
+
+def resumed_settings(run: Run, changes: Mapping[str, Any]) -> Settings:
+    """Return the settings of a run that is resumed, with some of them changed.
+
+    Raises:
+        RunError: It has no checkpoint, and is not one that was stopped before its first.
+    """
+    began = {"converted", "imported"}.isdisjoint(run.settings)
+    if not run.checkpoint.exists() and not (began and run.was_cut_off()):
+        raise RunError(
+            f"{run.path} has no checkpoint: there is nothing to resume from; --init-from "
+            f"{quote(str(run.path))} trains on from its weights",
+            f"{run.path} has no checkpoint: there is nothing to resume from; "
+            f"train(init_from={str(run.path)!r}) trains on from its weights",
+        )
+    return settings_from(run.settings, changes)
+
+
+def continue_run(trainer: Trainer, run: Run, corpus: Corpus) -> None:
+    """Give a trainer the last state of a run, or its start if it has no checkpoint yet.
+
+    The start is that of its seed, and of the run that it started from.
+    """
+    if run.checkpoint.exists():
+        trainer.resume(run)
+        return
+    run.forget_after(-1)
+    trainer.run = run
+    if start := run.settings.get("init_from"):
+        start_from_run(trainer, find_run(start), corpus)
+
+
+def resumed_record(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what config.json holds of a run that is resumed."""
+    plugins = plugins_of_resumed(run.settings.get("plugins", ()), record.get("plugins", ()))
+    return {**run.settings, **record, **({"plugins": plugins} if plugins else {})}

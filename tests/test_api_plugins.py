@@ -1,0 +1,255 @@
+"""A user's own files from Python, runs that are resumed there, and errors in Python's words."""
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlx_attn
+from mlx_attn.arrays import load_arrays
+from mlx_attn.attention.config import CHOICES, VARIANTS, choices_of
+from mlx_attn.attention.layer import choice
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.plugins import PluginChanged, unload_plugins
+from mlx_attn.run_directory import open_run
+from mlx_attn.training.events import Ended, Started, Stepped
+
+TALKING = Path(__file__).parents[1] / "examples" / "talking_heads.py"
+SIZES = {"tokenizer": "char", "context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 1}
+RECIPE = {"preset": "nano", "batch_size": 4, "steps": 4, "eval_every": 2, "log_every": 1}
+
+
+@pytest.fixture(autouse=True)
+def registry() -> Iterator[None]:
+    """Forgets what a test registers, by whichever way."""
+    choices_of("score")
+    before = {kind: dict(table) for kind, table in {**CHOICES, "variant": VARIANTS}.items()}
+    yield
+    unload_plugins()
+    for kind, table in {**CHOICES, "variant": VARIANTS}.items():
+        table.clear()
+        table.update(before[kind])  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch) -> dict[str, Any]:
+    """Those of a tiny training in a directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    Path("story.txt").write_text("the red cat sat on a mat. an old dog sat by the door. " * 30)
+    return {**SIZES, **RECIPE, "data": "story.txt", "warmup": 2}
+
+
+@pytest.fixture
+def talk(settings) -> Path:
+    return Path(shutil.copy(TALKING, "talk.py")).resolve()
+
+
+@pytest.fixture
+def trained(settings, talk) -> Path:
+    """A run with the file, which is forgotten again."""
+    mlx_attn.train("runs/talk", plugins=talk, variant="talk", **settings).run()
+    unload_plugins()
+    return Path("runs/talk").resolve()
+
+
+def recorded(run: str | Path) -> list[dict[str, Any]]:
+    return json.loads((Path(run) / "config.json").read_text()).get("plugins", [])
+
+
+# Files are named with plugins=, with load_plugins, or in the environment.
+
+
+def test_a_run_is_trained_and_read_with_the_files_that_are_named(trained, talk):
+    assert [plugin["names"] for plugin in recorded(trained)] == [["logits=talk", "mixing=talk"]]
+    model = mlx_attn.load(trained, plugins=[talk])
+    assert len(model.generate("the", max_tokens=3)) == 3
+
+
+def test_a_file_that_is_missing_is_asked_for_in_python_s_words(trained, talk):
+    with pytest.raises(ConfigError, match=r"^this run uses talk\.py \(sha256 \w{12}\): add plug"):
+        mlx_attn.load(trained)
+    with pytest.raises(ConfigError, match=re.escape(f"add plugins=['{talk}']") + "$"):
+        mlx_attn.resume(trained)
+
+
+def test_files_are_loaded_once_for_all(trained, talk):
+    mlx_attn.load_plugins(talk)
+    assert mlx_attn.load(trained)
+
+
+def test_the_environment_names_files(trained, talk, monkeypatch):
+    monkeypatch.setenv("MLX_ATTN_PLUGINS", str(talk))
+    assert mlx_attn.load(trained)
+
+
+def test_plugin_is_answered_with_plugins(settings):
+    with pytest.raises(ConfigError, match=r"plugin is no setting: .* plugins=\['f\.py'\]"):
+        mlx_attn.train(plugin="f.py", **settings)
+
+
+@pytest.mark.slow
+def test_a_comparison_hands_the_files_to_its_workers(settings, talk):
+    shared = {key: value for key, value in settings.items() if "every" not in key}
+    few: dict[str, Any] = {"seeds": 2, "tune": False, "jobs": 1}
+    result = mlx_attn.compare("standard", "talk", out="both", plugins=[talk], **few, **shared)
+    assert [*result.answers] == ["talk"]
+
+
+# A file that is imported as a module.
+
+
+@pytest.fixture
+def imported(talk, monkeypatch) -> Path:
+    monkeypatch.syspath_prepend(str(talk.parent))
+    own = Path(shutil.copy(talk, "own_attention.py")).resolve()
+    monkeypatch.delitem(sys.modules, "own_attention", raising=False)
+    importlib.import_module("own_attention")
+    return own
+
+
+def test_an_imported_module_is_recorded(settings, imported):
+    mlx_attn.train("runs/own", variant="talk", **settings).run()
+    (plugin,) = recorded("runs/own")
+    assert plugin["path"] == str(imported)
+    assert plugin["names"] == ["logits=talk", "mixing=talk"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_of_the_same_file_is_read_without_a_warning(trained, imported):
+    assert mlx_attn.load(trained)
+    assert mlx_attn.load_plugins(imported)[0].path == imported
+
+
+def test_what_no_file_holds_cannot_be_kept(settings):
+    code = compile("lambda a, s: s", "<cell>", "eval")
+    choice("logits", "cell", "s")(eval(code, {"__name__": "__main__"}))
+    assert mlx_attn.train(logits="cell", **settings).run().model
+    with pytest.raises(ConfigError, match="logits=cell is defined in <cell>, which is no file"):
+        mlx_attn.train("runs/cell", logits="cell", **settings)
+    with pytest.raises(ConfigError, match="so no other process could compute it"):
+        mlx_attn.compare("standard", "cells: standard, logits=cell", out="runs/both")
+    assert not Path("runs/cell").exists()
+
+
+# Resuming.
+
+
+def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(settings):
+    noisy = {**settings, "drop_rate": 0.2, "schedule": "constant"}
+    mlx_attn.train("runs/straight", **{**noisy, "steps": 8}).run()
+    mlx_attn.train("runs/stopped", **noisy).run()
+    resumed = mlx_attn.resume("runs/stopped", steps=8)
+    assert resumed.trainer.progress.step == 4
+    resumed.run()
+    straight, stopped = (open_run(Path("runs") / name) for name in ("straight", "stopped"))
+    for file in ("weights", "checkpoint"):
+        expected, found = (load_arrays(getattr(run, file))[0] for run in (straight, stopped))
+        assert all(np.array_equal(expected[name], found[name]) for name in expected)
+    losses = [
+        [(report["step"], report["loss"]) for report in run.metrics() if report["event"] == "step"]
+        for run in (straight, stopped)
+    ]
+    assert losses[0] == losses[1]
+    assert open_run(Path("runs/stopped")).settings["training"]["steps"] == 8
+
+
+def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings):
+    for event in mlx_attn.train("runs/left", **settings):
+        if isinstance(event, Stepped) and event.step == 3:
+            break
+    first, *_, last = mlx_attn.resume("runs/left")
+    assert isinstance(first, Started)
+    assert isinstance(last, Ended)
+    assert (first.step, last.steps) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lr": 1.0}, r"lr=1\.0 cannot change when a training is resumed"),
+        ({"stesp": 9}, "unknown setting 'stesp': did you mean 'steps'"),
+    ],
+)
+def test_what_must_stay_is_refused_when_resumed(settings, changes, message):
+    mlx_attn.train("runs/one", **settings).run()
+    with pytest.raises(ConfigError, match=message):
+        mlx_attn.resume("runs/one", **changes)
+
+
+def test_a_run_without_a_checkpoint_is_trained_on_from_its_weights(settings):
+    mlx_attn.train("runs/one", **settings).run()
+    open_run(Path("runs/one")).checkpoint.unlink()
+    with pytest.raises(RunError, match=r"train\(init_from='runs/one'\) trains on"):
+        mlx_attn.resume("runs/one")
+
+
+def test_a_run_remembers_the_file_it_began_with_and_the_one_it_was_resumed_with(trained, talk):
+    (first,) = recorded(trained)
+    before = talk.read_text()
+    talk.write_text(before + "# improved\n")
+    with pytest.warns(PluginChanged):
+        mlx_attn.resume(trained, plugins=talk, steps=6).run()
+    (kept,) = recorded(trained)
+    assert kept["sha256"] == first["sha256"]
+    assert len(kept["resumed_with"]) == 1
+    with pytest.warns(PluginChanged, match=rf"sha256 {first['sha256'][:12]} then"):
+        mlx_attn.load(trained)
+    talk.write_text(before)
+    mlx_attn.load(trained, plugins=talk)  # without a warning: those are errors here
+
+
+# Words.
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"decay": "query-key", "optimizer": "muon"}, "without any: use optimizer='adamw'$"),
+        ({"score": "paired"}, "use variant='differential', or neither"),
+        ({"value": "latent"}, "use variant='mla', or neither"),
+    ],
+)
+def test_flags_are_keyword_arguments_in_python(settings, wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        mlx_attn.train(**{**settings, **wrong})
+
+
+def test_a_taken_directory_is_answered_with_what_a_script_can_do(settings):
+    mlx_attn.train("runs/mine", **settings).run()
+    with pytest.raises(RunError, match=r"exists: mlx_attn\.resume\('runs/mine'\) continues it, ov"):
+        mlx_attn.train("runs/mine", **settings)
+
+
+def test_numbers_of_numpy_are_numbers(settings):
+    numbers = {"steps": np.int64(3), "seed": np.uint8(1), "lr": np.float32(0.01)}
+    training = mlx_attn.train(**{**settings, **numbers, "qkv_bias": np.bool_(True)})
+    assert training.trainer.config.steps == 3
+    assert json.dumps(training.trainer.settings.training.as_dict())
+
+
+def test_a_model_is_read_without_scipy_and_matplotlib(settings):
+    mlx_attn.train("runs/one", **settings).run()
+    code = """
+import sys
+class Blocked:
+    def find_spec(self, name, path, target=None):
+        if name.split(".")[0] in ("scipy", "matplotlib"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocked())
+import mlx_attn
+print(mlx_attn.load("runs/one").generate("the", max_tokens=3, temp=0))
+assert mlx_attn.train and not any("comparison" in name for name in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.rstrip("\n")) == 3
