@@ -352,15 +352,9 @@ def check_page(path: Path, overwrite: bool = False) -> None:
     with path.open("rb") as file:
         if _PAGE not in file.read(1 << 16):
             raise RunError(
-                f"{path} is not a page of this program: --overwrite replaces it, or choose another "
-                "name"
+                f"{path} is not a page of this program: rename it, choose another name, or let "
+                "--overwrite replace it"
             )
-
-
-def write_page(path: Path, text: str, overwrite: bool = False) -> None:
-    """Write an HTML page in one step; see `check_page` for what it replaces."""
-    check_page(path, overwrite)
-    write_text(path, text)
 
 
 def unwritable(path: Path, error: OSError) -> RunError:
