@@ -2,7 +2,7 @@
 
 Everything is written to a temporary file beside the target, flushed to the disk, and renamed over
 the target: a reader sees the old file or the new one, never a mixture. A directory is made, locked
-and replaced by one function each.
+and replaced by one function each. An HTML page replaces only a page of this program.
 """
 
 import contextlib
@@ -45,24 +45,37 @@ def user_path(text: str | Path) -> Path:
     start = f"'{text[:40]}...'" if len(text) > 40 else f"'{text}'"
     if not text or "\0" in text:
         raise ConfigError(f"{start} names no file: give a path without NUL characters")
+    check_name(Path(text))
     try:
         path = Path(text).expanduser()
-        names = [os.fsencode(name) for name in path.parts]
     except RuntimeError as error:
         raise ConfigError(f"{start}: there is no such user; write './~...' for a file") from error
-    except UnicodeEncodeError as error:
-        raise ConfigError(f"{start} names no file: it holds half a character") from error
+    names = map(os.fsencode, path.parts)
     if max(map(len, names), default=0) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
         raise ConfigError(
             f"{start} is too long: a name has at most {_LONGEST_NAME} bytes, and a path "
             f"{_LONGEST_PATH}"
         )
-    check_no_loop(path)
+    check_links(path)
     return path
 
 
-def check_no_loop(path: Path) -> None:
-    """Refuse a symbolic link that leads to itself, which Python's own functions stumble over.
+def check_name(path: Path) -> None:
+    """Refuse a name that is not UTF-8, under which MLX neither reads nor writes a file.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"'{path}' holds bytes that are not UTF-8: rename it, or choose another name"
+        ) from error
+
+
+def check_links(path: Path) -> None:
+    """Refuse a symbolic link that leads to itself or to nothing.
 
     Raises:
         ConfigError: It is one, or is below one.
@@ -74,6 +87,30 @@ def check_no_loop(path: Path) -> None:
             raise ConfigError(
                 f"{path} is a symbolic link that leads to itself: remove it, or name another path"
             ) from error
+    for link in (path, *path.parents):
+        if _leads_nowhere(link):
+            raise ConfigError(
+                f"{link} is a symbolic link to {link.readlink()}, where there is nothing: remove "
+                "the link, or name another path"
+            )
+
+
+def _leads_nowhere(link: Path) -> bool:
+    try:
+        link.stat()
+    except FileNotFoundError:
+        return link.is_symlink()
+    except OSError:
+        pass
+    return False
+
+
+def holds_current_folder(path: Path) -> bool:
+    """Return whether a path is the folder that this process is in, or one of its parents."""
+    try:
+        return Path.cwd().resolve().is_relative_to(path.resolve())
+    except FileNotFoundError:  # that folder was removed
+        return False
 
 
 @contextlib.contextmanager
@@ -85,6 +122,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     Raises:
         RunError: The file cannot be written; names the path, the reason and the way out.
     """
+    _check_ordinary(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
     make_directory(path.parent, path)
     try:
@@ -99,6 +137,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _check_ordinary(path: Path) -> None:
+    """Refuse to put a file in the place of a folder, a device or a pipe."""
+    if path.is_dir():
+        raise unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    if path.exists() and not path.is_file():
+        raise RunError(f"{path}: no ordinary file, so it is not replaced: choose another name")
 
 
 def make_directory(folder: Path, file: Path | None = None, mode: int = 0o777) -> None:
@@ -288,6 +334,27 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes `text` to `path` as UTF-8 in one step, line endings as they are."""
     write_bytes(path, text.encode())
+
+
+_PAGE = b'<meta name="generator" content="mlx_attn">'
+"""In the head of every page that this program writes."""
+
+
+def check_page(path: Path, overwrite: bool = False) -> None:
+    """Refuse to write a page over anything but a page of this program, unless told to.
+
+    Raises:
+        RunError: There is a folder, or a file that this program did not write.
+    """
+    _check_ordinary(path)
+    if overwrite or not path.exists():
+        return
+    with path.open("rb") as file:
+        if _PAGE not in file.read(1 << 16):
+            raise RunError(
+                f"{path} is not a page of this program: rename it, choose another name, or let "
+                "--overwrite replace it"
+            )
 
 
 def unwritable(path: Path, error: OSError) -> RunError:

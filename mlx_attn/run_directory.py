@@ -291,7 +291,7 @@ def new_run(
         if not _is_run(path):
             yield _filled(path, settings, tokenizer)
             return
-        if Path.cwd().is_relative_to(place):
+        if files.holds_current_folder(place):
             raise RunError(f"{path} is the folder that you are in: leave it to overwrite the run")
         made = files.aside(place)
         held.enter_context(files.lock(made, wait=False))
@@ -335,7 +335,7 @@ def _filled(path: Path, settings: Mapping[str, Any], tokenizer: Tokenizer | None
 
 def check_free(path: Path, overwrite: bool = False) -> None:
     """Refuse a place where a new run must not go."""
-    files.check_no_loop(path)
+    files.check_links(path)
     if not path.exists() or (path.is_dir() and all(map(_is_unbegun, path.iterdir()))):
         return
     if not overwrite:
@@ -373,6 +373,10 @@ def _is_unbegun(file: Path) -> bool:
 def open_run(path: Path) -> Run:
     """The run in a directory."""
     file = path / CONFIG
+    try:
+        files.check_name(path)
+    except ConfigError as error:  # a name that was found in a folder, and not given by a user
+        raise RunError(str(error)) from error
     if not _is_run(path):
         near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
         raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")

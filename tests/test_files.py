@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mlx_attn.errors import RunError
-from mlx_attn.files import atomic_write, shared, write_bytes, write_text
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.files import atomic_write, check_page, shared, user_path, write_bytes, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -112,3 +112,40 @@ def test_the_first_who_shares_a_folder_removes_what_a_killed_process_left(tmp_pa
             with shared(tmp_path):  # a second one leaves what the first is writing
                 assert temporary.exists()
     assert names(tmp_path) == ["file.txt"]
+
+
+@pytest.mark.parametrize("name", [".", "..", "/"])
+def test_a_file_cannot_take_the_place_of_a_folder(name):
+    with pytest.raises(RunError, match="there is a folder of that name: choose another name"):
+        write_bytes(Path(name), b"x")
+    with pytest.raises(RunError, match="there is a folder of that name: choose another name"):
+        check_page(Path(name), overwrite=True)
+
+
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RunError, match="pipe: no ordinary file, so it is not replaced"):
+        write_bytes(tmp_path / "pipe", b"x")
+    assert names(tmp_path) == ["pipe"]
+
+
+def test_a_page_replaces_only_a_page_of_this_program_unless_told_to(tmp_path):
+    page = tmp_path / "page.html"
+    check_page(page)
+    page.write_text('<!doctype html><meta name="generator" content="mlx_attn">')
+    check_page(page)
+    page.write_text("<!doctype html><p>mine")
+    with pytest.raises(RunError, match=r"page\.html is not a page of this program"):
+        check_page(page)
+    check_page(page, overwrite=True)
+
+
+def test_a_link_to_nothing_is_no_place_for_a_file(tmp_path):
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(ConfigError, match="is a symbolic link to gone, where there is nothing"):
+        user_path(tmp_path / "link" / "file")
+
+
+def test_a_name_that_is_not_utf8_is_refused():
+    with pytest.raises(ConfigError, match="holds bytes that are not UTF-8: rename it"):
+        user_path("a\udcff")

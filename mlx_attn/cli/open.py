@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from mlx_attn.cli.main import say
-from mlx_attn.cli.options import UserPath, takes_plugins
+from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
 from mlx_attn.cli.sample import complete_run, standard_input
 from mlx_attn.errors import ConfigError
 
@@ -35,6 +35,7 @@ Examples:
     show_default=True,
     help="How weights are kept: float16 halves the file and rounds them.",
 )
+@click.option("--overwrite", is_flag=True, help=OVERWRITE_PAGE)
 @click.option("--no-browser", is_flag=True, help="Write the page, and do not open it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -42,6 +43,7 @@ def command(
     prompt: str | None,
     html: Path | None,
     dtype: str,
+    overwrite: bool,
     no_browser: bool,
     as_json: bool,
 ) -> None:
@@ -60,7 +62,9 @@ def command(
     if len(runs) > 2:
         raise click.UsageError(f"a page shows two runs at most, and these are {len(runs)}")
     found = [find_run(name) for name in runs or (None,)]
-    path, n_bytes = page.write_page(found, _prompt(prompt), html, dtype, download_lines(_say))
+    path, n_bytes = page.write_page(
+        found, _prompt(prompt), html, dtype, download_lines(_say), overwrite
+    )
     if as_json:
         say(json.dumps({"path": str(path), "bytes": n_bytes}))
     else:

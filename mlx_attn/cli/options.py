@@ -91,6 +91,8 @@ class UserPath(click.Path):
 
 _PATH = UserPath()
 
+OVERWRITE_PAGE = "Let --html replace a file that is no page of this program."
+
 
 class FiniteRange(click.FloatRange):
     """A number within bounds; unlike click's own range it refuses what is no number."""

@@ -8,7 +8,7 @@ import click
 
 from mlx_attn.cli.main import INTERRUPTED, say
 from mlx_attn.cli.memory import dry_run_option, show_plan
-from mlx_attn.cli.options import UserPath, takes_plugins
+from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
 from mlx_attn.cli.sample import run_argument, standard_input
 from mlx_attn.errors import ConfigError
 
@@ -40,6 +40,7 @@ Examples:
     help="Without a prompt, windows of the validation text to average over.",
 )
 @click.option("--html", type=_PATH, metavar="FILE", help="Write a page to look around in.")
+@click.option("--overwrite", is_flag=True, help=OVERWRITE_PAGE)
 @click.option("--figures", type=_PATH, metavar="DIR", help="Write figures as SVG and PNG.")
 @click.option("--track", is_flag=True, help="Show what train --track recorded instead.")
 @click.option("--against", metavar="RUN", help="With --track, a run to compare with.")
@@ -79,13 +80,17 @@ def _show_probe(
     prompt: str | None,
     windows: int,
     html: Path | None,
+    overwrite: bool,
     figures: Path | None,
     as_json: bool,
     **_: Any,
 ) -> None:
+    from mlx_attn.files import check_page
     from mlx_attn.probe import heads, show
     from mlx_attn.ui.terminal import stdout_console
 
+    if html:
+        check_page(html, overwrite)
     model = run.load_model()
     found = heads.probe(model, _tokens(run, prompt, windows))
     files = _write(run, found, prompt is not None, html, figures)

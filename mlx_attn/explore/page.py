@@ -12,7 +12,7 @@ from typing import Any
 
 from mlx_attn.explore.manifest import PageModel, page_model
 from mlx_attn.explore.passages import example_texts, training_words
-from mlx_attn.files import write_bytes
+from mlx_attn.files import check_page, write_bytes
 from mlx_attn.run_directory import Run
 from mlx_attn.text.downloads import Progress
 from mlx_attn.ui.plots import template
@@ -59,6 +59,7 @@ def write_page(
     path: Path | None = None,
     dtype: str = "float32",
     progress: Progress | None = None,
+    overwrite: bool = False,
 ) -> tuple[Path, int]:
     """Write the page of one run or two; returns its path and its bytes.
 
@@ -68,12 +69,14 @@ def write_page(
         path: Where it goes; explore.html in the first run by default.
         dtype: See `page_model`.
         progress: Called with the bytes done and in all while a text is downloaded.
+        overwrite: Whether a file that is no page of this program may be replaced.
 
     Raises:
         ConfigError: The page cannot compute a model; says which choice is to blame.
         RunError: A run cannot be read, or the page cannot be written.
     """
     path = path or runs[0].path / "explore.html"
+    check_page(path, overwrite)
     models = [page_model(run, dtype, training_words(run, progress)) for run in runs]
     texts = texts or example_texts(runs[0], progress)
     content = render_page(models, texts).encode()

@@ -119,6 +119,7 @@ class _Header:
 
     def __init__(self, data: bytes | mmap.mmap):
         self.data, self.place, self.alignment = data, 0, 32
+        self.keys: set[bytes] = set()
 
     def check(self) -> None:
         """Raise a `ValueError` where the file is not what its header says."""
@@ -144,6 +145,7 @@ class _Header:
 
     def _fact(self) -> None:
         name, kind = self._take(self._number(8)), self._number(4)
+        self.keys.add(name)
         if name == b"general.alignment" and kind == 4:
             self.alignment = self._number(4)
             if self.alignment not in (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096):
@@ -175,6 +177,27 @@ class _Header:
         return offset + count * self._TYPES[kind]
 
 
+_GENERAL = {b"general.architecture", b"general.name", b"general.file_type"}
+"""All that `write_gguf` says in general; other programs say more, or no size of a vocabulary."""
+
+
+def is_exported_gguf(path: Path) -> bool:
+    """Return whether a file is one of `write_gguf`."""
+    try:
+        keys = _checked_header(path).keys
+    except (OSError, ValueError):
+        return False
+    sizes = {f"{architecture}.vocab_size".encode() for architecture in _BLOCKS}
+    return {key for key in keys if key.startswith(b"general.")} == _GENERAL and bool(keys & sizes)
+
+
+def _checked_header(path: Path) -> _Header:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        header = _Header(data)
+        header.check()
+        return header
+
+
 def read_gguf(path: Path) -> GPT:
     """The model of a GGUF file that holds GPT-2 or arcee, not quantized.
 
@@ -182,8 +205,7 @@ def read_gguf(path: Path) -> GPT:
         RunError: It cannot be read, or is another architecture.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            _Header(data).check()
+        _checked_header(path)
         loaded: Any = mx.load(str(path), format="gguf", return_metadata=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise RunError(f"{path}: cannot be read as GGUF ({error})") from error

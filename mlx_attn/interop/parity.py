@@ -28,6 +28,13 @@ WINDOW = 64
 GREEDY = 100
 """Greedy tokens that are compared, at most."""
 
+FAR = 0.01
+"""Share of the largest logit from which on two programs do not compute the same.
+
+Rounding leaves less: in float32 1e-5 of it, with llama.cpp's GELU, a table of float16, 4e-4 (both
+measured); TF32 rounds every factor of a product by up to 5e-4. A wrong formula leaves far more.
+"""
+
 _PACKAGES = {
     "torch": ("torch",),
     "mlx": ("mlx",),
@@ -60,6 +67,19 @@ class Parity:
     greedy_equal: int
     greedy: int
     by: str
+
+    def check(self, place: str) -> None:
+        """Refuse what another program computes otherwise.
+
+        Raises:
+            RunError: A logit is not finite, or is off by more than `FAR` of the largest.
+        """
+        if not self.logit_difference <= FAR * max(1, self.largest_logit):
+            raise RunError(
+                f"{place} is not written, because it would not be this model: {self.line}; at most "
+                f"{FAR:g} of the largest logit is rounding. 'mlx-attn verify' says whether this "
+                "machine computes right"
+            )
 
     @property
     def line(self) -> str:

@@ -291,12 +291,12 @@ def mixing_uniform(a, s):
 
 def mixing_off_by_one(a, s):
     """w_h = e^s_h / (1 + sum e^s_h)."""
-    return softmax_with(s, 0.0 * s[..., :1])
+    return softmax_with(s, xp.zeros_like(s[..., :1]))
 
 
 def mixing_sink(a, s):
     """w_h = e^s_h / (e^b_h + sum e^s_h)."""
-    return softmax_with(s, a.sink[:, None, None] + 0.0 * s[..., :1])
+    return softmax_with(s, a.sink[:, None, None] + xp.zeros_like(s[..., :1]))
 
 
 def mixing_talking(a, s):

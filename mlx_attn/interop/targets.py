@@ -1,18 +1,22 @@
 """A run written for another program: by which route, why, and how exactly it came out."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mlx_attn.arrays import load_arrays, named_arrays
-from mlx_attn.errors import ConfigError, RunError, find_row
-from mlx_attn.files import aside, remove_directory, replace_directory, write_text
-from mlx_attn.interop import names, parity, shipped, standard
+from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.files import atomic_write, write_text
+from mlx_attn.interop import names, parity, placement, shipped, standard
 from mlx_attn.interop.folder import WEIGHTS, gpt2_config, read_gpt2, write_card, write_folder
-from mlx_attn.interop.gguf import gguf_form, read_gguf, write_gguf
-from mlx_attn.interop.tokenizer_json import OWN
-from mlx_attn.interop.torch_archive import read_checkpoint, write_checkpoint
+from mlx_attn.interop.gguf import gguf_form, is_exported_gguf, read_gguf, write_gguf
+from mlx_attn.interop.torch_archive import (
+    is_exported_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.sampling.generate import LoadedRun
 
@@ -63,43 +67,54 @@ class Target:
 
     Attributes:
         name: Its name on the command line.
-        suffix: Of what is written; empty for a folder.
+        suffix: Of the file that is written; empty for a folder.
         write: Writes a run to a path.
         summary: One line for people.
+        is_exported: Whether a file is an earlier export; a folder lists what is.
     """
 
     name: str
     suffix: str
     write: Callable[[LoadedRun, Path], _Written]
     summary: str
+    is_exported: Callable[[Path], bool] = lambda path: False
+
+    def check_free(self, out: Path, overwrite: bool) -> None:
+        """Refuse a place where something else lies; see `placement`."""
+        if self.suffix:
+            placement.check_file(out, overwrite, self.is_exported)
+        else:
+            placement.check_folder(out, overwrite)
+
+    def place(self, out: Path) -> AbstractContextManager[Path]:
+        """Give a path to write to, which takes the place of `out` when the block ends."""
+        return atomic_write(out) if self.suffix else placement.new_folder(out)
 
 
 def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = False) -> Exported:
     """Write a run's best weights for another program, load them again and compare.
 
+    Nothing is left behind if what was written computes something else than the run.
+
     Raises:
         ConfigError: The target cannot hold this model; says what stands in the way.
-        RunError: Files cannot be read or written, or there is something at `out` already.
+        RunError: Files cannot be read or written, there is something at `out` that must not be
+            replaced, or a program computes other logits from what was written.
     """
-    if out.exists() and not overwrite:
-        raise RunError(f"{out} exists: --overwrite replaces it, --out names another place")
-    if out.is_dir() and any(out.iterdir()) and not (out / OWN).is_dir():
-        raise RunError(f"{out} was not written by export, so --overwrite leaves it alone")
-    place = out if target.suffix else aside(out)
-    try:
+    target.check_free(out, overwrite)
+    with target.place(out) as place:
         written = target.write(loaded, place)
         peers = [name for name in written.peers if parity.interpreter(name)]
         theirs, unread = parity.compare_all(
             loaded.model, [parity.by_peer(name, place, **written.facts) for name in peers]
         )
-        found = (*theirs, parity.compare(loaded.model, written.back))
+        parities = (*theirs, parity.compare(loaded.model, written.back))
+        for each in parities:
+            each.check(str(out))
         if not target.suffix:
-            write_card(loaded, place, out.name, written.route, found)
-            replace_directory(out, place)
-    finally:
-        if place != out and place.exists():
-            remove_directory(place)
-    return Exported(out, written.route, found, unread)
+            write_card(loaded, place, out.name, written.route, parities)
+    unread = tuple(line.replace(str(place), str(out)) for line in unread)
+    return Exported(out, written.route, parities, unread)
 
 
 # The targets.
@@ -225,8 +240,20 @@ TARGETS: dict[str, Target] = {
     for row in (
         Target("mlx-lm", "", _write_mlx_lm, "a folder for mlx-lm and transformers"),
         Target("gpt2", "", _write_gpt2, "a folder of GPT-2, for programs that run no code"),
-        Target("gguf", ".gguf", _write_gguf, "one file for llama.cpp, LM Studio, Ollama"),
-        Target("book", ".pth", _write_book, "the state dict of the book's GPTModel"),
+        Target(
+            "gguf",
+            ".gguf",
+            _write_gguf,
+            "one file for llama.cpp, LM Studio, Ollama",
+            is_exported_gguf,
+        ),
+        Target(
+            "book",
+            ".pth",
+            _write_book,
+            "the state dict of the book's GPTModel",
+            is_exported_checkpoint,
+        ),
         Target("transformer-lens", "", _write_transformer_lens, "weights for a HookedTransformer"),
     )
 }

@@ -320,6 +320,18 @@ def _view(numbers: np.ndarray, tensor: _Tensor) -> mx.array:
 
 # Writing: the same program, in protocol 2.
 
+_BEGINNING = b"\x80\x02ccollections\nOrderedDict\n)R("
+"""PyTorch's own programs remember the dictionary before they fill it."""
+
+
+def is_exported_checkpoint(path: Path) -> bool:
+    """Return whether a file is one of `write_checkpoint`."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("model/data.pkl") as program:
+            return program.read(len(_BEGINNING)) == _BEGINNING
+    except (zipfile.BadZipFile, OSError, LookupError, RuntimeError, EOFError):
+        return False
+
 
 def write_checkpoint(path: Path, arrays: Mapping[str, mx.array]) -> None:
     """Write a state dict in float32, which `torch.load(path, weights_only=True)` reads.
@@ -338,7 +350,7 @@ def write_checkpoint(path: Path, arrays: Mapping[str, mx.array]) -> None:
 
 
 def _instructions(arrays: Mapping[str, mx.array], names: Mapping[int, str]) -> Iterator[bytes]:
-    yield b"\x80\x02ccollections\nOrderedDict\n)R("
+    yield _BEGINNING
     for name, array in arrays.items():
         shape = array.shape
         strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,8 @@ def test_texts_that_are_none(train, workshop, content, code, message):
         (["--data", "x" * 5000], "is too long"),
         (["--data", "~nobody-here/x"], "there is no such user"),
         (["--init-from", "a\0b"], "names no file"),
-        (["--config", "\ud800"], "it holds half a character"),
+        (["--config", "\ud800"], "holds bytes that are not UTF-8"),
+        (["--out", "a\udcff"], "holds bytes that are not UTF-8: rename it"),
         (["--steps", "-1"], "steps=-1 must be at least 0"),
         (["--steps", "0"], "nothing bounds the training"),
         (["--minutes", "nan"], "minutes=nan must be a finite number"),
@@ -296,3 +298,18 @@ def test_a_run_of_stdin_asks_for_its_text_at_a_terminal(train, workshop, monkeyp
     monkeypatch.setattr("mlx_attn.cli.train._at_terminal", lambda: True)
     line = refused(resumed(train), 1)
     assert "pipe the same text in again, or name a file that holds it with --data" in line
+
+
+def test_a_run_in_a_folder_whose_name_is_not_utf8_says_so(train, workshop, run_command):
+    train("--name=base")
+    os.rename(b"runs/base", b"runs/a\xff")  # noqa: PTH104, no Path holds these bytes
+    for command in (["sample"], ["convert", "--to=merged"], ["export", "--to=mlx-lm"], ["probe"]):
+        assert "holds bytes that are not UTF-8" in refused(run_command(*command), 1)
+    os.rename(b"runs/a\xff", b"runs/base")  # noqa: PTH104
+    assert run_command("sample", "-m2").exit_code == 0
+
+
+def test_a_link_to_nothing_is_named_before_anything_is_trained(train, workshop):
+    (workshop / "link").symlink_to("gone")
+    message = refused(train("--out=link"), 2)
+    assert "link is a symbolic link to gone, where there is nothing" in message

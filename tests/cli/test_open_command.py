@@ -134,3 +134,27 @@ def test_the_page_knows_the_words_of_the_training_text(trained, opened, run_comm
     words = json.loads(found[1])
     assert set(words) <= set(re.findall(r"\w+", (workshop / "story.txt").read_text()))
     assert "cat" in words
+
+
+@pytest.mark.parametrize("command", ["open", "probe"])
+def test_html_replaces_nothing_but_a_page_unless_told_to(command, trained, opened, run_command):
+    weights = trained / "model.safetensors"
+    before, flags = weights.read_bytes(), ["--no-browser"] if command == "open" else []
+    result = run_command(command, "base", *flags, "--html", str(weights))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "is not a page of this program" in result.stderr
+    assert weights.read_bytes() == before
+    for _ in range(2):
+        assert run_command(command, "base", *flags, "--html=page.html").exit_code == 0
+    Path("page.html").write_text("mine")
+    assert run_command(command, "base", *flags, "--html=page.html", "--overwrite").exit_code == 0
+    assert "generator" in Path("page.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("command", ["open", "probe"])
+@pytest.mark.parametrize("place", [".", "/", "runs"])
+def test_html_names_a_file(command, place, trained, opened, run_command):
+    result = run_command(command, "base", "--html", place)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "there is a folder of that name" in result.stderr
+    assert opened == []

@@ -13,7 +13,7 @@ import pytest
 
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.convert.model import convert
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError
 from mlx_attn.interop.gguf import read_gguf
 from mlx_attn.interop.parity import interpreter
 from mlx_attn.interop.shipped import MLX_FILE
@@ -213,19 +213,3 @@ def test_a_plain_text_s_model_has_no_first_token(make_run, out):
     export(make_run("char"), "gpt2", out)
     assert "bos_token_id" not in json.loads((out / "generation_config.json").read_text())
     assert "began after" not in (out / "README.md").read_text(encoding="utf-8")
-
-
-def test_what_is_there_is_replaced_only_on_request(make_run, out):
-    loaded = make_run()
-    export(loaded, "gpt2", out)
-    with pytest.raises(RunError, match="--overwrite replaces it"):
-        export(loaded, "gpt2", out)
-    assert export(loaded, "gpt2", out, overwrite=True).path == out
-
-
-def test_a_folder_of_somebody_else_is_left_alone(make_run, out):
-    out.mkdir()
-    (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(RunError, match="leaves it alone"):
-        export(make_run(), "gpt2", out, overwrite=True)
-    assert (out / "thesis.txt").exists()

@@ -3,12 +3,13 @@
 import ast
 import runpy
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
-from mlx_attn.attention.config import CHOICES, VARIANTS, Choice
+from mlx_attn.attention.config import CHOICES, POSITIONS, VARIANTS, Choice
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop.shipped import portable_arrays, portable_config, shipped_code
 from mlx_attn.model.gpt import GPT
@@ -39,6 +40,10 @@ FORMS: dict[str, dict[str, Any]] = {
     "odd widths": {"head_dim": 6, "value_dim": 10},
     "shrunk": {"score": "shrunk", "value": "shrunk"},
 }
+
+
+SMALL = {"context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 2, "window": 3}
+WINDOWED = [*product(VARIANTS, POSITIONS)]
 
 
 class RowCache:
@@ -85,6 +90,21 @@ def test_a_token_at_a_time_it_computes_the_same(settings, make_model, shipped):
     parts = [tokens[:, :11], *(tokens[:, i : i + 1] for i in range(11, 18))]
     decoded = mx.concatenate([model(part, cache) for part in parts], axis=1)
     assert mx.allclose(decoded, model(tokens), rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize(("variant", "position"), WINDOWED)
+def test_with_a_window_its_logits_are_the_model_s_whole_and_decoded(
+    variant, position, make_model, shipped
+):
+    try:
+        model = make_model(**VARIANTS[variant].maps, **SMALL, position=position)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    code, tokens = shipped(model), TOKENS[:, :10]
+    assert mx.allclose(code(tokens), model(tokens), rtol=0, atol=5e-5)
+    cache = [RowCache() for _ in range(code.args.cached_layers)]
+    parts = [code(tokens[:, i : i + 2], cache) for i in range(0, 10, 2)]
+    assert mx.allclose(mx.concatenate(parts, axis=1), model(tokens), rtol=0, atol=5e-5)
 
 
 @pytest.mark.parametrize("library", ["mlx", "torch"])

@@ -162,3 +162,15 @@ def test_loaded_weights_give_the_same_logits(tmp_path):
     save_arrays(tmp_path / "m.safetensors", named_arrays(one), {})
     two.load_weights(list(load_arrays(tmp_path / "m.safetensors")[0].items()))
     assert mx.array_equal(one(tokens), two(tokens))
+
+
+def test_a_whole_file_that_mlx_cannot_read_is_not_called_damaged(tmp_path, monkeypatch):
+    path = tmp_path / "weights.safetensors"
+    save_arrays(path, {"a": mx.ones((3,))}, {})
+
+    def refuse(*arguments, **settings):
+        raise RuntimeError("[malloc] Unable to allocate 12 bytes.")
+
+    monkeypatch.setattr(mx, "load", refuse)
+    with pytest.raises(RunError, match=r"allocate 12 bytes.\), though it is as long as its header"):
+        load_arrays(path)
