@@ -127,6 +127,13 @@ _OWN_OPTIONS: list[click.Option] = [
         help="write the trainings that are missing as files for `mlx-attn trial`, and take up "
         "the records of those that are done",
     ),
+    _run(
+        "--workers",
+        default="",
+        metavar="N:SPEED,...",
+        help="with --dry-run: how long it takes on such workers, as 4:1,2:0.5 (1: as fast as this "
+        "machine)",
+    ),
     _run("--json", "as_json", is_flag=True, help="the result as one JSON object"),
 ]
 
@@ -162,6 +169,7 @@ def compare(
     jobs: int,
     on: str,
     export_trials: Path | None,
+    workers: str,
     out: Path | None,
     dry_run: bool,
     as_json: bool,
@@ -179,6 +187,8 @@ def compare(
     from mlx_attn.machine import versions
 
     refuse_ranks("compare", "--on ssh:HOST,HOST")
+    if workers and not dry_run:
+        raise click.UsageError("--workers is for --dry-run: how many train is up to --jobs or --on")
     if on and export_trials:
         raise click.UsageError("--export-trials trains nothing: leave out --on")
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
@@ -186,7 +196,7 @@ def compare(
     with closing(_engine("" if dry_run else on, jobs)) as engine:
         comparison = ComparisonRun(protocol, _runner(directory, engine, export_trials), versions())
         if dry_run:
-            _show_plan(comparison, as_json)
+            _show_plan(comparison, workers, as_json)
             return
         with shared(directory):
             _train_and_judge(comparison, directory, as_json, quiet)
@@ -246,11 +256,15 @@ def _shared(options: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _show_plan(run: "ComparisonRun", as_json: bool) -> None:
+def _show_plan(run: "ComparisonRun", workers: str, as_json: bool) -> None:
+    """Show what would be trained, and how long it takes on these workers."""
     from mlx_attn.comparison.show import plan_rows
+    from mlx_attn.comparison.workload import speeds_from, workload_of
     from mlx_attn.ui.terminal import print_rows, stdout_console
 
-    rows = plan_rows(run)
+    speeds = speeds_from(workers or str(run.runner.size))
+    seeds = max((run.protocol.seeds, *run.protocol.looks))
+    rows = plan_rows(run, workload_of(run, seeds) if seeds else None, speeds)
     if as_json:
         say(json.dumps(dict(rows)))
     else:
@@ -269,6 +283,8 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
     comparison = None
     with Display(stderr_console(), quiet or as_json) as display, signals_interrupt():
         run.runner.engine.notice = display.message
+        if run.runner.engine.dashboard and not (quiet or as_json):
+            display.message(f"what the workers do: {run.runner.engine.dashboard}")
         try:
             for event in run:
                 display(event)

@@ -56,7 +56,8 @@ class DaskEngine(Engine):
         self._fit: dict[str, Worker] = {}
         self._unfit: dict[str, str] = {}
         self._looked, self._addresses = -_LOOK, frozenset[str]()
-        self._told_of_none = self._told_of_dashboard = False
+        self._told_of_none = False
+        self.dashboard = client.dashboard_link or ""
 
     @classmethod
     def connect(cls, address: str) -> "DaskEngine":
@@ -102,9 +103,6 @@ class DaskEngine(Engine):
     def session(self, trials: Sequence[Trial]) -> Iterator[None]:
         """Inspect all workers for these trials; end those that still run when it is left."""
         self._need(trials)
-        if not self._told_of_dashboard:
-            self.notice(f"Dask shows what its workers do at {self._client.dashboard_link}")
-            self._told_of_dashboard = True
         self._run = uuid.uuid4().hex
         until = time.monotonic() + INSPECTION
         while (self.workers() == [] or self._inspections) and time.monotonic() < until:

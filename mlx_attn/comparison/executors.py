@@ -53,10 +53,12 @@ class Engine:
     Attributes:
         notice: Takes a line about workers that come, go, or are left out.
         patience: Seconds between two looks at which workers there are; None if none comes or goes.
+        dashboard: The address of a page that shows what workers do; "" if there is none.
     """
 
     notice: Notice = staticmethod(lambda line: None)
     patience: float | None = None
+    dashboard: str = ""
 
     @property
     def size(self) -> int:

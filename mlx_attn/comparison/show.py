@@ -4,7 +4,8 @@ Progress is a bar on a terminal, a plain line an event in a pipe.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -20,6 +21,7 @@ from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparis
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.statistics import MOST_SEEDS
 from mlx_attn.comparison.trial import Diverged
+from mlx_attn.comparison.workload import Workload
 from mlx_attn.errors import plural
 from mlx_attn.ui.terminal import duration, is_live
 
@@ -303,8 +305,16 @@ def _event_line(event: runner.ComparisonEvent) -> str:
             return ""
 
 
-def plan_rows(comparing: ComparisonRun) -> list[tuple[str, str]]:
-    """The plan of a comparison."""
+def plan_rows(
+    comparing: ComparisonRun, work: Workload | None = None, speeds: Sequence[float] = ()
+) -> list[tuple[str, str]]:
+    """Return the plan of a comparison, with its work if that was measured.
+
+    Args:
+        comparing: What is planned.
+        work: The trainings that are to be done.
+        speeds: Of each worker, as multiples of this machine's.
+    """
     protocol = comparing.protocol
     settings = protocol.settings(protocol.arms[0])
     rates = len(protocol.scales) * protocol.tuning_seeds * len(protocol.all_arms)
@@ -323,4 +333,14 @@ def plan_rows(comparing: ComparisonRun) -> list[tuple[str, str]]:
         ("equal", ", ".join(protocol.budgets)),
         ("counts as none", f"less than {protocol.delta:g} nats per token"),
         ("at once", f"{comparing.runner.size} processes"),
+        *(_work_rows(work, speeds, tuning) if work else ()),
     ]
+
+
+def _work_rows(work: Workload, speeds: Sequence[float], at_least: str) -> Iterable[tuple[str, str]]:
+    """Return what trainings take here and on several workers, as measured in a few steps."""
+    yield "trainings", f"{at_least}{work.trials}"
+    yield "core-hours", f"{work.core_hours:.3g} on one core or GPU of this machine"
+    counts = Counter(speeds)
+    workers = ", ".join(f"{count} of speed {speed:g}" for speed, count in counts.items())
+    yield "hours", f"{work.hours(speeds):.3g} on {plural(len(speeds), 'worker')} ({workers})"

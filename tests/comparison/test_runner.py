@@ -2,16 +2,21 @@
 
 import multiprocessing
 import os
+from collections import Counter
+from concurrent.futures import BrokenExecutor, Future
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from mlx_attn.comparison import executors
+from mlx_attn.comparison.executors import Engine, Worker
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Store, train_trial
 from mlx_attn.comparison.tuning import TunedArm, trial_for
+from mlx_attn.comparison.worker import train_order
 from mlx_attn.cpu import single_stream
 from mlx_attn.errors import RunError
 
@@ -95,3 +100,69 @@ def test_a_training_records_its_course(trials):
     assert [ranks.step for ranks in training.ranks] == list(range(9))
     assert training.val_loss == training.curve[-1].val_loss
     assert training.sample
+
+
+class Unlucky(Engine):
+    """Loses the worker of each training some times, and then trains in this process."""
+
+    def __init__(self, times: int):
+        self._left: dict[str, int] = {}
+        self._times = times
+        self.submitted: list[str] = []
+
+    def workers(self):
+        return [Worker("one"), Worker("two")]
+
+    def submit(self, worker, order):
+        future: Future[Any] = Future()
+        digest = order["digest"]
+        self.submitted.append(digest)
+        left = self._left.setdefault(digest, self._times)
+        self._left[digest] = left - 1
+        if left > 0:
+            future.set_exception(BrokenExecutor())
+        else:
+            future.set_result(train_order(order))
+        return future
+
+
+def test_a_training_whose_worker_is_lost_is_repeated_three_times(trials, store):
+    engine = Unlucky(3)
+    outcomes = dict(Runner(store, engine=engine)(trials))
+    assert set(outcomes) == set(trials)
+    assert Counter(engine.submitted) == dict.fromkeys([t.digest for t in trials], 4)
+
+
+def test_one_that_is_lost_four_times_is_named(trials, store):
+    with pytest.raises(
+        RunError, match=r"'standard', seed [01], failed: its worker was lost 4 times; finished"
+    ):
+        list(Runner(store, engine=Unlucky(4))(trials))
+
+
+class Unfit(Unlucky):
+    """Its first worker answers that it is unfit."""
+
+    def __init__(self):
+        super().__init__(0)
+        self.there, self.lines = [Worker("one"), Worker("two")], list[str]()
+
+    def workers(self):
+        return self.there
+
+    def submit(self, worker, order):
+        if worker.name == "two":
+            return super().submit(worker, order)
+        future: Future[Any] = Future()
+        future.set_result({"unfit": "mlx is 1 here"})
+        return future
+
+    def leave_out(self, worker, reason):
+        self.there = [other for other in self.there if other != worker]
+        self.lines.append(reason)
+
+
+def test_a_worker_that_is_unfit_gets_no_more_and_loses_nothing(trials, store):
+    engine = Unfit()
+    assert set(dict(Runner(store, engine=engine)(trials))) == set(trials)
+    assert engine.lines == ["mlx is 1 here"]

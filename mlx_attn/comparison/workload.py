@@ -1,0 +1,106 @@
+"""What a comparison will take: its trainings, their hours on one core, and on several workers."""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mlx_attn import blas
+from mlx_attn.comparison.plan import TUNING_SEED, Trial
+from mlx_attn.comparison.run import ComparisonRun, TrialPlan
+from mlx_attn.comparison.tuning import TunedArm, trial_for
+from mlx_attn.cpu import single_stream
+from mlx_attn.errors import ConfigError
+from mlx_attn.training.forecast import Forecast, forecast
+from mlx_attn.training.trainer import Trainer
+
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The trainings of a comparison that are not finished.
+
+    Attributes:
+        stages: Seconds of each training on one worker of this machine, stage by stage; a stage
+            begins when the one before has ended.
+    """
+
+    stages: tuple[tuple[float, ...], ...]
+
+    @property
+    def trials(self) -> int:
+        """How many trainings there are."""
+        return sum(map(len, self.stages))
+
+    @property
+    def core_hours(self) -> float:
+        """Hours of all trainings on one worker of this machine."""
+        return sum(map(sum, self.stages)) / HOUR
+
+    def hours(self, speeds: Sequence[float]) -> float:
+        """Hours on several workers, each as fast as its number times one of this machine."""
+        return sum(makespan(stage, speeds) for stage in self.stages) / HOUR
+
+
+def makespan(seconds: Iterable[float], speeds: Sequence[float]) -> float:
+    """Return when the last training ends if each idle worker takes the next one."""
+    idle = [(0.0, number, speed) for number, speed in enumerate(speeds)]
+    heapq.heapify(idle)
+    for each in seconds:
+        free, number, speed = idle[0]
+        heapq.heapreplace(idle, (free + each / speed, number, speed))
+    return max(free for free, _, _ in idle)
+
+
+def speeds_from(text: str) -> tuple[float, ...]:
+    """Return the speed of each worker that "4:1,2:0.5" describes: four of 1 and two of 0.5.
+
+    Raises:
+        ConfigError: It describes none.
+    """
+    speeds: list[float] = []
+    try:
+        for part in text.split(","):
+            count, _, speed = part.partition(":")
+            speeds += int(count) * [float(speed or 1)]
+    except ValueError as error:
+        raise ConfigError(f"--workers {text}: use COUNT:SPEED,..., as in 4:1,2:0.5") from error
+    if not speeds or not all(0 < speed < float("inf") for speed in speeds):
+        raise ConfigError(f"--workers {text}: at least one worker, and speeds above 0")
+    return tuple(speeds)
+
+
+def workload_of(run: ComparisonRun, seeds: int) -> Workload:
+    """Measure a few steps of every arm, and return what the trainings of a comparison take.
+
+    A search for learning rates that goes beyond its first factors takes more.
+    """
+    protocol = run.protocol
+    expected = {arm.name: _forecast(run, TunedArm(arm)) for arm in protocol.all_arms}
+    speeds = {name: 1 / max(each.step_seconds, 1e-9) for name, each in expected.items()}
+    arms = [TunedArm(arm) for arm in protocol.all_arms]
+    tuning = [
+        trial_for(protocol, TunedArm(arm, scale), seed)
+        for arm in protocol.all_arms
+        for scale in protocol.scales
+        for seed in range(TUNING_SEED, TUNING_SEED + protocol.tuning_seeds)
+    ]
+    verdict = TrialPlan(protocol, arms, run.vocab_size, speeds).all(range(seeds))
+
+    def seconds(trial: Trial) -> float:
+        each = expected[trial.arm]
+        return trial.settings["steps"] * each.step_seconds + each.validation_seconds
+
+    stages = (tuning if protocol.tunes else [], verdict)
+    return Workload(tuple(tuple(map(seconds, run.runner.missing(stage))) for stage in stages))
+
+
+def _forecast(run: ComparisonRun, arm: TunedArm) -> Forecast:
+    """Measure an arm as a worker trains it: on one thread of a processor."""
+    before = blas.preload().threads
+    blas.use_threads(1)
+    try:
+        trainer = Trainer(run.protocol.settings(arm.arm), run.corpus, draw=False)
+        return single_stream(forecast)(trainer, run.corpus)
+    finally:
+        blas.use_threads(before)
