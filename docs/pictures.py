@@ -23,10 +23,9 @@ from PIL import Image
 from rich.style import Style
 from rich.text import Text
 
-ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "tests"))
-from chromium import Browser, find_chromium  # noqa: E402
+from tests.chromium import Browser, find_chromium
 
+ROOT = Path(__file__).parent.parent
 PICTURES = Path(__file__).parent / "pictures"
 FOLDER = ROOT / "runs" / "pictures"
 MLX_ATTN = f"{sys.executable} -m mlx_attn"

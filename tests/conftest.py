@@ -17,7 +17,6 @@ from typing import Any
 
 import jaxtyping
 import pytest
-from chromium import Browser, find_chromium
 from hypothesis import settings
 from markupsafe import Markup
 
@@ -31,6 +30,7 @@ from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
 from mlx_attn.training.config import resolve
 from mlx_attn.training.trainer import Trainer
+from tests.chromium import Browser, find_chromium
 
 __all__ = ["mlx_attn"]
 
