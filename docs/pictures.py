@@ -1,80 +1,191 @@
-"""Makes the pictures of the README: `python docs/pictures.py [FOLDER]`.
+"""Makes the pictures of the documentation: `python docs/pictures.py [NAME ...]`, all by default.
 
-Trains what is shown in FOLDER (runs/pictures by default; what is there already is kept), takes
-photographs of the pages with Chromium, light and dark, and records a terminal with tmux as an
-animated SVG. About six minutes on two cores.
+    terminal   a training and a conversation, recorded with tmux, as an animated SVG
+    open       the first screen of a page of `mlx-attn open`
+    switch     the same page while a head is switched off, as an animated WebP
+    report     the first screen of a comparison's report
+
+Pages are photographed with Chromium, light and dark. What they show is trained in runs/pictures, if
+it is not there; the terminal trains its model each time. About six minutes on two cores.
 """
 
+import io
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from PIL import Image
 from rich.style import Style
 from rich.text import Text
 
+from tests.chromium import Browser, find_chromium
+
 ROOT = Path(__file__).parent.parent
 PICTURES = Path(__file__).parent / "pictures"
+FOLDER = ROOT / "runs" / "pictures"
 MLX_ATTN = f"{sys.executable} -m mlx_attn"
-MOST_BYTES = 300_000
+MOST_BYTES = {".webp": 1_500_000, ".png": 300_000, ".svg": 300_000}
 
-TRAIN = "train --name tiny-standard"
 COMPARE = (
     "compare --variants standard,no-out-proj --preset nano --steps 200 --seeds 5 --no-tune "
     "--budgets steps --no-noise --out compared"
 )
-THEMES = {"dark": 0, "light": 1}  # the numbers that Chromium knows them by
-WINDOWS = {"open": (1280, 1160), "report": (1280, 620)}
+THEMES = {"light": False, "dark": True}
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Make every picture; none may be large."""
-    folder = Path(*arguments[:1] or ["runs/pictures"]).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    pages = {"open": _page(folder), "report": _report(folder)}
-    for name, page in pages.items():
-        for theme in THEMES:
-            photograph(page, WINDOWS[name], theme, PICTURES / f"{name}-{theme}.png")
-    (PICTURES / "terminal.svg").write_text(animation(list(record(folder))), encoding="utf-8")
-    large = [picture.name for picture in PICTURES.iterdir() if picture.stat().st_size > MOST_BYTES]
+def main(names: Sequence[str]) -> None:
+    """Make these pictures; none may be large."""
+    makers = {"terminal": terminal, "open": first_screen, "switch": switch, "report": report}
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in names or makers:
+        makers[name]()
+    sizes = {picture: picture.stat().st_size for picture in PICTURES.iterdir()}
+    large = [file.name for file, size in sizes.items() if size > MOST_BYTES[file.suffix]]
     if large:
-        raise SystemExit(f"larger than {MOST_BYTES / 1000:.0f} kB: {', '.join(large)}")
+        raise SystemExit(f"too large: {', '.join(large)}")
 
 
-def _page(folder: Path) -> Path:
-    if not (folder / "runs/tiny-standard").exists():
-        _run(folder, TRAIN)
-    _run(folder, "open tiny-standard --no-browser")
-    return folder / "runs/tiny-standard/explore.html"
+def terminal() -> None:
+    """Record a terminal."""
+    shutil.rmtree(FOLDER / "runs", ignore_errors=True)
+    (PICTURES / "terminal.svg").write_text(animation(list(record())), encoding="utf-8")
 
 
-def _report(folder: Path) -> Path:
-    if not (folder / "compared/report.html").exists():
-        _run(folder, COMPARE)
-    return folder / "compared/report.html"
+def first_screen() -> None:
+    """Photograph the page of a run."""
+    _photograph(_page(), (1280, 1160), "open")
 
 
-def _run(folder: Path, command: str) -> None:
-    """Run a command of the program in a folder."""
-    subprocess.run([*MLX_ATTN.split(), *command.split()], cwd=folder, check=True)
+def report() -> None:
+    """Photograph the report of a comparison."""
+    if not (FOLDER / "compared/report.html").exists():
+        _run(COMPARE)
+    _photograph(FOLDER / "compared/report.html", (1280, 620), "report")
+
+
+def _page() -> Path:
+    if not (FOLDER / "runs/tiny-standard").exists():
+        _run("train --name tiny-standard")
+    _run("open tiny-standard --no-browser")
+    return FOLDER / "runs/tiny-standard/explore.html"
+
+
+def _run(command: str) -> None:
+    """Run a command of the program."""
+    subprocess.run([*MLX_ATTN.split(), *command.split()], cwd=FOLDER, check=True)
 
 
 # Pages.
 
 
-def photograph(page: Path, window: tuple[int, int], theme: str, picture: Path) -> None:
-    """Take a picture of a page's first screen in a theme."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if not browser:
+def _browser() -> Browser:
+    program = find_chromium()
+    if not program:
         raise SystemExit("needs Chromium: apt install chromium, or brew install --cask chromium")
-    options = "--headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=8000"
-    sizes = f"--window-size={window[0]},{window[1]}"
-    wish = f"--blink-settings=preferredColorScheme={THEMES[theme]}"
-    command = [browser, *options.split(), sizes, wish, f"--screenshot={picture}", page.as_uri()]
-    subprocess.run(command, check=True, capture_output=True)
+    return Browser(program, Path(tempfile.mkdtemp()))
+
+
+def _in_both_themes(
+    page: Path, window: tuple[int, int], act: Callable[[Browser, str], None]
+) -> None:
+    """Open a page, light and dark, and do something with each."""
+    browser = _browser()
+    for theme, dark in THEMES.items():
+        browser.open(page.as_uri(), *window, dark=dark)
+        browser.run(_RESTED)
+        act(browser, theme)
+    browser.close()
+
+
+def _photograph(page: Path, window: tuple[int, int], name: str) -> None:
+    """Take a picture of a page's first screen in each theme."""
+
+    def take(browser: Browser, theme: str) -> None:
+        (PICTURES / f"{name}-{theme}.png").write_bytes(browser.photograph())
+
+    _in_both_themes(page, window, take)
+
+
+_RESTED = "new Promise((done) => setTimeout(done, 400))"
+"""Resolves when the page has drawn what it was asked for."""
+
+# A person's hand: a pointer that moves to an element, and acts there.
+
+_POINTER = """
+const hand = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+hand.setAttribute("id", "hand");
+hand.setAttribute("viewBox", "0 0 20 28");
+hand.innerHTML = '<path d="M2 1v22l5.5-5 4 9 3.6-1.6-4-8.8H18z" stroke-width="1.6"/>';
+Object.assign(hand.style, { position: "fixed", width: "26px", zIndex: 9, left: 0, top: 0 });
+Object.assign(hand.style, { fill: "black", stroke: "white", pointerEvents: "none" });
+document.body.append(hand);
+"""
+_PLACE = """
+(() => {{
+const box = ({element}).getBoundingClientRect();
+return [box.left + Math.min(box.width, 60) / 2, box.top + box.height / 2];
+}})()
+"""
+_NEEDED = """[...document.querySelectorAll(".heads button")].reduce((most, one) =>
+  Number(one.textContent.match(/[+-]?[\\d.]+$/)) > Number(most.textContent.match(/[+-]?[\\d.]+$/))
+    ? one : most)"""
+GESTURES = (
+    # What the pointer goes to, and for how many seconds one looks at what a click there does.
+    (_NEEDED, 1.2),
+    ('document.querySelector("#off")', 3.0),
+    ('document.querySelector("#restore")', 1.2),
+    ('document.querySelector("#mask")', 3.0),
+    ('document.querySelector("#restore")', 1.5),
+)
+MOVES, MOVE_SECONDS = 6, 0.06
+START = (620.0, 330.0)
+
+
+def switch() -> None:
+    """Film a page while a head, and then the causal mask, are switched off and on again."""
+    _in_both_themes(_page(), (1280, 1000), _film)
+
+
+def _film(browser: Browser, theme: str) -> None:
+    browser.run(_POINTER)
+    frames = list(_gestures(browser))
+    first, *others = [Image.open(io.BytesIO(picture)).convert("RGB") for _, picture in frames]
+    first.save(
+        PICTURES / f"switch-{theme}.webp",
+        save_all=True,
+        append_images=others,
+        duration=[round(1000 * seconds) for seconds, _ in frames],
+        loop=0,
+        quality=60,
+        method=4,
+    )
+
+
+def _gestures(browser: Browser) -> Iterator[tuple[float, bytes]]:
+    """Photographs with the seconds that they stay."""
+    here = START
+    yield 1.8, _with_pointer(browser, here)
+    for element, seconds in GESTURES:
+        there = browser.run(_PLACE.format(element=element))
+        for move in range(1, MOVES + 1):
+            share = move / MOVES
+            now = tuple(a + (b - a) * share for a, b in zip(here, there, strict=True))
+            yield MOVE_SECONDS, _with_pointer(browser, now)
+        yield 0.25, _with_pointer(browser, there)
+        browser.run(f"({element}).click()")
+        browser.run(_RESTED)
+        yield seconds, _with_pointer(browser, there)
+        here = there
+
+
+def _with_pointer(browser: Browser, place: Sequence[float]) -> bytes:
+    browser.run(f"hand.style.transform = 'translate({place[0]:.0f}px, {place[1]:.0f}px)'")
+    return browser.photograph()
 
 
 # The terminal.
@@ -82,11 +193,13 @@ def photograph(page: Path, window: tuple[int, int], theme: str, picture: Path) -
 COLUMNS, LINES = 84, 24
 SECONDS = 0.12
 """Between two looks at the terminal."""
+SHELL = "$ "
+"""The last line of a terminal that waits for a command."""
 STEPS = (
     # What is typed, a text that is there when it is done, seconds to look at it, and how many times
     # faster than it was the wait is shown.
-    ("mlx-attn train --preset nano --steps 300 --name nano --overwrite", "look into it:", 3.0, 6),
-    ("mlx-attn repl tiny-standard --seed 7", "/help lists", 1.0, 4),
+    ("mlx-attn train", SHELL, 3.0, 10),
+    ("mlx-attn repl --seed 7", "/help lists", 1.0, 4),
     ("One rainy morning, brave Anna", "tok/s", 3.0, 1),
     ("/runs", "answers", 2.0, 1),
     ("/temp 0", "temp", 0.8, 1),
@@ -95,11 +208,11 @@ STEPS = (
 _SESSION = "mlx-attn-pictures"
 
 
-def record(folder: Path) -> Iterator[tuple[float, list[Text]]]:
+def record() -> Iterator[tuple[float, list[Text]]]:
     """Lines of the terminal with the seconds that they stay, as a person works there."""
-    environment = {"HISTFILE": "", "XDG_STATE_HOME": folder, "PYTHONPATH": ROOT}
+    environment = {"HISTFILE": "", "XDG_STATE_HOME": FOLDER, "PYTHONPATH": ROOT}
     given = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
-    size = ["-x", str(COLUMNS), "-y", str(LINES), "-c", str(folder)]
+    size = ["-x", str(COLUMNS), "-y", str(LINES), "-c", str(FOLDER)]
     _tmux("new-session", "-d", "-s", _SESSION, *given, *size, "bash --norc --noprofile")
     try:
         begin = f"PS1='$ '; mlx-attn() {{ {MLX_ATTN} \"$@\"; }}; clear"
@@ -109,7 +222,7 @@ def record(folder: Path) -> Iterator[tuple[float, list[Text]]]:
             for character in typed:
                 _tmux("send-keys", "-t", _SESSION, "-l", character)
                 yield 0.05, _screen()
-            before = "".join(line.plain for line in _screen()).count(wanted)
+            before = _count(wanted, _screen())
             _tmux("send-keys", "-t", _SESSION, "Enter")
             yield from ((seconds / speed, screen) for seconds, screen in _until(wanted, before))
             time.sleep(1)
@@ -118,18 +231,23 @@ def record(folder: Path) -> Iterator[tuple[float, list[Text]]]:
         _tmux("kill-session", "-t", _SESSION)
 
 
-def _until(wanted: str, before: int, patience: float = 120.0) -> Iterator[tuple[float, list[Text]]]:
+def _until(wanted: str, before: int, patience: float = 600.0) -> Iterator[tuple[float, list[Text]]]:
     """Looks at the terminal until it shows a text more often than before."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         time.sleep(SECONDS)
         screen = _screen()
         yield SECONDS, screen
-        text = "".join(line.plain for line in screen)
-        if text.count(wanted) > before:
+        if _count(wanted, screen) > before:
             return
     shown = "\n".join(line.plain for line in _screen())
     raise SystemExit(f"{shown}\nthe terminal does not show {wanted!r}")
+
+
+def _count(wanted: str, screen: list[Text]) -> int:
+    """How often a text is there; the shell's prompt only where it waits on the last line."""
+    lines = [line.plain for line in screen if line.plain]
+    return lines[-1:] == [SHELL.strip()] if wanted == SHELL else "".join(lines).count(wanted)
 
 
 def _screen() -> list[Text]:

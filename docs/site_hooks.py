@@ -1,20 +1,35 @@
-"""The pages of the site outside docs/: the README as home, and what it and the guide link to.
+"""What turns the documentation of the repository into a site, while `mkdocs build` runs.
 
-Links are written for a reader of the repository; here they are turned into links of the site.
+The README becomes the home page, and the pages of the root are added. Links are written for a
+reader of the repository; here they are turned into links of the site. Formulas become MathML, so
+that no script and no font is loaded for them. Live pages of trained models, which
+`python docs/gallery.py` makes, are added where they are.
 """
 
+import html
+import json
 import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 HOME = {"README.md": "index.md"}
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+INDEX = "llms.txt"
+"""What language models read first."""
 PLACE_OF_FOLDERS = "ARCHITECTURE.md"
 _LINK = re.compile(r'(\]\(|src="|srcset=")(?!https?:|#|mailto:)([^)"\s#]*)')
+
+
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+LIVE = ROOT / "build" / "gallery"
+"""Where docs/gallery.py leaves its pages."""
+_LIVE = re.compile(r"<!-- live: ([\w-]+) -->")
+_HERO = re.compile(r"^(# .*?)(?=^## )", re.DOTALL | re.MULTILINE)
 
 
 def site_path(path: str) -> str:
@@ -40,18 +55,68 @@ def on_files(files: Files, config: Any) -> Files:
     pages = [ROOT / page for page in PAGES if (ROOT / page).is_file()]
     for page in pages:
         text = rewritten(page.read_text(encoding="utf-8"), page.name)
+        if page.name in HOME:
+            text = as_home(text)
         files.append(File.generated(config, site_path(page.name), content=text))
+    index = rewritten((ROOT / INDEX).read_text(encoding="utf-8"), INDEX)
+    files.append(File.generated(config, INDEX, content=index.replace(".md)", ".html)")))
     texts = [page.read_text(encoding="utf-8") for page in [*pages, *(ROOT / "docs").glob("*.md")]]
     linked = {found[2].removeprefix("../") for text in texts for found in _LINK.finditer(text)}
     for path in sorted(linked):
         if path.endswith(".py") and (ROOT / path).is_file():
             content = (ROOT / path).read_text(encoding="utf-8")
             files.append(File.generated(config, path, content=content))
+    for page in sorted(LIVE.glob("*.html")):
+        files.append(File.generated(config, f"gallery/{page.name}", abs_src_path=str(page)))
     return files
 
 
+def as_home(text: str) -> str:
+    """The README as a home page: what stands before its first section is the hero."""
+    hero = _HERO.sub(r'<div class="hero" markdown>\n\n\1\n\n</div>\n\n', text, count=1)
+    return f"---\nhide: [navigation, toc]\n---\n\n{hero}"
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Set formulas as MathML."""
+    return _FORMULA.sub(mathml, content)
+
+
+def mathml(found: re.Match[str]) -> str:
+    """One formula, in its line or on a line of its own."""
+    display = "inline" if found[1] == "span" else "block"
+    formula = convert(html.unescape(found[2]).strip(), display=display)
+    return f'<{found[1]} class="formula">{formula}</{found[1]}>'
+
+
+def live(markdown: str) -> str:
+    """The gallery with a link to each page that was made, or with how to make them."""
+    facts = json.loads((LIVE / "facts.json").read_text("utf-8")) if LIVE.is_dir() else {}
+    missing = "!!! note\n    Without the pages: run `python docs/gallery.py`, then `mkdocs build`."
+
+    def link(found: re.Match[str]) -> str:
+        one = facts.get(found[1])
+        return one_line(found[1], **one) if one else "*The page is not built here.*"
+
+    made = _LIVE.sub(link, markdown)
+    return made.replace("<!-- gallery -->", "" if facts else missing)
+
+
+def one_line(name: str, params: int, bytes: int, **losses: float | None) -> str:
+    """The link to a model's page, and what its training ended with."""
+    result = (
+        f"{losses['accuracy']:.0%} of the answers right"
+        if losses["accuracy"] is not None
+        else f"{losses['bits_per_byte']:.3f} bits per byte"
+    )
+    facts = f"{params:,} parameters, {result}, {bytes / 1000:.0f} kB"
+    return f'<a class="md-button" href="gallery/{name}.html">Try it</a> {facts}'
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite the links of a page in docs/."""
+    """Rewrite the links of a page in docs/, and fill the gallery."""
     if page.file.generated_by or not page.file.abs_src_path:
         return markdown
+    if page.file.src_uri == "gallery.md":
+        markdown = live(markdown)
     return rewritten(markdown, f"docs/{page.file.src_uri}")

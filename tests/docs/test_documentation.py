@@ -1,11 +1,17 @@
 """The documentation says what the program does. Run as a script, it rewrites the README's table."""
 
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
+import mlx_attn
+from mlx_attn.answers.book import RecordBook
+from mlx_attn.answers.findings import Finding, findings
+from mlx_attn.answers.study import the_study
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.cli.main import COMMANDS
 from mlx_attn.model.config import PRESETS, GPTConfig
@@ -16,34 +22,98 @@ ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "mlx_attn"
 README = ROOT / "README.md"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+INDEX = ROOT / "llms.txt"
 MARKS = re.compile(r"(<!-- variants:.*?-->\n)(.*?)(<!-- /variants -->)", re.DOTALL)
+QUESTIONED = ("standard", "no-out-proj", "merged", "no-query", "no-key", "no-value")
+"""The variants of the README's table: those of its questions. All are in docs/variants.md."""
+ANSWERS = ROOT / "docs" / "answers"
+PICTURES = ROOT / "docs" / "pictures"
+STILL, MOVING = 300_000, 1_500_000
+"""The most bytes of a picture."""
 
 
 def variants_table() -> str:
-    """The table of variants in Markdown."""
+    """The README's table of variants in Markdown."""
     rows = ["| variant | formula | |", "|---|---|---|"]
-    rows += [f"| `{v.name}` | `{v.formula}` | {v.summary} |" for v in VARIANTS.values()]
+    shown = [VARIANTS[name] for name in QUESTIONED]
+    rows += [f"| `{v.name}` | `{v.formula}` | {v.summary} |" for v in shown]
     return "\n".join(rows) + "\n"
 
 
-def test_the_readme_s_table_is_the_table_of_variants():
-    found = MARKS.search(README.read_text(encoding="utf-8"))
+def readme() -> str:
+    return README.read_text(encoding="utf-8")
+
+
+def test_the_readme_s_table_is_made_from_the_table_of_variants():
+    found = MARKS.search(readme())
     assert found
     assert found[2] == variants_table(), f"run: python {Path(__file__).relative_to(ROOT)}"
+    assert f"All {len(VARIANTS)} variants are in" in readme()
 
 
-def test_the_readme_s_two_commands_stand_on_its_first_screen():
-    first_screen = README.read_text(encoding="utf-8").splitlines()[:24]
-    assert "pip install -e . && python train.py" in first_screen
-    assert "pip install -e '.[dev]' && pytest" in first_screen
+def test_the_readme_s_first_screen_is_a_sentence_a_picture_and_one_line_to_type():
+    lines = [line for line in readme().splitlines()[:20] if line]
+    assert lines[0] == "# mlx_attn"
+    assert lines[1].endswith("see what the part was for.")
+    assert lines[2] == "<picture>"
+    assert lines[lines.index("</picture>") + 1 :][:3] == ["```sh", "uvx mlx-attn demo", "```"]
 
 
-def test_the_readme_s_pictures_are_there_light_and_dark_and_small():
-    text = README.read_text(encoding="utf-8")
-    named = re.findall(r'(?:src|srcset)="([^"]+)"|!\[[^]]*\]\(([^)]+)\)', text)
-    pictures = {ROOT / (first or second) for first, second in named}
-    assert pictures == {*(ROOT / "docs" / "pictures").iterdir()}
-    assert all(picture.stat().st_size < 300_000 for picture in pictures)
+def test_the_readme_has_the_lines_that_install_train_and_test():
+    """On lines of their own: CI runs the last one as it stands."""
+    assert "\npip install -e . && python train.py\n" in readme()
+    assert "\npip install -e '.[dev]' && pytest\n" in readme()
+
+
+def test_the_readme_is_short():
+    commands = re.search(r"## Ten commands\n\n```sh\n(.*?)```", readme(), re.DOTALL)
+    assert commands
+    assert len(commands[1].splitlines()) == 10
+    assert len(re.findall(r"\]\([^)]+\.md[^)]*\)", readme())) <= 12
+    assert len(readme().splitlines()) <= 140
+
+
+@pytest.fixture(scope="module")
+def replication() -> list[Finding]:
+    """What the first study's contrasts show on 24 other seeds."""
+    known = RecordBook(ANSWERS / "records").records
+    own = RecordBook(ANSWERS / "replication" / "records").records
+    return findings(the_study("replication"), {**known, **own})
+
+
+@pytest.mark.parametrize("arm", ["no-out-proj", "merged", "no-query"])
+def test_the_readme_s_differences_are_those_of_the_records(arm, replication):
+    text, *worlds = finding(arm)
+    means = {
+        found.world: fmean(found.measured.differences)
+        for found in replication
+        if found.contrast.arm == arm and found.measured
+    }
+    assert re.findall(r"[+-]\d\.\d{3}", text) == [f"{means[world]:+.3f}" for world in worlds]
+    assert {len(found.measured.differences) for found in replication if found.measured} == {24}
+    assert "a mean over 24 seeds" in readme()
+
+
+def test_the_readme_s_losses_of_chapter_5_are_those_of_the_records():
+    text, *arms = finding("chapter5-gpt2")
+    book = RecordBook(ANSWERS / "chapter5-gpt2" / "records")
+    losses = {record.arm: record.loss for record in book.records.values()}
+    assert re.findall(r"\d\.\d{3}", text) == [f"{losses[arm]:.3f}" for arm in arms]
+
+
+def finding(name: str) -> list[str]:
+    """The text of one of the README's findings, and the words that its comment names."""
+    text, words = re.findall(rf"^- ([^<]*)<!-- finding: {name} (.*?) -->", readme(), re.MULTILINE)[
+        0
+    ]
+    return [text, *words.split()]
+
+
+@pytest.mark.parametrize("picture", sorted(PICTURES.iterdir()), ids=lambda path: path.name)
+def test_pictures_are_shown_somewhere_and_small(picture):
+    shown = [page for page in PAGES if f"pictures/{picture.name}" in page.read_text("utf-8")]
+    assert shown
+    assert picture.stat().st_size < (MOVING if picture.suffix == ".webp" else STILL)
 
 
 def test_the_readme_s_python_runs():
@@ -80,11 +150,25 @@ def test_every_setting_has_a_help_text():
         assert setting.metadata.get("help"), setting.name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, INDEX], ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_llms_txt_names_every_page():
+    linked = re.findall(r"\]\(([^)]+)\)", INDEX.read_text(encoding="utf-8"))
+    assert sorted(linked) == sorted(str(page.relative_to(ROOT)) for page in PAGES)
+
+
+def test_the_citation_is_of_this_version_and_licence():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    facts = dict(re.findall(r"^([a-z-]+): (.+)$", citation, re.MULTILINE))
+    assert facts["version"] == mlx_attn.__version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert facts["license"] == project["license"]
+    assert project["authors"][0]["name"] in citation
 
 
 def test_every_path_in_the_architecture_exists():
