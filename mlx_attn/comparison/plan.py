@@ -103,7 +103,7 @@ DEFAULTS: dict[str, Any] = {
     **{"preset": "nano", "n_heads": 4, "steps": 500, "batch_size": 4},
     **{"lr": 0.02, "muon_lr": 0.03},
 }
-"""The settings that all arms share by default.
+"""The settings that all arms share if neither a preset nor a task is named.
 
 The cheapest found where queries and keys are worth several margins: without scores the loss is 0.06
 nats per token higher (one seed: 0.9175 against 0.8575), where 200 steps of AdamW leave 0.006.
@@ -192,8 +192,9 @@ class ComparisonConfig:
 
     def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
         """All settings of an arm, with changes."""
-        # A task comes with its own recipe.
-        defaults = {} if self.shared.get("data") in TASKS else DEFAULTS
+        # A task and a preset come with their own recipes.
+        has_recipe = "preset" in self.shared or self.shared.get("data") in TASKS
+        defaults = {} if has_recipe else DEFAULTS
         settings = resolve(defaults, self.shared, arm.settings, changes or {})
         if not settings.training.steps or settings.training.epochs or settings.training.minutes:
             raise ConfigError("a comparison counts steps: bound it with --steps alone")

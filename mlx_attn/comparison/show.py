@@ -23,6 +23,7 @@ from mlx_attn.comparison.statistics import MOST_SEEDS
 from mlx_attn.comparison.trial import Diverged
 from mlx_attn.comparison.workload import Workload
 from mlx_attn.errors import plural
+from mlx_attn.training.config import TrainConfig
 from mlx_attn.ui.terminal import duration, is_live
 
 MISSING = "-"
@@ -328,6 +329,7 @@ def plan_rows(
         ("reference", protocol.reference.name if protocol.reference else "none"),
         ("text", f"{comparing.corpus.name}, {comparing.vocab_size} tokens"),
         ("training", f"{settings.preset}, {settings.training.steps} steps"),
+        ("recipe", recipe_text(settings.training)),
         ("tuning", f"{tuning}{rates if protocol.tunes else 0} trainings"),
         ("seeds", seeds),
         ("equal", ", ".join(protocol.budgets)),
@@ -335,6 +337,12 @@ def plan_rows(
         ("at once", f"{comparing.runner.size} processes"),
         *(_work_rows(work, speeds, tuning) if work else ()),
     ]
+
+
+def recipe_text(training: TrainConfig) -> str:
+    """Return the rates and the batch that all arms begin with."""
+    muon = f", muon_lr {training.muon_lr:g}" if training.optimizer == "muon" else ""
+    return f"lr {training.lr:g}{muon}, batch_size {training.batch_size}"
 
 
 def _work_rows(work: Workload, speeds: Sequence[float], at_least: str) -> Iterable[tuple[str, str]]:

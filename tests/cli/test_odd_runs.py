@@ -1,4 +1,4 @@
-"""A run with links, folders, pipes, devices or locked files: each command works or prints one line."""
+"""A run with links, folders, pipes, devices, locked files: commands work, or print one line."""
 
 import os
 import shutil
