@@ -50,12 +50,16 @@ def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str
     return {key: _typed(key, value, known) for key, value in settings.items()}
 
 
+def plain(value: Any) -> Any:
+    """Return Python's number for one of NumPy; anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def _typed(key: str, value: Any, known: Mapping[str, type]) -> Any:
     if key not in known:
         raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
     kind = known[key]
-    if getattr(value, "shape", None) == ():  # a number of NumPy
-        value = value.item()
+    value = plain(value)
     if kind is float and type(value) is int and abs(value) < 2**63:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):

@@ -100,7 +100,7 @@ def test_plugin_is_answered_with_plugins(settings):
 @pytest.mark.slow
 def test_a_comparison_hands_the_files_to_its_workers(settings, talk):
     shared = {key: value for key, value in settings.items() if "every" not in key}
-    few: dict[str, Any] = {"seeds": 2, "tune": False, "jobs": 1}
+    few: dict[str, Any] = {"seeds": np.int64(2), "tune": False, "jobs": 1}
     result = mlx_attn.compare("standard", "talk", out="both", plugins=[talk], **few, **shared)
     assert [*result.answers] == ["talk"]
 
@@ -235,6 +235,10 @@ def test_numbers_of_numpy_are_numbers(settings):
     training = mlx_attn.train(**{**settings, **numbers, "qkv_bias": np.bool_(True)})
     assert training.trainer.config.steps == 3
     assert json.dumps(training.trainer.settings.training.as_dict())
+    drawn = {"temp": np.float32(0.7), "seed": np.int64(1), "top_k": np.int32(3)}
+    model = training.run().model
+    text = model.generate("the", max_tokens=4, **drawn)
+    assert text == model.generate("the", max_tokens=4, temp=float(np.float32(0.7)), seed=1, top_k=3)
 
 
 def test_a_model_is_read_without_scipy_and_matplotlib(settings):

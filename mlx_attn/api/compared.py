@@ -20,6 +20,7 @@ from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import ComparisonEvent, Runner
 from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import python_words
+from mlx_attn.keys import plain
 from mlx_attn.machine import versions
 from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins, used_plugins
 from mlx_attn.run_directory import RUNS
@@ -113,10 +114,10 @@ def _plan(arms: Sequence[str], shared: Mapping[str, Any], **options: Any) -> Com
     return ComparisonConfig(
         arms=chosen,
         reference=reference_arm(chosen),
-        shared=shared,
+        shared={key: plain(value) for key, value in shared.items()},
         name="compare-" + "-".join(arm.name for arm in chosen)[:60],
         command="mlx_attn.compare",
-        **options,
+        **{key: plain(value) for key, value in options.items()},
     )
 
 

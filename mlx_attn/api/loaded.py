@@ -1,6 +1,6 @@
 """A trained model from Python: what it writes, what it expects, where it looks, its matrices."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from jaxtyping import Float, Float32
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit
 from mlx_attn.errors import ConfigError, plural, python_words
+from mlx_attn.keys import plain
 from mlx_attn.plugins import Plugins, load_named_plugins
 from mlx_attn.probe.heads import Probe, probe, prompt_tokens
 from mlx_attn.probe.show import draw_maps, heads_table
@@ -59,7 +60,7 @@ class LoadedModel(LoadedRun):
         Raises:
             ConfigError: A setting cannot work, or a character is unknown to the tokenizer.
         """
-        steps = self.stream(prompt, SamplerConfig(**sampler), max_tokens, stop)
+        steps = self.stream(prompt, _sampler(sampler), max_tokens, stop)
         return "".join(step.text for step in steps)
 
     def generate_batch(
@@ -77,7 +78,7 @@ class LoadedModel(LoadedRun):
         errors are those of `generate`.
         """
         texts = [""] * count
-        steps = self.stream_batch(prompt, count, SamplerConfig(**sampler), max_tokens, stop)
+        steps = self.stream_batch(prompt, count, _sampler(sampler), max_tokens, stop)
         for k, step in steps:
             texts[k] += step.text
         return texts
@@ -135,6 +136,10 @@ class LoadedModel(LoadedRun):
         sizes = [plural(config.n_layers, "layer"), plural(config.n_heads, "head")]
         sizes += [f"width {config.emb_dim}", f"{count_parameters(self.model):,} parameters"]
         return f"LoadedModel({self.name}: {variant}, {', '.join(sizes)})"
+
+
+def _sampler(settings: Mapping[str, Any]) -> SamplerConfig:
+    return SamplerConfig(**{key: plain(value) for key, value in settings.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ The package's own variants are held to them here, and only here: a training pays
 """
 
 from collections.abc import Callable, Iterator
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import mlx.core as mx
@@ -12,6 +12,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import laws
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import AttentionCache
@@ -28,6 +29,11 @@ from mlx_attn.attention.laws import LawBroken
 from mlx_attn.attention.layer import choice, merge_heads, split_heads
 from mlx_attn.errors import ConfigError
 from mlx_attn.exponentials import softmax
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.decoding import DecodingState, decode
+from mlx_attn.sampling.samplers import Sampler
 
 SIZES: dict[str, Any] = {"d_in": 16, "d_out": 16, "context_length": 12, "n_heads": 4}
 SEPARATE = choice_of("score", "separate")
@@ -141,6 +147,20 @@ def test_a_hook_that_remembers_all_decodes_as_it_reads_with_a_window(own):
     cache = AttentionCache(12, layer.config.cache_window)
     read = mx.concatenate([layer(x[:, t : t + 1], cache) for t in range(12)], axis=1)
     assert mx.allclose(read, layer(x), atol=1e-5)
+
+
+def test_a_model_with_such_a_hook_writes_the_text_that_it_would_without_a_cache(own):
+    own("logits", sharper, remembers_all=True, **REMEMBERS)
+    sizes: dict[str, Any] = {"vocab_size": 20, "context_length": 48, "emb_dim": 16, "n_heads": 4}
+    model = GPT(GPTConfig(**sizes, n_layers=2, position="alibi", window=4, logits="own"))
+    model.load_weights([(name, 4 * array) for name, array in named_arrays(model).items()])
+    model.eval()
+    sampler = Sampler(SamplerConfig(temp=0.0))
+    written = [token for (token,) in islice(decode(DecodingState(model), [3, 4], sampler), 40)]
+    tokens = [3, 4]
+    for _ in written:
+        tokens.append(int(model(mx.array([tokens]))[0, -1].argmax()))
+    assert written == tokens[2:]
 
 
 def test_a_map_that_needs_the_token_before_cannot_decode(own):
