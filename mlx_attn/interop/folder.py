@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Any, TypedDict
 
 import mlx.core as mx
+import msgspec
 
 from mlx_attn.arrays import load_arrays
 from mlx_attn.attention.config import VARIANTS
@@ -102,14 +103,41 @@ def read_gpt2(folder: Path) -> GPT:
     """
     config = gpt2_settings(folder)
     arrays: dict[str, mx.array] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        arrays |= load_arrays(path)[0]
+    for path in _weight_files(folder):
+        part = load_arrays(path)[0]
+        if twice := sorted(arrays.keys() & part.keys()):
+            raise RunError(
+                f"{path}: {twice[0]} is in another *.safetensors of this folder too: remove the "
+                f"file that is not of this model, or add {_INDEX}"
+            )
+        arrays |= part
     if not arrays:
         raise RunError(
             f"{folder}: there is no *.safetensors in it; save it with safe_serialization=True"
         )
     with names.understood(folder):
         return standard.model_of(config, names.from_gpt2(arrays))
+
+
+_INDEX = f"{WEIGHTS}.index.json"
+
+
+class _Index(msgspec.Struct):
+    """The file of each array of a model whose weights are in several."""
+
+    weight_map: dict[str, str]
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files of a folder's weights: those that its index names, or all."""
+    if not (folder / _INDEX).is_file():
+        return sorted(folder.glob("*.safetensors"))
+    index = read_record(folder / _INDEX, _Index)
+    files = sorted({*index.weight_map.values()})
+    for name in files:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise RunError(f"{folder / _INDEX}: there is no file '{name}' in this folder")
+    return [folder / name for name in files]
 
 
 def write_folder(
