@@ -15,6 +15,7 @@ MODULES = {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts): f for 
 GROUND = (
     "about",
     "errors",
+    "markdown",
     "blas",
     "machine",
     "files",

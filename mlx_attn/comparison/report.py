@@ -19,6 +19,7 @@ from mlx_attn.comparison import figures, placement, show, statistics
 from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, TrialResult, Tuning
 from mlx_attn.errors import plural
 from mlx_attn.files import write_text
+from mlx_attn.markdown import escaped, fenced
 from mlx_attn.ui.plots import figure_for_page, render, save_figure
 from mlx_attn.ui.terminal import count, duration, memory
 
@@ -394,42 +395,30 @@ def as_html(comparison: Comparison) -> str:
 
 def as_markdown(comparison: Comparison) -> str:
     """The report as Markdown, in which nothing that it quotes is markup."""
-    lines = [f"# {_escaped(comparison.name)}", _escaped(comparison.question)]
+    lines = [f"# {escaped(comparison.name)}", escaped(comparison.question)]
     for section in sections_of(comparison):
         lines += _markdown(section, "##")
     return "\n\n".join(filter(None, lines)) + "\n"
 
 
 def _markdown(section: Section, level: str) -> Iterator[str]:
-    yield f"{level} {_escaped(section.heading)}"
+    yield f"{level} {escaped(section.heading)}"
     for word, sentences in section.answers:
-        yield f"- **{_escaped(word)}**: {_escaped(' '.join(sentences))}"
+        yield f"- **{escaped(word)}**: {escaped(' '.join(sentences))}"
     if section.code:
-        yield _fenced(section.code)
-    yield from map(_escaped, section.text)
+        yield fenced(section.code)
+    yield from map(escaped, section.text)
     for table in (*(table for plot in section.plots for table in plot.tables), *section.tables):
         lines = [table.headings, *table.rows]
-        head, *rows = (f"| {' | '.join(map(_escaped, cells))} |" for cells in lines)
+        head, *rows = (f"| {' | '.join(map(escaped, cells))} |" for cells in lines)
         rule = f"|---{'|---:' * (len(table.headings) - 1)}|"
-        yield f"{_escaped(table.caption)}:"
+        yield f"{escaped(table.caption)}:"
         yield "\n".join([head, rule, *rows])
-    yield from map(_escaped, section.notes)
+    yield from map(escaped, section.notes)
     for arm, text in section.samples:
-        yield f"**{_escaped(arm)}**\n\n{_fenced(text)}"
+        yield f"**{escaped(arm)}**\n\n{fenced(text)}"
     for part in section.parts:
         yield from _markdown(part, f"{level}#")
-
-
-def _escaped(text: str) -> str:
-    """Text on one line, without markup."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", " ".join(show.visible(text).split()))
-
-
-def _fenced(text: str) -> str:
-    """A block of code whose fence is longer than any in the text."""
-    longest = max(map(len, re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{show.visible(text)}\n{fence}"
 
 
 def write_report(comparison: Comparison, directory: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from mlx_attn.comparison.statistics import MOST_SEEDS
 from mlx_attn.comparison.trial import Diverged
 from mlx_attn.comparison.workload import Workload
 from mlx_attn.errors import plural
+from mlx_attn.markdown import visible
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.ui.terminal import duration, is_live
 
@@ -31,11 +32,6 @@ MISSING = "-"
 
 _BUDGETS = {"seconds": "equal training time", "params": "equal parameters"}
 _COLOURS = {"better": "green", "worse": "red", "equivalent": "cyan", "insensitive": "yellow"}
-
-
-def visible(text: str) -> str:
-    """Text of any origin with unprintable characters as their codes."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def places(delta: float) -> int:

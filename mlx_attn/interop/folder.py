@@ -3,9 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypedDict
 
 import mlx.core as mx
+import msgspec
 
 from mlx_attn.arrays import load_arrays
 from mlx_attn.attention.config import VARIANTS
@@ -14,6 +16,7 @@ from mlx_attn.files import atomic_write, write_text
 from mlx_attn.interop import names, standard
 from mlx_attn.interop.parity import Parity
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, tokenizer_files
+from mlx_attn.markdown import escaped, fenced
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.records import Count, check_record, read_record
@@ -100,14 +103,41 @@ def read_gpt2(folder: Path) -> GPT:
     """
     config = gpt2_settings(folder)
     arrays: dict[str, mx.array] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        arrays |= load_arrays(path)[0]
+    for path in _weight_files(folder):
+        part = load_arrays(path)[0]
+        if twice := sorted(arrays.keys() & part.keys()):
+            raise RunError(
+                f"{path}: {twice[0]} is in another *.safetensors of this folder too: remove the "
+                f"file that is not of this model, or add {_INDEX}"
+            )
+        arrays |= part
     if not arrays:
         raise RunError(
             f"{folder}: there is no *.safetensors in it; save it with safe_serialization=True"
         )
     with names.understood(folder):
         return standard.model_of(config, names.from_gpt2(arrays))
+
+
+_INDEX = f"{WEIGHTS}.index.json"
+
+
+class _Index(msgspec.Struct):
+    """The file of each array of a model whose weights are in several."""
+
+    weight_map: dict[str, str]
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files of a folder's weights: those that its index names, or all."""
+    if not (folder / _INDEX).is_file():
+        return sorted(folder.glob("*.safetensors"))
+    index = read_record(folder / _INDEX, _Index)
+    files = sorted({*index.weight_map.values()})
+    for name in files:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise RunError(f"{folder / _INDEX}: there is no file '{name}' in this folder")
+    return [folder / name for name in files]
 
 
 def write_folder(
@@ -139,6 +169,8 @@ def write_card(
 ) -> None:
     """Write README.md: what the model is, how to run it, what to mind.
 
+    The names and words of a run may come from anywhere: they are text here, and never markup.
+
     Args:
         loaded: The run.
         place: The folder as it is being written.
@@ -151,7 +183,7 @@ def write_card(
     variant = str(settings.get("variant", ""))
     row = VARIANTS.get(variant)
     about = {
-        "attention": f"`{variant}`" + (f": {row.formula}" if row else ""),
+        "attention": variant + (f": {row.formula}" if row else ""),
         "positions": config.position,
         "layers, heads, width": f"{config.n_layers}, {config.n_heads}, {config.emb_dim}",
         "context": f"{config.context_length} tokens",
@@ -160,12 +192,12 @@ def write_card(
         **_losses(loaded),
         "written as": route,
     }
-    rows = "\n".join(f"| {key} | {value} |" for key, value in about.items())
+    rows = "\n".join(f"| {key} | {escaped(value)} |" for key, value in about.items())
     lines = "\n".join(f"- {parity.line}" for parity in found)
     notes = "\n".join(f"- {note}" for note in _notes(loaded, code))
     is_lens = not (place / "generation_config.json").exists()
     command = _LENS if is_lens else _command(loaded, name, code)
-    text = f"# {loaded.name}\n\nA small language model, trained with mlx_attn.\n\n"
+    text = f"# {escaped(loaded.name)}\n\nA small language model, trained with mlx_attn.\n\n"
     text += f"| | |\n|---|---|\n{rows}\n\n## Running it\n\n{command}\n\n"
     write_text(place / "README.md", f"{text}## What to mind\n\n{notes}\n\n## Parity\n\n{lines}\n")
 
@@ -188,12 +220,21 @@ model.load_state_dict(load_file("model.safetensors"), strict=False)
 def _command(loaded: LoadedRun, name: str, code: bool) -> str:
     trust = " --trust-remote-code" if code else ""
     room = max(1, min(100, loaded.model.config.context_length - 8))
-    start = loaded.tokenizer.decode(loaded.start_tokens).replace("\n", "\\n")
-    prompt = "$'\\n'" if loaded.tokenizer.kind in ("char", "symbols") else f"$'{start}One day'"
-    return (
-        f"```sh\nmlx_lm.generate --model {name} --prompt {prompt} -m {room}{trust} "
-        "--ignore-chat-template\n```"
+    start = loaded.tokenizer.decode(loaded.start_tokens)
+    prompt = "\n" if loaded.tokenizer.kind in ("char", "symbols") else f"{start}One day"
+    model = f"./{name}" if name.startswith("-") else name
+    return fenced(
+        f"mlx_lm.generate --model {_word(model)} --prompt {_word(prompt)} -m {room}{trust} "
+        "--ignore-chat-template",
+        "sh",
     )
+
+
+def _word(text: str) -> str:
+    """Return a text as one word of a shell on one line."""
+    if text.isprintable():
+        return quote(text)
+    return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
 
 
 def _losses(loaded: LoadedRun) -> dict[str, str]:
@@ -217,8 +258,8 @@ def _notes(loaded: LoadedRun, code: bool) -> list[str]:
     ]
     if start := loaded.tokenizer.decode(loaded.start_tokens):
         notes.append(
-            f"Every document that it was trained on began after {start!r}: begin a prompt with "
-            "that, or the first words surprise it."
+            f"Every document that it was trained on began after {escaped(repr(start))}: begin a "
+            "prompt with that, or the first words surprise it."
         )
     if code:
         notes.append(

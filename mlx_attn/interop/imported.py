@@ -37,7 +37,7 @@ _HEAD_WIDTH = 64
 
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _FILES = (".pth", ".pt", ".bin", ".safetensors", ".gguf")
-_NEEDED = ("config.json", "*.safetensors", "merges.txt", "tokenizer.json")
+_NEEDED = ("*.json", "*.safetensors", "merges.txt")
 """The files of a published model that are downloaded."""
 
 _FINE_TUNING = {

@@ -9,7 +9,7 @@ from typing import Any
 from mlx_attn.arrays import load_arrays, named_arrays
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.files import atomic_write, write_text
-from mlx_attn.interop import names, parity, destination, shipped, standard
+from mlx_attn.interop import names, overwriting, parity, shipped, standard
 from mlx_attn.interop.folder import WEIGHTS, gpt2_config, read_gpt2, write_card, write_folder
 from mlx_attn.interop.gguf import gguf_form, is_exported_gguf, read_gguf, write_gguf
 from mlx_attn.interop.torch_archive import (
@@ -80,15 +80,15 @@ class Target:
     is_exported: Callable[[Path], bool] = lambda path: False
 
     def check_free(self, out: Path, overwrite: bool) -> None:
-        """Refuse a place where something else lies; see `destination`."""
+        """Refuse a place where something else lies; see `overwriting`."""
         if self.suffix:
-            destination.check_file(out, overwrite, self.is_exported)
+            overwriting.check_file(out, overwrite, self.is_exported)
         else:
-            destination.check_folder(out, overwrite)
+            overwriting.check_folder(out, overwrite)
 
     def place(self, out: Path) -> AbstractContextManager[Path]:
         """Give a path to write to, which takes the place of `out` when the block ends."""
-        return atomic_write(out) if self.suffix else destination.new_folder(out)
+        return atomic_write(out) if self.suffix else overwriting.new_folder(out)
 
 
 def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = False) -> Exported:

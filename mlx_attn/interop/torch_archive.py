@@ -63,8 +63,9 @@ def _rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) ->
     sizes = [shape, strides]
     if not known or not all(_are_counts(numbers) for numbers in sizes):
         raise ValueError("a tensor is not one")
-    reach = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
-    if math.prod(shape) > storage.size or (math.prod(shape) and reach > storage.size):
+    size, steps = math.prod(shape), zip(shape, strides, strict=True)
+    reach = offset + (sum((n - 1) * step for n, step in steps) + 1 if size else 0)
+    if max(size, reach) > storage.size:
         raise ValueError(
             f"a tensor of shape {list(shape)} needs more than the {storage.size} numbers of its "
             "storage"
@@ -224,6 +225,10 @@ def _key(key: Any) -> str | int:
     return key
 
 
+_WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError, EOFError)
+"""What a wrong archive raises; zipfile adds the last two, if it is encrypted or cut short."""
+
+
 def read_checkpoint(path: Path) -> dict[str, mx.array]:
     """The state dict of a `.pth` file, or of the `model_state_dict` or `model` inside of one.
 
@@ -245,8 +250,7 @@ def read_checkpoint(path: Path) -> dict[str, mx.array]:
         ) from error
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
-    # zipfile adds RuntimeError, for what is encrypted or of another version, and EOFError.
-    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, EOFError) as error:
+    except _WRONG as error:
         raise RunError(f"{path}: refused, nothing of it was executed: {error}") from error
 
 

@@ -1,7 +1,10 @@
 """Export: the route of every form, what is written, and what stands in the way."""
 
+import html
 import json
+import re
 import struct
+import subprocess
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.convert.model import convert
@@ -19,6 +23,7 @@ from mlx_attn.interop.parity import interpreter
 from mlx_attn.interop.shipped import MLX_FILE
 from mlx_attn.interop.targets import TARGETS, Exported, export_run
 from mlx_attn.interop.torch_archive import read_checkpoint
+from mlx_attn.markdown import visible
 from mlx_attn.sampling.generate import LoadedRun
 
 from .conftest import MODERN
@@ -196,8 +201,61 @@ def test_the_book_s_state_dict_has_its_names_and_masks(make_run, out):
 def test_the_card_says_how_to_run_it_and_what_to_mind(make_run, out):
     export(make_run("char", score="merged"), "mlx-lm", out)
     card = (out / "README.md").read_text(encoding="utf-8")
-    for words in ("`merged`", "mlx_lm.generate", "--trust-remote-code", "48 tokens", "greedy"):
+    for words in ("merged: ", "mlx_lm.generate", "--trust-remote-code", "48 tokens", "greedy"):
         assert words in card
+
+
+def rendered(card: Path) -> str:
+    """The card as HTML."""
+    return MarkdownIt().enable("table").render(card.read_text(encoding="utf-8"))
+
+
+def shown(card: Path) -> str:
+    """The text of the card as a reader sees it."""
+    return html.unescape(re.sub("<[^>]*>", "", rendered(card)))
+
+
+HOSTILE = (
+    "a`b",
+    "x | y | z",
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "[a](javascript:alert(1))",
+    "![a](https://x.example/a.png)",
+    "# first\n\n# second\n- third",
+    "**bold** _it_ ~~no~~",
+    "https://x.example www.x.example &lt;b&gt;",
+    "\u202ereversed",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_run_says_of_itself_is_text_in_its_card(text, make_run, out):
+    loaded = make_run()
+    plain = export(loaded, "gpt2", out).path / "README.md"
+    says = {**loaded.run.settings, "variant": text, "text": {"data": text}}
+    run = replace(loaded.run, settings=says, path=loaded.run.path.with_name(text.replace("/", "-")))
+    hostile = LoadedRun(run, loaded.model, loaded.tokenizer)
+    export(hostile, "gpt2", out.with_name("hostile"))
+    card = out.with_name("hostile") / "README.md"
+    tags = re.compile("<[a-z][^>]*>")
+    assert tags.findall(rendered(card)) == tags.findall(rendered(plain))
+    words = visible(" ".join(text.split()))
+    assert f"trained on\n{words}\n" in shown(card)
+    assert not re.search(r"(?<!\\):(?=//)|www(?<!\\)\.", card.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["a b", "$(touch PWNED)", "it's; ls", "-x", "a\nb", "```"])
+def test_the_command_of_the_card_names_the_folder_to_a_shell(name, make_run, tmp_path):
+    folder = tmp_path / name
+    export(make_run("bpe"), "gpt2", folder)
+    (code,) = re.findall("<code.*?>(.*?)</code>", rendered(folder / "README.md"), re.DOTALL)
+    command = html.unescape(code).strip()
+    assert "\n" not in command
+    asked = 'mlx_lm.generate() { printf "%s\\0" "$2"; }; '
+    told = subprocess.run(["bash", "-c", asked + command], capture_output=True, cwd=tmp_path)
+    assert (tmp_path / told.stdout.decode().rstrip("\0")) == folder
+    assert not (tmp_path / "PWNED").exists()
 
 
 def test_what_was_trained_on_documents_says_how_one_begins(make_run, out):
@@ -206,7 +264,7 @@ def test_what_was_trained_on_documents_says_how_one_begins(make_run, out):
     export(LoadedRun(tales, loaded.model, loaded.tokenizer), "gpt2", out)
     (newline,) = loaded.tokenizer.encode("\n").tolist()
     assert json.loads((out / "generation_config.json").read_text())["bos_token_id"] == newline
-    assert r"began after '\n'" in (out / "README.md").read_text(encoding="utf-8")
+    assert r"began after '\n'" in shown(out / "README.md")
 
 
 def test_a_plain_text_s_model_has_no_first_token(make_run, out):

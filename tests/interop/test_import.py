@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
-from mlx_attn.arrays import named_arrays
+from mlx_attn.arrays import load_arrays, named_arrays
 from mlx_attn.convert.measure import convert_run
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.interop.imported import find_source, find_tokenizer, footprint, import_run
@@ -161,6 +161,59 @@ def gpt2_folder(model, folder, **changes):
 def test_a_folder_of_gpt2(make_model, tmp_path):
     model = make_model(qkv_bias=True, tied_head=True)
     assert agrees(gpt2_folder(model, tmp_path / "gpt2"), model)
+
+
+def in_shards(folder, number=2):
+    """Cut the weights of a folder into several files; returns the names of the arrays by file."""
+    whole = folder / "model.safetensors"
+    arrays = load_arrays(whole)[0]
+    files = {
+        f"model-{n + 1}-of-{number}.safetensors": sorted(arrays)[n::number] for n in range(number)
+    }
+    for file, names in files.items():
+        mx.save_safetensors(str(folder / file), {name: arrays[name] for name in names})
+    whole.unlink()
+    return files
+
+
+def with_index(folder, files):
+    places = {name: file for file, names in files.items() for name in names}
+    index = {"metadata": {"total_size": 1}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_the_index_says_which_files_hold_the_weights(make_model, tmp_path):
+    model = make_model(qkv_bias=True, tied_head=True)
+    folder = gpt2_folder(model, tmp_path / "gpt2")
+    weights, _ = load_arrays(folder / "model.safetensors")
+    stale = {name: 0 * array for name, array in weights.items()}
+    with_index(folder, in_shards(folder))
+    for name in ("model.safetensors", "zzz.safetensors"):
+        mx.save_safetensors(str(folder / name), stale)
+    assert agrees(folder, model)
+
+
+def test_files_without_an_index_add_up(make_model, tmp_path):
+    model = make_model(qkv_bias=True, tied_head=True)
+    folder = gpt2_folder(model, tmp_path / "gpt2")
+    in_shards(folder)
+    assert agrees(folder, model)
+
+
+def test_an_array_in_two_files_is_refused_by_name(make_model, tmp_path):
+    folder = gpt2_folder(make_model(qkv_bias=True, tied_head=True), tmp_path / "gpt2")
+    (folder / "zzz.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    with pytest.raises(RunError, match=r"zzz\.safetensors: transformer\.h\.0\.\S+ is in another"):
+        find_source(str(folder)).load()
+
+
+@pytest.mark.parametrize("file", ["gone.safetensors", "../model.safetensors", "/etc/passwd"])
+def test_an_index_names_files_of_its_folder(file, make_model, tmp_path):
+    folder = gpt2_folder(make_model(qkv_bias=True, tied_head=True), tmp_path / "gpt2")
+    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    with_index(folder, {file: ["wte.weight"]})
+    with pytest.raises(RunError, match=f"there is no file '{file}' in this folder"):
+        find_source(str(folder)).load()
 
 
 @pytest.mark.parametrize(

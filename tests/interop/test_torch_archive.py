@@ -20,11 +20,16 @@ STORAGE = b"((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\
 def tensor(size: int, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -> bytes:
     """A program whose result is {"w": that view of a storage of `size` numbers}."""
 
-    def numbers(values: tuple[int, ...]) -> bytes:
-        return b"(" + b"".join(b"J" + struct.pack("<i", v) for v in values) + b"t"
+    def number(value: int) -> bytes:
+        if abs(value) < 2**31:
+            return b"J" + struct.pack("<i", value)
+        return b"\x8a\x0a" + value.to_bytes(10, "little", signed=True)
 
-    view = b"ctorch._utils\n_rebuild_tensor_v2\n" + STORAGE + b"J" + struct.pack("<i", size)
-    view += b"tQJ" + struct.pack("<i", offset) + numbers(shape) + numbers(strides)
+    def numbers(values: tuple[int, ...]) -> bytes:
+        return b"(" + b"".join(map(number, values)) + b"t"
+
+    view = b"ctorch._utils\n_rebuild_tensor_v2\n" + STORAGE + number(size)
+    view += b"tQ" + number(offset) + numbers(shape) + numbers(strides)
     return b"\x80\x02}X\x01\x00\x00\x00w" + view + b"\x89}tRs."
 
 
@@ -79,6 +84,9 @@ HOSTILE = {
     "a tensor that repeats its storage": tensor(4, (2**20, 2**20), (0, 0)),
     "a tensor before its storage": tensor(4, (2,), (-1,)),
     "a storage larger than its bytes": tensor(2**30, (2**30,), (1,)),
+    "nothing beyond its storage": tensor(4, (0,), (1,), 2**62),
+    "a step beyond all numbers": tensor(4, (1,), (2**70,)),
+    "an axis beyond all numbers": tensor(4, (2**70, 0), (1, 1)),
     "an empty stack": b"\x80\x020R.",
     "no end": b"\x80\x02}",
     "not a program": b"\xff\xff\xff",
