@@ -220,7 +220,10 @@ def _distributed() -> Any:
     except ImportError as error:
         raise ConfigError("--on needs Dask: pip install 'mlx_attn[cluster]'") from error
     # Its lines are not for people who train; what matters comes as an error.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in [
+        name for name in logging.root.manager.loggerDict if name.startswith("distributed")
+    ]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed
 
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from importlib.metadata import version
 from math import inf
 from typing import Any
@@ -209,9 +210,12 @@ _START = "weights by name"
 """How weights are drawn: trainings that drew them otherwise are other trainings."""
 
 
+_version = cache(version)  # which reads the package's files: a digest is made often
+
+
 def training_versions() -> tuple[str, str, str]:
     """Return the versions of mlx_attn and mlx, and the kind of device, that a digest depends on."""
-    return __version__, version("mlx"), mx.default_device().type.name
+    return __version__, _version("mlx"), mx.default_device().type.name
 
 
 @dataclass(frozen=True, slots=True)

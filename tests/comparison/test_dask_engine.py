@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,28 @@ def test_killed_workers_change_no_number(cluster, protocol, compare, tmp_path, i
     assert isinstance(here, Comparison)
     assert kills[0] == 20
     assert numbers(there) == numbers(here)
+
+
+@pytest.mark.slow
+def test_whoever_stops_listening_keeps_what_is_finished_and_frees_the_workers(
+    cluster, brief, compare, tmp_path
+):
+    cluster.add()
+    first, store = iter(range(2)), Store(tmp_path / "there")
+
+    def press_ctrl_c(event):
+        if isinstance(event, Finished) and next(first):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(brief, cluster.address, press_ctrl_c)
+    assert len(list(store.folder.iterdir())) == 2
+    endless = replace(brief, shared={**brief.shared, "steps": 1_000_000})
+    with closing(open_engine(cluster.address, 0)) as engine:
+        threading.Timer(3.0, signal.raise_signal, (signal.SIGINT,)).start()
+        with pytest.raises(KeyboardInterrupt):
+            list(ComparisonRun(endless, Runner(Store(tmp_path / "long"), engine=engine), {}))
+    compare(brief, cluster.address)
 
 
 FAKE_SSH = """#!/bin/sh
