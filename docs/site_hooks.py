@@ -119,4 +119,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return markdown
     if page.file.src_uri == "gallery.md":
         markdown = live(markdown)
+        page.meta["hide"] = ["toc"]
     return rewritten(markdown, f"docs/{page.file.src_uri}")
