@@ -168,10 +168,6 @@ ACTION = """(async () => {{
   const all = (selector) => [...page.querySelectorAll(selector)];
   const press = (element, key) =>
     element.dispatchEvent(new view.KeyboardEvent("keydown", {{ key, bubbles: true }}));
-  const point = (element) =>
-    element.dispatchEvent(new view.PointerEvent("pointerover", {{ bubbles: true }}));
-  const leave = (element) => element.dispatchEvent(new view.PointerEvent("pointerleave"));
-  const from = () => all("#tokens button").findIndex((b) => b.classList.contains("from"));
   {script}
 }})()"""
 """A script with the gestures of a person; `settled` waits until nothing has changed for a while."""
@@ -233,8 +229,8 @@ def page_elements() -> Callable[[str], Elements]:
 @pytest.fixture
 def no_figures(monkeypatch):
     """Pages without figures, which take their time."""
-    for page in ("comparison.report", "probe.page"):
-        monkeypatch.setattr(f"mlx_attn.{page}.figure_for_page", lambda draw: Markup("<svg></svg>"))
+    drawn = "mlx_attn.comparison.report.figure_for_page"
+    monkeypatch.setattr(drawn, lambda draw: Markup("<svg></svg>"))
 
 
 @pytest.fixture

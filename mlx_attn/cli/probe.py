@@ -23,7 +23,7 @@ _PATH = UserPath()
 
 _EXAMPLES = """\b
 Examples:
-  mlx-attn probe --html probe.html
+  mlx-attn probe --figures figures/
   mlx-attn probe runs/tiny-merged --prompt "Anna saw Hugo, and Hugo saw"
   mlx-attn probe runs/merged --track --against runs/separate --figures figures/
 """
@@ -39,7 +39,9 @@ Examples:
     show_default=True,
     help="Without a prompt, windows of the validation text to average over.",
 )
-@click.option("--html", type=_PATH, metavar="FILE", help="Write a page to look around in.")
+@click.option(
+    "--html", type=_PATH, metavar="FILE", help="Write the page of 'open', unfolded at the heads."
+)
 @click.option("--overwrite", is_flag=True, help=OVERWRITE_PAGE)
 @click.option("--figures", type=_PATH, metavar="DIR", help="Write figures as SVG and PNG.")
 @click.option("--track", is_flag=True, help="Show what train --track recorded instead.")
@@ -50,8 +52,8 @@ Examples:
 def command(ctx: click.Context, run: str | None, **options: Any) -> None:
     """Show what each head looks at, and what its matrices are like.
 
-    RUN is a directory or a name in runs/; without it, the latest there. The page of --html is one
-    file that needs no network: point at a token and see where every head looks.
+    RUN is a directory or a name in runs/; without it, the latest there. To see a head at work, on
+    any text, use 'mlx-attn open'.
     """
     from mlx_attn.run_directory import find_run
 
@@ -85,15 +87,13 @@ def _show_probe(
     as_json: bool,
     **_: Any,
 ) -> None:
-    from mlx_attn.files import check_page
     from mlx_attn.probe import heads, show
     from mlx_attn.ui.terminal import stdout_console
 
-    if html:
-        check_page(html, overwrite)
-    model = run.load_model()
-    found = heads.probe(model, _tokens(run, prompt, windows))
-    files = _write(run, found, prompt is not None, html, figures)
+    text = standard_input() if prompt == "-" else prompt
+    found = heads.probe(run.load_model(), _tokens(run, text, windows))
+    files = [_write_page(run, text, windows, html, overwrite)] if html else []
+    files += [str(file) for file in show.save_figures(found, figures)] if figures else []
     if as_json:
         say(json.dumps({"run": str(run.path), **show.record(found), "files": files}))
         return
@@ -104,14 +104,13 @@ def _show_probe(
         _say(f"wrote {file}")
 
 
-def _tokens(run: "Run", prompt: str | None, windows: int) -> "np.ndarray":
+def _tokens(run: "Run", text: str | None, windows: int) -> "np.ndarray":
     from mlx_attn.probe import heads
     from mlx_attn.sampling.documents import document_start
     from mlx_attn.text.show import download_lines
 
-    if prompt is None:
+    if text is None:
         return heads.validation_windows(run, windows, download_lines(_say))
-    text = standard_input() if prompt == "-" else prompt
     tokenizer, context_length = run.load_tokenizer(), run.config.context_length
     tokens = heads.prompt_tokens(text, tokenizer, context_length, document_start(run))
     given = len(tokenizer.encode(text))
@@ -120,23 +119,11 @@ def _tokens(run: "Run", prompt: str | None, windows: int) -> "np.ndarray":
     return tokens
 
 
-def _write(
-    run: "Run", found: Any, prompted: bool, html: Path | None, figures: Path | None
-) -> list[str]:
-    """Write what was asked for; returns the paths."""
-    files: list[Path] = []
-    if html:
-        from mlx_attn.files import write_text
-        from mlx_attn.probe import page
+def _write_page(run: "Run", text: str | None, windows: int, path: Path, overwrite: bool) -> str:
+    from mlx_attn.explore.page import write_page
 
-        facts = page.page_facts(run, found, prompted)
-        write_text(html, page.render_page(found, run.load_tokenizer(), facts))
-        files.append(html)
-    if figures:
-        from mlx_attn.probe import show
-
-        files += show.save_figures(found, figures)
-    return [str(file) for file in files]
+    texts, count = (None, windows) if text is None else ([text], 0)
+    return str(write_page([run], texts, path, overwrite=overwrite, windows=count)[0])
 
 
 def _show_track(
@@ -178,7 +165,8 @@ def _pair(run: "Run", other: "Run", prompt: str | None) -> "Track | None":
     from mlx_attn.training.tracking import TRACKED_TEXTS
 
     try:
-        return tracks.pair_drift(run, other, _tokens(run, prompt, TRACKED_TEXTS))
+        text = standard_input() if prompt == "-" else prompt
+        return tracks.pair_drift(run, other, _tokens(run, text, TRACKED_TEXTS))
     except RunError as error:
         _say(str(error))
         return None

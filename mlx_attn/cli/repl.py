@@ -85,7 +85,8 @@ def _list_runs() -> list[tuple[str, str]]:
     """The runs in runs/, as `mlx-attn runs` lists them beside a number."""
     from shutil import get_terminal_size
 
-    from mlx_attn.cli.runs import run_rows, summarise_runs
+    from mlx_attn.cli.runs import run_rows
+    from mlx_attn.training.summaries import summarise_runs
 
     return run_rows(summarise_runs(), get_terminal_size().columns - _NUMBER)
 

@@ -53,13 +53,19 @@ class PageModel:
     weights: str
 
 
-def page_model(run: Run, dtype: str = "float32", words: Sequence[str] | None = None) -> PageModel:
+def page_model(
+    run: Run,
+    dtype: str = "float32",
+    words: Sequence[str] | None = None,
+    heads: Mapping[str, Any] | None = None,
+) -> PageModel:
     """The model of a run with its best weights.
 
     Args:
         run: A run.
         dtype: How its numbers are kept: float32 as they are, or float16 in half the room.
         words: Those of its training text, so that others can be marked; None marks none.
+        heads: The numbers of its heads, from `show.head_numbers`; None shows none.
 
     Raises:
         ConfigError: The page cannot compute the model; says which choice is to blame.
@@ -72,13 +78,14 @@ def page_model(run: Run, dtype: str = "float32", words: Sequence[str] | None = N
     if numbers > LARGEST:
         raise ConfigError(
             f"{run.path} has {numbers:,} numbers, and a page holds at most {LARGEST:,}: look into "
-            "it with 'mlx-attn probe'"
+            "it with 'mlx-attn probe --figures DIR'"
         )
     facts = {
         "name": run.title,
         **_variant_facts(run),
         **_text_facts(run),
         "words": None if words is None else [*words],
+        "heads": heads,
         "parameters": count_parameters(model),
         "dtype": dtype,
         "config": {key: getattr(model.config, key) for key in _KEYS},
@@ -202,43 +209,48 @@ def _pieces(model: bytes) -> dict[str, Any]:
     }
 
 
-# The steps from a token to the next one, each with its formula and the source that computes it.
+# The steps from a token to the next one, each with its formula and the source that computes it, and
+# with its name and section in Raschka, Build a Large Language Model (From Scratch), Manning 2024.
 
 
 def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     layer = model.trf_blocks[0].att
     score, value, output = layer.maps.score, layer.maps.value, layer.maps.output
-    mixing, hooks = layer.maps.mixing, layer.maps.logits
+    mixing = layer.maps.mixing
     block = TransformerBlock.__call__
-    text = "The residual stream of each token, normalised."
-    yield _step("x", "x = norm1(stream)", text, Source(block, "self.norm1(x)"))
-    text = "What a token asks for, and what it is found by."
-    yield _step("q and k", score.formula, text, Source(score.apply), *_turned(layer))
+    text = "The residual stream of each token, to which every layer adds, normalised."
+    yield _step("x", "inputs, 3.3", "x = norm1(stream)", text, Source(block, "self.norm1(x)"))
+    yield _step(
+        "q, k, v",
+        "queries, keys, values, 3.4",
+        f"{score.formula}; {value.formula}",
+        "What a token asks for, what it is found by, and what it hands over when it is found.",
+        *(Source(score.apply), *_turned(layer), Source(value.apply)),
+    )
     yield _step(
         "score",
+        "attn_scores, 3.4",
         "score_h(i, j) = scale * q_i k_j^T",
         "How well the query of token i fits the key of token j.",
         Source(attention.attention_scores, "rows @ k"),
     )
-    text = "A token must not look ahead: later tokens get minus infinity."
-    changed = " then ".join([*(hook.formula for hook in hooks), _masked(layer)])
-    added = Source(Attention.mix, "scores + self.mask")
-    hooked = (Source(hook.apply) for hook in hooks)
-    yield _step("mask", changed, text, *hooked, *_biases(layer), added)
+    yield _mask_step(layer)
     text = "Scores become weights: none is negative, and those of a token add up to 1."
     mixed = Source(Attention.mix, "self.maps.mixing.apply")
-    yield _step("softmax", mixing.formula, text, Source(mixing.apply), mixed)
+    yield _step("softmax", "attn_weights, 3.5", mixing.formula, text, Source(mixing.apply), mixed)
     yield _step(
         "weighted sum",
-        f"{value.formula}; head_h(i) = sum_j w_h(i, j) v_h(j)",
+        "context_vec, 3.5",
+        "head_h(i) = sum_j w_h(i, j) v_h(j)",
         "What is found is added up, each value by its weight.",
-        Source(value.apply),
         Source(attention.weighted_sum, "rows @ v"),
     )
     text = "The heads become one vector for the token."
-    yield _step("output", output.formula, text, Source(output.apply))
+    title = "concat, out_proj" if "out_proj" in layer else "output"
+    yield _step(title, "context_vec, 3.6", output.formula, text, Source(output.apply))
     yield _step(
-        "residual",
+        "y, residual",
+        "shortcut, 4.4",
         "x + att(norm1 x), then x + ff(norm2 x)",
         "It is added to the stream, and so is what the feed-forward layer makes of it.",
         Source(block, "x + self."),
@@ -246,7 +258,24 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     )
     head = "tok_emb" if model.config.tied_head else "out_head"
     text = "After the last layer, a number for every token of the vocabulary."
-    yield _step("next token", f"p = softmax(final_norm(x) {head}^T)", text, Source(GPT.head))
+    formula = f"p = softmax(final_norm(x) {head}^T)"
+    yield _step("next token", "logits, 4.6", formula, text, Source(GPT.head))
+
+
+def _mask_step(layer: Attention) -> dict[str, Any]:
+    text = "A token must not look ahead: later tokens get minus infinity."
+    hooks, is_alibi = layer.maps.logits, layer.config.position == "alibi"
+    if is_alibi:
+        text += " ALiBi, the farther, the lower: a score loses slope_h for each token of distance."
+    before = "s_h" if hooks else "score_h"
+    bias = " - slope_h (i - j)" if is_alibi else ""
+    window = f", none before i - {layer.config.window - 1}" if layer.config.window else ""
+    masked = f"s_h(i, j) = {before}(i, j){bias} for j <= i{window}, else -infinity"
+    formula = " then ".join([*(hook.formula for hook in hooks), masked])
+    sources = [*(Source(hook.apply) for hook in hooks), Source(attention.causal_mask)]
+    sources += [Source(attention.alibi_bias)] if is_alibi else []
+    added = Source(Attention.mix, "scores + self.mask")
+    return _step("mask", "masked, 3.5", formula, text, *sources, added)
 
 
 class Source(NamedTuple):
@@ -268,22 +297,11 @@ def _turned(layer: Attention) -> Iterable[Source]:
         yield Source(attention.rope)
 
 
-def _masked(layer: Attention) -> str:
-    before = "s_h" if layer.maps.logits else "score_h"
-    bias = " - slope_h (i - j)" if layer.config.position == "alibi" else ""
-    window = f", none before i - {layer.config.window - 1}" if layer.config.window else ""
-    return f"s_h(i, j) = {before}(i, j){bias} for j <= i{window}, else -infinity"
-
-
-def _biases(layer: Attention) -> Iterable[Source]:
-    yield Source(attention.causal_mask)
-    if layer.config.position == "alibi":
-        yield Source(attention.alibi_bias)
-
-
-def _step(title: str, formula: str, text: str, *sources: Source) -> dict[str, Any]:
+def _step(title: str, book: str, formula: str, text: str, *sources: Source) -> dict[str, Any]:
+    name, _, section = book.rpartition(", ")
     return {
         "title": title,
+        "book": {"name": name, "section": section},
         "formula": formula,
         "text": text,
         "sources": [source_of(*source) for source in sources],

@@ -12,6 +12,7 @@ from typing import Any
 
 from mlx_attn.explore.manifest import PageModel, page_model
 from mlx_attn.explore.passages import example_texts, training_words
+from mlx_attn.explore.show import WINDOWS, head_numbers
 from mlx_attn.files import check_page, write_bytes
 from mlx_attn.run_directory import Run
 from mlx_attn.text.downloads import Progress
@@ -19,24 +20,25 @@ from mlx_attn.ui.plots import template
 
 MODULES = (
     *("tensor", "tokenizer", "maps", "attention", "model"),
-    *("draw", "steps", "reading", "pane", "differences", "view"),
+    *("draw", "words", "steps", "reading", "heads", "pane", "differences", "view"),
 )
 """The page's script, in an order in which each module uses only those before it."""
 
 _IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)
 
 
-def render_page(models: Sequence[PageModel], texts: Sequence[str]) -> str:
+def render_page(models: Sequence[PageModel], texts: Sequence[str], at_heads: bool = False) -> str:
     """The page as text.
 
     Args:
         models: One model, or two to compare on one text.
         texts: Texts to begin with; the first one is shown.
+        at_heads: Whether it opens at the heads' numbers.
     """
     names = [model.facts["name"] for model in models]
     one = f"What does {names[0]} attend to, and what does it need?"
     title = one if len(names) == 1 else f"Where do {' and '.join(names)} differ?"
-    data = {"models": [model.facts for model in models], "texts": [*texts]}
+    data = {"models": [model.facts for model in models], "texts": [*texts], "at_heads": at_heads}
     style, script = template("page.css") + _web("explore.css"), page_script()
     parts = {
         "title": html.escape(title),
@@ -60,6 +62,7 @@ def write_page(
     dtype: str = "float32",
     progress: Progress | None = None,
     overwrite: bool = False,
+    windows: int | None = None,
 ) -> tuple[Path, int]:
     """Write the page of one run or two; returns its path and its bytes.
 
@@ -70,6 +73,8 @@ def write_page(
         dtype: See `page_model`.
         progress: Called with the bytes done and in all while a text is downloaded.
         overwrite: Whether a file that is no page of this program may be replaced.
+        windows: A page that opens at the heads' numbers, over so many windows of validation text,
+            or 0 for the first text.
 
     Raises:
         ConfigError: The page cannot compute a model; says which choice is to blame.
@@ -77,9 +82,13 @@ def write_page(
     """
     path = path or runs[0].path / "explore.html"
     check_page(path, overwrite)
-    models = [page_model(run, dtype, training_words(run, progress)) for run in runs]
-    texts = texts or example_texts(runs[0], progress)
-    content = render_page(models, texts).encode()
+    count = windows if windows is not None else 0 if texts else WINDOWS
+    texts = [*(texts or example_texts(runs[0], progress))]
+    models = [
+        page_model(run, dtype, training_words(run, progress), head_numbers(run, texts[0], count))
+        for run in runs
+    ]
+    content = render_page(models, texts, at_heads=windows is not None).encode()
     write_bytes(path, content)
     return path, len(content)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Integer
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.probe.heads import LONGEST, corpus_of
 from mlx_attn.records import read_text
 from mlx_attn.run_directory import Run
@@ -67,12 +67,14 @@ def _whole_words(tokenizer: Tokenizer, tokens: Integer[np.ndarray, " N"]) -> str
 def training_words(run: Run, progress: Progress | None = None) -> list[str] | None:
     """Return the words of the text that a run was trained on, sorted; None if they are not known.
 
-    They are not known of a text that cannot be read any more, and not counted in one of more than
-    `MOST_TOKENS` tokens or `MOST_WORDS` words. A task has symbols, and no words.
+    They are not known of a text that cannot be read any more or is not recorded, and not counted
+    in one of more than `MOST_TOKENS` tokens or `MOST_WORDS` words. A task has symbols, and no words.
     """
+    if not run.settings.get("corpus"):  # what was imported learned another text than it names
+        return None
     try:
         corpus = corpus_of(run, progress)
-    except RunError:
+    except (ConfigError, RunError):
         return None
     if isinstance(corpus.tokenizer, SymbolTokenizer) or len(corpus.train.tokens) > MOST_TOKENS:
         return None

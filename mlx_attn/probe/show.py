@@ -85,7 +85,7 @@ def number(value: Any) -> str:
     return f"{round(float(value), 2) + 0.0:.2f}" if math.isfinite(value) else "-"
 
 
-def why_multi_headed(found: Probe) -> str:
+def how_many_maps(found: Probe) -> str:
     """How many maps there are, in a sentence."""
     L, H = found.config.n_layers, found.n_maps
     if each := H // found.config.n_heads - 1:
@@ -95,10 +95,33 @@ def why_multi_headed(found: Probe) -> str:
         )
     if H == 1:
         return f"{plural(L, 'layer')} of one head: one attention map per layer, {L} in all."
-    return (
-        f"{plural(L, 'layer')} of {H} heads: {H} attention maps per layer, {L * H} in all. "
-        "Each head attends to the text in its own way, hence multi-headed."
-    )
+    return f"{plural(L, 'layer')} of {H} heads: {H} attention maps per layer, {L * H} in all."
+
+
+_UNLIKE = 1.5  # times the number of a head that attends to all tokens alike
+_PATTERNS = {
+    "previous": "attends to the previous token most",
+    "first": "rests on the first token most",
+    "induction": "attends most to what followed last time",
+}
+
+
+def patterns(found: Probe) -> str:
+    """Return a sentence for each pattern, about the head that shows it most."""
+    sentences = [_pattern(found, key, words) for key, words in _PATTERNS.items()]
+    nothing = "No head keeps to the previous token, to the first, or to what followed last time."
+    return " ".join(filter(None, sentences)) or nothing
+
+
+def _pattern(found: Probe, key: str, words: str) -> str:
+    """Return the sentence about the head that does it most; "" if none does it to speak of."""
+    shares, alike = np.nan_to_num(getattr(found.statistics, key)), found.uniform[key]
+    layer, head = np.unravel_index(shares.argmax(), shares.shape)
+    share = shares[layer, head]
+    if share < max(_UNLIKE * alike, 0.01):
+        return ""
+    most, usual = (f"{100 * value:.0f} %" for value in (share, alike))
+    return f"Layer {layer}, head {head} {words}: {most}, where attending to all alike is {usual}."
 
 
 _SHARES = 0.005
@@ -133,7 +156,7 @@ def heads_table(found: Probe) -> Group:
         numbers = [number(value[layer, head]) for value in values]
         table.add_row(str(layer), str(head), *numbers)
     table.add_row("uniform", "", *(column.uniform(found) for column in shown), style="dim")
-    return Group(Text(why_multi_headed(found)), table)
+    return Group(Text(how_many_maps(found)), table)
 
 
 def legend(found: Probe) -> list[str]:

@@ -86,8 +86,18 @@ def test_the_page_and_the_figures_are_written_where_they_are_asked_for(place):
     assert result.exit_code == 0
     written = sorted(path.name for path in (place / "out").iterdir())
     assert len(written) == 1 + 2 * 5
-    assert "standard: q = x W_query" in (place / "out" / "page.html").read_text()
     assert "wrote out/page.html" in result.stderr
+
+
+def test_the_page_is_that_of_open_and_begins_at_the_heads(place):
+    assert probe("base", "--html", "page.html", "--windows", "3").exit_code == 0
+    page = (place / "page.html").read_text()
+    assert '"at_heads": true' in page
+    assert "3 windows of validation text, 8 tokens each" in page
+    assert probe("base", "-p", "-", "--html", "page.html", input="the cat\n").exit_code == 0
+    page = (place / "page.html").read_text()
+    assert '"texts": ["the cat"]' in page
+    assert "the first text, 7 tokens" in page
 
 
 def test_a_tracked_training_is_shown_step_by_step(place):

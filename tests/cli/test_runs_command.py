@@ -51,6 +51,19 @@ def test_json_has_numbers_and_not_words(place, run_command):
     assert good["n_bytes"] > 1000
 
 
+def test_json_says_what_was_trained_on_what_and_how_far(tmp_path, monkeypatch, run_command):
+    monkeypatch.chdir(tmp_path)
+    settings = {"model": {}, "training": {"seed": 3}, "text": {}, "corpus": "tales"}
+    run = create_run(tmp_path / "runs" / "half", {**settings, "digest": "d1"})
+    run.add_report({"event": "start", "step": 0, "steps": 500, "params": 1234})
+    run.add_report({"event": "step", "step": 60, "steps": 500, "loss": 2.0})
+    run.add_report({"event": "end", "steps": 60, "reason": "interrupted"})
+    (half,) = json.loads(run_command("runs", "--json").stdout)["runs"]
+    assert (half["text"], half["digest"], half["seed"]) == ("tales", "d1", 3)
+    assert (half["parameters"], half["steps"], half["planned"]) == (1234, 60, 500)
+    assert (half["ended"], half["interrupted"]) == (True, True)
+
+
 def test_an_empty_folder_says_what_to_do(tmp_path, monkeypatch, run_command):
     monkeypatch.chdir(tmp_path)
     result = run_command("runs")

@@ -7,6 +7,7 @@ import pytest
 import mlx_attn
 from mlx_attn.explore.manifest import page_model
 from mlx_attn.explore.page import render_page
+from mlx_attn.explore.passages import training_words
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import load_run
 from mlx_attn.text.characters import SymbolTokenizer
@@ -150,3 +151,8 @@ def test_nothing_is_said_of_a_text_that_the_model_may_know(make_run, show):
 def test_a_page_without_the_training_text_marks_no_words(make_run):
     page = render_page([page_model(make_run())], [TEXT])
     assert '"words": null' in page
+
+
+def test_words_are_those_of_the_text_that_was_learned_and_of_no_other(make_run):
+    assert training_words(make_run(data="recall")) is None
+    assert training_words(make_run(facts={"corpus": "gone.txt"}, data="gone.txt")) is None

@@ -21,7 +21,6 @@ from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.page import read_checked
 from mlx_attn.answers.registration import read_registration
 from mlx_attn.arrays import load_arrays, named_arrays, save_arrays
-from mlx_attn.cli.runs import summarise_runs
 from mlx_attn.comparison.plan import Trial, make_trial
 from mlx_attn.comparison.result import read_comparison
 from mlx_attn.comparison.trial import Store, train_trial
@@ -44,6 +43,7 @@ from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from mlx_attn.training.config import resolve, settings_from
 from mlx_attn.training.loop import RunRecorder, train
+from mlx_attn.training.summaries import summarise_runs
 from mlx_attn.training.tracking import save_snapshot
 from mlx_attn.training.trainer import Trainer
 

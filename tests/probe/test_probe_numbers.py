@@ -12,10 +12,11 @@ from mlx_attn.probe.show import (
     COLUMNS,
     caveat,
     heads_table,
+    how_many_maps,
     legend,
     number,
+    patterns,
     record,
-    why_multi_headed,
 )
 
 
@@ -53,8 +54,8 @@ def test_numbers_have_two_decimals_and_no_negative_zero(value, text):
 
 
 def test_it_is_said_why_it_is_called_multi_headed(found):
-    assert "3 attention maps per layer, 6 in all" in why_multi_headed(found())
-    assert "2 layers of one head: one attention map per layer" in why_multi_headed(found(n_heads=1))
+    assert "3 attention maps per layer, 6 in all" in how_many_maps(found())
+    assert "2 layers of one head: one attention map per layer" in how_many_maps(found(n_heads=1))
 
 
 def test_it_is_said_when_scores_are_not_one_matrix(found):
@@ -91,3 +92,14 @@ def test_what_is_not_known_is_null_in_json(found):
     unknown = replace(probed.statistics, induction=np.full((2, 3), np.nan))
     facts = record(replace(probed, statistics=unknown))
     assert facts["heads"][0]["induction"] is None
+
+
+def test_the_heads_with_a_pattern_are_named(found):
+    probed = found()
+    shares = np.zeros((2, 3))
+    quiet = replace(probed.statistics, previous=shares, first=shares, induction=shares)
+    assert patterns(replace(probed, statistics=quiet)).startswith("No head keeps to the previous")
+    loud = shares.copy()
+    loud[1, 2] = 0.5
+    said = patterns(replace(probed, statistics=replace(quiet, previous=loud)))
+    assert said.startswith("Layer 1, head 2 attends to the previous token most: 50 %, where ")

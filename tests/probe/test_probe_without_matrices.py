@@ -1,18 +1,14 @@
 """Heads without matrices: their maps are shown, the rest is left out and said why."""
 
 import json
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.probe.page import render_page
-from mlx_attn.probe.show import caveat, heads_table, legend, record, save_figures, why_multi_headed
-from mlx_attn.text.characters import ByteTokenizer
+from mlx_attn.probe.show import heads_table, how_many_maps, legend, record, save_figures
 
-FACTS = {"name": "run", "facts": "a variant", "averaged_over": "While it reads."}
 SIZES = {"emb_dim": 16, "n_heads": 4}
 LEFT_OUT = {
     "gated": {"VO": "output=gated is not affine in x"},
@@ -56,16 +52,6 @@ def test_the_terminal_says_why_in_one_line(probed, variant):
     assert "entropy" in headings
 
 
-def test_the_page_has_the_maps_and_the_reason(probed, variant):
-    page = render_page(probed, ByteTokenizer(), FACTS)
-    found = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    data = json.loads(found[1])
-    assert data["heads"] == probed.n_maps
-    assert page.count("<svg") == 2 * (2 - len(LEFT_OUT[variant]))
-    assert caveat(probed) in page
-
-
 def test_figures_are_those_that_there_are(probed, variant, tmp_path):
     stems = {path.stem for path in save_figures(probed, tmp_path)}
     kept = [letters for letters in ("S", "VO") if letters not in LEFT_OUT[variant]]
@@ -76,7 +62,7 @@ def test_figures_are_those_that_there_are(probed, variant, tmp_path):
 def test_two_softmaxes_of_a_head_are_two_maps(found):
     probed = found(**SIZES, **VARIANTS["differential"].maps)
     assert probed.statistics.entropy.shape == (2, 8)
-    assert "4 heads with 2 maps each: 8 attention maps per layer, 16 in all" in why_multi_headed(
+    assert "4 heads with 2 maps each: 8 attention maps per layer, 16 in all" in how_many_maps(
         probed
     )
     np.testing.assert_allclose(probed.maps.sum(-1), 1, atol=1e-5)

@@ -81,8 +81,13 @@ export class Attention {
 
   bias(i, j, h, edits) {
     if (edits.mask && (j > i || (this.window > 0 && j <= i - this.window))) return -Infinity;
+    return -this.slopeOf(h, edits) * (i - j);
+  }
+
+  /** What ALiBi takes from a head's score for each token of distance; 0 without it. */
+  slopeOf(h, edits) {
     if (this.position !== "alibi" || !edits.positions) return 0;
-    return -shared(this.learned_slopes ?? this.slopes, h, this.count) * (i - j);
+    return shared(this.learned_slopes ?? this.slopes, h, this.count);
   }
 
   weightedSum(weights, rows, h, edits) {

@@ -29,7 +29,7 @@ export function signed(value, digits) {
 
 export function percent(value) {
   const text = (100 * value).toFixed(value < 0.0995 ? 1 : 0);
-  return value > 0 && Number(text) === 0 ? "<0.1 %" : `${text} %`;
+  return value > 0 && Number(text) === 0 ? "<0.1\u00a0%" : `${text}\u00a0%`;
 }
 
 /** A table with a caption; the first cell of a row names it. */
@@ -153,7 +153,7 @@ function drawPanel(context, panel, box, place, look, colour) {
   const cell = box.width / panel.columns;
   context.lineWidth = 1.5;
   context.strokeStyle = colour.focus;
-  context.strokeRect(box.x, box.y + look.row * place.cell, box.width, Math.max(place.cell, 2));
+  if (look.row >= 0) context.strokeRect(box.x, box.y + look.row * place.cell, box.width, Math.max(place.cell, 2));
   drawColumnLabels(context, box, cell, place.columns, look.column, colour);
   if (!look.square) {
     context.fillStyle = colour.quiet;

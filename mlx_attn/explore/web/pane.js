@@ -1,9 +1,11 @@
 // One model's part of the page: its tokens, the picture of the chosen step, heads, numbers, matrices.
 import { headEdits } from "./attention.js";
 import { bars, byId, drawPanels, drawSmall, element, number, percent, signed, table } from "./draw.js";
+import { headNumbers } from "./heads.js";
 import { likeliest, losses } from "./model.js";
 import { STEPS, energy, weightPanel } from "./steps.js";
 import { label, shown } from "./tokenizer.js";
+import { explain } from "./words.js";
 
 export const START = "start";
 const START_MEANING = "Before each document of the training text stood this; it is not part of your text";
@@ -18,8 +20,10 @@ export class Pane {
     this.choose = choose;
     this.root = byId("pane").content.cloneNode(true).firstElementChild;
     this.canvas = this.find(".picture canvas");
+    explain(this.root);
     this.buildFacts();
     this.buildHeads();
+    this.buildNumbers();
     this.listen();
   }
 
@@ -55,6 +59,23 @@ export class Pane {
       }
       this.find(".heads").append(row);
     });
+  }
+
+  /** The table is made when it is asked for: its pictures need a width. */
+  buildNumbers() {
+    const { heads } = this.model.manifest;
+    const fold = this.find(".every-head");
+    fold.hidden = !heads;
+    fold.addEventListener("toggle", () => {
+      if (!fold.querySelector("table")) fold.querySelector("div").append(...headNumbers(heads, this.choose));
+      this.paintNumbers();
+    });
+  }
+
+  paintNumbers() {
+    if (!this.context) return;
+    for (const row of this.root.querySelectorAll(".every-head tbody tr"))
+      row.classList.toggle("here", row.dataset.head === `${this.context.layer}.${this.context.h}`);
   }
 
   listen() {
@@ -150,6 +171,7 @@ export class Pane {
     this.paintStep(state.step);
     this.paintNext();
     this.paintMatrices();
+    this.paintNumbers();
   }
 
   paintTokens(weights) {
@@ -174,8 +196,15 @@ export class Pane {
     }
   }
 
+  /** The numbers below the heads belong to an earlier text. */
+  forgetWorth() {
+    this.find(".heads").classList.add("is-stale");
+    for (const { button, layer, head } of this.thumbs) button.setAttribute("aria-label", `layer ${layer}, head ${head}`);
+  }
+
   /** What the loss grows by without each head. */
   paintWorth(worths) {
+    this.find(".heads").classList.remove("is-stale");
     const largest = Math.max(...worths, 1e-9);
     this.thumbs.forEach(({ worth, button, layer, head }, at) => {
       worth.textContent = signed(worths[at], 3);

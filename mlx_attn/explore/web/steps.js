@@ -50,7 +50,7 @@ export const STEPS = [
     numbers: (c) => coordinates(c, `x of ${c.quote(c.i)}`, ["stream", "x"], [c.rows[c.i].before, c.rows[c.i].x]),
   },
   {
-    panels: (c) => [vectors(c, "q_h", (r) => c.rows[r].q[c.h]), vectors(c, "k_h", (r) => head(c, r, "k"))],
+    panels: (c) => [vectors(c, "q_h", (r) => c.rows[r].q[c.h]), vectors(c, "k_h", (r) => head(c, r, "k")), vectors(c, "v_h", (r) => head(c, r, "v"))],
     numbers(c) {
       const [q, k] = [c.rows[c.i].q[c.h], head(c, c.j, "k")];
       return coordinates(c, `q of ${c.quote(c.i)} and k of ${c.quote(c.j)}`, ["q", "k", "q × k"], [q, k, q.map((value, d) => value * k[d])]);
@@ -68,7 +68,12 @@ export const STEPS = [
   {
     square: true,
     panels: (c) => [square(c, "s_h", "signed", (i, j) => c.rows[i].logits[c.h][j] ?? -Infinity)],
-    numbers: (c) => byToken(c, ["score", "s"], (j) => [number(c.rows[c.i].scores[c.h][j]), number(c.rows[c.i].logits[c.h][j])]),
+    numbers(c) {
+      const { score, s } = { score: c.rows[c.i].scores[c.h], s: c.rows[c.i].logits[c.h] };
+      const slope = c.attention.slopeOf(c.h, c.edits);
+      if (!slope) return byToken(c, ["score", "s"], (j) => [number(score[j]), number(s[j])]);
+      return byToken(c, ["score", `ALiBi: −${number(slope)} × distance`, "s"], (j) => [number(score[j]), number(-slope * (c.i - j)), number(s[j])]);
+    },
   },
   {
     square: true,

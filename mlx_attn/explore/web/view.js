@@ -9,9 +9,11 @@ import { bitsPerByte, comparison, lossOf, tokensOfWords, unknownWords, warningOf
 import { STEPS, energy } from "./steps.js";
 import { bytesOf, numbersOf } from "./tensor.js";
 import { decode, label, tokenizerFrom } from "./tokenizer.js";
+import { term } from "./words.js";
 
 const AHEAD = 10; // tokens of the continuation that is shown at once
 const SOFTMAX = 4; // the step to begin with
+const BOOK = "Build a Large Language Model (From Scratch)";
 
 const data = JSON.parse(byId("data").textContent);
 const models = data.models.map((manifest, i) => {
@@ -74,9 +76,20 @@ function answerOf(i) {
   const loss = lossOf(trace), before = lossOf(plain);
   const change = isIntact() || Number.isNaN(loss) ? "" : ` (${signed(loss - before)} by what is switched off)`;
   const next = [element("q", {}, continuation(model, trace)), `. Next token: “${label(model.tokenizer.bytes[best.token])}” (${percent(best.probability)}). `];
-  const cost = Number.isNaN(loss) ? "" : element("span", {}, "Loss ", element("b", {}, number(loss)), ` nats per token${change}, ${number(bitsPerByte(model, trace))} bits per byte.`);
+  const cost = Number.isNaN(loss) ? "" : costOf(model, trace, change);
   if (models.length > 1) return element("p", {}, element("b", {}, model.manifest.name), " continues with ", ...next, cost);
   return element("p", {}, "It continues with ", ...next, cost, needed(i));
+}
+
+function costOf(model, trace, change = "") {
+  const [loss, bits] = [number(lossOf(trace)), number(bitsPerByte(model, trace))];
+  return element("span", {}, term("loss", "Loss"), " ", element("b", {}, loss), " ", term("nats", "nats"), ` per token${change}, ${bits} `, term("bits", "bits per byte"), ".");
+}
+
+/** What can be said at once while a model writes. */
+function writingLine(model, i) {
+  const name = models.length > 1 ? `${model.manifest.name}: ` : "";
+  return element("p", {}, `${name}Writing. `, Number.isNaN(lossOf(state.readings[i].trace)) ? "" : costOf(model, state.readings[i].trace));
 }
 
 /** The head that this text needs most. */
@@ -137,8 +150,11 @@ function refresh() {
   panes.forEach((pane, i) => {
     const { trace, given } = state.readings[i];
     pane.paintTokensOf(trace, given);
+    pane.forgetWorth();
     if (!state.playing || trace.tokens.length % 8 === 0) pane.paintMaps();
   });
+  byId("answers").setAttribute("aria-busy", Boolean(state.playing));
+  if (state.playing) byId("answers").replaceChildren(...models.map(writingLine));
   apart?.measure(state.readings);
   showEffect();
   if (!state.playing) showUnfamiliar();
@@ -245,7 +261,7 @@ function disableSwitches() {
   };
   for (const [id, reason] of Object.entries(lacking)) {
     byId(id).disabled = Boolean(reason);
-    byId(id).closest("label").title = reason || "";
+    if (reason) byId(id).closest("label").title = reason;
   }
 }
 
@@ -354,7 +370,9 @@ function build() {
   byId("writer-field").hidden = models.length === 1;
   byId("writer").append(...models.map(({ manifest }, i) => element("option", { value: i }, manifest.name)));
   STEPS.forEach((_, at) => {
-    const button = element("button", { type: "button" }, element("span", { ariaHidden: "true" }, String(at + 1)), models[0].manifest.steps[at].title);
+    const { title, book } = models[0].manifest.steps[at];
+    const names = [element("span", { className: "title" }, title), element("span", { className: "section" }, book.section), element("code", {}, book.name)];
+    const button = element("button", { type: "button", title: `${BOOK}, section ${book.section}: ${book.name}` }, element("span", { className: "place", ariaHidden: "true" }, String(at + 1)), ...names);
     button.addEventListener("click", () => showStep(at));
     byId("steps").append(button);
   });
@@ -369,9 +387,16 @@ function build() {
   disableSwitches();
   listen();
   write(data.texts[0] || decode(models[0].tokenizer, [0]));
+  if (data.at_heads) openHeads();
+}
+
+function openHeads() {
+  const folds = document.querySelectorAll(".every-head");
+  folds[0].addEventListener("toggle", () => folds[0].scrollIntoView(), { once: true });
+  for (const fold of folds) fold.open = true;
 }
 
 build();
 
 /** For the console of the browser, and for tests. */
-globalThis.explorer = { models, state, apart, intact, losses, lossOf, comparison, mean, maps: { SCORES, VALUES, OUTPUTS, LOGITS, MIXING } };
+globalThis.explorer = { models, panes, state, apart, intact, losses, lossOf, comparison, mean, maps: { SCORES, VALUES, OUTPUTS, LOGITS, MIXING } };

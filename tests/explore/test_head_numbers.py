@@ -1,0 +1,90 @@
+"""The numbers of every head in the page: what Python measured, and where it is left out."""
+
+import numpy as np
+import pytest
+
+from mlx_attn.explore.page import write_page
+from mlx_attn.explore.show import head_numbers
+from mlx_attn.probe import heads, show
+
+TEXT = "Ben sees one of them; then it is gone?"
+
+
+@pytest.fixture
+def measured(make_run):
+    """What Python measures of a run that reads a text, and the page's numbers of it."""
+
+    def make(**settings):
+        run = make_run(**settings)
+        tokens = heads.prompt_tokens(TEXT, run.load_tokenizer(), 64)
+        return heads.probe(run.load_model(), tokens), head_numbers(run, TEXT, 0)
+
+    return make
+
+
+def test_every_cell_is_the_number_that_probe_prints(measured):
+    found, made = measured()
+    headings = [column["heading"] for column in made["columns"]]
+    row = made["rows"][3]
+    assert (row["layer"], row["head"]) == (1, 1)
+    cells = dict(zip(headings, row["cells"], strict=False))
+    assert cells["entropy"] == show.number(found.statistics.entropy[1, 1])
+    assert cells["induction"] == show.number(found.statistics.induction[1, 1])
+    assert made["uniform"][0] == show.number(found.uniform["entropy"])
+    np.testing.assert_allclose(made["alignment"]["S_h"], found.scores.alignment, atol=1e-3)
+
+
+def test_it_says_what_was_measured_on(measured):
+    _, made = measured()
+    assert made["measured"] == "Measured while the model reads the first text, 38 tokens."
+    assert made["maps"] == "2 layers of 2 heads: 2 attention maps per layer, 4 in all."
+
+
+def test_one_head_has_no_alignment_to_show(measured):
+    assert measured(n_heads=1)[1]["alignment"] == {}
+
+
+def test_heads_without_matrices_say_why(measured):
+    found, made = measured(variant="nonlinear-query")
+    assert "S_h" not in made["alignment"]
+    assert made["caveat"] == show.caveat(found) != ""
+    assert [group["heading"] for group in made["groups"]] == [
+        "attention",
+        "V_h O_h, the matrix of its output",
+    ]
+
+
+def test_without_validation_text_the_first_text_is_read(make_run):
+    made = head_numbers(make_run(data="gone.txt"), TEXT, 4)
+    assert made is not None
+    assert "the first text, 38 tokens" in made["measured"]
+
+
+def test_a_text_of_one_token_measures_nothing(make_run):
+    assert head_numbers(make_run(data="gone.txt"), "B", 4) is None
+
+
+@pytest.fixture
+def unfolded(make_run, browser, tmp_path):
+    """The page of a run, as `probe --html` writes it."""
+    run = make_run(data="gone.txt")
+    path, _ = write_page([run], [TEXT], tmp_path / "page.html", windows=0)
+    return browser.open(path.as_uri())
+
+
+def test_it_opens_at_the_heads(unfolded):
+    assert unfolded.run("document.querySelector('.every-head').open") is True
+    assert unfolded.run("document.querySelectorAll('.every-head tbody tr').length") == 4
+    assert unfolded.said == []
+
+
+def test_a_head_is_chosen_in_the_table(unfolded):
+    unfolded.run("document.querySelectorAll('.every-head tbody button')[2].click()")
+    assert unfolded.run("[explorer.state.layer, explorer.state.head]") == [1, 0]
+    here = "document.querySelector('.every-head tr.here').dataset.head"
+    assert unfolded.run(here) == "1.0"
+
+
+def test_a_page_without_numbers_hides_their_place(make_run, show):
+    page = show(make_run())
+    assert page.run("document.querySelector('.every-head').hidden") is True
