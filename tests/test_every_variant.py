@@ -109,7 +109,8 @@ def decodes_with_caches_as_it_reads(model: GPT) -> None:
 def costs_and_converts_as_its_card_says(variant: str) -> None:
     """The card has each conversion as exact, with an error, or refused with the reason."""
     standard = model_cost(config_of(VARIANTS["standard"]))
-    assert card(VARIANTS[variant], standard) in PAGE.read_text(encoding="utf-8")
+    whole = f"{card(VARIANTS[variant], standard)}\n\n"
+    assert whole in PAGE.read_text(encoding="utf-8") + "\n"
 
 
 def is_probed_and_tracked_or_refused(model: GPT) -> None:

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "variants.md"
 ANSWERS = ROOT / "docs" / "answers"
 REFERENCE = "scores-off"
-KEPT = {"kv": "key and value", "x": "the input x alone", "k": "the key, or the latent, alone"}
+KEPT = {"kv": "key and value", "x": "only the input x", "k": "only the key, or the latent"}
 PRESET = PRESETS["nano"]
 SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 2}
 
@@ -65,7 +65,7 @@ def random_model(variant: Variant) -> GPT:
 
 def conversions_of(variant: Variant) -> list[str]:
     """What happens to a small random model of the variant: exact, with an error, or refused."""
-    model, (tokens, fitted) = random_model(variant), mx.random.randint(0, 16, (2, 4, 8))
+    model, (tokens, fitted) = random_model(variant), mx.random.randint(0, 16, (2, 8, 8))
     logits, exact, near, refusals = float64_logits(model, tokens), [], [], []
     for name in CONVERSIONS:
         try:
