@@ -153,7 +153,8 @@ def _is_trained(path: Path, settings: dict[str, Any]) -> bool:
     """Tell whether a run with these settings was trained to its end."""
     try:
         run = open_run(path)
-        trained = {**run.settings["training"], **run.settings["model"], **run.settings}
+        parts = [run.settings, *(run.settings[part] for part in ("training", "model", "text"))]
+        trained = {key: value for part in parts for key, value in part.items()}
         is_done = any(report.get("reason") == "done" for report in run.metrics())
     except (RunError, KeyError):
         return False
@@ -190,8 +191,9 @@ def lines(comparison: "Comparison") -> Iterator[str]:
     yield f"\n{one_seed(comparison)}"
     arms = ",".join(arm.arm for arm in budget.arms)
     yield (
-        f"A tiny model, {RECIPE['steps']} steps, made-up stories, one learning rate for all: longer "
-        f"training may say something else. To ask properly: mlx-attn compare --variants {arms}"
+        f"A tiny model, {RECIPE['steps']} steps, made-up stories, one learning rate for all: "
+        "longer training may say something else. To ask properly: "
+        f"mlx-attn compare --variants {arms}"
     )
 
 

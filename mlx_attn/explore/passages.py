@@ -68,7 +68,7 @@ def training_words(run: Run, progress: Progress | None = None) -> list[str] | No
     """Return the words of the text that a run was trained on, sorted; None if they are not known.
 
     They are not known of a text that cannot be read any more or is not recorded, and not counted
-    in one of more than `MOST_TOKENS` tokens or `MOST_WORDS` words. A task has symbols, and no words.
+    in one of more than `MOST_TOKENS` tokens or `MOST_WORDS` words. A task has no words.
     """
     if not run.settings.get("corpus"):  # what was imported learned another text than it names
         return None
