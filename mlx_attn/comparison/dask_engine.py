@@ -19,7 +19,7 @@ from typing import Any
 
 from mlx_attn.comparison import worker as worker_side
 from mlx_attn.comparison.executors import KEPT, Engine, Worker
-from mlx_attn.comparison.placement import kind_of
+from mlx_attn.comparison.machines import kind_of
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.device import on_gpu
 from mlx_attn.errors import ConfigError, RunError
@@ -132,7 +132,7 @@ class DaskEngine(Engine):
 
     def submit(self, worker: Worker, order: Object) -> Future[Object]:
         """Have a worker train."""
-        return self._executor(worker.name).submit(worker_side.train_order, order, run=self._run)
+        return self._executor(worker.name).submit(_train_task, order, self._run)
 
     def is_loss(self, error: BaseException) -> bool:
         """Return whether a worker is gone, rather than the scheduler, which is a RunError."""
@@ -204,6 +204,14 @@ class DaskEngine(Engine):
         if there and there == {*self._unfit}:
             reason = next(iter(self._unfit.values()))
             raise RunError(f"no worker of {self._name} can train this: {reason}; {KEPT}")
+
+
+def _train_task(order: Object, run: str) -> Object:
+    """Train on a worker, until it loses its scheduler."""
+    distributed = _distributed()
+    own = distributed.get_worker()
+    connected = distributed.Status.running, distributed.Status.paused
+    return worker_side.train_order(order, run, should_stop=lambda: own.status not in connected)
 
 
 def _text_of(order: Object) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlx_attn.comparison import figures, placement, show, statistics
+from mlx_attn.comparison import figures, machines, show, statistics
 from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, TrialResult, Tuning
 from mlx_attn.errors import plural
 from mlx_attn.files import write_text
@@ -85,7 +85,7 @@ def sections_of(comparison: Comparison) -> list[Section]:
     """Everything that a comparison found, section by section."""
     budgets = [_budget(budget, comparison) for budget in comparison.budgets]
     first = [_answers(comparison), _noise(comparison), *budgets[:1]]
-    trained_on = {"trained on": placement.machines_of(comparison) or "not recorded"}
+    trained_on = {"trained on": machines.machines_of(comparison) or "not recorded"}
     evidence = [
         *budgets[1:],
         _tuning(comparison),
@@ -131,7 +131,7 @@ def _answers(comparison: Comparison) -> Section:
     answers = [show.answer_of(comparison, arm) for arm in arms]
     plots = _forest(_first_judged(comparison), comparison)
     lines = (show.worth_text(comparison), show.meanings_text(comparison))
-    texts = [line for line in (placement.mixed_pairs(comparison), *lines) if line]
+    texts = [line for line in (machines.mixed_pairs(comparison), *lines) if line]
     return Section("Answer", answers, text=texts, plots=plots, tables=tables)
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from dataclasses import dataclass, field
 
 from mlx_attn.comparison.executors import KEPT, Engine, LocalEngine, Worker
-from mlx_attn.comparison.placement import Placement
+from mlx_attn.comparison.machines import Placement
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Comparison, Tuning
 from mlx_attn.comparison.trial import Outcome, Store, outcome_from
@@ -166,6 +166,9 @@ class _Stage:
                 self._lose(trial)
                 return None
             raise _failure(trial, str(error) or type(error).__name__) from error
+        if answer.get("stopped"):  # its worker is about to end
+            self._lose(trial)
+            return None
         if reason := answer.get("failed"):
             raise _failure(trial, reason)
         if answer.get("digest") == trial.digest:

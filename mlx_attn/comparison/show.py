@@ -16,7 +16,7 @@ from rich.text import Text
 
 from mlx_attn.comparison import runner
 from mlx_attn.comparison.decisions import WORDS, Verdict
-from mlx_attn.comparison.placement import mixed_pairs
+from mlx_attn.comparison.machines import mixed_pairs
 from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.statistics import MOST_SEEDS

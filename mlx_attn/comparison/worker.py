@@ -6,7 +6,7 @@ arithmetic is the same.
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from mlx_attn import blas, plugins
 from mlx_attn.comparison.plan import Trial, corpus_of, training_versions
-from mlx_attn.comparison.trial import Outcome, record_of, train_trial
+from mlx_attn.comparison.trial import record_of, train_trial
 from mlx_attn.cpu import single_stream
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
@@ -22,6 +22,7 @@ from mlx_attn.machine import machine_kind
 from mlx_attn.records import Object, as_record
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.training.config import resolve
+from mlx_attn.training.loop import never
 from mlx_attn.verify.checks import QUICK, verify
 
 LARGEST_TEXT = 2**28
@@ -98,7 +99,13 @@ def inspect_worker(orders: Iterable[Object], text: str | None = None) -> Object:
             return {"unfit": str(error)}
 
 
-def train_order(order: Object, run: str = "", check: bool = True, load: bool = True) -> Object:
+def train_order(
+    order: Object,
+    run: str = "",
+    check: bool = True,
+    load: bool = True,
+    should_stop: Callable[[], bool] = never,
+) -> Object:
     """Train a trial.
 
     Args:
@@ -106,6 +113,7 @@ def train_order(order: Object, run: str = "", check: bool = True, load: bool = T
         run: Names the comparison, for `cancel`.
         check: Whether this machine is checked before its first trial.
         load: Whether plugins are imported here; else they must have been.
+        should_stop: Asked before every step.
 
     Returns:
         "training" or "diverged", what became of it, with the trial's digest; "stopped" if it was
@@ -118,7 +126,9 @@ def train_order(order: Object, run: str = "", check: bool = True, load: bool = T
                 check_arithmetic()
             trial = trial_from(order)
             _load_plugins(trial, load)
-            outcome = single_stream(_train)(trial, run)
+            outcome = single_stream(train_trial)(
+                trial, lambda: run in _cancelled or should_stop(), _sent_text(trial)
+            )
         except UnfitWorker as error:
             return {"unfit": str(error)}
         except Exception as error:
@@ -129,10 +139,6 @@ def train_order(order: Object, run: str = "", check: bool = True, load: bool = T
 def cancel(run: str) -> None:
     """End the trials of a comparison that this process trains, after the step that they take."""
     _cancelled.add(run)
-
-
-def _train(trial: Trial, run: str) -> Outcome | None:
-    return train_trial(trial, lambda: run in _cancelled, _sent_text(trial))
 
 
 def _load_plugins(trial: Trial, load: bool = True) -> None:

@@ -272,6 +272,18 @@ def test_whoever_stops_listening_keeps_what_is_finished_and_frees_the_workers(
     compare(brief, cluster.address)
 
 
+@pytest.mark.slow
+def test_a_worker_that_lost_its_scheduler_ends(cluster, brief, tmp_path):
+    endless = replace(brief, shared={**brief.shared, "steps": 1_000_000})
+    process = cluster.add()
+    cluster.wait_for(1)
+    with closing(open_engine(cluster.address, 0)) as engine:
+        threading.Timer(3.0, cluster.scheduler.kill).start()
+        with pytest.raises(RunError, match="is gone"):
+            list(ComparisonRun(endless, Runner(Store(tmp_path / "long"), engine=engine), {}))
+    process.wait(PATIENCE)
+
+
 FAKE_SSH = """#!/bin/sh
 [ "$1" = -G ] && echo "hostname 127.0.0.1" && exit
 shift 3

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mlx_attn.comparison.executors import Worker
-from mlx_attn.comparison.placement import GRACE, Placement, kind_of, machines_of, mixed_pairs
+from mlx_attn.comparison.machines import GRACE, Placement, kind_of, machines_of, mixed_pairs
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.tuning import TunedArm, trial_for
 from mlx_attn.machine import machine_kind
