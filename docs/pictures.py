@@ -125,7 +125,7 @@ Object.assign(hand.style, { position: "fixed", width: "26px", zIndex: 9, left: 0
 Object.assign(hand.style, { fill: "black", stroke: "white", pointerEvents: "none" });
 document.body.append(hand);
 """
-_PLACE = """
+PLACE = """
 (() => {{
 const box = ({element}).getBoundingClientRect();
 return [box.left + Math.min(box.width, 60) / 2, box.top + box.height / 2];
@@ -171,7 +171,7 @@ def _gestures(browser: Browser) -> Iterator[tuple[float, bytes]]:
     here = START
     yield 1.8, _with_pointer(browser, here)
     for element, seconds in GESTURES:
-        there = browser.run(_PLACE.format(element=element))
+        there = browser.run(PLACE.format(element=element))
         for move in range(1, MOVES + 1):
             share = move / MOVES
             now = tuple(a + (b - a) * share for a, b in zip(here, there, strict=True))

@@ -66,8 +66,8 @@ def on_files(files: Files, config: Any) -> Files:
         if path.endswith(".py") and (ROOT / path).is_file():
             content = (ROOT / path).read_text(encoding="utf-8")
             files.append(File.generated(config, path, content=content))
-    for page in sorted(LIVE.glob("*.html")):
-        files.append(File.generated(config, f"gallery/{page.name}", abs_src_path=str(page)))
+    for file in sorted([*LIVE.glob("*.html"), *LIVE.glob("*.webp")]):
+        files.append(File.generated(config, f"gallery/{file.name}", abs_src_path=str(file)))
     return files
 
 
@@ -96,21 +96,21 @@ def live(markdown: str) -> str:
 
     def link(found: re.Match[str]) -> str:
         one = facts.get(found[1])
-        return one_line(found[1], **one) if one else "*The page is not built here.*"
+        return _card(found[1], **one) if one else "*The page is not built here.*"
 
     made = _LIVE.sub(link, markdown)
     return made.replace("<!-- gallery -->", "" if facts else missing)
 
 
-def one_line(name: str, params: int, bytes: int, **losses: float | None) -> str:
-    """The link to a model's page, and what its training ended with."""
-    result = (
-        f"{losses['accuracy']:.0%} of the answers right"
-        if losses["accuracy"] is not None
-        else f"{losses['bits_per_byte']:.3f} bits per byte"
+def _card(name: str, params: int, bits_per_byte: float, bytes: int) -> str:
+    """The link to a model's page, with its picture, and what its training ended with."""
+    pictures = "".join(
+        f'<img src="gallery/{name}-{theme}.webp#only-{theme}" alt="">'
+        for theme in ("light", "dark")
+        if (LIVE / f"{name}-{theme}.webp").is_file()
     )
-    facts = f"{params:,} parameters, {result}, {bytes / 1000:.0f} kB"
-    return f'<a class="md-button" href="gallery/{name}.html">Try it</a> {facts}'
+    facts = f"{params:,} parameters, {bits_per_byte:.3f} bits per byte, {bytes / 1000:.0f} kB"
+    return f'<a href="gallery/{name}.html">{pictures}Try it</a>: {facts}'
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

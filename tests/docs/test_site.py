@@ -63,7 +63,7 @@ def test_the_gallery_links_the_pages_that_were_made_and_tells_how_to_make_the_ot
     monkeypatch.setattr(hooks, "LIVE", tmp_path / "gallery")
     assert "run `python docs/gallery.py`" in hooks.live(GALLERY)
     hooks.LIVE.mkdir()
-    facts = {"params": 1000, "bits_per_byte": 0.25, "accuracy": None, "bytes": 400_000}
+    facts = {"params": 1000, "bits_per_byte": 0.25, "bytes": 400_000}
     (hooks.LIVE / "facts.json").write_text(json.dumps({"merged": facts}))
     page = hooks.live(GALLERY)
     assert re.findall(r'href="gallery/([\w-]+).html"', page) == ["merged"]
