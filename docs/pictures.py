@@ -31,10 +31,6 @@ FOLDER = ROOT / "runs" / "pictures"
 MLX_ATTN = f"{sys.executable} -m mlx_attn"
 MOST_BYTES = {".webp": 1_500_000, ".png": 300_000, ".svg": 300_000}
 
-COMPARE = (
-    "compare --variants standard,no-out-proj --preset nano --steps 200 --seeds 5 --no-tune "
-    "--budgets steps --no-noise --out compared"
-)
 THEMES = {"light": False, "dark": True}
 
 
@@ -63,9 +59,10 @@ def first_screen() -> None:
 
 def report() -> None:
     """Photograph the report of a comparison."""
-    if not (FOLDER / "compared/report.html").exists():
-        _run(COMPARE)
-    _photograph(FOLDER / "compared/report.html", (1280, 620), "report")
+    if not (FOLDER / "runs/demo/comparison.json").exists():
+        _run("demo --no-open")
+    _run("report runs/demo")
+    _photograph(FOLDER / "runs/demo/report.html", (1280, 620), "report")
 
 
 def _page() -> Path:
