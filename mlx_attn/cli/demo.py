@@ -34,13 +34,14 @@ QUESTIONS = {
 }
 """What a form asks; any other variant asks what it costs or gains."""
 
-RECIPE: dict[str, Any] = {
-    **{"preset": "nano", "n_heads": 4, "steps": 800},
-    # Found by trying: with these rates the standard form learns to recall and copy in 800 steps.
-    **{"lr": 0.03, "muon_lr": 0.04, "muon_momentum": 0.9, "beta2": 0.95},
-}
+RECIPE: dict[str, Any] = {"data": "permuted-recall"}
+"""The task's own recipe.
+
+A document has pairs of a key and a value, and then asks for the value of the key after q. The model
+has to match q with another symbol than q.
+"""
 SEEDS = 3
-_UNIT = "nats per token"
+_UNIT = "nats per answer"
 MARGIN = 0.02
 """Nats per token: a smaller difference counts as none."""
 
@@ -69,8 +70,8 @@ def command(
 ) -> None:
     """Compare two forms of attention, and open a page with both: two minutes.
 
-    Three small models of each form learn to tell stories. Then: which form is better, what a single
-    seed can say, and one model of each on a page. Ctrl-C keeps what is done, and the same command
+    Three small models of each form learn to look up the value of another key than the one asked
+    for. Then: which form is better, what a single seed can say, and one model of each on a page. Ctrl-C keeps what is done, and the same command
     continues from there.
     """
     import webbrowser
@@ -196,9 +197,8 @@ def lines(comparison: "Comparison") -> Iterator[str]:
         "other seeds. Only a difference that is large beside that spread is an answer."
     )
     yield (
-        f"A tiny model, {RECIPE['steps']} steps, made-up stories, one learning rate for both: "
-        "longer training may say something else. To ask properly: "
-        f"mlx-attn compare --variants {STANDARD},{name}"
+        "A tiny model, one small task, one learning rate for both: longer training or another text "
+        f"may say something else. To ask properly: mlx-attn compare --variants {STANDARD},{name}"
     )
 
 
