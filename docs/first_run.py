@@ -37,7 +37,7 @@ Result = Mapping[str, Any]
 
 def main(arguments: Sequence[str]) -> None:
     """Train what is missing, and write the README's block."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=20)
     seeds = range(parser.parse_args(arguments).seeds)
     results = [result(train(seed)) for seed in seeds]

@@ -200,7 +200,7 @@ STEPS = (
     ("One rainy morning, brave Anna", "tok/s", 3.0, 1),
     ("/runs", "answers", 2.0, 1),
     ("/temp 0", "temp", 0.8, 1),
-    ("Hugo wanted to learn how to", "tok/s", 4.0, 1),
+    ("On a frosty afternoon, gentle Hugo", "tok/s", 4.0, 1),
 )
 _SESSION = "mlx-attn-pictures"
 

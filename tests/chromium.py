@@ -73,7 +73,7 @@ class Browser:
         assert "exceptionDetails" not in reply, reply["exceptionDetails"]
         return reply["result"].get("value")
 
-    def photograph(self, selector: str = "", margin: int = 8) -> bytes:
+    def photograph(self, selector: str = "", margin: int = 2) -> bytes:
         """What the window shows, or an element with a margin at twice its size, as a PNG."""
         options: dict[str, Any] = {"format": "png"}
         if selector:
