@@ -24,6 +24,8 @@ Examples:
 @click.option("--prompt", "-p", metavar="TEXT", help="Text to begin with; - reads stdin.")
 @click.option(
     "--html",
+    "--out",
+    "-o",
     type=UserPath(),
     metavar="FILE",
     help="Where the page goes. [default: explore.html in the first run, or runs/home.html]",

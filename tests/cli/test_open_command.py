@@ -44,6 +44,12 @@ def test_json_says_where_and_how_large(trained, opened, run_command):
     assert opened == []
 
 
+@pytest.mark.parametrize("flag", ["--html", "--out", "-o"])
+def test_it_goes_where_it_is_asked_for(flag, trained, opened, run_command):
+    assert run_command("open", "base", "--no-browser", flag, "here.html").exit_code == 0
+    assert Path("here.html").is_file()
+
+
 def texts_of(path: Path) -> list[str]:
     found = re.search(r'id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
     assert found
