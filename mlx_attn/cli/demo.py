@@ -76,7 +76,7 @@ def command(
     """
     import webbrowser
 
-    from mlx_attn.explore.page import example_texts, write_page
+    from mlx_attn.explore.page import write_page
     from mlx_attn.ui.terminal import print_text, stderr_console, stdout_console
 
     forms = [STANDARD, _other_form(variant)]
@@ -87,7 +87,7 @@ def command(
     except KeyboardInterrupt:
         print_text("stopped; 'mlx-attn demo' continues from here", stderr_console())
         ctx.exit(INTERRUPTED)
-    page, _ = write_page(pair, example_texts(pair[0]), RUNS / f"demo-{forms[1]}.html")
+    page, _ = write_page(pair, path=RUNS / f"demo-{forms[1]}.html")
     if as_json:
         say(json.dumps(record(comparison) | {"page": str(page)}))
     else:

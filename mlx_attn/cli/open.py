@@ -24,16 +24,17 @@ Examples:
 @click.option("--prompt", "-p", metavar="TEXT", help="Text to begin with; - reads stdin.")
 @click.option(
     "--html",
+    "--out",
+    "-o",
     type=UserPath(),
     metavar="FILE",
-    help="Where the page goes. [default: explore.html in the first run]",
+    help="Where the page goes. [default: explore.html in the first run, or runs/home.html]",
 )
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float16"]),
-    default="float32",
-    show_default=True,
-    help="How weights are kept: float16 halves the file and rounds them.",
+    help="How weights are kept: float16 halves the file and rounds them. [default: float32; in the "
+    "list of runs float16]",
 )
 @click.option("--overwrite", is_flag=True, help=OVERWRITE_PAGE)
 @click.option("--no-browser", is_flag=True, help="Write the page, and do not open it.")
@@ -42,29 +43,36 @@ def command(
     runs: tuple[str, ...],
     prompt: str | None,
     html: Path | None,
-    dtype: str,
+    dtype: str | None,
     overwrite: bool,
     no_browser: bool,
     as_json: bool,
 ) -> None:
     """Write a page that holds a trained model and runs it, and open it.
 
-    RUN is a directory or a name in runs/; without it, the latest there; of two runs, both read one
-    text. The page is one file that needs no network: type a text, follow it step by step through
-    attention, switch parts off, and let the model go on.
+    RUN is a directory or a name in runs/; two runs read one text. The page is one file that needs
+    no network: type a text, follow it step by step through attention, switch parts off, and let the
+    model go on. Without RUN, it lists all runs in runs/ with their losses; each opens with a click,
+    and two that are ticked are compared. If there is only one, or with --prompt, it shows the
+    latest.
     """
     import webbrowser
 
     from mlx_attn.explore import page
-    from mlx_attn.run_directory import find_run
+    from mlx_attn.run_directory import find_run, find_runs
     from mlx_attn.text.show import download_lines
 
     if len(runs) > 2:
         raise click.UsageError(f"a page shows two runs at most, and these are {len(runs)}")
-    found = [find_run(name) for name in runs or (None,)]
-    path, n_bytes = page.write_page(
-        found, _prompt(prompt), html, dtype, download_lines(_say), overwrite
-    )
+    lines = download_lines(_say)
+    if runs or prompt is not None or len(find_runs()) < 2:
+        found = [find_run(name) for name in runs or (None,)]
+        texts = _prompt(prompt)
+        path, n_bytes = page.write_page(found, texts, html, dtype or "float32", lines, overwrite)
+    else:
+        path, n_bytes = page.write_home(
+            html, dtype=dtype or "float16", progress=lines, overwrite=overwrite
+        )
     if as_json:
         say(json.dumps({"path": str(path), "bytes": n_bytes}))
     else:

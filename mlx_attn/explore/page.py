@@ -5,22 +5,26 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from mlx_attn.explore.home import Home, home_of
 from mlx_attn.explore.manifest import PageModel, page_model
 from mlx_attn.explore.passages import example_texts, training_words
 from mlx_attn.explore.show import WINDOWS, head_numbers
 from mlx_attn.files import check_page, write_bytes
-from mlx_attn.run_directory import Run
+from mlx_attn.run_directory import RUNS, Run
 from mlx_attn.text.downloads import Progress
-from mlx_attn.ui.plots import template
+from mlx_attn.training.summaries import summarise_runs
+from mlx_attn.ui.plots import COLOURS, template
 
 MODULES = (
     *("tensor", "tokenizer", "maps", "attention", "model"),
-    *("draw", "words", "steps", "reading", "heads", "pane", "differences", "view"),
+    *("draw", "words", "steps", "reading", "heads", "pane", "differences"),
+    *("home", "view"),
 )
 """The page's script, in an order in which each module uses only those before it."""
 
@@ -28,7 +32,7 @@ _IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)
 
 
 def render_page(models: Sequence[PageModel], texts: Sequence[str], at_heads: bool = False) -> str:
-    """The page as text.
+    """Return the page as text.
 
     Args:
         models: One model, or two to compare on one text.
@@ -38,14 +42,22 @@ def render_page(models: Sequence[PageModel], texts: Sequence[str], at_heads: boo
     names = [model.facts["name"] for model in models]
     one = f"What does {names[0]} attend to, and what does it need?"
     title = one if len(names) == 1 else f"Where do {' and '.join(names)} differ?"
-    data = {"models": [model.facts for model in models], "texts": [*texts], "at_heads": at_heads}
+    return _rendered(title, models, {"texts": [*texts], "at_heads": at_heads})
+
+
+def render_home(home: Home) -> str:
+    """Return the home page of runs as text."""
+    return _rendered("Your runs", home.models, {"home": {"rows": home.rows, "colours": COLOURS}})
+
+
+def _rendered(title: str, models: Sequence[PageModel], data: Mapping[str, Any]) -> str:
     style, script = template("page.css") + _web("explore.css"), page_script()
     parts = {
         "title": html.escape(title),
         "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; "
         f"style-src '{_digest(style)}'; script-src '{_digest(script)}'",
         "style": style,
-        "data": _json(data),
+        "data": _json({"models": [model.facts for model in models], **data}),
         "weights": "\n".join(
             f'<script type="text/plain" id="weights-{i}">{model.weights}</script>'
             for i, model in enumerate(models)
@@ -53,6 +65,34 @@ def render_page(models: Sequence[PageModel], texts: Sequence[str], at_heads: boo
         "script": script,
     }
     return re.sub(r"\{\{ (\w+) \}\}", lambda found: parts[found[1]], _web("explore.html"))
+
+
+def write_home(
+    path: Path | None = None,
+    directory: Path = RUNS,
+    dtype: str = "float16",
+    progress: Progress | None = None,
+    overwrite: bool = False,
+) -> tuple[Path, int]:
+    """Write the home page of the runs in a directory; return its path and its bytes.
+
+    Args:
+        path: Where it goes; home.html in the directory by default.
+        directory: Where the runs are.
+        dtype: See `page_model`.
+        progress: Called with the bytes done and in all while a text is downloaded.
+        overwrite: Whether a file that is no page of this program may be replaced.
+
+    Raises:
+        RunError: The page cannot be written.
+    """
+    path = path or directory / "home.html"
+    check_page(path, overwrite)
+    numbers = partial(head_numbers, windows=WINDOWS)
+    home = home_of(summarise_runs(directory), dtype, progress=progress, numbers=numbers)
+    content = render_home(home).encode()
+    write_bytes(path, content)
+    return path, len(content)
 
 
 def write_page(

@@ -44,6 +44,12 @@ def test_json_says_where_and_how_large(trained, opened, run_command):
     assert opened == []
 
 
+@pytest.mark.parametrize("flag", ["--html", "--out", "-o"])
+def test_it_goes_where_it_is_asked_for(flag, trained, opened, run_command):
+    assert run_command("open", "base", "--no-browser", flag, "here.html").exit_code == 0
+    assert Path("here.html").is_file()
+
+
 def texts_of(path: Path) -> list[str]:
     found = re.search(r'id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
     assert found
@@ -158,3 +164,47 @@ def test_html_names_a_file(command, place, trained, opened, run_command):
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert "there is a folder of that name" in result.stderr
     assert opened == []
+
+
+@pytest.fixture
+def two_trained(trained, train, workshop) -> Path:
+    """A folder runs/ with two runs of one text."""
+    assert train("--name=other", "--quiet", "--seed=2").exit_code == 0
+    return workshop / "runs"
+
+
+def test_without_a_run_it_lists_all_runs(two_trained, opened, run_command):
+    made = run_command("open", "--json")
+    page = two_trained / "home.html"
+    assert json.loads(made.stdout) == {"path": "runs/home.html", "bytes": page.stat().st_size}
+    assert opened == [page.as_uri()]
+    assert [row["name"] for row in rows_of(page)] == ["other", "base"]
+
+
+def rows_of(path: Path) -> list[dict]:
+    found = re.search(r'id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
+    assert found
+    return json.loads(found[1])["home"]["rows"]
+
+
+def test_a_prompt_without_a_run_goes_to_the_latest(two_trained, opened, run_command):
+    run_command("open", "--no-browser", "--prompt=the red cat")
+    assert texts_of(two_trained / "other" / "explore.html") == ["the red cat"]
+
+
+def test_the_list_goes_where_it_is_asked_for(two_trained, opened, run_command):
+    assert run_command("open", "--no-browser", "--html=here.html").exit_code == 0
+    assert len(rows_of(Path("here.html"))) == 2
+
+
+def test_the_list_replaces_no_file_of_somebody_else(two_trained, opened, run_command):
+    Path("thesis.txt").write_text("years of work")
+    made = run_command("open", "--no-browser", "--html=thesis.txt")
+    assert made.exit_code == 1
+    assert "is not a page of this program" in made.stderr
+
+
+def test_no_run_at_all_says_how_to_begin(workshop, opened, run_command):
+    made = run_command("open")
+    assert made.exit_code == 1
+    assert "train one with 'mlx-attn train'" in made.stderr

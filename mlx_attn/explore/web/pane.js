@@ -300,8 +300,10 @@ function matrixFigure(title, matrix) {
 const swatch = (of, text) => element("span", { className: `swatch of-${of}` }, text);
 
 /** What the colours of a picture mean, and its rows and columns. */
-function legend([{ kind, columns, value }], square) {
-  const axes = square ? "A row for each query token, a column for each key token. " : "A row for each token, a column for each coordinate. ";
+function legend(panels, square) {
+  const [{ kind, columns, value }] = panels;
+  const widths = panels.map((panel) => `${panel.title} has ${panel.columns}`).join(", ");
+  const axes = square ? "A row for each query token, a column for each key token. " : `A row for each token, a column for each coordinate: ${widths}. `;
   if (kind === "weights") return [axes, swatch(0, "weight 1, paler is less")];
   return [axes, swatch(0, "positive"), " ", swatch(1, "negative"), ", paler is nearer to 0", square && value(0, columns - 1) === -Infinity ? ", blank is minus infinity" : ""];
 }

@@ -2,6 +2,7 @@
 import { headEdits, intact } from "./attention.js";
 import { Differences } from "./differences.js";
 import { byId, element, number, percent, signed } from "./draw.js";
+import { modelsInAddress, showHome } from "./home.js";
 import { LOGITS, MIXING, OUTPUTS, SCORES, VALUES } from "./maps.js";
 import { GPT, drawn, likeliest, losses, mean, randomFrom } from "./model.js";
 import { Pane, arrows } from "./pane.js";
@@ -16,7 +17,9 @@ const SOFTMAX = 4; // the step to begin with
 const BOOK = "Build a Large Language Model (From Scratch)";
 
 const data = JSON.parse(byId("data").textContent);
-const models = data.models.map((manifest, i) => {
+const places = data.home ? modelsInAddress(data.home.rows) : Array.from(data.models.keys());
+const models = places.map((i) => {
+  const manifest = data.models[i];
   const base64 = byId(`weights-${i}`);
   const numbers = numbersOf(bytesOf(base64.textContent), manifest.dtype);
   base64.remove();
@@ -390,13 +393,26 @@ function build() {
   if (data.at_heads) openHeads();
 }
 
+/** A page of several runs: the list of all, or what the address names of them. */
+function start() {
+  if (!data.home) return build();
+  addEventListener("hashchange", () => location.reload());
+  if (!models.length) return showHome(data.home.rows, data.home.colours);
+  data.texts = models[0].manifest.texts;
+  document.title = document.querySelector("h1").textContent = questionOf(models.map(({ manifest }) => manifest.name));
+  byId("back").hidden = false;
+  build();
+}
+
+const questionOf = ([name, other]) => (other ? `Where do ${name} and ${other} differ?` : `What does ${name} attend to, and what does it need?`);
+
 function openHeads() {
   const folds = document.querySelectorAll(".every-head");
   folds[0].addEventListener("toggle", () => folds[0].scrollIntoView(), { once: true });
   for (const fold of folds) fold.open = true;
 }
 
-build();
+start();
 
 /** For the console of the browser, and for tests. */
 globalThis.explorer = { models, panes, state, apart, intact, losses, lossOf, comparison, mean, maps: { SCORES, VALUES, OUTPUTS, LOGITS, MIXING } };

@@ -1,0 +1,186 @@
+// The home page: runs in a table for each text, their losses over one another, two ticked to compare.
+import { byId, element, number } from "./draw.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const [HEIGHT, LEFT, BOTTOM] = [250, 44, 30];
+
+/** The places of the models that the address names: none for the list of all runs. */
+export function modelsInAddress(rows) {
+  const names = new URLSearchParams(location.hash.slice(1)).getAll("run");
+  const found = names.map((name) => rows.find((row) => row.name === name)?.model);
+  return found.filter((place) => Number.isInteger(place)).slice(0, 2);
+}
+
+const addressOf = (names) => `#${names.map((name) => `run=${encodeURIComponent(name)}`).join("&")}`;
+
+/** Shows all runs; `colours` tell the curves of a text apart. */
+export function showHome(rows, colours) {
+  const [section] = byId("home").content.cloneNode(true).children;
+  document.body.append(section);
+  document.querySelector("main").hidden = true;
+  const groups = Map.groupBy(rows.filter((row) => !row.problem), (row) => row.group);
+  const sorted = Array.from(groups.values()).sort((a, b) => b.length - a.length);
+  document.querySelector("h1").textContent = "Your runs";
+  byId("answers").replaceChildren(summary(rows, sorted));
+  const ticked = new Set();
+  const tick = (name, on) => {
+    if (on) ticked.add(name);
+    else ticked.delete(name);
+    showTicked(ticked);
+  };
+  sorted.forEach((group, at) => section.querySelector(".groups").append(groupPart(group, at > 0, colours, tick)));
+  const broken = rows.filter((row) => row.problem);
+  if (broken.length) section.querySelector(".groups").append(brokenPart(broken));
+  showTicked(ticked);
+}
+
+function summary(rows, groups) {
+  const runs = `${rows.length} ${rows.length === 1 ? "run" : "runs"}, ${groups.length} ${groups.length === 1 ? "text" : "texts"}. `;
+  const [first] = groups;
+  const best = first?.filter(({ loss }) => loss !== null).sort((a, b) => a.loss - b.loss)[0];
+  if (!best) return element("p", {}, runs);
+  const loss = best.bits === null ? `${number(best.loss)} nats per token` : `${number(best.bits)} bits per byte`;
+  const alone = first.length > 1 ? ". One training each is no verdict: mlx-attn compare gives one." : ".";
+  return element("p", {}, runs, "The lowest loss on ", textTitle(best), ": ", element("b", {}, best.name), `, ${loss}${alone}`);
+}
+
+const textTitle = ({ text, vocabulary }) => `${text} (vocabulary of ${vocabulary.toLocaleString("en")})`;
+
+function groupPart(group, isOther, colours, tick) {
+  const lines = group.filter(({ curve }) => curve.length > 1);
+  const colourOf = new Map(lines.slice(0, colours.length).map(({ name }, i) => [name, colours[i]]));
+  const part = element("section", { className: "group" },
+    element("h2", {}, "Trained on ", textTitle(group[0]), ...(isOther ? [" ", chip("another text: its losses cannot be compared with those above")] : [])));
+  if (lines.length) part.append(chart(lines, colourOf));
+  const body = element("tbody", {});
+  const rows = group.map((row) => [row, homeRow(row, colourOf, tick, part)]);
+  body.append(...rows.map(([, made]) => made));
+  part.append(element("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: `Runs on ${textTitle(group[0])}` },
+    element("table", {}, heading(rows, body), body)));
+  return part;
+}
+
+const chip = (text) => element("span", { className: "chip" }, text);
+
+const COLUMNS = [
+  ["compare"],
+  ["run", (row) => row.name],
+  ["variant", (row) => row.variant],
+  ["loss", (row) => row.loss ?? Infinity, "the lowest validation loss in nats per token, and in bits per byte"],
+  ["seed", (row) => row.seed ?? Infinity],
+  ["parameters", (row) => row.parameters ?? Infinity],
+  ["steps", (row) => row.steps],
+  ["changed", (row) => -row.changed],
+];
+
+/** The headings, of which each sorts by its column. */
+function heading(rows, body) {
+  const cells = COLUMNS.map(([title, key, meaning = ""]) => {
+    if (!key) return element("th", { scope: "col" }, title);
+    const button = element("button", { type: "button", title: meaning }, title);
+    const cell = element("th", { scope: "col" }, button);
+    button.addEventListener("click", () => {
+      for (const other of cells) other.removeAttribute("aria-sort");
+      cell.setAttribute("aria-sort", "ascending");
+      rows.sort(([a], [b]) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
+      body.append(...rows.map(([, made]) => made));
+    });
+    return cell;
+  });
+  return element("thead", {}, element("tr", {}, ...cells));
+}
+
+function homeRow(row, colourOf, tick, part) {
+  const { name, variant, loss, bits, seed, parameters, changed, model, closed } = row;
+  const box = element("input", { type: "checkbox", "data-open": model !== null, ariaLabel: `Compare ${name}`, "data-run": name });
+  box.addEventListener("change", () => tick(name, box.checked));
+  const swatch = element("span", { className: "line", ariaHidden: "true" });
+  swatch.style.setProperty("--colour", colourOf.get(name) ?? "transparent");
+  const title = model === null
+    ? element("span", { title: closed }, name, " ", element("code", {}, `mlx-attn open ${name}`))
+    : element("a", { href: addressOf([name]) }, name);
+  const cells = [
+    loss === null ? "" : `${number(loss)}${bits === null ? "" : ` (${number(bits)} bits)`}`,
+    seed ?? "", parameters === null ? "" : parameters.toLocaleString("en"), stepsOf(row), `${age(Date.now() / 1000 - changed)} ago`,
+  ];
+  const made = element("tr", {}, element("td", {}, box), element("th", { scope: "row" }, swatch, title), element("td", {}, variant),
+    ...cells.map((text) => element("td", {}, ...[text].flat().map((each) => (each instanceof Node ? each : String(each))))));
+  const mark = (on) => part.querySelectorAll("polyline").forEach((line) => line.classList.toggle("is-dim", on && line.dataset.run !== name));
+  for (const [event, on] of [["pointerenter", true], ["pointerleave", false], ["focusin", true], ["focusout", false]]) made.addEventListener(event, () => mark(on));
+  return made;
+}
+
+function stepsOf({ steps, planned, unfinished }) {
+  if (!unfinished) return [steps.toLocaleString("en")];
+  return [chip(`unfinished: ${steps.toLocaleString("en")}${planned > steps ? ` of ${planned.toLocaleString("en")}` : ""}`)];
+}
+
+/** Seconds as a person says them. */
+export function age(seconds) {
+  const units = [["day", 86400], ["hour", 3600], ["minute", 60]];
+  const [word, size] = units.find(([, length]) => seconds >= 1.5 * length) ?? ["second", 1];
+  const count = Math.max(Math.round(seconds / size), 0);
+  return `${count} ${word}${count === 1 ? "" : "s"}`;
+}
+
+function brokenPart(rows) {
+  const lines = rows.map(({ name, problem }) => element("li", {}, element("b", {}, name), `: ${problem}`));
+  return element("section", { className: "group" }, element("h2", {}, "These cannot be opened"), element("ul", {}, ...lines));
+}
+
+/** Two ticked runs can be compared; no third can be ticked beside them. */
+function showTicked(ticked) {
+  const names = [...ticked];
+  for (const box of document.querySelectorAll(".group input")) {
+    box.disabled = box.dataset.open === "false" || (!box.checked && names.length === 2);
+  }
+  const link = byId("compare");
+  link.hidden = names.length !== 2;
+  link.href = names.length === 2 ? addressOf(names) : "#";
+  link.textContent = `Compare ${names.join(" and ")}`;
+  byId("tick").hidden = names.length === 2;
+}
+
+// The chart.
+
+function svg(tag, attributes, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+/** Training losses over the tokens read, on a logarithmic scale, with the lowest validation loss as a dot. */
+function chart(rows, colourOf) {
+  const losses = rows.flatMap(({ curve, loss }) => [...curve.map(([, value]) => value), ...(loss === null ? [] : [loss])]).filter((value) => value > 0);
+  const most = Math.max(...rows.map(({ curve }) => curve.at(-1)[0]));
+  const [low, high] = [Math.log(Math.min(...losses)), Math.log(Math.max(...losses))];
+  const width = Math.min(Math.max(document.body.clientWidth - 30, 300), 900);
+  const x = (tokens) => LEFT + (tokens / most) * (width - LEFT - 12);
+  const y = (value) => 8 + ((high - Math.log(value)) / (high - low || 1)) * (HEIGHT - BOTTOM - 14);
+  const lines = rows.flatMap(({ name, curve, loss, best_at }) => {
+    const colour = colourOf.get(name);
+    const points = curve.filter(([, value]) => value > 0).map(([tokens, value]) => `${x(tokens).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+    const look = colour ? { stroke: colour } : { class: "is-other" };
+    const line = svg("polyline", { points, "data-run": name, fill: "none", ...look }, svg("title", {}, name));
+    const dot = loss > 0 ? [svg("circle", { cx: x(Math.min(best_at ?? most, most)), cy: y(loss), r: 4, fill: colour ?? "currentColor" }, svg("title", {}, `${name}: ${number(loss)}`))] : [];
+    return [line, ...dot];
+  });
+  const spoken = rows.map(({ name, loss }) => `${name}${loss === null ? "" : ` ${number(loss)}`}`).join(", ");
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `Training loss over the tokens read; lowest validation loss: ${spoken}` },
+    ...axes(x, y, { most, width, low: Math.exp(low), high: Math.exp(high) }), ...lines);
+  return element("figure", { className: "curves" }, picture,
+    element("figcaption", { className: "hint" }, "Training loss in nats per token, on a logarithmic scale, over the tokens read. A dot is the lowest validation loss."));
+}
+
+function axes(x, y, { most, width, low, high }) {
+  const ticks = [0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10].filter((value) => value >= low * 0.98 && value <= high * 1.02);
+  const across = [0, 0.25, 0.5, 0.75, 1].map((share) => share * most);
+  const text = (at, words) => svg("text", { ...at, class: "tick" }, words);
+  return [
+    ...ticks.flatMap((value) => [svg("line", { x1: LEFT, x2: width - 12, y1: y(value), y2: y(value), class: "grid" }), text({ x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, String(value))]),
+    ...across.map((tokens, i) => text({ x: x(tokens), y: HEIGHT - 10, "text-anchor": i === 0 ? "start" : i === 4 ? "end" : "middle" }, short(tokens))),
+  ];
+}
+
+const short = (count) => (count >= 1e6 ? `${number(count / 1e6).replace(/\.?0+$/, "")}M` : count >= 1e3 ? `${Math.round(count / 1e3)}k` : String(Math.round(count)));

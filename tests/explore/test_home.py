@@ -1,0 +1,156 @@
+"""The home page of runs: what it lists, what it can open, and what it says it cannot."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from mlx_attn.explore.home import POINTS, home_of
+from mlx_attn.explore.page import MODULES, page_script, render_home
+from mlx_attn.run_directory import open_run
+from mlx_attn.training.summaries import summarise_runs
+
+TEXT = "Ben sees one of them; then it is gone?"
+TALES = {"corpus": "tales", "digest": "d1"}
+NAMES = "[...document.querySelectorAll('.group tbody th')].map((cell) => cell.innerText.trim())"
+
+
+def report(run, losses, planned=0, reason="done"):
+    """Write what a training would."""
+    run.add_report({"event": "start", "step": 0, "params": 1234})
+    for n, loss in enumerate(losses, 1):
+        steps = {"step": n, "steps": planned or len(losses), "tokens": 100 * n}
+        run.add_report({"event": "step", **steps, "loss": loss})
+    run.add_report({"event": "eval", "step": 1, "tokens": 100, "val_loss": min(losses)})
+    run.add_report({"event": "end", "steps": len(losses), "reason": reason})
+    run.add_sample(1, TEXT)
+
+
+@pytest.fixture(scope="module")
+def runs(make_run):
+    """A folder with two runs of one text, one of another, one interrupted and one damaged."""
+    folder = make_run("a", facts=TALES, data="gone.txt").path.parent
+    others = {"b": {}, "c": {"digest": "d2", "corpus": "book.txt"}, "half": {}}
+    for name, facts in others.items():
+        made = make_run(name, facts={**TALES, **facts}, data="gone.txt")
+        made.path.rename(folder / name)
+    for at, name in enumerate(("a", "b", "c")):
+        report(open_run(folder / name), [3.0, 2.0, 1.5 - 0.1 * at])
+    report(open_run(folder / "half"), [3.0, 2.5], planned=9, reason="interrupted")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.json").write_text("{")
+    return folder
+
+
+@pytest.fixture
+def page(runs, browser, tmp_path):
+    """The home page in a browser."""
+    path = tmp_path / "home.html"
+    path.write_text(render_home(home_of(summarise_runs(runs))), "utf-8")
+    return browser.open(path.as_uri())
+
+
+def test_a_row_says_what_was_trained_and_how_well(runs):
+    rows = {row["name"]: row for row in home_of(summarise_runs(runs)).rows}
+    a = rows["a"]
+    assert (a["variant"], a["text"], a["seed"], a["parameters"]) == (
+        "standard",
+        "made-up stories",
+        0,
+        1234,
+    )
+    assert (a["loss"], a["best_at"], a["steps"], a["unfinished"]) == (1.5, 100, 3, False)
+    assert a["curve"] == [(100, 3.0), (200, 2.0), (300, 1.5)]
+    assert rows["broken"]["problem"]
+
+
+def test_a_long_curve_is_averaged_to_some_points(make_run):
+    run = make_run("long")
+    report(run, [float(n) for n in range(1, 1001)])
+    (row,) = home_of(summarise_runs(run.path.parent)).rows
+    assert len(row["curve"]) == POINTS
+    assert row["curve"][0] == (1000, 5.5)
+
+
+def test_runs_beyond_the_room_are_listed_and_not_held(runs):
+    home = home_of(summarise_runs(runs), room=90_000)
+    assert len(home.models) == 1
+    closed = [row for row in home.rows if row["model"] is None and not row["problem"]]
+    assert {row["closed"] for row in closed} == {"the page has no room for it"}
+    assert len(closed) == 3
+
+
+def test_the_page_says_nothing_asks_for_nothing_and_lists_all(page):
+    assert sorted(page.run(NAMES)) == ["a", "b", "c", "half"]
+    assert "5 runs, 2 texts." in page.run("document.getElementById('answers').innerText")
+    assert page.said == []
+    assert len(page.requests) == 1
+
+
+def test_runs_of_another_text_are_apart_and_marked(page):
+    headings = page.run("[...document.querySelectorAll('.group h2')].map((h) => h.innerText)")
+    assert headings[0] == "Trained on made-up stories (vocabulary of 21)"
+    assert headings[1].startswith("Trained on book.txt (vocabulary of 21) another text: its losses")
+    assert headings[2] == "These cannot be opened"
+
+
+def test_an_interrupted_run_is_marked(page):
+    row = "[...document.querySelectorAll('tr')].find((r) => r.innerText.includes('half'))"
+    assert "unfinished: 2 of 9" in page.run(f"{row}.innerText")
+
+
+def test_there_is_a_curve_for_each_run_of_a_text(page):
+    charts = "[...document.querySelectorAll('.group svg')]"
+    assert page.run(f"{charts}.map((s) => s.querySelectorAll('polyline').length)") == [3, 1]
+    assert "lowest validation loss: " in page.run("document.querySelector('svg').ariaLabel")
+
+
+def test_a_name_opens_the_run_and_the_way_back_leads_to_the_list(page):
+    link = "[...document.querySelectorAll('.group a')].find((a) => a.innerText === 'b')"
+    address = page.run(f"{link}.href")
+    page.open(address)
+    assert page.run("document.querySelector('h1').innerText").startswith("What does b attend to")
+    assert page.run("document.getElementById('text').value") == TEXT
+    assert page.run("explorer.models.length") == 1
+    page.open(page.run("document.getElementById('back').href"))
+    assert len(page.run(NAMES)) == 4
+    assert page.said == []
+
+
+def test_two_ticked_runs_are_compared_and_no_third_is_ticked(page):
+    boxes = "[...document.querySelectorAll('.group input')]"
+    assert page.run("document.getElementById('compare').hidden") is True
+    page.run(f"{boxes}.filter((box) => 'ab'.includes(box.dataset.run)).forEach((b) => b.click())")
+    assert page.run(f"{boxes}.filter((box) => box.disabled).length") == 2
+    link = "document.getElementById('compare')"
+    assert sorted(page.run(f"{link}.innerText").split()) == ["Compare", "a", "and", "b"]
+    page.open(page.run(f"{link}.href"))
+    assert page.run("explorer.models.length") == 2
+    assert page.run("document.title").startswith("Where do ")
+
+
+def test_a_heading_sorts(page):
+    page.run("[...document.querySelectorAll('.group th button')][2].click()")
+    assert page.run(NAMES)[:3] == ["b", "a", "half"]
+    assert page.run("document.querySelector('th[aria-sort]').innerText").startswith("loss")
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_list_does_not_scroll_sideways(width, page):
+    page.open(page.run("location.href"), width=width)
+    assert page.run("document.documentElement.scrollWidth") == width
+
+
+def test_everything_that_acts_in_the_list_has_a_name(page):
+    tree = page.call("Accessibility.getFullAXTree")["nodes"]
+    acting = {"button", "checkbox", "link", "img"}
+    nodes = [n for n in tree if not n["ignored"] and n.get("role", {}).get("value") in acting]
+    assert len(nodes) > 10
+    assert [n for n in nodes if not n.get("name", {}).get("value", "").strip()] == []
+
+
+def test_no_two_modules_declare_one_name():
+    """They are joined to one script, in which a second declaration is a syntax error."""
+    declared = re.findall(r"^(?:async )?(?:const|let|class|function) (\w+)", page_script(), re.M)
+    assert len(MODULES) > 10
+    assert [name for name, count in Counter(declared).items() if count > 1] == []
