@@ -91,7 +91,7 @@ class Besides:
 
     def progress(self) -> str:
         """How much of it is done, in words."""
-        finished = sum(f.measured is not None for f in self.found)
+        finished = sum(f.verdict is not None for f in self.found)
         return f"{len(self.book.records):,} trainings of its own; {finished} of {len(self.found)}"
 
     def table(self, question: str) -> str:
@@ -115,9 +115,9 @@ class Besides:
     def single_runs(self) -> str:
         """How often one run of one seed has the sign of the mean."""
         signs = [
-            sum((d > 0) == (f.measured.sample.mean > 0) for d in f.measured.differences)
+            sum((d > 0) == (f.verdict.mean > 0) for d in f.verdict.differences)
             for f in self.found
-            if f.measured
+            if f.verdict
         ]
         seeds = len(self.study.protocol.verdict_seeds)
         return f"{signs[0]} of {seeds} single runs have the sign of the mean." if signs else ""
@@ -132,7 +132,7 @@ class Besides:
             found = self.of(question)
             if any(one.costs for one in self.trends):
                 yield question, partial(show.width_figure, self.trends)
-            elif not self.trends and any(f.measured for f in found):
+            elif not self.trends and any(f.verdict for f in found):
                 yield question, partial(show.question_figure, found, self.study)
 
 
@@ -177,8 +177,8 @@ class Contents:
 
     def progress(self) -> str:
         """How much of the study is done, in words."""
-        finished = sum(f.measured is not None for f in self.found)
-        worlds = [w for w in self.study.worlds if any(f.measured for f in self._of(world=w))]
+        finished = sum(f.verdict is not None for f in self.found)
+        worlds = [w for w in self.study.worlds if any(f.verdict for f in self._of(world=w))]
         where = f", in {', '.join(worlds)}" if worlds else ""
         return (
             f"{len(self.book.records):,} trainings; {finished} of {len(self.found)} contrasts are "
@@ -200,7 +200,7 @@ class Contents:
 
     def drawn(self, name: str) -> bool:
         """Whether there is anything to draw for a question."""
-        return any(f.measured for f in self._of(question=name))
+        return any(f.verdict for f in self._of(question=name))
 
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """The pictures by name: one of each question, and one of each world with abilities."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
-from mlx_attn.answers.book import Record
 from mlx_attn.answers.findings import FAILS, HOLDS, AbilityCurve, Finding, TrendFinding
 from mlx_attn.answers.identities import Checked
-from mlx_attn.answers.schedule import Search
 from mlx_attn.answers.study import Study
+from mlx_attn.comparison.plan import Trial
+from mlx_attn.comparison.trial import Diverged, Outcome
+from mlx_attn.comparison.tuning import Search
 from mlx_attn.ui.plots import COLOURS, panels
 
 if TYPE_CHECKING:
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
 _COLOURS = {HOLDS: "green", FAILS: "red"}
 
 
-def record_line(record: Record, left: int) -> str:
-    """A run that ended, and how many are wanted besides."""
-    loss = "diverged" if record.loss is None else f"{record.loss:.4f}"
-    return (
-        f"{record.world}, {record.arm}, seed {record.seed}, rates x {record.scale:g}: {loss}  "
-        f"({record.seconds:.0f} s, {left} or more left)"
-    )
+def trial_line(trial: Trial, outcome: Outcome, left: int) -> str:
+    """A trial that ended, and how many others are wanted."""
+    name = f"{trial.world}, {trial.arm}, seed {trial.seed}, rates x {trial.lr_scale:g}"
+    if isinstance(outcome, Diverged):
+        return f"{name}: diverged  ({left} or more left)"
+    return f"{name}: {outcome.val_loss:.4f}  ({outcome.seconds:.0f} s, {left} or more left)"
 
 
 def checked_lines(name: str, checked: Checked) -> list[str]:
@@ -50,13 +50,14 @@ def question_lines(study: Study, name: str, found: Sequence[Finding]) -> Group:
 
 
 def _numbers(found: Finding) -> str:
-    if found.measured is None:
+    verdict = found.verdict
+    if verdict is None:
         return ", {} of {} runs".format(*found.done)
     spread = "one seed"
-    if found.interval is not None:
-        spread = "{:+.4f} to {:+.4f}".format(*found.interval)
-    part = "" if found.share is None else f", {found.share:+.0%} of the part"
-    return f", {found.measured.sample.mean:+.4f} nats ({spread}), {found.word}{part}"
+    if verdict.interval is not None:
+        spread = "{:+.4f} to {:+.4f}".format(*verdict.interval)
+    part = "" if verdict.share is None else f", {verdict.share:+.0%} of the part"
+    return f", {verdict.mean:+.4f} nats ({spread}), {found.word}{part}"
 
 
 def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
@@ -69,11 +70,11 @@ def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
             "answer": f.answer,
             "runs": list(f.done),
             "word": f.word,
-            "mean": f.measured.sample.mean if f.measured else None,
-            "interval": list(f.interval) if f.interval else None,
-            "p_difference": f.p_difference,
-            "p_equivalence": f.p_equivalence,
-            "share": f.share,
+            "mean": f.verdict.mean if f.verdict else None,
+            "interval": list(f.verdict.interval) if f.verdict and f.verdict.interval else None,
+            "p_difference": f.verdict.p_holm if f.verdict else 1.0,
+            "p_equivalence": f.verdict.p_equivalence if f.verdict else 1.0,
+            "share": f.verdict.share if f.verdict else None,
             "tokens": f.tokens,
         }
         for f in found
@@ -100,7 +101,7 @@ _HEADROOM = 1.25  # of the largest difference that is no reference's
 
 def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
     """A panel a world: each contrast's seeds, mean and interval, and the margin."""
-    found = [f for f in found if f.measured]
+    found = [f for f in found if f.verdict]
     worlds = [world for world in study.worlds if any(f.world == world for f in found)]
     rows = [*dict.fromkeys((f.contrast.arm, f.contrast.control) for f in found)]
     size = (_SIZE[0], _SIZE[1] + _ROW * len(rows))
@@ -123,14 +124,14 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
 
 
 def _draw(axis: Any, found: Finding, row: int) -> None:
-    measured = found.measured
-    assert measured is not None
+    verdict = found.verdict
+    assert verdict is not None
     colour, marker = _LOOKS[found.word.partition(" ")[0]]
-    seeds = measured.differences
+    seeds = verdict.differences
     axis.plot(seeds, [row - 0.22] * len(seeds), "o", color=colour, markersize=2.5, alpha=0.6)
-    if found.interval:
-        axis.plot(found.interval, [row, row], color=colour, linewidth=1.8)
-    axis.plot(measured.sample.mean, row, marker, color=colour, markersize=6)
+    if verdict.interval:
+        axis.plot(verdict.interval, [row, row], color=colour, linewidth=1.8)
+    axis.plot(verdict.mean, row, marker, color=colour, markersize=6)
 
 
 def ability_figure(curves: Sequence[AbilityCurve]) -> "Figure":

@@ -32,9 +32,9 @@ def worlds(study: Study, records: Records, found: Sequence[Finding]) -> str:
     rows: list[list[str]] = []
     for name, world in study.worlds.items():
         worths = {
-            f.measured.worth
+            f.worth
             for f in found
-            if f.measured and f.world == name and f.contrast.reference == "scores-off"
+            if f.verdict and f.world == name and f.contrast.reference == "scores-off"
         }
         worth = f"{worths.pop():.3f} nats" if worths else "not finished"
         tokens = margin_in_tokens(study, records, name) or "not finished"
@@ -70,7 +70,7 @@ def resolution(study: Study, found: Sequence[Finding]) -> str:
     """
     rows: list[list[str]] = []
     for world in study.worlds:
-        here = [f for f in found if f.world == world and f.contrast.null and f.measured]
+        here = [f for f in found if f.world == world and f.contrast.null and f.verdict]
         if not here:
             continue
         twins = [f for f in here if study.arms[f.contrast.arm].jitter]
@@ -86,7 +86,7 @@ def resolution(study: Study, found: Sequence[Finding]) -> str:
 def abilities(study: Study, records: Records, found: Sequence[Finding]) -> str:
     """Differences by what a token calls for, where the text says; "" where none is finished."""
     each = [
-        (f, findings.by_ability(study, records, f.contrast, f.world)) for f in found if f.measured
+        (f, findings.by_ability(study, records, f.contrast, f.world)) for f in found if f.verdict
     ]
     known = [(f, of) for f, of in each if of]
     if not known:
@@ -103,7 +103,7 @@ def beside_first(found: Sequence[Finding], first: Sequence[Finding], suffix: str
     for one in found:
         world = one.world.removesuffix(suffix)
         pair = (one, known[world, one.contrast.arm, one.contrast.control])
-        cells = [f"{_difference(f, 3)}, {f.word}" if f.measured else f.answer for f in pair]
+        cells = [f"{_difference(f, 3)}, {f.word}" if f.verdict else f.answer for f in pair]
         rows.append([_name(one.contrast), world, *cells])
     return table(("contrast", "text", "here", "in the first study"), rows)
 
@@ -117,9 +117,9 @@ def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -
         costs = {cost.width: _tokens(cost) for cost in one.costs}
         cells = [costs.get(w) or done[one.trend.arm, world] for w, world in widths.items()]
         ends = ["", "", one.answer, one.trend.statement]
-        if one.slope is not None and one.interval is not None:
-            change = _percent(one.slope, one.interval)
-            ends = [change, f"{one.p_change:.2g}", f"{one.word}: {one.answer}", ends[-1]]
+        if one.verdict and one.verdict.interval:
+            change = _percent(one.verdict.mean, one.verdict.interval)
+            ends = [change, f"{one.verdict.p_holm:.2g}", f"{one.word}: {one.answer}", ends[-1]]
         rows.append([one.trend.arm, *cells, *ends])
     names = [f"width {width}" for width in widths]
     return table(("arm", *names, "each doubling", "p: no change", "word", "expected"), rows)
@@ -163,7 +163,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _in_all(study: Study, found: Sequence[Finding]) -> str:
-    done = [f for f in found if f.measured]
+    done = [f for f in found if f.verdict]
     if not done:
         return findings.UNFINISHED
     answers = Counter(f.answer for f in done)
@@ -175,7 +175,7 @@ def _in_all(study: Study, found: Sequence[Finding]) -> str:
 
 
 def _cell(found: Finding) -> str:
-    if found.measured is None:
+    if found.verdict is None:
         return f"{found.answer} ({_DONE.format(*found.done)})"
     word = "" if found.word == found.answer else f", {found.word}"
     return f"{found.answer}: {_difference(found, 3)}{word}"
@@ -183,35 +183,35 @@ def _cell(found: Finding) -> str:
 
 def _numbers(found: Finding) -> list[str]:
     """The cells of a contrast beside its name and world."""
-    if found.measured is None:
+    if found.verdict is None or found.losses is None:
         unfinished = f"{found.answer}, {_DONE.format(*found.done)}"
         return ["", "", unfinished, *[""] * (len(_COLUMNS) - 5)]
-    control, _, arm = found.measured.losses
+    control, _, arm = found.losses
     return [
         f"{control:.4f}",
         f"{arm:.4f}",
         _difference(found, 4),
-        f"{found.p_difference:.2g}",
-        f"{found.p_equivalence:.2g}",
+        f"{found.verdict.p_holm:.2g}",
+        f"{found.verdict.p_equivalence:.2g}",
         found.word,
-        "" if found.share is None else f"{found.share:+.0%} of {found.measured.worth:.3f}",
+        "" if found.verdict.share is None else f"{found.verdict.share:+.0%} of {found.worth:.3f}",
         "" if found.tokens is None else f"{found.tokens:+.0%}",
     ]
 
 
 def _difference(found: Finding, decimals: int) -> str:
     """The mean difference with its interval."""
-    assert found.measured is not None
-    if found.interval is None:
-        return f"{found.measured.sample.mean:+.{decimals}f} (one seed)"
+    assert found.verdict is not None
+    if found.verdict.interval is None:
+        return f"{found.verdict.mean:+.{decimals}f} (one seed)"
     mean, low, high = (
-        f"{number:+.{decimals}f}" for number in (found.measured.sample.mean, *found.interval)
+        f"{number:+.{decimals}f}" for number in (found.verdict.mean, *found.verdict.interval)
     )
     return f"{mean} ({low} to {high})"
 
 
 def _size(found: Finding) -> float:
-    return abs(found.measured.sample.mean) if found.measured else 0.0
+    return abs(found.verdict.mean) if found.verdict else 0.0
 
 
 def _tokens(cost: Cost) -> str:

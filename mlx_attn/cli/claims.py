@@ -124,7 +124,7 @@ def run(
     of a text of your own: that study is registered, trained and written in a folder of its own.
     """
     from mlx_attn.answers.registration import check_registered, study_of
-    from mlx_attn.answers.schedule import arm_plans, wanted_runs
+    from mlx_attn.answers.schedule import arm_plans, wanted_trials
 
     if any(value is not None for value in own.values()):
         out = _register_own(ctx, out, questions, study_name, own)
@@ -141,7 +141,7 @@ def run(
         def plans() -> Any:
             return arm_plans(study, {**known, **book.records}, *asked)
 
-        wanted = len([*wanted_runs(plans())])
+        wanted = len(wanted_trials(plans()))
         say(f"{len(book.records)} runs are there, {wanted} or more are wanted", err=True)
         if wanted and not dry_run:
             _train(study, book, plans, jobs, 60 * (minutes or 0))
@@ -151,13 +151,14 @@ def _train(
     study: "Study", book: "RecordBook", plans: Callable[[], Any], jobs: int, seconds: float
 ) -> None:
     """Train what is wanted, and say what each run ended with."""
-    from mlx_attn.answers.show import record_line
-    from mlx_attn.answers.training import train_all
+    from mlx_attn.answers.show import trial_line
+    from mlx_attn.answers.training import train_wanted
+    from mlx_attn.comparison.runner import Runner
 
     try:
         with signals_interrupt():
-            for record, left in train_all(study, book, plans, jobs, seconds):
-                say(record_line(record, left), err=True)
+            for ended in train_wanted(study, plans, Runner(book, jobs), seconds):
+                say(trial_line(*ended), err=True)
     except KeyboardInterrupt:
         say("interrupted; finished runs are kept: the same command continues", err=True)
         click.get_current_context().exit(INTERRUPTED)

@@ -8,7 +8,7 @@ import pytest
 from mlx_attn.answers import show, tables
 from mlx_attn.answers.findings import findings
 from mlx_attn.answers.schedule import searches
-from mlx_attn.answers.study import Run, study_from
+from mlx_attn.answers.study import study_from
 from tests.answers.conftest import record_of
 
 
@@ -77,10 +77,13 @@ def test_the_curve_of_a_search_is_drawn_above_its_lowest_and_its_choice_is_ringe
 def test_trainings_with_settings_that_are_no_longer_asked_are_told_apart(study, trained):
     records = trained(study, noise=0.0)
     old = [
-        Run(world="near", arm="no-query", seed=seed, scale=1.0, changes={"merged_lr": 1.0})
+        study.trial("near", "no-query", seed, 1.0, {"merged_lr": 1.0})
         for seed in study.protocol.verdict_seeds
     ]
-    kept = {record.key: record for record in (record_of(study, run, 1.25) for run in old)}
+    kept = {
+        record.key: record
+        for record in (record_of(run, 1.25, changes={"merged_lr": 1.0}) for run in old)
+    }
     before = findings(study, records)
     assert tables.changed(study, records) == ""
     assert tables.changed(study, records | kept) == "no-query in near with merged_lr 1: +0.250"

@@ -42,7 +42,7 @@ def found(widths, trained):
             octave = list(WIDTHS).index(run.world) - 1
             cost = TOKENS * (p + slope * octave) * (run.arm == "no-query")
             shorter = -TOKENS * log(0.8) * (run.arm == "shorter")
-            off = 0.4 * run.arm.endswith("-off") + 0.1 * np.log2(run.scale) ** 2
+            off = 0.4 * run.arm.endswith("-off") + 0.1 * np.log2(run.lr_scale) ** 2
             seed = zlib.crc32(repr((run.world, run.arm, run.seed)).encode())
             drawn = noise * np.random.default_rng(seed).standard_normal()
             return float(1 + cost + shorter + off + drawn)
@@ -70,7 +70,7 @@ def test_a_cost_that_is_the_same_at_all_widths_stays(found):
 def test_one_that_changes_rises_or_falls_with_each_doubling(found, slope, word):
     one = found(slope=slope)
     assert (one.word, one.answer) == (word, FAILS)
-    assert one.slope == pytest.approx(slope, abs=0.005)
+    assert one.verdict.mean == pytest.approx(slope, abs=0.005)
 
 
 def test_a_small_but_certain_change_is_within_the_margin(found):
@@ -84,7 +84,7 @@ def test_much_noise_leaves_a_trend_undecided(found):
 
 def test_no_trend_is_told_before_all_widths_are_there(found):
     one = found(slope=0.2, far=False)
-    assert (one.answer, one.word, one.slope) == (UNFINISHED, "", None)
+    assert (one.answer, one.word, one.verdict) == (UNFINISHED, "", None)
     assert [cost.width for cost in one.costs] == [16, 32]
 
 

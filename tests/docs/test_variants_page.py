@@ -93,11 +93,11 @@ def measured() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for one in both:
         settings = study.arms[one.contrast.arm].settings
-        if one.measured and one.contrast.control == "standard" and [*settings] == ["variant"]:
-            difference = f"{fmean(one.measured.differences):+.3f} ({one.word})"
+        if one.verdict and one.contrast.control == "standard" and [*settings] == ["variant"]:
+            difference = f"{fmean(one.verdict.differences):+.3f} ({one.word})"
             found.setdefault(settings["variant"], {})[one.world] = difference
             if one.contrast.reference == REFERENCE:
-                found.setdefault(REFERENCE, {})[one.world] = f"{one.measured.worth:+.3f}"
+                found.setdefault(REFERENCE, {})[one.world] = f"{one.worth:+.3f}"
     return found
 
 
