@@ -128,7 +128,8 @@ def test_the_rounding_floor_is_the_largest_change_of_any_seed(with_twin, trained
 def test_the_correction_is_over_the_whole_page(study, trained):
     records = trained(study, effects={"no-query": 0.1})
     one = next(f for f in findings(study, records) if f.contrast.arm == "no-query")
-    assert (verdict := one.verdict)
+    verdict = one.verdict
+    assert verdict
     alone = judge({"arm": verdict.differences}, 0.03, tuning={"arm": verdict.tuning_error})
     assert verdict.p_holm > alone["arm"].p_holm
 
