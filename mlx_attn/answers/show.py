@@ -11,15 +11,15 @@ from rich.text import Text
 from mlx_attn.answers.findings import FAILS, HOLDS, AbilityCurve, Finding, TrendFinding
 from mlx_attn.answers.identities import Checked
 from mlx_attn.answers.study import Study
+from mlx_attn.comparison.figures import draw_forest
 from mlx_attn.comparison.plan import Trial
+from mlx_attn.comparison.show import LOOKS
 from mlx_attn.comparison.trial import Diverged, Outcome
 from mlx_attn.comparison.tuning import Search
 from mlx_attn.ui.plots import COLOURS, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_COLOURS = {HOLDS: "green", FAILS: "red"}
 
 
 def trial_line(trial: Trial, outcome: Outcome, left: int) -> str:
@@ -43,7 +43,9 @@ def question_lines(study: Study, name: str, found: Sequence[Finding]) -> Group:
         lines += [Text(f"\n{contrast.statement}"), Text(f"  {contrast.source}", "dim")]
         for one in (f for f in found if f.contrast == contrast):
             line = Text(f"  {one.world}: ")
-            line.append(one.answer, _COLOURS.get(one.answer, "yellow"))
+            line.append(
+                one.answer, LOOKS[one.answer].terminal if one.answer in (HOLDS, FAILS) else "yellow"
+            )
             line.append(_numbers(one))
             lines.append(line)
     return Group(*lines)
@@ -85,14 +87,6 @@ def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
 
 _SIZE, _ROW = (3.1, 1.1), 0.42  # inches: of a panel without rows, and of a row
 _GREY = "#7f7f7f"
-_LOOKS: Mapping[str, tuple[str, str]] = {
-    "equivalent": (COLOURS[1], "s"),
-    "better": (COLOURS[2], "D"),
-    "worse": (COLOURS[0], "^"),
-    "undecided": (_GREY, "o"),
-    "insensitive": (_GREY, "x"),
-}
-"""Colour and marker by the first word of a verdict."""
 _ABILITY = (3.1, 2.1)  # inches: of a panel
 _WIDTHS = (5.2, 3.2)
 _RATES = (2.7, 1.6)
@@ -107,31 +101,18 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
     size = (_SIZE[0], _SIZE[1] + _ROW * len(rows))
     figure, axes = panels(len(worlds), 3, size, sharey=True)
     for axis, world in zip(axes, worlds, strict=True):
-        margin = study.worlds[world].margin
-        axis.axvspan(-margin, margin, color=COLOURS[1], alpha=0.15, linewidth=0)
-        axis.axvline(0, color=_GREY, linewidth=0.8)
-        for one in (f for f in found if f.world == world):
-            _draw(axis, one, rows.index((one.contrast.arm, one.contrast.control)))
+        here = (f for f in found if f.world == world)
+        placed = ((rows.index((f.contrast.arm, f.contrast.control)), f.verdict) for f in here)
+        verdicts = [(row, verdict) for row, verdict in placed if verdict]
+        draw_forest(axis, verdicts, study.worlds[world].margin)
         axis.set_title(world)
         axis.locator_params(axis="x", nbins=4)
-        axis.tick_params(axis="y", length=0)
     labels = [arm if control == "standard" else f"{arm}\n(to {control})" for arm, control in rows]
     axes[0].set_yticks(range(len(rows)), labels)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
     label = "nats per token above the control (left is better); band: the margin"
     figure.supxlabel(label if len(axes) > 1 else label.replace(" (", "\n("))  # a panel is narrow
     return figure
-
-
-def _draw(axis: Any, found: Finding, row: int) -> None:
-    verdict = found.verdict
-    assert verdict is not None
-    colour, marker = _LOOKS[found.word.partition(" ")[0]]
-    seeds = verdict.differences
-    axis.plot(seeds, [row - 0.22] * len(seeds), "o", color=colour, markersize=2.5, alpha=0.6)
-    if verdict.interval:
-        axis.plot(verdict.interval, [row, row], color=colour, linewidth=1.8)
-    axis.plot(verdict.mean, row, marker, color=colour, markersize=6)
 
 
 def ability_figure(curves: Sequence[AbilityCurve]) -> "Figure":

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -17,6 +17,7 @@ from mlx_attn.errors import RunError, plural
 if TYPE_CHECKING:
     from mlx_attn.answers.book import RecordBook
     from mlx_attn.answers.study import Study
+    from mlx_attn.comparison.runner import Runner
 
 _EXAMPLES = """\b
 Examples:
@@ -92,6 +93,7 @@ def register(amend: str, study_name: str, out: Path) -> None:
 @click.option("--world", "worlds", multiple=True, metavar="NAME", help="Only this world.")
 @click.option("--question", "questions", multiple=True, metavar="NAME", help="Only this question.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="At once.")
+@click.option("--on", default="", metavar="WHERE", help="Train elsewhere, as compare does.")
 @click.option(
     "--minutes",
     type=FiniteRange(min=0, min_open=True),
@@ -111,6 +113,7 @@ def run(
     worlds: tuple[str, ...],
     questions: tuple[str, ...],
     jobs: int,
+    on: str,
     minutes: float | None,
     dry_run: bool,
     study_name: str,
@@ -125,6 +128,8 @@ def run(
     """
     from mlx_attn.answers.registration import check_registered, study_of
     from mlx_attn.answers.schedule import arm_plans, wanted_trials
+    from mlx_attn.comparison.executors import open_engine
+    from mlx_attn.comparison.runner import Runner
 
     if any(value is not None for value in own.values()):
         out = _register_own(ctx, out, questions, study_name, own)
@@ -144,20 +149,18 @@ def run(
         wanted = len(wanted_trials(plans()))
         say(f"{len(book.records)} runs are there, {wanted} or more are wanted", err=True)
         if wanted and not dry_run:
-            _train(study, book, plans, jobs, 60 * (minutes or 0))
+            with closing(open_engine(on, jobs)) as engine:
+                _train(study, plans, Runner(book, engine=engine), 60 * (minutes or 0))
 
 
-def _train(
-    study: "Study", book: "RecordBook", plans: Callable[[], Any], jobs: int, seconds: float
-) -> None:
+def _train(study: "Study", plans: Callable[[], Any], runner: "Runner", seconds: float) -> None:
     """Train what is wanted, and say what each run ended with."""
     from mlx_attn.answers.show import trial_line
     from mlx_attn.answers.training import train_wanted
-    from mlx_attn.comparison.runner import Runner
 
     try:
         with signals_interrupt():
-            for ended in train_wanted(study, plans, Runner(book, jobs), seconds):
+            for ended in train_wanted(study, plans, runner, seconds):
                 say(trial_line(*ended), err=True)
     except KeyboardInterrupt:
         say("interrupted; finished runs are kept: the same command continues", err=True)

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import progress
 from rich.console import Console, Group
@@ -31,7 +31,28 @@ MISSING = "-"
 """Stands for a number that there is not."""
 
 _BUDGETS = {"seconds": "equal training time", "params": "equal parameters"}
-_COLOURS = {"better": "green", "worse": "red", "equivalent": "cyan", "insensitive": "yellow"}
+
+
+class Look(NamedTuple):
+    """How a word is shown: its colour in a terminal, and colour and marker in a figure."""
+
+    terminal: str
+    colour: str
+    marker: str
+
+
+LOOKS = {
+    "better": Look("green", "#009e73", "<"),
+    "equivalent": Look("cyan", "#0072b2", "D"),
+    "worse": Look("red", "#d55e00", ">"),
+    "better within the margin": Look("", "#009e73", "D"),
+    "worse within the margin": Look("", "#d55e00", "D"),
+    "undecided": Look("", "#7f7f7f", "o"),
+    "insensitive": Look("yellow", "#7f7f7f", "x"),
+    "holds": Look("green", "#009e73", "D"),
+    "does not hold": Look("red", "#d55e00", ">"),
+}
+"""By the word of a verdict, or by what follows from it for a study's statement."""
 
 
 def places(delta: float) -> int:
@@ -222,7 +243,7 @@ def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
     for arm in budget.arms:
         cells: list[str | Text] = [MISSING] * 3
         if verdict := budget.verdicts.get(arm.arm):
-            word = Text(verdict.word, _COLOURS.get(verdict.word, ""))
+            word = Text(verdict.word, LOOKS[verdict.word].terminal)
             if arm.arm == comparison.reference:
                 word = Text("the reference", "dim")
             interval = between(verdict.interval, decimals)

@@ -85,12 +85,12 @@ def replication() -> list[Finding]:
 def test_the_readme_s_differences_are_those_of_the_records(arm, replication):
     text, *worlds = finding(arm)
     means = {
-        found.world: fmean(found.measured.differences)
+        found.world: fmean(found.verdict.differences)
         for found in replication
-        if found.contrast.arm == arm and found.measured
+        if found.contrast.arm == arm and found.verdict
     }
     assert re.findall(r"[+-]\d\.\d{3}", text) == [f"{means[world]:+.3f}" for world in worlds]
-    assert {len(found.measured.differences) for found in replication if found.measured} == {24}
+    assert {len(found.verdict.differences) for found in replication if found.verdict} == {24}
     assert "a mean over 24 seeds" in readme()
 
 
