@@ -276,7 +276,7 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
     from mlx_attn.comparison.executors import KEPT
     from mlx_attn.comparison.report import write_report
     from mlx_attn.comparison.result import Comparison, save_comparison
-    from mlx_attn.comparison.show import Display, summary_lines, verdict_tables
+    from mlx_attn.comparison.show import Display, print_comparison
     from mlx_attn.comparison.trial_files import Exported
     from mlx_attn.ui.terminal import stderr_console, stdout_console
 
@@ -305,8 +305,8 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
     if as_json:
         say(json.dumps(comparison.as_dict()))
         return
-    stdout_console().print(verdict_tables(comparison))
-    say("\n".join([*summary_lines(comparison), *map(str, files)]))
+    print_comparison(comparison, stdout_console())
+    say("\n".join(map(str, files)))
 
 
 command = SectionedCommand(

@@ -220,10 +220,35 @@ def mean_of(arm: ArmResult, field: str) -> float | None:
 
 
 def summary_lines(comparison: Comparison) -> list[str]:
-    """The answer for every arm, one line each."""
+    """The answer for every arm, one line each, and what the part is worth."""
     answers = [" ".join(answer_of(comparison, arm)[1]) for arm in judged(comparison)]
-    lines = (worth_text(comparison), *answers, mixed_pairs(comparison))
+    lines = (*answers, worth_text(comparison), mixed_pairs(comparison))
     return [visible(line) for line in lines if line]
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the answers, their first sentences in bold, and the table of the first budget."""
+    is_pipe = not console.file.isatty()  # there a line stays whole
+    for line in summary_lines(comparison):
+        text = Text(line)
+        for arm in judged(comparison):
+            text.highlight_words([visible(answer_of(comparison, arm)[1][0])], "bold")
+        console.print(text, soft_wrap=is_pipe)
+    console.print("", first_table(comparison))
+    others = [budget_name(b) for b in comparison.budgets if b is not first_judged(comparison)]
+    if others:
+        more = f"The report has the same for {' and '.join(others)}."
+        console.print(Text(more, "dim"), soft_wrap=is_pipe)
+
+
+def first_judged(comparison: Comparison) -> BudgetResult:
+    """The budget that the answers are about."""
+    return next((b for b in comparison.budgets if b.verdicts), comparison.budgets[0])
+
+
+def first_table(comparison: Comparison) -> Group:
+    """The table of the budget that the answers are about."""
+    return Group(*_verdicts(first_judged(comparison), comparison))
 
 
 def verdict_tables(comparison: Comparison) -> Group:
