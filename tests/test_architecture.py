@@ -146,6 +146,11 @@ def test_only_the_command_line_knows_click():
     assert where(lambda file: room(file) != "cli" and "click" in roots(file)) == []
 
 
+def test_what_a_wheel_lacks_is_used_by_one_command_alone():
+    """`studies/`, which lies beside the package in a clone."""
+    assert where(lambda file: "studies" in roots(file)) == ["cli/claims.py"]
+
+
 def test_no_file_of_a_user_is_executed_but_a_plugin_that_is_named():
     executing = {"eval", "exec", "compile", "__import__"}
     pickling = {"pickle", "marshal", "shelve", "dill", "joblib"}

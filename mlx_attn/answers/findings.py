@@ -8,25 +8,15 @@ Two tests of each d, that its mean is 0 and that it lies within the margin, are 
 all contrasts of all worlds; those that are not finished count with p = 1, so that finishing them
 withdraws no word. Each p-value is the largest of all means within the rounding floor of d, so that
 no word stands that a rounding of the start could turn.
-
-    p_s(C) = d_s(C) / b(C)                                    a cost in tokens, at width C
-    b(C)   = nats that the control gains where its tokens are multiplied by e, at width C
-    g_s    = slope of the least-squares line of p_s over log2 C
-
-A trend is whether a cost vanishes, stays or grows: two tests of g, that its mean is 0 and that it
-lies within the margin, are corrected in the same way for all trends of the study.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, isfinite, log, sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 
-import numpy as np
-
-from mlx_attn.answers.book import Record
 from mlx_attn.answers.schedule import ArmPlan, Records
-from mlx_attn.answers.study import STANDARD, Contrast, Study, Trend
+from mlx_attn.answers.study import STANDARD, Contrast, Study
 from mlx_attn.comparison.decisions import Case, Sample, Verdict, judge_all, tuning_error
 from mlx_attn.comparison.statistics import random_effects
 
@@ -104,7 +94,7 @@ def measure(
     # Arms whose rates were found in one search share its choice.
     names = (contrast.control, contrast.arm)
     own = {study.arms[name].rates_of or name for name in names}
-    plans = [_plan(study, records, world, name) for name in names] if len(own) > 1 else []
+    plans = [plan_of(study, records, world, name) for name in names] if len(own) > 1 else []
     return Case(
         differences=tuple(a - c for a, c in zip(arm, control, strict=True)),
         margin=study.worlds[world].margin,
@@ -118,7 +108,7 @@ def _losses(
     study: Study, records: Records, contrast: Contrast, world: str
 ) -> list[list[float]] | None:
     """Of the control, the reference and the arm, seed by seed; None likewise."""
-    losses = [_plan(study, records, world, arm).losses() or [] for arm in contrast.arms]
+    losses = [plan_of(study, records, world, arm).losses() or [] for arm in contrast.arms]
     return losses if all(found and all(map(isfinite, found)) for found in losses) else None
 
 
@@ -138,59 +128,13 @@ def by_ability(study: Study, records: Records, contrast: Contrast, world: str) -
 
     Empty where the text does not say what its tokens call for, or runs are missing.
     """
-    control, _, arm = (_plan(study, records, world, a).verdict() for a in contrast.arms)
+    control, _, arm = (plan_of(study, records, world, a).verdict() for a in contrast.arms)
     if not arm or not control:
         return {}
     pairs = [*zip(arm, control, strict=True)]
     return {
         name: fmean(one.abilities[name] - other.abilities[name] for one, other in pairs)
         for name in arm[0].abilities
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbilityCurve:
-    """An arm's course beside the control's, by ability, in means over the verdict's seeds.
-
-    Attributes:
-        tokens: Read in training, at each point.
-        differences: By ability, the loss above the control's at each point, in nats per such token.
-        is_reference: Whether it takes a part away altogether, so that others are judged by it.
-    """
-
-    arm: str
-    tokens: tuple[int, ...]
-    differences: Mapping[str, tuple[float, ...]]
-    is_reference: bool
-
-
-def ability_curves(
-    study: Study, records: Records, world: str, arms: Sequence[str]
-) -> list[AbilityCurve]:
-    """The courses of arms whose runs are all there; none where the text knows no abilities."""
-    control = _means(_plan(study, records, world, STANDARD).verdict())
-    references = {contrast.reference for _, contrast, _ in study.asked()}
-    found: list[AbilityCurve] = []
-    for arm in arms:
-        course = _means(_plan(study, records, world, arm).verdict())
-        same = study.arm_in(world, arm) != arm or study.arms[arm].rates_of == STANDARD
-        if arm == STANDARD or same or [*course] != [*control]:
-            continue
-        points = [*course]
-        names = control[points[0]] if points else {}
-        by_name = {n: tuple(course[p][n] - control[p][n] for p in points) for n in names}
-        if by_name:
-            curve = {"arm": arm, "tokens": tuple(points), "differences": by_name}
-            found.append(AbilityCurve(**curve, is_reference=arm in references))
-    return found
-
-
-def _means(verdict: Sequence[Record]) -> dict[int, dict[str, float]]:
-    """By tokens read, the mean loss on the tokens of every ability."""
-    points = [record.curve for record in verdict]
-    return {
-        same[0].tokens: {n: fmean(p.abilities[n] for p in same) for n in same[0].abilities}
-        for same in zip(*points, strict=False)
     }
 
 
@@ -207,7 +151,7 @@ def token_values(study: Study, records: Records, world: str) -> list[float]:
     """
     if study.shorter is None:
         return []
-    pair = [_plan(study, records, world, arm).losses() for arm in (study.shorter, STANDARD)]
+    pair = [plan_of(study, records, world, arm).losses() for arm in (study.shorter, STANDARD)]
     if pair[0] is None or pair[1] is None:
         return []
     efolds = -log(study.arms[study.shorter].steps)
@@ -227,7 +171,8 @@ def over_worlds(
     return random_effects(shares, errors, confidence) if len(shares) > 2 else None
 
 
-def _plan(study: Study, records: Records, world: str, arm: str) -> ArmPlan:
+def plan_of(study: Study, records: Records, world: str, arm: str) -> ArmPlan:
+    """The plan of an arm in a world, or of the arm that is trained there for it."""
     return ArmPlan(study, records, world, study.arm_in(world, arm))
 
 
@@ -239,7 +184,7 @@ def _finding(
     slope: float | None,
 ) -> Finding:
     question, contrast, world = asked
-    done = _progress([_plan(study, records, world, arm) for arm in contrast.arms])
+    done = _progress([plan_of(study, records, world, arm) for arm in contrast.arms])
     at = {"question": question, "contrast": contrast, "world": world, "done": done}
     losses = _losses(study, records, contrast, world)
     if verdict is None or losses is None:
@@ -275,97 +220,3 @@ def answer_of(contrast: Contrast, word: str) -> str:
     if word in (UNDECIDED, INSENSITIVE):
         return word
     return HOLDS if meanings & {*contrast.expects} else FAILS
-
-
-# How a cost changes with the width.
-
-_CHANGES = {"equivalent": "stays", "worse": "rises", "better": "falls"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What an arm costs at one width.
-
-    Attributes:
-        width: The residual stream's, C.
-        costs: p by seed; positive where the control could do with fewer tokens.
-        error: Standard error that tuning and b add to their mean.
-        interval: Of the mean, for this width alone, uncorrected.
-    """
-
-    width: int
-    costs: tuple[float, ...]
-    error: float
-    interval: tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrendFinding:
-    """What is known of a trend.
-
-    Attributes:
-        costs: At each width that is finished, the narrowest first.
-        verdict: On the change of p with each doubling; None before all widths are finished.
-        word: One of `study.TRENDS`; "" while it is not finished.
-        answer: One of the words of `findings`.
-    """
-
-    trend: Trend
-    costs: tuple[Cost, ...]
-    verdict: Verdict | None = None
-    word: str = ""
-    answer: str = UNFINISHED
-
-
-def trend_findings(study: Study, records: Records) -> list[TrendFinding]:
-    """Every trend of a study, in its order."""
-    found, confidence = findings(study, records), study.protocol.confidence
-    values = {world: token_values(study, records, world) for world in study.worlds}
-    rows: list[tuple[Trend, tuple[Cost, ...], Case | None]] = []
-    for trend in study.trends:
-        of_arm = [f for f in found if f.contrast.arm == trend.arm]
-        known = (_cost(study, f, values[f.world], confidence) for f in of_arm)
-        costs = tuple(sorted((c for c in known if c), key=lambda cost: cost.width))
-        whole = len(costs) == len(study.worlds)
-        rows.append((trend, costs, slope_of(costs) if whole else None))
-    cases = {trend.arm: slope and replace(slope, margin=trend.margin) for trend, _, slope in rows}
-    verdicts = judge_all(cases, confidence)
-    return [_trend_finding(trend, costs, verdicts.get(trend.arm)) for trend, costs, _ in rows]
-
-
-def _cost(study: Study, found: Finding, values: Sequence[float], confidence: float) -> Cost | None:
-    """A finding in tokens; None while it or the worth of tokens is not finished."""
-    if found.verdict is None or not values or fmean(values) <= 0:
-        return None
-    b, n = fmean(values), len(values)
-    costs = tuple(d / b for d in found.verdict.differences)
-    of_b = fmean(costs) * stdev(values) / sqrt(n) / b
-    error = sqrt((found.verdict.tuning_error / b) ** 2 + of_b**2)
-    interval = Sample.of(costs, error).interval(confidence)
-    width = study.worlds[found.world].settings["emb_dim"]
-    return Cost(width=width, costs=costs, error=error, interval=interval)
-
-
-def slope_of(costs: Sequence[Cost]) -> Case:
-    """The slopes of all seeds over log2 of the width, with the errors of all widths."""
-    octaves = np.log2([cost.width for cost in costs])
-    centred = octaves - octaves.mean()
-    weights = centred / (centred @ centred)
-    slopes = weights @ np.array([cost.costs for cost in costs])
-    error = sqrt(sum((w * c.error) ** 2 for w, c in zip(weights, costs, strict=True)))
-    return Case(differences=tuple(slopes.tolist()), margin=0.0, tuning=error)
-
-
-def _trend_finding(trend: Trend, costs: tuple[Cost, ...], verdict: Verdict | None) -> TrendFinding:
-    if verdict is None:
-        return TrendFinding(trend=trend, costs=costs)
-    word = _in_trends(verdict.word)
-    decided = HOLDS if word in trend.expects else FAILS
-    answer = word if word == UNDECIDED else decided
-    return TrendFinding(trend=trend, costs=costs, verdict=verdict, word=word, answer=answer)
-
-
-def _in_trends(word: str) -> str:
-    """A word of differences as one of trends: a cost that gets worse rises."""
-    direction, space, rest = word.partition(" ")
-    return _CHANGES.get(direction, direction) + space + rest

@@ -1,9 +1,7 @@
 """The study as data: worlds, arms, questions and protocol, and the trials that they ask for.
 
 `worlds.toml` and `questions.toml` say everything that decides a number of the page; nothing in code
-does. Their digest is registered (`registration.py`) before anything is trained. Studies asked
-besides (`BESIDES`) have a file, a registration and a correction of their own, so that they change
-no word of the first.
+does. Their digest is registered (`registration.py`) before anything is trained.
 """
 
 from collections.abc import Mapping
@@ -19,18 +17,6 @@ from mlx_attn.records import as_record, package_table
 
 STANDARD = "standard"
 """The arm that every contrast has for a control, unless it names another."""
-
-BESIDES = (
-    "replication",
-    "widths",
-    "chapter5",
-    "sources",
-    "recall",
-    "starts",
-    "rank",
-    "chapter5-gpt2",
-)
-"""Studies asked besides, by name; their worlds and arms may be those of the first."""
 
 OWN = "own"
 """The world of a study that asks the same of a user's own text."""
@@ -268,26 +254,7 @@ def study_from(data: Mapping[str, Any]) -> Study:
 
 
 @cache
-def the_study(name: str = "") -> Study:
-    """The study that this package holds, or one that is asked besides it."""
-    if not name:
-        return study_from({"worlds": _table("worlds"), **_table("questions")})
-    find_row(dict.fromkeys(BESIDES), name, "study")
-    return study_from(_besides(_table(name), the_study()))
-
-
-def _table(name: str) -> dict[str, Any]:
-    return package_table("mlx_attn.answers", name)
-
-
-def _besides(tables: dict[str, Any], first: Study) -> dict[str, Any]:
-    """Its tables, with the worlds that are `like` one of the first study and the arms of that."""
-    known = msgspec.to_builtins(first)
-    worlds = {}
-    for name, row in tables["worlds"].items():
-        base = known["worlds"][row.pop("like")] if "like" in row else {"settings": {}}
-        worlds[name] = {**base, **row, "settings": base["settings"] | row.get("settings", {})}
-    asked = [c for question in tables["questions"].values() for c in question["contrasts"]]
-    named = {arm for c in asked for arm in (c["arm"], c["reference"], c.get("control", STANDARD))}
-    arms = {name: arm for name, arm in known["arms"].items() if name in named}
-    return {**tables, "worlds": worlds, "arms": arms | tables.get("arms", {})}
+def the_study() -> Study:
+    """The study that this package holds: the questions that can be asked of any text."""
+    worlds, rest = (package_table("mlx_attn.answers", name) for name in ("worlds", "questions"))
+    return study_from({"worlds": worlds, **rest})

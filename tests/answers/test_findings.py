@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from mlx_attn.answers import findings as answers
-from mlx_attn.answers.book import CurvePoint
 from mlx_attn.answers.findings import by_ability, findings
 from mlx_attn.answers.study import study_from
 from mlx_attn.comparison.decisions import judge
@@ -168,27 +167,6 @@ def test_where_a_text_knows_what_tokens_call_for_differences_are_told_apart(stud
     asked = study.questions["query"].contrasts[0]
     found = by_ability(study, records, asked, "near")
     assert found == pytest.approx({"recall": 0.3, "free": 0.0})
-
-
-def test_the_course_of_an_arm_is_told_ability_by_ability(study, trained):
-    def with_curve(record):
-        late = 0.2 * (record.arm == "no-query")
-        curve = (
-            CurvePoint(step=1, tokens=64, loss=3.0, abilities={"recall": 3.0}),
-            CurvePoint(step=2, tokens=128, loss=2.0, abilities={"recall": 2.0 + late}),
-        )
-        return msgspec.structs.replace(record, curve=curve)
-
-    records = {key: with_curve(record) for key, record in trained(study).items()}
-    asked = ["standard", "scores-off", "no-query", "shorter"]
-    reference, arm = answers.ability_curves(study, records, "far", asked)
-    assert (reference.arm, reference.is_reference) == ("scores-off", True)
-    assert (arm.arm, arm.is_reference, arm.tokens) == ("no-query", False, (64, 128))
-    assert arm.differences["recall"] == pytest.approx((0.0, 0.2))
-
-
-def test_a_text_without_abilities_has_no_such_course(study, trained):
-    assert answers.ability_curves(study, trained(study), "far", ["no-query"]) == []
 
 
 def test_two_worlds_make_no_interval_over_worlds(study, trained):

@@ -4,7 +4,7 @@ import pytest
 
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.own import own_study, register_own
-from mlx_attn.answers.page import page_of, verify, write_page
+from mlx_attn.answers.page import path_of_page, verify, write_page
 from mlx_attn.answers.registration import register, study_of
 from mlx_attn.answers.study import OWN, the_study
 from mlx_attn.errors import ConfigError, RunError
@@ -74,7 +74,7 @@ def test_its_page_is_made_of_its_records_and_agrees_with_them(notes, tmp_path, t
     register(study, folder, 0)
     RecordBook(folder / "records").add(*trained(study).values())
     write_page(study, folder)
-    assert "3 of 3 contrasts are finished, in own" in page_of(folder).read_text()
+    assert "3 of 3 contrasts are finished, in own" in path_of_page(folder).read_text()
     assert (folder / "figures" / "query.svg").exists()
     assert [*verify(study, folder)] == []
 

@@ -4,9 +4,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.answers.study import BESIDES, study_from, the_study
+from mlx_attn.answers.study import study_from, the_study
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import resolve
 
 STUDY = the_study()
@@ -73,35 +73,6 @@ def test_an_arm_may_have_fewer_steps(study):
 def test_a_jittered_start_is_another_training():
     run = {"world": "tales", "seed": 0, "scale": 1.0}
     assert STUDY.trial(arm="twin", **run).key != STUDY.trial(arm="standard", **run).key
-
-
-def test_a_study_asked_besides_shares_the_trainings_that_are_the_same():
-    besides = the_study("widths")
-    one = {"arm": "no-query", "seed": 100, "scale": 1.0}
-    first = STUDY.trial(world="shakespeare", **one).key
-    keys = [besides.trial(world=world, **one).key for world in besides.worlds]
-    assert [key == first for key in keys] == [False, True, False]  # widths 32, 64, 128
-
-
-@pytest.mark.parametrize("name", BESIDES)
-def test_every_arm_of_a_study_asked_besides_can_be_had_where_it_is_asked(name):
-    besides = the_study(name)
-    for _, contrast, world in besides.asked():
-        for arm in contrast.arms:
-            resolve(besides.trial(world, arm, 0, 1.0).settings).model_config(32)
-
-
-@pytest.mark.parametrize("arm", ["deep-one-head", "deep-four-heads"])
-def test_the_deep_and_the_wide_model_have_as_many_parameters(arm):
-    besides = the_study("sources")
-    trials = (besides.trial("shakespeare", a, 0, 1.0) for a in (arm, "standard"))
-    deep, wide = (resolve(trial.settings).model_config(65) for trial in trials)
-    assert model_cost(deep).parameters == pytest.approx(model_cost(wide).parameters, rel=0.002)
-
-
-def test_a_study_that_there_is_not_is_refused():
-    with pytest.raises(ConfigError, match="did you mean 'widths'"):
-        the_study("width")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,40 @@
+"""The follow-up studies: complete, and consistent with the first."""
+
+import pytest
+
+from mlx_attn.answers.study import the_study
+from mlx_attn.errors import ConfigError
+from mlx_attn.model.gpt import model_cost
+from mlx_attn.training.config import resolve
+from studies import FOLLOW_UPS, follow_up
+
+STUDY = the_study()
+
+
+def test_a_study_asked_besides_shares_the_trainings_that_are_the_same():
+    besides = follow_up("widths")
+    one = {"arm": "no-query", "seed": 100, "scale": 1.0}
+    first = STUDY.trial(world="shakespeare", **one).key
+    keys = [besides.trial(world=world, **one).key for world in besides.worlds]
+    assert [key == first for key in keys] == [False, True, False]  # widths 32, 64, 128
+
+
+@pytest.mark.parametrize("name", FOLLOW_UPS)
+def test_every_arm_of_a_study_asked_besides_can_be_had_where_it_is_asked(name):
+    besides = follow_up(name)
+    for _, contrast, world in besides.asked():
+        for arm in contrast.arms:
+            resolve(besides.trial(world, arm, 0, 1.0).settings).model_config(32)
+
+
+@pytest.mark.parametrize("arm", ["deep-one-head", "deep-four-heads"])
+def test_the_deep_and_the_wide_model_have_as_many_parameters(arm):
+    besides = follow_up("sources")
+    trials = (besides.trial("shakespeare", a, 0, 1.0) for a in (arm, "standard"))
+    deep, wide = (resolve(trial.settings).model_config(65) for trial in trials)
+    assert model_cost(deep).parameters == pytest.approx(model_cost(wide).parameters, rel=0.002)
+
+
+def test_a_study_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'widths'"):
+        follow_up("width")
