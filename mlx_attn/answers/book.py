@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from mlx_attn.about import __version__
 from mlx_attn.answers.study import Study
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Point, TrialResult
@@ -32,6 +33,17 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     loss: float
     abilities: dict[str, float] = {}
+
+    @classmethod
+    def of(cls, point: Point) -> "CurvePoint":
+        """Return a point of a trial's curve as it is recorded."""
+        loss, abilities = round(point.val_loss, 6), _rounded(point.abilities)
+        return cls(step=point.step, tokens=point.tokens, loss=loss, abilities=abilities)
+
+    def point(self) -> Point:
+        """Return the point of a trial's curve, whose time is not recorded."""
+        at = {"step": self.step, "tokens": self.tokens, "seconds": 0.0}
+        return Point(**at, val_loss=self.loss, abilities=self.abilities)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,18 +90,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             **named,
             loss=round(outcome.val_loss, 7),
             abilities=_rounded(outcome.by_ability),
-            curve=tuple(
-                CurvePoint(
-                    step=point.step,
-                    tokens=point.tokens,
-                    loss=round(point.val_loss, 6),
-                    abilities=_rounded(point.abilities),
-                )
-                for point in outcome.curve
-            ),
+            curve=tuple(map(CurvePoint.of, outcome.curve)),
             params=outcome.params,
             start=outcome.start,
-            machine=dict(outcome.machine),
+            # Workers of another version are left out.
+            machine={**outcome.machine, "mlx_attn": __version__},
             seconds=round(outcome.seconds, 2),
         ).sealed()
 
@@ -98,10 +103,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.loss is None:
             return Diverged(self.diverged)
         last = self.curve[-1] if self.curve else CurvePoint(step=0, tokens=0, loss=self.loss)
-        points = [
-            Point(step=p.step, tokens=p.tokens, seconds=0.0, val_loss=p.loss, abilities=p.abilities)
-            for p in self.curve
-        ]
         return TrialResult(
             val_loss=self.loss,
             by_ability=self.abilities,
@@ -109,7 +110,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             lr_scale=self.scale,
             steps=last.step,
             tokens=last.tokens,
-            curve=tuple(points),
+            curve=tuple(point.point() for point in self.curve),
             ranks=(),
             tok_s=0.0,
             seconds=self.seconds,

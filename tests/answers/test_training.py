@@ -50,6 +50,7 @@ def test_a_trial_is_recorded_with_its_curve_and_its_start(told, record):
     assert record.text == told.worlds["near"].text
     assert record.key == told.trial("near", "standard", 3, 1.0).key
     assert record.params > 1000
+    assert {"chip", "system", "mlx", "device", "mlx_attn"} <= {*record.machine}
     assert record.is_intact()
 
 
