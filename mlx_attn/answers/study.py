@@ -32,6 +32,10 @@ TRENDS = {
 """The words for how a cost changes with the width."""
 
 
+_LEFT_OUT = {"muon_lr": 0.01, "muon_momentum": 0.95}
+"""Settings that worlds were registered without, as they were then: the preset may change."""
+
+
 class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of the study's data; unknown keys are refused."""
 
@@ -233,10 +237,18 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
             flat = {**place.settings, **form.settings, **(changes or {}), "seed": seed}
             flat["steps"] = round(flat["steps"] * form.steps)
             flat |= {key: flat[key] * scale for key in RATES if key in flat}
-            flat |= dict.fromkeys(REPORTS, 0)
-            flat["log_every"] = max(1, flat["steps"] // self.protocol.points)
+            more = {k: v for k, v in _LEFT_OUT.items() if k not in flat}
+            more |= dict.fromkeys(REPORTS, 0)
+            more["log_every"] = max(1, flat["steps"] // self.protocol.points)
             self._trials[name] = Trial(
-                arm, flat, scale, place.text, form.jitter, (), world, self.protocol.curve_share
+                arm=arm,
+                settings=flat | more,
+                lr_scale=scale,
+                text=place.text,
+                jitter=form.jitter,
+                world=world,
+                curve_share=self.protocol.curve_share,
+                unnamed=tuple(more),
             )
         return self._trials[name]
 

@@ -243,6 +243,7 @@ class Trial:
         world: Of a study's trial, the world that it is trained in.
         curve_share: Of a study's trial, the share of the validation text, its beginning, that its
             learning curve is measured on, ability by ability; 0: on windows spread over the text.
+        unnamed: Settings that `key` leaves out.
     """
 
     arm: str
@@ -253,6 +254,7 @@ class Trial:
     plugins: Sequence[Mapping[str, Any]] = ()
     world: str = ""
     curve_share: float = 0.0
+    unnamed: Sequence[str] = ()
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -281,7 +283,9 @@ class Trial:
     @cached_property
     def key(self) -> str:
         """Names the training whatever the versions: the same settings and text, the same key."""
-        settings = {name: value for name, value in self.settings.items() if name not in REPORTS}
+        settings = {
+            name: value for name, value in self.settings.items() if name not in self.unnamed
+        }
         return digest_of([settings, self.text, [_START, "jitter"] if self.jitter else [_START]])
 
 

@@ -1,9 +1,12 @@
 """The follow-up studies: complete, and consistent with the first."""
 
+from dataclasses import replace
+
 import pytest
 
 from mlx_attn.answers.study import the_study
 from mlx_attn.errors import ConfigError
+from mlx_attn.model.config import PRESETS
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.training.config import resolve
 from studies import FOLLOW_UPS, follow_up
@@ -38,3 +41,31 @@ def test_the_deep_and_the_wide_model_have_as_many_parameters(arm):
 def test_a_study_that_there_is_not_is_refused():
     with pytest.raises(ConfigError, match="did you mean 'widths'"):
         follow_up("width")
+
+
+def settings_of(study):
+    """All settings of all trainings that a study asks for, by world and arm."""
+    asked = {(world, arm) for _, contrast, world in study.asked() for arm in contrast.arms}
+    trials = {pair: study.trial(*pair, seed=0, scale=2.0) for pair in asked}
+    settings = {pair: resolve(trial.settings) for pair, trial in trials.items()}
+    return {pair: (one.training, one.model) for pair, one in settings.items()}
+
+
+@pytest.mark.parametrize("name", ["", *FOLLOW_UPS])
+def test_no_later_preset_changes_a_registered_training(name, monkeypatch):
+    study = follow_up(name) if name else STUDY
+    before, preset = settings_of(study), PRESETS["tiny"]
+    training = preset.training | {"lr": 0.5, "muon_lr": 0.5, "muon_momentum": 0.5, "beta2": 0.5}
+    training |= {"steps": 7, "batch_size": 7, "warmup": 7, "optimizer": "sgd", "schedule": "cosine"}
+    model = preset.model | {"n_layers": 7, "n_heads": 7, "emb_dim": 7, "context_length": 7}
+    model |= {"norm": "layernorm", "activation": "gelu", "bias": True, "start": "gpt2"}
+    changed = replace(preset, training=training, model=model | {"position": "none"})
+    monkeypatch.setitem(PRESETS, "tiny", changed)
+    assert settings_of(study) == before
+
+
+def test_worlds_keep_the_momentum_that_they_were_registered_with():
+    """It is no part of a key: 0.95 was the default then, and is what all records have."""
+    trial = STUDY.trial("python", "standard", 100, 1.0)
+    assert resolve(trial.settings).training.muon_momentum == 0.95
+    assert "muon_momentum" in trial.unnamed
