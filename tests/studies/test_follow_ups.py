@@ -55,9 +55,14 @@ def settings_of(study):
 def test_no_later_preset_changes_a_registered_training(name, monkeypatch):
     study = follow_up(name) if name else STUDY
     before, preset = settings_of(study), PRESETS["tiny"]
-    training = preset.training | {"lr": 0.5, "muon_lr": 0.5, "muon_momentum": 0.5, "beta2": 0.5}
+    training = dict(preset.training) | {
+        "lr": 0.5,
+        "muon_lr": 0.5,
+        "muon_momentum": 0.5,
+        "beta2": 0.5,
+    }
     training |= {"steps": 7, "batch_size": 7, "warmup": 7, "optimizer": "sgd", "schedule": "cosine"}
-    model = preset.model | {"n_layers": 7, "n_heads": 7, "emb_dim": 7, "context_length": 7}
+    model = dict(preset.model) | {"n_layers": 7, "n_heads": 7, "emb_dim": 7, "context_length": 7}
     model |= {"norm": "layernorm", "activation": "gelu", "bias": True, "start": "gpt2"}
     changed = replace(preset, training=training, model=model | {"position": "none"})
     monkeypatch.setitem(PRESETS, "tiny", changed)
