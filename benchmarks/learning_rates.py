@@ -11,7 +11,6 @@ the mean and for every seed; at the end, over how many octaves the best factors 
 
 import json
 from collections.abc import Iterator
-from math import inf
 from pathlib import Path
 
 import click
@@ -19,8 +18,9 @@ import msgspec
 import numpy as np
 
 from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.study import Run, Study, the_study
-from mlx_attn.answers.training import train_run
+from mlx_attn.answers.study import Study, the_study
+from mlx_attn.comparison.plan import Trial
+from mlx_attn.comparison.trial import loss_of, train_trial
 
 WORLD = "shakespeare"
 RATES = {"muon": {}, "adamw": {"optimizer": "adamw", "lr": 0.01}}
@@ -45,19 +45,16 @@ def losses_of(
     """For every world the losses, a row for each factor and a column for each seed."""
     known = {key: one for folder in KNOWN for key, one in RecordBook(folder).records.items()}
 
-    def loss(run: Run) -> float:
-        key = study.key(run)
-        if key not in known and key not in book.records:
-            book.add(train_run(study, run))
-        found = known.get(key) or book.records[key]
-        return inf if found.loss is None else found.loss
+    def loss(trial: Trial) -> float:
+        if trial.key in known:
+            return loss_of(known[trial.key].outcome())
+        if trial not in book and (outcome := train_trial(trial)):
+            book[trial] = outcome
+        return loss_of(book[trial])
 
     tuning = study.protocol.tuning_seeds[:seeds]
     for world in study.worlds:
-        rows = [
-            [loss(Run(world=world, arm=arm, seed=seed, scale=scale)) for seed in tuning]
-            for scale in scales
-        ]
+        rows = [[loss(study.trial(world, arm, seed, scale)) for seed in tuning] for scale in scales]
         yield world, np.array(rows)
 
 

@@ -41,26 +41,25 @@ def main() -> None:
 
 def trained(world: str, run: tuple[str, int, int]) -> float:
     """The loss at the end, in nats per token."""
-    from mlx_attn.answers.study import Run, the_study
-    from mlx_attn.answers.training import beginning, corpus_of, data_of, measured
+    from mlx_attn.answers.study import the_study
+    from mlx_attn.answers.training import check_texts, text_of
     from mlx_attn.arrays import named_arrays
+    from mlx_attn.comparison.plan import corpus_of
     from mlx_attn.model.gpt import GPT
-    from mlx_attn.training.evaluation import Evaluator
+    from mlx_attn.training.config import resolve
     from mlx_attn.training.loop import train
     from mlx_attn.training.trainer import Trainer
 
     (arm, start, seed), study = run, the_study()
-    place, one = study.world(world), Run(world=world, arm=arm, seed=seed, scale=1.0)
-    corpus = corpus_of(place)
-    trainer = Trainer(study.resolved(one, data_of(place)), corpus)
+    check_texts(study, [world])
+    settings = resolve(study.trial(world, arm, seed, 1.0).settings)
+    trainer = Trainer(settings, corpus_of(settings, text_of(study.world(world))))
     if start:
         model = GPT(trainer.model.config, seed=seed + start)
         trainer.model.load_weights(list(named_arrays(model).items()))
-    whole = trainer.evaluator
-    trainer.evaluator = Evaluator(beginning(corpus.val, 0.01), whole.context_length)
     for _ in train(trainer):
         pass
-    return measured(trainer.model, whole)[0]
+    return trainer.evaluator(trainer.model).val_loss
 
 
 if __name__ == "__main__":

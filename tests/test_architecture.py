@@ -146,6 +146,11 @@ def test_only_the_command_line_knows_click():
     assert where(lambda file: room(file) != "cli" and "click" in roots(file)) == []
 
 
+def test_what_a_wheel_lacks_is_used_by_one_command_alone():
+    """`studies/`, which lies beside the package in a clone."""
+    assert where(lambda file: "studies" in roots(file)) == ["cli/claims.py"]
+
+
 def test_no_file_of_a_user_is_executed_but_a_plugin_that_is_named():
     executing = {"eval", "exec", "compile", "__import__"}
     pickling = {"pickle", "marshal", "shelve", "dill", "joblib"}
@@ -200,7 +205,7 @@ def test_a_file_can_be_read_in_one_sitting():
 
 
 def test_a_short_file_with_one_importer_is_part_of_it():
-    alone = {module for module, count in importers().items() if count == 1}
+    alone = {m for m, count in importers().items() if count == 1 and m in MODULES}
     short = {m for m in alone if lines(MODULES[m]) < SHORTEST_FILE_FOR_ONE}
     assert not {
         m for m in short if MODULES[m].name != "__init__.py" and not m.startswith("mlx_attn.cli")

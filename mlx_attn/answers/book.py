@@ -5,13 +5,17 @@ found, and named by a digest of what was trained, so that nothing is trained twi
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mlx_attn.answers.study import Run, Study
+from mlx_attn.about import __version__
+from mlx_attn.answers.study import Study
+from mlx_attn.comparison.plan import Trial
+from mlx_attn.comparison.result import Point, TrialResult
+from mlx_attn.comparison.trial import Diverged, Outcome, Store
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
 from mlx_attn.records import parse_record, read_text
@@ -30,12 +34,23 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     loss: float
     abilities: dict[str, float] = {}
 
+    @classmethod
+    def of(cls, point: Point) -> "CurvePoint":
+        """Return a point of a trial's curve as it is recorded."""
+        loss, abilities = round(point.val_loss, 6), _rounded(point.abilities)
+        return cls(step=point.step, tokens=point.tokens, loss=loss, abilities=abilities)
+
+    def point(self) -> Point:
+        """Return the point of a trial's curve, whose time is not recorded."""
+        at = {"step": self.step, "tokens": self.tokens, "seconds": 0.0}
+        return Point(**at, val_loss=self.loss, abilities=self.abilities)
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One finished training.
 
     Attributes:
-        key: `Study.key` of the run.
+        key: `Trial.key`.
         loss: Nats per token over the whole validation text; None where the training diverged, and
             `diverged` says how.
         abilities: As of `CurvePoint`, over the whole validation text.
@@ -61,6 +76,51 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     seconds: float
     seal: str = ""
 
+    @classmethod
+    def of(cls, trial: Trial, outcome: Outcome) -> "Record":
+        """Return the record of a trial that ended."""
+        named = {
+            **{"key": trial.key, "world": trial.world, "arm": trial.arm, "seed": trial.seed},
+            **{"scale": trial.lr_scale, "text": trial.text},
+        }
+        if isinstance(outcome, Diverged):
+            none = {"loss": None, "params": 0, "start": "", "machine": {}, "seconds": 0.0}
+            return cls(**named, **none, diverged=outcome.message).sealed()
+        return cls(
+            **named,
+            loss=round(outcome.val_loss, 7),
+            abilities=_rounded(outcome.by_ability),
+            curve=tuple(map(CurvePoint.of, outcome.curve)),
+            params=outcome.params,
+            start=outcome.start,
+            # Workers of another version are left out.
+            machine={**outcome.machine, "mlx_attn": __version__},
+            seconds=round(outcome.seconds, 2),
+        ).sealed()
+
+    def outcome(self) -> Outcome:
+        """Return what became of the training; what is not recorded is 0 or empty."""
+        if self.loss is None:
+            return Diverged(self.diverged)
+        last = self.curve[-1] if self.curve else CurvePoint(step=0, tokens=0, loss=self.loss)
+        return TrialResult(
+            val_loss=self.loss,
+            by_ability=self.abilities,
+            seed=self.seed,
+            lr_scale=self.scale,
+            steps=last.step,
+            tokens=last.tokens,
+            curve=tuple(point.point() for point in self.curve),
+            ranks=(),
+            tok_s=0.0,
+            seconds=self.seconds,
+            peak_memory=0,
+            sample="",
+            machine=self.machine if "arithmetic" in self.machine else {},
+            params=self.params,
+            start=self.start,
+        )
+
     def sealed(self) -> "Record":
         """The record with the seal of its content."""
         return msgspec.structs.replace(self, seal=self.content_digest())
@@ -78,21 +138,38 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-class RecordBook:
-    """All records of a folder, by key.
+def _rounded(losses: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(loss, 6) for name, loss in losses.items()}
+
+
+class RecordBook(Store):
+    """All records of a folder, by key: a store whose records several versions share.
 
     Raises:
         RunError: A line is not a record, or not what was written.
     """
 
     def __init__(self, folder: Path):
-        self.folder = folder
+        super().__init__(folder)
         self.records: dict[str, Record] = {}
         for file in sorted(folder.glob("*.jsonl")):
             for record in _read(file):
                 if record.key in self.records:
                     raise RunError(f"{file}: two records of {record.key}: delete one")
                 self.records[record.key] = record
+
+    def path(self, trial: Trial) -> Path:
+        """The file of a trial, finished or not."""
+        return self.folder / f"{trial.world}.jsonl"
+
+    def __contains__(self, trial: Trial) -> bool:
+        return trial.key in self.records
+
+    def __getitem__(self, trial: Trial) -> Outcome:
+        return self.records[trial.key].outcome()
+
+    def __setitem__(self, trial: Trial, outcome: Outcome) -> None:
+        self.add(Record.of(trial, outcome))
 
     def add(self, *records: Record) -> None:
         """Keep records: the files of their worlds are replaced in one step."""
@@ -122,18 +199,11 @@ def complaints(study: Study, book: RecordBook) -> Iterator[str]:
     for record in book.records.values():
         what = f"{record.world}, {record.arm}, seed {record.seed}, rates x {record.scale:g}"
         try:
-            run = Run(
-                world=record.world,
-                arm=record.arm,
-                seed=record.seed,
-                scale=record.scale,
-                changes=record.changes,
-            )
-            key, text = study.key(run), study.world(record.world).text
+            trial = study.trial(record.world, record.arm, record.seed, record.scale, record.changes)
         except ConfigError as error:
             yield f"{what}: {error}"
             continue
-        if key != record.key:
-            yield f"{what}: its key {record.key} is not that of its settings, {key}"
-        if text != record.text:
+        if trial.key != record.key:
+            yield f"{what}: its key {record.key} is not that of its settings, {trial.key}"
+        if trial.text != record.text:
             yield f"{what}: it was trained on another text, {record.text}"

@@ -8,27 +8,17 @@ Two tests of each d, that its mean is 0 and that it lies within the margin, are 
 all contrasts of all worlds; those that are not finished count with p = 1, so that finishing them
 withdraws no word. Each p-value is the largest of all means within the rounding floor of d, so that
 no word stands that a rounding of the start could turn.
-
-    p_s(C) = d_s(C) / b(C)                                    a cost in tokens, at width C
-    b(C)   = nats that the control gains where its tokens are multiplied by e, at width C
-    g_s    = slope of the least-squares line of p_s over log2 C
-
-A trend is whether a cost vanishes, stays or grows: two tests of g, that its mean is 0 and that it
-lies within the margin, are corrected in the same way for all trends of the study.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, isfinite, log, sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 
-import numpy as np
-
-from mlx_attn.answers.book import Record
 from mlx_attn.answers.schedule import ArmPlan, Records
-from mlx_attn.answers.study import STANDARD, Contrast, Study, Trend
-from mlx_attn.comparison.decisions import Sample, tuning_error, word_of
-from mlx_attn.comparison.statistics import holm, random_effects
+from mlx_attn.answers.study import STANDARD, Contrast, Study
+from mlx_attn.comparison.decisions import Case, Sample, Verdict, judge_all, tuning_error
+from mlx_attn.comparison.statistics import random_effects
 
 HOLDS, FAILS = "holds", "does not hold"
 UNDECIDED, INSENSITIVE = "undecided", "insensitive"
@@ -37,43 +27,17 @@ UNFINISHED, DIVERGED = "not finished", "diverged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """A contrast in one world whose runs are all there, in nats per token.
-
-    Attributes:
-        losses: Mean losses of the control, the reference and the arm.
-        tuning: Standard error that the choice of learning rates adds.
-    """
-
-    differences: tuple[float, ...]
-    losses: tuple[float, float, float]
-    tuning: float
-
-    @property
-    def sample(self) -> Sample:
-        """The differences, summed up."""
-        return Sample.of(self.differences, self.tuning)
-
-    @property
-    def worth(self) -> float:
-        """What the reference lacks is worth."""
-        return self.losses[1] - self.losses[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What a contrast shows in one world.
 
     Attributes:
         answer: One of the words above.
-        done: Of its runs as far as they are known, and how many there are.
-        word: One of `decisions.WORDS`; "" where there is none yet.
-        measured: None before all runs are there, and where one diverged.
-        interval: Of the mean, for this contrast alone, uncorrected; None of a single seed.
-        p_difference: Corrected over the page; `p_equivalence` likewise.
-        share: Mean difference as a share of what the part is worth.
+        done: Of its trials as far as they are known, and how many there are.
+        losses: Mean losses of the control, the reference and the arm; None before all trials are
+            there, and if one diverged. Then there is no verdict either.
+        verdict: Its p-values are corrected over the page, its interval is not.
         tokens: Share of its tokens that the control could do without for the same loss; negative
-            where it would need more; None where that was not measured.
+            if it would need more; None if that was not measured.
     """
 
     question: str
@@ -81,64 +45,71 @@ class Finding:
     world: str
     answer: str
     done: tuple[int, int]
-    word: str = ""
-    measured: Measured | None = None
-    interval: tuple[float, float] | None = None
-    p_difference: float = 1.0
-    p_equivalence: float = 1.0
-    share: float | None = None
+    losses: tuple[float, float, float] | None = None
+    verdict: Verdict | None = None
     tokens: float | None = None
+
+    @property
+    def word(self) -> str:
+        """One of `decisions.WORDS`; "" before there is one."""
+        return self.verdict.word if self.verdict else ""
+
+    @property
+    def worth(self) -> float:
+        """What the part that the reference lacks is worth, in nats per token."""
+        return self.losses[1] - self.losses[0] if self.losses else 0.0
 
 
 def findings(study: Study, records: Records) -> list[Finding]:
     """Every contrast in every world where it is asked, in the order of the questions."""
-    asked = study.asked()
-    found = [measure(study, records, contrast, world) for _, contrast, world in asked]
+    asked, protocol = study.asked(), study.protocol
     floors = {world: rounding_floor(study, records, world) for world in study.worlds}
-    p_values: dict[str, float] = {}
-    nearer: dict[str, float] = {}
-    for place, ((_, _, world), measured) in enumerate(zip(asked, found, strict=True)):
-        name, floor = str(place), floors[world]
-        margin = study.worlds[world].margin
-        p_values[name], nearer[name] = _p_values(measured and measured.sample, margin, floor)
-    different, equivalent = holm(p_values), holm(nearer)
+    cases = {
+        str(place): measure(study, records, contrast, world, floors[world])
+        for place, (_, contrast, world) in enumerate(asked)
+    }
+    verdicts = judge_all(cases, protocol.confidence, sensitivity=protocol.sensitivity)
     slopes = {world: token_worth(study, records, world) for world in study.worlds}
-    judged = [
-        _finding(
-            study,
-            records,
-            *one,
-            measured=found[place],
-            p=(different[str(place)], equivalent[str(place)]),
-            slope=slopes[one[2]],
-            floor=floors[one[2]],
-        )
+    found = [
+        _finding(study, records, one, verdicts.get(str(place)), slopes[one[2]])
         for place, one in enumerate(asked)
     ]
-    words = {(f.contrast.arm, f.world): f.word for f in judged if f.contrast.control == STANDARD}
+    words = {(f.contrast.arm, f.world): f.word for f in found if f.contrast.control == STANDARD}
     return [
         replace(f, answer=HOLDS if f.word == words[f.contrast.repeats, f.world] else FAILS)
         if f.contrast.repeats and f.word
         else f
-        for f in judged
+        for f in found
     ]
 
 
-def measure(study: Study, records: Records, contrast: Contrast, world: str) -> Measured | None:
-    """A contrast in a world; None before all its runs are there, or where one diverged."""
-    plans = [_plan(study, records, world, arm) for arm in contrast.arms]
-    losses = [plan.losses() for plan in plans]
-    if any(of_arm is None or not all(map(isfinite, of_arm)) for of_arm in losses):
+def measure(
+    study: Study, records: Records, contrast: Contrast, world: str, rounding: float = 0.0
+) -> Case | None:
+    """A contrast in a world; None before all its trials are there, or if one diverged."""
+    losses = _losses(study, records, contrast, world)
+    if losses is None:
         return None
-    control, reference, arm = (of_arm or [] for of_arm in losses)
+    control, reference, arm = losses
     # Arms whose rates were found in one search share its choice.
-    searched = {study.arms[name].rates_of or name for name in (contrast.control, contrast.arm)}
-    own = [plans[0], plans[2]] if len(searched) > 1 else []
-    return Measured(
+    names = (contrast.control, contrast.arm)
+    own = {study.arms[name].rates_of or name for name in names}
+    plans = [plan_of(study, records, world, name) for name in names] if len(own) > 1 else []
+    return Case(
         differences=tuple(a - c for a, c in zip(arm, control, strict=True)),
-        losses=(fmean(control), fmean(reference), fmean(arm)),
-        tuning=sqrt(sum(tuning_error(_finite(plan)) ** 2 for plan in own)),
+        margin=study.worlds[world].margin,
+        worth=fmean(reference) - fmean(control),
+        tuning=sqrt(sum(tuning_error(plan.search.finite) ** 2 for plan in plans)),
+        rounding=rounding,
     )
+
+
+def _losses(
+    study: Study, records: Records, contrast: Contrast, world: str
+) -> list[list[float]] | None:
+    """Of the control, the reference and the arm, seed by seed; None likewise."""
+    losses = [plan_of(study, records, world, arm).losses() or [] for arm in contrast.arms]
+    return losses if all(found and all(map(isfinite, found)) for found in losses) else None
 
 
 def rounding_floor(study: Study, records: Records, world: str) -> float:
@@ -157,59 +128,13 @@ def by_ability(study: Study, records: Records, contrast: Contrast, world: str) -
 
     Empty where the text does not say what its tokens call for, or runs are missing.
     """
-    control, _, arm = (_plan(study, records, world, a).verdict() for a in contrast.arms)
+    control, _, arm = (plan_of(study, records, world, a).verdict() for a in contrast.arms)
     if not arm or not control:
         return {}
     pairs = [*zip(arm, control, strict=True)]
     return {
         name: fmean(one.abilities[name] - other.abilities[name] for one, other in pairs)
         for name in arm[0].abilities
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbilityCurve:
-    """An arm's course beside the control's, by ability, in means over the verdict's seeds.
-
-    Attributes:
-        tokens: Read in training, at each point.
-        differences: By ability, the loss above the control's at each point, in nats per such token.
-        is_reference: Whether it takes a part away altogether, so that others are judged by it.
-    """
-
-    arm: str
-    tokens: tuple[int, ...]
-    differences: Mapping[str, tuple[float, ...]]
-    is_reference: bool
-
-
-def ability_curves(
-    study: Study, records: Records, world: str, arms: Sequence[str]
-) -> list[AbilityCurve]:
-    """The courses of arms whose runs are all there; none where the text knows no abilities."""
-    control = _means(_plan(study, records, world, STANDARD).verdict())
-    references = {contrast.reference for _, contrast, _ in study.asked()}
-    found: list[AbilityCurve] = []
-    for arm in arms:
-        course = _means(_plan(study, records, world, arm).verdict())
-        same = study.arm_in(world, arm) != arm or study.arms[arm].rates_of == STANDARD
-        if arm == STANDARD or same or [*course] != [*control]:
-            continue
-        points = [*course]
-        names = control[points[0]] if points else {}
-        by_name = {n: tuple(course[p][n] - control[p][n] for p in points) for n in names}
-        if by_name:
-            curve = {"arm": arm, "tokens": tuple(points), "differences": by_name}
-            found.append(AbilityCurve(**curve, is_reference=arm in references))
-    return found
-
-
-def _means(verdict: Sequence[Record]) -> dict[int, dict[str, float]]:
-    """By tokens read, the mean loss on the tokens of every ability."""
-    points = [record.curve for record in verdict]
-    return {
-        same[0].tokens: {n: fmean(p.abilities[n] for p in same) for n in same[0].abilities}
-        for same in zip(*points, strict=False)
     }
 
 
@@ -226,7 +151,7 @@ def token_values(study: Study, records: Records, world: str) -> list[float]:
     """
     if study.shorter is None:
         return []
-    pair = [_plan(study, records, world, arm).losses() for arm in (study.shorter, STANDARD)]
+    pair = [plan_of(study, records, world, arm).losses() for arm in (study.shorter, STANDARD)]
     if pair[0] is None or pair[1] is None:
         return []
     efolds = -log(study.arms[study.shorter].steps)
@@ -237,62 +162,40 @@ def over_worlds(
     found: Sequence[Finding], confidence: float
 ) -> tuple[float, tuple[float, float]] | None:
     """The mean share of the worth over worlds and its interval; None with fewer than three."""
-    sensitive = [(f.share, f.measured) for f in found if f.share is not None and f.measured]
-    if len(sensitive) < 3:
-        return None
-    shares = [share for share, _ in sensitive if share is not None]
-    errors = [measured.sample.error / measured.worth for _, measured in sensitive]
-    return random_effects(shares, errors, confidence)
+    shares, errors = list[float](), list[float]()
+    for one in found:
+        if one.verdict and one.verdict.share is not None:
+            sample = Sample.of(one.verdict.differences, one.verdict.tuning_error)
+            shares.append(one.verdict.share)
+            errors.append(sample.error / one.worth)
+    return random_effects(shares, errors, confidence) if len(shares) > 2 else None
 
 
-def _plan(study: Study, records: Records, world: str, arm: str) -> ArmPlan:
+def plan_of(study: Study, records: Records, world: str, arm: str) -> ArmPlan:
+    """The plan of an arm in a world, or of the arm that is trained there for it."""
     return ArmPlan(study, records, world, study.arm_in(world, arm))
-
-
-def _finite(plan: ArmPlan) -> Mapping[float, tuple[float, ...]]:
-    return {f: runs for f, runs in plan.search.losses.items() if all(map(isfinite, runs))}
-
-
-def _p_values(s: Sample | None, margin: float, rounding: float = 0.0) -> tuple[float, float]:
-    """That the mean is 0, and that it is not within the margin."""
-    return (s.p_difference(rounding), s.p_equivalence(margin, rounding)) if s else (1.0, 1.0)
-
-
-def _interval(sample: Sample, confidence: float) -> tuple[float, float] | None:
-    return sample.interval(confidence) if sample.n > 1 else None
 
 
 def _finding(
     study: Study,
     records: Records,
-    question: str,
-    contrast: Contrast,
-    world: str,
-    *,
-    measured: Measured | None,
-    p: tuple[float, float],
+    asked: tuple[str, Contrast, str],
+    verdict: Verdict | None,
     slope: float | None,
-    floor: float,
 ) -> Finding:
-    plans = [_plan(study, records, world, arm) for arm in contrast.arms]
-    done = _progress(plans)
+    question, contrast, world = asked
+    done = _progress([plan_of(study, records, world, arm) for arm in contrast.arms])
     at = {"question": question, "contrast": contrast, "world": world, "done": done}
-    if measured is None:
+    losses = _losses(study, records, contrast, world)
+    if verdict is None or losses is None:
         return Finding(**at, answer=DIVERGED if done[0] == done[1] else UNFINISHED)
-    level, margin = 1 - study.protocol.confidence, study.worlds[world].margin
-    sensitive = measured.worth - floor >= study.protocol.sensitivity * margin
-    mean = measured.sample.mean
-    word = word_of(mean, p[0] <= level, p[1] <= level) if sensitive else INSENSITIVE
+    control, reference, arm = map(fmean, losses)
     return Finding(
         **at,
-        answer=answer_of(contrast, word),
-        word=word,
-        measured=measured,
-        interval=_interval(measured.sample, study.protocol.confidence),
-        p_difference=p[0],
-        p_equivalence=p[1],
-        share=mean / measured.worth if sensitive else None,
-        tokens=1 - exp(-mean / slope) if slope and slope > 0 else None,
+        answer=answer_of(contrast, verdict.word),
+        losses=(control, reference, arm),
+        verdict=verdict,
+        tokens=1 - exp(-verdict.mean / slope) if slope and slope > 0 else None,
     )
 
 
@@ -317,118 +220,3 @@ def answer_of(contrast: Contrast, word: str) -> str:
     if word in (UNDECIDED, INSENSITIVE):
         return word
     return HOLDS if meanings & {*contrast.expects} else FAILS
-
-
-# How a cost changes with the width.
-
-_CHANGES = {"equivalent": "stays", "worse": "rises", "better": "falls"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What an arm costs at one width.
-
-    Attributes:
-        width: The residual stream's, C.
-        costs: p by seed; positive where the control could do with fewer tokens.
-        error: Standard error that tuning and b add to their mean.
-        interval: Of the mean, for this width alone, uncorrected.
-    """
-
-    width: int
-    costs: tuple[float, ...]
-    error: float
-    interval: tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrendFinding:
-    """What is known of a trend.
-
-    Attributes:
-        costs: At each width that is finished, the narrowest first.
-        slope: Mean change of p with each doubling; None before all widths are finished.
-        interval: Of the slope, for this trend alone, uncorrected.
-        p_change: Corrected over all trends; `p_same` likewise.
-        word: One of `study.TRENDS`; "" while it is not finished.
-        answer: One of the words of `findings`.
-    """
-
-    trend: Trend
-    costs: tuple[Cost, ...]
-    slope: float | None = None
-    interval: tuple[float, float] | None = None
-    p_change: float = 1.0
-    p_same: float = 1.0
-    word: str = ""
-    answer: str = UNFINISHED
-
-
-def trend_findings(study: Study, records: Records) -> list[TrendFinding]:
-    """Every trend of a study, in its order."""
-    found, confidence = findings(study, records), study.protocol.confidence
-    values = {world: token_values(study, records, world) for world in study.worlds}
-    rows: list[tuple[Trend, tuple[Cost, ...], Sample | None]] = []
-    for trend in study.trends:
-        of_arm = [f for f in found if f.contrast.arm == trend.arm]
-        known = (_cost(study, f, values[f.world], confidence) for f in of_arm)
-        costs = tuple(sorted((c for c in known if c), key=lambda cost: cost.width))
-        whole = len(costs) == len(study.worlds)
-        rows.append((trend, costs, slope_of(costs) if whole else None))
-    p_values = {trend.arm: _p_values(sample, trend.margin) for trend, _, sample in rows}
-    changed, same = (holm({arm: p[k] for arm, p in p_values.items()}) for k in (0, 1))
-    return [_trend_finding(*row, changed[row[0].arm], same[row[0].arm], confidence) for row in rows]
-
-
-def _cost(study: Study, found: Finding, values: Sequence[float], confidence: float) -> Cost | None:
-    """A finding in tokens; None while it or the worth of tokens is not finished."""
-    if found.measured is None or not values or fmean(values) <= 0:
-        return None
-    b, n = fmean(values), len(values)
-    costs = tuple(d / b for d in found.measured.differences)
-    of_b = fmean(costs) * stdev(values) / sqrt(n) / b
-    error = sqrt((found.measured.tuning / b) ** 2 + of_b**2)
-    interval = Sample.of(costs, error).interval(confidence)
-    width = study.worlds[found.world].settings["emb_dim"]
-    return Cost(width=width, costs=costs, error=error, interval=interval)
-
-
-def slope_of(costs: Sequence[Cost]) -> Sample:
-    """The slopes of all seeds over log2 of the width, with the errors of all widths."""
-    octaves = np.log2([cost.width for cost in costs])
-    centred = octaves - octaves.mean()
-    weights = centred / (centred @ centred)
-    slopes = weights @ np.array([cost.costs for cost in costs])
-    error = sqrt(sum((w * c.error) ** 2 for w, c in zip(weights, costs, strict=True)))
-    return Sample.of(slopes.tolist(), error)
-
-
-def _trend_finding(
-    trend: Trend,
-    costs: tuple[Cost, ...],
-    sample: Sample | None,
-    p_change: float,
-    p_same: float,
-    confidence: float,
-) -> TrendFinding:
-    if sample is None:
-        return TrendFinding(trend=trend, costs=costs)
-    level = 1 - confidence
-    word = _in_trends(word_of(sample.mean, p_change <= level, p_same <= level))
-    decided = HOLDS if word in trend.expects else FAILS
-    return TrendFinding(
-        trend=trend,
-        costs=costs,
-        slope=sample.mean,
-        interval=sample.interval(confidence),
-        p_change=p_change,
-        p_same=p_same,
-        word=word,
-        answer=word if word == UNDECIDED else decided,
-    )
-
-
-def _in_trends(word: str) -> str:
-    """A word of differences as one of trends: a cost that gets worse rises."""
-    direction, space, rest = word.partition(" ")
-    return _CHANGES.get(direction, direction) + space + rest

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.registration import Registration, register, study_of
 from mlx_attn.answers.study import OWN, STANDARD, Contrast, Question, Study, World, the_study
-from mlx_attn.answers.training import text_digest
 from mlx_attn.attention.config import MAPS
 from mlx_attn.comparison.plan import DEFAULTS
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.text.downloads import data_directory
+from mlx_attn.text.sources import read_source
 from mlx_attn.training.config import Settings, resolve
 
 _FIRST_SEED = 100
@@ -105,7 +106,7 @@ def _world(settings: Settings, first: Study, delta: float) -> World:
         # Which reference arms are one depends on the positions alone.
         same=alike[0].same if alike else {},
     )
-    return replace(world, text=text_digest(world))
+    return replace(world, text=read_source(flat["data"], data_directory()).digest)
 
 
 def _contrasts(question: Question, position: str) -> tuple[Contrast, ...]:

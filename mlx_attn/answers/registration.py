@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from mlx_attn.answers.study import OWN, Study, digest_of, study_from, the_study
+from mlx_attn.answers.study import OWN, Study, study_from, the_study
+from mlx_attn.comparison.plan import digest_of
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.records import as_record, read_record
@@ -118,17 +119,17 @@ def _changes(before: Any, after: Any, path: str) -> Iterator[str]:
         yield path
 
 
-def study_of(folder: Path, name: str = "") -> Study:
-    """The study that a folder is about: one of a user's own text, or one of this package.
+def study_of(folder: Path) -> Study:
+    """The study that a folder is about: one of a user's own text, or that of this package.
 
     Raises:
         RunError: The folder's registration was changed after it was written.
     """
-    if not name and (folder / REGISTRATION).exists():
+    if (folder / REGISTRATION).exists():
         written = read_registration(folder).study
         if OWN in written.worlds:
             return written
-    return the_study(name)
+    return the_study()
 
 
 def check_registered(study: Study, folder: Path) -> Registration:

@@ -1,13 +1,9 @@
-"""The study as data: worlds, arms, questions and protocol, and the runs that they ask for.
+"""The study as data: worlds, arms, questions and protocol, and the trials that they ask for.
 
 `worlds.toml` and `questions.toml` say everything that decides a number of the page; nothing in code
-does. Their digest is registered (`registration.py`) before anything is trained. Studies asked
-besides (`BESIDES`) have a file, a registration and a correction of their own, so that they change
-no word of the first.
+does. Their digest is registered (`registration.py`) before anything is trained.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Any
@@ -15,27 +11,12 @@ from typing import Any
 import msgspec
 
 from mlx_attn.comparison.decisions import WORDS
+from mlx_attn.comparison.plan import RATES, REPORTS, Trial, digest_of
 from mlx_attn.errors import ConfigError, RunError, find_row
 from mlx_attn.records import as_record, package_table
-from mlx_attn.training.config import Settings, resolve
-
-RATES = ("lr", "min_lr", "muon_lr")
-"""The settings that a factor multiplies."""
 
 STANDARD = "standard"
 """The arm that every contrast has for a control, unless it names another."""
-
-BESIDES = (
-    "replication",
-    "widths",
-    "chapter5",
-    "sources",
-    "recall",
-    "starts",
-    "rank",
-    "chapter5-gpt2",
-)
-"""Studies asked besides, by name; their worlds and arms may be those of the first."""
 
 OWN = "own"
 """The world of a study that asks the same of a user's own text."""
@@ -50,8 +31,9 @@ TRENDS = {
 }
 """The words for how a cost changes with the width."""
 
-_START = "weights by name"
-"""How weights are drawn: trainings that drew them otherwise would be other trainings."""
+
+_LEFT_OUT = {"muon_lr": 0.01, "muon_momentum": 0.95}
+"""Settings that worlds were registered without, as they were then: the preset may change."""
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -170,19 +152,6 @@ class Protocol(_Row, frozen=True, kw_only=True):
     analysis: tuple[str, ...]
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One training to do: an arm in a world, with a seed, a factor of the rates, and changes."""
-
-    world: str
-    arm: str
-    seed: int
-    scale: float
-    changes: dict[str, Any] = {}
-
-    def __hash__(self) -> int:
-        return hash((self.world, self.arm, self.seed, self.scale, str(self.changes)))
-
-
 class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     """Everything that is asked, and how."""
 
@@ -219,8 +188,8 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         return digest_of(msgspec.to_builtins(self))
 
     @cached_property
-    def _keys(self) -> dict[Run, str]:
-        """The keys found so far: a page asks for each of them some twenty times."""
+    def _trials(self) -> dict[tuple[str, str, int, float, str], Trial]:
+        """The trials made so far: a page asks for each of them some twenty times."""
         return {}
 
     @cached_property
@@ -250,33 +219,38 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         """The arm that is trained in a world for this one."""
         return self.world(world).same.get(arm, arm)
 
-    def settings(self, run: Run) -> dict[str, Any]:
-        """All that decides a training but the text, flat; `data` is the text's name."""
-        world, arm = self.world(run.world), find_row(self.arms, run.arm, "arm")
-        flat = {**world.settings, **arm.settings, **run.changes, "seed": run.seed}
-        flat["steps"] = round(flat["steps"] * arm.steps)
-        return flat | {key: flat[key] * run.scale for key in RATES if key in flat}
+    def trial(
+        self,
+        world: str,
+        arm: str,
+        seed: int,
+        scale: float,
+        changes: Mapping[str, Any] | None = None,
+    ) -> Trial:
+        """Return a training of an arm in a world, with a factor of the rates and changed settings.
 
-    def key(self, run: Run) -> str:
-        """Names a training: the same settings, seed and text, the same key."""
-        if run not in self._keys:
-            arm = find_row(self.arms, run.arm, "arm")
-            start = [_START, "jitter"] if arm.jitter else [_START]
-            content = [self.settings(run), self.world(run.world).text, start]
-            self._keys[run] = digest_of(content)
-        return self._keys[run]
-
-    def resolved(self, run: Run, data: str) -> Settings:
-        """The settings to train with, on a text that lies at `data`."""
-        settings = {**self.settings(run), "data": data}
-        every = max(1, settings["steps"] // self.protocol.points)
-        return resolve(settings, {"eval_every": 0, "log_every": every, "track": 0})
-
-
-def digest_of(value: Any) -> str:
-    """BLAKE2b of a value as JSON, whatever the order of its keys."""
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+        Its settings are all that decides it; `data` is the name of the text.
+        """
+        name = (world, arm, seed, scale, str(changes or {}))
+        if name not in self._trials:
+            place, form = self.world(world), find_row(self.arms, arm, "arm")
+            flat = {**place.settings, **form.settings, **(changes or {}), "seed": seed}
+            flat["steps"] = round(flat["steps"] * form.steps)
+            flat |= {key: flat[key] * scale for key in RATES if key in flat}
+            more = {k: v for k, v in _LEFT_OUT.items() if k not in flat}
+            more |= dict.fromkeys(REPORTS, 0)
+            more["log_every"] = max(1, flat["steps"] // self.protocol.points)
+            self._trials[name] = Trial(
+                arm=arm,
+                settings=flat | more,
+                lr_scale=scale,
+                text=place.text,
+                jitter=form.jitter,
+                world=world,
+                curve_share=self.protocol.curve_share,
+                unnamed=tuple(more),
+            )
+        return self._trials[name]
 
 
 def study_from(data: Mapping[str, Any]) -> Study:
@@ -292,26 +266,7 @@ def study_from(data: Mapping[str, Any]) -> Study:
 
 
 @cache
-def the_study(name: str = "") -> Study:
-    """The study that this package holds, or one that is asked besides it."""
-    if not name:
-        return study_from({"worlds": _table("worlds"), **_table("questions")})
-    find_row(dict.fromkeys(BESIDES), name, "study")
-    return study_from(_besides(_table(name), the_study()))
-
-
-def _table(name: str) -> dict[str, Any]:
-    return package_table("mlx_attn.answers", name)
-
-
-def _besides(tables: dict[str, Any], first: Study) -> dict[str, Any]:
-    """Its tables, with the worlds that are `like` one of the first study and the arms of that."""
-    known = msgspec.to_builtins(first)
-    worlds = {}
-    for name, row in tables["worlds"].items():
-        base = known["worlds"][row.pop("like")] if "like" in row else {"settings": {}}
-        worlds[name] = {**base, **row, "settings": base["settings"] | row.get("settings", {})}
-    asked = [c for question in tables["questions"].values() for c in question["contrasts"]]
-    named = {arm for c in asked for arm in (c["arm"], c["reference"], c.get("control", STANDARD))}
-    arms = {name: arm for name, arm in known["arms"].items() if name in named}
-    return {**tables, "worlds": worlds, "arms": arms | tables.get("arms", {})}
+def the_study() -> Study:
+    """The study that this package holds: the questions that can be asked of any text."""
+    worlds, rest = (package_table("mlx_attn.answers", name) for name in ("worlds", "questions"))
+    return study_from({"worlds": worlds, **rest})

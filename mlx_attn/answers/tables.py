@@ -1,17 +1,16 @@
-"""The tables of docs/answers.md in Markdown: what findings and searches for rates show."""
+"""The tables of a study's page in Markdown: what findings and searches for rates show."""
 
-from collections import Counter
 from collections.abc import Sequence
 from math import expm1
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import Any
 
 from mlx_attn.answers import findings
-from mlx_attn.answers.findings import Cost, Finding, TrendFinding
+from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.schedule import ArmPlan, Records, arm_plans
 from mlx_attn.answers.study import STANDARD, Contrast, Study
 
-_DONE = "{} of {} runs"
+DONE = "{} of {} runs"
 _COLUMNS = (
     *("contrast", "world", "control", "arm", "difference, 95 %", "p: no difference"),
     *("p: outside the margin", "word", "of the part", "tokens"),
@@ -20,7 +19,7 @@ _COLUMNS = (
 
 def contrasts(found: Sequence[Finding]) -> str:
     """Contrasts with their numbers, a row for each world."""
-    return table(_COLUMNS, [[_name(f.contrast), f.world, *_numbers(f)] for f in found])
+    return table(_COLUMNS, [[name_of(f.contrast), f.world, *_numbers(f)] for f in found])
 
 
 def worlds(study: Study, records: Records, found: Sequence[Finding]) -> str:
@@ -32,9 +31,9 @@ def worlds(study: Study, records: Records, found: Sequence[Finding]) -> str:
     rows: list[list[str]] = []
     for name, world in study.worlds.items():
         worths = {
-            f.measured.worth
+            f.worth
             for f in found
-            if f.measured and f.world == name and f.contrast.reference == "scores-off"
+            if f.verdict and f.world == name and f.contrast.reference == "scores-off"
         }
         worth = f"{worths.pop():.3f} nats" if worths else "not finished"
         tokens = margin_in_tokens(study, records, name) or "not finished"
@@ -51,78 +50,17 @@ def margin_in_tokens(study: Study, records: Records, world: str) -> str:
     return f"{-expm1(-study.world(world).margin / slope):.0%}" if slope and slope > 0 else ""
 
 
-def overview(study: Study, found: Sequence[Finding]) -> str:
-    """Every contrast in one line: the answers world by world."""
-    names, rows = [*study.worlds], list[list[str]]()
-    for contrast in (c for question in study.questions.values() for c in question.contrasts):
-        of_contrast = [f for f in found if f.contrast == contrast]
-        cells = {f.world: _cell(f) for f in of_contrast}
-        answers = [cells.get(world, "not asked") for world in names]
-        rows.append([contrast.statement, *answers, _in_all(study, of_contrast)])
-    return table(("expected", *names, "in all"), rows)
-
-
-def resolution(study: Study, found: Sequence[Finding]) -> str:
-    """World by world, what rounding makes of a difference, and what learning does.
-
-    Forms in a contrast with `null` compute the same functions, so that a difference between them
-    is one of learning alone.
-    """
-    rows: list[list[str]] = []
-    for world in study.worlds:
-        here = [f for f in found if f.world == world and f.contrast.null and f.measured]
-        if not here:
-            continue
-        twins = [f for f in here if study.arms[f.contrast.arm].jitter]
-        rounding = max((_size(f) for f in twins), default=None)
-        largest = max((f for f in here if f not in twins), key=_size, default=None)
-        cells = ["" if rounding is None else f"{rounding:.0e}", "", ""]
-        if largest:
-            cells[1:] = _difference(largest, 4), _name(largest.contrast)
-        rows.append([world, *cells, f"{study.world(world).margin:g}"])
-    return table(("world", "a rounding", "one function, two forms", "which", "margin"), rows)
-
-
 def abilities(study: Study, records: Records, found: Sequence[Finding]) -> str:
     """Differences by what a token calls for, where the text says; "" where none is finished."""
     each = [
-        (f, findings.by_ability(study, records, f.contrast, f.world)) for f in found if f.measured
+        (f, findings.by_ability(study, records, f.contrast, f.world)) for f in found if f.verdict
     ]
     known = [(f, of) for f, of in each if of]
     if not known:
         return ""
     names = [*known[0][1]]
-    rows = [[_name(f.contrast), f.world, *(f"{of[n]:+.3f}" for n in names)] for f, of in known]
+    rows = [[name_of(f.contrast), f.world, *(f"{of[n]:+.3f}" for n in names)] for f, of in known]
     return table(("contrast", "world", *names), rows)
-
-
-def beside_first(found: Sequence[Finding], first: Sequence[Finding], suffix: str) -> str:
-    """Differences of a study beside those of the first, where worlds differ by a suffix."""
-    known = {(f.world, f.contrast.arm, f.contrast.control): f for f in first}
-    rows: list[list[str]] = []
-    for one in found:
-        world = one.world.removesuffix(suffix)
-        pair = (one, known[world, one.contrast.arm, one.contrast.control])
-        cells = [f"{_difference(f, 3)}, {f.word}" if f.measured else f.answer for f in pair]
-        rows.append([_name(one.contrast), world, *cells])
-    return table(("contrast", "text", "here", "in the first study"), rows)
-
-
-def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -> str:
-    """What every arm costs in tokens at each width, and whether that changes."""
-    widths = {world.settings["emb_dim"]: name for name, world in study.worlds.items()}
-    done = {(f.contrast.arm, f.world): _DONE.format(*f.done) for f in found}
-    rows: list[list[str]] = []
-    for one in of:
-        costs = {cost.width: _tokens(cost) for cost in one.costs}
-        cells = [costs.get(w) or done[one.trend.arm, world] for w, world in widths.items()]
-        ends = ["", "", one.answer, one.trend.statement]
-        if one.slope is not None and one.interval is not None:
-            change = _percent(one.slope, one.interval)
-            ends = [change, f"{one.p_change:.2g}", f"{one.word}: {one.answer}", ends[-1]]
-        rows.append([one.trend.arm, *cells, *ends])
-    names = [f"width {width}" for width in widths]
-    return table(("arm", *names, "each doubling", "p: no change", "word", "expected"), rows)
 
 
 def rates(study: Study, records: Records) -> str:
@@ -136,95 +74,43 @@ def rates(study: Study, records: Records) -> str:
     return table(("arm", *study.worlds), rows)
 
 
-def changed(study: Study, records: Records) -> str:
-    """Mean differences to the control of arms with settings that their study asks no longer.
-
-    "" where there are none with all of the verdict's seeds.
-    """
-    seeds, losses = study.protocol.verdict_seeds, dict[tuple[str, str, str], dict[int, float]]()
-    for record in records.values():
-        if record.changes and record.world in study.worlds and record.loss is not None:
-            with_ = ", ".join(f"{key} {value:g}" for key, value in record.changes.items())
-            of_arm = losses.setdefault((record.arm, record.world, with_), {})
-            of_arm[record.seed] = record.loss
-    found: list[str] = []
-    for (arm, world, with_), of_arm in losses.items():
-        control = ArmPlan(study, records, world, STANDARD).losses()
-        if control and of_arm.keys() >= {*seeds}:
-            mean = fmean(of_arm[seed] - c for seed, c in zip(seeds, control, strict=True))
-            found.append(f"{arm} in {world} with {with_}: {mean:+.3f}")
-    return "; ".join(found)
-
-
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Rows under a heading, in Markdown."""
     lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
-def _in_all(study: Study, found: Sequence[Finding]) -> str:
-    done = [f for f in found if f.measured]
-    if not done:
-        return findings.UNFINISHED
-    answers = Counter(f.answer for f in done)
-    text = ", ".join(f"{answer} in {count}" for answer, count in answers.items())
-    if mean := findings.over_worlds(done, study.protocol.confidence):
-        share, (low, high) = mean
-        text += f"; {share:+.0%} of the part ({low:+.0%} to {high:+.0%})"
-    return text
-
-
-def _cell(found: Finding) -> str:
-    if found.measured is None:
-        return f"{found.answer} ({_DONE.format(*found.done)})"
-    word = "" if found.word == found.answer else f", {found.word}"
-    return f"{found.answer}: {_difference(found, 3)}{word}"
-
-
 def _numbers(found: Finding) -> list[str]:
     """The cells of a contrast beside its name and world."""
-    if found.measured is None:
-        unfinished = f"{found.answer}, {_DONE.format(*found.done)}"
+    if found.verdict is None or found.losses is None:
+        unfinished = f"{found.answer}, {DONE.format(*found.done)}"
         return ["", "", unfinished, *[""] * (len(_COLUMNS) - 5)]
-    control, _, arm = found.measured.losses
+    control, _, arm = found.losses
     return [
         f"{control:.4f}",
         f"{arm:.4f}",
-        _difference(found, 4),
-        f"{found.p_difference:.2g}",
-        f"{found.p_equivalence:.2g}",
+        difference(found, 4),
+        f"{found.verdict.p_holm:.2g}",
+        f"{found.verdict.p_equivalence:.2g}",
         found.word,
-        "" if found.share is None else f"{found.share:+.0%} of {found.measured.worth:.3f}",
+        "" if found.verdict.share is None else f"{found.verdict.share:+.0%} of {found.worth:.3f}",
         "" if found.tokens is None else f"{found.tokens:+.0%}",
     ]
 
 
-def _difference(found: Finding, decimals: int) -> str:
+def difference(found: Finding, decimals: int) -> str:
     """The mean difference with its interval."""
-    assert found.measured is not None
-    if found.interval is None:
-        return f"{found.measured.sample.mean:+.{decimals}f} (one seed)"
+    assert found.verdict is not None
+    if found.verdict.interval is None:
+        return f"{found.verdict.mean:+.{decimals}f} (one seed)"
     mean, low, high = (
-        f"{number:+.{decimals}f}" for number in (found.measured.sample.mean, *found.interval)
+        f"{number:+.{decimals}f}" for number in (found.verdict.mean, *found.verdict.interval)
     )
     return f"{mean} ({low} to {high})"
 
 
-def _size(found: Finding) -> float:
-    return abs(found.measured.sample.mean) if found.measured else 0.0
-
-
-def _tokens(cost: Cost) -> str:
-    return _percent(sum(cost.costs) / len(cost.costs), cost.interval)
-
-
-def _percent(mean: float, interval: tuple[float, float]) -> str:
-    """A change of ln(tokens) with its interval, as a share of the tokens."""
-    share, low, high = (f"{-expm1(-number):+.0%}" for number in (mean, *interval))
-    return f"{share} ({low} to {high})"
-
-
-def _name(contrast: Contrast) -> str:
+def name_of(contrast: Contrast) -> str:
+    """The arm, and the control if that is not the standard form."""
     control = contrast.control
     return contrast.arm if control == STANDARD else f"{contrast.arm} to {control}"
 

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from mlx_attn import files
 from mlx_attn.comparison import show as comparison_show
-from mlx_attn.comparison.executors import Engine, open_engine
+from mlx_attn.comparison.executors import open_engine
 from mlx_attn.comparison.figures import forest_figure
 from mlx_attn.comparison.plan import ComparisonConfig, arms_from, reference_arm
 from mlx_attn.comparison.report import question_of, write_report
-from mlx_attn.comparison.result import Comparison, save_comparison
-from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.result import Comparison
+from mlx_attn.comparison.run import ComparisonRun, conclude
 from mlx_attn.comparison.runner import ComparisonEvent, Runner
 from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import python_words
@@ -102,8 +102,9 @@ def compare(
     directory = files.user_path(out) if out else RUNS / plan.name
     plan = replace(plan, name=directory.name)
     with files.shared(directory), closing(open_engine(on, jobs)) as engine:
-        comparison = _compare(plan, directory, engine, on_event)
-        save_comparison(comparison, directory)
+        runner = Runner(Store(directory / "trainings"), engine=engine)
+        run = ComparisonRun(plan, runner, versions())
+        comparison = conclude(run, directory, on_event or (lambda event: None))
         write_report(comparison, directory)
     return ComparisonResult(comparison, directory)
 
@@ -119,19 +120,3 @@ def _plan(arms: Sequence[str], shared: Mapping[str, Any], **options: Any) -> Com
         command="mlx_attn.compare",
         **{key: plain(value) for key, value in options.items()},
     )
-
-
-def _compare(
-    plan: ComparisonConfig,
-    directory: Path,
-    engine: Engine,
-    on_event: Callable[[ComparisonEvent], None] | None,
-) -> Comparison:
-    """Train what is missing, telling what happens; the last event is the comparison."""
-    runner = Runner(Store(directory / "trainings"), engine=engine)
-    event = None
-    for event in ComparisonRun(plan, runner, versions()):
-        if on_event:
-            on_event(event)
-    assert isinstance(event, Comparison)
-    return event

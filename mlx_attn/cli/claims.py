@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -16,7 +16,9 @@ from mlx_attn.errors import RunError, plural
 
 if TYPE_CHECKING:
     from mlx_attn.answers.book import RecordBook
+    from mlx_attn.answers.page import StudyPage
     from mlx_attn.answers.study import Study
+    from mlx_attn.comparison.runner import Runner
 
 _EXAMPLES = """\b
 Examples:
@@ -51,8 +53,8 @@ _STUDY = click.option(
     "study_name",
     default="",
     metavar="NAME",
-    help="One asked besides, registered apart: widths, chapter5, sources, recall, starts, rank or "
-    "chapter5-gpt2.",
+    help="A follow-up, registered apart: replication, widths, chapter5, sources, recall, starts, "
+    "rank or chapter5-gpt2 (in a clone of the repository).",
 )
 
 _of_own = partial(click.option, default=None)
@@ -81,9 +83,8 @@ def command(ctx: click.Context) -> None:
 def register(amend: str, study_name: str, out: Path) -> None:
     """Write down worlds, arms, margins, seeds and expectations, before anything is trained."""
     from mlx_attn.answers.registration import register
-    from mlx_attn.answers.study import the_study
 
-    study, out = the_study(study_name), out / study_name
+    study, out = _study(study_name), out / study_name
     found = register(study, out, len(_book(out).records), amend)
     say(f"registered on {found.date}: {found.digest}")
 
@@ -92,6 +93,7 @@ def register(amend: str, study_name: str, out: Path) -> None:
 @click.option("--world", "worlds", multiple=True, metavar="NAME", help="Only this world.")
 @click.option("--question", "questions", multiple=True, metavar="NAME", help="Only this question.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="At once.")
+@click.option("--on", default="", metavar="WHERE", help="Train elsewhere, as compare does.")
 @click.option(
     "--minutes",
     type=FiniteRange(min=0, min_open=True),
@@ -111,6 +113,7 @@ def run(
     worlds: tuple[str, ...],
     questions: tuple[str, ...],
     jobs: int,
+    on: str,
     minutes: float | None,
     dry_run: bool,
     study_name: str,
@@ -123,13 +126,15 @@ def run(
     seconds of one processor core. With --data, --preset, --delta or --seeds the questions are asked
     of a text of your own: that study is registered, trained and written in a folder of its own.
     """
-    from mlx_attn.answers.registration import check_registered, study_of
-    from mlx_attn.answers.schedule import arm_plans, wanted_runs
+    from mlx_attn.answers.registration import check_registered
+    from mlx_attn.answers.schedule import arm_plans, wanted_trials
+    from mlx_attn.comparison.executors import open_engine
+    from mlx_attn.comparison.runner import Runner
 
     if any(value is not None for value in own.values()):
         out = _register_own(ctx, out, questions, study_name, own)
     known = _book(out).records if study_name else {}
-    study, out = study_of(out, study_name), out / study_name
+    study, out = _study(study_name, out), out / study_name
     asked = (
         [study.world(name) and name for name in worlds],
         [study.question(name) and name for name in questions],
@@ -141,23 +146,22 @@ def run(
         def plans() -> Any:
             return arm_plans(study, {**known, **book.records}, *asked)
 
-        wanted = len([*wanted_runs(plans())])
+        wanted = len(wanted_trials(plans()))
         say(f"{len(book.records)} runs are there, {wanted} or more are wanted", err=True)
         if wanted and not dry_run:
-            _train(study, book, plans, jobs, 60 * (minutes or 0))
+            with closing(open_engine(on, jobs)) as engine:
+                _train(study, plans, Runner(book, engine=engine), 60 * (minutes or 0))
 
 
-def _train(
-    study: "Study", book: "RecordBook", plans: Callable[[], Any], jobs: int, seconds: float
-) -> None:
+def _train(study: "Study", plans: Callable[[], Any], runner: "Runner", seconds: float) -> None:
     """Train what is wanted, and say what each run ended with."""
-    from mlx_attn.answers.show import record_line
-    from mlx_attn.answers.training import train_all
+    from mlx_attn.answers.show import trial_line
+    from mlx_attn.answers.training import train_wanted
 
     try:
         with signals_interrupt():
-            for record, left in train_all(study, book, plans, jobs, seconds):
-                say(record_line(record, left), err=True)
+            for ended in train_wanted(study, plans, runner, seconds):
+                say(trial_line(*ended), err=True)
     except KeyboardInterrupt:
         say("interrupted; finished runs are kept: the same command continues", err=True)
         click.get_current_context().exit(INTERRUPTED)
@@ -202,9 +206,9 @@ def _held(folder: Path) -> Iterator[None]:
 def verify(out: Path) -> None:
     """Compute every number and word of the page from the records again; trains nothing."""
     from mlx_attn.answers.page import verify
-    from mlx_attn.answers.registration import study_of
 
-    found = [*verify(study_of(out), out)]
+    study = _study("", out)
+    found = [*verify(study, out, _page_of(study))]
     for complaint in found[:_COMPLAINTS]:
         say(complaint, err=True)
     if found:
@@ -218,19 +222,21 @@ def verify(out: Path) -> None:
 def page(out: Path) -> None:
     """Write the page and its pictures from the records."""
     from mlx_attn.answers.page import write_page
-    from mlx_attn.answers.registration import study_of
 
-    say(write_page(study_of(out), out))
+    study = _study("", out)
+    say(write_page(study, out, _page_of(study)))
 
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @_OUT
 def check(names: tuple[str, ...], out: Path) -> None:
-    """Check what algebra and counting say on a model trained for it; by default all of it."""
-    from mlx_attn.answers.identities import IDENTITIES, check
-    from mlx_attn.answers.page import read_checked, write_checked
-    from mlx_attn.answers.show import checked_lines
+    """Check what algebra and counting say on a model trained for it; by default all of it.
+
+    In a clone of the repository: the checks are those of docs/answers.md.
+    """
+    _need_the_repository("the checks of docs/answers.md")
+    from studies.identities import IDENTITIES, check, checked_lines, read_checked, write_checked
 
     checked = {name: check(name) for name in names or IDENTITIES}
     write_checked(read_checked(out) | checked, out)
@@ -245,14 +251,12 @@ def check(names: tuple[str, ...], out: Path) -> None:
 def show(question: str, as_json: bool, out: Path) -> None:
     """Show what is known of a question: every contrast in every world."""
     from mlx_attn.answers.findings import findings
-    from mlx_attn.answers.registration import study_of
     from mlx_attn.answers.show import finding_rows, question_lines
-    from mlx_attn.answers.study import BESIDES, the_study
     from mlx_attn.ui.terminal import stdout_console
 
     known = _book(out).records
-    besides = next((name for name in BESIDES if question in the_study(name).questions), "")
-    study = study_of(out, besides)
+    besides = next((name for name in _follow_ups() if question in _study(name).questions), "")
+    study = _study(besides, out)
     study.question(question)
     if besides:
         known = {**known, **_book(out / besides).records}
@@ -267,16 +271,58 @@ def show(question: str, as_json: bool, out: Path) -> None:
 @_JSON
 def list_questions(as_json: bool = False) -> None:
     """Show the questions, and what is expected of each."""
-    from mlx_attn.answers.study import BESIDES, the_study
-
-    studies = [the_study(name) for name in ("", *BESIDES)]
-    questions = {name: one for study in studies for name, one in study.questions.items()}
+    asked = [_study(name) for name in ("", *_follow_ups())]
+    questions = {name: one for study in asked for name, one in study.questions.items()}
     if as_json:
         rows = {name: question.title for name, question in questions.items()}
         say(json.dumps({"questions": rows}))
         return
     for name, question in questions.items():
         say(f"{name}: {question.title}")
+
+
+def _has_repository() -> bool:
+    """Whether this package lies in a clone, beside its studies; a wheel has none."""
+    return (Path(__file__).parents[2] / "studies" / "page.py").is_file()
+
+
+def _need_the_repository(what: str) -> None:
+    if not _has_repository():
+        raise RunError(f"{what}: not in an installed package; run this in a clone, as README says")
+
+
+def _follow_ups() -> tuple[str, ...]:
+    """The names of follow-up studies that there are here."""
+    if not _has_repository():
+        return ()
+    from studies import FOLLOW_UPS
+
+    return FOLLOW_UPS
+
+
+def _study(name: str, folder: Path | None = None) -> "Study":
+    """The named follow-up; without a name the package's study, or the one of a folder."""
+    if name:
+        _need_the_repository(f"the study {name}")
+        from studies import follow_up
+
+        return follow_up(name)
+    from mlx_attn.answers.registration import study_of
+    from mlx_attn.answers.study import the_study
+
+    return study_of(folder) if folder else the_study()
+
+
+def _page_of(study: "Study") -> "type[StudyPage]":
+    """What writes its page: the repository that of docs/answers.md, the package any other."""
+    from mlx_attn.answers.page import StudyPage
+    from mlx_attn.answers.study import OWN
+
+    if OWN in study.worlds or not _has_repository():
+        return StudyPage
+    from studies.page import AnswersPage
+
+    return AnswersPage
 
 
 def _book(folder: Path) -> "RecordBook":

@@ -275,8 +275,8 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
     """Compare, keep the result and its report, and show the verdicts on stdout."""
     from mlx_attn.comparison.executors import KEPT
     from mlx_attn.comparison.report import write_report
-    from mlx_attn.comparison.result import Comparison, save_comparison
-    from mlx_attn.comparison.show import Display, summary_lines, verdict_tables
+    from mlx_attn.comparison.run import conclude
+    from mlx_attn.comparison.show import Display, print_comparison
     from mlx_attn.comparison.trial_files import Exported
     from mlx_attn.ui.terminal import stderr_console, stdout_console
 
@@ -286,10 +286,7 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
         if run.runner.engine.dashboard and not (quiet or as_json):
             display.message(f"what the workers do: {run.runner.engine.dashboard}")
         try:
-            for event in run:
-                display(event)
-                if isinstance(event, Comparison):
-                    comparison = event
+            comparison = conclude(run, directory, display)
         except KeyboardInterrupt:
             display.message(f"interrupted; {KEPT}")
             click.get_current_context().exit(INTERRUPTED)
@@ -300,13 +297,12 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
             )
     if comparison is None:
         return
-    save_comparison(comparison, directory)
     files = write_report(comparison, directory)
     if as_json:
         say(json.dumps(comparison.as_dict()))
         return
-    stdout_console().print(verdict_tables(comparison))
-    say("\n".join([*summary_lines(comparison), *map(str, files)]))
+    print_comparison(comparison, stdout_console())
+    say("\n".join(map(str, files)))
 
 
 command = SectionedCommand(

@@ -6,7 +6,6 @@ ended.
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +17,7 @@ from mlx_attn.attention.config import VARIANTS, find_variant
 from mlx_attn.cli.main import INTERRUPTED, say, signals_interrupt
 from mlx_attn.cli.options import Named
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import shared
+from mlx_attn.files import remove_directory, shared
 from mlx_attn.run_directory import RUNS, Run, open_run
 
 if TYPE_CHECKING:
@@ -109,8 +108,7 @@ def _compared(arms: Sequence[str], overwrite: bool) -> "Comparison":
     """Train the forms that an earlier demo has not trained, and judge them."""
     from mlx_attn.comparison.executors import open_engine
     from mlx_attn.comparison.plan import ComparisonConfig, arms_from
-    from mlx_attn.comparison.result import Comparison, save_comparison
-    from mlx_attn.comparison.run import ComparisonRun
+    from mlx_attn.comparison.run import ComparisonRun, conclude
     from mlx_attn.comparison.runner import Runner
     from mlx_attn.comparison.show import Display
     from mlx_attn.comparison.trial import Store
@@ -130,16 +128,11 @@ def _compared(arms: Sequence[str], overwrite: bool) -> "Comparison":
         command="mlx-attn demo",
     )
     with closing(open_engine("", 0)) as engine, shared(directory):
-        if overwrite:
-            shutil.rmtree(directory / "trainings", ignore_errors=True)
+        if overwrite and (directory / "trainings").exists():
+            remove_directory(directory / "trainings")
         runner = Runner(Store(directory / "trainings"), engine=engine)
-        event = None
         with Display(stderr_console(), quiet=False) as display:
-            for event in ComparisonRun(protocol, runner, versions()):
-                display(event)
-        assert isinstance(event, Comparison)
-        save_comparison(event, directory)
-    return event
+            return conclude(ComparisonRun(protocol, runner, versions()), directory, display)
 
 
 def _model(variant: str, overwrite: bool) -> Run:

@@ -45,9 +45,7 @@ def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool
     elif markdown:
         say(report.as_markdown(comparison), nl=False)
     else:
-        stdout_console().print(show.verdict_tables(comparison))
-        for line in show.summary_lines(comparison):
-            say(line)
+        show.print_comparison(comparison, stdout_console())
         files += report.write_report(comparison, directory)
     for file in files:
         say(f"wrote {file}", err=True)

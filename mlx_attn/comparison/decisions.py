@@ -116,6 +116,35 @@ class Sample:
         return self.mean - reach, self.mean + reach
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Paired differences to be judged, and by which measure.
+
+    Attributes:
+        differences: The arm's loss minus the control's, seed by seed, in nats per token.
+        margin: Differences below it count as none.
+        worth: Loss of the reference arm minus the control's; None without a reference arm.
+        tuning: Standard error that tuning adds.
+        rounding: What a rounding of the start changes: a word stands only if it would stand for
+            every mean, and every worth, that are so far from those found.
+    """
+
+    differences: tuple[float, ...]
+    margin: float
+    worth: float | None = None
+    tuning: float = 0.0
+    rounding: float = 0.0
+
+    @property
+    def sample(self) -> Sample:
+        """The differences, summed up."""
+        return Sample.of(self.differences, self.tuning)
+
+    def is_sensitive(self, sensitivity: float) -> bool:
+        """Whether the part is worth so many margins, so that a verdict means anything."""
+        return self.worth is None or self.worth - self.rounding >= sensitivity * self.margin
+
+
 def judge(
     differences: Mapping[str, Sequence[float]],
     margin: float,
@@ -126,7 +155,7 @@ def judge(
     rounding: float = 0.0,
     looks: int = 1,
 ) -> dict[str, Verdict]:
-    """Judge every arm; with a probability of at most 1 - confidence is any of them misjudged.
+    """Judge arms that share a control and a margin; see `Case` and `judge_all`.
 
     Args:
         differences: An arm's loss minus the control's, seed by seed, in nats per token.
@@ -134,67 +163,97 @@ def judge(
         confidence: Of all words together.
         worth: Loss of the reference arm minus the control's; None where there is none.
         tuning: Standard error that tuning adds, by arm.
-        rounding: What a rounding of the start changes: a word stands only where it would stand
-            for every mean, and every worth, that are so far from those found.
-        looks: How often the differences are looked at before a word stands; each look spends its
-            share of 1 - confidence (Bonferroni's spending function).
+        rounding: What a rounding of the start changes.
+        looks: How often the differences are looked at before a word stands.
 
     Raises:
         ConfigError: A difference is not finite, or the margin or the confidence is impossible.
     """
-    paired = {arm: tuple(map(float, found)) for arm, found in differences.items()}
-    _check(paired, margin, confidence)
-    samples = {a: Sample.of(found, (tuning or {}).get(a, 0.0)) for a, found in paired.items()}
-    p_values = {arm: sample.p_difference(rounding) for arm, sample in samples.items()}
-    nearer = {arm: sample.p_equivalence(margin, rounding) for arm, sample in samples.items()}
-    different, equivalent, level = holm(p_values), holm(nearer), (1 - confidence) / looks
-    sensitive = worth is None or worth - rounding >= SENSITIVITY * margin
+    cases = {
+        arm: Case(
+            differences=tuple(map(float, found)),
+            margin=margin,
+            worth=worth,
+            tuning=(tuning or {}).get(arm, 0.0),
+            rounding=rounding,
+        )
+        for arm, found in differences.items()
+    }
+    return judge_all(cases, confidence, looks)
+
+
+def judge_all(
+    cases: Mapping[str, Case | None],
+    confidence: float = 0.95,
+    looks: int = 1,
+    sensitivity: float = SENSITIVITY,
+) -> dict[str, Verdict]:
+    """Judge all cases; with a probability of at most 1 - confidence is any of them misjudged.
+
+    Two tests of each, that its mean is 0 and that it lies within the margin, are corrected (Holm)
+    for all cases.
+
+    Args:
+        cases: By name; None is one that is not finished: it has no verdict, and counts in the
+            correction with p = 1, so that finishing it withdraws no word.
+        confidence: Of all words together.
+        looks: How often the differences are looked at before a word stands; each look spends its
+            share of 1 - confidence (Bonferroni's spending function).
+        sensitivity: Margins that a part must be worth.
+
+    Raises:
+        ConfigError: A difference is not finite, or a margin or the confidence is impossible.
+    """
+    _check(cases, confidence)
+    p_values = {n: c.sample.p_difference(c.rounding) if c else 1.0 for n, c in cases.items()}
+    outside = {
+        name: case.sample.p_equivalence(case.margin, case.rounding) if case else 1.0
+        for name, case in cases.items()
+    }
+    different, equivalent, level = holm(p_values), holm(outside), (1 - confidence) / looks
     verdicts: dict[str, Verdict] = {}
-    for arm, sample in samples.items():
-        p = (p_values[arm], different[arm], equivalent[arm])
-        verdict = _verdict(sample, paired[arm], p, margin, level, len(samples))
-        verdicts[arm] = _beside(verdict, worth, sensitive)
+    for name, case in cases.items():
+        if case is not None:
+            p = (p_values[name], different[name], equivalent[name])
+            verdict = _verdict(case, p, level, len(cases))
+            verdicts[name] = _with_worth(verdict, case, sensitivity)
     return verdicts
 
 
-def _verdict(
-    sample: Sample,
-    differences: tuple[float, ...],
-    p: tuple[float, float, float],
-    margin: float,
-    level: float,
-    arms: int,
-) -> Verdict:
-    """By its p-values alone: of no difference, that adjusted, and of equivalence adjusted."""
+def _verdict(case: Case, p: tuple[float, float, float], level: float, cases: int) -> Verdict:
+    """Return the verdict by its p-values: of no difference, that adjusted, equivalence adjusted."""
+    sample = case.sample
     word = word_of(sample.mean, p[1] <= level, p[2] <= level)
     return Verdict(
         word=word,
-        differences=differences,
+        differences=case.differences,
         mean=sample.mean,
         p_value=p[0],
         p_holm=p[1],
         p_equivalence=p[2],
         tuning_error=sample.tuning,
-        **_of_spread(sample, word, margin, 1 - level, arms),
+        **_of_spread(sample, word, case.margin, 1 - level, cases),
     )
 
 
-def _beside(verdict: Verdict, worth: float | None, sensitive: bool) -> Verdict:
-    """A verdict beside what the part is worth."""
-    if not sensitive:
+def _with_worth(verdict: Verdict, case: Case, sensitivity: float) -> Verdict:
+    """Return a verdict with its share of the part's worth, or "insensitive"."""
+    if not case.is_sensitive(sensitivity):
         return replace(verdict, word="insensitive")
-    return replace(verdict, share=verdict.mean / worth) if worth else verdict
+    return replace(verdict, share=verdict.mean / case.worth) if case.worth else verdict
 
 
-def _check(paired: Mapping[str, Sequence[float]], margin: float, confidence: float) -> None:
-    for arm, found in paired.items():
-        if not found or not all(map(isfinite, found)):
+def _check(cases: Mapping[str, Case | None], confidence: float) -> None:
+    for name, case in cases.items():
+        if case is None:
+            continue
+        if not case.differences or not all(map(isfinite, case.differences)):
             raise ConfigError(
-                f"the differences of {arm} must be one finite number or more: got {list(found)}; "
-                "leave out what diverged"
+                f"the differences of {name} must be one finite number or more: got "
+                f"{list(case.differences)}; leave out what diverged"
             )
-    if not 0 <= margin < inf:
-        raise ConfigError(f"delta is in nats per token and not negative: got {margin}")
+        if not 0 <= case.margin < inf:
+            raise ConfigError(f"delta is in nats per token and not negative: got {case.margin}")
     if not 0.5 <= confidence < 1:
         raise ConfigError(f"confidence is from 0.5 to below 1, such as 0.95: got {confidence}")
 
@@ -213,12 +272,14 @@ def _of_spread(
     """The figures of a verdict that need the spread of two seeds."""
     if sample.n < 2:
         return {"interval": None, "resolves": None, "seeds_needed": 2}
-    spread = sample.error * sqrt(sample.n)  # with tuning's share
-    needed = required_seeds(spread, sample.mean, margin, confidence, arms)
+    spread, needed = sample.error * sqrt(sample.n), None  # with tuning's share
+    if word == "undecided":
+        seeds = required_seeds(spread, sample.mean, margin, confidence, arms)
+        needed = max(seeds, sample.n + 1)
     return {
         "interval": sample.interval(confidence),
         "resolves": minimum_detectable_effect(spread, sample.n, confidence, arms),
-        "seeds_needed": max(needed, sample.n + 1) if word == "undecided" else None,
+        "seeds_needed": needed,
     }
 
 

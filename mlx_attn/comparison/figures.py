@@ -1,7 +1,7 @@
 """The figures of a report. Every arm has one colour, marker and dash pattern in all of them."""
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from mlx_attn.comparison import show
+from mlx_attn.comparison.decisions import Verdict
 from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, TrialResult
 from mlx_attn.ui.plots import COLOURS, panels
 from mlx_attn.ui.terminal import count
@@ -21,15 +22,6 @@ _WIDTH = 4.2  # inches; a phone shows a figure at about its size
 _MOST_POINTS = 60  # of a drawn curve
 _EARLY = 0.1  # share of the training whose losses may lie above a figure: they flatten the rest
 
-_VERDICTS = {
-    "better": ("#009e73", "<"),
-    "equivalent": ("#0072b2", "D"),
-    "worse": ("#d55e00", ">"),
-    "better within the margin": ("#009e73", "D"),
-    "worse within the margin": ("#d55e00", "D"),
-    "undecided": ("#7f7f7f", "o"),
-    "insensitive": ("#7f7f7f", "x"),
-}
 _COSTS = {
     "params": "parameters",
     "multiply_adds": "multiply-adds per token",
@@ -128,27 +120,34 @@ def forest_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     """Differences of loss to the control: a dot per seed, their mean, its interval, delta."""
     verdicts, delta = budget.verdicts, comparison.delta
     figure, (axis,) = panels(1, 1, (_WIDTH, 1 + 0.5 * len(verdicts)))
-    if delta:
-        axis.axvspan(-delta, delta, **_BAND)
-    axis.axvline(0, color=_GREY, linewidth=0.8)
-    labels = []
-    for row, (arm, verdict) in enumerate(verdicts.items()):
-        colour, marker = _VERDICTS.get(verdict.word, _VERDICTS["undecided"])
-        seeds = verdict.differences  # drawn above the line
-        axis.plot(seeds, [row - 0.22] * len(seeds), "o", color=colour, markersize=2.5, alpha=0.6)
-        if verdict.interval:
-            axis.plot(verdict.interval, [row, row], color=colour, linewidth=1.8)
-        axis.plot(verdict.mean, row, marker, color=colour, markersize=6)
-        labels.append("\n".join([*textwrap.wrap(show.visible(arm), _NAME), verdict.word]))
+    draw_forest(axis, enumerate(verdicts.values()), delta)
+    labels = [
+        "\n".join([*textwrap.wrap(show.visible(arm), _NAME), verdict.word])
+        for arm, verdict in verdicts.items()
+    ]
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(len(labels) - 0.5, -0.5)
-    axis.tick_params(axis="y", length=0)
     axis.spines["left"].set_visible(False)
     axis.locator_params(axis="x", nbins=5)
     control = textwrap.shorten(show.visible(budget.arms[0].arm), 24, placeholder="…")
     band = f"\nband: within {delta:g}, which counts as none" if delta else ""
     axis.set_xlabel(f"nats per token above {control} (left is better){band}")
     return figure
+
+
+def draw_forest(axis: Any, verdicts: Iterable[tuple[int, Verdict]], margin: float) -> None:
+    """Draw verdicts, each in its row: a dot per seed above the mean with its interval."""
+    if margin:
+        axis.axvspan(-margin, margin, **_BAND)
+    axis.axvline(0, color=_GREY, linewidth=0.8)
+    axis.tick_params(axis="y", length=0)
+    for row, verdict in verdicts:
+        look, seeds = show.LOOKS[verdict.word], verdict.differences
+        rows = [row - 0.22] * len(seeds)
+        axis.plot(seeds, rows, "o", color=look.colour, markersize=2.5, alpha=0.6)
+        if verdict.interval:
+            axis.plot(verdict.interval, [row, row], color=look.colour, linewidth=1.8)
+        axis.plot(verdict.mean, row, look.marker, color=look.colour, markersize=6)
 
 
 def _curves_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from math import inf
 from typing import Any
@@ -209,6 +209,18 @@ POINTS = 8
 _START = "weights by name"
 """How weights are drawn: trainings that drew them otherwise are other trainings."""
 
+RATES = ("lr", "min_lr", "muon_lr")
+"""The settings that a factor of the learning rates multiplies."""
+
+REPORTS = ("eval_every", "log_every", "track")
+"""The settings that say when a training is measured, and change nothing of it."""
+
+
+def digest_of(value: Any) -> str:
+    """Return the BLAKE2b digest of a value as JSON, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
 
 _version = cache(version)  # which reads the package's files: a digest is made often
 
@@ -218,7 +230,7 @@ def training_versions() -> tuple[str, str, str]:
     return __version__, _version("mlx"), mx.default_device().type.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trial:
     """A training to do. Its settings decide all but the time that it takes.
 
@@ -228,6 +240,10 @@ class Trial:
         text: Digest of the training text.
         jitter: Whether every weight of its start is moved by one rounding.
         plugins: Path, digest and names of the user's files that its attention needs.
+        world: Of a study's trial, the world that it is trained in.
+        curve_share: Of a study's trial, the share of the validation text, its beginning, that its
+            learning curve is measured on, ability by ability; 0: on windows spread over the text.
+        unnamed: Settings that `key` leaves out.
     """
 
     arm: str
@@ -236,6 +252,9 @@ class Trial:
     text: str
     jitter: bool = False
     plugins: Sequence[Mapping[str, Any]] = ()
+    world: str = ""
+    curve_share: float = 0.0
+    unnamed: Sequence[str] = ()
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -257,15 +276,24 @@ class Trial:
         ]
         if self.plugins:
             facts.append([plugin["sha256"] for plugin in self.plugins])
-        text = json.dumps(facts, sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+        if self.curve_share:
+            facts.append(self.curve_share)
+        return digest_of(facts)
+
+    @cached_property
+    def key(self) -> str:
+        """Names the training whatever the versions: the same settings and text, the same key."""
+        settings = {
+            name: value for name, value in self.settings.items() if name not in self.unnamed
+        }
+        return digest_of([settings, self.text, [_START, "jitter"] if self.jitter else [_START]])
 
 
 def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: str) -> Trial:
     """The training of these settings with a seed and scaled learning rates."""
     training = settings.training
     every = max(1, training.steps // POINTS)
-    rates = {key: getattr(training, key) * lr_scale for key in ("lr", "min_lr", "muon_lr")}
+    rates = {key: getattr(training, key) * lr_scale for key in RATES}
     # During training, texts are evaluated on a subset; tasks fully, to find when they are solved.
     evaluated = every if settings.text.data in TASKS else 0
     # Heads whose maps are not affine have no matrices whose ranks could be followed.

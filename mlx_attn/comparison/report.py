@@ -129,15 +129,10 @@ def _answers(comparison: Comparison) -> Section:
         rows = [[arm, *(cell(budget, arm) for budget in comparison.budgets)] for arm in arms]
         tables = [Table(caption, headings, rows)]
     answers = [show.answer_of(comparison, arm) for arm in arms]
-    plots = _forest(_first_judged(comparison), comparison)
+    plots = _forest(show.first_judged(comparison), comparison)
     lines = (show.worth_text(comparison), show.meanings_text(comparison))
     texts = [line for line in (machines.mixed_pairs(comparison), *lines) if line]
     return Section("Answer", answers, text=texts, plots=plots, tables=tables)
-
-
-def _first_judged(comparison: Comparison) -> BudgetResult:
-    """The budget that the answers are about."""
-    return next(budget for budget in comparison.budgets if budget.verdicts)
 
 
 def _forest(budget: BudgetResult, comparison: Comparison) -> list[Plot]:
@@ -165,7 +160,7 @@ def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
     def plots(kind: str, *tables: Table) -> list[Plot]:
         return _plots(kind, comparison, budget, tables)
 
-    in_answer = bool(budget.verdicts) and budget is _first_judged(comparison)
+    in_answer = bool(budget.verdicts) and budget is show.first_judged(comparison)
     losses = _course("Mean validation loss, nats per token", budget, "val_loss", 4)
     shares = _course("Mean share predicted right", budget, "accuracy", 3)
     scores = _course("Effective rank of S, mean", budget, "scores", 2, "ranks")

@@ -22,7 +22,8 @@ class Point:
     """One validation in the course of a training; its loss is in nats per scored token.
 
     Of a text it covers the same few windows for every arm, at the end and of tasks all of them.
-    Only tasks have an accuracy.
+    Only tasks have an accuracy. A study's trial has the loss of the tokens that call for each
+    ability, `abilities`, if the text says which those are.
     """
 
     step: int
@@ -30,6 +31,7 @@ class Point:
     seconds: float
     val_loss: float
     accuracy: float | None = None
+    abilities: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,9 @@ class TrialResult(Evaluation):
         sample: A greedy continuation by the trained model.
         machine: Where it was trained: chip, system, mlx, device, and a digest of its arithmetic;
             empty in records of 0.1.0.
+        by_ability: The loss of the tokens that call for each ability, in nats per such token.
+        params: Of the model; 0 in records of 0.1.0.
+        start: Of a study's trial, a digest of all weights before the first step.
     """
 
     seed: int
@@ -68,6 +73,9 @@ class TrialResult(Evaluation):
     peak_memory: int
     sample: str
     machine: Mapping[str, str] = field(default_factory=dict)
+    by_ability: Mapping[str, float] = field(default_factory=dict)
+    params: int = 0
+    start: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

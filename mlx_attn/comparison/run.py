@@ -4,10 +4,11 @@ Every arm is trained under every budget with every seed; `TrialPlan` lists these
 `ComparisonRun` has them trained, and judges them.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import sqrt
+from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -113,6 +114,18 @@ class ComparisonRun:
         if not spread or seeds < 2:
             return None
         return minimum_detectable_effect(spread, seeds, self.protocol.confidence, len(arms) - 1)
+
+
+def conclude(
+    run: ComparisonRun, directory: Path, on_event: Callable[[runner.ComparisonEvent], Any]
+) -> Comparison:
+    """Train what is missing, telling what happens, and keep the result in a directory."""
+    event = None
+    for event in run:
+        on_event(event)
+    assert isinstance(event, Comparison)
+    result.save_comparison(event, directory)
+    return event
 
 
 def _all_decided(comparison: Comparison) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from dataclasses import dataclass, field
+from math import inf
 
 from mlx_attn.comparison.executors import KEPT, Engine, LocalEngine, Worker
 from mlx_attn.comparison.machines import Placement
@@ -71,12 +72,14 @@ class Runner:
     Attributes:
         one_kind: Whether all trials have to be trained on one kind of machine, because their speeds
             count, rather than those of one seed.
+        until: No trial is started after it, by `time.monotonic`.
     """
 
     def __init__(self, store: Store, size: int = 0, engine: Engine | None = None):
         self.store = store
         self.engine = engine or LocalEngine(size)
         self.one_kind = False
+        self.until = inf
         self._placement = Placement()
 
     @property
@@ -104,7 +107,8 @@ class Runner:
             if trial in self.store:
                 self._placement.remember(trial, self.store[trial])
         with self.engine.session(missing):
-            yield from _Stage(self.engine, self.store, self._placement, missing).results()
+            stage = _Stage(self.engine, self.store, self._placement, missing, self.until)
+            yield from stage.results()
 
 
 @dataclass
@@ -115,14 +119,16 @@ class _Stage:
     store: Store
     placement: Placement
     waiting: list[Trial]
+    until: float
     running: dict[Future[Object], tuple[Trial, Worker]] = field(default_factory=dict)
     losses: Counter[Trial] = field(default_factory=Counter)
 
     def results(self) -> Generator[Result, None, None]:
         """Train all, and yield each as it is finished."""
         try:
-            while self.waiting or self.running:
-                self._start()
+            while self.running or (self.waiting and time.monotonic() < self.until):
+                if time.monotonic() < self.until:
+                    self._start()
                 for future in self._done():
                     trial, worker = self.running.pop(future)
                     if (outcome := self._outcome(future, trial, worker)) is not None:

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import progress
 from rich.console import Console, Group
@@ -31,7 +31,28 @@ MISSING = "-"
 """Stands for a number that there is not."""
 
 _BUDGETS = {"seconds": "equal training time", "params": "equal parameters"}
-_COLOURS = {"better": "green", "worse": "red", "equivalent": "cyan", "insensitive": "yellow"}
+
+
+class Look(NamedTuple):
+    """How a word is shown: its colour in a terminal, and colour and marker in a figure."""
+
+    terminal: str
+    colour: str
+    marker: str
+
+
+LOOKS = {
+    "better": Look("green", "#009e73", "<"),
+    "equivalent": Look("cyan", "#0072b2", "D"),
+    "worse": Look("red", "#d55e00", ">"),
+    "better within the margin": Look("", "#009e73", "D"),
+    "worse within the margin": Look("", "#d55e00", "D"),
+    "undecided": Look("", "#7f7f7f", "o"),
+    "insensitive": Look("yellow", "#7f7f7f", "x"),
+    "holds": Look("green", "#009e73", "D"),
+    "does not hold": Look("red", "#d55e00", ">"),
+}
+"""By the word of a verdict, or by what follows from it for a study's statement."""
 
 
 def places(delta: float) -> int:
@@ -199,10 +220,35 @@ def mean_of(arm: ArmResult, field: str) -> float | None:
 
 
 def summary_lines(comparison: Comparison) -> list[str]:
-    """The answer for every arm, one line each."""
+    """The answer for every arm, one line each, and what the part is worth."""
     answers = [" ".join(answer_of(comparison, arm)[1]) for arm in judged(comparison)]
-    lines = (worth_text(comparison), *answers, mixed_pairs(comparison))
+    lines = (*answers, worth_text(comparison), mixed_pairs(comparison))
     return [visible(line) for line in lines if line]
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the answers, their first sentences in bold, and the table of the first budget."""
+    is_pipe = not console.file.isatty()  # there a line stays whole
+    for line in summary_lines(comparison):
+        text = Text(line)
+        for arm in judged(comparison):
+            text.highlight_words([visible(answer_of(comparison, arm)[1][0])], "bold")
+        console.print(text, soft_wrap=is_pipe)
+    console.print("", first_table(comparison))
+    others = [budget_name(b) for b in comparison.budgets if b is not first_judged(comparison)]
+    if others:
+        more = f"The report has the same for {' and '.join(others)}."
+        console.print(Text(more, "dim"), soft_wrap=is_pipe)
+
+
+def first_judged(comparison: Comparison) -> BudgetResult:
+    """The budget that the answers are about."""
+    return next((b for b in comparison.budgets if b.verdicts), comparison.budgets[0])
+
+
+def first_table(comparison: Comparison) -> Group:
+    """The table of the budget that the answers are about."""
+    return Group(*_verdicts(first_judged(comparison), comparison))
 
 
 def verdict_tables(comparison: Comparison) -> Group:
@@ -222,7 +268,7 @@ def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
     for arm in budget.arms:
         cells: list[str | Text] = [MISSING] * 3
         if verdict := budget.verdicts.get(arm.arm):
-            word = Text(verdict.word, _COLOURS.get(verdict.word, ""))
+            word = Text(verdict.word, LOOKS[verdict.word].terminal)
             if arm.arm == comparison.reference:
                 word = Text("the reference", "dim")
             interval = between(verdict.interval, decimals)

@@ -4,20 +4,24 @@ A finished trial is never trained again, so that an interrupted comparison conti
 and another seed or arm costs only its own trials.
 """
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
+from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.comparison.plan import Trial, corpus_of, floor_of
 from mlx_attn.comparison.result import Point, RankPoint, TrialResult
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.machine import machine_kind
+from mlx_attn.model.gpt import GPT
 from mlx_attn.model.init import jitter
 from mlx_attn.records import Object, as_record, read_record
 from mlx_attn.sampling.config import SamplerConfig
@@ -26,7 +30,13 @@ from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import events
 from mlx_attn.training.batches import objective_for
 from mlx_attn.training.config import Settings, resolve
-from mlx_attn.training.evaluation import Evaluation, evaluation_record
+from mlx_attn.training.evaluation import (
+    Evaluation,
+    Evaluator,
+    beginning,
+    evaluation_record,
+    losses_by_ability,
+)
 from mlx_attn.training.loop import INTERRUPTED, never, train
 from mlx_attn.training.trainer import Diverged as DivergedError
 from mlx_attn.training.trainer import Trainer
@@ -45,6 +55,11 @@ class Diverged:
 
 
 Outcome = TrialResult | Diverged
+
+
+def loss_of(outcome: Outcome) -> float:
+    """Return the final loss; inf if the training diverged."""
+    return inf if isinstance(outcome, Diverged) else outcome.val_loss
 
 
 def record_of(outcome: Outcome) -> Object:
@@ -84,6 +99,10 @@ class Store:
                 f"{error}; not a finished training: delete the file to train it again"
             ) from error
 
+    def loss(self, trial: Trial) -> float | None:
+        """Return the final loss; inf if the training diverged, None if it is not finished."""
+        return loss_of(self[trial]) if trial in self else None
+
     def __setitem__(self, trial: Trial, outcome: Outcome) -> None:
         record = {"arm": trial.arm, "settings": dict(trial.settings), **record_of(outcome)}
         record |= {"plugins": [*trial.plugins]} if trial.plugins else {}
@@ -105,11 +124,12 @@ def train_trial(
     """
     settings = resolve(trial.settings)
     corpus = _unchanged_corpus(trial, settings, data)
-    recorder = TrialRecorder(trial, Trainer(settings, corpus), corpus)
+    trainer = Trainer(settings, corpus)
     if trial.jitter:
-        jitter(recorder.trainer.model, trial.seed)
+        jitter(trainer.model, trial.seed)
+    recorder = TrialRecorder(trial, trainer, corpus)
     try:
-        for event in train(recorder.trainer, should_stop):
+        for event in train(trainer, should_stop):
             recorder.record(event)
     except DivergedError as error:
         return Diverged(str(error))
@@ -119,7 +139,8 @@ def train_trial(
 class TrialRecorder:
     """Collects the curve and the end of a training from its events.
 
-    A text is evaluated on a few windows during training, spread evenly, the same for every arm.
+    A text is evaluated on a part of it during training, the same for every arm: a few windows,
+    spread evenly, or of a study's trial the beginning, ability by ability.
     """
 
     def __init__(self, trial: Trial, trainer: Trainer, corpus: Corpus):
@@ -127,7 +148,12 @@ class TrialRecorder:
         windows, memory = trainer.evaluator.windows, trainer.config.token_memory
         spread = np.linspace(0, len(windows) - 1, SUBSET_WINDOWS).astype(int)
         self._subset = mx.array(windows.start[np.unique(spread)])
-        self._objective: Any = objective_for(corpus.val, trainer.evaluator.context_length, memory)
+        length = trainer.evaluator.context_length
+        self._objective: Any = objective_for(corpus.val, length, memory)
+        self._beginning: Evaluator | None = None
+        if trial.curve_share:
+            self._beginning = Evaluator(beginning(corpus.val, trial.curve_share), length)
+        self._start = _weights_digest(trainer.model) if trial.curve_share else ""
         self._points: list[Point] = []
         self._ranks: list[RankPoint] = []
         self._last: Evaluation | None = None
@@ -135,13 +161,13 @@ class TrialRecorder:
 
     def record(self, event: events.Event) -> None:
         """Take one event, while the model still has the weights that it is about."""
-        loss, accuracy = None, None
         match event:
             case events.Stepped():
-                if not self.trainer.config.eval_every and event.step < self.trainer.steps:
-                    loss = self._subset_loss()
+                self._stepped(event)
             case events.Evaluated(evaluation=last):
-                self._last, loss, accuracy = last, last.val_loss, last.accuracy
+                self._last = last
+                if not self._beginning:
+                    self._add(event, val_loss=last.val_loss, accuracy=last.accuracy)
             case events.Tracked():
                 scores, value_outputs = (
                     float(np.mean(of["effective_rank"]))
@@ -151,9 +177,19 @@ class TrialRecorder:
                 self._ranks.append(ranks)
             case events.Ended():
                 self._ended = event
-        if loss is not None:
-            at = {key: getattr(event, key) for key in ("step", "tokens", "seconds")}
-            self._points.append(Point(**at, val_loss=loss, accuracy=accuracy))
+
+    def _stepped(self, event: events.Stepped) -> None:
+        """Measure a text between two validations."""
+        if part := self._beginning:
+            found = part(self.trainer.model)
+            by_ability = losses_by_ability(found, part.split)
+            self._add(event, val_loss=found.val_loss, abilities=by_ability)
+        elif not self.trainer.config.eval_every and event.step < self.trainer.steps:
+            self._add(event, val_loss=self._subset_loss())
+
+    def _add(self, event: events.Stepped | events.Evaluated, **measured: Any) -> None:
+        at = {key: getattr(event, key) for key in ("step", "tokens", "seconds")}
+        self._points.append(Point(**at, **measured))
 
     def _subset_loss(self) -> float:
         """The loss on the subset now, in nats per token; the model stays in training mode."""
@@ -164,11 +200,13 @@ class TrialRecorder:
         model.train()
         return loss
 
-    def result(self) -> TrialResult | None:
-        """The finished trial; None where it did not end by itself."""
+    def result(self) -> Outcome | None:
+        """Return what became of the trial; None if it did not end by itself."""
         ended, last, floor = self._ended, self._last, floor_of(self.corpus)
         if ended is None or last is None or ended.reason == INTERRUPTED:
             return None
+        if not isfinite(last.val_loss):
+            return Diverged("the loss is not finite")
         above_floor = None if floor is None else last.val_loss - floor
         evaluated: dict[str, Any] = {**evaluation_record(last), "above_floor": above_floor}
         return TrialResult(
@@ -182,8 +220,11 @@ class TrialRecorder:
             tok_s=ended.tok_s,
             seconds=ended.seconds,
             peak_memory=ended.peak_memory,
-            sample=_greedy_sample(self.trainer, self.corpus),
+            sample="" if self._beginning else _greedy_sample(self.trainer, self.corpus),
             machine=machine_kind(),
+            by_ability=losses_by_ability(last, self.corpus.val),
+            params=count_parameters(self.trainer.model),
+            start=self._start,
         )
 
 
@@ -192,6 +233,13 @@ def _unchanged_corpus(trial: Trial, settings: Settings, data: str | None) -> Cor
     if corpus.digest != trial.text:
         raise RunError(f"{corpus.name} has changed since the comparison began")
     return corpus
+
+
+def _weights_digest(model: GPT) -> str:
+    content = hashlib.blake2b(digest_size=8)
+    for name, array in sorted(named_arrays(model).items()):
+        content.update(name.encode() + np.array(array).tobytes())
+    return content.hexdigest()
 
 
 def _greedy_sample(trainer: Trainer, corpus: Corpus) -> str:

@@ -5,15 +5,15 @@ apart are tried, and more beyond the best of them until it lies between others.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf, isfinite, sqrt
+from dataclasses import dataclass
+from math import isfinite, sqrt
 from statistics import fmean, variance
 from typing import Any
 
 from mlx_attn.comparison.plan import TUNING_SEED, Arm, ComparisonConfig, Trial, make_trial
-from mlx_attn.comparison.result import TrialResult, Tuning
+from mlx_attn.comparison.result import Tuning
 from mlx_attn.comparison.runner import ComparisonEvent
-from mlx_attn.comparison.trial import Store
+from mlx_attn.comparison.trial import Store, loss_of
 
 EXTENSIONS = 4
 """Factors that a search may add beyond its ends."""
@@ -30,53 +30,88 @@ class TunedArm:
     lr_scale: float = 1.0
 
 
-@dataclass(slots=True)
-class _LRSearch:
-    """The search for the factor of one arm.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The search for the learning rates of an arm, as far as its trials are finished.
 
     Attributes:
-        runs: Losses of the factors, seed by seed; infinite where a training diverged.
-        extensions: Factors that may still be added beyond the ends.
+        losses: By factor, a loss for each tuning seed, infinite if the training diverged; only
+            factors that are finished.
+        trials: All that the search has asked for so far.
+        wanted: Those of them that the next decision needs; empty once it is settled.
+        best: The factor with the lowest mean loss; None until the factors beside it are finished.
+        interior: Whether factors on both sides of the best were tried.
     """
 
-    arm: Arm
-    scales: tuple[float, ...]
-    runs: dict[float, tuple[float, ...]] = field(default_factory=dict)
-    extensions: int = EXTENSIONS
+    losses: Mapping[float, tuple[float, ...]]
+    trials: tuple[Trial, ...] = ()
+    wanted: tuple[Trial, ...] = ()
+    best: float | None = None
+    interior: bool = False
 
     @property
-    def losses(self) -> dict[float, float]:
-        """Mean losses of the factors."""
-        return {scale: fmean(runs) for scale, runs in sorted(self.runs.items())}
+    def settled(self) -> bool:
+        """Whether the arm can be trained for its verdict."""
+        return not self.wanted and self.best is not None
 
     @property
-    def best(self) -> float:
-        return min(self.losses, key=lambda scale: self.losses[scale])
+    def finite(self) -> dict[float, tuple[float, ...]]:
+        """The losses of factors with which no training diverged, by factor."""
+        return {f: runs for f, runs in sorted(self.losses.items()) if all(map(isfinite, runs))}
 
-    @property
-    def interior(self) -> bool:
-        """Whether factors on both sides of the best were tried."""
-        return min(self.losses) < self.best < max(self.losses)
 
-    def extend(self) -> bool:
-        """Add a factor beyond the best, if that is the last one; says whether one was added."""
-        if self.interior or not self.extensions:
-            return False
-        self.extensions -= 1
-        low, high = min(self.scales), max(self.scales)
-        self.scales += (low / 2,) if self.best == low else (high * 2,)
-        return True
+def search_rates(
+    trials_of: Callable[[float], Sequence[Trial]],
+    loss: Callable[[Trial], float | None],
+    factors: Sequence[float],
+    extensions: int = EXTENSIONS,
+    refine: Sequence[float] = (),
+) -> Search:
+    """Search for the factor of an arm's learning rates among the trials that are finished.
 
-    def result(self, seeds: Sequence[int]) -> Tuning:
-        finite = {s: isfinite(loss) for s, loss in self.losses.items()}
-        return Tuning(
-            arm=self.arm.name,
-            losses={s: self.losses[s] if finite[s] else None for s in finite},
-            runs={s: self.runs[s] for s in finite if finite[s]},
-            best=self.best,
-            interior=self.interior,
-            seeds=tuple(seeds),
-        )
+    Args:
+        trials_of: The tuning trials with a factor.
+        loss: A trial's final loss; infinite if it diverged, None if it is not finished.
+        factors: Those to begin with.
+        extensions: How many may be added, one at a time, beyond the best if that is the last one.
+        refine: Multiples of the best that are tried at the end, beside it.
+    """
+    tried: dict[float, tuple[float, ...]] = {}
+    trials: list[Trial] = []
+
+    def try_out(factors: Sequence[float]) -> list[Trial]:
+        """Take up what is finished; return what is missing."""
+        missing: list[Trial] = []
+        for factor in factors:
+            these = trials_of(factor)
+            losses = [(trial, loss(trial)) for trial in these]
+            trials.extend(these)
+            missing += (lacking := [trial for trial, found in losses if found is None])
+            if not lacking:
+                tried[factor] = tuple(found for _, found in losses if found is not None)
+        return missing
+
+    wanted, best, interior = try_out(factors), None, False
+    for _ in range(extensions):
+        if wanted or _is_interior(tried):
+            break
+        last = _best(tried)
+        wanted = try_out([last / 2 if last == min(tried) else last * 2])
+    if not wanted:
+        best, interior = _best(tried), _is_interior(tried)
+        wanted = try_out([round(best * ratio, 4) for ratio in refine])
+        best = best if wanted else _best(tried)
+    return Search(
+        losses=tried, trials=tuple(trials), wanted=tuple(wanted), best=best, interior=interior
+    )
+
+
+def _best(tried: Mapping[float, Sequence[float]]) -> float:
+    return min(sorted(tried), key=lambda factor: fmean(tried[factor]))
+
+
+def _is_interior(tried: Mapping[float, Sequence[float]]) -> bool:
+    return min(tried) < _best(tried) < max(tried)
 
 
 class Tuner:
@@ -88,12 +123,35 @@ class Tuner:
 
     def __call__(self) -> Generator[ComparisonEvent, None, tuple[list[TunedArm], list[Tuning]]]:
         """Search, all arms side by side; returns what was found for each arm, and how."""
-        scales = self.protocol.scales
+        arms, scales = self.protocol.all_arms, self.protocol.scales
         if not self.protocol.tunes:
-            return [TunedArm(arm, scales[0]) for arm in self.protocol.all_arms], []
-        searches = [_LRSearch(arm, scales) for arm in self.protocol.all_arms]
-        tunings = yield from self._search(searches)
-        return [TunedArm(search.arm, search.best) for search in searches], tunings
+            return [TunedArm(arm, scales[0]) for arm in arms], []
+        searches = [self._search(arm) for arm in arms]
+        unsettled = searches
+        while unsettled:
+            yield from self._train(trial for search in unsettled for trial in search.trials)
+            searches = [self._search(arm) for arm in arms]
+            unsettled = [search for search in searches if search.wanted]
+        tunings = [self._result(*pair) for pair in zip(arms, searches, strict=True)]
+        yield from tunings
+        return [TunedArm(arm, t.best) for arm, t in zip(arms, tunings, strict=True)], tunings
+
+    def _search(self, arm: Arm) -> Search:
+        return search_rates(
+            lambda scale: self._trials(TunedArm(arm, scale)), self.store.loss, self.protocol.scales
+        )
+
+    def _result(self, arm: Arm, search: Search) -> Tuning:
+        assert search.best is not None
+        means = {scale: fmean(runs) for scale, runs in sorted(search.losses.items())}
+        return Tuning(
+            arm=arm.name,
+            losses={scale: mean if isfinite(mean) else None for scale, mean in means.items()},
+            runs=search.finite,
+            best=search.best,
+            interior=search.interior,
+            seeds=tuple(self.seeds),
+        )
 
     def trials(self, tunings: Iterable[Tuning]) -> list[Trial]:
         """The trials of every arm's search."""
@@ -108,39 +166,18 @@ class Tuner:
 
         All arms together; None where there is one seed, or no pair that did not diverge.
         """
-        control, *others = ([*map(self._loss, self._trials(arm))] for arm in arms)
+        control, *others = (self._losses(arm) for arm in arms)
         differences = [[a - b for a, b in zip(arm, control, strict=True)] for arm in others]
         finite = [pairs for pairs in differences if all(map(isfinite, pairs))]
         if len(self.seeds) < 2 or not finite:
             return None
         return sqrt(fmean(variance(pairs) for pairs in finite))
 
-    def _search(self, searches: list[_LRSearch]) -> Generator[ComparisonEvent, None, list[Tuning]]:
-        """Train and extend until every best factor lies between others, or enough were tried."""
-        unsettled = searches
-        while unsettled:
-            yield from self._train(
-                trial
-                for s in unsettled
-                for scale in s.scales
-                for trial in self._trials(TunedArm(s.arm, scale))
-            )
-            for search in unsettled:
-                search.runs = {
-                    scale: tuple(map(self._loss, self._trials(TunedArm(search.arm, scale))))
-                    for scale in search.scales
-                }
-            unsettled = [search for search in unsettled if search.extend()]
-        tunings = [search.result(self.seeds) for search in searches]
-        yield from tunings
-        return tunings
+    def _losses(self, arm: TunedArm) -> list[float]:
+        return [loss_of(self.store[trial]) for trial in self._trials(arm)]
 
     def _trials(self, tuned: TunedArm) -> list[Trial]:
         return [trial_for(self.protocol, tuned, seed) for seed in self.seeds]
-
-    def _loss(self, trial: Trial) -> float:
-        outcome = self.store[trial]
-        return outcome.val_loss if isinstance(outcome, TrialResult) else inf
 
 
 def trial_for(

@@ -91,7 +91,7 @@ def inspect_worker(orders: Iterable[Object], text: str | None = None) -> Object:
                 trial = trial_from(order)
                 _load_plugins(trial)
                 if text is not None:
-                    write_text(_place_of(trial), text)
+                    write_text(place_of_text(trial.text), text)
                 if reason := _lacks_text(trial):
                     return {"lacks" if text is None else "unfit": reason}
             return {"machine": machine_kind()}
@@ -160,12 +160,13 @@ def _lacks_text(trial: Trial) -> str:
 
 def _sent_text(trial: Trial) -> str | None:
     """Return where the trial's text is, if it was sent to this machine."""
-    path = _place_of(trial)
+    path = place_of_text(trial.text)
     return str(path) if path.exists() else None
 
 
-def _place_of(trial: Trial) -> Path:
-    return data_directory() / "sent" / f"{trial.text}.txt"
+def place_of_text(digest: str) -> Path:
+    """Return where a text lies that trials find by its digest, whatever their settings name."""
+    return data_directory() / "sent" / f"{digest}.txt"
 
 
 def _line_about(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -249,6 +249,41 @@ def _evaluation(split: Split, sums: Sequence[float]) -> Evaluation:
         above_floor=None if split.floor_nats is None else (nats - split.floor_nats) / unit,
         abilities=abilities,
         accuracy=None if is_text else right / answers,
+    )
+
+
+def losses_by_ability(evaluation: Evaluation, split: Split) -> dict[str, float]:
+    """Return the loss of the tokens that call for each ability, in nats per such token.
+
+    Empty if the split does not say what its tokens call for, and for a task.
+    """
+    floors = split.ability_floor_nats
+    if split.scored is not None or split.token_abilities is None or not floors:
+        return {}
+    unit = math.log(2) * split.n_bytes
+    counts = np.bincount(np.asarray(split.token_abilities)[1:], minlength=len(floors))
+    return {
+        name: (evaluation.abilities[name] * unit + floor) / int(count)
+        for (name, floor), count in zip(floors.items(), counts, strict=False)
+        if count
+    }
+
+
+def beginning(split: Split, share: float) -> Split:
+    """Return the first part of a split; it ends with a document if documents are known."""
+    stop = max(2, int(share * len(split.tokens)))
+    starts = split.document_starts
+    if starts is not None:
+        starts = starts[: max(2, int(np.searchsorted(starts, stop)))]
+        stop, starts = int(starts[-1]) + 1, starts[:-1]
+    abilities, scored = split.token_abilities, split.scored
+    return replace(
+        split,
+        tokens=split.tokens[:stop],
+        document_starts=starts,
+        token_abilities=None if abilities is None else abilities[:stop],
+        scored=None if scored is None else scored[:stop],
+        floor_nats=None,
     )
 
 

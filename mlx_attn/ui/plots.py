@@ -108,8 +108,8 @@ def render(name: str, /, **values: Any) -> str:
     return environment.from_string(template(f"{name}.html")).render(style=style, **values)
 
 
-def render_text(name: str, /, **values: Any) -> str:
-    """The text of a template, such as Markdown, in which nothing is escaped."""
+def render_text(template: str, /, **values: Any) -> str:
+    """The text that a template makes, such as Markdown, in which nothing is escaped."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -119,7 +119,7 @@ def render_text(name: str, /, **values: Any) -> str:
         lstrip_blocks=True,
         autoescape=False,
     )
-    return environment.from_string(template(name)).render(**values)
+    return environment.from_string(template).render(**values)
 
 
 def template(name: str) -> str:

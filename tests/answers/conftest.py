@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from mlx_attn.answers.book import Record
-from mlx_attn.answers.schedule import arm_plans, wanted_runs
-from mlx_attn.answers.study import Run, Study, study_from
+from mlx_attn.answers.schedule import arm_plans, wanted_trials
+from mlx_attn.answers.study import Study, study_from
+from mlx_attn.comparison.plan import Trial
 
 SETTINGS = {
     **{"data": "story.txt", "tokenizer": "char", "context_length": 16, "emb_dim": 16, "n_heads": 2},
@@ -65,24 +66,24 @@ def study(tables) -> Study:
     return study_from(tables)
 
 
-def record_of(study: Study, run: Run, loss: float | None) -> Record:
+def record_of(run: Trial, loss: float | None, **fields: Any) -> Record:
     return Record(
-        key=study.key(run),
+        key=run.key,
         world=run.world,
         arm=run.arm,
         seed=run.seed,
-        scale=run.scale,
-        changes=dict(run.changes),
+        scale=run.lr_scale,
         loss=loss,
         params=1,
-        text=study.world(run.world).text,
+        text=run.text,
         start="0",
         machine={"chip": "none"},
         seconds=1.0,
+        **fields,
     ).sealed()
 
 
-Losses = Callable[[Run], float | None]
+Losses = Callable[[Trial], float | None]
 
 
 @pytest.fixture(scope="session")
@@ -102,21 +103,20 @@ def trained() -> Callable[..., dict[str, Record]]:
         worlds: Collection[str] = (),
         questions: Collection[str] = (),
     ) -> dict[str, Record]:
-        def by_formula(run: Run) -> float:
+        def by_formula(run: Trial) -> float:
             off = 0.4 * run.arm.endswith("-off") + 0.05 * (run.arm == "shorter")
-            seed = zlib.crc32(repr((run.world, run.arm, run.seed, run.scale)).encode())
+            seed = zlib.crc32(repr((run.world, run.arm, run.seed, run.lr_scale)).encode())
             drawn = noise * np.random.default_rng(seed).standard_normal()
-            octaves = float(np.log2(run.scale))
+            octaves = float(np.log2(run.lr_scale))
             return float(1 + off + (effects or {}).get(run.arm, 0) + 0.1 * octaves**2 + drawn)
 
         records: dict[str, Record] = {}
         while len(records) < most:
-            wanted = [*wanted_runs(arm_plans(study, records, worlds, questions))][
-                : most - len(records)
-            ]
+            plans = arm_plans(study, records, worlds, questions)
+            wanted = wanted_trials(plans)[: most - len(records)]
             if not wanted:
                 return records
-            found = [record_of(study, run, (loss or by_formula)(run)) for run in wanted]
+            found = [record_of(run, (loss or by_formula)(run)) for run in wanted]
             records |= {record.key: record for record in found}
         return records
 

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from mlx_attn.answers import findings as answers
-from mlx_attn.answers.book import CurvePoint
 from mlx_attn.answers.findings import by_ability, findings
 from mlx_attn.answers.study import study_from
 from mlx_attn.comparison.decisions import judge
@@ -33,7 +32,7 @@ def test_no_difference_is_equivalent_and_the_claim_holds(found):
 def test_a_large_one_is_worse_and_it_does_not(found):
     one = found(effects={"no-query": 0.1})["no-query", "far"]
     assert (one.word, one.answer) == ("worse", answers.FAILS)
-    assert one.share == pytest.approx(0.25, abs=0.02)
+    assert one.verdict.share == pytest.approx(0.25, abs=0.02)
 
 
 def test_a_small_but_certain_one_is_within_the_margin_and_counts_as_equivalent(found):
@@ -46,7 +45,7 @@ def test_much_noise_leaves_it_undecided(found):
 
 
 def test_a_part_worth_little_makes_every_word_insensitive(study, trained):
-    records = trained(study, loss=lambda run: 1 + run.seed % 3 * 1e-3 + abs(run.scale - 1))
+    records = trained(study, loss=lambda run: 1 + run.seed % 3 * 1e-3 + abs(run.lr_scale - 1))
     assert {f.answer for f in findings(study, records)} == {answers.INSENSITIVE}
 
 
@@ -69,7 +68,7 @@ def test_progress_counts_the_runs_of_all_three_arms(study, trained):
 def test_a_verdict_s_training_that_diverged_decides_nothing(study, trained):
     def loss(run):
         failed = run.arm == "no-query" and run.seed == 3
-        return None if failed else 1 + abs(run.scale - 1) + 0.4 * (run.arm == "scores-off")
+        return None if failed else 1 + abs(run.lr_scale - 1) + 0.4 * (run.arm == "scores-off")
 
     found = [f for f in findings(study, trained(study, loss=loss)) if f.contrast.arm == "no-query"]
     assert {f.answer for f in found} == {answers.DIVERGED}
@@ -94,9 +93,9 @@ def test_a_repetition_expects_the_word_of_the_first(repeated, trained, effect, a
 
 def test_a_repetition_owes_as_much_to_the_choice_of_rates(repeated, trained):
     found = {f.contrast.arm: f for f in findings(repeated, trained(repeated)) if f.world == "far"}
-    assert found["again"].measured
-    assert found["no-query"].measured
-    assert found["again"].measured.tuning == found["no-query"].measured.tuning > 0
+    verdicts = (found[arm].verdict for arm in ("again", "no-query"))
+    of_choice = [verdict.tuning_error if verdict else 0.0 for verdict in verdicts]
+    assert of_choice[0] == of_choice[1] > 0
 
 
 @pytest.fixture
@@ -118,7 +117,7 @@ def test_a_word_that_a_rounding_could_turn_does_not_stand(with_twin, trained, ro
 
 def test_the_rounding_floor_is_the_largest_change_of_any_seed(with_twin, trained):
     def loss(run):
-        return 1 + (0.003 * run.seed if run.arm == "twin" else 0.0) + abs(run.scale - 1)
+        return 1 + (0.003 * run.seed if run.arm == "twin" else 0.0) + abs(run.lr_scale - 1)
 
     records = trained(with_twin, loss=loss)
     assert answers.rounding_floor(with_twin, records, "near") == pytest.approx(0.003 * 7)
@@ -128,9 +127,10 @@ def test_the_rounding_floor_is_the_largest_change_of_any_seed(with_twin, trained
 def test_the_correction_is_over_the_whole_page(study, trained):
     records = trained(study, effects={"no-query": 0.1})
     one = next(f for f in findings(study, records) if f.contrast.arm == "no-query")
-    assert one.measured
-    alone = judge({"arm": one.measured.differences}, 0.03, tuning={"arm": one.measured.tuning})
-    assert one.p_difference > alone["arm"].p_holm
+    verdict = one.verdict
+    assert verdict
+    alone = judge({"arm": verdict.differences}, 0.03, tuning={"arm": verdict.tuning_error})
+    assert verdict.p_holm > alone["arm"].p_holm
 
 
 def test_finishing_other_contrasts_withdraws_no_word(study, trained):
@@ -140,8 +140,10 @@ def test_finishing_other_contrasts_withdraws_no_word(study, trained):
         next(f for f in findings(study, records) if f.contrast.arm == "no-query")
         for records in (part, whole)
     )
-    assert after.p_difference <= before.p_difference
-    assert after.p_equivalence <= before.p_equivalence
+    assert before.verdict
+    assert after.verdict
+    assert after.verdict.p_holm <= before.verdict.p_holm
+    assert after.verdict.p_equivalence <= before.verdict.p_equivalence
 
 
 def test_a_difference_is_worth_tokens_of_the_control(study, trained, found):
@@ -165,27 +167,6 @@ def test_where_a_text_knows_what_tokens_call_for_differences_are_told_apart(stud
     asked = study.questions["query"].contrasts[0]
     found = by_ability(study, records, asked, "near")
     assert found == pytest.approx({"recall": 0.3, "free": 0.0})
-
-
-def test_the_course_of_an_arm_is_told_ability_by_ability(study, trained):
-    def with_curve(record):
-        late = 0.2 * (record.arm == "no-query")
-        curve = (
-            CurvePoint(step=1, tokens=64, loss=3.0, abilities={"recall": 3.0}),
-            CurvePoint(step=2, tokens=128, loss=2.0, abilities={"recall": 2.0 + late}),
-        )
-        return msgspec.structs.replace(record, curve=curve)
-
-    records = {key: with_curve(record) for key, record in trained(study).items()}
-    asked = ["standard", "scores-off", "no-query", "shorter"]
-    reference, arm = answers.ability_curves(study, records, "far", asked)
-    assert (reference.arm, reference.is_reference) == ("scores-off", True)
-    assert (arm.arm, arm.is_reference, arm.tokens) == ("no-query", False, (64, 128))
-    assert arm.differences["recall"] == pytest.approx((0.0, 0.2))
-
-
-def test_a_text_without_abilities_has_no_such_course(study, trained):
-    assert answers.ability_curves(study, trained(study), "far", ["no-query"]) == []
 
 
 def test_two_worlds_make_no_interval_over_worlds(study, trained):

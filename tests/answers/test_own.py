@@ -4,10 +4,11 @@ import pytest
 
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.own import own_study, register_own
-from mlx_attn.answers.page import page_of, verify, write_page
+from mlx_attn.answers.page import path_of_page, verify, write_page
 from mlx_attn.answers.registration import register, study_of
-from mlx_attn.answers.study import OWN, Run, the_study
+from mlx_attn.answers.study import OWN, the_study
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.training.config import resolve
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. " * 20
 
@@ -41,7 +42,7 @@ def test_the_margin_and_the_number_of_seeds_are_one_s_own(notes):
 def test_every_arm_can_be_trained_at_the_preset_s_sizes_and_starts_as_in_the_book(notes):
     study = own_study(notes, "macbook", 0.02, 3)
     for name in study.arms:
-        settings = study.resolved(Run(world=OWN, arm=name, seed=0, scale=1.0), notes)
+        settings = resolve(study.trial(OWN, name, 0, 1.0).settings)
         assert settings.model_config(32).start == "book"
         assert settings.text.data == notes
 
@@ -73,7 +74,7 @@ def test_its_page_is_made_of_its_records_and_agrees_with_them(notes, tmp_path, t
     register(study, folder, 0)
     RecordBook(folder / "records").add(*trained(study).values())
     write_page(study, folder)
-    assert "3 of 3 contrasts are finished, in own" in page_of(folder).read_text()
+    assert "3 of 3 contrasts are finished, in own" in path_of_page(folder).read_text()
     assert (folder / "figures" / "query.svg").exists()
     assert [*verify(study, folder)] == []
 

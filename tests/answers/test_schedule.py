@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from mlx_attn.answers.findings import measure
-from mlx_attn.answers.schedule import ArmPlan, arm_plans, wanted_runs
+from mlx_attn.answers.schedule import ArmPlan, arm_plans, wanted_trials
 from mlx_attn.answers.study import study_from
 from mlx_attn.errors import ConfigError
 
 
 def test_first_comes_tuning_of_the_first_arm(study):
-    run = next(wanted_runs(arm_plans(study, {})))
-    assert (run.world, run.arm, run.seed, run.scale) == ("near", "standard", 10, 1.0)
+    run = wanted_trials(arm_plans(study, {}))[0]
+    assert (run.world, run.arm, run.seed, run.lr_scale) == ("near", "standard", 10, 1.0)
 
 
 def test_important_arms_of_all_worlds_come_before_the_rest(study):
@@ -27,7 +27,7 @@ def test_an_arm_that_is_the_same_as_another_is_not_trained(study):
 
 
 def test_verdicts_are_not_trained_before_the_rate_is_settled(study):
-    seeds = {run.seed for run in wanted_runs(arm_plans(study, {}))}
+    seeds = {run.seed for run in wanted_trials(arm_plans(study, {}))}
     assert seeds == {*study.protocol.tuning_seeds}
 
 
@@ -38,7 +38,7 @@ def test_the_best_factor_is_taken(study, trained):
 
 @pytest.mark.parametrize(("best", "tried"), [(4.0, 8.0), (0.25, 0.125)])
 def test_a_search_goes_on_beyond_its_end(study, trained, best, tried):
-    records = trained(study, loss=lambda run: abs(float(np.log2(run.scale / best))) + 1)
+    records = trained(study, loss=lambda run: abs(float(np.log2(run.lr_scale / best))) + 1)
     search = ArmPlan(study, records, "near", "standard").search
     assert (search.best, search.interior) == (best, True)
     assert tried in search.losses
@@ -46,7 +46,7 @@ def test_a_search_goes_on_beyond_its_end(study, trained, best, tried):
 
 def test_a_search_ends_where_its_extensions_do(study, trained):
     search = ArmPlan(
-        study, trained(study, loss=lambda run: 1 / run.scale), "near", "standard"
+        study, trained(study, loss=lambda run: 1 / run.lr_scale), "near", "standard"
     ).search
     assert (search.best, search.interior, search.settled) == (8.0, False, True)
 
@@ -54,7 +54,7 @@ def test_a_search_ends_where_its_extensions_do(study, trained):
 def test_a_search_is_refined_beside_its_best(tables, trained):
     tables["protocol"]["refine"] = [0.7071, 1.4142]
     study = study_from(tables)
-    records = trained(study, loss=lambda run: abs(float(np.log2(run.scale)) - 0.4) + 1)
+    records = trained(study, loss=lambda run: abs(float(np.log2(run.lr_scale)) - 0.4) + 1)
     search = ArmPlan(study, records, "near", "standard").search
     assert sorted(search.losses) == [0.5, 0.7071, 1.0, 1.4142, 2.0]
     assert (search.best, search.interior) == (1.4142, True)
@@ -63,13 +63,13 @@ def test_a_search_is_refined_beside_its_best(tables, trained):
 def test_nothing_is_refined_before_the_best_lies_inside(tables, trained):
     tables["protocol"]["refine"] = [0.7071, 1.4142]
     study = study_from(tables)
-    records = trained(study, loss=lambda run: abs(float(np.log2(run.scale)) - 2) + 1)
+    records = trained(study, loss=lambda run: abs(float(np.log2(run.lr_scale)) - 2) + 1)
     search = ArmPlan(study, records, "near", "standard").search
     assert sorted(search.losses) == [0.5, 1.0, 2.0, 2.8284, 4.0, 5.6568, 8.0]
 
 
 def test_a_factor_with_which_a_training_diverged_is_not_the_best(study, trained):
-    records = trained(study, loss=lambda run: None if run.scale > 1 else 2 - run.scale)
+    records = trained(study, loss=lambda run: None if run.lr_scale > 1 else 2 - run.lr_scale)
     search = ArmPlan(study, records, "near", "standard").search
     assert (search.best, search.interior) == (1.0, True)
 
@@ -99,7 +99,7 @@ def test_an_arm_that_is_judged_has_all_seeds(tables):
 
 
 def test_what_is_trained_is_not_wanted_again(study, trained):
-    assert [*wanted_runs(arm_plans(study, trained(study)))] == []
+    assert wanted_trials(arm_plans(study, trained(study))) == []
 
 
 def test_an_interrupted_study_goes_on_to_the_same_records(study, trained):
@@ -116,5 +116,5 @@ def test_one_question_of_one_world_wants_its_own_arms_and_the_worth_of_tokens(st
 def test_a_training_that_two_arms_need_is_wanted_once(tables):
     tables["arms"]["no-key"] = tables["arms"]["no-query"]
     study = study_from(tables)
-    keys = [study.key(run) for run in wanted_runs(arm_plans(study, {}))]
+    keys = [run.key for run in wanted_trials(arm_plans(study, {}))]
     assert len(keys) == len(set(keys))

@@ -4,16 +4,17 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.answers.study import BESIDES, Run, study_from, the_study
+from mlx_attn.answers.study import study_from, the_study
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.model.gpt import GPT
+from mlx_attn.training.config import resolve
 
 STUDY = the_study()
 SAME = [(w, arm, other) for w, row in STUDY.worlds.items() for arm, other in row.same.items()]
 
 
 def logits_of(world, arm):
-    settings = STUDY.resolved(Run(world=world, arm=arm, seed=0, scale=1.0), "tales")
+    settings = resolve(STUDY.trial(world, arm, 0, 1.0).settings)
     model = GPT(settings.model_config(32), seed=0)
     model.eval()
     return np.array(model(mx.arange(24)[None] % 32))
@@ -22,8 +23,7 @@ def logits_of(world, arm):
 @pytest.mark.parametrize("world", STUDY.worlds)
 @pytest.mark.parametrize("arm", STUDY.arms)
 def test_every_arm_can_be_had_in_every_world(world, arm):
-    run = Run(world=world, arm=arm, seed=0, scale=1.0)
-    STUDY.resolved(run, "tales").model_config(32)
+    resolve(STUDY.trial(world, arm, 0, 1.0).settings).model_config(32)
 
 
 @pytest.mark.parametrize(("world", "arm", "other"), SAME)
@@ -58,50 +58,21 @@ def test_a_verdict_uses_no_seed_of_tuning():
 def test_keys_differ_by_seed_rate_world_and_arm(study):
     one = {"world": "near", "arm": "standard", "seed": 0, "scale": 1.0}
     changes = [{}, {"seed": 1}, {"scale": 2.0}, {"world": "far"}, {"arm": "no-key"}]
-    assert len({study.key(Run(**(one | change))) for change in changes}) == 5
+    assert len({study.trial(**(one | change)).key for change in changes}) == 5
 
 
 def test_a_factor_multiplies_all_rates(study):
-    settings = study.settings(Run(world="near", arm="standard", seed=0, scale=0.5))
+    settings = study.trial("near", "standard", 0, 0.5).settings
     assert settings["lr"] == 0.005
 
 
 def test_an_arm_may_have_fewer_steps(study):
-    assert study.settings(Run(world="near", arm="shorter", seed=0, scale=1.0))["steps"] == 8
+    assert study.trial("near", "shorter", 0, 1.0).settings["steps"] == 8
 
 
 def test_a_jittered_start_is_another_training():
     run = {"world": "tales", "seed": 0, "scale": 1.0}
-    assert STUDY.key(Run(arm="twin", **run)) != STUDY.key(Run(arm="standard", **run))
-
-
-def test_a_study_asked_besides_shares_the_trainings_that_are_the_same():
-    besides = the_study("widths")
-    one = {"arm": "no-query", "seed": 100, "scale": 1.0}
-    first = STUDY.key(Run(world="shakespeare", **one))
-    keys = [besides.key(Run(world=world, **one)) for world in besides.worlds]
-    assert [key == first for key in keys] == [False, True, False]  # widths 32, 64, 128
-
-
-@pytest.mark.parametrize("name", BESIDES)
-def test_every_arm_of_a_study_asked_besides_can_be_had_where_it_is_asked(name):
-    besides = the_study(name)
-    for _, contrast, world in besides.asked():
-        for arm in contrast.arms:
-            besides.resolved(Run(world=world, arm=arm, seed=0, scale=1.0), "tales").model_config(32)
-
-
-@pytest.mark.parametrize("arm", ["deep-one-head", "deep-four-heads"])
-def test_the_deep_and_the_wide_model_have_as_many_parameters(arm):
-    besides = the_study("sources")
-    runs = (Run(world="shakespeare", arm=a, seed=0, scale=1.0) for a in (arm, "standard"))
-    deep, wide = (besides.resolved(run, "tales").model_config(65) for run in runs)
-    assert model_cost(deep).parameters == pytest.approx(model_cost(wide).parameters, rel=0.002)
-
-
-def test_a_study_that_there_is_not_is_refused():
-    with pytest.raises(ConfigError, match="did you mean 'widths'"):
-        the_study("width")
+    assert STUDY.trial(arm="twin", **run).key != STUDY.trial(arm="standard", **run).key
 
 
 @pytest.mark.parametrize(

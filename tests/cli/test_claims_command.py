@@ -4,10 +4,13 @@ import json
 
 import pytest
 
-from mlx_attn.answers.study import BESIDES, the_study
+from mlx_attn.answers.study import the_study
+from mlx_attn.cli import claims
 from mlx_attn.files import lock
+from studies import FOLLOW_UPS, follow_up
 
-QUESTIONS = [q for name in ("", *BESIDES) for q in the_study(name).questions]
+STUDIES = [the_study(), *map(follow_up, FOLLOW_UPS)]
+QUESTIONS = [question for study in STUDIES for question in study.questions]
 
 
 def test_the_list_has_every_question(run_command):
@@ -49,7 +52,7 @@ def test_a_study_asked_besides_is_registered_and_run_in_a_folder_of_its_own(work
     run_command("claims", "register", "--study", "widths")
     assert (workshop / "runs" / "answers" / "widths" / "registration.json").is_file()
     wanted = run_command("claims", "run", "--dry-run", "--study", "widths", "--world", "width-32")
-    protocol, searched = the_study("widths").protocol, 5  # arms with rates of their own
+    protocol, searched = follow_up("widths").protocol, 5  # arms with rates of their own
     first = searched * len(protocol.factors) * len(protocol.tuning_seeds)
     assert f"0 runs are there, {first} or more are wanted" in wanted.stderr
 
@@ -108,3 +111,33 @@ def test_a_study_of_the_package_has_its_own_texts(workshop, run_command):
     result = run_command("claims", "run", "--study", "widths", "--data", "tales")
     assert result.exit_code == 2
     assert "it has its texts and seeds" in result.stderr
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """The package as a wheel installs it, without the repository around it."""
+    monkeypatch.setattr(claims, "_has_repository", lambda: False)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["check"], ["run", "--study", "widths"], ["register", "--study", "widths"]]
+)
+@pytest.mark.usefixtures("installed")
+def test_what_only_a_clone_has_is_named_in_one_line(workshop, run_command, arguments):
+    result = run_command("claims", *arguments)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(
+        "not in an installed package; run this in a clone, as README says\n"
+    )
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_package_asks_its_questions_and_writes_and_verifies_their_page(
+    workshop, run_command
+):
+    listed = json.loads(run_command("claims", "list", "--json").stdout)["questions"]
+    assert [*listed] == [*the_study().questions]
+    run_command("claims", "register")
+    run_command("claims", "page")
+    assert "0 records and page agree" in run_command("claims", "verify").stdout
+    assert "python: not finished" in run_command("claims", "show", "heads").stdout

@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
-from mlx_attn.answers.identities import IDENTITIES
-from mlx_attn.answers.page import read_checked, verify
-from mlx_attn.answers.study import BESIDES, the_study
+from mlx_attn.answers.page import verify
+from mlx_attn.answers.study import the_study
+from studies import FOLLOW_UPS
+from studies.identities import IDENTITIES, read_checked
+from studies.page import AnswersPage
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = ROOT / "docs" / "answers"
@@ -13,7 +15,7 @@ PAGE = (ROOT / "docs" / "answers.md").read_text(encoding="utf-8")
 
 
 def test_registration_records_and_page_agree():
-    assert [*verify(the_study(), ANSWERS)] == []
+    assert [*verify(the_study(), ANSWERS, AnswersPage)] == []
 
 
 def test_every_identity_was_checked_and_holds():
@@ -31,7 +33,7 @@ def test_every_question_has_its_place_and_says_how_to_ask_it_again():
     named = {*re.findall(r"^    mlx-attn claims run --question (\S+)$", PAGE, re.MULTILINE)}
     assert {*the_study().questions} - {"instrument"} == named
     besides = re.findall(r"^    mlx-attn claims run --study (\S+)$", PAGE, re.MULTILINE)
-    assert besides == [*BESIDES]
+    assert besides == [*FOLLOW_UPS]
 
 
 def test_the_checks_of_the_page_are_checks_that_there_are():

@@ -11,12 +11,12 @@ import pytest
 import mlx_attn
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.findings import Finding, findings
-from mlx_attn.answers.study import the_study
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.cli.main import COMMANDS
 from mlx_attn.model.config import PRESETS, GPTConfig
 from mlx_attn.text.tasks import TASKS
 from mlx_attn.training.config import TextConfig, TrainConfig
+from studies import follow_up
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "mlx_attn"
@@ -78,19 +78,19 @@ def replication() -> list[Finding]:
     """What the first study's contrasts show on 24 other seeds."""
     known = RecordBook(ANSWERS / "records").records
     own = RecordBook(ANSWERS / "replication" / "records").records
-    return findings(the_study("replication"), {**known, **own})
+    return findings(follow_up("replication"), {**known, **own})
 
 
 @pytest.mark.parametrize("arm", ["no-out-proj", "merged", "no-query"])
 def test_the_readme_s_differences_are_those_of_the_records(arm, replication):
     text, *worlds = finding(arm)
     means = {
-        found.world: fmean(found.measured.differences)
+        found.world: fmean(found.verdict.differences)
         for found in replication
-        if found.contrast.arm == arm and found.measured
+        if found.contrast.arm == arm and found.verdict
     }
     assert re.findall(r"[+-]\d\.\d{3}", text) == [f"{means[world]:+.3f}" for world in worlds]
-    assert {len(found.measured.differences) for found in replication if found.measured} == {24}
+    assert {len(found.verdict.differences) for found in replication if found.verdict} == {24}
     assert "a mean over 24 seeds" in readme()
 
 

@@ -24,6 +24,7 @@ from mlx_attn.convert.table import CONVERSIONS
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS, GPTConfig
 from mlx_attn.model.gpt import GPT, ModelCost, model_cost
+from studies import follow_up
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "variants.md"
@@ -89,15 +90,15 @@ def measured() -> dict[str, dict[str, str]]:
     """
     study, known = the_study(), RecordBook(ANSWERS / "records").records
     more = RecordBook(ANSWERS / "replication" / "records").records
-    both = [*findings(study, known), *findings(the_study("replication"), {**known, **more})]
+    both = [*findings(study, known), *findings(follow_up("replication"), {**known, **more})]
     found: dict[str, dict[str, str]] = {}
     for one in both:
         settings = study.arms[one.contrast.arm].settings
-        if one.measured and one.contrast.control == "standard" and [*settings] == ["variant"]:
-            difference = f"{fmean(one.measured.differences):+.3f} ({one.word})"
+        if one.verdict and one.contrast.control == "standard" and [*settings] == ["variant"]:
+            difference = f"{fmean(one.verdict.differences):+.3f} ({one.word})"
             found.setdefault(settings["variant"], {})[one.world] = difference
             if one.contrast.reference == REFERENCE:
-                found.setdefault(REFERENCE, {})[one.world] = f"{one.measured.worth:+.3f}"
+                found.setdefault(REFERENCE, {})[one.world] = f"{one.worth:+.3f}"
     return found
 
 

@@ -2,14 +2,18 @@
 
 import math
 from dataclasses import replace
+from io import StringIO
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
 from mlx_attn.comparison.show import (
     between,
     meanings_text,
     number,
     places,
+    print_comparison,
     probability,
     seeds_needed,
     signed,
@@ -97,3 +101,40 @@ def test_a_thousand_seeds_stands_for_more(comparison):
 )
 def test_no_end_of_an_interval_is_rounded_to_zero_that_is_beside_it(interval, text):
     assert between(interval, 3) == text
+
+
+@pytest.fixture
+def printed(comparison):
+    """What is printed of a comparison; `is_terminal` wraps it at 60 columns."""
+
+    def show(is_terminal: bool, **facts) -> str:
+        screen = StringIO()
+        setattr(screen, "isatty", lambda: is_terminal)  # noqa: B010 - a screen of this test
+        console = Console(file=screen, width=60, force_terminal=is_terminal, highlight=False)
+        print_comparison(comparison(**facts), console)
+        return screen.getvalue()
+
+    return show
+
+
+def test_the_answer_comes_before_the_table_and_its_first_sentence_is_bold(printed):
+    first, *rest = printed(True, budgets=["steps"]).splitlines()
+    assert first.startswith("\x1b[1mmerged is equivalent to standard within 0.02 nats per")
+    assert any(line.startswith("equal steps: nats per token") for line in rest)
+
+
+def test_on_a_terminal_no_line_breaks_inside_a_number(printed):
+    shown = printed(True, budgets=["steps"])
+    assert all(len(Text.from_ansi(line).plain) <= 60 for line in shown.splitlines())
+    assert "+0.002 to +0.008," in " ".join(Text.from_ansi(shown).plain.split())
+
+
+def test_in_a_pipe_every_answer_is_one_line(printed, comparison):
+    lines = printed(False).splitlines()
+    assert lines[: len(summary_lines(comparison()))] == summary_lines(comparison())
+
+
+def test_of_several_budgets_only_the_first_has_its_table(printed):
+    shown = printed(False, budgets=["steps", "seconds"])
+    assert shown.count("differences to standard") == 1
+    assert "The report has the same for equal training time." in shown

@@ -1,23 +1,27 @@
 """What algebra and counting say, checked on one trained model: the same numbers every time."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from mlx_attn.answers.findings import FAILS, HOLDS
 from mlx_attn.attention import analysis
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.comparison.plan import corpus_of, floor_of
 from mlx_attn.convert.measure import compare_logits
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import find_row
+from mlx_attn.files import write_text
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
-from mlx_attn.records import package_table
+from mlx_attn.records import package_table, read_record
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
@@ -377,7 +381,7 @@ class Identity:
     check: str
 
 
-_TABLE = package_table("mlx_attn.answers", "identities")
+_TABLE = package_table("studies", "identities")
 
 IDENTITIES = {name: Identity(**row) for name, row in _TABLE.items()}
 
@@ -396,3 +400,24 @@ def check(name: str) -> Checked:
     measure, holds = _CHECKS[name]
     numbers = measure()
     return Checked(numbers=numbers, holds=holds(numbers))
+
+
+CHECKED = "identities.json"
+
+
+def write_checked(checked: Mapping[str, Checked], folder: Path) -> None:
+    """Keep what checks of identities measured."""
+    content = {name: asdict(one) for name, one in checked.items()}
+    write_text(folder / CHECKED, json.dumps(content, indent=1) + "\n")
+
+
+def read_checked(folder: Path) -> dict[str, Checked]:
+    """Return what checks of identities measured; none if nothing was kept."""
+    file = folder / CHECKED
+    return read_record(file, dict[str, Checked]) if file.exists() else {}
+
+
+def checked_lines(name: str, checked: Checked) -> list[str]:
+    """Return what a check measured, and whether that bears the statement out."""
+    head = f"{name}: {HOLDS if checked.holds else FAILS}"
+    return [head, *(f"  {what}: {number:.4g}" for what, number in checked.numbers.items())]

@@ -3,12 +3,15 @@
 import zlib
 from math import log
 
+import msgspec
 import numpy as np
 import pytest
 
-from mlx_attn.answers.findings import FAILS, HOLDS, UNDECIDED, UNFINISHED, trend_findings
+from mlx_attn.answers.book import CurvePoint
+from mlx_attn.answers.findings import FAILS, HOLDS, UNDECIDED, UNFINISHED
 from mlx_attn.answers.study import study_from
 from mlx_attn.errors import ConfigError
+from studies.trends import ability_curves, trend_findings
 
 WIDTHS = {"near": 16, "middle": 32, "far": 64}
 TOKENS = 0.5  # nats that the control gains where its tokens are multiplied by e
@@ -42,7 +45,7 @@ def found(widths, trained):
             octave = list(WIDTHS).index(run.world) - 1
             cost = TOKENS * (p + slope * octave) * (run.arm == "no-query")
             shorter = -TOKENS * log(0.8) * (run.arm == "shorter")
-            off = 0.4 * run.arm.endswith("-off") + 0.1 * np.log2(run.scale) ** 2
+            off = 0.4 * run.arm.endswith("-off") + 0.1 * np.log2(run.lr_scale) ** 2
             seed = zlib.crc32(repr((run.world, run.arm, run.seed)).encode())
             drawn = noise * np.random.default_rng(seed).standard_normal()
             return float(1 + cost + shorter + off + drawn)
@@ -70,7 +73,7 @@ def test_a_cost_that_is_the_same_at_all_widths_stays(found):
 def test_one_that_changes_rises_or_falls_with_each_doubling(found, slope, word):
     one = found(slope=slope)
     assert (one.word, one.answer) == (word, FAILS)
-    assert one.slope == pytest.approx(slope, abs=0.005)
+    assert one.verdict.mean == pytest.approx(slope, abs=0.005)
 
 
 def test_a_small_but_certain_change_is_within_the_margin(found):
@@ -84,7 +87,7 @@ def test_much_noise_leaves_a_trend_undecided(found):
 
 def test_no_trend_is_told_before_all_widths_are_there(found):
     one = found(slope=0.2, far=False)
-    assert (one.answer, one.word, one.slope) == (UNFINISHED, "", None)
+    assert (one.answer, one.word, one.verdict) == (UNFINISHED, "", None)
     assert [cost.width for cost in one.costs] == [16, 32]
 
 
@@ -98,3 +101,24 @@ def test_a_trend_of_words_that_there_are_not_is_refused(widths):
     widths["trends"][0]["expects"] = ["stay"]
     with pytest.raises(ConfigError, match="did you mean 'stays'"):
         study_from(widths)
+
+
+def test_the_course_of_an_arm_is_told_ability_by_ability(study, trained):
+    def with_curve(record):
+        late = 0.2 * (record.arm == "no-query")
+        curve = (
+            CurvePoint(step=1, tokens=64, loss=3.0, abilities={"recall": 3.0}),
+            CurvePoint(step=2, tokens=128, loss=2.0, abilities={"recall": 2.0 + late}),
+        )
+        return msgspec.structs.replace(record, curve=curve)
+
+    records = {key: with_curve(record) for key, record in trained(study).items()}
+    asked = ["standard", "scores-off", "no-query", "shorter"]
+    reference, arm = ability_curves(study, records, "far", asked)
+    assert (reference.arm, reference.is_reference) == ("scores-off", True)
+    assert (arm.arm, arm.is_reference, arm.tokens) == ("no-query", False, (64, 128))
+    assert arm.differences["recall"] == pytest.approx((0.0, 0.2))
+
+
+def test_a_text_without_abilities_has_no_such_course(study, trained):
+    assert ability_curves(study, trained(study), "far", ["no-query"]) == []

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mlx_attn.answers import identities
 from mlx_attn.errors import ConfigError
+from studies import identities
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
 

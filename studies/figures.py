@@ -1,0 +1,98 @@
+"""The figures that only docs/answers.md has."""
+
+from collections.abc import Mapping, Sequence
+from math import expm1
+from typing import TYPE_CHECKING
+
+from mlx_attn.answers.show import HEADROOM
+from mlx_attn.ui.plots import COLOURS, panels
+from studies.trends import AbilityCurve, TrendFinding
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_GREY = "#7f7f7f"
+_ABILITY = (3.1, 2.1)  # inches: of a panel
+_WIDTHS = (5.2, 3.2)
+
+
+def ability_figure(curves: Sequence[AbilityCurve]) -> "Figure":
+    """A panel an ability: how far arms are above the control, by the tokens they have read.
+
+    The axis is that of the arms; of references, which lack a part altogether, it may show only the
+    beginning.
+    """
+    names = [*curves[0].differences]
+    figure, axes = panels(len(names), 3, _ABILITY, sharex=True)
+    arms = [curve.arm for curve in curves if not curve.is_reference]
+    for axis, name in zip(axes, names, strict=True):
+        axis.axhline(0, color=_GREY, linewidth=0.8)
+        for place, curve in enumerate(curves):
+            look = {"color": _GREY, "linestyle": (":", "--")[place % 2]}
+            if not curve.is_reference:
+                look = {"color": COLOURS[arms.index(curve.arm) % len(COLOURS)]}
+            thousands = [tokens / 1000 for tokens in curve.tokens]
+            axis.plot(thousands, curve.differences[name], label=curve.arm, linewidth=1.4, **look)
+        shown = [d for c in curves if not c.is_reference for d in c.differences[name]]
+        if shown:
+            axis.set_ylim(min(0, *shown) * HEADROOM - 0.01, max(0, *shown) * HEADROOM + 0.01)
+        axis.set_title(name)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 6))
+    figure.supxlabel("thousand tokens of training")
+    figure.supylabel("nats per such token above the control")
+    return figure
+
+
+def width_figure(found: Sequence[TrendFinding]) -> "Figure":
+    """What every arm costs in tokens, by the width."""
+    figure, (axis,) = panels(1, 1, _WIDTHS)
+    axis.axhline(0, color=_GREY, linewidth=0.8)
+    drawn = [one for one in found if one.costs]
+    for place, one in enumerate(drawn):
+        shift = 2 ** (0.06 * (place - (len(drawn) - 1) / 2))  # side by side
+        widths = [cost.width * shift for cost in one.costs]
+        means = [_share(sum(cost.costs) / len(cost.costs)) for cost in one.costs]
+        ends = [[_share(end) for end in cost.interval] for cost in one.costs]
+        reach = [[abs(m - end[k]) for m, end in zip(means, ends, strict=True)] for k in (0, 1)]
+        look = {"color": COLOURS[place % len(COLOURS)], "marker": "o", "markersize": 4}
+        axis.errorbar(widths, means, reach, label=one.trend.arm, linewidth=1.4, **look)
+    ticks = sorted({cost.width for one in drawn for cost in one.costs})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks, [f"{width}" for width in ticks])
+    figure.legend(loc="outside upper center", ncols=len(drawn))  # within, it hides intervals
+    figure.supxlabel("width of the residual stream")
+    figure.supylabel("% of tokens for the same loss")
+    return figure
+
+
+def truncation_figure(curves: Mapping[str, Mapping[int, float]], head_dim: int) -> "Figure":
+    """The loss of each form by the rank that every S_h is cut to."""
+    figure, (axis,) = panels(1, 1, _WIDTHS)
+    axis.axvline(head_dim, color=_GREY, linewidth=0.8)
+    for place, (form, losses) in enumerate(curves.items()):
+        axis.plot([*losses], [*losses.values()], "o-", color=COLOURS[place], label=form)
+    ticks = sorted({rank for losses in curves.values() for rank in losses})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks, [f"{rank}" for rank in ticks])
+    figure.legend(loc="outside upper center", ncols=len(curves))
+    figure.supxlabel("rank of every S_h; line: head_dim")
+    figure.supylabel("nats per token")
+    return figure
+
+
+def parting_figure(curves: Mapping[str, Mapping[int, float]]) -> "Figure":
+    """How far two forms of one model have parted after each step of their trainings."""
+    says = {"S": "S_h, of its size", "attention": "a token's attention"}
+    figure, (axis,) = panels(1, 1, _WIDTHS)
+    for place, (what, shares) in enumerate(curves.items()):
+        percent = [100 * share for share in shares.values()]
+        axis.plot([*shares], percent, "o-", color=COLOURS[place], label=says[what], markersize=4)
+    figure.legend(loc="outside upper center", ncols=len(curves))
+    figure.supxlabel("steps from one untrained model, with the same batches")
+    figure.supylabel("% apart")
+    return figure
+
+
+def _share(cost: float) -> float:
+    return -100 * expm1(-cost)

@@ -1,0 +1,215 @@
+"""docs/answers.md: the page of the package's study, with what was asked and checked besides."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Self
+
+from mlx_attn.answers import findings, show
+from mlx_attn.answers import tables as study_tables
+from mlx_attn.answers.book import RecordBook, complaints
+from mlx_attn.answers.findings import Finding
+from mlx_attn.answers.page import StudyPage, strictness
+from mlx_attn.answers.registration import REGISTRATION, Registration, check_registered
+from mlx_attn.answers.schedule import Records, searches
+from mlx_attn.answers.study import Study
+from studies import FOLLOW_UPS, figures, follow_up, tables
+from studies.identities import Checked, parting_curves, read_checked, truncation_curves
+from studies.trends import AbilityCurve, TrendFinding, ability_curves, trend_findings
+
+_MATRICES = ("no-key", "no-value")
+"""Arms whose learning curves are drawn beside those of the protocol's first."""
+
+
+@dataclass(frozen=True)
+class FollowUp:
+    """A study that was asked besides the first, with what it found.
+
+    `book` has its own records; `records`, `found` and `trends` know those of the first study too.
+    """
+
+    study: Study
+    registration: Registration
+    book: RecordBook
+    records: Records
+    found: Sequence[Finding]
+    trends: Sequence[TrendFinding]
+
+    @classmethod
+    def read(cls, study: Study, folder: Path, known: Records) -> Self:
+        """From its folder and the records of the first study."""
+        registration, book = check_registered(study, folder), RecordBook(folder / "records")
+        records = {**known, **book.records}
+        found = findings.findings(study, records)
+        return cls(study, registration, book, records, found, trend_findings(study, records))
+
+    @property
+    def searched(self) -> bool:
+        """Whether it searched for rates that the first study did not."""
+        tuning = {*self.study.protocol.tuning_seeds}
+        return any(record.seed in tuning for record in self.book.records.values())
+
+    def progress(self) -> str:
+        """How much of it is done, in words."""
+        finished = sum(f.verdict is not None for f in self.found)
+        return f"{len(self.book.records):,} trainings of its own; {finished} of {len(self.found)}"
+
+    def table(self, question: str) -> str:
+        """The contrasts of a question, world by world."""
+        return study_tables.contrasts(self.of(question))
+
+    def of(self, question: str) -> list[Finding]:
+        """What is found of a question."""
+        return [f for f in self.found if f.question == question]
+
+    def places(self, question: str) -> str:
+        """Where a question is asked, and with which margins."""
+        places: list[str] = []
+        for name in dict.fromkeys(f.world for f in self.of(question)):
+            world = self.study.world(name)
+            tokens = study_tables.margin_in_tokens(self.study, self.records, name)
+            margin = f"{world.margin:g}" + (f" ({tokens} of the tokens)" if tokens else "")
+            places.append(f"{name}: {world.summary}, margin {margin}")
+        return "; ".join(places)
+
+    def single_runs(self) -> str:
+        """How often one run of one seed has the sign of the mean."""
+        signs = [
+            sum((d > 0) == (f.verdict.mean > 0) for d in f.verdict.differences)
+            for f in self.found
+            if f.verdict
+        ]
+        seeds = len(self.study.protocol.verdict_seeds)
+        return f"{signs[0]} of {seeds} single runs have the sign of the mean." if signs else ""
+
+    def trend_table(self) -> str:
+        """What every arm costs in tokens at each width, and whether that changes."""
+        return tables.trends(self.study, self.found, self.trends)
+
+    def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """Its pictures by the question's name: of the widths where it has trends."""
+        for question in self.study.questions:
+            found = self.of(question)
+            if any(one.costs for one in self.trends):
+                yield question, partial(figures.width_figure, self.trends)
+            elif not self.trends and any(f.verdict for f in found):
+                yield question, partial(show.question_figure, found, self.study)
+
+
+@dataclass(frozen=True)
+class AnswersPage(StudyPage):
+    """What docs/answers.md says."""
+
+    checked: Mapping[str, Checked]
+    besides: Mapping[str, FollowUp]
+
+    @classmethod
+    def read(cls, study: Study, folder: Path) -> Self:
+        """The page of a folder with a registration, records, and folders of follow-ups.
+
+        Raises:
+            RunError: A study is not the registered one, or a record was changed.
+        """
+        first = StudyPage.read(study, folder)
+        besides = {
+            name: FollowUp.read(follow_up(name), folder / name, first.book.records)
+            for name in FOLLOW_UPS
+            if (folder / name / REGISTRATION).exists()
+        }
+        return cls(**vars(first), checked=read_checked(folder), besides=besides)
+
+    def template(self) -> str:
+        """The text with places for what is computed."""
+        return Path(__file__).with_name("answers.md.jinja").read_text(encoding="utf-8")
+
+    def complaints(self) -> Iterator[str]:
+        """Records that are not of their study."""
+        yield from super().complaints()
+        for one in self.besides.values():
+            yield from complaints(one.study, one.book)
+
+    def strictness_besides(self, name: str) -> str:
+        """The strictness of all contrasts of a follow-up."""
+        study = self.besides[name].study
+        return strictness(study, len(study.asked()))
+
+    def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """The pictures by name: also of each world with abilities, of checks and follow-ups."""
+        yield from super().figures()
+        for world, curves in self.curves().items():
+            yield f"abilities-{world}", partial(figures.ability_figure, curves)
+        if parted := self.checked.get("merged-learns-another-s"):
+            yield "drift", partial(figures.parting_figure, parting_curves(parted.numbers))
+        if cut := self.checked.get("merged-has-a-flatter-spectrum"):
+            curves, head_dim = truncation_curves(cut.numbers), int(cut.numbers["head_dim"])
+            yield "truncation", partial(figures.truncation_figure, curves, head_dim)
+        for name, one in self.besides.items():
+            yield from one.figures()
+            if one.searched and (found := searches(one.study, one.records)):
+                yield f"rates-{name}", partial(show.rates_figure, found)
+
+    def machines(self) -> str:
+        """What the records were made on."""
+        books = [self.book, *(one.book for one in self.besides.values())]
+        machines = [r.machine for book in books for r in book.records.values() if r.machine]
+        made = {(machine.get("chip", ""), machine.get("device", "")) for machine in machines}
+        return "; ".join(f"{chip} ({device})" for chip, device in sorted(made)) or "no machine yet"
+
+    def curves(self) -> dict[str, list[AbilityCurve]]:
+        """By world, how the arms of its abilities differ from the control in training."""
+        arms = dict.fromkeys((*self.study.protocol.first, *_MATRICES))
+        asked = [arm for arm in arms if arm in self.study.arms]
+        found = {
+            world: ability_curves(self.study, self.book.records, world, asked)
+            for world in self.study.worlds
+        }
+        return {world: curves for world, curves in found.items() if curves}
+
+    def number(self, identity: str, name: str, form: str) -> str:
+        """What a check of an identity measured."""
+        if identity not in self.checked:
+            return "(not measured)"
+        return format(self.checked[identity].numbers[name], form)
+
+    def overview(self) -> str:
+        """Every contrast in one line: the answers world by world."""
+        return tables.overview(self.study, self.found)
+
+    def overview_besides(self, name: str) -> str:
+        """The same of a follow-up."""
+        return tables.overview(self.besides[name].study, self.besides[name].found)
+
+    def resolution(self) -> str:
+        """What differences are worth where two forms compute the same functions."""
+        return tables.resolution(self.study, self.found)
+
+    def rates_besides(self) -> dict[str, str]:
+        """The rates of every follow-up that searched for some, by its name."""
+        searched = {name: one for name, one in self.besides.items() if one.searched}
+        return {n: study_tables.rates(one.study, one.records) for n, one in searched.items()}
+
+    def searched(self) -> tuple[int, int]:
+        """How many searches for rates are settled, and in how many the best factor is inside."""
+        settled = [
+            search
+            for study, records in self._searched
+            for of_arm in searches(study, records).values()
+            for search in of_arm.values()
+        ]
+        return len(settled), sum(search.interior for search in settled)
+
+    def changed(self) -> str:
+        """Differences of arms with settings that their study asks no longer; "" without any."""
+        each = (tables.changed(study, records) for study, records in self._searched)
+        return "; ".join(filter(None, each))
+
+    def beside_first(self, name: str, suffix: str) -> str:
+        """Differences of a follow-up beside those of the first, where worlds differ by a suffix."""
+        return tables.beside_first(self.besides[name].found, self.found, suffix)
+
+    @cached_property
+    def _searched(self) -> list[tuple[Study, Records]]:
+        """The first study, and the follow-ups that searched, with their records."""
+        besides = ((one.study, one.records) for one in self.besides.values() if one.searched)
+        return [(self.study, self.book.records), *besides]

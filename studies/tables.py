@@ -1,0 +1,127 @@
+"""The tables that only docs/answers.md has."""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import expm1
+from statistics import fmean
+
+from mlx_attn.answers import findings
+from mlx_attn.answers.findings import Finding
+from mlx_attn.answers.schedule import ArmPlan, Records
+from mlx_attn.answers.study import STANDARD, Study
+from mlx_attn.answers.tables import DONE, difference, name_of, table
+from studies.trends import Cost, TrendFinding
+
+
+def overview(study: Study, found: Sequence[Finding]) -> str:
+    """Every contrast in one line: the answers world by world."""
+    names, rows = [*study.worlds], list[list[str]]()
+    for contrast in (c for question in study.questions.values() for c in question.contrasts):
+        of_contrast = [f for f in found if f.contrast == contrast]
+        cells = {f.world: _cell(f) for f in of_contrast}
+        answers = [cells.get(world, "not asked") for world in names]
+        rows.append([contrast.statement, *answers, _in_all(study, of_contrast)])
+    return table(("expected", *names, "in all"), rows)
+
+
+def resolution(study: Study, found: Sequence[Finding]) -> str:
+    """World by world, what rounding makes of a difference, and what learning does.
+
+    Forms in a contrast with `null` compute the same functions, so that a difference between them
+    is one of learning alone.
+    """
+    rows: list[list[str]] = []
+    for world in study.worlds:
+        here = [f for f in found if f.world == world and f.contrast.null and f.verdict]
+        if not here:
+            continue
+        twins = [f for f in here if study.arms[f.contrast.arm].jitter]
+        rounding = max((_size(f) for f in twins), default=None)
+        largest = max((f for f in here if f not in twins), key=_size, default=None)
+        cells = ["" if rounding is None else f"{rounding:.0e}", "", ""]
+        if largest:
+            cells[1:] = difference(largest, 4), name_of(largest.contrast)
+        rows.append([world, *cells, f"{study.world(world).margin:g}"])
+    return table(("world", "a rounding", "one function, two forms", "which", "margin"), rows)
+
+
+def beside_first(found: Sequence[Finding], first: Sequence[Finding], suffix: str) -> str:
+    """Differences of a study beside those of the first, where worlds differ by a suffix."""
+    known = {(f.world, f.contrast.arm, f.contrast.control): f for f in first}
+    rows: list[list[str]] = []
+    for one in found:
+        world = one.world.removesuffix(suffix)
+        pair = (one, known[world, one.contrast.arm, one.contrast.control])
+        cells = [f"{difference(f, 3)}, {f.word}" if f.verdict else f.answer for f in pair]
+        rows.append([name_of(one.contrast), world, *cells])
+    return table(("contrast", "text", "here", "in the first study"), rows)
+
+
+def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -> str:
+    """What every arm costs in tokens at each width, and whether that changes."""
+    widths = {world.settings["emb_dim"]: name for name, world in study.worlds.items()}
+    done = {(f.contrast.arm, f.world): DONE.format(*f.done) for f in found}
+    rows: list[list[str]] = []
+    for one in of:
+        costs = {cost.width: _tokens(cost) for cost in one.costs}
+        cells = [costs.get(w) or done[one.trend.arm, world] for w, world in widths.items()]
+        ends = ["", "", one.answer, one.trend.statement]
+        if one.verdict and one.verdict.interval:
+            change = _percent(one.verdict.mean, one.verdict.interval)
+            ends = [change, f"{one.verdict.p_holm:.2g}", f"{one.word}: {one.answer}", ends[-1]]
+        rows.append([one.trend.arm, *cells, *ends])
+    names = [f"width {width}" for width in widths]
+    return table(("arm", *names, "each doubling", "p: no change", "word", "expected"), rows)
+
+
+def changed(study: Study, records: Records) -> str:
+    """Mean differences to the control of arms with settings that their study asks no longer.
+
+    "" where there are none with all of the verdict's seeds.
+    """
+    seeds, losses = study.protocol.verdict_seeds, dict[tuple[str, str, str], dict[int, float]]()
+    for record in records.values():
+        if record.changes and record.world in study.worlds and record.loss is not None:
+            with_ = ", ".join(f"{key} {value:g}" for key, value in record.changes.items())
+            of_arm = losses.setdefault((record.arm, record.world, with_), {})
+            of_arm[record.seed] = record.loss
+    found: list[str] = []
+    for (arm, world, with_), of_arm in losses.items():
+        control = ArmPlan(study, records, world, STANDARD).losses()
+        if control and of_arm.keys() >= {*seeds}:
+            mean = fmean(of_arm[seed] - c for seed, c in zip(seeds, control, strict=True))
+            found.append(f"{arm} in {world} with {with_}: {mean:+.3f}")
+    return "; ".join(found)
+
+
+def _in_all(study: Study, found: Sequence[Finding]) -> str:
+    done = [f for f in found if f.verdict]
+    if not done:
+        return findings.UNFINISHED
+    answers = Counter(f.answer for f in done)
+    text = ", ".join(f"{answer} in {count}" for answer, count in answers.items())
+    if mean := findings.over_worlds(done, study.protocol.confidence):
+        share, (low, high) = mean
+        text += f"; {share:+.0%} of the part ({low:+.0%} to {high:+.0%})"
+    return text
+
+
+def _cell(found: Finding) -> str:
+    if found.verdict is None:
+        return f"{found.answer} ({DONE.format(*found.done)})"
+    word = "" if found.word == found.answer else f", {found.word}"
+    return f"{found.answer}: {difference(found, 3)}{word}"
+
+
+def _size(found: Finding) -> float:
+    return abs(found.verdict.mean) if found.verdict else 0.0
+
+
+def _tokens(cost: Cost) -> str:
+    return _percent(sum(cost.costs) / len(cost.costs), cost.interval)
+
+
+def _percent(mean: float, interval: tuple[float, float]) -> str:
+    """A change of ln(tokens) with its interval, as a share of the tokens."""
+    share, low, high = (f"{-expm1(-number):+.0%}" for number in (mean, *interval))
+    return f"{share} ({low} to {high})"

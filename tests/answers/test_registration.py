@@ -1,0 +1,75 @@
+"""A study is written down before it is trained, and a change of it is found, or has a reason."""
+
+import json
+
+import msgspec
+import pytest
+
+from mlx_attn.answers.page import verify
+from mlx_attn.answers.registration import check_registered, read_registration, register
+from mlx_attn.answers.study import study_from
+from mlx_attn.comparison.plan import digest_of
+from mlx_attn.errors import RunError
+
+
+def test_a_study_that_changed_after_its_registration_is_found(study, tables, tmp_path):
+    register(study, tmp_path, 0)
+    tables["worlds"]["near"]["margin"] = 0.1
+    with pytest.raises(RunError, match=r"worlds\.near\.margin changed"):
+        next(verify(study_from(tables), tmp_path))
+
+
+def test_a_registration_changed_by_hand_is_found(study, tmp_path):
+    register(study, tmp_path, 0)
+    file = tmp_path / "registration.json"
+    file.write_text(file.read_text().replace('"margin": 0.03', '"margin": 0.3', 1))
+    with pytest.raises(RunError, match="changed after it was registered"):
+        read_registration(tmp_path)
+
+
+def test_a_registration_with_an_empty_key_of_earlier_versions_is_that_of_the_study(study, tmp_path):
+    _write_with_alternatives(register(study, tmp_path, 0), tmp_path, {})
+    assert check_registered(study, tmp_path).study == study
+
+
+def test_a_registration_that_an_earlier_version_alone_can_ask_is_refused(study, tmp_path):
+    _write_with_alternatives(register(study, tmp_path, 0), tmp_path, {"merged": [{"lr": 1}]})
+    with pytest.raises(RunError, match="alternatives"):
+        check_registered(study, tmp_path)
+
+
+def _write_with_alternatives(registration, folder, alternatives):
+    """The registration as it was written when an arm could have settings tried beside its own."""
+    written = msgspec.to_builtins(registration)
+    written["study"]["worlds"]["near"]["alternatives"] = alternatives
+    written["digest"] = digest_of(written["study"])
+    (folder / "registration.json").write_text(json.dumps(written))
+
+
+def test_without_a_registration_there_is_a_way(study, tmp_path):
+    with pytest.raises(RunError, match="`mlx-attn claims register` first"):
+        next(verify(study, tmp_path))
+
+
+def test_the_same_study_is_registered_once(study, tmp_path):
+    assert register(study, tmp_path, 0, today="1") == register(study, tmp_path, 5, today="2")
+
+
+def test_another_study_replaces_one_without_trainings(study, tables, tmp_path):
+    register(study, tmp_path, 0)
+    tables["worlds"]["near"]["margin"] = 0.1
+    assert register(study_from(tables), tmp_path, 0).amendments == ()
+
+
+def test_a_study_with_trainings_changes_for_a_reason_that_is_kept(study, tables, tmp_path):
+    register(study, tmp_path, 0, today="1")
+    tables["worlds"]["near"]["margin"] = 0.1
+    changed = study_from(tables)
+    with pytest.raises(RunError, match="say with --amend why"):
+        register(changed, tmp_path, 7)
+    (amendment,) = register(changed, tmp_path, 7, "it was too small", today="2").amendments
+    assert (amendment.reason, amendment.records, amendment.digest) == (
+        "it was too small",
+        7,
+        study.digest,
+    )

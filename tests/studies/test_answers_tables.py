@@ -1,0 +1,58 @@
+"""The tables that only docs/answers.md has say what the records say."""
+
+import pytest
+
+from mlx_attn.answers.findings import findings
+from mlx_attn.answers.study import study_from
+from studies import tables
+from tests.answers.conftest import record_of
+
+
+def rows_of(table: str) -> list[list[str]]:
+    """The cells below the heading."""
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
+
+
+def cells(table: str, first: str) -> list[str]:
+    return next(row for row in rows_of(table) if row[0] == first)
+
+
+def test_the_resolution_is_the_largest_difference_of_forms_that_compute_the_same(tables_of_nulls):
+    study, records = tables_of_nulls
+    table = tables.resolution(study, findings(study, records))
+    rounding, difference, which, margin = cells(table, "near")[1:]
+    assert (rounding, which, margin) == ("3e-03", "no-query", "0.03")
+    assert difference.startswith("-0.0200 (")
+
+
+def test_a_world_without_finished_null_controls_has_no_resolution(study, trained):
+    assert rows_of(tables.resolution(study, findings(study, trained(study)))) == []
+
+
+@pytest.fixture
+def tables_of_nulls(tables, trained):
+    """A study where all contrasts are null controls, one of them jittered, and its records."""
+    tables["arms"]["twin"] = {"settings": {}, "says": "again", "rates_of": "standard"}
+    tables["arms"]["twin"]["jitter"] = True
+    (first,), (second,) = (q["contrasts"] for q in tables["questions"].values())
+    first["null"] = second["null"] = True
+    tables["questions"]["key"]["contrasts"] += [{**second, "arm": "twin"}]
+    study = study_from(tables)
+    effects = {"no-query": -0.02, "no-key": 0.01, "twin": 0.003}
+    return study, trained(study, effects=effects, noise=0.0)
+
+
+def test_trainings_with_settings_that_are_no_longer_asked_are_told_apart(study, trained):
+    records = trained(study, noise=0.0)
+    old = [
+        study.trial("near", "no-query", seed, 1.0, {"merged_lr": 1.0})
+        for seed in study.protocol.verdict_seeds
+    ]
+    kept = {
+        record.key: record
+        for record in (record_of(run, 1.25, changes={"merged_lr": 1.0}) for run in old)
+    }
+    before = findings(study, records)
+    assert tables.changed(study, records) == ""
+    assert tables.changed(study, records | kept) == "no-query in near with merged_lr 1: +0.250"
+    assert findings(study, records | kept) == before
