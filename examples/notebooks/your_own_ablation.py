@@ -25,11 +25,12 @@ if __name__ == "__main__":
             print(f"step {event.step:4}  loss {event.loss:.3f}")
 
 # %%
-training if __name__ == "__main__" else None  # in a notebook: the losses as a figure
+training if __name__ == "__main__" else None  # pyright: ignore[reportPossiblyUnboundVariable]
 
 # %%
 if __name__ == "__main__":
-    print(training.model.generate("Once upon a time", max_tokens=30, temp=0.7, seed=1))
+    model = training.model  # pyright: ignore[reportPossiblyUnboundVariable]
+    print(model.generate("Once upon a time", max_tokens=30, temp=0.7, seed=1))
 
 # %% [markdown]
 # ## Two forms, several seeds, one answer
