@@ -87,7 +87,7 @@ def read_toml(path: Path) -> Object:
         RunError: It cannot be read, or is no TOML.
     """
     try:
-        return tomllib.loads(read_text(path))
+        return tomllib.loads(read_bytes(path).decode().replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read as TOML ({error})") from error
 
