@@ -27,7 +27,7 @@ Examples:
 @click.argument("source")
 @click.option("--out", "-o", type=UserPath(), help="The run's directory.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")
-@click.option("--tokenizer", metavar="NAME", help="byte, a run or folder, or a file of merges.")
+@click.option("--tokenizer", metavar="NAME", help="byte, gpt2, a run, a folder, a file of merges.")
 @click.option("--data", default="tales", show_default=True, help="The text to train on later.")
 @click.option("--n-heads", default=0, metavar="N", help="Heads of a state dict (0: emb_dim / 64).")
 @click.option("--lora-alpha", default=16.0, show_default=True, help="The factor of LoRA's product.")
@@ -61,16 +61,15 @@ def command(
         say(json.dumps(facts) if as_json else _plan(found, size))
         return
     place = out or free_name(RUNS, Path(source).stem or "imported")
-    known = imported.find_tokenizer(found, tokenizer)
-    run, model = imported.import_run(found, known, place, data, overwrite)
-    parity = imported.parity_of(found, model)
+    made = imported.import_run(found, place, data, tokenizer, overwrite)
+    path, parity = str(made.run.path), made.parity
     compared = not isinstance(parity, str)
     if as_json:
         outcome = {"parity": asdict(parity)} if compared else {"parity": None, "unread": parity}
-        say(json.dumps({"run": str(run.path), **facts, **outcome}))
+        say(json.dumps({"run": path, **facts, **outcome}))
         return
     last = parity.line if compared else f"not compared: {parity}"
-    say("\n".join([str(run.path), _plan(found, size), last]))
+    say("\n".join([path, _plan(found, size), last]))
 
 
 def _plan(found: "Source", size: "Footprint") -> str:

@@ -187,7 +187,7 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
 def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
     """What the page needs to read text as a tokenizer does."""
     if isinstance(tokenizer, GPT2Tokenizer):
-        return {"kind": tokenizer.kind, "merges": tokenizer.merges}
+        return {"kind": tokenizer.kind, "merges": tokenizer.merges, "end": tokenizer.end}
     if isinstance(tokenizer, SubwordTokenizer):
         return {"kind": tokenizer.kind, **_pieces(tokenizer.model)}
     return {"kind": tokenizer.kind, **tokenizer.settings}

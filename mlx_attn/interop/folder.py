@@ -21,6 +21,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.records import Count, check_record, read_record
 from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.text.subwords import GPT2Tokenizer
 
 WEIGHTS = "model.safetensors"
 
@@ -148,7 +149,7 @@ def write_folder(
     The tokenizer is there a second time in the form of a run, from which it is imported again.
     """
     context, tokenizer = loaded.model.config.context_length, loaded.tokenizer
-    end = {"eos_token_id": tokenizer.vocab_size - 1} if tokenizer.kind == "gpt2" else {}
+    end = {"eos_token_id": tokenizer.end} if isinstance(tokenizer, GPT2Tokenizer) else {}
     start = loaded.start_tokens
     first = {"bos_token_id": start[0]} if len(start) == 1 else {}  # a text from nothing begins so
     files = {

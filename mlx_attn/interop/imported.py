@@ -7,7 +7,7 @@ of a state dict, the tokenizer of a vocabulary that is not GPT-2's.
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -17,18 +17,17 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
 from mlx_attn.interop import names, parity, standard
 from mlx_attn.interop.folder import gpt2_settings, read_gpt2
+from mlx_attn.interop.foreign_tokenizer import read_tokenizer
 from mlx_attn.interop.gguf import read_gguf
-from mlx_attn.interop.tokenizer_json import read_tokenizer
 from mlx_attn.interop.torch_archive import read_checkpoint
 from mlx_attn.machine import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
-from mlx_attn.records import read_record
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.characters import ByteTokenizer
-from mlx_attn.text.downloads import data_directory
+from mlx_attn.text.downloads import GPT2_MERGES, data_directory, fetch
 from mlx_attn.text.subwords import GPT2Tokenizer
-from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
+from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer
 from mlx_attn.training.config import Settings, resolve
 
 _GPT2_VOCABULARY = 50257
@@ -164,8 +163,9 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
 
     Args:
         source: What is imported.
-        named: "byte", a run or folder with a tokenizer, or a file of GPT-2's merges; None: the one
-            that lies beside it, else GPT-2's published one where the vocabulary is as large.
+        named: "byte", "gpt2" (the published one), a run or folder with a tokenizer, or a file of
+            merges; None: the one that lies beside it, or the published one if the vocabulary is as
+            large as that of GPT-2.
 
     Raises:
         ConfigError: There is none, or it has another vocabulary than the model.
@@ -175,7 +175,7 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
     if found is None:
         raise ConfigError(
             f"{source.path}: no tokenizer lies beside it, and a vocabulary of {size} is not "
-            "GPT-2's: give --tokenizer with byte, a run, or a file of merges"
+            f"GPT-2's: give --tokenizer with {_TOKENIZERS}"
         )
     if found.vocab_size != size:
         raise ConfigError(
@@ -187,41 +187,84 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
 
 def _tokenizer_beside(source: Source) -> Tokenizer | None:
     folder = source.path if source.path.is_dir() else source.path.parent
-    found, ours = read_tokenizer(folder), folder / "tokenizer.json"
-    if found is None and ours.is_file() and "kind" in read_record(ours):  # that of a run
-        found = load_tokenizer(folder)
+    found = read_tokenizer(folder)
     if found and found.vocab_size == source.config.vocab_size:
         return found
     if source.config.vocab_size == _GPT2_VOCABULARY:
-        return GPT2Tokenizer.published(data_directory())
+        return _published()
     return found
 
 
+def _published() -> Tokenizer:
+    """Return the tokenizer of the published GPT-2, whose merges are downloaded once."""
+    merges = replace(GPT2_MERGES, instead=f"give --tokenizer with {_TOKENIZERS}")
+    return GPT2Tokenizer.from_file(fetch(merges, data_directory()))
+
+
+_TOKENIZERS = "byte, gpt2, a run or folder with the model's tokenizer, or a file of its merges"
+
+
 def _named_tokenizer(named: str) -> Tokenizer:
-    if named == ByteTokenizer.kind:
-        return ByteTokenizer()
     for path in (user_path(named), Path("runs", named)):
         if path.is_dir():
-            found = read_tokenizer(path)
-            return found or load_tokenizer(path)
-    return GPT2Tokenizer.from_file(user_path(named))
+            return read_tokenizer(path) or load_tokenizer(path)
+    if user_path(named).is_file():
+        return GPT2Tokenizer.from_file(user_path(named))
+    if named == ByteTokenizer.kind:
+        return ByteTokenizer()
+    if named == GPT2Tokenizer.kind:
+        return _published()
+    if named in KINDS:
+        raise ConfigError(
+            f"--tokenizer {named}: its vocabulary would be made from a text, and the model has one "
+            f"already: give {_TOKENIZERS}"
+        )
+    raise RunError(f"--tokenizer {named}: there is no such run, folder or file: give {_TOKENIZERS}")
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A run that was imported.
+
+    Attributes:
+        run: Its directory.
+        model: Its model.
+        parity: How far the program that it came from agrees, or why it was not asked.
+    """
+
+    run: Run
+    model: GPT
+    parity: parity.Parity | str
 
 
 def import_run(
-    source: Source, tokenizer: Tokenizer, out: Path, data: str, overwrite: bool = False
-) -> tuple[Run, GPT]:
+    source: Source, out: Path, data: str, named: str | None = None, overwrite: bool = False
+) -> Imported:
     """Write what is imported as a run; it trains on `data` with its own tokenizer.
 
+    Args:
+        source: What is imported.
+        out: The run's directory.
+        data: The text to train on later.
+        named: The tokenizer; see `find_tokenizer`.
+        overwrite: Whether a run that is there is replaced.
+
     Raises:
-        RunError: The weights cannot be read, or the run cannot be written.
+        ConfigError: There is no tokenizer, or it has another vocabulary than the model.
+        RunError: The weights cannot be read, the run cannot be written, or the program that it came
+            from computes other logits, or gives a text other ids.
     """
     check_free(out, overwrite)
-    model = source.load()
+    tokenizer, model = find_tokenizer(source, named), source.load()
+    agreement = parity_of(source, model, None if named else tokenizer)
+    if isinstance(agreement, parity.Parity):
+        agreement.check(str(out))
+        agreement.check_text(str(out))
     settings = _settings(model.config, tokenizer, out, data)
     record = settings.record(model.config, imported={"from": str(source.path), "as": source.what})
     with new_run(out, record, overwrite, tokenizer) as run:
         run.save_model(model)
-    return run, model
+    return Imported(run, model, agreement)
 
 
 def _settings(config: GPTConfig, tokenizer: Tokenizer, out: Path, data: str) -> Settings:
@@ -230,15 +273,27 @@ def _settings(config: GPTConfig, tokenizer: Tokenizer, out: Path, data: str) -> 
     return resolve({**model, **_FINE_TUNING, **text})
 
 
-def parity_of(source: Source, model: GPT) -> parity.Parity | str:
-    """The imported model beside the program that it came from; else why there is none to show."""
+def parity_of(
+    source: Source, model: GPT, tokenizer: Tokenizer | None = None
+) -> parity.Parity | str:
+    """Compare an imported model with the program that it came from.
+
+    Args:
+        source: What is imported.
+        model: What was made of it.
+        tokenizer: The one that was read with it, to be compared too.
+
+    Returns:
+        How far they agree; a line that tells why if nothing was compared.
+    """
     if source.peer is None:
         return f"no other program here reads {source.what}"
     if not parity.interpreter(source.peer):
         where = f"in this Python nor in that of {parity.PEERS_PYTHON}"
         return f"{source.peer}, which reads it too, is neither installed {where}"
+    text = parity.encoded_text(tokenizer, model) if tokenizer else None
     try:
-        return parity.compare(model, parity.by_peer(source.peer, source.path, **source.facts))
+        return parity.compare(model, parity.by_peer(source.peer, source.path, text, **source.facts))
     except RunError as error:
         return str(error)
 

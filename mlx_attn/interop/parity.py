@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from jaxtyping import Float, Integer
 from mlx_attn.errors import RunError
 from mlx_attn.interop import peer
 from mlx_attn.model.gpt import GPT
+from mlx_attn.text.tokenizers import Tokenizer
 
 PEERS_PYTHON = "MLX_ATTN_PEERS_PYTHON"
 """Environment variable: the interpreter that has other programs, such as mlx-lm and torch."""
@@ -59,6 +60,8 @@ class Parity:
         greedy_equal: Equal tokens among the greedy ones after a quarter of the window.
         greedy: How many of these there are.
         by: What loaded it.
+        text_ids: "equal" if its tokenizer gives a text the same ids, else the first other id, or
+            that it has not read the text; empty if it was not asked.
     """
 
     logit_difference: float
@@ -67,6 +70,7 @@ class Parity:
     greedy_equal: int
     greedy: int
     by: str
+    text_ids: str = ""
 
     def check(self, place: str) -> None:
         """Refuse what another program computes otherwise.
@@ -81,14 +85,50 @@ class Parity:
                 "machine computes right"
             )
 
+    def check_text(self, place: str) -> None:
+        """Refuse a tokenizer that gives a text other ids in another program.
+
+        Raises:
+            RunError: It does; says where.
+        """
+        if self.text_ids not in ("", "equal") and not self.text_ids.startswith(_UNREAD):
+            raise RunError(
+                f"{place} is not written, because {self.by} gives a text other ids: "
+                f"{self.text_ids}; --tokenizer names another tokenizer"
+            )
+
     @property
     def line(self) -> str:
         """The last line of `export` and `import`."""
+        text = f"; ids of a text: {self.text_ids}" if self.text_ids else ""
         return (
             f"read by {self.by}: largest logit difference {self.logit_difference:.1e} over "
             f"{self.tokens} tokens, of logits up to {self.largest_logit:.1f}; {self.greedy_equal} "
-            f"of {self.greedy} greedy tokens equal"
+            f"of {self.greedy} greedy tokens equal{text}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedText:
+    """A text with its token ids, to be encoded by another program too."""
+
+    text: str
+    ids: Sequence[int]
+
+
+_UNREAD = "not read"
+_TEXT = "It isn't  13 o'clock, naïve Zoë!\n\n\tYes: 3.5 \u20ac, \U0001f600 日本.<|endoftext|> X \n"
+"""Odd in every way that tokenizers differ in."""
+
+
+def encoded_text(tokenizer: Tokenizer, model: GPT) -> EncodedText:
+    """Return a text that the tokenizer can read, with its ids."""
+    text = _TEXT
+    if tokenizer.kind in ("char", "symbols"):
+        text = tokenizer.decode(sample_tokens(model))
+    if tokenizer.kind == "symbols":
+        text = "\n" + text.removeprefix("\n")  # every text of symbols begins so
+    return EncodedText(text, tokenizer.encode(text).tolist())
 
 
 def sample_tokens(model: GPT, seed: int = 0) -> _Tokens:
@@ -117,21 +157,39 @@ def _own(model: GPT, tokens: _Tokens, prompt: list[int], count: int) -> tuple[_L
     return logits, greedy[len(prompt) :]
 
 
-Answer = Callable[[_Tokens, list[int], int], tuple[_Logits, list[int], str]]
-"""Logits of a window, greedy tokens after a prompt, and who computed them."""
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a program computes: logits of a window, greedy tokens after a prompt.
+
+    Attributes:
+        logits: One row for each token.
+        greedy: The tokens.
+        by: The program, with its version.
+        text_ids: See `Parity`.
+    """
+
+    logits: _Logits
+    greedy: list[int]
+    by: str
+    text_ids: str = ""
+
+
+Answer = Callable[[_Tokens, list[int], int], Reply]
+"""Gives the reply to a window, a prompt, and the number of greedy tokens after it."""
 
 
 def by_reading(model: GPT, what: str) -> Answer:
-    """The answer of a model that this program read back."""
-    return lambda tokens, prompt, count: (*_own(model, tokens, prompt, count), what)
+    """Return the answer of a model that this program read back."""
+    return lambda tokens, prompt, count: Reply(*_own(model, tokens, prompt, count), what)
 
 
-def by_peer(reader: str, path: Path, **facts: float) -> Answer:
-    """The answer of another program, in a process of its own.
+def by_peer(reader: str, path: Path, encoded: EncodedText | None = None, **facts: float) -> Answer:
+    """Return the answer of another program, in a process of its own.
 
     Args:
         reader: One of `peer.READERS`.
         path: What it loads.
+        encoded: A text that its tokenizer encodes too, if it loads one.
         facts: What it must be told that the file does not say.
 
     Raises:
@@ -139,12 +197,14 @@ def by_peer(reader: str, path: Path, **facts: float) -> Answer:
     """
     python = interpreter(reader)
     assert python, f"{reader} is not installed"
+    asked: dict[str, Any] = dict(facts)
+    if encoded and reader in peer.TOKENIZERS and path.is_dir():
+        asked["text"] = encoded.text
 
-    def ask(tokens: _Tokens, prompt: list[int], count: int) -> tuple[_Logits, list[int], str]:
+    def ask(tokens: _Tokens, prompt: list[int], count: int) -> Reply:
         with tempfile.TemporaryDirectory() as folder:
             question, answer = Path(folder, "question.npz"), Path(folder, "answer.npz")
-            asked: dict[str, Any] = {"tokens": tokens, "prompt": prompt, "count": count, **facts}
-            np.savez(question, **asked)
+            np.savez(question, tokens=tokens, prompt=prompt, count=count, **asked)
             command = [python, "-I", peer.__file__, reader, path, question, answer]
             offline = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path(folder, "modules"))}
             made = subprocess.run(
@@ -157,10 +217,24 @@ def by_peer(reader: str, path: Path, **facts: float) -> Answer:
             if made.returncode:
                 last = made.stderr.strip().splitlines()[-1:]
                 raise RunError(f"{reader} cannot load {path}: {' '.join(last)}")
-            with np.load(answer) as found:
-                return found["logits"], found["greedy"].tolist(), str(found["by"])
+            with np.load(answer) as told:
+                ids = compared_ids(encoded, dict(told)) if "text" in asked else ""
+                return Reply(told["logits"], told["greedy"].tolist(), str(told["by"]), ids)
 
     return ask
+
+
+def compared_ids(encoded: EncodedText | None, told: Mapping[str, Any]) -> str:
+    """Return how the ids of a text agree: "equal", or the first that differs, or why none."""
+    if encoded is None or "ids" not in told:
+        return f"{_UNREAD} ({told.get('ids_error', 'not asked')})"
+    ours, theirs = [*encoded.ids], told["ids"].tolist()
+    if ours == theirs:
+        return "equal"
+    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+    if at is None:
+        return f"{len(theirs)} and not {len(ours)}"
+    return f"number {at + 1} is {theirs[at]} and not {ours[at]}"
 
 
 def interpreter(reader: str) -> str | None:
@@ -198,14 +272,15 @@ def compare(model: GPT, answer: Answer) -> Parity:
     """Compare a model with what another program computes of what was written."""
     tokens, prompt, count = question(model)
     logits, greedy = _own(model, tokens, prompt, count)
-    theirs, continued, by = answer(tokens, prompt, count)
+    reply = answer(tokens, prompt, count)
     return Parity(
-        logit_difference=float(np.abs(logits - theirs).max()),
+        logit_difference=float(np.abs(logits - reply.logits).max()),
         largest_logit=float(np.abs(logits).max()),
         tokens=len(tokens),
-        greedy_equal=sum(a == b for a, b in zip(greedy, continued, strict=False)),
+        greedy_equal=sum(a == b for a, b in zip(greedy, reply.greedy, strict=False)),
         greedy=count,
-        by=by,
+        by=reply.by,
+        text_ids=reply.text_ids,
     )
 
 

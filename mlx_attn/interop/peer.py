@@ -3,8 +3,8 @@
     python -I peer.py READER PATH QUESTION.npz ANSWER.npz
 
 QUESTION holds `tokens`, whose logits are asked for, a `prompt`, the `count` of greedy tokens after
-it, and what a reader must be told beside. It imports nothing of this package, so that what it says
-of a folder holds without it.
+it, perhaps a `text` whose token ids are asked for, and what a reader must be told beside. This file
+imports nothing of this package, so that what it finds in a folder holds without it.
 """
 
 import re
@@ -252,10 +252,38 @@ READERS: dict[str, Callable[..., _Answer]] = {
 }
 
 
+def _ids_by_transformers(path: Path, text: str) -> list[int]:
+    from transformers import AutoTokenizer  # pyright: ignore[reportMissingImports]
+
+    return AutoTokenizer.from_pretrained(path).encode(text)
+
+
+def _ids_by_mlx_lm(path: Path, text: str) -> list[int]:
+    from mlx_lm.utils import load_tokenizer  # pyright: ignore[reportMissingImports]
+
+    return load_tokenizer(path).encode(text)
+
+
+TOKENIZERS: dict[str, Callable[[Path, str], list[int]]] = {
+    "transformers": _ids_by_transformers,
+    "mlx-lm": _ids_by_mlx_lm,
+}
+"""Readers that also load the tokenizer of a folder."""
+
+
+def text_ids(reader: str, path: Path, text: str) -> dict[str, Any]:
+    """Return the ids of a text by a program's own tokenizer, or why it has none."""
+    try:
+        return {"ids": np.array(TOKENIZERS[reader](path, text), np.int64)}
+    except Exception as error:  # whatever another program raises
+        return {"ids_error": np.array(f"{type(error).__name__}: {error}".splitlines()[0])}
+
+
 if __name__ == "__main__":
     reader, place, question, answer = sys.argv[1:]
     asked = np.load(question)
     facts = {key: asked[key].tolist() for key in asked.files}
-    facts["tokens"] = asked["tokens"]
+    facts["tokens"], text = asked["tokens"], facts.pop("text", "")
     logits, greedy, by = READERS[reader](Path(place), **facts)
-    np.savez(answer, logits=logits, greedy=np.array(greedy, np.int64), by=np.array(by))
+    told = {"logits": logits, "greedy": np.array(greedy, np.int64), "by": np.array(by)}
+    np.savez(answer, **told, **(text_ids(reader, Path(place), text) if text else {}))

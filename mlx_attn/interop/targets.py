@@ -105,9 +105,9 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
     with target.place(out) as place:
         written = target.write(loaded, place)
         peers = [name for name in written.peers if parity.interpreter(name)]
-        theirs, unread = parity.compare_all(
-            loaded.model, [parity.by_peer(name, place, **written.facts) for name in peers]
-        )
+        text = parity.encoded_text(loaded.tokenizer, loaded.model) if peers else None
+        answers = [parity.by_peer(name, place, text, **written.facts) for name in peers]
+        theirs, unread = parity.compare_all(loaded.model, answers)
         parities = (*theirs, parity.compare(loaded.model, written.back))
         for each in parities:
             each.check(str(out))

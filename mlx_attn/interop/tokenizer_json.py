@@ -5,24 +5,21 @@ together afterwards, is part of the file. GGUF has a form of its own for the sam
 """
 
 import itertools
-import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import sentencepiece
 
-from mlx_attn.errors import RunError
-from mlx_attn.records import read_record
-from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.subwords import (
     END_OF_TEXT,
     GPT2Tokenizer,
     SubwordTokenizer,
     bytes_by_symbol,
 )
-from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
+from mlx_attn.text.tokenizers import Tokenizer
+
+OWN = "mlx_attn"
+"""The folder in an exported one that holds the tokenizer as a run does."""
 
 _Json = dict[str, Any]
 
@@ -90,9 +87,9 @@ def _bytes(tokenizer: Tokenizer) -> _Json:
 
 def _gpt2(tokenizer: Tokenizer) -> _Json:
     assert isinstance(tokenizer, GPT2Tokenizer)
-    tokens = _written(tokenizer)
+    tokens = written_tokens(tokenizer)
     merges = [line.split(" ") for line in _merge_lines(tokenizer)]
-    end = {"id": len(tokens) - 1, "content": END_OF_TEXT, "special": True, "normalized": False}
+    end = {"id": tokenizer.end, "content": END_OF_TEXT, "special": True, "normalized": False}
     end |= {"single_word": False, "lstrip": False, "rstrip": False}
     form = _byte_level({token: i for i, token in enumerate(tokens)}, merges, use_regex=True)
     return {**form, "added_tokens": [end]}
@@ -103,11 +100,13 @@ def _merge_lines(tokenizer: GPT2Tokenizer) -> list[str]:
     return [line for line in lines if line and not line.startswith("#version")]
 
 
-def _written(tokenizer: Tokenizer) -> list[str]:
-    """The tokens as GPT-2 writes them, a letter for each byte; its end of text as it is."""
+def written_tokens(tokenizer: Tokenizer) -> list[str]:
+    """Return the tokens as GPT-2 writes them, a letter for each byte; its end of text as it is."""
     letter = {byte: symbol for symbol, byte in bytes_by_symbol().items()}
     written = ["".join(map(letter.__getitem__, piece)) for piece in tokenizer.vocabulary]
-    return [*written[:-1], END_OF_TEXT] if tokenizer.kind == "gpt2" else written
+    if isinstance(tokenizer, GPT2Tokenizer):
+        written[tokenizer.end] = END_OF_TEXT
+    return written
 
 
 def sentencepiece_tokens(tokenizer: Tokenizer) -> list[tuple[str, float, int]]:
@@ -185,51 +184,11 @@ def gguf_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         facts = {"model": model, "scores": scores, "unknown_token_id": 0, "add_space_prefix": False}
         facts["remove_extra_whitespaces"] = False
         return {key + k: v for k, v in {**facts, "tokens": pieces, "token_type": types}.items()}
-    tokens = _written(tokenizer)
+    tokens = written_tokens(tokenizer)
     facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": [""]}
     types = [_NORMAL] * len(tokens)
     if isinstance(tokenizer, GPT2Tokenizer):
-        end = len(tokens) - 1
+        end = tokenizer.end
         types[end] = _CONTROL
         facts |= {"merges": _merge_lines(tokenizer), "eos_token_id": end, "bos_token_id": end}
     return {key + k: v for k, v in {**facts, "token_type": types, "add_bos_token": False}.items()}
-
-
-OWN = "mlx_attn"
-"""The folder in an exported one that holds the tokenizer as a run does."""
-
-
-class _Model(msgspec.Struct):
-    type: str = ""
-    merges: list[str | list[str]] = []
-
-
-class _TokenizerJson(msgspec.Struct):
-    """What is read of another program's tokenizer.json."""
-
-    model: _Model = msgspec.field(default_factory=_Model)
-    pre_tokenizer: Any = None
-
-
-def read_tokenizer(folder: Path) -> Tokenizer | None:
-    """The tokenizer of a folder: what we exported, or a byte-level BPE; None where it has neither.
-
-    Raises:
-        RunError: A file of it is damaged.
-    """
-    if (folder / OWN / "tokenizer.json").is_file():
-        return load_tokenizer(folder / OWN)
-    merges, path = folder / "merges.txt", folder / "tokenizer.json"
-    if merges.is_file():
-        return GPT2Tokenizer.from_file(merges)
-    if not path.is_file():
-        return None
-    content = read_record(path, _TokenizerJson)
-    model = content.model
-    if model.type != "BPE" or "ByteLevel" not in json.dumps(content.pre_tokenizer):
-        return None
-    lines = [line if isinstance(line, str) else " ".join(line) for line in model.merges]
-    try:
-        return GPT2Tokenizer("\n".join(lines)) if lines else ByteTokenizer()
-    except ValueError as error:
-        raise RunError(f"{path}: not the merges of a byte-level BPE ({error})") from error

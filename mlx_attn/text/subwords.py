@@ -200,23 +200,30 @@ _FILE = "tokenizer.bpe"
 class GPT2Tokenizer(characters.Tokenizer):
     """Token ids of GPT-2: 256 bytes, one for each merge, and the end of text (50256) last.
 
-    As in the book, `<|endoftext|>` written in a text is the one token.
+    As in the book, `<|endoftext|>` written in a text is the one token. Others who train such a
+    tokenizer often have it first, and it moves the ids of all others by one. Two merges that make
+    the same piece share its id.
 
     Attributes:
         merges: One merge a line, the earliest first.
+        end: The id of the end of text.
     """
 
     kind = "gpt2"
     end_of_text = END_OF_TEXT
 
-    def __init__(self, merges: str):
-        self.merges = merges
+    def __init__(self, merges: str, end: int | None = None):
         pairs = _pairs(merges)
-        pieces = [bytes([byte]) for byte in bytes_by_symbol().values()]
-        pieces += [*map(b"".join, pairs), END_OF_TEXT.encode()]
-        super().__init__(pieces, vocab_size=len(pieces))
+        single = [bytes([byte]) for byte in bytes_by_symbol().values()]
+        pieces = [*dict.fromkeys([*single, *map(b"".join, pairs)])]
+        self.merges, self.end = merges, len(pieces) if end is None else end
+        if not 0 <= self.end <= len(pieces):
+            raise ValueError(f"{END_OF_TEXT} has the id {end}, of {len(pieces) + 1}")
         self._rank = {pair: rank for rank, pair in enumerate(pairs)}
-        self._token = {piece: token for token, piece in enumerate(pieces)}
+        self._token = {piece: token + (token >= self.end) for token, piece in enumerate(pieces)}
+        pieces.insert(self.end, END_OF_TEXT.encode())
+        elsewhere = {} if self.end == len(pieces) - 1 else {"end": end}
+        super().__init__(pieces, vocab_size=len(pieces), **elsewhere)
 
     @classmethod
     def published(cls, directory: Path) -> "GPT2Tokenizer":
@@ -234,7 +241,7 @@ class GPT2Tokenizer(characters.Tokenizer):
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
         """The token ids of `text`."""
         characters.utf8(text)
-        known = {END_OF_TEXT: [self.vocab_size - 1]}
+        known = {END_OF_TEXT: [self.end]}
         return _encode_by_word(_words(text), lambda words: map(self._merge, words), known)
 
     def _merge(self, word: str) -> list[int]:
@@ -252,10 +259,11 @@ class GPT2Tokenizer(characters.Tokenizer):
         """What `tokenizer.json` holds besides the kind."""
 
         vocab_size: int
+        end: int | None = None
 
     @classmethod
     def load(cls, settings: Any, directory: Path) -> "GPT2Tokenizer":
-        tokenizer = cls(read_text(directory / _FILE))
+        tokenizer = cls(read_text(directory / _FILE), settings.end)
         if tokenizer.vocab_size != settings.vocab_size:
             raise ValueError(f"{_FILE} makes {tokenizer.vocab_size} tokens")
         return tokenizer

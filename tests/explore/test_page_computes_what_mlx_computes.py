@@ -123,10 +123,11 @@ ODD = [
 
 def small_tokenizer(kind: str) -> Tokenizer:
     text = LONG + "the café 日本 kites' ½"
-    return GPT2Tokenizer(MERGES) if kind == "gpt2" else train_tokenizer(kind, text, 420)
+    ends = {"gpt2": None, "gpt2, end of text first": 0}
+    return GPT2Tokenizer(MERGES, ends[kind]) if kind in ends else train_tokenizer(kind, text, 420)
 
 
-@pytest.mark.parametrize("kind", ["byte", "bpe", "unigram", "gpt2"])
+@pytest.mark.parametrize("kind", ["byte", "bpe", "unigram", "gpt2", "gpt2, end of text first"])
 def test_every_tokenizer_reads_odd_texts_as_python_does(kind, make_run, show):
     tokenizer = small_tokenizer(kind)
     page = show(make_run(tokenizer=tokenizer))

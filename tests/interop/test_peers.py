@@ -23,19 +23,23 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.convert.model import convert
-from mlx_attn.interop.imported import find_source, parity_of
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.interop.imported import find_source, find_tokenizer, import_run, parity_of
 from mlx_attn.interop.names import Arrays, to_book
-from mlx_attn.interop.parity import Parity, by_reading, compare, interpreter, question
+from mlx_attn.interop.parity import Parity, Reply, by_reading, compare, interpreter, question
 from mlx_attn.interop.targets import TARGETS, Exported, export_run
 from mlx_attn.interop.torch_archive import write_checkpoint
 from mlx_attn.model.config import PRESETS
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import create_run
-from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.sampling.generate import LoadedRun, load_run
+from mlx_attn.text.characters import CharacterTokenizer
+from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.training.config import resolve
 
 from .conftest import MODERN
 from .test_export import EXACT
+from .test_shipped import SMALL, WINDOWED
 
 PYTHON = os.environ.get("MLX_ATTN_PEERS_PYTHON", "")
 HERE = Path(__file__).parent
@@ -125,7 +129,7 @@ def test_stock_programs_compute_the_model(name, program, exported, record_proper
     logits = np.load(folder / f"{program}.npy")
 
     def said(tokens: Any, prompt: Any, count: int) -> Any:
-        return logits, answer["greedy"], program
+        return Reply(logits, answer["greedy"], program)
 
     parity = compare(model, said)
     record_property("parity", f"{name} | {found.route} | {parity.line}")
@@ -135,6 +139,52 @@ def test_stock_programs_compute_the_model(name, program, exported, record_proper
     assert parity.greedy_equal == ours.greedy == parity.greedy
     assert answer["text"] == tokenizer.decode(answer["greedy"]) or "\ufffd" in answer["text"]
     assert answer["ids"] == [tokenizer.encode(text).tolist() for text in asked["texts"]]
+
+
+@pytest.fixture(scope="module")
+def windowed(make_model, tmp_path_factory) -> dict[str, tuple[GPT, np.ndarray]]:
+    """Every variant at every position with a window: the model, and its logits by transformers."""
+    place, models = tmp_path_factory.mktemp("windowed"), {}
+    for variant, position in WINDOWED:
+        try:
+            model = make_model(**VARIANTS[variant].maps, **SMALL, position=position)
+        except ConfigError:  # refused by every part of this program
+            continue
+        folder = place / f"{variant}-{position}"
+        keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
+        run = create_run(folder / "run", resolve({**keys, "steps": 1}).record(model.config))
+        loaded = LoadedRun(run, model, CharacterTokenizer("".join(map(chr, range(64, 124)))))
+        TARGETS["mlx-lm"].write(loaded, folder)
+        models[folder.name] = model
+    run_peer("-c", LOGITS, place, json.dumps(WINDOW_TOKENS))
+    return {name: (model, np.load(place / name / "logits.npy")) for name, model in models.items()}
+
+
+WINDOW_TOKENS = [(7 * i) % 60 for i in range(10)]
+LOGITS = """
+import json, pathlib, sys
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+tokens = torch.tensor([json.loads(sys.argv[2])])
+for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    with torch.no_grad():
+        first = model(tokens[:, :4])
+        rest = model(tokens[:, 4:], past_key_values=first.past_key_values)
+        both = torch.cat([first.logits, rest.logits], 1)
+        np.save(folder / "logits.npy", torch.stack([model(tokens).logits[0], both[0]]).numpy())
+"""
+
+
+def test_pytorch_computes_every_variant_with_a_window(windowed, record_property):
+    differences = {}
+    for name, (model, logits) in windowed.items():
+        ours = np.array(model(mx.array([WINDOW_TOKENS])))
+        differences[name] = float(np.abs(ours - logits).max())
+    record_property("windows", f"{len(differences)} models, up to {max(differences.values()):.1e}")
+    assert len(differences) > 3 * len(VARIANTS)
+    assert not {name: d for name, d in differences.items() if not d < 1e-4}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -282,6 +332,50 @@ def test_pytorch_computes_a_checkpoint_of_the_book(spelled, make_model, tmp_path
     parity = parity_of(source, source.load())
     assert_agrees(parity)
     record_property("parity", f"import of {spelled.__name__} | {getattr(parity, 'line', '')}")
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe", "unigram", "char", "gpt2"])
+def test_other_programs_give_a_text_the_same_ids(kind, make_run, out, record_property):
+    made = export_run(make_run(kind, tied_head=True), TARGETS["gpt2"], out)
+    for reader in ("transformers", "mlx-lm"):
+        assert parity_by(reader, made, record_property).text_ids == "equal"
+
+
+MAKE_GPT2 = """
+import sys, torch, transformers as t
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+level = pre_tokenizers.ByteLevel(add_prefix_space=sys.argv[2] == "prefix")
+tokenizer = Tokenizer(models.BPE())
+tokenizer.pre_tokenizer = level
+trainer = trainers.BpeTrainer(
+    vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=level.alphabet()
+)
+text = "It was the best of times, it was the worst of times. "
+tokenizer.train_from_iterator([text] * 20, trainer)
+t.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(sys.argv[1])
+size = tokenizer.get_vocab_size()
+config = t.GPT2Config(vocab_size=size, n_positions=128, n_embd=64, n_head=4, n_layer=2)
+t.GPT2LMHeadModel(config).save_pretrained(sys.argv[1])
+"""
+
+
+def test_a_tokenizer_whose_special_token_is_first_is_read_as_transformers_reads_it(tmp_path):
+    run_peer("-c", MAKE_GPT2, tmp_path / "theirs", "plain")
+    made = import_run(find_source(str(tmp_path / "theirs")), tmp_path / "run", "tales")
+    assert_agrees(made.parity)
+    assert isinstance(made.parity, Parity)
+    assert made.parity.text_ids == "equal"
+    assert load_run(str(made.run.path)).tokenizer.encode("<|endoftext|>").tolist() == [0]
+
+
+def test_a_tokenizer_that_is_read_otherwise_stops_the_import(tmp_path, monkeypatch):
+    run_peer("-c", MAKE_GPT2, tmp_path / "theirs", "plain")
+    source = find_source(str(tmp_path / "theirs"))
+    last = GPT2Tokenizer(find_tokenizer(source).merges)  # type: ignore[attr-defined]
+    monkeypatch.setattr("mlx_attn.interop.imported.read_tokenizer", lambda folder: last)
+    with pytest.raises(RunError, match=r"gives a text other ids: number 1 is \d+ and not \d+"):
+        import_run(source, tmp_path / "run", "tales")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_wrong_number_of_heads_shows(make_model, tmp_path):

@@ -15,7 +15,7 @@ const KINDS = {
   symbols: ({ symbols }) => bySymbol(symbols),
   bpe: (settings) => byPieces(settings, mergePieces),
   unigram: (settings) => byPieces(settings, likeliestPieces),
-  gpt2: ({ merges }) => byMerges(merges),
+  gpt2: ({ merges, end }) => byMerges(merges, end),
 };
 
 function refuse(unknown, what, hint) {
@@ -127,20 +127,22 @@ function byteLetters() {
   return new Map(letters.map((letter, i) => [letter, [...printing, ...others][i]]));
 }
 
-function byMerges(merges) {
+function byMerges(merges, end) {
   const values = byteLetters();
   const raw = (letters) => latin(Array.from(letters, (letter) => values.get(letter)));
   const lines = merges.split("\n").filter((line) => line && !line.startsWith("#version"));
   const pairs = lines.map((line) => line.split(" ").map(raw));
   const rank = new Map(pairs.map(([left, right], place) => [`${left}\u0100${right}`, place]));
-  const pieces = [...Array.from(values.values(), (value) => latin([value])), ...pairs.map((pair) => pair.join(""))];
-  const token = new Map(pieces.map((piece, id) => [piece, id]));
+  const single = Array.from(values.values(), (value) => latin([value]));
+  const pieces = [...new Set([...single, ...pairs.map((pair) => pair.join(""))])];
+  const token = new Map(pieces.map((piece, id) => [piece, id < end ? id : id + 1]));
   const encodeWord = (word) => joined(latin(encoder.encode(word)).split(""), rank).map((part) => token.get(part));
+  const bytes = pieces.map((piece) => Uint8Array.from(piece, (c) => c.charCodeAt(0)));
   return {
-    bytes: [...pieces.map((piece) => Uint8Array.from(piece, (c) => c.charCodeAt(0))), pieceBytes(END_OF_TEXT)],
+    bytes: [...bytes.slice(0, end), pieceBytes(END_OF_TEXT), ...bytes.slice(end)],
     encode: (text) =>
       text.split(END_OF_TEXT).flatMap((passage, number) => [
-        ...(number ? [pieces.length] : []),
+        ...(number ? [end] : []),
         ...(passage.match(GPT2_WORDS) ?? []).flatMap(encodeWord),
       ]),
   };

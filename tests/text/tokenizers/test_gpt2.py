@@ -35,6 +35,24 @@ def test_merges_follow_the_bytes_and_the_end_of_text_is_last():
     assert tokenizer.encode("<|endoftext|>").tolist() == [261]
 
 
+def test_the_end_of_text_may_be_first():
+    tokenizer = GPT2Tokenizer(MERGES, end=0)
+    assert tokenizer.encode("<|endoftext|>!A").tolist() == [0, 1, 33]
+    assert tokenizer.token_bytes(MERGED + 1) == b"he"
+
+
+@pytest.mark.parametrize("end", [-1, 262])
+def test_the_end_of_text_is_one_of_the_tokens(end):
+    with pytest.raises(ValueError, match=f"has the id {end}, of 262"):
+        GPT2Tokenizer(MERGES, end)
+
+
+def test_two_merges_of_one_piece_share_its_id():
+    tokenizer = GPT2Tokenizer("a b\nb c\nab c\na bc\n")
+    assert tokenizer.vocab_size == 256 + 3 + 1
+    assert tokenizer.encode("abc").tolist() == [258]
+
+
 def test_the_earliest_merge_is_applied_first():
     # "llo": "l l" comes before "l o" in the list, so the second l is taken.
     tokenizer = GPT2Tokenizer(MERGES)

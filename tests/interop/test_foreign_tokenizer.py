@@ -1,0 +1,304 @@
+"""The tokenizer of a folder of Hugging Face: the same ids here, or refused by its name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.interop import imported, parity
+from mlx_attn.interop.foreign_tokenizer import read_tokenizer
+from mlx_attn.interop.imported import find_source, find_tokenizer, import_run
+from mlx_attn.interop.parity import Reply, compared_ids, encoded_text
+from mlx_attn.interop.targets import TARGETS, export_run
+from mlx_attn.interop.tokenizer_json import tokenizer_json
+from mlx_attn.sampling.generate import load_run
+from mlx_attn.text.subwords import END_OF_TEXT, GPT2Tokenizer
+from mlx_attn.text.tokenizers import load_tokenizer
+
+from .conftest import TEXT, merges
+from .test_import import gpt2_folder
+from .test_tokenizer_json import encode
+
+SPOKEN = TEXT[:60]
+Change = Callable[[dict[str, Any]], Any]
+
+
+def gpt2() -> dict[str, Any]:
+    """The tokenizer.json of a byte-level BPE with its end of text last."""
+    return tokenizer_json(GPT2Tokenizer(merges(100)))
+
+
+def end_first(content: dict[str, Any]) -> None:
+    """As `BpeTrainer(special_tokens=["<|endoftext|>"])` numbers them."""
+    vocab = content["model"]["vocab"]
+    vocab |= {token: number + 1 for token, number in vocab.items() if token != END_OF_TEXT}
+    vocab[END_OF_TEXT] = content["added_tokens"][0]["id"] = 0
+
+
+def end_beside(content: dict[str, Any]) -> None:
+    """As `add_special_tokens` has it: not among the tokens of the model."""
+    del content["model"]["vocab"][END_OF_TEXT]
+
+
+def two_ways(content: dict[str, Any]) -> None:
+    """Two merges make one token: `he` + `llo` and `hell` + `o`."""
+    pairs = [["h", "e"], ["l", "l"], ["ll", "o"], ["he", "llo"], ["he", "ll"], ["hell", "o"]]
+    tokens = [*dict.fromkeys(map("".join, pairs))]
+    vocab = {token: n for n, token in enumerate([*list(content["model"]["vocab"])[:256], *tokens])}
+    content["model"] |= {"merges": pairs, "vocab": {**vocab, END_OF_TEXT: len(vocab)}}
+    content["added_tokens"][0]["id"] = len(vocab)
+
+
+def written(folder: Path, change: Change) -> dict[str, Any]:
+    content = gpt2()
+    change(content)
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    return content
+
+
+def unchanged(content: dict[str, Any]) -> None:
+    pass
+
+
+@pytest.mark.parametrize("change", [unchanged, end_first, end_beside, two_ways])
+def test_the_ids_are_those_of_the_file(change, tmp_path):
+    content, tokenizer = written(tmp_path, change), read_tokenizer(tmp_path)
+    assert tokenizer is not None
+    text = TEXT + "hello hell"
+    vocab = {**content["model"]["vocab"], END_OF_TEXT: content["added_tokens"][0]["id"]}
+    content["model"]["vocab"] = vocab
+    assert tokenizer.encode(text).tolist() == encode(content, text)
+    assert tokenizer.encode(END_OF_TEXT).tolist() == [vocab[END_OF_TEXT]]
+    assert tokenizer.decode(tokenizer.encode(text + END_OF_TEXT)) == text + END_OF_TEXT
+
+
+@pytest.mark.parametrize("change", [end_first, two_ways])
+def test_a_tokenizer_with_other_ids_is_kept_by_a_run(change, tmp_path):
+    written(tmp_path / "theirs", change)
+    tokenizer = read_tokenizer(tmp_path / "theirs")
+    assert tokenizer is not None
+    tokenizer.save(tmp_path / "run")
+    again = load_tokenizer(tmp_path / "run")
+    assert again.vocabulary == tokenizer.vocabulary
+    assert again.encode(SPOKEN).tolist() == tokenizer.encode(SPOKEN).tolist()
+
+
+def test_ids_may_be_in_vocab_json_beside_the_merges(tmp_path):
+    content = gpt2()
+    end_first(content)
+    (tmp_path / "vocab.json").write_text(json.dumps(content["model"]["vocab"]), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text(merges(100), encoding="utf-8")
+    tokenizer = read_tokenizer(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.encode(SPOKEN).tolist() == encode(content, SPOKEN)
+
+
+def test_a_file_of_merges_has_the_ids_of_gpt2(tmp_path):
+    (tmp_path / "merges.txt").write_text(merges(100), encoding="utf-8")
+    tokenizer = read_tokenizer(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.encode(SPOKEN).tolist() == encode(gpt2(), SPOKEN)
+
+
+def setting(place: str, value: Any) -> Change:
+    """A change of one key of the file, such as "model.dropout"."""
+
+    def change(content: dict[str, Any]) -> None:
+        *path, last = place.split(".")
+        for key in path:
+            content = content[key]
+        content[last] = value
+
+    return change
+
+
+def added(content: str, **looks: Any) -> Change:
+    def change(file: dict[str, Any]) -> None:
+        file["added_tokens"].append({"id": 357, "content": content, **looks})
+
+    return change
+
+
+def partly(content: dict[str, Any]) -> None:
+    vocab = content["model"]["vocab"]
+    kept = [token for token in vocab if token not in "!?"]
+    content["model"]["vocab"] = {token: number for number, token in enumerate(kept)}
+
+
+def swapped(content: dict[str, Any]) -> None:
+    content["model"]["vocab"] |= {"a": 65, "b": 64}
+
+
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
+}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False}
+REFUSED = {
+    "the normalizer Lowercase": setting("normalizer", {"type": "Lowercase"}),
+    "the normalizer NFKC": setting(
+        "normalizer", {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Strip"}]}
+    ),
+    "add_prefix_space=true": setting("pre_tokenizer.add_prefix_space", True),
+    "use_regex=false": setting("pre_tokenizer.use_regex", False),
+    "the pre-tokenizer Digits": setting(
+        "pre_tokenizer", {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, BYTE_LEVEL]}
+    ),
+    "no pre-tokenizer": setting("pre_tokenizer", None),
+    "its template adds '<s>' to every text": setting("post_processor", TEMPLATE),
+    "the post-processor RobertaProcessing": setting(
+        "post_processor", {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}
+    ),
+    "its model is WordPiece and not BPE": setting("model.type", "WordPiece"),
+    "dropout=0.1": setting("model.dropout", 0.1),
+    "end_of_word_suffix='</w>'": setting("model.end_of_word_suffix", "</w>"),
+    "ignore_merges=true": setting("model.ignore_merges", True),
+    r"the added token '\[PAD\]'": added("[PAD]", special=True),
+    "takes the spaces around it": added(END_OF_TEXT, lstrip=True),
+    "has no <.endoftext.>": lambda content: (
+        content["added_tokens"].clear(),
+        content["model"]["vocab"].pop(END_OF_TEXT),
+    ),
+    "it lacks 2 of 357 bytes and merges, such as '!'": partly,
+    "it has 'b' as the id 64": swapped,
+}
+
+
+@pytest.mark.parametrize(("message", "change"), REFUSED.items(), ids=REFUSED.keys())
+def test_what_gpt2_does_not_have_is_refused_by_name(message, change, tmp_path):
+    written(tmp_path, change)
+    with pytest.raises(RunError, match=message) as told:
+        read_tokenizer(tmp_path)
+    assert "\n" not in str(told.value)
+    assert "--tokenizer" in str(told.value) or "remove it there" in str(told.value)
+
+
+@pytest.mark.parametrize("key", ["add_prefix_space", "add_bos_token"])
+def test_the_configuration_beside_it_counts_too(key, tmp_path):
+    written(tmp_path, unchanged)
+    config = {"tokenizer_class": "GPT2Tokenizer", key: True, "eos_token": {"content": END_OF_TEXT}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match=rf"tokenizer_config\.json: {key}=true"):
+        read_tokenizer(tmp_path)
+
+
+ONLY_THE_TEXT = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}]}
+HARMLESS = {
+    "offsets": setting("post_processor", {"type": "ByteLevel", "add_prefix_space": True}),
+    "a template of the text": setting("post_processor", ONLY_THE_TEXT),
+    "no normalizer": setting("normalizer", {"type": "Sequence", "normalizers": []}),
+    "no prefix": setting("model.continuing_subword_prefix", ""),
+}
+
+
+@pytest.mark.parametrize("change", HARMLESS.values(), ids=HARMLESS.keys())
+def test_what_changes_no_id_is_no_obstacle(change, tmp_path):
+    written(tmp_path, change)
+    tokenizer = read_tokenizer(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.encode(SPOKEN).tolist() == encode(gpt2(), SPOKEN)
+
+
+@pytest.fixture
+def folder(make_model, tmp_path) -> Path:
+    """A folder of GPT-2 whose tokenizer has its end of text first."""
+    model = make_model(vocab_size=357, qkv_bias=True, tied_head=True)
+    made = gpt2_folder(model, tmp_path / "theirs")
+    written(made, end_first)
+    return made
+
+
+def test_a_model_goes_in_and_out_with_its_ids(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(parity, "interpreter", lambda reader: None)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    run = import_run(find_source(str(folder)), tmp_path / "run", "tales").run
+    loaded = load_run(str(run.path))
+    assert loaded.tokenizer.encode(SPOKEN).tolist() == encode(content, SPOKEN)
+    monkeypatch.undo()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "mlx" or None)
+    export_run(loaded, TARGETS["gpt2"], tmp_path / "out")
+    again = json.loads((tmp_path / "out" / "tokenizer.json").read_text())
+    assert again["model"]["vocab"] == content["model"]["vocab"]
+    assert again["added_tokens"][0]["id"] == 0
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (
+            {"text_ids": "number 1 is 5 and not 6"},
+            "gives a text other ids: number 1 is 5 and not 6",
+        ),
+        ({"greedy": []}, ""),
+        ({"text_ids": "not read (OSError: no tokenizer)"}, ""),
+        ({"factor": float("nan")}, "it would not be this model"),
+    ],
+)
+def test_an_import_that_another_program_reads_otherwise_is_not_written(
+    reply, message, folder, tmp_path, monkeypatch
+):
+    source, out = find_source(str(folder)), tmp_path / "run"
+    model = source.load()
+
+    def by_peer(reader, path, encoded, **facts):
+        def answer(tokens, prompt, count):
+            own = parity.by_reading(model, "another program")(tokens, prompt, count)
+            logits = own.logits * reply.get("factor", 1)
+            return Reply(logits, own.greedy, own.by, reply.get("text_ids", "equal"))
+
+        return answer
+
+    monkeypatch.setattr(parity, "interpreter", lambda reader: "python")
+    monkeypatch.setattr(parity, "by_peer", by_peer)
+    if message:
+        with pytest.raises(RunError, match=message):
+            import_run(source, out, "tales")
+    else:
+        import_run(source, out, "tales")
+    assert out.exists() == (not message)
+
+
+def ids(*numbers: int) -> np.ndarray:
+    return np.array(numbers)
+
+
+def test_the_first_id_that_differs_is_told():
+    encoded = parity.EncodedText("abc", [1, 2, 3])
+    assert compared_ids(encoded, {"ids": ids(1, 2, 3)}) == "equal"
+    assert compared_ids(encoded, {"ids": ids(1, 5, 3)}) == "number 2 is 5 and not 2"
+    assert compared_ids(encoded, {"ids": ids(1, 2)}) == "2 and not 3"
+    assert compared_ids(encoded, {"ids_error": "OSError: x"}) == "not read (OSError: x)"
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram", "gpt2"])
+def test_the_text_that_is_compared_can_be_read(kind, tokenizers, make_model):
+    tokenizer = tokenizers[kind]
+    encoded = encoded_text(tokenizer, make_model(vocab_size=tokenizer.vocab_size))
+    assert tokenizer.decode(encoded.ids) == encoded.text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char", "unigram"])
+def test_a_kind_whose_vocabulary_is_made_from_a_text_is_no_tokenizer_of_a_model(kind, folder):
+    with pytest.raises(ConfigError, match=f"--tokenizer {kind}: its vocabulary would be made from"):
+        find_tokenizer(find_source(str(folder)), kind)
+
+
+def test_a_tokenizer_that_is_not_there_is_told_so(folder):
+    with pytest.raises(RunError, match="--tokenizer nothing: there is no such run, folder or file"):
+        find_tokenizer(find_source(str(folder)), "nothing")
+
+
+@pytest.mark.parametrize("named", [None, "gpt2"])
+def test_without_a_network_the_way_out_is_one_that_works(named, make_model, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(imported, "_GPT2_VOCABULARY", 60)
+    folder = gpt2_folder(make_model(qkv_bias=True, tied_head=True), tmp_path / "theirs")
+    with pytest.raises(RunError, match="or give --tokenizer with byte, gpt2, a run or") as told:
+        find_tokenizer(find_source(str(folder)), named)
+    assert "trained here" not in str(told.value)
