@@ -314,6 +314,18 @@ def remove_directory(folder: Path) -> None:
         warnings.warn(f"{folder}: cannot be removed ({error.strerror or error})", stacklevel=3)
 
 
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a directory with all that is in it.
+
+    Raises:
+        RunError: The system refuses.
+    """
+    try:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 _SWAPS = {"linux": ("renameat2", (-100, -100)), "darwin": ("renameatx_np", (-2, -2))}
 """The call that swaps two names, and its two AT_FDCWD; the flag is 2 in both."""
 

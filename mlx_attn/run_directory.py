@@ -22,7 +22,7 @@ import mlx.core as mx
 
 from mlx_attn import files
 from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
-from mlx_attn.errors import ConfigError, RunError, did_you_mean
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig, config_from, saved_settings
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import check_in_files, check_plugins
@@ -30,12 +30,9 @@ from mlx_attn.records import Count, check_agrees, check_record, parse_record, re
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 
-RUNS = Path("runs")
-"""Where runs land unless told otherwise."""
-
 CONFIG = "config.json"
 _SEED = "seed-"  # prefix of the directories of seeds that were trained at once
-_FILES = (
+RUN_FILES = (
     CONFIG,
     "metrics.jsonl",
     "samples.txt",
@@ -233,6 +230,12 @@ class Run:
         """Whether its training has come to no end, not even by an interruption."""
         return all(report.get("event") != "end" for report in self.metrics())
 
+    def is_finished(self) -> bool:
+        """Tell whether its training came to its end; so did a converted or imported model's."""
+        last = next(reversed(self.metrics()), {"event": "end"})
+        was_stopped = last.get("event") != "end" or last.get("reason") == "interrupted"
+        return self.weights.exists() and not was_stopped
+
     def forget_after(self, step: int, to_come: Container[str] = ()) -> None:
         """Drop what a training that resumes after a step will report again.
 
@@ -288,7 +291,7 @@ def new_run(
     with ExitStack() as held:
         held.enter_context(files.lock(path, wait=False))
         check_free(path, overwrite)
-        if not _is_run(path):
+        if not is_run(path):
             yield _filled(path, settings, tokenizer)
             return
         if files.holds_current_folder(place):
@@ -300,7 +303,7 @@ def new_run(
         except BaseException:
             files.remove_directory(made)
             raise
-        files.replace_directory(place, made, keep=lambda n: not any(map(Path(n).match, _FILES)))
+        files.replace_directory(place, made, keep=lambda n: not any(map(Path(n).match, RUN_FILES)))
         yield open_run(path)
 
 
@@ -345,24 +348,15 @@ def check_free(path: Path, overwrite: bool = False) -> None:
             f"{path} exists: mlx_attn.resume({str(path)!r}) continues it, overwrite=True replaces "
             "it, another name makes another run",
         )
-    if not _is_run(path):
+    if not is_run(path):
         raise RunError(f"{path} is not a run directory, so --overwrite leaves it alone")
     open_run(path)
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
     """Whether there is a config.json, however damaged; an empty one is an old claim to the name."""
     file = path / CONFIG
     return file.is_file() and file.stat().st_size > 0
-
-
-def _is_exported(file: Path) -> bool:
-    """Whether a config.json is one of Hugging Face's."""
-    try:
-        with file.open("rb") as opened:
-            return b'"architectures"' in opened.read(2**16)
-    except OSError:
-        return False
 
 
 def _is_unbegun(file: Path) -> bool:
@@ -377,53 +371,27 @@ def open_run(path: Path) -> Run:
         files.check_name(path)
     except ConfigError as error:  # a name that was found in a folder, and not given by a user
         raise RunError(str(error)) from error
-    if not _is_run(path):
+    if not is_run(path):
         near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
         raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
     settings = check_record(read_record(file), _Settings, str(file))
     return Run(path, settings, files.identity(path))
 
 
-def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
-    """A run by its directory or its name in `directory`; None is the latest there."""
-    found = find_runs(directory)
-    if name is None and not found:
-        raise RunError(
-            f"there is no run in {directory}: train one with 'mlx-attn train', or name one"
-        )
-    if name is None:
-        return open_run(found[0])
-    for path in (files.user_path(name), directory / name):
-        if path.is_dir():
-            return open_run(path)
-    names = run_names(directory)
-    hint = did_you_mean(name, names) if names else ": train one with 'mlx-attn train'"
-    raise RunError(f"there is no run '{name}', here or in {directory}{hint}")
-
-
-def find_runs(directory: Path = RUNS) -> list[Path]:
+def find_runs(directory: Path) -> list[Path]:
     """The run directories in a directory, those of seeds included, the latest first.
 
     What was exported for other programs is none.
     """
     found = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")]
-    whole = [file for file in found if _is_run(file.parent) and not _is_exported(file)]
+    whole = [file for file in found if is_run(file.parent) and not _is_exported(file)]
     return [file.parent for file in sorted(whole, key=lambda f: f.stat().st_mtime, reverse=True)]
 
 
-def run_names(directory: Path = RUNS) -> list[str]:
-    """What the runs in a directory are called, the latest first."""
-    return [str(path.relative_to(directory)) for path in find_runs(directory)]
-
-
-def seed_place(path: Path, seed: int) -> Path:
-    """Where the run of one seed goes, of several that were trained at once."""
-    return path / f"{_SEED}{seed}"
-
-
-def free_name(directory: Path, name: str) -> Path:
-    """A path that does not exist yet: name, name-2, name-3, ..."""
-    path, number = directory / name, 2
-    while path.exists():
-        path, number = directory / f"{name}-{number}", number + 1
-    return path
+def _is_exported(file: Path) -> bool:
+    """Whether a config.json is one of Hugging Face's."""
+    try:
+        with file.open("rb") as opened:
+            return b'"architectures"' in opened.read(2**16)
+    except OSError:
+        return False

@@ -30,7 +30,7 @@ GROUND = (
 )
 ROOMS = (
     *GROUND,
-    *("attention", "plugins", "model", "text", "run_directory"),
+    *("attention", "plugins", "model", "text", "run_directory", "runs"),
     *("sampling", "training", "convert", "probe", "verify"),
     *("explore", "comparison", "answers", "bench", "interop", "repl", "api", "cli"),
 )

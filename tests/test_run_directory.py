@@ -13,16 +13,8 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import Locked
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import (
-    create_run,
-    find_runs,
-    free_name,
-    held,
-    new_run,
-    open_run,
-    run_names,
-    seed_place,
-)
+from mlx_attn.run_directory import create_run, find_runs, held, new_run, open_run
+from mlx_attn.runs import free_name, run_names
 from mlx_attn.text.tokenizers import train_tokenizer
 
 CONFIG = GPTConfig(vocab_size=5, context_length=4, emb_dim=4, n_heads=2, n_layers=1)
@@ -289,12 +281,12 @@ def test_config_json_is_for_people_too(run):
 
 
 def test_runs_of_seeds_are_called_by_both_names(run, tmp_path):
-    create_run(seed_place(tmp_path / "several", 3), SETTINGS)
+    create_run(tmp_path / "several" / "seed-3", SETTINGS)
     assert set(run_names(tmp_path)) == {"run", "several/seed-3"}
 
 
 def test_a_directory_of_seeds_is_no_run_and_tells_which_are(tmp_path):
-    create_run(seed_place(tmp_path / "several", 3), SETTINGS)
+    create_run(tmp_path / "several" / "seed-3", SETTINGS)
     with pytest.raises(RunError, match=r"not a run directory \(there are: .*several/seed-3\)"):
         open_run(tmp_path / "several")
 

@@ -23,7 +23,7 @@ from mlx_attn.errors import python_words
 from mlx_attn.keys import plain
 from mlx_attn.machine import versions
 from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins, used_plugins
-from mlx_attn.run_directory import RUNS
+from mlx_attn.runs import RUNS
 from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html
 

@@ -29,7 +29,7 @@ def load(run: str | Path | None = None, *, plugins: Plugins = ()) -> "LoadedMode
     """Return a trained model with its tokenizer.
 
     Args:
-        run: Its directory, or its name in runs/; None is the latest there.
+        run: Its directory, or its name in runs/; None is the latest finished one.
         plugins: Files with your own choices that it was trained with.
 
     Raises:

@@ -22,7 +22,8 @@ from mlx_attn.plugins import (
     plugins_of_resumed,
     used_plugins,
 )
-from mlx_attn.run_directory import Run, check_free, find_run, held, new_run
+from mlx_attn.run_directory import Run, check_free, held, new_run
+from mlx_attn.runs import find_run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training import loop
 from mlx_attn.training.config import Settings, layer_from, resolve, settings_from

@@ -87,9 +87,9 @@ def command(
 ) -> None:
     """Write a trained model in another form of attention, and say what it changed.
 
-    RUN is a directory or a name in runs/; without it, the latest there. The result is a new run
-    that trains on, samples and converts further. With several ranks nothing is converted for good:
-    the loss at each rank is measured, printed and drawn.
+    RUN is a directory or a name in runs/; without it, the latest finished one. The result is a
+    new run that trains on, samples and converts further. With several ranks nothing is
+    converted for good: the loss at each rank is measured, printed and drawn.
     """
     if as_list:
         _show_list(as_json)
@@ -116,7 +116,7 @@ def _convert(
 ) -> None:
     from mlx_attn.convert import measure, show
     from mlx_attn.convert.table import find_conversion
-    from mlx_attn.run_directory import find_run, free_name
+    from mlx_attn.runs import find_run, free_name
     from mlx_attn.ui.terminal import stdout_console
 
     to = find_conversion(to).name
@@ -136,7 +136,7 @@ def _convert(
 def _show_plan(name: str | None, to: str, ranks: tuple[int, ...], as_json: bool) -> None:
     from mlx_attn.convert.measure import conversion_memory
     from mlx_attn.convert.table import find_conversion
-    from mlx_attn.run_directory import find_run
+    from mlx_attn.runs import find_run
 
     run, conversion = find_run(name), find_conversion(to)
     after = conversion.target(run.config, max(ranks))
@@ -148,7 +148,7 @@ def _measure_ranks(
     name: str | None, to: str, ranks: tuple[int, ...], out: Path | None, as_json: bool
 ) -> None:
     from mlx_attn.convert import measure, show
-    from mlx_attn.run_directory import find_run
+    from mlx_attn.runs import find_run
     from mlx_attn.ui.terminal import stdout_console
 
     run = find_run(name)

@@ -18,7 +18,8 @@ from mlx_attn.cli.main import INTERRUPTED, say, signals_interrupt
 from mlx_attn.cli.options import Named
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import remove_directory, shared
-from mlx_attn.run_directory import RUNS, Run, open_run
+from mlx_attn.run_directory import Run, open_run
+from mlx_attn.runs import RUNS
 
 if TYPE_CHECKING:
     from mlx_attn.comparison.result import Comparison

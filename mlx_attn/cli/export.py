@@ -50,9 +50,9 @@ Examples:
 def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json: bool) -> None:
     """Write a run for another program, load what was written, and say how exactly it agrees.
 
-    RUN is a directory or a name in runs/; without it, the latest there. A model that the target's
-    architecture holds is written as that; a form of attention that converts exactly is converted;
-    any other is written with its code (mlx-lm) or refused with the reason.
+    RUN is a directory or a name in runs/; without it, the latest finished one. A model that the
+    target's architecture holds is written as that; a form of attention that converts exactly is
+    converted; any other is written with its code (mlx-lm) or refused with the reason.
     """
     from mlx_attn.interop.targets import default_place, export_run, find_target
     from mlx_attn.sampling.generate import load_run

@@ -51,7 +51,7 @@ def command(
     executed, and PyTorch is not needed.
     """
     from mlx_attn.interop import imported
-    from mlx_attn.run_directory import RUNS, free_name
+    from mlx_attn.runs import RUNS, free_name
 
     found = imported.find_source(source, n_heads, lora_alpha)
     size = imported.footprint(found.config)

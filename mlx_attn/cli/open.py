@@ -59,13 +59,14 @@ def command(
     import webbrowser
 
     from mlx_attn.explore import page
-    from mlx_attn.run_directory import find_run, find_runs
+    from mlx_attn.run_directory import find_runs
+    from mlx_attn.runs import RUNS, find_run
     from mlx_attn.text.show import download_lines
 
     if len(runs) > 2:
         raise click.UsageError(f"a page shows two runs at most, and these are {len(runs)}")
     lines = download_lines(_say)
-    if runs or prompt is not None or len(find_runs()) < 2:
+    if runs or prompt is not None or len(find_runs(RUNS)) < 2:
         found = [find_run(name) for name in runs or (None,)]
         texts = _prompt(prompt)
         path, n_bytes = page.write_page(found, texts, html, dtype or "float32", lines, overwrite)

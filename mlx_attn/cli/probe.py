@@ -52,10 +52,10 @@ Examples:
 def command(ctx: click.Context, run: str | None, **options: Any) -> None:
     """Show what each head looks at, and what its matrices are like.
 
-    RUN is a directory or a name in runs/; without it, the latest there. To see a head at work, on
-    any text, use 'mlx-attn open'.
+    RUN is a directory or a name in runs/; without it, the latest finished one. To see a head at
+    work, on any text, use 'mlx-attn open'.
     """
-    from mlx_attn.run_directory import find_run
+    from mlx_attn.runs import find_run
 
     try:
         if options["track"]:
@@ -136,7 +136,7 @@ def _show_track(
     **_: Any,
 ) -> None:
     from mlx_attn.probe import show, tracks
-    from mlx_attn.run_directory import find_run
+    from mlx_attn.runs import find_run
     from mlx_attn.ui.terminal import stdout_console
 
     if html:

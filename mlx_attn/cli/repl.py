@@ -34,8 +34,9 @@ Examples:
 def command(ctx: click.Context, run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     """Talk to a trained model: it continues any text; /help lists the commands.
 
-    RUN is a directory or a name in runs/; without it, the latest there. Where stdin or stdout is no
-    terminal, each line of stdin is a prompt or a command, and the answers alone go to stdout.
+    RUN is a directory or a name in runs/; without it, the latest finished one. Where stdin or
+    stdout is no terminal, each line of stdin is a prompt or a command, and the answers alone go
+    to stdout.
     """
     try:
         from mlx_attn.repl.session import Settings
@@ -88,7 +89,8 @@ def _list_runs() -> list[tuple[str, str]]:
     from mlx_attn.cli.runs import run_rows
     from mlx_attn.training.summaries import summarise_runs
 
-    return run_rows(summarise_runs(), get_terminal_size().columns - _NUMBER)
+    _, rows = run_rows(summarise_runs(), get_terminal_size().columns - _NUMBER)
+    return rows
 
 
 _NUMBER = 4

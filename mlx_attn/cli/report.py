@@ -31,7 +31,7 @@ def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool
     """
     from mlx_attn.comparison import report, show
     from mlx_attn.comparison.result import read_comparison
-    from mlx_attn.run_directory import RUNS
+    from mlx_attn.runs import RUNS
     from mlx_attn.ui.terminal import stdout_console
 
     if markdown and as_json:

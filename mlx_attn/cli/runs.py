@@ -1,82 +1,184 @@
-"""`mlx-attn runs`: what was trained here, and how good it is."""
+"""`mlx-attn runs`: list the trained runs, and remove those that are no longer wanted."""
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlx_attn.cli.main import say
-from mlx_attn.cli.options import UserPath
-from mlx_attn.errors import plural
+from mlx_attn.cli.options import Named, UserPath
+from mlx_attn.cli.sample import complete_run
+from mlx_attn.errors import RunError, find_row, plural
 
 if TYPE_CHECKING:
     from mlx_attn.training.summaries import RunSummary
 
+HOW_TO_BEGIN = "train one with 'mlx-attn train', about a minute"
+
 _EXAMPLES = """\b
 Examples:
   mlx-attn runs
+  mlx-attn runs --sort loss
   mlx-attn runs experiments/ --json
+  mlx-attn runs rm tiny-standard-2 tiny-standard-3
 """
 
+_Key = Callable[["RunSummary"], Any]
 
-@click.command(epilog=_EXAMPLES)
-@click.argument("directory", required=False, type=UserPath())
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(directory: Path | None, as_json: bool) -> None:
-    """List the runs in DIRECTORY, the latest first; without it, those in runs/.
+# Losses of different texts cannot be compared, so each text has its own ranking.
+SORT_KEYS: dict[str, _Key] = {
+    "age": lambda run: -run.changed,
+    "name": lambda run: run.name,
+    "variant": lambda run: (run.variant, -run.changed),
+    "text": lambda run: (run.text, -run.changed),
+    "loss": lambda run: (run.text, run.digest, run.val_loss is None, run.val_loss or 0.0),
+    "params": lambda run: run.parameters or 0,
+    "steps": lambda run: -run.steps,
+    "size": lambda run: -run.n_bytes,
+}
 
-    Each with its variant, its lowest validation loss, its steps, its size on the disk and how long
-    ago it changed. A run that cannot be used says why.
+
+class _ListByDefault(click.Group):
+    """A group whose command `list` runs if the first argument names no other command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in {*self.commands, "--help", "-h"}:
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_ListByDefault, epilog=_EXAMPLES)
+def command() -> None:
+    """List the trained runs: 'mlx-attn runs [DIRECTORY]'. Or remove some.
+
+    Each run with its variant, text, seed, trained parameters, steps, lowest validation loss, bytes
+    on the disk, and how long ago it changed. A run that cannot be used says why. --sort KEY sorts
+    them, and --json prints one JSON object: see 'mlx-attn runs list --help'.
     """
-    from mlx_attn.errors import RunError
-    from mlx_attn.run_directory import RUNS
-    from mlx_attn.training.summaries import summarise_runs
-    from mlx_attn.ui.terminal import print_rows, stdout_console
 
+
+@command.command("list", epilog=_EXAMPLES)
+@click.argument("directory", required=False, type=UserPath())
+@click.option(
+    "--sort",
+    type=Named(SORT_KEYS),
+    default="age",
+    show_default=True,
+    metavar="KEY",
+    help=", ".join(SORT_KEYS) + "; losses within one text",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
+    """List the runs in DIRECTORY; without it, those in runs/. The latest first."""
+    from mlx_attn.runs import RUNS
+    from mlx_attn.training.summaries import summarise_runs
+    from mlx_attn.ui.terminal import memory
+
+    key = SORT_KEYS[sort] if sort in SORT_KEYS else find_row(SORT_KEYS, sort, "key to sort by")
     if directory and not directory.is_dir():
         raise RunError(f"{directory}: there is no such directory")
     directory = directory or RUNS
-    found = summarise_runs(directory)
+    runs = sorted(summarise_runs(directory), key=key)
     if as_json:
-        records = [{**asdict(each), "path": str(each.path)} for each in found]
-        say(json.dumps({"runs": records}))
-    elif found:
-        console = stdout_console()
-        print_rows(run_rows(found, console.width), console)
+        say(json.dumps({"runs": [{**asdict(run), "path": str(run.path)} for run in runs]}))
+    elif runs:
+        print_runs(runs)
+        total = memory(sum(run.n_bytes for run in runs))
+        say(f"{plural(len(runs), 'run')}, {total}; mlx-attn runs rm NAME removes one", err=True)
     else:
         say(f"there is no run in {directory}: {HOW_TO_BEGIN}", err=True)
 
 
-HOW_TO_BEGIN = "train one with 'mlx-attn train', about a minute"
+@command.command("rm")
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_run)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def remove(names: tuple[str, ...], yes: bool) -> None:
+    """Remove runs: a name in runs/ or a directory for each.
+
+    Only a run's own files go. What else lies in its directory stays, and so does the directory.
+    """
+    from mlx_attn.runs import remove_run, run_path
+    from mlx_attn.ui.terminal import memory
+
+    paths = list(dict.fromkeys(map(run_path, names)))
+    sizes = [sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) for path in paths]
+    for path, size in zip(paths, sizes, strict=True):
+        say(f"{path}  {memory(size)}", err=True)
+    question = f"Remove {plural(len(paths), 'run')}?"
+    if not yes and not click.confirm(question, err=True):
+        raise click.exceptions.Exit(1)
+    for path in paths:
+        others = remove_run(path)
+        kept = f"; {', '.join(file.name for file in others)} stays there" if others else ""
+        say(f"removed {path}{kept}")
 
 
-def run_rows(found: "Sequence[RunSummary]", width: int) -> list[tuple[str, str]]:
-    """Names of runs and what is known of each: in columns where that fits into `width`."""
-    cells = {each.name: _cells(each) for each in found if not each.problem}
-    widths = [max(map(len, column)) for column in zip(*cells.values(), strict=True)]
-    names = max((len(each.name) for each in found), default=0)
-    in_columns = names + 2 + sum(widths) + 2 * (len(widths) - 1) <= width
+def print_runs(runs: "Sequence[RunSummary]") -> None:
+    """Print a table with a header, or a line for each run if the terminal is too narrow for it."""
+    from mlx_attn.ui.terminal import print_rows, stdout_console
 
-    def line(name: str) -> str:
-        if not in_columns:
-            return ", ".join(cell for cell in cells[name] if cell != "-")
-        padded = (f"{cell:{size}}" for cell, size in zip(cells[name], widths, strict=True))
-        return "  ".join(padded).rstrip()
+    console = stdout_console()
+    header, rows = run_rows(runs, console.width if console.file.isatty() else 0)
+    print_rows([*([("run", header)] if header else []), *rows], console)
 
-    return [(each.name, each.problem or line(each.name)) for each in found]
+
+_HEADER = ("variant", "text", "seed", "params", "steps", "loss", "size", "changed")
+
+
+def run_rows(runs: "Sequence[RunSummary]", width: int) -> tuple[str, list[tuple[str, str]]]:
+    """Return a header, and each run's name and facts: in columns if they fit into `width`.
+
+    Args:
+        runs: What to list.
+        width: Columns of the terminal; 0 sets no limit, as in a pipe.
+
+    Returns:
+        The header, "" if there are no columns, and a row for each run.
+    """
+    usable = {run.name: _cells(run) for run in runs if not run.problem}
+    columns = [*zip(_HEADER, *usable.values(), strict=True)]
+    sizes = [max(map(len, column)) for column in columns]
+    name_width = max(len("run"), *(len(run.name) for run in runs))
+    if width and name_width + 2 * len(sizes) + sum(sizes) > width:
+        return "", [(run.name, run.problem or _sentence(usable[run.name])) for run in runs]
+
+    def line(cells: Sequence[str]) -> str:
+        return "  ".join(f"{cell:{size}}" for cell, size in zip(cells, sizes, strict=True)).rstrip()
+
+    rows = [(run.name, run.problem or line(usable[run.name])) for run in runs]
+    return line(_HEADER) if usable else "", rows
+
+
+def _sentence(cells: Sequence[str]) -> str:
+    named: dict[str, str] = dict(zip(_HEADER, cells, strict=True))
+    for key, words in (("seed", "seed {}"), ("params", "{} params"), ("steps", "{} steps")):
+        named[key] = words.format(named[key]) if named[key] != "-" else "-"
+    return ", ".join(cell for cell in named.values() if cell != "-")
 
 
 def _cells(run: "RunSummary") -> tuple[str, ...]:
-    from mlx_attn.ui.terminal import age, memory
+    from mlx_attn.text.sources import describe
+    from mlx_attn.ui.terminal import age, count, memory
 
     loss = "-"
     if run.bits_per_byte is not None:
         loss = f"{run.bits_per_byte:.4f} bits per byte"
     elif run.val_loss is not None:
         loss = f"{run.val_loss:.4f} nats per token"
-    steps = plural(run.steps, "step") + ("" if run.ended else " so far") if run.steps else "-"
-    return run.variant, loss, steps, memory(run.n_bytes), f"{age(time.time() - run.changed)} ago"
+    steps = str(run.steps) if run.steps else "-"
+    if run.is_unfinished and run.steps:
+        steps += f" of {run.planned}" if run.planned > run.steps else " so far"
+    return (
+        run.variant,
+        describe(run.text) if run.text else "-",
+        "-" if run.seed is None else str(run.seed),
+        "-" if run.parameters is None else count(run.parameters),
+        steps,
+        loss,
+        memory(run.n_bytes),
+        f"{age(time.time() - run.changed)} ago",
+    )

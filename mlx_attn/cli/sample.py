@@ -18,6 +18,7 @@ from mlx_attn.errors import RunError, printable
 from mlx_attn.sampling.config import SamplerConfig
 
 if TYPE_CHECKING:
+    from mlx_attn.run_directory import Run
     from mlx_attn.sampling.generate import GenerationStep, LoadedRun
 
 _Command = Callable[..., Any]
@@ -58,13 +59,34 @@ def sampling_options(command: _Command) -> _Command:
 
 
 def run_argument(command: _Command) -> _Command:
-    """The run to sample: a directory, or a name in runs/; the latest where it is left out."""
-    return click.argument("run", required=False, shell_complete=complete_run)(command)
+    """Add the argument RUN: a directory, or a name in runs/; left out, the latest finished run."""
+    argument = click.argument(
+        "run", required=False, shell_complete=complete_run, callback=_named_or_latest
+    )
+    return argument(command)
+
+
+def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+    """Return the name that was given; of several runs choose the latest finished one and say so."""
+    from mlx_attn.runs import find_run, run_names
+    from mlx_attn.text.sources import describe
+
+    if name is not None or len(run_names()) < 2:
+        return name
+    run = find_run()
+    facts = [str(run.settings.get("variant", "")), f"trained on {describe(_text_name(run))}"]
+    facts += [] if run.is_finished() else ["its training was not finished"]
+    say(f"the latest run: {run.path} ({', '.join(filter(None, facts))})", err=True)
+    return str(run.path)
+
+
+def _text_name(run: "Run") -> str:
+    return str(run.settings.get("corpus") or run.settings["text"].get("data", ""))
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list[CompletionItem]:
     """The names of runs that begin like this; a directory's where none does."""
-    from mlx_attn.run_directory import run_names
+    from mlx_attn.runs import run_names
 
     names = [name for name in run_names() if name.startswith(start)]
     return [CompletionItem(name) for name in names] or [CompletionItem(start, type="dir")]
@@ -101,10 +123,10 @@ def command(
 ) -> None:
     """Continue a prompt with a trained model.
 
-    RUN is a directory or a name in runs/; without it, the latest there. The continuation goes to
-    stdout, and a newline after it. It ends where a document of the text that the run was trained on
-    would end, such as a story. Ctrl-C stops it. Several are written as one batch, with a line ---
-    between them.
+    RUN is a directory or a name in runs/; without it, the latest finished one. The continuation
+    goes to stdout, and a newline after it. It ends where a document of the text that the run
+    was trained on would end, such as a story. Ctrl-C stops it. Several are written as one
+    batch, with a line --- between them.
     """
     if dry_run:
         _show_plan(run, num_samples, as_json)
@@ -127,7 +149,7 @@ def command(
 
 
 def _show_plan(name: str | None, count: int, as_json: bool) -> None:
-    from mlx_attn.run_directory import find_run
+    from mlx_attn.runs import find_run
     from mlx_attn.sampling.generate import sampling_memory
 
     run = find_run(name)

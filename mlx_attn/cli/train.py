@@ -116,7 +116,7 @@ def _lead(
     **options: Any,
 ) -> None:
     """Do what the options of the first process ask for."""
-    from mlx_attn import run_directory
+    from mlx_attn.runs import find_run
 
     if replicas:
         raise ConfigError(
@@ -136,7 +136,7 @@ def _lead(
         return
     if init_from and "preset" in flags:
         raise ConfigError("--init-from takes all settings from its run: leave out --preset")
-    start = run_directory.find_run(init_from) if init_from else None
+    start = find_run(init_from) if init_from else None
     below = layer_from(start.settings) if start else {}
     settings = resolve(below, read_settings(config) if config else {}, environment, flags)
     is_named = bool(out or name)
@@ -167,7 +167,7 @@ def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Path:
     """The directory of a new run: as told, or a free name in runs/."""
-    from mlx_attn.run_directory import RUNS, free_name
+    from mlx_attn.runs import RUNS, free_name
 
     if out and name:
         raise ConfigError("--out and --name both say where the run goes: use one")
@@ -202,7 +202,8 @@ class RunTarget:
         from mlx_attn.api.trained import resumed_record
         from mlx_attn.files import Locked
         from mlx_attn.machine import versions
-        from mlx_attn.run_directory import Taken, free_name, new_run
+        from mlx_attn.run_directory import Taken, new_run
+        from mlx_attn.runs import free_name
 
         facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
         facts |= {"init_from": self.init_from} if self.init_from else {}
@@ -248,7 +249,8 @@ def _resume(
 ) -> None:
     """Resume a run in place, with some settings changed."""
     from mlx_attn.api.trained import continue_run
-    from mlx_attn.run_directory import find_run, held
+    from mlx_attn.run_directory import held
+    from mlx_attn.runs import find_run
     from mlx_attn.training.trainer import Trainer
 
     run = click.get_current_context().with_resource(held(find_run(name)))

@@ -16,7 +16,8 @@ from mlx_attn.explore.manifest import PageModel, page_model
 from mlx_attn.explore.passages import example_texts, training_words
 from mlx_attn.explore.show import WINDOWS, head_numbers
 from mlx_attn.files import check_page, write_bytes
-from mlx_attn.run_directory import RUNS, Run
+from mlx_attn.run_directory import Run
+from mlx_attn.runs import RUNS
 from mlx_attn.text.downloads import Progress
 from mlx_attn.training.summaries import summarise_runs
 from mlx_attn.ui.plots import COLOURS, template

@@ -24,7 +24,8 @@ from mlx_attn.errors import RunError, printable
 from mlx_attn.files import make_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
-from mlx_attn.run_directory import RUNS, open_run, run_names
+from mlx_attn.run_directory import open_run
+from mlx_attn.runs import RUNS, run_names
 from mlx_attn.ui.terminal import WordWrap
 
 

@@ -14,7 +14,8 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine import PROCESS_MEMORY, usable_memory
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
-from mlx_attn.run_directory import RUNS, Run, find_run
+from mlx_attn.run_directory import Run
+from mlx_attn.runs import RUNS, find_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode, tokens_that_fit
 from mlx_attn.sampling.documents import begin, document_ends, start_tokens, unfamiliar
@@ -286,6 +287,6 @@ def sampling_memory(config: GPTConfig, count: int = 1) -> int:
 
 
 def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:
-    """A run by its directory or its name in `runs`; None is the latest there."""
+    """A run by its directory or its name in `runs`; None is the latest finished one."""
     run = find_run(name, runs)
     return LoadedRun(run, run.load_model(), run.load_tokenizer())

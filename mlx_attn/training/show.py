@@ -16,6 +16,7 @@ from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, as_record
 from mlx_attn.training.loop import INTERRUPTED, RunRecorder, train
 from mlx_attn.training.report import ProgressWithCurve
+from mlx_attn.training.summaries import Neighbour, neighbour_of
 from mlx_attn.training.trainer import Trainer
 from mlx_attn.ui.terminal import (
     count,
@@ -105,14 +106,14 @@ class Display:
         if self.mode != "silent":
             print_text(text, self.console)
 
-    def conclude(self, ended: Ended, sample: str) -> None:
+    def conclude(self, ended: Ended, sample: str, neighbour: Neighbour | None = None) -> None:
         """Show the result of a training, what the model writes now, and what to do next."""
         if self.mode == "quiet":
             print(printable(ended.run))
         elif self.mode in ("live", "plain"):
             lines = closing_lines(ended)
             lines += [f"it writes: {printable(sample.strip())}"] if sample else []
-            lines += what_next(ended.run) if ended.run else []
+            lines += what_next(ended.run, neighbour) if ended.run else []
             print_text("\n".join(lines), stdout_console())
 
     def _move_bar(self, event: Event) -> None:
@@ -185,10 +186,23 @@ def closing_lines(ended: Ended) -> list[str]:
     return lines
 
 
-def what_next(run: str) -> list[str]:
+def what_next(run: str, neighbour: Neighbour | None = None) -> list[str]:
     """What to do with a run that is trained."""
-    run = quote(run)
-    return [f"talk to it:    mlx-attn repl {run}", f"look into it:  mlx-attn open {run}"]
+    name = quote(run)
+    lines = [f"talk to it:    mlx-attn repl {name}", f"look into it:  mlx-attn open {name}"]
+    return lines + (_beside(neighbour, run) if neighbour else [])
+
+
+def _beside(neighbour: Neighbour, run: str) -> list[str]:
+    """Return what another run's loss beside this one's means, and how to find out."""
+    lesson = "one seed each is no verdict" if neighbour.question else "so far chance alone moves it"
+    lines = [
+        f"beside it:     {neighbour.run.name} {neighbour.loss:.4f} {neighbour.unit}, this one "
+        f"{neighbour.difference:+.4f}: {lesson}"
+    ]
+    if neighbour.question:
+        lines.append(f"for a verdict: mlx-attn compare {neighbour.question}")
+    return [*lines, f"see both:      mlx-attn open {quote(str(neighbour.run.path))} {quote(run)}"]
 
 
 def follow(
@@ -211,7 +225,7 @@ def follow(
         return INTERRUPTED
     if ended.steps == first_step:
         display.message(f"nothing left to do at step {ended.steps}: give more --steps or --minutes")
-    display.conclude(ended, recorder.sample)
+    display.conclude(ended, recorder.sample, neighbour_of(trainer.run) if trainer.run else None)
     return ended.reason
 
 

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from mlx_attn.arrays import check_whole
 from mlx_attn.errors import RunError
-from mlx_attn.run_directory import RUNS, Run, find_runs, open_run
+from mlx_attn.run_directory import Run, find_runs, open_run
+from mlx_attn.runs import RUNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +118,97 @@ def _progress(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _latest(reports: list[dict[str, Any]], key: str) -> int | None:
     return next((r[key] for r in reversed(reports) if isinstance(r.get(key), int)), None)
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return the settings of one model that another lacks, without those that follow from heads."""
+    changed = {key: value for key, value in after.items() if before.get(key) != value}
+    if "n_heads" in changed and after["head_dim"] * after["n_heads"] == after["emb_dim"]:
+        changed = {key: value for key, value in changed.items() if key not in _FROM_HEADS}
+    return [f"{key}={value}" for key, value in changed.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A finished run beside another that differs from it in its attention or its seed.
+
+    Attributes:
+        run: The neighbour.
+        difference: The other run's loss less the neighbour's, in `unit`; positive is worse.
+        loss: The neighbour's, in `unit`.
+        unit: "bits per byte" or "nats per token".
+        question: The options of `compare` that ask which is better; "" if only the seed differs.
+    """
+
+    run: Run
+    difference: float
+    loss: float
+    unit: str
+    question: str
+
+
+_SIZES = ("vocab_size", "context_length", "emb_dim", "n_layers", "hidden_dim")
+_FROM_HEADS = ("head_dim", "value_dim", "n_kv_heads", "scale")
+_FREE = ("seed", "eval_every", "save_every", "log_every", "track")
+
+
+def neighbour_of(run: Run) -> Neighbour | None:
+    """Return the run that this one is best compared with, of those in the same directory.
+
+    It is finished, and has the same text, sizes and recipe. The standard form with the same seed
+    comes first, then the same model with another seed, then another form; the latest of several.
+    """
+    candidates = [other for path in find_runs(run.path.parent) if (other := _twin(run, path))]
+    own = run.best_validation()
+
+    def rank(other: Run) -> tuple[bool, bool, bool]:
+        is_same = other.settings["model"] == run.settings["model"]
+        is_same_seed = other.settings["training"].get("seed") == run.settings["training"].get(
+            "seed"
+        )
+        is_standard = other.settings.get("variant") == "standard"
+        return not is_standard, not (is_same or is_same_seed), not is_same_seed
+
+    if not candidates or not own:
+        return None
+    other = min(candidates, key=rank)
+    theirs = other.best_validation()
+    key = "val_loss" if None in (own.get("bits_per_byte"), theirs.get("bits_per_byte")) else ""
+    key = key or "bits_per_byte"
+    unit = "nats per token" if key == "val_loss" else "bits per byte"
+    return Neighbour(other, own[key] - theirs[key], theirs[key], unit, _question(other, run))
+
+
+def _question(control: Run, run: Run) -> str:
+    """Return the options of `compare` with which two runs' forms of attention are compared."""
+    models = [dict(each.settings["model"]) for each in (control, run)]
+    if models[0] == models[1]:
+        return ""
+    forms = [str(each.settings.get("variant", "")) for each in (control, run)]
+    parts = [f"--variants {','.join(forms)}"]
+    if forms[0] == forms[1]:
+        settings = ", ".join([forms[1], *_changes(*models)])
+        parts = [f"--arm {quote(form)}" for form in (forms[0], settings)]
+    parts.append(f"--preset {control.settings.get('preset', 'tiny')}")
+    data = str(control.settings["text"].get("data", ""))
+    return " ".join(parts + ([f"--data {quote(data)}"] if data not in ("", "tales") else []))
+
+
+def _twin(run: Run, path: Path) -> Run | None:
+    """Return the run at a path if it is finished and differs from `run` in attention or seed."""
+    if path == run.path:
+        return None
+    try:
+        other = open_run(path)
+        is_twin = _comparable(run) == _comparable(other) and other.is_finished()
+        return other if is_twin and other.best_validation() else None
+    except RunError:
+        return None
+
+
+def _comparable(run: Run) -> tuple[Any, ...]:
+    """Return what two runs must share for their losses to be compared."""
+    training = {k: v for k, v in run.settings["training"].items() if k not in _FREE}
+    sizes = [run.settings["model"].get(key) for key in _SIZES]
+    text = run.settings.get("digest"), run.settings["text"].get("tokenizer")
+    return text, sizes, training, run.settings.get("init_from")

@@ -145,7 +145,7 @@ def test_what_the_system_refuses_is_one_line(workshop, run_command, monkeypatch)
 
     monkeypatch.setattr(Path, "is_dir", refuse)
     result = run_command("sample", "mine")
-    assert (result.exit_code, result.stderr) == (1, "Error: runs: Permission denied\n")
+    assert (result.exit_code, result.stderr) == (1, "Error: mine: Permission denied\n")
 
 
 TITLE = "\x1b]0;PWNED\x07"

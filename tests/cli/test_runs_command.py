@@ -1,11 +1,13 @@
 import json
+import os
 import re
 
 import pytest
 
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import create_run
+from mlx_attn.run_directory import create_run, held
+from mlx_attn.runs import find_run
 from mlx_attn.text.tokenizers import train_tokenizer
 
 
@@ -30,8 +32,18 @@ def place(tmp_path, monkeypatch):
 def test_a_run_is_listed_with_its_lowest_loss_and_its_steps(place, run_command):
     lines = run_command("runs").stdout.splitlines()
     good = next(line for line in lines if line.startswith("good"))
-    assert re.split(" {2,}", good)[1:4] == ["merged", "1.5000 bits per byte", "40 steps so far"]
+    assert re.split(" {2,}", good)[1:] == [
+        *("merged", "-", "-", "-", "40 so far", "1.5000 bits per byte"),
+        *re.split(" {2,}", good)[-2:],
+    ]
     assert good.endswith("ago")
+
+
+def test_a_table_has_a_header_and_its_total_stays_out_of_a_pipe(place, run_command):
+    result = run_command("runs")
+    header = "run variant text seed params steps loss size changed"
+    assert result.stdout.splitlines()[0].split() == header.split()
+    assert result.stderr.startswith("4 runs, ")
 
 
 def test_runs_that_cannot_be_used_say_why_beside_the_others(place, run_command):
@@ -74,3 +86,77 @@ def test_an_empty_folder_says_what_to_do(tmp_path, monkeypatch, run_command):
 def test_a_folder_that_is_not_there_is_an_error(tmp_path, run_command):
     result = run_command("runs", str(tmp_path / "nowhere"))
     assert (result.exit_code, "there is no such directory" in result.stderr) == (1, True)
+
+
+@pytest.fixture
+def several(tmp_path, monkeypatch):
+    """A folder with runs of two texts: a is the oldest, and c, the latest, was interrupted."""
+    monkeypatch.chdir(tmp_path)
+    config = GPTConfig(vocab_size=256, context_length=8, emb_dim=8, n_heads=2, n_layers=1)
+    for age, (name, text, loss) in enumerate([("c", "t", 2.0), ("b", "t", 1.0), ("a", "s", 3.0)]):
+        settings = {"model": config.as_dict(), "training": {}, "text": {}, "corpus": text}
+        run = create_run(tmp_path / "runs" / name, settings | {"variant": "merged"})
+        run.save_model(GPT(config))
+        train_tokenizer("byte", "", 0).save(run.path)
+        run.add_report({"event": "eval", "step": 10, "val_loss": loss})
+        reason = "interrupted" if name == "c" else "done"
+        run.add_report({"event": "end", "steps": 10, "reason": reason})
+        for file in run.path.iterdir():
+            os.utime(file, (1e9 - 1000 * age, 1e9 - 1000 * age))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("key", "order"),
+    [("age", "cba"), ("name", "abc"), ("loss", "abc"), ("text", "acb"), ("size", "cab")],
+)
+def test_runs_are_sorted_and_losses_only_within_a_text(several, run_command, key, order):
+    (several / "runs" / "c" / "track").mkdir()
+    (several / "runs" / "c" / "track" / "0").write_bytes(bytes(9000))
+    (several / "runs" / "a" / "samples.txt").write_bytes(bytes(3000))
+    for name, seconds in {"a": 1e9 - 2000, "c": 1e9}.items():
+        for file in (several / "runs" / name).rglob("*"):
+            os.utime(file, (seconds, seconds))
+    runs = json.loads(run_command("runs", "--sort", key, "--json").stdout)["runs"]
+    assert "".join(run["name"] for run in runs) == order
+
+
+def test_an_unknown_sort_key_names_the_known_ones(several, run_command):
+    result = run_command("runs", "--sort", "los")
+    assert (result.exit_code, "did you mean 'loss'?" in result.stderr) == (2, True)
+
+
+def test_without_a_name_the_latest_finished_run_is_taken_and_named(several, run_command):
+    result = run_command("sample", "-m", "1")
+    assert result.stderr.startswith("the latest run: runs/b (merged, trained on t)")
+
+
+def test_rm_removes_what_is_named_after_a_yes(several, run_command):
+    result = run_command("runs", "rm", "a", "runs/b", input="y\n")
+    assert (result.exit_code, result.stdout) == (0, "removed runs/a\nremoved runs/b\n")
+    assert [path.name for path in (several / "runs").iterdir()] == ["c"]
+
+
+def test_rm_removes_nothing_after_a_no(several, run_command):
+    assert run_command("runs", "rm", "a", input="n\n").exit_code == 1
+    assert (several / "runs" / "a" / "model.safetensors").exists()
+
+
+def test_rm_keeps_files_that_are_not_the_runs(several, run_command):
+    (several / "runs" / "a" / "notes.md").write_text("mine")
+    result = run_command("runs", "rm", "a", "--yes")
+    assert result.stdout == "removed runs/a; notes.md stays there\n"
+    assert [path.name for path in (several / "runs" / "a").iterdir()] == ["notes.md"]
+
+
+@pytest.mark.parametrize("name", ["runs", ".", "z"])
+def test_rm_refuses_what_is_no_run(several, run_command, name):
+    result = run_command("runs", "rm", name, "--yes")
+    assert (result.exit_code, len(list((several / "runs").iterdir()))) == (1, 3)
+
+
+def test_rm_refuses_a_run_that_another_process_writes(several, run_command):
+    with held(find_run("a")):
+        result = run_command("runs", "rm", "a", "--yes")
+    assert result.exit_code == 1
+    assert (several / "runs" / "a" / "model.safetensors").exists()

@@ -17,7 +17,8 @@ from mlx_attn.repl.screen import (
     open_history,
     state_directory,
 )
-from mlx_attn.run_directory import RUNS, create_run
+from mlx_attn.run_directory import create_run
+from mlx_attn.runs import RUNS
 from mlx_attn.training.config import resolve
 
 ALT_ENTER, CTRL_C, CTRL_D = "\x1b\r", "\x03", "\x04"

@@ -1,0 +1,84 @@
+"""The folder runs/: a run by its name, the latest, a free name, and removal."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from mlx_attn import files
+from mlx_attn.errors import RunError, did_you_mean
+from mlx_attn.run_directory import CONFIG, RUN_FILES, Run, find_runs, is_run, open_run
+
+RUNS = Path("runs")
+"""Where runs land unless told otherwise."""
+
+
+def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
+    """Return a run by its directory or its name in `directory`.
+
+    Without a name it is the latest whose training came to its end; if none did, the latest.
+    """
+    return _latest_run(directory) if name is None else open_run(run_path(name, directory))
+
+
+def run_path(name: str, directory: Path = RUNS) -> Path:
+    """Return the directory of that name, here or in `directory`.
+
+    Raises:
+        RunError: There is none; suggests the nearest name of a run.
+    """
+    for path in (files.user_path(name), directory / name):
+        if path.is_dir():
+            return path
+    names = run_names(directory)
+    hint = did_you_mean(name, names) if names else ": train one with 'mlx-attn train'"
+    raise RunError(f"there is no run '{name}', here or in {directory}{hint}")
+
+
+def _latest_run(directory: Path) -> Run:
+    paths = find_runs(directory)
+    if not paths:
+        raise RunError(
+            f"there is no run in {directory}: train one with 'mlx-attn train', or name one"
+        )
+    for path in paths:
+        with suppress(RunError):  # a damaged run is not what somebody wants who names none
+            if (run := open_run(path)).is_finished():
+                return run
+    return open_run(paths[0])
+
+
+def run_names(directory: Path = RUNS) -> list[str]:
+    """What the runs in a directory are called, the latest first."""
+    return [str(path.relative_to(directory)) for path in find_runs(directory)]
+
+
+def free_name(directory: Path, name: str) -> Path:
+    """A path that does not exist yet: name, name-2, name-3, ..."""
+    path, number = directory / name, 2
+    while path.exists():
+        path, number = directory / f"{name}-{number}", number + 1
+    return path
+
+
+def remove_run(path: Path) -> list[Path]:
+    """Remove a run's own files, and its directory if nothing else is in it.
+
+    Args:
+        path: The directory of a run, which may be damaged.
+
+    Returns:
+        The files that are not the run's own and stay.
+
+    Raises:
+        Locked: Another process holds the directory, such as a training.
+        RunError: It is not a run directory, or a file cannot be removed.
+    """
+    if path.is_symlink() or not is_run(path):
+        raise RunError(f"{path} is not a run directory, so it stays")
+    if files.holds_current_folder(path.resolve()):
+        raise RunError(f"{path} is the folder that you are in: leave it to remove the run")
+    with files.lock(path, wait=False):
+        own = [file for file in path.iterdir() if any(map(file.match, RUN_FILES))]
+        # config.json goes last: a removal that is cut short leaves a run that can be removed again.
+        for file in sorted(own, key=lambda file: file.name == CONFIG):
+            files.remove(file)
+        return sorted(path.iterdir())

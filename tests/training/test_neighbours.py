@@ -1,0 +1,77 @@
+"""The run that a training's end names beside its own."""
+
+from typing import Any
+
+import pytest
+
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+from mlx_attn.run_directory import Run, create_run
+from mlx_attn.training.show import what_next
+from mlx_attn.training.summaries import neighbour_of
+
+SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 8, "n_layers": 1}
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """Makes a run in runs/ that ended with a loss."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(name: str, loss: float, reason: str = "done", heads: int = 2, **changes) -> Run:
+        maps: dict[str, Any] = {**VARIANTS[changes.get("variant", "standard")].maps}
+        config = GPTConfig(**SIZES, n_heads=heads, **maps)
+        settings = {
+            **{"variant": "standard", "preset": "nano", "digest": "d", "model": config.as_dict()},
+            **{"training": {"seed": 0, "steps": 9} | changes.pop("training", {})},
+            **{"text": {"data": "tales"}},
+        }
+        run = create_run(tmp_path / "runs" / name, settings | changes)
+        run.save_model(GPT(config))
+        run.add_report({"event": "eval", "step": 9, "val_loss": 2 * loss, "bits_per_byte": loss})
+        run.add_report({"event": "end", "steps": 9, "reason": reason})
+        return run
+
+    return make
+
+
+def test_the_end_of_a_training_names_the_standard_run_beside_it(trained):
+    trained("plain", 0.25)
+    merged = trained("merged", 0.2541, variant="merged")
+    assert what_next(str(merged.path), neighbour_of(merged))[2:] == [
+        "beside it:     plain 0.2500 bits per byte, this one +0.0041: one seed each is no verdict",
+        "for a verdict: mlx-attn compare --variants standard,merged --preset nano",
+        f"see both:      mlx-attn open {merged.path.parent / 'plain'} {merged.path}",
+    ]
+
+
+def test_a_run_with_nothing_comparable_beside_it_has_no_neighbour(trained):
+    trained("longer", 0.2, training={"steps": 99})
+    trained("elsewhere", 0.2, digest="another text")
+    trained("stopped", 0.2, reason="interrupted")
+    assert neighbour_of(trained("mine", 0.25)) is None
+
+
+def test_the_same_model_with_another_seed_shows_chance_and_asks_nothing(trained):
+    trained("merged", 0.2, variant="merged", training={"seed": 5})
+    trained("first", 0.25)
+    second = trained("second", 0.26, training={"seed": 1})
+    line = "first 0.2500 bits per byte, this one +0.0100: so far chance alone moves it"
+    shown = what_next(str(second.path), neighbour_of(second))
+    assert line in shown[2]
+    assert not any("compare" in line for line in shown)
+
+
+def test_one_head_beside_two_asks_for_arms(trained):
+    trained("two", 0.25)
+    beside = neighbour_of(trained("one", 0.26, heads=1))
+    assert beside
+    assert beside.question == "--arm standard --arm 'standard, n_heads=1' --preset nano"
+
+
+def test_a_comparison_on_own_text_names_the_text(trained):
+    trained("plain", 0.25, text={"data": "my notes"})
+    beside = neighbour_of(trained("merged", 0.3, variant="merged", text={"data": "my notes"}))
+    assert beside
+    assert beside.question.endswith("--data 'my notes'")
