@@ -212,7 +212,8 @@ def verify(out: Path) -> None:
     for complaint in found[:_COMPLAINTS]:
         say(complaint, err=True)
     if found:
-        raise RunError(f"{plural(len(found), 'thing')} of {out} do not agree")
+        do = "does" if len(found) == 1 else "do"
+        raise RunError(f"{plural(len(found), 'thing')} of {out} {do} not agree")
     records = len(_book(out).records)
     say(f"{out}: registration, {records} records and page agree")
 

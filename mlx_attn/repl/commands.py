@@ -25,6 +25,8 @@ def handle_input(session: Session, text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        if not error.filename:  # the answers themselves cannot be written
+            raise
         session.screen.say(f"{error.filename}: {error.strerror}")
 
 

@@ -65,7 +65,15 @@ def test_a_page_that_was_changed_fails(workshop, run_command):
     result = run_command("claims", "verify")
     assert result.exit_code == 1
     assert "9 trainings" in result.stderr
-    assert "1 thing of runs/answers do not agree" in result.stderr
+    assert "1 thing of runs/answers does not agree" in result.stderr
+
+
+def test_a_page_that_nobody_has_written_yet_is_called_so(workshop, run_command):
+    run_command("claims", "register")
+    result = run_command("claims", "verify")
+    assert result.exit_code == 1
+    hint = "not written yet: 'mlx-attn claims page' makes it of the records"
+    assert result.stderr.splitlines()[0] == f"runs/answers.md: {hint}"
 
 
 @pytest.mark.parametrize(
