@@ -22,6 +22,16 @@ def test_without_a_subcommand_it_lists(run_command):
     assert run_command("claims").stdout == run_command("claims", "list").stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [("out_proj", "output"), ("W_query", "query"), ("W_value", "value"), ("num_heads", "heads")],
+)
+def test_a_question_is_known_by_the_books_name_of_its_part(workshop, run_command, name, question):
+    shown = run_command("claims", "show", name).stdout
+    assert shown
+    assert shown == run_command("claims", "show", question).stdout
+
+
 def test_a_question_is_shown_world_by_world(workshop, run_command):
     shown = run_command("claims", "show", "heads").stdout
     assert "python: not finished, 0 of 99 runs" in shown
