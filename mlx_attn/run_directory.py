@@ -10,6 +10,7 @@ track/              weights at tracked steps, of a run that started from another
 """
 
 import json
+import os
 import re
 from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -382,7 +383,12 @@ def find_runs(directory: Path) -> list[Path]:
     """The run directories in a directory, those of seeds included, the latest first.
 
     What was exported for other programs is none.
+
+    Raises:
+        RunError: The directory may not be read.
     """
+    if directory.is_dir() and not os.access(directory, os.R_OK | os.X_OK):
+        raise RunError(f"{directory}: cannot be read (Permission denied): see 'chmod u+rwx'")
     found = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")]
     whole = [file for file in found if is_run(file.parent) and not _is_exported(file)]
     return [file.parent for file in sorted(whole, key=lambda f: f.stat().st_mtime, reverse=True)]

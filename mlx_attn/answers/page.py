@@ -142,7 +142,10 @@ def verify(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Ite
     contents = kind.read(study, folder)
     yield from contents.complaints()
     page = path_of_page(folder)
-    written = page.read_text(encoding="utf-8").splitlines() if page.exists() else []
+    if not page.exists():
+        yield f"{page}: not written yet: 'mlx-attn claims page' makes it of the records"
+        return
+    written = page.read_text(encoding="utf-8").splitlines()
     expected = contents.text().splitlines()
     if len(written) != len(expected):
         yield f"{page}: {len(written)} lines, and the records make {len(expected)}"

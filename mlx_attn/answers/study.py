@@ -60,6 +60,17 @@ class World(_Row, frozen=True, kw_only=True):
     same: dict[str, str] = {}
 
 
+_BOOK_NAMES = {
+    "out-proj": "output",
+    "w-query": "query",
+    "w-key": "query",
+    "w-value": "value",
+    "num-heads": "heads",
+    "n-heads": "heads",
+}
+"""The questions that ask about a part, by the book's name of it."""
+
+
 class StudyArm(_Row, frozen=True, kw_only=True):
     """A form of attention: the settings that set it apart.
 
@@ -205,6 +216,17 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     def question(self, name: str) -> Question:
         """The named question; an unknown one is refused with the nearest."""
         return find_row(self.questions, name, "question")
+
+    def question_name(self, name: str) -> str:
+        """Return the name of a question: its own, or the book's name of what it asks about.
+
+        Raises:
+            ConfigError: There is no such question; names the nearest.
+        """
+        plain = name.strip().lower().replace("_", "-")
+        own = _BOOK_NAMES.get(plain, plain)
+        self.question(own if own in self.questions else name)
+        return own
 
     def asked(self) -> list[tuple[str, Contrast, str]]:
         """Every contrast in every world where it is asked, with its question's name."""

@@ -137,7 +137,7 @@ def run(
     study, out = _study(study_name, out), out / study_name
     asked = (
         [study.world(name) and name for name in worlds],
-        [study.question(name) and name for name in questions],
+        [study.question_name(name) for name in questions],
     )
     check_registered(study, out)
     with _held(out):
@@ -212,7 +212,8 @@ def verify(out: Path) -> None:
     for complaint in found[:_COMPLAINTS]:
         say(complaint, err=True)
     if found:
-        raise RunError(f"{plural(len(found), 'thing')} of {out} do not agree")
+        do = "does" if len(found) == 1 else "do"
+        raise RunError(f"{plural(len(found), 'thing')} of {out} {do} not agree")
     records = len(_book(out).records)
     say(f"{out}: registration, {records} records and page agree")
 
@@ -257,7 +258,7 @@ def show(question: str, as_json: bool, out: Path) -> None:
     known = _book(out).records
     besides = next((name for name in _follow_ups() if question in _study(name).questions), "")
     study = _study(besides, out)
-    study.question(question)
+    question = study.question_name(question)
     if besides:
         known = {**known, **_book(out / besides).records}
     found = [f for f in findings(study, known) if f.question == question]

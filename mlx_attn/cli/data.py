@@ -96,6 +96,7 @@ def tales(stories: int, seed: int, spans: bool, as_json: bool, out: Path | None)
         for story in generated:
             say(json.dumps(show.story_facts(story)))
     elif spans:
-        stdout_console().print(show.coloured(generated), soft_wrap=True)
+        console = stdout_console()
+        console.print(show.coloured(generated), soft_wrap=not console.is_terminal)
     else:
         say(text, nl=False, exact=True)

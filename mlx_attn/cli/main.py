@@ -229,6 +229,11 @@ class LazyGroup(click.Group):
             sys.exit(error.exit_code)
         except click.Abort:
             sys.exit(INTERRUPTED)
+        except OSError as error:  # of the help, which is written before a command runs
+            if error.errno not in _FULL:
+                raise
+            click.echo(_line_about(click.ClickException(_line_about_file(error))), err=True)
+            sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -6,7 +6,7 @@ layers below it show through.
 
 import difflib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 from math import isfinite
@@ -19,6 +19,7 @@ from click.shell_completion import CompletionItem
 from mlx_attn.about import PREFIX
 from mlx_attn.attention import config as attention
 from mlx_attn.attention.config import VARIANTS
+from mlx_attn.cli.main import say
 from mlx_attn.errors import ConfigError
 from mlx_attn.files import user_path
 from mlx_attn.model import config as model
@@ -164,7 +165,18 @@ def takes_plugins(command: click.Command) -> click.Command:
 
 
 class SectionedCommand(click.Command):
-    """A command whose help groups its options under headings."""
+    """A command whose help groups its options under headings.
+
+    Args:
+        first: Names of the options that `--help` shows, and `--help-all` has the others too; none:
+            it shows all.
+    """
+
+    def __init__(self, *args: Any, first: Collection[str] = (), **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._first = first
+        if first:
+            self.params.append(_help_all(sum(not getattr(o, "hidden", False) for o in self.params)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options, heading by heading, in the order of their first option."""
@@ -172,13 +184,43 @@ class SectionedCommand(click.Command):
         for parameter in self.get_params(ctx):
             if parameter.name == PLUGIN:  # help comes before the environment is looked at
                 load_plugins(ctx, parameter, parameter.value_from_envvar(ctx) or ())
-        for parameter in self.get_params(ctx):
+        for parameter in self._shown(ctx):
             record = parameter.get_help_record(ctx)
             if record:
                 sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+    def _shown(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options that this help shows."""
+        options = self.get_params(ctx)
+        if not self._first or _HELP_ALL in ctx.meta:
+            return options
+        helps = ("help_all", getattr(self.get_help_option(ctx), "name", ""))
+        return [option for option in options if option.name in (*self._first, *helps)]
+
+
+_HELP_ALL = "mlx_attn.help_all"
+
+
+def _help_all(count: int) -> click.Option:
+    """Return the option that shows the help of all options."""
+
+    def show(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            ctx.meta[_HELP_ALL] = True
+            say(ctx.get_help())
+            ctx.exit()
+
+    return click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help=f"Show all {count} settings and exit.",
+    )
 
 
 _ATTENTION = {"position": attention.POSITIONS, "merged_start": attention.MERGED_STARTS}
@@ -273,6 +315,15 @@ TRAIN_OPTIONS: list[click.Option] = [
     *options_from(model.GPTConfig, "Model", frozenset({"vocab_size"})),
     *options_from(training.TrainConfig, "Training"),
 ]
+
+FIRST_OPTIONS = (
+    *("variant", "preset", "no_out_proj", "merge_qk"),
+    *("out", "name", "resume", "dry_run"),
+    *("data", "tokenizer"),
+    *("context_length", "emb_dim", "n_heads", "n_layers", "window", "position"),
+    *("steps", "minutes", "lr", "seed"),
+)
+"""The twenty of a training that most people need."""
 
 TRIAL_OPTIONS: list[click.Option] = [
     _run(

@@ -20,7 +20,7 @@ from mlx_attn.cli.main import (
     read_settings,
     say,
 )
-from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
+from mlx_attn.cli.options import FIRST_OPTIONS, SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.cli.processes import connect, prefix_errors
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
@@ -364,6 +364,7 @@ command = SectionedCommand(
     "train",
     callback=train,
     params=[*TRAIN_OPTIONS],
+    first=FIRST_OPTIONS,
     help=train.__doc__,
     epilog="""\b
 Examples:

@@ -53,11 +53,12 @@ def gguf_form(model: GPT) -> tuple[str, GPT]:
     Raises:
         ConfigError: None does; says why.
     """
-    config, instead = model.config, "'--to mlx-lm' ships code that holds any model"
+    config = model.config
     if config.position != "rope":
-        return "gpt2", standard.gpt2_form(model, "gguf", instead)
+        return "gpt2", standard.gpt2_form(model, "gguf")
     if reasons := standard.obstacles(config, {**standard.ARCEE, "qkv_bias": (False,)}):
-        raise standard.refused("gguf", "arcee (RoPE, RMSNorm, squared ReLU)", reasons, instead)
+        arcee = "arcee (RoPE, RMSNorm, squared ReLU)"
+        raise standard.refused("gguf", arcee, reasons, standard.instead_of_stock(config))
     one_key = config.attention().choices("score")[0].shape(config.attention())[0] == 1
     groups = 1 if one_key else config.n_kv_heads
     wanted = standard.standard_config(

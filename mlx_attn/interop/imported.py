@@ -108,9 +108,17 @@ def _state_dict(path: Path, arrays: dict[str, mx.array], n_heads: int, alpha: fl
         ours, what, peer = names.from_gpt2(arrays), "GPT-2's state dict", None
     else:
         ours, what, peer = names.from_book(arrays, alpha), "the book's GPTModel", "torch"
+    ours = _tied(ours)
     config = _config_of(path, ours, n_heads)
     facts = {"n_heads": config.n_heads, "lora_alpha": alpha}
     return Source(path, what, config, lambda: standard.model_of(config, ours), peer, facts)
+
+
+def _tied(arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    """Return the arrays without an output head that is the embedding itself, saved twice."""
+    head, embedding = (arrays.get(f"{name}.weight") for name in ("out_head", "tok_emb"))
+    is_same = head is not None and embedding is not None and mx.array_equal(head, embedding).item()
+    return {k: array for k, array in arrays.items() if not (is_same and k == "out_head.weight")}
 
 
 def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTConfig:

@@ -17,10 +17,10 @@ from mlx_attn.about import __version__
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import ov_circuit
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.config import MAPS
 from mlx_attn.attention.layer import ShrunkLinear
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop import portable
+from mlx_attn.interop.standard import instead_of_stock
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import variant_name
@@ -65,13 +65,8 @@ def chosen_functions(config: GPTConfig) -> dict[str, Any]:
         "logits": [f"logits_{word}" for word in config.logits.split("+") if word != "none"],
         "mixing": f"mixing_{config.mixing}",
     }
-    for name in _flat(names):
-        if not hasattr(portable, name):
-            words = ", ".join(f"{key}={getattr(config, key)}" for key in MAPS)
-            raise ConfigError(
-                f"there is no code to ship for this model ({words}): a choice of your own plugin "
-                "runs only here"
-            )
+    if not all(hasattr(portable, name) for name in _flat(names)):
+        raise ConfigError(f"there is no code to ship for this model: {instead_of_stock(config)}")
     return names
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from mlx_attn.arrays import check_weights, named_arrays
 from mlx_attn.attention.analysis import layer_weights, ov_circuit, qk_circuit
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.config import MAPS, AttentionConfig
 from mlx_attn.convert.measure import weight_errors
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
@@ -187,22 +187,35 @@ def _columns(output: np.ndarray, heads: int, width: int) -> np.ndarray:
 def refused(target: str, architecture: str, reasons: list[str], instead: str) -> ConfigError:
     """The error of a target whose architecture cannot hold a model, and the way out."""
     return ConfigError(
-        f"--to {target}: {architecture} cannot hold this model, because of {', '.join(reasons)}; "
-        f"{instead}"
+        f"--to {target}: {architecture} cannot hold this model: {', '.join(reasons)}; {instead}"
     )
 
 
-def gpt2_form(model: GPT, target: str, instead: str) -> GPT:
+def instead_of_stock(config: GPTConfig) -> str:
+    """Return what a user can do with a model that no stock architecture holds."""
+    if own := own_choices(config):
+        return f"{', '.join(own)}: a choice of your own plugin runs only here"
+    return "'--to mlx-lm' ships code that holds any model of this package"
+
+
+def own_choices(config: GPTConfig) -> list[str]:
+    """Return the choices of a configuration that a plugin registered, as `map=name`."""
+    choices = (choice for name in MAPS for choice in config.attention().choices(name))
+    return [f"{choice.map}={choice.name}" for choice in choices if not choice.is_built_in]
+
+
+def gpt2_form(model: GPT, target: str) -> GPT:
     """The model in the form that GPT-2's architecture has; says what stands in the way."""
     reasons = obstacles(model.config, GPT2)
     width, rest = divmod(model.config.emb_dim, model.config.n_heads)
     reasons += [f"emb_dim={model.config.emb_dim}, no multiple of n_heads"] if rest else []
     if reasons:
-        raise refused(target, "GPT-2", reasons, instead)
+        raise refused(target, "GPT-2", reasons, instead_of_stock(model.config))
     wanted = standard_config(model.config, width, position="learned")
     try:
         return standard_form(model, wanted)
     except ConfigError as error:
+        instead = instead_of_stock(model.config)
         raise refused(target, "GPT-2", [str(error)], instead) from error
 
 
@@ -213,4 +226,8 @@ def how_written(model: GPT, form: GPT) -> str:
     if same == plain and model.config.n_kv_heads == form.config.n_kv_heads:
         return "as it is"
     changed = ", ".join(f"{key}={word}" for key, word in same.items() if word != plain[key])
+    if form.config.n_kv_heads == 1 and form.config.head_dim == form.config.emb_dim:
+        return (
+            f"with {changed} written as one key head of width {form.config.emb_dim}, which is exact"
+        )
     return f"with {changed or 'shared keys'} written as separate matrices, which is exact"

@@ -122,13 +122,16 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
 
 def _write_gpt2(loaded: LoadedRun, out: Path) -> _Written:
     """GPT-2's folder, for transformers; mlx-lm reads it where the head is tied."""
-    form = standard.gpt2_form(loaded.model, "gpt2", "'--to mlx-lm' ships code that holds any model")
+    form = standard.gpt2_form(loaded.model, "gpt2")
     stock = _fits_mlx_lm(form.config)
     write_folder(loaded, out, gpt2_config(form.config), names.to_gpt2(named_arrays(form)))
-    also = "" if stock else "; mlx-lm's GPT-2 has a tied head and 4 emb_dim, so not for mlx-lm"
+    also = "" if stock else f"; not for mlx-lm: {_MLX_LM_GPT2}"
     back = parity.by_reading(read_gpt2(out), "this program")
     readers = (*(["mlx-lm"] if stock else []), "transformer-lens", "transformers")
     return _Written(f"GPT-2, {standard.how_written(loaded.model, form)}{also}", back, readers)
+
+
+_MLX_LM_GPT2 = "its GPT-2 has a tied head, and a feed-forward layer of width 4 emb_dim"
 
 
 def _fits_mlx_lm(config: GPTConfig) -> bool:
@@ -138,9 +141,8 @@ def _fits_mlx_lm(config: GPTConfig) -> bool:
 def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
     """A folder for mlx-lm: GPT-2 where that is exact, else with code."""
     try:
-        form = standard.gpt2_form(loaded.model, "mlx-lm", "")
-        why = "mlx-lm's GPT-2 ties the head and makes it 4 emb_dim wide"
-        reason = "" if _fits_mlx_lm(form.config) else why
+        form = standard.gpt2_form(loaded.model, "mlx-lm")
+        reason = "" if _fits_mlx_lm(form.config) else _MLX_LM_GPT2
     except ConfigError as error:
         reason = str(error).removeprefix("--to mlx-lm: ").rstrip("; ")
     if not reason:
@@ -171,9 +173,9 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
 
 def _write_book(loaded: LoadedRun, out: Path) -> _Written:
     """The state dict of the book's GPTModel."""
-    form = standard.gpt2_form(loaded.model, "book", "'--to mlx-lm' ships code that holds any model")
+    form = standard.gpt2_form(loaded.model, "book")
     if form.config.hidden_dim != 4 * form.config.emb_dim:
-        reasons = [f"hidden_dim={form.config.hidden_dim}, where the book has 4 emb_dim"]
+        reasons = [f"hidden_dim={form.config.hidden_dim}, and the book's is 4 emb_dim"]
         raise standard.refused("book", "its GPTModel", reasons, "train with hidden_dim=0")
     arrays = named_arrays(form)
     biases = [name for name in arrays if ".W_" in name and name.endswith(".bias")]
@@ -198,7 +200,7 @@ def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
     reasons = standard.obstacles(config, standard.GPT2)
     if reasons:
         raise standard.refused(
-            "transformer-lens", "HookedTransformer", reasons, "use '--to mlx-lm'"
+            "transformer-lens", "HookedTransformer", reasons, standard.instead_of_stock(config)
         )
     width = max(standard.head_width(config), 1)
     wanted = standard.standard_config(config, width, position="learned")

@@ -192,7 +192,10 @@ class _Machine:
         elif argument in _FUNCTIONS:
             self.stack.append(_FUNCTIONS[argument])
         else:
-            raise ValueError(f"it asks for {module}.{word}, which no state dict needs")
+            raise ValueError(
+                f"it asks for {module}.{word}, which no state dict needs: save with "
+                "torch.save(model.state_dict(), path)"
+            )
 
     def _stack_global(self, argument: Any) -> None:
         word, module = self.stack.pop(), self.stack.pop()

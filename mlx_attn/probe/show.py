@@ -56,6 +56,12 @@ class Column:
         """The numbers of all heads, once for each of their maps."""
         return _of_map(found, getattr(getattr(found, self.of), self.key))
 
+    def most(self, found: Probe) -> str:
+        """Return the largest rank there can be, as a line below the heading; "" for others."""
+        if "rank" not in self.key:
+            return ""
+        return f"\nof {getattr(found, self.of).singular_values.shape[-1]}"
+
     def uniform(self, found: Probe) -> str:
         """The number of a head that attends to all tokens alike; empty where it has none."""
         return number(found.uniform[self.key]) if self.of == "statistics" else ""
@@ -148,14 +154,14 @@ def caveat(found: Probe) -> str:
 def heads_table(found: Probe) -> Group:
     """A row per head, as wide as a terminal."""
     shown = [column for column in columns(found) if column.short]
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("layer", "head", *(column.short for column in shown)):
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("layer,\nhead", *(column.short + column.most(found) for column in shown)):
         table.add_column(heading, justify="right", no_wrap=True)
     values = [column.values(found) for column in shown]
     for layer, head in np.ndindex(found.config.n_layers, found.n_maps):
         numbers = [number(value[layer, head]) for value in values]
-        table.add_row(str(layer), str(head), *numbers)
-    table.add_row("uniform", "", *(column.uniform(found) for column in shown), style="dim")
+        table.add_row(f"{layer}  {head}", *numbers)
+    table.add_row("uniform", *(column.uniform(found) for column in shown), style="dim")
     return Group(Text(how_many_maps(found)), table)
 
 

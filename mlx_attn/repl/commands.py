@@ -11,6 +11,11 @@ from mlx_attn.repl.session import SETTINGS, Session, load_transcript, plain_name
 from mlx_attn.sampling.generate import LoadedRun
 
 _QUOTES = '"""'
+_BARE = ("help", "exit", "quit", "?")
+"""Words that people type for a command, and seldom for a text to continue."""
+_START_WITH_SLASH = (
+    f"commands start with /: /{{0}}; for the word itself type {_QUOTES}{{0}}{_QUOTES}"
+)
 
 
 def handle_input(session: Session, text: str) -> None:
@@ -18,6 +23,8 @@ def handle_input(session: Session, text: str) -> None:
     try:
         if is_command(text):
             _run_command(session, text[1:])
+        elif text.strip().lower() in _BARE:
+            session.screen.say(_START_WITH_SLASH.format(text.strip().lower()))
         elif text.strip():
             session.ask(_parse_prompt(text))
     except (ConfigError, RunError) as error:
@@ -25,6 +32,8 @@ def handle_input(session: Session, text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        if not error.filename:  # the answers themselves cannot be written
+            raise
         session.screen.say(f"{error.filename}: {error.strerror}")
 
 
@@ -199,6 +208,8 @@ def _attn(session: Session, argument: str) -> None:
 
 def _save(session: Session, argument: str) -> None:
     path = user_path(argument).absolute()
+    if not path.parent.is_dir():
+        raise RunError(f"there is no folder {path.parent}: make it first, or choose another")
     if path.exists() and path not in session.written:
         raise RunError(f"{argument} exists: choose another name, or delete it first")
     session.transcript.save(path)

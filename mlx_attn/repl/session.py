@@ -205,11 +205,19 @@ class Session:
         except ConfigError:
             self.undo()
             raise
+        if not follows:
+            self._warn(prompt)
         turn.answers = [Answer(run.title, seed) for run in self.runs]
         for answer, steps in zip(turn.answers, streams, strict=True):
             if len(turn.answers) > 1:
                 self.screen.heading(answer.run)
             self._show(answer, steps)
+
+    def _warn(self, prompt: str) -> None:
+        """Tell in one line that a prompt is a text that the model cannot know."""
+        for line in dict.fromkeys(run.unfamiliar(prompt) for run in self.runs):
+            if line:
+                self.screen.note(line)
 
     def _stream(self, run: LoadedRun, settings: Settings) -> Iterator[GenerationStep]:
         """The run's continuation of the text so far, whose last turn has no answer yet."""
@@ -251,7 +259,6 @@ def _summary(cost: Statistics | None) -> str:
     parts = [plural(cost.tokens, "token")]
     if cost.tok_s:
         parts.append(f"{cost.tok_s:,.0f} tok/s")
-    parts.append(f"cache {cost.cache_bytes_per_token:,} B/token")
     if cost.prompt_read < cost.prompt_tokens:
         parts.append(f"read the last {cost.prompt_read:,} of {cost.prompt_tokens:,} prompt tokens")
     return " · ".join(parts)

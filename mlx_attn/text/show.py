@@ -15,14 +15,14 @@ from mlx_attn.text.tasks import TASKS
 from mlx_attn.ui.terminal import memory
 
 _STYLES = {
-    "free": "bold red",
+    "free": "bright_black",
     "grammar": "",
     "agreement": "magenta",
-    "recall": "blue",
-    "copy": "green",
+    "recall": "bold blue",
+    "copy": "bold green",
     "counting": "yellow",
 }
-"""A style for every ability, readable on dark and on light terminals."""
+"""A style for every ability, readable on dark and on light terminals: gray if nobody can know."""
 
 
 def corpora_facts() -> list[dict[str, Any]]:

@@ -203,7 +203,8 @@ def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Sett
 def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a config.json holds, as a layer for `resolve`."""
     check_plugins(record)
-    model = {key: value for key, value in record["model"].items() if key != "vocab_size"}
+    model = saved_settings(record["model"])
+    model.pop("vocab_size", None)
     preset = {"preset": record["preset"]} if record.get("preset") in PRESETS else {}
     return {**preset, **model, **record["training"], **record["text"]}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_attn.verify import models, operations
+from mlx_attn.verify import draws, models, operations
 from mlx_attn.verify.tolerance import FLOAT32, Comparison, Rounding, measured_rounding
 
 
@@ -45,6 +45,9 @@ CHECKS = (
     Check("causality", operations.causality),
     Check("attention", operations.attention_kernels),
     Check("order of heads", operations.order_of_heads),
+    Check("hooks", operations.hooks),
+    Check("random numbers", draws.random_numbers),
+    Check("sampling", draws.sampling),
     Check("golden models", models.golden_models),
     Check("cached decoding", models.cached_decoding),
     Check("greedy sampling", models.greedy_sampling),
@@ -53,7 +56,14 @@ CHECKS = (
 )
 """The parts come first: what is wrong in one of them is wrong in wholes too."""
 
-_SLOW = {"causality", "cached decoding", "greedy sampling", "compiling"}
+_SLOW = {
+    "causality",
+    "cached decoding",
+    "greedy sampling",
+    "compiling",
+    "random numbers",
+    "sampling",
+}
 QUICK = tuple(check for check in CHECKS if check.name not in _SLOW)
 """What a training rests on, in about a second."""
 

@@ -22,6 +22,16 @@ def test_without_a_subcommand_it_lists(run_command):
     assert run_command("claims").stdout == run_command("claims", "list").stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [("out_proj", "output"), ("W_query", "query"), ("W_value", "value"), ("num_heads", "heads")],
+)
+def test_a_question_is_known_by_the_books_name_of_its_part(workshop, run_command, name, question):
+    shown = run_command("claims", "show", name).stdout
+    assert shown
+    assert shown == run_command("claims", "show", question).stdout
+
+
 def test_a_question_is_shown_world_by_world(workshop, run_command):
     shown = run_command("claims", "show", "heads").stdout
     assert "python: not finished, 0 of 99 runs" in shown
@@ -65,7 +75,15 @@ def test_a_page_that_was_changed_fails(workshop, run_command):
     result = run_command("claims", "verify")
     assert result.exit_code == 1
     assert "9 trainings" in result.stderr
-    assert "1 thing of runs/answers do not agree" in result.stderr
+    assert "1 thing of runs/answers does not agree" in result.stderr
+
+
+def test_a_page_that_nobody_has_written_yet_is_called_so(workshop, run_command):
+    run_command("claims", "register")
+    result = run_command("claims", "verify")
+    assert result.exit_code == 1
+    hint = "not written yet: 'mlx-attn claims page' makes it of the records"
+    assert result.stderr.splitlines()[0] == f"runs/answers.md: {hint}"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
 import json
+from collections.abc import Callable
+from io import StringIO
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
 
 def test_the_known_corpora_are_listed(run_command, workshop):
@@ -82,3 +86,33 @@ def test_what_cannot_work_is_one_line(run_command, workshop, arguments, code, me
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> Callable[[int], StringIO]:
+    """Make every console a terminal of a width, and return what it shows."""
+
+    def of_width(width: int) -> StringIO:
+        shown = StringIO()
+        console = Console(file=shown, width=width, force_terminal=True, color_system="standard")
+        monkeypatch.setattr("mlx_attn.ui.terminal.stdout_console", lambda: console)
+        return shown
+
+    return of_width
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_coloured_stories_break_between_words(run_command, terminal, width):
+    words = run_command("data", "tales", "--spans").stdout.split()
+    shown = terminal(width)
+    run_command("data", "tales", "--spans")
+    lines = Text.from_ansi(shown.getvalue()).plain.splitlines()
+    assert max(map(len, lines)) <= width
+    assert " ".join(lines).split() == words
+
+
+def test_what_nobody_can_predict_is_not_shown_as_an_error(run_command, terminal):
+    shown = terminal(100)
+    run_command("data", "tales", "--spans")
+    first = shown.getvalue().split()[0]
+    assert first == "\x1b[90mfree\x1b[0m"

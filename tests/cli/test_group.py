@@ -16,7 +16,7 @@ import pytest
 from mlx_attn import __version__
 from mlx_attn.about import PREFIX
 from mlx_attn.cli.main import COMMANDS, group
-from mlx_attn.cli.options import TRAIN_OPTIONS, VARIABLES
+from mlx_attn.cli.options import FIRST_OPTIONS, TRAIN_OPTIONS, VARIABLES
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.config import TextConfig, TrainConfig
 
@@ -147,6 +147,24 @@ def test_the_installed_script_is_the_same_function():
     assert callable(getattr(importlib.import_module(module), function))
 
 
+def flags_in(help_text: str) -> set[str]:
+    """The flags that stand first in a line of the help, without their other forms."""
+    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", help_text, re.MULTILINE))
+
+
+def test_the_help_of_train_is_short_and_names_the_long_one(run_command):
+    first = {f"--{name.replace('_', '-')}" for name in FIRST_OPTIONS}
+    assert flags_in(run_command("train", "--help").stdout) == first | {"--help", "--help-all"}
+    assert len(first) == 20
+
+
+def test_the_long_help_of_train_has_every_setting(run_command):
+    shown = flags_in(run_command("train", "--help-all").stdout) - {"--help", "--help-all"}
+    assert shown == {option.opts[0] for option in TRAIN_OPTIONS if not option.hidden}
+    told = run_command("train", "--help").stdout
+    assert f"--help-all  Show all {len(shown)} settings and exit." in told
+
+
 def test_every_setting_is_a_flag_with_its_help_and_its_variable():
     options = {option.name: option for option in TRAIN_OPTIONS}
     configs = (GPTConfig, TrainConfig, TextConfig)
@@ -199,7 +217,7 @@ def test_the_shell_completes_names(line, expected):
 
 def test_no_color_is_honoured_even_where_a_terminal_is_forced():
     spans = ["-m", "mlx_attn", "data", "tales", "--spans"]
-    assert "\x1b[34m" in in_a_process(*spans, FORCE_COLOR="1").stdout
+    assert "\x1b[35m" in in_a_process(*spans, FORCE_COLOR="1").stdout
     plain = in_a_process(*spans, FORCE_COLOR="1", NO_COLOR="1").stdout
     assert not re.search(r"\x1b\[\d*;?3\dm", plain)
 

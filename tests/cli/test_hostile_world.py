@@ -201,3 +201,28 @@ def test_more_ranks_than_anybody_measures_are_refused(run_command, ranks):
     assert result.exit_code in (1, 2)
     assert result.stderr.count("\n") == 1
     assert group.name == "mlx-attn"
+
+
+@pytest.mark.parametrize("command", [["runs"], ["sample"], ["open"]])
+def test_a_folder_of_runs_that_may_not_be_read_is_not_taken_for_empty(
+    in_a_copy, trained, run_command, monkeypatch, command
+):
+    in_a_copy(trained.parents[1])
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    result = run_command(*command)
+    message = "Error: runs: cannot be read (Permission denied): see 'chmod u+rwx'\n"
+    assert (result.exit_code, result.stderr) == (1, message)
+
+
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full")
+
+
+@FULL
+@pytest.mark.parametrize("command", ["--help", "train --help", "repl '{run}' -m 1"])
+def test_an_output_that_cannot_be_written_is_one_line_and_no_success(trained, command):
+    line = f"echo e | '{sys.executable}' -m mlx_attn {command.format(run=trained)} > /dev/full"
+    result = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert result.returncode == 1
+    assert errors == ["Error: the output cannot be written: [Errno 28] No space left on device"]
+    assert "Traceback" not in result.stderr

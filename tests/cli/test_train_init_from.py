@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlx_attn.cli.main import group
+from mlx_attn.training.config import layer_from
 
 SIZES = ["--n-layers=1", "--n-heads=2", "--head-dim=4", "--emb-dim=8", "--context-length=8"]
 RECIPE = ["--data=story.txt", "--tokenizer=char", "--batch-size=2", "--steps=4", "--eval-every=2"]
@@ -53,6 +54,12 @@ def test_the_settings_are_those_of_the_run_but_for_what_is_given(base):
     assert new.pop("init_from") == "runs/base"
     assert (old["training"].pop("steps"), new["training"].pop("steps")) == (4, 1)
     assert new == old
+
+
+def test_a_run_of_the_first_version_keeps_the_slopes_that_it_had(base):
+    record = json.loads((base / "runs" / "base" / "config.json").read_text())
+    del record["model"]["alibi_slopes"]
+    assert layer_from(record)["alibi_slopes"] == "heads"
 
 
 def test_it_starts_as_good_as_the_run_it_starts_from(base):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.config import CHOICES, VARIANTS, Choice
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop.gguf import read_gguf
@@ -69,9 +69,7 @@ def test_a_form_that_converts_exactly_needs_no_code(variant, to, make_run, out):
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in EXACT])
 def test_other_forms_are_refused_by_gpt2_with_the_reason_and_the_way_out(variant, make_run, out):
     loaded = make_run(**VARIANTS[variant].settings)
-    with pytest.raises(
-        ConfigError, match=r"GPT-2 cannot hold this model, because of .+'--to mlx-lm'"
-    ):
+    with pytest.raises(ConfigError, match=r"GPT-2 cannot hold this model: .+'--to mlx-lm'"):
         export(loaded, "gpt2", out)
     assert not out.exists()
 
@@ -85,6 +83,24 @@ def test_other_forms_go_to_mlx_lm_with_code(variant, make_run, out):
     assert "torch" not in configuration  # a tokenizer is read where PyTorch is not installed
     assert made.route.startswith("code of its own")
     assert made.parities[-1].logit_difference < 5e-5
+
+
+@pytest.mark.parametrize("to", ["gpt2", "gguf", "book", "transformer-lens", "mlx-lm"])
+def test_a_choice_of_a_plugin_is_not_sent_to_a_target_that_refuses_it_too(
+    to, make_run, out, monkeypatch
+):
+    mine = Choice(map="mixing", name="mine", formula="w_h", apply=lambda a, s: mx.softmax(s, -1))
+    monkeypatch.setitem(CHOICES["mixing"], "mine", mine)
+    with pytest.raises(ConfigError) as refusal:
+        export(make_run(mixing="mine"), to, out)
+    assert str(refusal.value).endswith("mixing=mine: a choice of your own plugin runs only here")
+    assert "ships code" not in str(refusal.value)
+
+
+def test_merged_heads_with_rope_are_one_key_head_in_gguf(make_run, tmp_path):
+    arcee = {"position": "rope", "norm": "rmsnorm", "activation": "relu2", "bias": False}
+    made = export(make_run(score="merged", **arcee), "gguf", tmp_path / "m.gguf")
+    assert "with score=merged written as one key head of width 32, which is exact" in made.route
 
 
 def test_a_tied_head_is_stock_in_mlx_lm_and_an_untied_one_is_code(make_run, tmp_path):

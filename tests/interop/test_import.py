@@ -68,6 +68,13 @@ def test_query_key_and_value_in_one_matrix(book):
     assert agrees(write(fast), model)
 
 
+def test_a_head_that_is_the_embedding_stays_tied(book):
+    _, arrays, write = book
+    path = write({**arrays, "out_head.weight": arrays["tok_emb.weight"]})
+    assert find_source(str(path), n_heads=4).config.tied_head
+    assert not find_source(str(write(arrays)), n_heads=4).config.tied_head
+
+
 def test_lora_is_added_to_its_matrix():
     plain = {"tok_emb.weight": mx.ones((4, 2)), "trf_blocks.0.norm1.scale": mx.ones((2,))}
     lora = {

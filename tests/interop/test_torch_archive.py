@@ -111,7 +111,7 @@ def test_python_s_own_pickle_would_run_it(name, tmp_path, monkeypatch):
 
 
 def test_what_is_asked_for_is_named(archive):
-    with pytest.raises(RunError, match=r"posix\.system, which no state dict needs"):
+    with pytest.raises(RunError, match=r"posix\.system, which no state dict needs: save"):
         read_checkpoint(archive(HOSTILE["a command"]))
 
 

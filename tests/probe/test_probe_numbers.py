@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +36,16 @@ def test_the_table_has_a_row_per_head_and_one_to_compare_with(found):
 
 def test_the_table_fits_a_terminal_of_80_columns_whole(found):
     assert "…" not in "".join(lines(heads_table(found())))
+
+
+def test_its_headings_are_whole_words_and_a_rank_has_its_maximum(found):
+    probed = found()
+    table: Any = heads_table(probed).renderables[1]
+    headings = [str(column.header) for column in table.columns]
+    most = probed.scores.singular_values.shape[-1]
+    assert f"S\nrank\nof {most}" in headings
+    assert {"previous\ntoken", "induction", "VO\nsymmetry"} < set(headings)
+    assert not [heading for heading in headings if "-" in heading or "." in heading]
 
 
 def test_a_head_s_numbers_are_its_own(found):

@@ -11,8 +11,38 @@ from mlx_attn.repl.session import SETTINGS
 
 
 def test_any_text_is_continued(typed, page):
-    typed("/max 3", "a", "help", "quit", "exit")
-    assert page.answers == ["bcd", "qrs", "uvw", "uvw"]
+    typed("/max 3", "a", "help me", "no quit")
+    assert page.answers == ["bcd", "fgh", "uvw"]
+
+
+@pytest.mark.parametrize("word", ["help", "Exit", " quit ", "?"])
+def test_a_bare_word_of_a_command_is_no_prompt(typed, page, word):
+    typed(word)
+    assert not page.answers
+    assert page.messages[0].startswith(f"commands start with /: /{word.strip().lower()}; ")
+
+
+def test_the_word_itself_can_be_continued(typed, page):
+    typed("/max 3", '"""help"""')
+    assert page.answers == ["qrs"]
+
+
+def test_a_prompt_that_the_model_cannot_know_is_answered_with_a_line(typed, page):
+    typed("/max 1", "/vs beta", "zqzqz", "abcd")
+    lines = [line for line in page.messages if "your text costs it" in line]
+    assert len(lines) == 1
+
+
+def test_a_text_that_goes_on_is_not_judged_again(typed, page):
+    typed("/max 1", "abcd", "/more zqzqz")
+    assert not [line for line in page.messages if "your text costs it" in line]
+
+
+def test_a_conversation_is_not_saved_into_a_folder_that_there_is_not(typed, page, tmp_path):
+    typed("/max 1", "a", f"/save {tmp_path}/none/x.json")
+    folder = tmp_path / "none"
+    assert page.messages[-1] == f"there is no folder {folder}: make it first, or choose another"
+    assert not folder.exists()
 
 
 def test_each_prompt_is_read_alone(typed, page):
@@ -27,7 +57,7 @@ def test_nothing_typed_is_nothing_asked(typed, page):
 
 def test_an_answer_is_followed_by_what_it_cost(typed, page):
     typed("/max 1", "a", "/max 2", "a")
-    assert page.messages[1] == "1 token · cache 0 B/token"
+    assert page.messages[1] == "1 token"
     assert page.messages[3].startswith("2 tokens · ")
 
 

@@ -165,6 +165,21 @@ TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
         "written out",
         replace(attention, "attention_scores", groups_swapped),
     ),
+    "sums that begin one too late": (
+        "hooks",
+        "logits forget",
+        replace(mx, "cumsum", lambda true, y, **named: true(y, **named) - y),
+    ),
+    "random numbers that lie too near to 0": (
+        "random numbers",
+        "normal",
+        replace(mx.random, "normal", lambda true, *given, **named: 0.99 * true(*given, **named)),
+    ),
+    "a draw that takes the token before": (
+        "sampling",
+        "2,000 draws, temperature 1",
+        replace(mx.random, "categorical", lambda true, y, **named: true(y, **named) - 1),
+    ),
     "a block without its residual stream": (
         "golden models",
         "gradient: trf_blocks.",
@@ -197,6 +212,27 @@ TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
     ),
 }
 """What is broken; the check that must find it first, words of the case that it names, and how."""
+
+
+FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "categorical": (mx.random, "sampling", lambda true, y, **named: true(y, **named) - 1),
+    "sort": (mx, "sampling", lambda true, y, **named: -true(-y, **named)),
+    "cumsum": (mx, "hooks", lambda true, y, **named: true(y, **named)[..., ::-1]),
+    "einsum": (mx, "hooks", lambda true, way, a, b: true(way, a.T, b)),
+    "where": (mx, "hooks", lambda true, condition, a, b: true(condition, b, a)),
+    "exp": (mx, "hooks", lambda true, y: true(y) * 1.001),
+    "normal": (mx.random, "random numbers", lambda true, *a, **named: 1.01 * true(*a, **named)),
+    "uniform": (mx.random, "random numbers", lambda true, *a, **named: true(*a, **named) + 0.001),
+}
+"""Functions of MLX that sampling, hooks and starts rest on: where, who notices, and the fault."""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_wrong_function_of_mlx_is_noticed(monkeypatch, name):
+    place, check, wrong = FUNCTIONS[name]
+    replace(place, name, wrong)(monkeypatch)
+    finding = check_named(check)
+    assert (finding.is_right, finding.error) == (False, "")
 
 
 def forget_masks() -> None:
