@@ -71,7 +71,7 @@ class Graph:
         like: Sequence[mx.array],
         runs: Runs | None = None,
     ):
-        self._function, self._runs = _for_graph(function), runs or Runs()
+        self._function, self._runs = without_gradients(function), runs or Runs()
         self._waits = on_linux_cpu() and _has_compiler()  # to be compiled
         self._run = (
             _exported(self._function, like) if on_linux_cpu() else mx.compile(self._function)
@@ -85,7 +85,9 @@ class Graph:
         return self._run(*arrays)
 
 
-def _for_graph(function: Callable[..., list[mx.array]]) -> Callable[..., list[mx.array]]:
+def without_gradients(function: Callable[..., list[mx.array]]) -> Callable[..., list[mx.array]]:
+    """Return the function without the gradients of its own parts, which no graph can hold."""
+
     def traced(*arrays: mx.array) -> list[mx.array]:
         _of_this_thread.within_graph = True
         try:

@@ -1,8 +1,4 @@
-"""A trained model as a page can hold it: its weights, its choices, its tokenizer, its formulas.
-
-The page computes in JavaScript what `mlx_attn.attention` and `mlx_attn.model` compute in MLX: the
-modules in `explore/web` know every choice of the package by the name that it is registered under.
-"""
+"""A trained model as a page can hold it: its weights, its graphs, its tokenizer, its formulas."""
 
 import ast
 import base64
@@ -21,9 +17,9 @@ import mlx_attn
 from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.config import VARIANTS, Choice
-from mlx_attn.attention.layer import ShrunkLinear
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import ConfigError
+from mlx_attn.explore.traced import Constants, traced_model
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import document_start
@@ -46,7 +42,7 @@ class PageModel:
 
     Attributes:
         facts: What the page's script reads besides the numbers.
-        weights: All numbers in the order of `facts["arrays"]`, in base64.
+        weights: The weights in the order of `facts["arrays"]`, in base64.
     """
 
     facts: Mapping[str, Any]
@@ -72,62 +68,39 @@ def page_model(
         RunError: The run cannot be read.
     """
     model = run.load_model()
-    check_known(model)
-    arrays = page_arrays(model)
-    numbers = sum(array.size for array in arrays.values())
+    numbers = count_parameters(model)
     if numbers > LARGEST:
         raise ConfigError(
             f"{run.path} has {numbers:,} numbers, and a page holds at most {LARGEST:,}: look into "
             "it with 'mlx-attn probe --figures DIR'"
         )
+    arrays = named_arrays(model).values()
+    constants = Constants([np.array(array.astype(mx.float32)) for array in arrays])
+    graphs = traced_model(model, constants)
     facts = {
         "name": run.title,
         **_variant_facts(run),
         **_text_facts(run),
         "words": None if words is None else [*words],
         "heads": heads,
-        "parameters": count_parameters(model),
+        "parameters": numbers,
         "dtype": dtype,
         "config": {key: getattr(model.config, key) for key in _KEYS},
         "layers": [_layer_facts(block.att) for block in model.trf_blocks],
-        "arrays": list(_places(arrays)),
+        "graphs": graphs,
+        "arrays": [array.shape for array in constants.weights],
+        "constants": [array.shape for array in constants.others],
+        "others": _base64(constants.others, "float32"),
         "tokenizer": tokenizer_facts(run.load_tokenizer()),
         "steps": list(_steps(model)),
     }
-    joined = np.concatenate([array.reshape(-1) for array in arrays.values()]).astype(dtype)
-    return PageModel(facts, base64.b64encode(joined.tobytes()).decode())
+    return PageModel(facts, _base64(constants.weights, dtype))
 
 
-def check_known(model: GPT) -> None:
-    """Refuse a model with a choice that the page's script does not have."""
-    for choice in model.trf_blocks[0].att.maps.all:
-        if not is_our_own(choice):
-            raise ConfigError(
-                f"{choice.map}={choice.name} is a plugin's own Python, which a page in a browser "
-                "cannot run: use 'mlx-attn probe' or 'mlx-attn sample' with --plugin"
-            )
-
-
-def is_our_own(choice: Choice) -> bool:
-    """Whether a choice is the package's and not a plugin's."""
-    return inspect.unwrap(choice.apply).__module__.startswith("mlx_attn.attention.")
-
-
-def page_arrays(model: GPT) -> dict[str, np.ndarray]:
-    """The weights by name, in float32.
-
-    Maps with coordinates left out are written out, and the Hadamard matrix is added where it is
-    used.
-    """
-    arrays = named_arrays(model)
-    for name, module in model.named_modules():
-        if isinstance(module, ShrunkLinear):
-            del arrays[f"{name}.places"]
-            arrays[f"{name}.weight"] = module.dense_weight()
-    if model.config.output == "hadamard":
-        identity = mx.eye(model.config.emb_dim)
-        arrays["hadamard"] = mx.hadamard_transform(identity, model.config.emb_dim**-0.5)
-    return {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
+def _base64(arrays: Sequence[np.ndarray], dtype: str) -> str:
+    """Return the numbers of arrays, one after the other."""
+    joined = np.concatenate([np.zeros(0), *(array.reshape(-1) for array in arrays)])
+    return base64.b64encode(joined.astype(dtype).tobytes()).decode()
 
 
 def _variant_facts(run: Run) -> dict[str, str]:
@@ -151,13 +124,6 @@ def _text_facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _places(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
-    offset = 0
-    for name, array in arrays.items():
-        yield {"name": name, "shape": list(array.shape), "offset": offset}
-        offset += array.size
-
-
 def _layer_facts(layer: Attention) -> dict[str, Any]:
     """Sizes and choices of one attention layer, under the names of `AttentionConfig`."""
     config, maps = layer.config, layer.maps
@@ -169,7 +135,7 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
         "scale": config.scale,
         "window": config.window,
         "position": config.position,
-        "slopes": list(config.slopes()),
+        "slopes": _slopes(layer),
         "qk_norm": config.qk_norm,
         "choices": {
             "score": maps.score.name,
@@ -178,7 +144,17 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
             "logits": [hook.name for hook in maps.logits],
             "mixing": maps.mixing.name,
         },
+        # A pair of queries has a matrix for each of its maps.
+        "has_score_matrix": bool(maps.score.weights)
+        and (maps.score.affine or maps.score.queries_per_head > 1),
+        "has_output_matrix": maps.value.affine and maps.output.affine,
     }
+
+
+def _slopes(layer: Attention) -> list[float]:
+    if "log_slopes" in layer:
+        return np.exp(np.array(layer.log_slopes)).tolist()
+    return list(layer.config.slopes())
 
 
 # Tokenizers.

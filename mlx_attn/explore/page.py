@@ -23,7 +23,7 @@ from mlx_attn.training.summaries import summarise_runs
 from mlx_attn.ui.plots import COLOURS, template
 
 MODULES = (
-    *("tensor", "tokenizer", "maps", "attention", "model"),
+    *("tensor", "tokenizer", "graph", "attention", "model"),
     *("draw", "words", "steps", "reading", "heads", "pane", "differences"),
     *("home", "view"),
 )

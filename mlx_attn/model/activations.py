@@ -11,10 +11,14 @@ which they are computed, for every block `trf_blocks.L`:
 
     x                [B, T, C]     the residual stream before the block
     norm1            [B, T, C]     the input of attention
+    att.raw_queries  [B, H, T, K]  as the score map makes them; raw_keys likewise
     att.queries      [B, H, T, K]  normalized and rotated, as the scores see them
     att.keys         [B, H_k, T, K]
     att.values       [B, H_v, T, D]
-    att.attn_scores  [B, H, T, T]  scale q k^T through the logits hooks, before the mask
+    att.raw_scores   [B, H, T, T]  scale q k^T
+    att.attn_scores  [B, H, T, T]  the same through the logits hooks, before the mask
+    att.mask         [..., T, T]   what is added to them: minus infinity, and ALiBi's bias
+    att.masked       [B, H, T, T]  their sum
     att.attn_weights [B, H, T, T]
     att.context_vec  [B, H, T, D]  attn_weights v, one vector per head
     att.out          [B, T, C]     what attention adds to the residual stream
@@ -110,16 +114,19 @@ def _attention(
 ) -> Float[mx.array, "B T d_out"]:
     """Return the output of attention, step by step."""
     q, k = a.score(x)
+    q, k = record(f"{name}.att.raw_queries", q), record(f"{name}.att.raw_keys", k)
     # Values made from keys read them before the rotation.
     v = a.value(merge_heads(k) if a.maps.value.cache == "k" else x, k, carry)
     q = record(f"{name}.att.queries", a.normalize_and_rotate(q, 0))
     k = record(f"{name}.att.keys", a.normalize_and_rotate(k, 0))
     v = record(f"{name}.att.values", v)
-    scores, memory = attention_scores(q, k, a.config.scale), iter(a.remembered(x))
+    scores = record(f"{name}.att.raw_scores", attention_scores(q, k, a.config.scale))
+    memory = iter(a.remembered(x))
     for hook in a.maps.logits:
         scores = hook.apply(a, scores, *([next(memory)] if hook.remembers else []))
     scores = record(f"{name}.att.attn_scores", scores)
-    masked = scores + a.mask(Places.of_text(x.shape[1]))
+    mask = record(f"{name}.att.mask", a.mask(Places.of_text(x.shape[1])))
+    masked = record(f"{name}.att.masked", scores + mask)
     weights = record(f"{name}.att.attn_weights", a.maps.mixing.apply(a, masked).astype(q.dtype))
     heads = record(f"{name}.att.context_vec", weighted_sum(weights, v))
     return record(f"{name}.att.out", a.output(heads, x))

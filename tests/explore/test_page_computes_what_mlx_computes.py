@@ -8,8 +8,7 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import qk_circuit
-from mlx_attn.attention.config import CHOICES, VARIANTS
-from mlx_attn.explore.manifest import is_our_own
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
@@ -79,17 +78,6 @@ def test_every_variant_position_and_setting(name, runs_and_page):
     runs, page = runs_and_page
     place = [*MODELS].index(name)
     assert largest_difference(runs[name], page, BEYOND_WINDOWS, at=place) < TOLERANCE
-
-
-TABLES = {map_name: f"{map_name.upper()}S" for map_name in ("score", "value", "output")}
-TABLES |= {"logits": "LOGITS", "mixing": "MIXING"}
-
-
-@pytest.mark.parametrize("map_name", TABLES)
-def test_the_page_knows_every_choice_of_the_package(map_name, runs_and_page):
-    known = runs_and_page[1].run(f"Object.keys(explorer.maps.{TABLES[map_name]})")
-    names = {name for name, choice in CHOICES[map_name].items() if is_our_own(choice)}
-    assert names - {*known} <= ({"none"} if map_name == "logits" else set())
 
 
 @pytest.mark.parametrize("variant", ["standard", "merged-both"])

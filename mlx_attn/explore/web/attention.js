@@ -1,71 +1,99 @@
-// One attention layer: mlx_attn/attention/attention.py in JavaScript, token by token.
+// One attention layer: its switches, its records token by token, and the matrices of its heads.
 //
 //     score_h(i, j) = scale * x_i S_h x_j^T
 //     head_h        = softmax(score_h + causal mask) x V_h
 //     y             = sum_h head_h O_h
 //
-// A record holds every step of one token: x, q, k, v, then scores, logits, weights and heads by head,
-// and the output. The records of earlier tokens are all that a new one needs.
-import { LINEAR_OUTPUTS, LINEAR_VALUES, LOGITS, MIXING, NONLINEAR_SCORES, OUTPUTS, SCORES, VALUES, gatesUpTo } from "./maps.js";
-import { add, dot, linear, rmsNorm, rope, scaled, singular } from "./tensor.js";
+// The numbers come from the graphs of the model; only S_h cut to a rank is worked out here.
+import { add, coefficients, dot, scaled, singular } from "./tensor.js";
 
 /** What is changed in the model: nothing, at first. `heads` maps "layer.head" to changes of a head. */
 export const intact = () => ({ mask: true, positions: true, projection: true, heads: {} });
 export const headEdits = (edits, layer, head) => edits.heads[`${layer}.${head}`] ?? UNCHANGED;
 const UNCHANGED = { off: false, scores: true, temperature: 1, rank: Infinity };
 
+/** Every step of one token in one layer, read from the arrays of a pass when it is asked for. */
+class Row {
+  constructor(arrays, i, seen) {
+    Object.assign(this, { arrays, i, seen });
+  }
+  /** The numbers of the token in an array [1, T, C]. */
+  vector(name) {
+    const { data, shape } = this.arrays[name];
+    return data.subarray(this.i * shape[2], (this.i + 1) * shape[2]);
+  }
+  /** Those of every head in an array [1, H, T, D]; of scores and weights for the tokens that it sees. */
+  heads_of(name, end = this.arrays[name].shape[3]) {
+    const { data, shape: [, H, T, D] } = this.arrays[name];
+    return Array.from({ length: H }, (_, h) => data.subarray((h * T + this.i) * D, (h * T + this.i) * D + end));
+  }
+  get after() {
+    return add(this.middle, this.forward);
+  }
+}
+
+const GETTERS = {
+  vector: ["before", "x", "output", "middle", "forward"],
+  byHead: ["q", "k", "v", "heads"],
+  byHeadAndToken: ["scores", "logits", "weights"],
+};
+const READ = {
+  vector: (row, name) => row.vector(name),
+  byHead: (row, name) => row.heads_of(name),
+  byHeadAndToken: (row, name) => row.heads_of(name, row.seen),
+};
+for (const [kind, names] of Object.entries(GETTERS))
+  for (const name of names)
+    Object.defineProperty(Row.prototype, name, {
+      get() {
+        const value = READ[kind](this, name);
+        Object.defineProperty(this, name, { value });
+        return value;
+      },
+    });
+
 export class Attention {
-  /** `config` has the layer's sizes and choices; `weights` its arrays by name. */
-  constructor(config, weights, layer) {
-    Object.assign(this, config, weights);
+  /** `config` has the layer's sizes and choices; `graphs` gives its maps as graphs. */
+  constructor(config, graphs, layer) {
+    Object.assign(this, config);
+    this.graphs = graphs;
     this.layer = layer;
     this.count = config.n_heads * config.queries_per_head; // maps: two for a pair of queries
-    this.learned_slopes = this.log_slopes && Array.from(this.log_slopes.data, Math.exp);
   }
 
-  /** The first part of a token's record: what is computed from x alone. */
-  project(x, position, carry, before, edits) {
-    const [q, k] = SCORES[this.choices.score](this, x);
-    const turn = (y) => this.rotated(this.qk_norm ? rmsNorm({}, y) : y, position, edits);
-    return {
-      x,
-      q: q.map((row, h) => turn(this.queryOfRank(x, h, edits) ?? row)),
-      k: k.map(turn),
-      v: VALUES[this.choices.value](this, x, k, carry),
-      gates: this.W_forget && gatesUpTo(this, x, before?.gates),
-    };
+  /** The records of `count` tokens, from the arrays of this layer. */
+  rows(arrays, count, edits) {
+    return Array.from({ length: count }, (_, i) => new Row(arrays, i, edits.mask ? i + 1 : count));
   }
 
-  rotated(y, position, edits) {
-    return this.position === "rope" && edits.positions ? rope(y, position) : y;
+  /** What the second kind of pass is told of this layer: see `_like_switches` in traced.py. */
+  switches(edits) {
+    const own = Array.from({ length: this.count }, (_, h) => headEdits(edits, this.layer, h));
+    const ranks = own.map(({ rank }, h) => this.cut(h, rank));
+    return [
+      own.map(({ off }) => (off ? 0 : 1)),
+      own.map(({ scores }) => (scores ? 1 : 0)),
+      own.map(({ temperature }) => 1 / temperature),
+      ranks.flatMap(({ matrix }) => matrix.flatMap((row) => Array.from(row))),
+      ranks.flatMap(({ shift }) => Array.from(shift)),
+    ];
   }
 
-  /** The query of a head whose S_h is cut to its largest singular values; undefined where it is not. */
-  queryOfRank(x, head, edits) {
-    const { rank } = headEdits(edits, this.layer, head);
-    if (rank === Infinity || !this.hasScoreMatrix) return undefined;
-    const kept = this.spectrum(head).vectors.slice(0, rank);
-    const seen = kept.reduce((sum, u) => add(sum, scaled(u, dot(u, x))), new Float64Array(x.length));
-    return SCORES[this.choices.score](this, seen)[0][head];
-  }
-
-  /** Adds the rest to the record of token i: what it makes of the tokens that it sees. */
-  attend(rows, i, edits) {
-    const row = rows[i];
-    const seen = edits.mask ? i + 1 : rows.length;
-    row.scores = row.q.map((_, h) => this.scoresOf(rows, i, h, seen, edits));
-    const s = this.choices.logits.reduce((made, name) => LOGITS[name](this, made, i, rows), row.scores);
-    row.logits = s.map((values, h) => this.masked(values, i, h, edits));
-    row.weights = MIXING[this.choices.mixing](this, row.logits);
-    row.heads = row.weights.map((weights, h) => this.weightedSum(weights, rows, h, edits));
-    row.output = this.outputOf(row.heads, row.x, edits);
-  }
-
-  scoresOf(rows, i, h, seen, edits) {
-    const scores = new Float64Array(seen);
-    if (!headEdits(edits, this.layer, h).scores) return scores;
-    for (let j = 0; j < seen; j++) scores[j] = this.scoreOf(rows, i, j, h);
-    return scores;
+  /** The map q M + c of a head's queries after which S_h has a rank: with S_h = A B^T, A M = U U^T A. */
+  cut(head, rank) {
+    const K = this.graphs.width;
+    const matrix = Array.from({ length: K }, (_, k) => new Float64Array(K).fill(1, k, k + 1));
+    const shift = new Float64Array(K);
+    if (rank === Infinity || !this.has_score_matrix) return { matrix, shift };
+    const A = this.scoreFactors()[0][head], bias = this.bias[head];
+    const left = this.spectrum(head).vectors.slice(0, rank);
+    matrix.forEach((row) => row.fill(0));
+    for (const u of left) {
+      const n = coefficients(A, u), seen = A.map((column) => dot(u, column));
+      matrix.forEach((row, k) => row.forEach((_, d) => (row[d] += n[k] * seen[d])));
+    }
+    shift.forEach((_, d) => (shift[d] = bias[d] - bias.reduce((sum, b, k) => sum + b * matrix[k][d], 0)));
+    return { matrix, shift };
   }
 
   /** scale * q_i k_j^T, whether i may attend to j or not. */
@@ -73,63 +101,44 @@ export class Attention {
     return this.scale * dot(rows[i].q[h], shared(rows[j].k, h, this.count));
   }
 
-  /** Logits with mask, window and ALiBi's bias, over the temperature of the head. */
-  masked(values, i, h, edits) {
-    const { temperature } = headEdits(edits, this.layer, h);
-    return values.map((value, j) => (value + this.bias(i, j, h, edits)) / temperature);
-  }
-
-  bias(i, j, h, edits) {
-    if (edits.mask && (j > i || (this.window > 0 && j <= i - this.window))) return -Infinity;
-    return -this.slopeOf(h, edits) * (i - j);
-  }
-
   /** What ALiBi takes from a head's score for each token of distance; 0 without it. */
   slopeOf(h, edits) {
-    if (this.position !== "alibi" || !edits.positions) return 0;
-    return shared(this.learned_slopes ?? this.slopes, h, this.count);
+    return this.position === "alibi" && edits.positions ? shared(this.slopes, h, this.count) : 0;
   }
 
-  weightedSum(weights, rows, h, edits) {
-    const head = new Float64Array(shared(rows[0].v, h, this.count).length);
-    if (headEdits(edits, this.layer, h).off) return head;
-    for (let j = 0; j < weights.length; j++) {
-      const v = shared(rows[j].v, h, this.count);
-      for (let d = 0; d < head.length; d++) head[d] += weights[j] * v[d];
-    }
-    return head;
+  /** What one head alone adds to the output of every token. */
+  contributions(rows, h, edits) {
+    const { heads, x } = rows[0].arrays;
+    const alone = heads.data.map((value, at) => (Math.floor(at / (heads.shape[2] * heads.shape[3])) === h ? value : 0));
+    const [own, nothing] = [alone, new Float32Array(alone.length)].map((part) => this.outputOf(part, x.data, heads.shape[2], edits));
+    return rows.map((_, i) => add(own[i], scaled(nothing[i], -1)));
   }
 
-  outputOf(heads, x, edits) {
-    const project = edits.projection || !this.out_proj ? (y) => linear(this.out_proj, y) : (y) => y;
-    return OUTPUTS[this.choices.output](this, heads, x, project);
-  }
-
-  /** What one head alone adds to the output. */
-  contribution(row, h, edits) {
-    const nothing = row.heads.map((head) => new Float64Array(head.length));
-    const alone = nothing.map((zero, g) => (g === h ? row.heads[g] : zero));
-    return add(this.outputOf(alone, row.x, edits), scaled(this.outputOf(nothing, row.x, edits), -1));
-  }
-
-  get hasScoreMatrix() {
-    return !NONLINEAR_SCORES.includes(this.choices.score);
+  outputOf(heads, x, T, edits) {
+    const { data, shape } = this.graphs.output(T).run([heads, x, [edits.projection ? 1 : 0]]).y;
+    return Array.from({ length: T }, (_, i) => data.subarray(i * shape[2], (i + 1) * shape[2]));
   }
 
   // The matrices of a head, read off by applying the maps to the rows of the identity and to 0.
 
-  basis() {
-    return Array.from({ length: this.d_in }, (_, c) => new Float64Array(this.d_in).fill(1, c, c + 1));
+  get identity() {
+    const width = this.d_in;
+    return Float32Array.from({ length: (width + 1) * width }, (_, at) => (at % (width + 1) === 0 && at < width * width ? 1 : 0));
+  }
+
+  /** What the maps make of each unit vector and of 0, [heads][C + 1] rows. */
+  mapped() {
+    this.made ??= this.graphs.maps.run([this.identity]);
+    return this.made;
   }
 
   /** Columns of the query's and the key's matrix of every head, [heads][K] rows of C. */
   scoreFactors() {
     if (this.factors) return this.factors;
-    const made = [...this.basis(), new Float64Array(this.d_in)].map((x) => SCORES[this.choices.score](this, x));
-    const zero = made.pop();
-    const columns = (side, g) =>
-      Array.from(zero[side][g], (bias, d) => Float64Array.from(made, (pair) => pair[side][g][d] - bias));
-    this.factors = [0, 1].map((side) => zero[side].map((_, g) => columns(side, g)));
+    const rowsOf = (name) => headsOf(this.mapped()[name]);
+    const columns = (rows) => Array.from(rows.at(-1), (bias, d) => Float64Array.from(rows.slice(0, -1), (row) => row[d] - bias));
+    this.bias = rowsOf("q").map((rows) => rows.at(-1));
+    this.factors = ["q", "k"].map((name) => rowsOf(name).map(columns));
     return this.factors;
   }
 
@@ -143,25 +152,29 @@ export class Attention {
 
   /** S_h, row by row; undefined where there is none. */
   scoreMatrix(head) {
-    if (!this.hasScoreMatrix) return undefined;
+    if (!this.has_score_matrix) return undefined;
     const [queries, keys] = this.scoreFactors();
     const key = shared(keys, head, this.count);
-    return this.basis().map((_, c) =>
+    return Array.from({ length: this.d_in }, (_, c) =>
       queries[head].reduce((sum, q, d) => add(sum, scaled(key[d], q[c])), new Float64Array(this.d_in)));
   }
 
   /** V_h O_h, row by row; undefined where a map is not linear. */
   outputMatrix(head, edits) {
-    if (!LINEAR_VALUES.includes(this.choices.value) || !LINEAR_OUTPUTS.includes(this.choices.output)) return undefined;
-    const values = (x) => shared(VALUES[this.choices.value](this, x, SCORES[this.choices.score](this, x)[1], {}), head, this.count);
-    const zero = values(new Float64Array(this.d_in));
-    const nothing = Array.from({ length: this.count }, () => new Float64Array(zero.length));
-    const constant = this.outputOf(nothing, zero, edits);
-    return this.basis().map((x) => {
-      const alone = nothing.map((none, g) => (g === head ? add(values(x), scaled(zero, -1)) : none));
-      return add(this.outputOf(alone, x, edits), scaled(constant, -1));
-    });
+    if (!this.has_output_matrix) return undefined;
+    const T = this.d_in + 1;
+    const values = shared(headsOf(this.mapped().v), head, this.count);
+    const width = values[0].length;
+    const heads = new Float32Array(this.count * T * width);
+    values.forEach((row, i) => heads.set(add(row, scaled(values.at(-1), -1)), (head * T + i) * width));
+    const rows = this.outputOf(heads, this.identity, T, edits);
+    return rows.slice(0, -1).map((row) => add(row, scaled(rows.at(-1), -1)));
   }
+}
+
+/** An array [1, H, T, D] as rows of each head. */
+function headsOf({ data, shape: [, H, T, D] }) {
+  return Array.from({ length: H }, (_, h) => Array.from({ length: T }, (_, i) => data.subarray((h * T + i) * D, (h * T + i + 1) * D)));
 }
 
 /** The one of fewer key, value or slope heads that serves query head h. */

@@ -1,18 +1,22 @@
-// The GPT around attention: mlx_attn/model/gpt.py in JavaScript, with a trace of every step.
+// A model as its traced graphs: what it makes of a text, with a record of every step of every token.
 import { Attention, intact } from "./attention.js";
-import { ACTIVATIONS, add, layerNorm, linear, rmsNorm, rowOf, softmax, times } from "./tensor.js";
+import { Graph, tensorOf } from "./graph.js";
+import { softmax } from "./tensor.js";
 
 export class GPT {
-  /** `manifest` says where in `numbers` each array lies, and what each layer is. */
-  constructor(manifest, numbers) {
-    const weights = nested(manifest.arrays, numbers);
-    Object.assign(this, { manifest, config: manifest.config, weights });
+  /** `numbers` are the weights in the order of `manifest.arrays`; `others` those of `manifest.constants`. */
+  constructor(manifest, numbers, others) {
+    Object.assign(this, { manifest, config: manifest.config });
+    const arrays = [...placed(manifest.arrays, numbers), ...placed(manifest.constants, others).reverse()];
+    const once = (facts) => lazily(() => new Graph(facts, arrays));
+    const { plain, edited, layers } = manifest.graphs;
+    [this.plain, this.edited] = [plain, edited].map((graphs) => graphs.map(once));
     this.layers = manifest.layers.map((config, layer) => {
-      const own = weights.trf_blocks[layer].att ?? {};
-      return new Attention(config, { ...own, hadamard: weights.hadamard }, layer);
+      const maps = once(layers[layer].maps);
+      const outputs = Object.fromEntries(Object.entries(layers[layer].output).map(([length, facts]) => [length, once(facts)]));
+      const own = { width: layers[layer].width, get maps() { return maps(); }, output: (length) => outputs[length]() };
+      return new Attention(config, own, layer);
     });
-    this.norm = this.config.norm === "rmsnorm" ? rmsNorm : layerNorm;
-    this.activation = ACTIVATIONS[this.config.activation];
   }
 
   /** A text's tokens after the document's start; a text that begins with it, or leaves it no room, stays as it is. */
@@ -27,69 +31,45 @@ export class GPT {
     return start.every((token, i) => token === tokens[i]) ? start.length : 0;
   }
 
-  /**
-   * Every step of a text of tokens. Of a trace with the same edits the tokens that both begin with
-   * are kept: with a causal mask nothing in them changes.
-   */
+  /** Every step of a text of tokens; the last trace again if nothing has changed. */
   trace(tokens, edits = intact(), before = undefined) {
-    const goesOn = before && before.edits === edits && edits.mask;
-    const start = goesOn ? beginAlike(before.tokens, tokens) : 0;
-    let stream = Array.from(tokens.slice(start), (token, i) => this.embed(token, start + i, tokens[start + i - 1], edits));
-    const carries = Array.from(tokens.slice(start), (token) => ({ token }));
-    const blocks = this.layers.map((attention, layer) => {
-      const rows = goesOn ? before.blocks[layer].slice(0, start) : [];
-      stream = this.block(attention, rows, stream, carries, edits);
-      return rows;
-    });
-    const kept = goesOn ? before : { logits: [], nats: [] };
-    const logits = [...kept.logits.slice(0, start), ...stream.map((x) => this.logitsOf(x))];
-    return { tokens, start: this.startOf(tokens), edits, blocks, logits, nats: kept.nats.slice(0, Math.max(start - 1, 0)) };
+    if (before?.edits === edits && sameTokens(before.tokens, tokens)) return before;
+    const { lengths } = this.manifest.graphs;
+    const at = lengths.findIndex((length) => length >= tokens.length);
+    const filled = new Float32Array(lengths[at]);
+    filled.set(tokens);
+    const arrays = isUnchanged(edits) ? this.plain[at]().run([filled]) : this.edited[at]().run([filled, ...this.switches(tokens, edits)]);
+    const blocks = this.layers.map((attention) => attention.rows(partsOf(arrays, attention.layer), tokens.length, edits));
+    const { data, shape } = arrays.logits;
+    const logits = Array.from(tokens, (_, i) => data.subarray(i * shape[2], (i + 1) * shape[2]));
+    return { tokens, start: this.startOf(tokens), edits, blocks, logits, nats: [] };
   }
 
-  embed(token, position, before, edits) {
-    let x = rowOf(this.weights.tok_emb.weight, token);
-    if (this.weights.shift && before !== undefined) {
-      const row = rowOf(this.weights.tok_emb.weight, before);
-      x = add(x, row.map((value, c) => value * this.weights.shift.data[c]));
-    }
-    return this.weights.pos_emb && edits.positions ? add(x, rowOf(this.weights.pos_emb.weight, position)) : x;
-  }
-
-  /** Adds a record for each row of the residual stream; gives the stream after the block. */
-  block(attention, rows, stream, carries, edits) {
-    const { norm1, norm2, ff } = this.weights.trf_blocks[attention.layer];
-    const start = rows.length;
-    stream.forEach((x, i) => {
-      const row = attention.project(this.norm(norm1, x), start + i, carries[i], rows[start + i - 1], edits);
-      rows.push({ ...row, before: x });
-    });
-    return stream.map((x, i) => {
-      attention.attend(rows, start + i, edits);
-      const row = rows[start + i];
-      row.middle = add(x, row.output);
-      const hidden = linear(ff.layers[0], this.norm(norm2, row.middle)).map(this.activation);
-      row.forward = linear(ff.layers[2], hidden);
-      row.after = add(row.middle, row.forward);
-      return row.after;
-    });
-  }
-
-  logitsOf(x) {
-    const last = this.norm(this.weights.final_norm, x);
-    return times((this.weights.out_head ?? this.weights.tok_emb).weight, last);
+  switches(tokens, edits) {
+    const whole = [tokens.length, edits.mask ? -Infinity : 0, edits.positions ? 1 : 0, edits.projection ? 1 : 0];
+    return [...whole.map((value) => [value]), ...this.layers.flatMap((attention) => attention.switches(edits))];
   }
 
   /** How many of a text's last tokens the page reads. */
   get longest() {
-    return Math.min(this.config.context_length, 256);
+    return this.manifest.graphs.lengths.at(-1);
   }
 }
 
-/** How many tokens two texts have in common before they differ. */
-function beginAlike(a, b) {
-  const shorter = Math.min(a.length, b.length);
-  for (let i = 0; i < shorter; i++) if (a[i] !== b[i]) return i;
-  return shorter;
+export const isUnchanged = (edits) => JSON.stringify(edits) === JSON.stringify(intact());
+
+const sameTokens = (a, b) => a.length === b.length && a.every((token, i) => token === b[i]);
+
+/** The arrays of one layer by their names in it: "0.att" is "att" of layer 0. */
+function partsOf(arrays, layer) {
+  const own = Object.entries(arrays).filter(([name]) => name.startsWith(`${layer}.`));
+  return Object.fromEntries(own.map(([name, array]) => [name.slice(`${layer}.`.length), array]));
+}
+
+/** A value that is made when it is first asked for. */
+function lazily(make) {
+  let value;
+  return () => (value ??= make());
 }
 
 /** Nats of every token but the first, given those before it. */
@@ -126,16 +106,12 @@ export function randomFrom(seed) {
   };
 }
 
-/** Arrays by dotted names, "trf_blocks.0.att.W_query.weight", as objects in objects. */
-function nested(arrays, numbers) {
-  const tree = {};
-  for (const { name, shape, offset } of arrays) {
-    const columns = shape.at(-1);
+/** Arrays of these shapes that lie one after the other. */
+function placed(shapes, numbers) {
+  let start = 0;
+  return shapes.map((shape) => {
     const count = shape.reduce((product, length) => product * length, 1);
-    const matrix = { data: numbers.subarray(offset, offset + count), rows: count / columns, columns };
-    const path = name.split(".");
-    const last = path.pop();
-    path.reduce((node, key) => (node[key] ??= {}), tree)[last] = matrix;
-  }
-  return tree;
+    start += count;
+    return tensorOf(numbers.subarray(start - count, start), shape);
+  });
 }

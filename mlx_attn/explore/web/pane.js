@@ -148,12 +148,13 @@ export class Pane {
   contextOf({ layer, head, token, target, edits }) {
     const attention = this.model.layers[layer];
     const { labels, trace } = this;
+    const contributions = {};
     return {
       attention, trace, labels, layer, edits, h: head, i: token, j: target,
       rows: trace.blocks[layer],
       quote: (i) => `“${labels[i]}”`,
       labelOf: (id) => shown(this.model.tokenizer.bytes[id]),
-      contribution: (r, h) => attention.contribution(trace.blocks[layer][r], h, edits),
+      contribution: (r, h) => (contributions[h] ??= attention.contributions(trace.blocks[layer], h, edits))[r],
     };
   }
 

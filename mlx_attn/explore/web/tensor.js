@@ -1,6 +1,4 @@
-// Numbers: weights from base64, products with one row, norms, softmax, singular vectors.
-//
-// A row is a Float64Array; a matrix is stored (out, in) as the model's file has it, in float32.
+// Numbers: weights from base64, rows of numbers, softmax, singular vectors.
 
 export function bytesOf(base64) {
   const text = atob(base64);
@@ -25,59 +23,6 @@ function wide(half) {
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
-/** y = x W^T + b of a layer {weight, bias}, for one row x. */
-export function linear(layer, x) {
-  const y = times(layer.weight, x);
-  if (layer.bias) for (let r = 0; r < y.length; r++) y[r] += layer.bias.data[r];
-  return y;
-}
-
-/** x W^T: the product of every row of W with x. */
-export function times({ data, rows, columns }, x) {
-  const y = new Float64Array(rows);
-  const even = columns - (columns % 4);
-  for (let r = 0, start = 0; r < rows; r++, start += columns) {
-    let a = 0, b = 0, c = 0, d = 0;
-    for (let i = 0; i < even; i += 4) {
-      a += data[start + i] * x[i];
-      b += data[start + i + 1] * x[i + 1];
-      c += data[start + i + 2] * x[i + 2];
-      d += data[start + i + 3] * x[i + 3];
-    }
-    for (let i = even; i < columns; i++) a += data[start + i] * x[i];
-    y[r] = a + b + c + d;
-  }
-  return y;
-}
-
-/** x W, with W the rows from `first` on: the sum of rows of W weighed by x. */
-export function combine({ data, columns }, first, x) {
-  const y = new Float64Array(columns);
-  for (let r = 0; r < x.length; r++) {
-    const start = (first + r) * columns;
-    for (let i = 0; i < columns; i++) y[i] += x[r] * data[start + i];
-  }
-  return y;
-}
-
-export const rowOf = ({ data, columns }, r) => Float64Array.from(data.subarray(r * columns, (r + 1) * columns));
-
-/** [H D] -> H views of D numbers. */
-export function split(row, heads) {
-  const width = row.length / heads;
-  return Array.from({ length: heads }, (_, h) => row.subarray(h * width, (h + 1) * width));
-}
-
-export function concat(rows) {
-  const joined = new Float64Array(rows.reduce((total, row) => total + row.length, 0));
-  let start = 0;
-  for (const row of rows) {
-    joined.set(row, start);
-    start += row.length;
-  }
-  return joined;
-}
-
 export function dot(a, b) {
   let sum = 0;
   for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
@@ -87,54 +32,19 @@ export function dot(a, b) {
 export const add = (a, b) => a.map((value, i) => value + b[i]);
 export const scaled = (a, factor) => a.map((value) => value * factor);
 export const size = (a) => Math.sqrt(dot(a, a));
-export const sigmoid = (value) => 1 / (1 + Math.exp(-value));
-export const logSigmoid = (value) => Math.min(value, 0) - Math.log1p(Math.exp(-Math.abs(value)));
-
-/** e^s_j / (extra + sum e^s_j); `extra` is the power of one more logit whose weight is dropped. */
-export function softmax(s, extra = -Infinity) {
-  let largest = extra;
+/** e^s_j / sum e^s_j */
+export function softmax(s) {
+  let largest = -Infinity;
   for (const value of s) if (value > largest) largest = value;
-  const powers = s.map((value) => Math.exp(value - largest));
-  let sum = Math.exp(extra - largest);
-  for (const power of powers) sum += power;
-  for (let j = 0; j < powers.length; j++) powers[j] /= sum;
-  return powers;
-}
-
-export function layerNorm(layer, x) {
-  const mean = x.reduce((sum, value) => sum + value, 0) / x.length;
-  const centred = x.map((value) => value - mean);
-  const factor = 1 / Math.sqrt(dot(centred, centred) / x.length + 1e-5);
-  return centred.map((value, i) => value * factor * layer.weight.data[i] + (layer.bias?.data[i] ?? 0));
-}
-
-export function rmsNorm(layer, x, epsilon = 1e-6) {
-  const factor = 1 / Math.sqrt(dot(x, x) / x.length + epsilon);
-  return x.map((value, i) => value * factor * (layer.weight?.data[i] ?? 1));
-}
-
-export const ACTIVATIONS = {
-  gelu: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
-  relu2: (x) => Math.max(x, 0) ** 2,
-};
-
-/** Rotates coordinates d and d + D/2 by an angle that grows with position (RoPE). */
-export function rope(y, position) {
-  const half = y.length / 2;
-  const turned = new Float64Array(y.length);
-  for (let d = 0; d < half; d++) {
-    const angle = position * 10000 ** (-d / half);
-    const cos = Math.cos(angle), sin = Math.sin(angle);
-    turned[d] = y[d] * cos - y[d + half] * sin;
-    turned[d + half] = y[d] * sin + y[d + half] * cos;
-  }
-  return turned;
+  const powers = Float64Array.from(s, (value) => Math.exp(value - largest));
+  const sum = powers.reduce((total, power) => total + power, 0);
+  return powers.map((power) => power / sum);
 }
 
 /** Singular values and left singular vectors of left right^T; both are lists of columns. */
 export function singular(left, right) {
   const [rank, width] = [left.length, left[0].length];
-  const columns = rank < width ? withTriangle(left, triangle(right)) : product(left, right);
+  const columns = rank < width ? withTriangle(left, factored(right)[1]) : product(left, right);
   orthogonalize(columns);
   const found = columns.map((column) => ({ value: size(column), column }));
   found.sort((a, b) => b.value - a.value);
@@ -154,20 +64,31 @@ function product(left, right) {
   });
 }
 
-/** R of the QR factors of the matrix with these columns: R[k][l] belongs to columns k <= l. */
-function triangle(columns) {
-  const made = [];
+/** Q and R of the QR factors of the matrix with these columns: R[k][l] belongs to columns k <= l. */
+function factored(columns) {
+  const Q = [];
   const R = columns.map(() => new Float64Array(columns.length));
   columns.forEach((column, l) => {
     const rest = Float64Array.from(column);
-    made.forEach((q, k) => {
+    Q.forEach((q, k) => {
       R[k][l] = dot(q, rest);
       for (let i = 0; i < rest.length; i++) rest[i] -= R[k][l] * q[i];
     });
     R[l][l] = size(rest);
-    made.push(R[l][l] > 1e-12 * size(column) ? scaled(rest, 1 / R[l][l]) : scaled(rest, 0));
+    Q.push(R[l][l] > 1e-12 * size(column) ? scaled(rest, 1 / R[l][l]) : scaled(rest, 0));
   });
-  return R;
+  return [Q, R];
+}
+
+/** The sum of these columns that is nearest to a vector: how much of each. */
+export function coefficients(columns, vector) {
+  const [Q, R] = factored(columns);
+  const parts = Q.map((q) => dot(q, vector));
+  for (let k = parts.length - 1; k >= 0; k--) {
+    for (let l = k + 1; l < parts.length; l++) parts[k] -= R[k][l] * parts[l];
+    parts[k] = size(Q[k]) > 0 ? parts[k] / R[k][k] : 0;
+  }
+  return parts;
 }
 
 /** The columns of left R^T, which has the singular values and left vectors of left right^T. */

@@ -3,8 +3,7 @@ import { headEdits, intact } from "./attention.js";
 import { Differences } from "./differences.js";
 import { byId, element, number, percent, signed } from "./draw.js";
 import { modelsInAddress, showHome } from "./home.js";
-import { LOGITS, MIXING, OUTPUTS, SCORES, VALUES } from "./maps.js";
-import { GPT, drawn, likeliest, losses, mean, randomFrom } from "./model.js";
+import { GPT, drawn, isUnchanged, likeliest, losses, mean, randomFrom } from "./model.js";
 import { Pane, arrows } from "./pane.js";
 import { bitsPerByte, comparison, lossOf, tokensOfWords, unknownWords, warningOf } from "./reading.js";
 import { STEPS, energy } from "./steps.js";
@@ -23,8 +22,9 @@ const models = places.map((i) => {
   const base64 = byId(`weights-${i}`);
   const numbers = numbersOf(bytesOf(base64.textContent), manifest.dtype);
   base64.remove();
+  const others = numbersOf(bytesOf(manifest.others), "float32");
   const words = manifest.words && new Set(manifest.words);
-  return Object.assign(new GPT(manifest, numbers), { tokenizer: tokenizerFrom(manifest.tokenizer), words });
+  return Object.assign(new GPT(manifest, numbers, others), { tokenizer: tokenizerFrom(manifest.tokenizer), words });
 });
 const panes = models.map((model) => new Pane(model, choose));
 const apart = models.length > 1 ? new Differences(models, choose) : undefined;
@@ -43,7 +43,7 @@ function read(text) {
   hold();
 }
 
-const isIntact = () => JSON.stringify(state.edits) === JSON.stringify(PLAIN);
+const isIntact = () => isUnchanged(state.edits);
 const PLAIN = intact();
 
 /** Traces with the edits and without, going on from the last ones where a text begins as before. */
@@ -247,7 +247,7 @@ function paintSwitches() {
   byId("rank").max = limit;
   byId("rank").value = Math.min(edit.rank, limit);
   const attention = models[0].layers[Math.min(state.layer, models[0].layers.length - 1)];
-  const share = edit.rank >= limit || !attention.hasScoreMatrix ? "" : `, ${percent(energy(attention.spectrum(Math.min(state.head, attention.count - 1)).values, edit.rank))} of |S|²`;
+  const share = edit.rank >= limit || !attention.has_score_matrix ? "" : `, ${percent(energy(attention.spectrum(Math.min(state.head, attention.count - 1)).values, edit.rank))} of |S|²`;
   byId("rank-value").textContent = `${Math.min(edit.rank, limit)} of ${limit}${share}`;
   for (const name of ["mask", "positions", "projection"]) byId(name).checked = !state.edits[name];
 }
@@ -259,7 +259,7 @@ function disableSwitches() {
   const lacking = {
     positions: models.every(({ config }) => config.position === "none") && "this model has no positions",
     projection: !square && "there is no square out_proj to leave out",
-    rank: !all.some((a) => a.hasScoreMatrix) && "the scores are not made by one matrix",
+    rank: !all.some((a) => a.has_score_matrix) && "the scores are not made by one matrix",
     scoreless: all.every((a) => a.choices.score === "off") && "there are no scores",
   };
   for (const [id, reason] of Object.entries(lacking)) {
@@ -415,4 +415,4 @@ function openHeads() {
 start();
 
 /** For the console of the browser, and for tests. */
-globalThis.explorer = { models, panes, state, apart, intact, losses, lossOf, comparison, mean, maps: { SCORES, VALUES, OUTPUTS, LOGITS, MIXING } };
+globalThis.explorer = { models, panes, state, apart, intact, losses, lossOf, comparison, mean };

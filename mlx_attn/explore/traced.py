@@ -1,0 +1,375 @@
+"""A model as graphs of MLX's primitives, which `web/graph.js` runs in a browser.
+
+`mx.export_function` hands over every primitive that a function evaluates, with its arguments. The
+page computes by these graphs and knows no variant, so it can show a plugin's choice as any other.
+
+A pass is traced for texts of a few lengths: a causal model does not see the tokens that fill up a
+shorter text. The second pass of each length has the page's switches as further inputs.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_attn.attention.attention import ROPE_BASE, Attention, alibi_bias
+from mlx_attn.attention.layer import Carry, merge_heads
+from mlx_attn.device import gpu_path
+from mlx_attn.errors import ConfigError
+from mlx_attn.graphs import without_gradients
+from mlx_attn.model.activations import Edits, run_with_cache
+from mlx_attn.model.gpt import GPT
+
+LONGEST = 256
+"""Tokens of a text that a page reads, at most."""
+
+SHORTEST, GROWTH = 16, 1.5
+
+OF_A_LAYER = {
+    "before": "x",
+    "x": "norm1",
+    "q": "att.queries",
+    "k": "att.keys",
+    "v": "att.values",
+    "scores": "att.raw_scores",
+    "logits": "att.masked",
+    "weights": "att.attn_weights",
+    "heads": "att.context_vec",
+    "output": "att.out",
+    "middle": "x_mid",
+    "forward": "ff",
+}
+"""The page's names of a layer's activations, and those of `run_with_cache`."""
+
+Facts = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Constants:
+    """The numbers that graphs share, each array once.
+
+    Attributes:
+        weights: The model's own arrays, which a page may round to float16.
+        others: What the functions made of numbers, such as a mask.
+    """
+
+    weights: list[np.ndarray]
+    others: list[np.ndarray] = field(default_factory=list)
+    _places: dict[tuple[Any, ...], int] = field(default_factory=dict)
+
+    def __post_init__(self):
+        for place, array in enumerate(self.weights):
+            self._places.setdefault(_content(array), place)
+
+    def place_of(self, array: np.ndarray) -> int:
+        """Return the place of an array among all; of another than the weights, below zero."""
+        content = _content(array)
+        if content not in self._places:
+            self.others.append(array)
+            self._places[content] = -len(self.others)
+        return self._places[content]
+
+
+def _content(array: np.ndarray) -> tuple[Any, ...]:
+    return array.shape, array.tobytes()
+
+
+def lengths_of(context_length: int) -> list[int]:
+    """Return the lengths of text that passes are traced for, the longest last."""
+    lengths = [min(context_length, LONGEST)]
+    while lengths[0] > SHORTEST:
+        shorter = int(lengths[0] / GROWTH)
+        lengths.insert(0, max(shorter - shorter % -8, SHORTEST) if shorter > SHORTEST else SHORTEST)
+    return lengths
+
+
+def traced_model(model: GPT, constants: Constants) -> Facts:
+    """Return the graphs of a model.
+
+    Args:
+        model: The model.
+        constants: Takes up the arrays that the graphs use.
+
+    Raises:
+        ConfigError: MLX cannot write a choice as a graph, or the page lacks one of its primitives.
+    """
+    lengths = lengths_of(model.config.context_length)
+    names = list(_names(model))
+    return {
+        "lengths": lengths,
+        "plain": [trace(_plain_pass(model), names, [_tokens(T)], constants) for T in lengths],
+        "edited": [
+            trace(_edited_pass(model), names, _like_switches(model, T), constants) for T in lengths
+        ],
+        "layers": [_layer_graphs(model, layer, lengths, constants) for layer in _layers(model)],
+    }
+
+
+# What is traced.
+
+
+def _layers(model: GPT) -> range:
+    return range(len(model.trf_blocks))
+
+
+def _tokens(T: int) -> mx.array:
+    return mx.zeros((1, T), dtype=mx.uint32)
+
+
+def _names(model: GPT) -> Iterator[str]:
+    yield "logits"
+    for layer in _layers(model):
+        yield from (f"{layer}.{name}" for name in OF_A_LAYER)
+
+
+def _outputs(model: GPT, tokens: mx.array, edits: Edits) -> list[mx.array]:
+    logits, activations = run_with_cache(model, tokens, edits)
+    blocks = [f"trf_blocks.{layer}" for layer in _layers(model)]
+    return [logits, *(activations[f"{b}.{name}"] for b in blocks for name in OF_A_LAYER.values())]
+
+
+def _plain_pass(model: GPT) -> Callable[..., list[mx.array]]:
+    """Return a pass of the model as it is, whose mask is computed and not a constant."""
+
+    def run(tokens: mx.array) -> list[mx.array]:
+        edits: dict[str, Callable[[mx.array], mx.array]] = {}
+        for layer, block in enumerate(model.trf_blocks):
+            name = f"trf_blocks.{layer}.att"
+            scores = _Last()
+            edits[f"{name}.attn_scores"] = scores
+            edits[f"{name}.masked"] = partial(_add_mask, block.att, scores)
+        return _outputs(model, tokens, edits)
+
+    return run
+
+
+class _Last:
+    """An edit that changes nothing and remembers what it was given."""
+
+    value: mx.array
+
+    def __call__(self, value: mx.array) -> mx.array:
+        self.value = value
+        return value
+
+
+def _add_mask(a: Attention, scores: _Last, masked: mx.array) -> mx.array:
+    T = masked.shape[-1]
+    return scores.value + _mask(a, T, mx.array(T), mx.array(-mx.inf), mx.array(1.0))
+
+
+def _edited_pass(model: GPT) -> Callable[..., list[mx.array]]:
+    """Return a pass that takes the switches of `_like_switches` after the tokens."""
+
+    def run(tokens: mx.array, *switches: mx.array) -> list[mx.array]:
+        length, later, positions, projection, *of_layers = switches
+        edits: dict[str, Callable[[mx.array], mx.array]] = {}
+        if model.config.position == "learned":
+            added = model.pos_emb(mx.arange(tokens.shape[1]))
+            edits["embedding"] = lambda x: x - (1 - positions) * added
+        for layer, block in enumerate(model.trf_blocks):
+            own = of_layers[5 * layer : 5 * layer + 5]
+            made = _layer_edits(block.att, own, (length, later, positions, projection))
+            edits |= {f"trf_blocks.{layer}.{name}": edit for name, edit in made.items()}
+        return _outputs(model, tokens, edits)
+
+    return run
+
+
+def _like_switches(model: GPT, T: int) -> list[mx.array]:
+    """Return arrays of the shapes of all switches.
+
+    The tokens; their number; 0 if a token may see later ones, else minus infinity; 1 if there are
+    positions; 1 if there is an output projection; then for each layer 1 for each head that is on,
+    1 for each whose scores count, 1 / temperature, and the map (a matrix and a vector for each
+    head) that cuts the ranks of the scores.
+    """
+    tokens, scalar = _tokens(T), mx.zeros(())
+    _, activations = run_with_cache(model, tokens[:, :1])
+    switches = [tokens, scalar, scalar, scalar, scalar]
+    for layer in _layers(model):
+        _, H, _, K = activations[f"trf_blocks.{layer}.att.raw_queries"].shape
+        switches += [mx.zeros((H, 1, 1))] * 3 + [mx.zeros((H, K, K)), mx.zeros((H, 1, K))]
+    return switches
+
+
+def _layer_edits(
+    a: Attention, own: Sequence[mx.array], shared: Sequence[mx.array]
+) -> dict[str, Callable[[mx.array], mx.array]]:
+    """Return what the switches make of a layer's activations, by their names."""
+    on, scored, cooling, rank, rank_shift = own
+    length, later, positions, projection = shared
+    inputs, scores, heads = _Last(), _Last(), _Last()
+
+    def unrotated(y: mx.array) -> mx.array:
+        back = mx.fast.rope(y, y.shape[-1], traditional=False, base=ROPE_BASE, scale=-1.0, offset=0)
+        return positions * y + (1 - positions) * back
+
+    def masked(y: mx.array) -> mx.array:
+        return cooling * (scores.value + _mask(a, y.shape[-1], length, later, positions))
+
+    def output(y: mx.array) -> mx.array:
+        return _output(a, heads.value, inputs.value, projection)
+
+    edits = {
+        "norm1": inputs,
+        "att.raw_queries": lambda q: q @ rank + rank_shift,
+        "att.raw_scores": lambda y: scored * y,
+        "att.attn_scores": scores,
+        "att.masked": masked,
+        "att.context_vec": lambda y: heads(on * y),
+        "att.out": output,
+    }
+    if a.config.position == "rope":
+        edits |= {"att.queries": unrotated, "att.keys": unrotated}
+    return edits
+
+
+def _mask(a: Attention, T: int, length: mx.array, later: mx.array, positions: mx.array) -> mx.array:
+    """Return the mask of a layer; tokens from `length` on only fill the text up."""
+    i, j = mx.arange(T)[:, None], mx.arange(T)
+    sees = mx.logical_and(j <= i, j > i - (a.config.window or T))
+    mask = mx.where(sees, 0.0, mx.where(j < length, later, -mx.inf))
+    if a.config.position != "alibi":
+        return mask
+    slopes = mx.exp(a.log_slopes) if "log_slopes" in a else mx.array(a.config.slopes())
+    slopes = mx.repeat(slopes, a.maps.score.queries_per_head)
+    return mask + positions * alibi_bias(slopes, mx.arange(T), j)
+
+
+def _output(a: Attention, heads: mx.array, x: mx.array, projection: mx.array) -> mx.array:
+    """Return a layer's output; if `projection` is 0, of heads that are only joined."""
+    y = a.output(heads, x)
+    if "out_proj" not in a:
+        return y
+    out_proj, layer = a.out_proj, cast(Any, a)
+    try:
+        layer.out_proj = lambda joined: joined
+        joined = a.output(heads, x)
+    finally:
+        layer.out_proj = out_proj
+    return projection * y + (1 - projection) * joined if joined.shape == y.shape else y
+
+
+def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Constants) -> Facts:
+    """Return the maps of one layer as graphs of their own, for what a head's matrices do."""
+    a, C = model.trf_blocks[layer].att, model.config.emb_dim
+    x = mx.zeros((1, C + 1, C))
+
+    def maps(x: mx.array) -> list[mx.array]:
+        q, k = a.score(x)
+        carry = Carry(_tokens(x.shape[1]))
+        return [q, k, a.value(merge_heads(k) if a.maps.value.cache == "k" else x, k, carry)]
+
+    q, _, v = maps(x)
+
+    def output(heads: mx.array, x: mx.array, projection: mx.array) -> list[mx.array]:
+        return [_output(a, heads, x, projection)]
+
+    def like(T: int) -> list[mx.array]:
+        return [mx.zeros((1, q.shape[1], T, v.shape[-1])), mx.zeros((1, T, C)), mx.zeros(())]
+
+    outputs = {T: trace(output, ["y"], like(T), constants) for T in {*lengths, C + 1}}
+    graph = trace(maps, ["q", "k", "v"], [x], constants)
+    return {"maps": graph, "output": outputs, "width": q.shape[-1]}
+
+
+# Tracing.
+
+
+def trace(
+    function: Callable[..., list[mx.array]],
+    names: Sequence[str],
+    like: Sequence[mx.array],
+    constants: Constants,
+) -> Facts:
+    """Return the graph of a function.
+
+    Args:
+        function: Returns one array for each name.
+        names: What the page calls its outputs.
+        like: Arrays of the shapes and types of its inputs.
+        constants: Takes up the arrays that the function uses besides.
+
+    Returns:
+        `inputs`, their ids and shapes; `constants`, ids and places; `nodes`, each a primitive, its
+        arguments, the ids of its inputs, and its outputs' ids and shapes; `outputs`, ids by name.
+
+    Raises:
+        ConfigError: MLX cannot write the function, or the page lacks one of its primitives.
+    """
+    events: list[dict[str, Any]] = []
+    try:
+        # On the CPU's stream fused primitives are written as those that they are made of.
+        with gpu_path(), mx.stream(mx.cpu):
+            mx.export_function(events.append, without_gradients(function), *like)
+    except ValueError as error:
+        raise ConfigError(f"MLX cannot write this model as a graph ({error})") from error
+    return _graph(events, names, constants)
+
+
+def _graph(events: Sequence[dict[str, Any]], names: Sequence[str], constants: Constants) -> Facts:
+    ids: dict[str, int] = {}
+    graph: Facts = {"nodes": []}
+
+    def number(name: str) -> int:
+        return ids.setdefault(name, len(ids))
+
+    for event in events:
+        match event["type"]:
+            case "inputs":
+                graph["inputs"] = [[number(name), shape] for name, shape, _ in event["inputs"]]
+            case "constants":
+                arrays = {name: _numbers(array) for name, array in event["constants"]}
+                graph["constants"] = [[number(n), constants.place_of(a)] for n, a in arrays.items()]
+            case "outputs":
+                outputs = zip(names, event["outputs"], strict=True)
+                graph["outputs"] = {name: number(output[0]) for name, output in outputs}
+            case "primitive":
+                _check_known(event["name"])
+                inputs = [number(name) for name, *_ in event["inputs"]]
+                made = [[number(name), shape] for name, shape, _ in event["outputs"]]
+                arguments = [_plain(argument) for argument in event["arguments"]]
+                graph["nodes"].append([event["name"], arguments, inputs, made])
+    return graph
+
+
+def _numbers(array: mx.array) -> np.ndarray:
+    return np.array(array.astype(mx.float32))
+
+
+def _plain(argument: Any) -> Any:
+    """Return an argument of a primitive as JSON can hold it."""
+    if isinstance(argument, list | tuple):
+        return [_plain(part) for part in argument]
+    if isinstance(argument, mx.Dtype):
+        kinds = {"bool": mx.bool_, "float": mx.floating}
+        return next((kind for kind, dtype in kinds.items() if _is(argument, dtype)), "int")
+    return argument
+
+
+def _is(dtype: mx.Dtype, kind: Any) -> bool:
+    return dtype == kind if isinstance(kind, mx.Dtype) else mx.issubdtype(dtype, kind)
+
+
+def _check_known(primitive: str) -> None:
+    if primitive not in known_primitives():
+        raise ConfigError(
+            f"a choice of this model uses MLX's primitive {primitive}, which a page in a browser "
+            "does not have: use 'mlx-attn probe' or 'mlx-attn sample'"
+        )
+
+
+@cache
+def known_primitives() -> frozenset[str]:
+    """Return the names of the primitives that `web/graph.js` has."""
+    script = (files("mlx_attn.explore") / "web" / "graph.js").read_text(encoding="utf-8")
+    table = script[script.index("const PRIMITIVES = {") :]
+    return frozenset(
+        re.findall(r"^  ([A-Z]\w*)(?::|\()", table[: table.index("\n};")], re.MULTILINE)
+    )
