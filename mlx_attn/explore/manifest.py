@@ -19,7 +19,7 @@ from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import ConfigError
-from mlx_attn.explore.traced import Constants, traced_model
+from mlx_attn.explore.traced import Constants, is_square, traced_model
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import document_start
@@ -147,6 +147,7 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
         # A pair of queries has a matrix for each of its maps.
         "has_score_matrix": bool(maps.score.weights)
         and (maps.score.affine or maps.score.queries_per_head > 1),
+        "has_square_projection": is_square(layer),
         "has_output_matrix": maps.value.affine and maps.output.affine,
     }
 
@@ -302,7 +303,8 @@ def source_of(function: Callable[..., Any], piece: str = "") -> dict[str, Any]:
     kept = [
         line for number, line in enumerate(lines, 1) if number >= start and number not in hidden
     ]
-    path = Path(file).relative_to(Path(mlx_attn.__file__).parent.parent)
+    path, root = Path(file), Path(mlx_attn.__file__).parent.parent
+    path = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
     code = textwrap.dedent("".join(kept)).rstrip()
     marked = [place for place, line in enumerate(code.splitlines()) if piece and piece in line]
     line = max(first, 1) + start - 1

@@ -46,6 +46,9 @@ OF_A_LAYER = {
 }
 """The page's names of a layer's activations, and those of `run_with_cache`."""
 
+_OF_NUMBERS = ("Add", "Multiply", "Maximum", "Minimum", "Reduce", "Scan", "Select")
+"""Primitives whose result is true or false if their inputs are; the page knows numbers only."""
+
 Facts = dict[str, Any]
 
 
@@ -242,10 +245,15 @@ def _mask(a: Attention, T: int, length: mx.array, later: mx.array, positions: mx
     return mask + positions * alibi_bias(slopes, mx.arange(T), j)
 
 
+def is_square(a: Attention) -> bool:
+    """Tell whether a layer's heads, joined, are as wide as its output and could be it."""
+    return "out_proj" in a and a.out_proj.weight.shape[0] == a.out_proj.weight.shape[1]
+
+
 def _output(a: Attention, heads: mx.array, x: mx.array, projection: mx.array) -> mx.array:
     """Return a layer's output; if `projection` is 0, of heads that are only joined."""
     y = a.output(heads, x)
-    if "out_proj" not in a:
+    if not is_square(a):
         return y
     out_proj, layer = a.out_proj, cast(Any, a)
     try:
@@ -253,7 +261,7 @@ def _output(a: Attention, heads: mx.array, x: mx.array, projection: mx.array) ->
         joined = a.output(heads, x)
     finally:
         layer.out_proj = out_proj
-    return projection * y + (1 - projection) * joined if joined.shape == y.shape else y
+    return projection * y + (1 - projection) * joined
 
 
 def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Constants) -> Facts:
@@ -336,6 +344,8 @@ def _graph(events: Sequence[dict[str, Any]], names: Sequence[str], constants: Co
                 made = [[number(name), shape] for name, shape, _ in event["outputs"]]
                 arguments = [_plain(argument) for argument in event["arguments"]]
                 graph["nodes"].append([event["name"], arguments, inputs, made])
+                if event["name"] in _OF_NUMBERS and event["outputs"][0][2] == mx.bool_:
+                    graph["nodes"].append(["AsType", ["bool"], [made[0][0]], made])
     return graph
 
 

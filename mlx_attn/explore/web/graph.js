@@ -164,12 +164,24 @@ const FOLDS = [
   (row) => row.reduce((most, x) => Math.max(most, x), -Infinity),
 ];
 const JOINS = [Math.max, Math.min, (x, y) => x + y, (x, y) => x * y, (_, y) => y];
-const SCANS = [Math.max, Math.min, (a, b) => a + b, (a, b) => a * b];
+const SCANS = [Math.max, Math.min, (x, y) => x + y, (x, y) => x * y];
+const NEUTRAL = [-Infinity, Infinity, 0, 1];
 
-const scan = (f) => (row) => {
-  for (let i = 1; i < row.length; i++) row[i] = f(row[i - 1], row[i]);
-  return row;
+const scan = (kind, isReversed, isInclusive) => (row) => {
+  if (isReversed) row.reverse();
+  let sum = NEUTRAL[kind];
+  for (let i = 0; i < row.length; i++) {
+    const before = sum;
+    sum = SCANS[kind](sum, row[i]);
+    row[i] = isInclusive ? sum : before;
+  }
+  return isReversed ? row.reverse() : row;
 };
+
+function logAddExp(x, y) {
+  const most = Math.max(x, y);
+  return most === -Infinity ? most : most + Math.log1p(Math.exp(-Math.abs(x - y)));
+}
 
 /** What each primitive makes of its inputs, its arguments and the shape of its output. */
 const PRIMITIVES = {
@@ -201,7 +213,7 @@ const PRIMITIVES = {
   GreaterEqual: binary((x, y) => +(x >= y)),
   Less: binary((x, y) => +(x < y)),
   LessEqual: binary((x, y) => +(x <= y)),
-  LogAddExp: binary((x, y) => Math.max(x, y) + (x === y ? Math.LN2 : Math.log1p(Math.exp(-Math.abs(x - y))))),
+  LogAddExp: binary(logAddExp),
   LogicalAnd: binary((x, y) => +(x && y)),
   LogicalOr: binary((x, y) => +(x || y)),
   Maximum: binary((x, y) => (x > y ? x : y)),
@@ -231,7 +243,6 @@ const PRIMITIVES = {
       return a.view(a.shape.with(axis, end - start), a.strides, a.offset + start * a.strides[axis]);
     });
   },
-  StopGradient: ([a]) => a,
   Slice([a], [start, , step], shape) {
     const offset = start.reduce((sum, at, axis) => sum + at * a.strides[axis], a.offset);
     return a.view(shape, a.strides.map((stride, axis) => stride * step[axis]), offset);
@@ -240,6 +251,7 @@ const PRIMITIVES = {
   Unflatten: ([a], _, shape) => a.reshaped(shape),
   // Made anew.
   Arange: (_, [from, , step], shape) => new Tensor(Float32Array.from({ length: shape[0] }, (_, i) => from + i * step), shape),
+  ArgPartition: ([a], [, axis]) => PRIMITIVES.ArgSort([a], [axis]),
   ArgReduce: ([a], [kind, axis]) => alongAxis(a, axis, (row) => row.indexOf(FOLDS[kind + 4](row))),
   ArgSort: ([a], [axis]) => alongAxis(a, axis, (row) => Array.from(row.keys()).sort((i, j) => row[i] - row[j] || i - j), true),
   BitwiseBinary: (inputs, [kind]) => binary([(x, y) => x & y, (x, y) => x | y, (x, y) => x ^ y, (x, y) => x << y, (x, y) => x >> y][kind])(inputs),
@@ -300,10 +312,8 @@ const PRIMITIVES = {
   LogSumExp: ([a]) => alongAxis(a, a.shape.length - 1, (row) => logSumExp(row)),
   Matmul: (inputs) => matmul(inputs),
   Reduce: ([a], [kind, axes]) => axes.reduce((made, axis) => alongAxis(made, axis, FOLDS[kind]), a),
-  Scan([a], [kind, axis, isReversed, isInclusive]) {
-    if (!SCANS[kind] || isReversed || !isInclusive) throw new Error("a scan of this kind");
-    return alongAxis(a, axis, scan(SCANS[kind]), true);
-  },
+  Scan: ([a], [kind, axis, isReversed, isInclusive]) => alongAxis(a, axis, scan(kind, isReversed, isInclusive), true),
+  Partition: ([a], [, axis]) => PRIMITIVES.Sort([a], [axis]),
   Sort: ([a], [axis]) => alongAxis(a, axis, (row) => row.sort(), true),
   Softmax: ([a]) => alongAxis(a, a.shape.length - 1, softmaxOf, true),
 };

@@ -2,6 +2,7 @@
 import { headEdits, intact } from "./attention.js";
 import { Differences } from "./differences.js";
 import { byId, element, number, percent, signed } from "./draw.js";
+import { Graph, tensorOf } from "./graph.js";
 import { modelsInAddress, showHome } from "./home.js";
 import { GPT, drawn, isUnchanged, likeliest, losses, mean, randomFrom } from "./model.js";
 import { Pane, arrows } from "./pane.js";
@@ -46,7 +47,7 @@ function read(text) {
 const isIntact = () => isUnchanged(state.edits);
 const PLAIN = intact();
 
-/** Traces with the edits and without, going on from the last ones where a text begins as before. */
+/** Traces with the edits and without. */
 function compute() {
   state.readings.forEach((reading, i) => {
     reading.plain = models[i].trace(reading.tokens, PLAIN, reading.plain);
@@ -54,14 +55,19 @@ function compute() {
   });
 }
 
-/** The likeliest next tokens, one after the other. */
-function continuation(model, trace, count = AHEAD) {
-  const tokens = [];
-  while (tokens.length < count && trace.tokens.length < model.longest) {
-    tokens.push(drawn(trace.logits.at(-1), 0));
-    trace = model.trace([...trace.tokens, tokens.at(-1)], trace.edits, trace);
-  }
-  return decode(model.tokenizer, tokens);
+/** The likeliest next tokens of a reading so far, one after the other. */
+function continued(i) {
+  const reading = state.readings[i];
+  if (reading.ahead?.from !== reading.trace) reading.ahead = { from: reading.trace, trace: reading.trace, tokens: [] };
+  return reading.ahead;
+}
+
+const isContinued = (i) => continued(i).tokens.length === AHEAD || continued(i).trace.tokens.length >= models[i].longest;
+
+function continueByOne(i) {
+  const ahead = continued(i);
+  ahead.tokens.push(drawn(ahead.trace.logits.at(-1), 0));
+  ahead.trace = models[i].trace([...ahead.trace.tokens, ahead.tokens.at(-1)], ahead.trace.edits);
 }
 
 /** What the loss grows by when one head is switched off, and nothing else. */
@@ -78,7 +84,7 @@ function answerOf(i) {
   const [best] = likeliest(trace.logits.at(-1), 1);
   const loss = lossOf(trace), before = lossOf(plain);
   const change = isIntact() || Number.isNaN(loss) ? "" : ` (${signed(loss - before)} by what is switched off)`;
-  const next = [element("q", {}, continuation(model, trace)), `. Next token: “${label(model.tokenizer.bytes[best.token])}” (${percent(best.probability)}). `];
+  const next = [element("q", {}, decode(model.tokenizer, continued(i).tokens)), `. Next token: “${label(model.tokenizer.bytes[best.token])}” (${percent(best.probability)}). `];
   const cost = Number.isNaN(loss) ? "" : costOf(model, trace, change);
   if (models.length > 1) return element("p", {}, element("b", {}, model.manifest.name), " continues with ", ...next, cost);
   return element("p", {}, "It continues with ", ...next, cost, needed(i));
@@ -168,17 +174,26 @@ function refresh() {
 
 function showAnswers() {
   byId("answers").replaceChildren(apart?.answer() ?? "", ...models.map((_, i) => answerOf(i)));
-  later = setTimeout(measureHead, 0);
+  later = setTimeout(workOn, 0);
 }
 
-/** Measures one head that is not measured yet; between two of them the page obeys. */
+/** Does one piece of what takes longer, a token ahead or a head; between two of them the page obeys. */
+function workOn() {
+  const writing = models.findIndex((_, i) => !isContinued(i));
+  if (writing < 0) return measureHead();
+  continueByOne(writing);
+  byId("answers").querySelectorAll("q")[writing].textContent = decode(models[writing].tokenizer, continued(writing).tokens);
+  later = setTimeout(workOn, 0);
+}
+
+/** Measures one head that is not measured yet. */
 function measureHead() {
   const at = state.readings.findIndex(({ tokens, worths }, i) => tokens.length > 1 && worths.length < panes[i].thumbs.length);
   if (at < 0) return;
   const { plain, worths } = state.readings[at];
   const heads = panes[at].thumbs;
   worths.push(worthOf(heads[worths.length], models[at], plain));
-  if (worths.length < heads.length) later = setTimeout(measureHead, 0);
+  if (worths.length < heads.length) later = setTimeout(workOn, 0);
   else showWorth(at);
 }
 
@@ -255,10 +270,9 @@ function paintSwitches() {
 /** What a model has not cannot be switched off. */
 function disableSwitches() {
   const all = models.flatMap((model) => model.layers);
-  const square = all.some((a) => a.out_proj && a.out_proj.weight.rows === a.out_proj.weight.columns);
   const lacking = {
     positions: models.every(({ config }) => config.position === "none") && "this model has no positions",
-    projection: !square && "there is no square out_proj to leave out",
+    projection: !all.some((a) => a.has_square_projection) && "there is no square out_proj to leave out",
     rank: !all.some((a) => a.has_score_matrix) && "the scores are not made by one matrix",
     scoreless: all.every((a) => a.choices.score === "off") && "there are no scores",
   };
@@ -415,4 +429,4 @@ function openHeads() {
 start();
 
 /** For the console of the browser, and for tests. */
-globalThis.explorer = { models, panes, state, apart, intact, losses, lossOf, comparison, mean };
+globalThis.explorer = { models, panes, state, apart, intact, losses, lossOf, comparison, mean, Graph, tensorOf };

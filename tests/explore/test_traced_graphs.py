@@ -1,0 +1,173 @@
+"""The page's interpreter against MLX: primitives, lengths of text, plugins, and what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+import mlx_attn
+from mlx_attn.errors import ConfigError
+from mlx_attn.explore.manifest import page_model
+from mlx_attn.explore.traced import Constants, known_primitives, lengths_of, trace
+from mlx_attn.plugins import load_plugins, unload_plugins
+
+EXAMPLES = Path(mlx_attn.__file__).parent.parent / "examples"
+
+X = mx.random.normal((2, 3, 4), key=mx.random.key(1))
+Y = mx.random.uniform(0.5, 2.0, (2, 3, 4), key=mx.random.key(2))
+WHERE = mx.array([[2, 0], [1, 2]])
+
+# What each line is there for is the primitive that MLX makes of it.
+FUNCTIONS: dict[str, Callable[[mx.array, mx.array], mx.array]] = {
+    "signs and steps": lambda x, y: mx.abs(x) + mx.sign(x) + mx.floor(x) + mx.ceil(x) - mx.round(x),
+    "powers": lambda x, y: mx.exp(x) + mx.expm1(x) + mx.power(y, x) + mx.square(x),
+    "logarithms": lambda x, y: mx.log(y) + mx.log2(y) + mx.log10(y) + mx.log1p(y),
+    "roots": lambda x, y: mx.sqrt(y) + mx.rsqrt(y),
+    "waves": lambda x, y: mx.cos(x) + mx.sin(x) + mx.tanh(x) + mx.sigmoid(x),
+    "comparisons": lambda x, y: (x < y) + (x <= y) + (x > y) + (x >= y) + (x == y) * (x != y) * 1.0,
+    "truths": lambda x, y: mx.where(mx.logical_and(x > 0, y > 1) | mx.logical_not(x > y), x, y),
+    "either": lambda x, y: mx.logical_or(x > 0, y > 1).astype(mx.float32),
+    "extremes": lambda x, y: mx.maximum(x, y) - mx.minimum(x, 0.5) + mx.clip(x, -1, 1),
+    "division": lambda x, y: x / y + mx.remainder(x, y) + mx.floor_divide(x, y),
+    "log of a sum": lambda x, y: mx.logaddexp(x, y) + mx.logsumexp(x, -1, keepdims=True),
+    "folds": lambda x, y: x.sum(1) + x.max(1) - x.min(1) + x.prod(1) + x.mean(1) + x.var(1),
+    "all and any": lambda x, y: (mx.all(x > -9, axis=0) + mx.any(x > 9, axis=0)).astype(mx.float32),
+    "scans": lambda x, y: mx.cumsum(x, 1) + mx.cumprod(x, 0) + mx.cummax(x, 2) + mx.cummin(x, 1),
+    "scans backwards": lambda x, y: (
+        mx.cumsum(x, 1, reverse=True) + mx.cumsum(x, 2, inclusive=False)
+    ),
+    "order": lambda x, y: mx.sort(x, 1) + mx.argsort(x, 1),
+    "places of extremes": lambda x, y: mx.argmax(x, 1) - mx.argmin(x, 1).astype(mx.float32),
+    "the largest": lambda x, y: mx.sort(mx.topk(x, 2), -1) + mx.argpartition(x, 3)[..., 3:],
+    "taken along an axis": lambda x, y: mx.take_along_axis(x, mx.argsort(y, 2), 2),
+    "taken": lambda x, y: x[:, WHERE] + mx.take(y, WHERE, axis=1),
+    "cut": lambda x, y: mx.concatenate([x[:, 1:], y[:, ::-1], mx.pad(x, 1)[1:3, 1:2, 1:5]], 1),
+    "split and stacked": lambda x, y: mx.stack([*mx.split(x, 2, -1), y[..., ::2]]),
+    "rolled and repeated": lambda x, y: mx.roll(mx.repeat(x, 2, 1), 1, 1) + mx.tile(y, (1, 2, 1)),
+    "products": lambda x, y: mx.einsum("abc,adc->abd", x, y) @ mx.addmm(x, x, mx.eye(4), 0.5, 2.0),
+    "softmax": lambda x, y: mx.softmax(x, -1) + mx.softmax(x, 1),
+    "a triangle": lambda x, y: mx.tril(x @ y.swapaxes(1, 2)) + mx.arange(3),
+    "hadamard": lambda x, y: mx.hadamard_transform(x),
+    "written": lambda x, y: x.at[:, 1].add(y[:, 0]).at[:, WHERE[0]].multiply(2.0),
+    "whole numbers": lambda x, y: (4 * x).astype(mx.int32) % 3 + (9 * y).astype(mx.int32) // 2,
+    "bits": lambda x, y: ((9 * y).astype(mx.int32) & 5) + ((9 * y).astype(mx.int32) | 2),
+    "nothing": lambda x, y: mx.stop_gradient(x) + mx.full((2, 3, 4), y[0, 0, 0]),
+}
+
+
+@pytest.fixture(scope="module")
+def page(make_run, show):
+    return show(make_run())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_page_computes_each_primitive_as_mlx_does(name, page):
+    constants = Constants([])
+    graph = trace(lambda x, y: [FUNCTIONS[name](x, y)], ["y"], [X, Y], constants)
+    inputs = [np.array(array).reshape(-1).tolist() for array in (X, Y)]
+    arrays = [[array.reshape(-1).tolist(), array.shape] for array in constants.others[::-1]]
+    found = page.run(f"""(() => {{
+      const {{ Graph, tensorOf }} = explorer;
+      const tensor = ([data, shape]) => tensorOf(Float32Array.from(data), shape);
+      const arrays = {json.dumps(arrays)}.map(tensor);
+      const {{ y }} = new Graph({json.dumps(graph)}, arrays).run({json.dumps(inputs)});
+      return {{ shape: y.shape, numbers: Array.from(y.data) }};
+    }})()""")
+    expected = np.array(FUNCTIONS[name](X, Y).astype(mx.float32))
+    assert tuple(found["shape"]) == expected.shape
+    assert np.abs(np.array(found["numbers"]) - expected.reshape(-1)).max() < 1e-5
+
+
+def test_every_primitive_of_the_page_is_tried():
+    tried = set()
+    for function in FUNCTIONS.values():
+        graph = trace(lambda x, y, f=function: [f(x, y)], ["y"], [X, Y], Constants([]))
+        tried |= {node[0] for node in graph["nodes"]}
+    in_models = {"Flatten", "Unflatten", "Negative", "ExpandDims", "AddMM"}
+    assert known_primitives() - tried - in_models == set()
+
+
+def test_a_primitive_that_the_page_lacks_is_named():
+    with pytest.raises(ConfigError, match="MLX's primitive Convolution, which a page"):
+        trace(lambda x: [mx.conv1d(x, mx.zeros((4, 2, 4)))], ["y"], [X], Constants([]))
+
+
+@pytest.mark.parametrize("context", [1, 8, 16, 17, 64, 160, 1024])
+def test_there_is_a_length_for_every_text(context):
+    lengths = lengths_of(context)
+    assert lengths == sorted(set(lengths))
+    assert lengths[-1] == min(context, 256)
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 33, 48, 62])
+def test_tokens_that_fill_a_text_up_change_nothing(count, page, make_run):
+    tokens = [(7 * i) % 11 for i in range(count)]
+    found = page.run(f"explorer.models[0].trace({tokens}).logits.map((row) => Array.from(row))")
+    expected = np.array(make_run().load_model()(mx.array([tokens])))[0]
+    assert np.abs(np.array(found) - expected).max() < 1e-4
+
+
+NEW = """
+import mlx.core as mx
+from mlx_attn.attention.layer import choice
+from mlx_attn.attention.config import Variant, register
+
+
+@choice("mixing", "softpick", "relu(e^s - 1) / sum |e^s - 1|", affine=False)
+def softpick(a, s):
+    powers = mx.where(s > -mx.inf, mx.exp(s) - 1, 0.0)
+    return mx.maximum(powers, 0) / (mx.abs(powers).sum(axis=-1, keepdims=True) + 1e-6)
+
+
+register(Variant(name="softpick", formula="relu(e^s - 1)", summary="", mixing="softpick"))
+"""
+
+PLUGINS = {
+    "temperature.py": {"logits": "sharpness"},
+    "talking_heads.py": {"variant": "talk"},
+    "differential.py": {"variant": "diff"},
+    "softpick.py": {"variant": "softpick"},
+}
+
+
+@pytest.fixture
+def plugin_run(request, make_run, tmp_path):
+    """A run of a model with a plugin's choice, which is taken back afterwards."""
+    file = EXAMPLES / request.param
+    if not file.exists():
+        file = tmp_path / request.param
+        file.write_text(NEW)
+    load_plugins([str(file)])
+    yield SimpleNamespace(run=make_run(**PLUGINS[request.param]), file=file)
+    unload_plugins()
+
+
+@pytest.mark.parametrize("plugin_run", PLUGINS, indirect=True)
+def test_a_plugin_s_model_runs_in_the_page_and_its_switches_work(plugin_run, show):
+    run = plugin_run.run
+    tokens = [(7 * i) % 11 for i in range(20)]
+    page = show(run)
+    off = "{ off: true, scores: true, temperature: 1, rank: Infinity }"
+    found = page.run(f"""(() => {{
+      const [model] = explorer.models, heads = {{ "0.1": {off} }};
+      const edits = {{ ...explorer.intact(), heads }};
+      const logits = (made) => made.logits.map((row) => Array.from(row));
+      return [logits(model.trace({tokens})), logits(model.trace({tokens}, edits))];
+    }})()""")
+    model, ids = run.load_model(), mx.array([tokens])
+    name = "trf_blocks.0.att.context_vec"
+    keep = mx.arange(model.run_with_cache(ids)[1][name].shape[1])[:, None, None] != 1
+    without, _ = model.run_with_cache(ids, {name: lambda heads: heads * keep})
+    for logits, expected in zip(found, (model(ids), without), strict=True):
+        assert np.abs(np.array(logits) - np.array(expected)[0]).max() < 1e-4
+
+
+@pytest.mark.parametrize("plugin_run", ["talking_heads.py"], indirect=True)
+def test_a_plugin_s_code_is_shown_by_the_name_of_its_file(plugin_run):
+    facts = page_model(plugin_run.run).facts
+    files = {source["file"] for step in facts["steps"] for source in step["sources"]}
+    assert plugin_run.file.name in {Path(file).name for file in files}
