@@ -23,7 +23,6 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
     maps_of,
-    merge_heads,
     merge_query_key,
     merge_value_output,
     split_heads,
@@ -143,7 +142,7 @@ def ov_circuit(attention: Attention) -> OutputFactors:
         config, x = exact.config, _basis(exact.config.d_in)[None]
         _, k = exact.score(x)
         k = k if exact.maps.score.affine else mx.nan * k
-        value = exact.value(merge_heads(k) if exact.maps.value.cache == "k" else x, k)
+        value = exact.value(exact.value_input(x, k), k)
         if mx.isnan(value).any():
             check_affine(attention, "score")
         value, bias = _affine(value)
@@ -346,12 +345,12 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     _, value_width = layer.maps.value.shape(config)
     seen = min(config.cache_window or config.context_length, config.context_length)
     more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
-    kept = layer.layout.append(layer, *_one_token(config), 0, Carry(mx.zeros((1, 1), mx.int32)))
-    kept = (*kept, *layer.remembered(_one_token(config)[0]))
+    x, k = _one_token(config)
+    kept = layer.cache_entries(x, k, 0, Carry(mx.zeros((1, 1), mx.int32)))
     return AttentionCost(
         parameters=sum(sizes.values()),
         multiply_adds=matrices + config.n_maps * seen * (key_width + value_width) + more,
-        cache_floats=sum(array.size for array in kept),
+        cache_floats=sum(array.size for array in (*kept, *layer.remembered(x))),
     )
 
 

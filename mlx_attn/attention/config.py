@@ -47,9 +47,21 @@ class Choice:
         init: Starting weights by name, where they are not drawn as every Linear layer's are.
         shape: Of a score or value map: how many heads its keys or values have, and their width.
         after: Of a value map: the same map applied to softmax_h x, which gives the same heads.
-        cache: What decoding keeps of a token: "kv" key and value, "x" the input, "k" the key.
+        cache: What decoding keeps of a token: "kv" key and value; "k" the key alone, which the
+            value map reads; "x" the key alone, which is x. If score or value keep the key alone, a
+            layer does.
         affine: Whether the map is linear up to a bias. Conversions and spectra need that. Of a
-            user's score, value or output map it is tried.
+            user's score, value or output map it is tried, as are the next four facts.
+        sums_to_one: Of a mixing: whether the weights of every query add up to 1, so that values
+            may be computed after the weighted sum and their bias is a constant.
+        shift_invariant: Of a logits map or mixing: whether a constant added to all scores of a
+            query changes no weight, so that the key's bias cancels.
+        reads_keys: Of a value map: whether values are made from keys.
+        score_factor: Of a logits map that only multiplies the scores of each attention map: these
+            factors, so that W_query can take them over.
+        input_weights: The weights that multiply x, if x is read by nothing else: they take over the
+            gain of the norm before. None: x is read in another way.
+        same_as: The choice of the same map that it equals, once its matrix is written out.
         queries_per_head: Of a score map: query heads for each head.
         multiply_adds: Per token at full context, besides those of its matrices, of the scores and
             of the weighted sum.
@@ -72,6 +84,12 @@ class Choice:
     after: Callable[..., Any] | None = None
     cache: str = "kv"
     affine: bool = True
+    sums_to_one: bool = False
+    shift_invariant: bool = False
+    reads_keys: bool = False
+    score_factor: Callable[[Any], Any] | None = None
+    input_weights: tuple[str, ...] | None = None
+    same_as: str = ""
     queries_per_head: int = 1
     multiply_adds: Callable[["AttentionConfig"], int] = lambda config: 0
     carries: bool = False
@@ -83,6 +101,11 @@ class Choice:
         for key, words in {"map": tuple(MAPS), "cache": CACHES}.items():
             word = getattr(self, key)
             _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
+
+    @property
+    def makes_values_from_keys(self) -> bool:
+        """Whether its values change with the keys."""
+        return self.reads_keys or self.cache == "k"
 
     @property
     def is_built_in(self) -> bool:
@@ -337,6 +360,11 @@ class Variant:
         return {name: getattr(self, name) for name in MAPS}
 
     @property
+    def is_reference(self) -> bool:
+        """Whether it is an arm to measure others by, without scores."""
+        return self.group == REFERENCES
+
+    @property
     def settings(self) -> dict[str, Any]:
         """All that it sets: its choices, the windows of its layers, and what else it needs."""
         windows = {"window": self.window, "global_every": self.global_every}
@@ -348,6 +376,9 @@ class Variant:
         keys = ("position", "qk_norm", "n_kv_heads")
         return {key: value for key in keys if (value := getattr(self, key))}
 
+
+REFERENCES = "reference arms"
+"""The group of the variants that other variants are measured by."""
 
 VARIANTS: dict[str, Variant] = {}
 """Every named variant; `mlx_attn.attention.catalog` holds the rows."""

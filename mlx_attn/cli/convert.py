@@ -48,7 +48,7 @@ class _Ranks(click.ParamType):
 
 
 def _forms() -> Iterable[str]:
-    from mlx_attn.convert.table import CONVERSIONS
+    from mlx_attn.attention.conversions import CONVERSIONS
 
     return CONVERSIONS
 
@@ -114,8 +114,8 @@ def _convert(
     overwrite: bool,
     as_json: bool,
 ) -> None:
+    from mlx_attn.attention.conversions import find_conversion
     from mlx_attn.convert import measure, show
-    from mlx_attn.convert.table import find_conversion
     from mlx_attn.runs import find_run, free_name
     from mlx_attn.ui.terminal import stdout_console
 
@@ -134,12 +134,13 @@ def _convert(
 
 
 def _show_plan(name: str | None, to: str, ranks: tuple[int, ...], as_json: bool) -> None:
+    from mlx_attn.attention.conversions import find_conversion
     from mlx_attn.convert.measure import conversion_memory
-    from mlx_attn.convert.table import find_conversion
+    from mlx_attn.convert.model import converted_config
     from mlx_attn.runs import find_run
 
     run, conversion = find_run(name), find_conversion(to)
-    after = conversion.target(run.config, max(ranks))
+    after = converted_config(conversion, run.config, max(ranks))
     peak = conversion_memory(run.config, after)
     show_plan(run, f"--to {conversion.name}", peak, as_json, becomes=after)
 
@@ -170,8 +171,8 @@ def _measure_ranks(
 
 
 def _show_list(as_json: bool) -> None:
+    from mlx_attn.attention.conversions import CONVERSIONS
     from mlx_attn.convert import show
-    from mlx_attn.convert.table import CONVERSIONS
     from mlx_attn.ui.terminal import stdout_console
 
     if as_json:

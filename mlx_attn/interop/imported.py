@@ -321,10 +321,11 @@ class Footprint:
 
 def footprint(config: GPTConfig) -> Footprint:
     """Count the bytes of a model; nothing of its size is allocated."""
+    from mlx_attn.attention.conversions import find_conversion
     from mlx_attn.convert.measure import conversion_memory
-    from mlx_attn.convert.table import find_conversion
+    from mlx_attn.convert.model import converted_config
 
-    merged = find_conversion("merged").target(config)
+    merged = converted_config(find_conversion("merged"), config)
     here = model_cost(config)
     return Footprint(
         parameters=here.parameters,

@@ -15,9 +15,10 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.arrays import check_weights, named_arrays
-from mlx_attn.attention.analysis import layer_weights, ov_circuit, qk_circuit
+from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.config import MAPS, AttentionConfig
+from mlx_attn.attention.layer import maps_of
 from mlx_attn.convert.measure import weight_errors
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
@@ -28,19 +29,16 @@ _EXACT = 1e-5
 """Relative error of S_h and V_h O_h up to which a cut to the target's rank is called exact."""
 
 _NORMAL = {
-    "logits": ("none", "temperature"),
-    "mixing": ("softmax",),
+    "mixing": (MAPS["mixing"],),
     "window": (0,),
     "qk_norm": (False,),
     "token_shift": (False,),
 }
-"""Hooks that other programs know, or that fold into W_query; and what no architecture here has."""
+"""What every architecture here has."""
 
 GPT2 = {"position": ("learned", "none"), "norm": ("layernorm",), "activation": ("gelu",)}
 ARCEE = {"position": ("rope",), "norm": ("rmsnorm",), "activation": ("relu2",), "bias": (False,)}
 """The configurations that a stock architecture holds, besides what attention itself must be."""
-
-_MAPS = {"score": "separate", "value": "linear", "output": "linear", "logits": "none"}
 
 
 def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[str]:
@@ -55,14 +53,15 @@ def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[s
         if getattr(config, key) not in values:
             found.append(f"{key}={getattr(config, key)}")
     maps = [choice for key in ("score", "value", "output") for choice in attention.choices(key)]
-    return found + [f"{choice.map}={choice.name}" for choice in maps if not choice.affine]
+    hooks = attention.choices("logits")
+    kept = [choice for choice in maps if not choice.affine]
+    kept += [hook for hook in hooks if not hook.score_factor]  # others fold into W_query
+    return found + [f"{choice.map}={choice.name}" for choice in kept]
 
 
 def head_width(config: GPTConfig) -> int:
     """The width of heads that hold a form of attention without loss."""
-    key_width = config.attention().choices("score")[0].shape(config.attention())[1]
-    value_width = config.emb_dim if config.output == "merged" else config.value_dim
-    return max(key_width, value_width)
+    return max(_widths(config))
 
 
 def is_exact_in(config: GPTConfig, width: int) -> bool:
@@ -73,7 +72,7 @@ def is_exact_in(config: GPTConfig, width: int) -> bool:
 def standard_config(config: GPTConfig, width: int, **changes: Any) -> GPTConfig:
     """The configuration of the same model with separate maps and heads of this width."""
     sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
-    return replace(config, **_MAPS, **{**sizes, "qkv_bias": True, "bias": True, **changes})
+    return replace(config, **MAPS, **{**sizes, "qkv_bias": True, "bias": True, **changes})
 
 
 def standard_form(model: GPT, target: GPTConfig) -> GPT:
@@ -112,10 +111,10 @@ def model_of(config: GPTConfig, arrays: Mapping[str, mx.array]) -> GPT:
 
 def _narrowed(model: GPT, width: int) -> GPT:
     """The model with score and output maps of at most this rank, refused where that is no cut."""
-    narrow = model
-    if _score_width(model.config) > width:
+    narrow, (key_width, value_width) = model, _widths(model.config)
+    if key_width > width:
         narrow = convert(narrow, "separate", rank=width)
-    if model.config.output == "merged" or model.config.value_dim > width:
+    if value_width > width:
         narrow = convert(narrow, "separate-output", rank=width)
     error = 0.0 if narrow is model else max(weight_errors(model, narrow))
     if error > _EXACT:
@@ -127,8 +126,11 @@ def _narrowed(model: GPT, width: int) -> GPT:
     return narrow
 
 
-def _score_width(config: GPTConfig) -> int:
-    return config.attention().choices("score")[0].shape(config.attention())[1]
+def _widths(config: GPTConfig) -> tuple[int, int]:
+    """Return the widths of keys and values as the maps make them."""
+    attention = config.attention()
+    maps = maps_of(attention)
+    return maps.score.shape(attention)[1], maps.value.shape(attention)[1]
 
 
 def _layer(attention: Attention, target: AttentionConfig) -> dict[str, np.ndarray]:
@@ -165,9 +167,9 @@ def _has_place(name: str, array: np.ndarray, target: AttentionConfig) -> bool:
 
 
 def _temperatures(attention: Attention) -> np.ndarray:
-    if attention.config.logits != "temperature":
-        return np.ones(attention.config.n_heads)
-    return np.exp(layer_weights(attention)["log_temperature"])
+    factors = [hook.score_factor(attention) for hook in attention.maps.logits if hook.score_factor]
+    ones = np.ones(attention.config.n_maps)
+    return np.prod([ones, *(to_numpy(factor).reshape(-1) for factor in factors)], axis=0)
 
 
 def _rows(parts: np.ndarray, heads: int, width: int) -> np.ndarray:
@@ -208,9 +210,8 @@ def gpt2_form(model: GPT, target: str, instead: str) -> GPT:
 
 def how_written(model: GPT, form: GPT) -> str:
     """Whether a form is the model's own or a conversion of it."""
-    same = {key: getattr(model.config, key) for key in ("score", "value", "output", "logits")}
-    plain = {"score": "separate", "value": "linear", "output": "linear", "logits": "none"}
-    if same == plain and model.config.n_kv_heads == form.config.n_kv_heads:
+    words = {key: getattr(model.config, key) for key in MAPS}
+    if words == MAPS and model.config.n_kv_heads == form.config.n_kv_heads:
         return "as it is"
-    changed = ", ".join(f"{key}={word}" for key, word in same.items() if word != plain[key])
+    changed = ", ".join(f"{key}={word}" for key, word in words.items() if word != MAPS[key])
     return f"with {changed or 'shared keys'} written as separate matrices, which is exact"

@@ -35,7 +35,7 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.attention.attention import Attention, attention_scores, weighted_sum
 from mlx_attn.attention.cache import Places
-from mlx_attn.attention.layer import Carry, merge_heads
+from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -111,13 +111,11 @@ def _attention(
     """Return the output of attention, step by step."""
     q, k = a.score(x)
     # Values made from keys read them before the rotation.
-    v = a.value(merge_heads(k) if a.maps.value.cache == "k" else x, k, carry)
+    v = a.value(a.value_input(x, k), k, carry)
     q = record(f"{name}.att.queries", a.normalize_and_rotate(q, 0))
     k = record(f"{name}.att.keys", a.normalize_and_rotate(k, 0))
     v = record(f"{name}.att.values", v)
-    scores, memory = attention_scores(q, k, a.config.scale), iter(a.remembered(x))
-    for hook in a.maps.logits:
-        scores = hook.apply(a, scores, *([next(memory)] if hook.remembers else []))
+    scores = a.logits(attention_scores(q, k, a.config.scale), *a.remembered(x))
     scores = record(f"{name}.att.attn_scores", scores)
     masked = scores + a.mask(Places.of_text(x.shape[1]))
     weights = record(f"{name}.att.attn_weights", a.maps.mixing.apply(a, masked).astype(q.dtype))

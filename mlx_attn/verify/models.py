@@ -13,7 +13,7 @@ import numpy as np
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.attention.cache import make_cache
 from mlx_attn.device import on_gpu
 from mlx_attn.model.config import BLOCKS, config_from
 from mlx_attn.model.gpt import GPT
@@ -154,7 +154,7 @@ def cached_decoding(rounding: Rounding) -> Comparisons:
 
 def _slots(name: str, window: int, chunks: list[int]) -> Comparisons:
     """What a cache hands back of numbered tokens: those that the new queries see, each in place."""
-    cache, end, wrong = AttentionCache(END, window), 0, 0
+    cache, end, wrong = make_cache(END, window), 0, 0
     for size in chunks:
         start, end = end, end + size
         numbered = mx.arange(start, end).reshape(1, 1, size, 1)

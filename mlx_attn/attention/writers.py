@@ -11,11 +11,10 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention import analysis
+from mlx_attn.attention import algebra, analysis, conversions
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import merge_value_output
-from mlx_attn.convert import algebra, table
 from mlx_attn.errors import ConfigError
 
 Weights = dict[str, np.ndarray]
@@ -36,18 +35,18 @@ def rewrite(attention: Attention, target: AttentionConfig, x: _Inputs | None = N
         x: _Inputs of the layer, for a form that is fitted to its outputs.
     """
     for key, known in _WRITTEN.items():
-        changes = table.changes_scores if key == "score" else table.changes_output
+        changes = conversions.changes_scores if key == "score" else conversions.changes_output
         if changes(attention.config, target) and getattr(target, key) not in known:
             raise ConfigError(
                 f"{key}={getattr(target, key)} cannot be written from the matrices of another "
                 "form: train that form from the start"
             )
     weights, written = analysis.layer_weights(attention), {}
-    if target.score == "latent" and table.changes_scores(attention.config, target):
+    if target.score == "latent" and conversions.changes_scores(attention.config, target):
         written |= _latent(attention, target)
-    elif table.changes_scores(attention.config, target):
+    elif conversions.changes_scores(attention.config, target):
         written |= _SCORES[target.score](analysis.qk_circuit(attention), target)
-    if target.value != "latent" and table.changes_output(attention.config, target):
+    if target.value != "latent" and conversions.changes_output(attention.config, target):
         written |= _OUTPUTS[target.output](attention, target, x)
         written |= _VALUES[target.value](weights | written, target)
     made = completed(weights | written, target)
