@@ -263,7 +263,7 @@ class Attention(MapWeights):
     """One causal self-attention layer of any variant.
 
     Attributes:
-        alibi_slopes: ALiBi's slope of every attention map, or none.
+        alibi_slopes: ALiBi's slope of every head, or none; of its start if it is learned.
         attend: The weighted sum of values: `attend(self, q, k, v, positions, *memories)`.
         forward: `standard_forward` for the standard maps, `general_forward` for others.
         reads_in_order: Whether the cache must return its tokens in order of position.
@@ -272,9 +272,7 @@ class Attention(MapWeights):
     def __init__(self, config: AttentionConfig):
         super().__init__(config)
         learned = config.position == "alibi" and config.alibi_slopes == "learned"
-        slopes = config.slopes() if config.position == "alibi" else ()
-        slopes = np.repeat(slopes, self.maps.score.queries_per_head)
-        self.alibi_slopes: tuple[float, ...] = tuple(slopes.tolist())
+        self.alibi_slopes = np.array(config.slopes() if config.position == "alibi" else ())
         if learned:
             self.log_slopes = mx.log(mx.array(config.slopes()))
         words = {name: getattr(config, name) for name in MAPS}
@@ -375,16 +373,16 @@ class Attention(MapWeights):
     def bias(self, places: Places) -> mx.array | None:
         """Return the mask with window and ALiBi's bias in it; None for the causal mask alone."""
         window, T, learned = self.config.window, places.keys.size, "log_slopes" in self
-        if places.whole and not self.alibi_slopes and not 0 < window < T:
+        if places.whole and not self.alibi_slopes.size and not 0 < window < T:
             return None
         if places.whole and not learned:
-            return text_mask(T, window, self.alibi_slopes)
+            slopes = np.repeat(self.alibi_slopes, self.maps.score.queries_per_head)
+            return text_mask(T, window, tuple(slopes.tolist()))
         mask = causal_mask(places.queries, places.keys, window)
-        if not self.alibi_slopes:
+        if not self.alibi_slopes.size:
             return mask
-        slopes = mx.array(self.alibi_slopes)
-        if learned:
-            slopes = mx.repeat(mx.exp(self.log_slopes), self.maps.score.queries_per_head)
+        slopes = mx.exp(self.log_slopes) if learned else mx.array(self.alibi_slopes, mx.float32)
+        slopes = mx.repeat(slopes, self.maps.score.queries_per_head)
         return alibi_bias(slopes, places.queries, places.keys) + mask
 
     def mask(self, places: Places) -> mx.array:

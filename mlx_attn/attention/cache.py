@@ -90,15 +90,15 @@ class KVCache:
         T = arrays[0].shape[2]
         if not in_order:  # a slot without a token is after every query, so it is masked
             return tuple(self.buffers), Places(start, start + counted(T), 0, counted(self.slots))
-        return self._in_order(start, T, self.offset)
+        return self._in_order(start, T)
 
     def _update(self, arrays: Kept, slot: Position) -> None:
         pairs, at = zip(self.buffers, arrays, strict=True), _as_array(slot)
         self.buffers = [mx.slice_update(buffer, array, at, (2,)) for buffer, array in pairs]
 
-    def _in_order(self, start: Position, T: int, first_slot: Position) -> tuple[Kept, Places]:
-        """Return all slots from this one on, those before it last."""
-        cached = tuple(_from_slot(buffer, first_slot) for buffer in self.buffers)
+    def _in_order(self, start: Position, T: int) -> tuple[Kept, Places]:
+        """Return all slots from the oldest token on; empty ones come before it."""
+        cached = tuple(_from_slot(buffer, self.offset % self.slots) for buffer in self.buffers)
         return cached, _in_order(start, T, self.slots)
 
     def _check_room(self, T: int) -> None:
@@ -148,7 +148,7 @@ class RotatingKVCache(KVCache):
             return self._turn(start, arrays)
         self._update(arrays, start % self.slots)
         if in_order:
-            return self._in_order(start, 1, self.offset % self.slots)
+            return self._in_order(start, 1)
         last = self.offset - 1
         positions = _none_before_0(last - (last - counted(self.slots)) % self.slots)
         return tuple(self.buffers), Places(start, start + counted(1), 0, positions)

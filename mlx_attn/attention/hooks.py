@@ -107,7 +107,7 @@ def forget(a: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]) ->
 )
 def uniform(a: MapWeights, s: Scores) -> Scores:
     """The mean of the past: attention that looks at nothing in particular."""
-    seen = (s > -mx.inf).astype(mx.float32)
+    seen = mx.where(s > -mx.inf, 1.0, 0.0)
     return seen / seen.sum(axis=-1, keepdims=True)
 
 
@@ -136,7 +136,7 @@ def sink(a: MapWeights, s: Scores) -> Scores:
 
 def _softmax_with(s: Scores, extra: mx.array) -> Scores:
     """Softmax with one more logit, whose weight is dropped."""
-    largest = mx.stop_gradient(mx.maximum(s.max(axis=-1, keepdims=True), extra))
+    largest = mx.stop_gradient(mx.maximum(mx.max(s, axis=-1, keepdims=True), extra))
     powers = mx.exp(s - largest)
     return powers / (mx.exp(extra - largest) + powers.sum(axis=-1, keepdims=True))
 

@@ -1,5 +1,6 @@
 """A whole model converted, its norms folded into attention, or made the start of a training."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
@@ -9,10 +10,11 @@ import numpy as np
 from jaxtyping import Integer
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention import writers
+from mlx_attn.attention import analysis, writers
 from mlx_attn.attention.analysis import layer_weights, to_numpy
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.conversions import (
+    CONVERSIONS,
     Conversion,
     find_conversion,
     key_bias_cancels,
@@ -145,9 +147,6 @@ def _from_arrays(
     return model
 
 
-_FORMS = {(True, False): "merged", (False, True): "merged-output", (True, True): "merged-both"}
-"""The conversion that is exact for every model: by whether scores and output become merged."""
-
 _OF_TRAINING = frozenset({"drop_rate", "merged_start", "start"})
 """Keys that do not change the function of a trained model."""
 
@@ -166,11 +165,8 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
         ConfigError: Its weights cannot be taken over exactly, with the reason.
     """
     have = source.config
-    score, output = (
-        getattr(wanted, key) == "merged" != getattr(have, key) for key in ("score", "output")
-    )
-    form = _FORMS.get((score, output))
-    target = converted_config(find_conversion(form), have) if form else have
+    conversion = _merging(have, wanted)
+    target = converted_config(conversion, have) if conversion else have
     given, asked = target.as_dict(), wanted.as_dict()
     for key in given:
         if key not in _OF_TRAINING and given[key] != asked[key]:
@@ -179,7 +175,26 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
                 f"{key}={asked[key]!r}: keep {key}; only the form of attention may change, to "
                 "score=merged or output=merged"
             )
-    return convert(source, form) if form else source
+    return convert(source, conversion.name) if conversion else source
+
+
+def _merging(have: GPTConfig, wanted: GPTConfig) -> Conversion | None:
+    """Return the conversion, exact for every model, that leads to the wanted score and output."""
+    maps = {"score": wanted.score, "output": wanted.output}
+    for row in CONVERSIONS.values():
+        made = {**have.as_dict(), **row.keys(have.attention(), 0)}
+        differs = any(getattr(have, key) != word for key, word in maps.items())
+        if row.exact == "always" and differs and made.items() >= maps.items():
+            return row
+    return None
+
+
+def written_out(model: GPT) -> GPT:
+    """Return a copy of a model with every matrix of its attention written out."""
+    dense = copy.deepcopy(model)
+    for block in dense.trf_blocks:
+        block.att = analysis.written_out(block.att)
+    return dense
 
 
 def start_from_run(trainer: Trainer, start: Run, corpus: Corpus) -> None:

@@ -21,8 +21,8 @@ import mlx_attn
 from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.config import VARIANTS, Choice
-from mlx_attn.attention.layer import ShrunkLinear
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.convert.model import written_out
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.run_directory import Run
@@ -73,7 +73,8 @@ def page_model(
     """
     model = run.load_model()
     check_known(model)
-    arrays = page_arrays(model)
+    dense = written_out(model)
+    arrays = page_arrays(dense)
     numbers = sum(array.size for array in arrays.values())
     if numbers > LARGEST:
         raise ConfigError(
@@ -89,7 +90,7 @@ def page_model(
         "parameters": count_parameters(model),
         "dtype": dtype,
         "config": {key: getattr(model.config, key) for key in _KEYS},
-        "layers": [_layer_facts(block.att) for block in model.trf_blocks],
+        "layers": [_layer_facts(block.att) for block in dense.trf_blocks],
         "arrays": list(_places(arrays)),
         "tokenizer": tokenizer_facts(run.load_tokenizer()),
         "steps": list(_steps(model)),
@@ -101,33 +102,16 @@ def page_model(
 def check_known(model: GPT) -> None:
     """Refuse a model with a choice that the page's script does not have."""
     for choice in model.trf_blocks[0].att.maps.all:
-        if not is_our_own(choice):
+        if not choice.is_built_in:
             raise ConfigError(
                 f"{choice.map}={choice.name} is a plugin's own Python, which a page in a browser "
                 "cannot run: use 'mlx-attn probe' or 'mlx-attn sample' with --plugin"
             )
 
 
-def is_our_own(choice: Choice) -> bool:
-    """Whether a choice is the package's and not a plugin's."""
-    return inspect.unwrap(choice.apply).__module__.startswith("mlx_attn.attention.")
-
-
 def page_arrays(model: GPT) -> dict[str, np.ndarray]:
-    """The weights by name, in float32.
-
-    Maps with coordinates left out are written out, and the Hadamard matrix is added where it is
-    used.
-    """
-    arrays = named_arrays(model)
-    for name, module in model.named_modules():
-        if isinstance(module, ShrunkLinear):
-            del arrays[f"{name}.places"]
-            arrays[f"{name}.weight"] = module.dense_weight()
-    if model.config.output == "hadamard":
-        identity = mx.eye(model.config.emb_dim)
-        arrays["hadamard"] = mx.hadamard_transform(identity, model.config.emb_dim**-0.5)
-    return {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
+    """The weights by name, in float32."""
+    return {name: np.array(array.astype(mx.float32)) for name, array in named_arrays(model).items()}
 
 
 def _variant_facts(run: Run) -> dict[str, str]:
@@ -178,6 +162,9 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
             "logits": [hook.name for hook in maps.logits],
             "mixing": maps.mixing.name,
         },
+        "has_score_matrix": bool(maps.score.weights)
+        and (maps.score.affine or maps.score.queries_per_head > 1),
+        "has_output_matrix": maps.value.affine and maps.output.affine,
     }
 
 

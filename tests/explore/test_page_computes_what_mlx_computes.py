@@ -9,7 +9,6 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import qk_circuit
 from mlx_attn.attention.config import CHOICES, VARIANTS
-from mlx_attn.explore.manifest import is_our_own
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
@@ -88,7 +87,8 @@ TABLES |= {"logits": "LOGITS", "mixing": "MIXING"}
 @pytest.mark.parametrize("map_name", TABLES)
 def test_the_page_knows_every_choice_of_the_package(map_name, runs_and_page):
     known = runs_and_page[1].run(f"Object.keys(explorer.maps.{TABLES[map_name]})")
-    names = {name for name, choice in CHOICES[map_name].items() if is_our_own(choice)}
+    ours = [choice for choice in CHOICES[map_name].values() if choice.is_built_in]
+    names = {choice.name for choice in ours if not choice.same_as}
     assert names - {*known} <= ({"none"} if map_name == "logits" else set())
 
 

@@ -6,7 +6,7 @@
 //
 // A record holds every step of one token: x, q, k, v, then scores, logits, weights and heads by head,
 // and the output. The records of earlier tokens are all that a new one needs.
-import { LINEAR_OUTPUTS, LINEAR_VALUES, LOGITS, MIXING, NONLINEAR_SCORES, OUTPUTS, SCORES, VALUES, gatesUpTo } from "./maps.js";
+import { LOGITS, MIXING, OUTPUTS, SCORES, VALUES, gatesUpTo } from "./maps.js";
 import { add, dot, linear, rmsNorm, rope, scaled, singular } from "./tensor.js";
 
 /** What is changed in the model: nothing, at first. `heads` maps "layer.head" to changes of a head. */
@@ -43,7 +43,7 @@ export class Attention {
   /** The query of a head whose S_h is cut to its largest singular values; undefined where it is not. */
   queryOfRank(x, head, edits) {
     const { rank } = headEdits(edits, this.layer, head);
-    if (rank === Infinity || !this.hasScoreMatrix) return undefined;
+    if (rank === Infinity || !this.has_score_matrix) return undefined;
     const kept = this.spectrum(head).vectors.slice(0, rank);
     const seen = kept.reduce((sum, u) => add(sum, scaled(u, dot(u, x))), new Float64Array(x.length));
     return SCORES[this.choices.score](this, seen)[0][head];
@@ -112,10 +112,6 @@ export class Attention {
     return add(this.outputOf(alone, row.x, edits), scaled(this.outputOf(nothing, row.x, edits), -1));
   }
 
-  get hasScoreMatrix() {
-    return !NONLINEAR_SCORES.includes(this.choices.score);
-  }
-
   // The matrices of a head, read off by applying the maps to the rows of the identity and to 0.
 
   basis() {
@@ -143,7 +139,7 @@ export class Attention {
 
   /** S_h, row by row; undefined where there is none. */
   scoreMatrix(head) {
-    if (!this.hasScoreMatrix) return undefined;
+    if (!this.has_score_matrix) return undefined;
     const [queries, keys] = this.scoreFactors();
     const key = shared(keys, head, this.count);
     return this.basis().map((_, c) =>
@@ -152,7 +148,7 @@ export class Attention {
 
   /** V_h O_h, row by row; undefined where a map is not linear. */
   outputMatrix(head, edits) {
-    if (!LINEAR_VALUES.includes(this.choices.value) || !LINEAR_OUTPUTS.includes(this.choices.output)) return undefined;
+    if (!this.has_output_matrix) return undefined;
     const values = (x) => shared(VALUES[this.choices.value](this, x, SCORES[this.choices.score](this, x)[1], {}), head, this.count);
     const zero = values(new Float64Array(this.d_in));
     const nothing = Array.from({ length: this.count }, () => new Float64Array(zero.length));

@@ -2,12 +2,9 @@
 // and hooks.py in JavaScript. `a` is a layer: its sizes, and its weights under their names.
 import { ACTIVATIONS, add, combine, concat, dot, layerNorm, linear, logSigmoid, rmsNorm, rowOf, scaled, sigmoid, softmax, split } from "./tensor.js";
 
-const separate = (a, x) => [split(linear(a.W_query, x), a.n_heads), split(linear(a.W_key, x), a.n_kv_heads)];
-
 /** x -> [queries, keys] */
 export const SCORES = {
-  separate,
-  shrunk: separate,
+  separate: (a, x) => [split(linear(a.W_query, x), a.n_heads), split(linear(a.W_key, x), a.n_kv_heads)],
   merged: (a, x) => [split(linear(a.S, x), a.n_heads), [x]],
   no_query: (a, x) => [split(x, a.n_heads), split(linear(a.W_key, x), a.n_kv_heads)],
   nonlinear_query(a, x) {
@@ -33,15 +30,11 @@ export const SCORES = {
   off: (a) => [Array.from({ length: a.n_heads }, () => new Float64Array(2)), [new Float64Array(2)]],
 };
 
-/** Scores that are not x_i S_h x_j^T for one matrix S_h. */
-export const NONLINEAR_SCORES = ["off", "nonlinear_query"];
-
 const linearValue = (a, x) => split(linear(a.W_value, x), a.n_kv_heads);
 
 /** (x, keys, carry) -> values; `carry` has the token and the first layer's values of it. */
 export const VALUES = {
   linear: linearValue,
-  shrunk: linearValue,
   whole: (a, x) => [x],
   identity: (a, x) => split(x, a.n_kv_heads),
   key: (a, x, k) => k,
@@ -60,11 +53,7 @@ export const VALUES = {
   },
 };
 
-/** Values that are linear in x up to a bias, so that V_h is a matrix. */
-export const LINEAR_VALUES = ["linear", "shrunk", "whole", "identity", "key", "from_key", "latent"];
-
 const gates = (a, x) => linear(a.W_gate, x).map(sigmoid);
-const shifted = (a, y) => y.map((value, i) => a.out_scale.data[i] * value + a.out_shift.data[i]);
 
 /** (heads, x, project) -> y; `project` is out_proj, or concatenation alone where it is switched off. */
 export const OUTPUTS = {
@@ -92,12 +81,7 @@ export const OUTPUTS = {
     });
     return project(concat(others));
   },
-  hadamard: (a, heads) => shifted(a, combine(a.hadamard, 0, concat(heads))),
-  orthogonal: (a, heads) => shifted(a, combine(a.fixed.matrix, 0, concat(heads))),
 };
-
-/** Outputs that are linear in the heads up to a bias, so that O_h is a matrix. */
-export const LINEAR_OUTPUTS = ["linear", "none", "merged", "hadamard", "orthogonal"];
 
 const mixtures = (matrix, s) => s.map((_, h) => rowOf(matrix, h).reduce((sum, p, g) => add(sum, scaled(s[g], p)), new Float64Array(s[h].length)));
 

@@ -9,7 +9,7 @@ export class GPT {
     Object.assign(this, { manifest, config: manifest.config, weights });
     this.layers = manifest.layers.map((config, layer) => {
       const own = weights.trf_blocks[layer].att ?? {};
-      return new Attention(config, { ...own, hadamard: weights.hadamard }, layer);
+      return new Attention(config, own, layer);
     });
     this.norm = this.config.norm === "rmsnorm" ? rmsNorm : layerNorm;
     this.activation = ACTIVATIONS[this.config.activation];

@@ -247,7 +247,7 @@ function paintSwitches() {
   byId("rank").max = limit;
   byId("rank").value = Math.min(edit.rank, limit);
   const attention = models[0].layers[Math.min(state.layer, models[0].layers.length - 1)];
-  const share = edit.rank >= limit || !attention.hasScoreMatrix ? "" : `, ${percent(energy(attention.spectrum(Math.min(state.head, attention.count - 1)).values, edit.rank))} of |S|²`;
+  const share = edit.rank >= limit || !attention.has_score_matrix ? "" : `, ${percent(energy(attention.spectrum(Math.min(state.head, attention.count - 1)).values, edit.rank))} of |S|²`;
   byId("rank-value").textContent = `${Math.min(edit.rank, limit)} of ${limit}${share}`;
   for (const name of ["mask", "positions", "projection"]) byId(name).checked = !state.edits[name];
 }
@@ -259,7 +259,7 @@ function disableSwitches() {
   const lacking = {
     positions: models.every(({ config }) => config.position === "none") && "this model has no positions",
     projection: !square && "there is no square out_proj to leave out",
-    rank: !all.some((a) => a.hasScoreMatrix) && "the scores are not made by one matrix",
+    rank: !all.some((a) => a.has_score_matrix) && "the scores are not made by one matrix",
     scoreless: all.every((a) => a.choices.score === "off") && "there are no scores",
   };
   for (const [id, reason] of Object.entries(lacking)) {
