@@ -6,6 +6,8 @@ Most layers have neither and pay nothing: the fused paths serve. Logits hooks co
 a first. `uniform` mixing is a reference arm: it says what the weights are worth at all.
 """
 
+import math
+
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
@@ -132,6 +134,19 @@ def off_by_one(a: MapWeights, s: Scores) -> Scores:
 def sink(a: MapWeights, s: Scores) -> Scores:
     """A trained logit for each head that attends to nothing."""
     return _softmax_with(s, a["sink"][:, None, None])
+
+
+@choice(
+    "mixing",
+    "sigmoid",
+    "w_h = sigmoid(s_h + b_h)",
+    source="sigmoid attention, arXiv:2409.04431",
+    weights={"weight_bias": lambda c: mx.full((c.n_maps,), -math.log(c.context_length))},
+    affine=False,
+)
+def sigmoid_weights(a: MapWeights, s: Scores) -> Scores:
+    """Each key is weighed by itself; the bias starts where n keys weigh about as much as one."""
+    return mx.sigmoid(s + a["weight_bias"][:, None, None])
 
 
 def _softmax_with(s: Scores, extra: mx.array) -> Scores:

@@ -294,6 +294,15 @@ def test_hooks_on_the_logits_compose_from_left_to_right():
     assert float(weights[0, 0, 0, 0]) == 1.0
 
 
+def test_sigmoid_weights_are_those_of_numpy():
+    module = layer("standard", mixing="sigmoid")
+    scores = np.random.default_rng(3).normal(size=(2, H, T, T))
+    scores[:, :, 0, 1:] = -np.inf
+    weights = module.maps.mixing.apply(module, mx.array(scores, mx.float32))
+    bias = np.array(module["weight_bias"])[:, None, None]
+    assert np.allclose(weights, sigmoid(scores + bias), atol=1e-6)
+
+
 COMPANIONS = {
     "latent": {"value": "latent"},
     "paired": {"output": "differential"},

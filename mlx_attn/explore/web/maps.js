@@ -109,5 +109,6 @@ export const MIXING = {
     }),
   off_by_one: (a, s) => s.map((row) => softmax(row, 0)),
   sink: (a, s) => s.map((row, h) => softmax(row, a.sink.data[h])),
+  sigmoid: (a, s) => s.map((row, h) => row.map((value) => sigmoid(value + a.weight_bias.data[h]))),
   talking: (a, s) => mixtures(a.talk_weights, s.map((row) => softmax(row))),
 };
