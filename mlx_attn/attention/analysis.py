@@ -81,6 +81,12 @@ class ScoreFactors:
         """The whole score map, (x_i, 1) [S_h; u_h] x_j^T: the vector is one more row of S_h."""
         return np.concatenate([self.products, self.key_side_vectors[:, None]], axis=1)
 
+    def widened(self, kv_heads: int, width: int) -> "ScoreFactors":
+        """Return the same scores by so many key heads of that width: repeated, padded by zeros."""
+        key, key_bias = _repeated(self.key, kv_heads), _repeated(self.key_bias, kv_heads)
+        parts = (self.query, self.query_bias, key, key_bias)
+        return ScoreFactors(*(_padded(part, 1, width) for part in parts))
+
     @property
     def singular_values(self) -> Float64[np.ndarray, "H rank"]:
         """Of every S_h, the largest first."""
@@ -116,6 +122,21 @@ class OutputFactors:
     def total_constant(self) -> Float[np.ndarray, " d_out"]:
         """The constant with the values' biases in it: the weights of a softmax add up to 1."""
         return self.constant + self.output @ _repeated(self.value_bias, self.n_heads).reshape(-1)
+
+    def widened(self, kv_heads: int, width: int) -> "OutputFactors":
+        """Return the same output by so many value heads of that width: repeated, padded by zeros.
+
+        If there are more value heads than that, x is the one value and V_h is in the output map.
+        """
+        heads = self.output.reshape(len(self.output), self.n_heads, -1)
+        value, bias, constant = self.value, self.value_bias, self.constant
+        if len(value) > kv_heads:
+            C = value.shape[2]
+            value, bias, constant = np.eye(C)[None], np.zeros((1, C)), self.total_constant
+            heads = self.products.transpose(2, 0, 1)
+        value, bias = _repeated(value, kv_heads), _repeated(bias, kv_heads)
+        output = _padded(heads, 2, width).reshape(len(heads), -1)
+        return OutputFactors(_padded(value, 1, width), _padded(bias, 1, width), output, constant)
 
     @property
     def singular_values(self) -> Float64[np.ndarray, "H rank"]:
@@ -247,6 +268,12 @@ def _affine(
 def _repeated(parts: np.ndarray, n_heads: int) -> np.ndarray:
     """A part per query head: one that serves several heads is repeated."""
     return np.repeat(parts, n_heads // len(parts), axis=0)
+
+
+def _padded(parts: np.ndarray, axis: int, width: int) -> np.ndarray:
+    """With zeros at the end of an axis."""
+    missing = [(0, width - parts.shape[i] if i == axis else 0) for i in range(parts.ndim)]
+    return np.pad(parts, missing)
 
 
 def _singular_values(

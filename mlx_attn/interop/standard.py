@@ -19,6 +19,7 @@ from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import MAPS, AttentionConfig
 from mlx_attn.attention.layer import maps_of
+from mlx_attn.attention.writers import output_weights, score_weights
 from mlx_attn.convert.measure import weight_errors
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
@@ -134,25 +135,13 @@ def _widths(config: GPTConfig) -> tuple[int, int]:
 
 
 def _layer(attention: Attention, target: AttentionConfig) -> dict[str, np.ndarray]:
-    """The weights of one layer with separate maps, in float64."""
-    score, output = qk_circuit(attention), ov_circuit(attention)
-    width, heads, groups = target.head_dim, target.n_heads, target.n_kv_heads
-    factor = attention.config.scale / target.scale * _temperatures(attention)[:, None]
-    value, bias, out = output.value, output.value_bias, output.output
-    constant = output.constant
-    if len(value) > groups:  # one key for all, and a value for each head: x is the one value
-        value, bias, constant = np.eye(target.d_in)[None], 0 * value[:1, 0], output.total_constant
-        out = output.products.transpose(2, 0, 1).reshape(target.d_out, -1)
-    weights = {
-        "W_query.weight": _rows(score.query * factor[:, :, None], heads, width),
-        "W_query.bias": _rows(score.query_bias[..., None] * factor[:, :, None], heads, width)[:, 0],
-        "W_key.weight": _rows(score.key, groups, width),
-        "W_key.bias": _rows(score.key_bias[..., None], groups, width)[:, 0],
-        "W_value.weight": _rows(value, groups, width),
-        "W_value.bias": _rows(bias[..., None], groups, width)[:, 0],
-        "out_proj.weight": _columns(out, heads, width),
-        "out_proj.bias": constant,
-    }
+    """Return the weights of one layer with separate maps, in float64."""
+    heads = (target.n_kv_heads, target.head_dim)
+    score = qk_circuit(attention).widened(*heads)
+    factor = attention.config.scale / target.scale * _temperatures(attention)
+    query, bias = score.query * factor[:, None, None], score.query_bias * factor[:, None]
+    weights = score_weights(replace(score, query=query, query_bias=bias))
+    weights |= output_weights(ov_circuit(attention).widened(*heads))
     return {k: v for k, v in weights.items() if _has_place(k, v, target)}
 
 
@@ -170,20 +159,6 @@ def _temperatures(attention: Attention) -> np.ndarray:
     factors = [hook.score_factor(attention) for hook in attention.maps.logits if hook.score_factor]
     ones = np.ones(attention.config.n_maps)
     return np.prod([ones, *(to_numpy(factor).reshape(-1) for factor in factors)], axis=0)
-
-
-def _rows(parts: np.ndarray, heads: int, width: int) -> np.ndarray:
-    """Parts [groups, K, C] as rows [heads width, C]: repeated for heads, padded with zeros."""
-    parts = np.repeat(parts, heads // len(parts), axis=0)
-    padded = np.pad(parts, ((0, 0), (0, width - parts.shape[1]), (0, 0)))
-    return padded.reshape(heads * width, -1)
-
-
-def _columns(output: np.ndarray, heads: int, width: int) -> np.ndarray:
-    """out_proj [d_out, heads D] for heads of that width."""
-    parts = output.reshape(len(output), heads, -1)
-    padded = np.pad(parts, ((0, 0), (0, 0), (0, width - parts.shape[2])))
-    return padded.reshape(len(output), -1)
 
 
 def refused(target: str, architecture: str, reasons: list[str], instead: str) -> ConfigError:
