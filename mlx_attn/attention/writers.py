@@ -152,7 +152,7 @@ def _shrunk_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weig
 def score_weights(
     factors: analysis.ScoreFactors, key: Float[np.ndarray, "kv_heads K columns"] | None = None
 ) -> Weights:
-    """Return W_query and W_key as they are stored; `key` holds fewer columns of the key's matrix."""
+    """Return W_query and W_key as they are stored; `key`: fewer columns of the key's matrix."""
     key = factors.key if key is None else key
     return {
         "W_query.weight": factors.query.reshape(-1, factors.query.shape[2]),
