@@ -1,17 +1,18 @@
 """The source of a choice's functions, for a file that runs without this package.
 
 An exported folder carries the functions that compute its model as they stand in the package or in
-a user's plugin, without decorators and annotations. What they use must be there too: MLX, `math`,
-what `mlx_attn.interop.portable` provides, numbers, and other functions of the same kind. Anything
-else is refused with the name of the choice and of what it uses.
+a user's plugin; annotations, which show the shapes, are not evaluated there. What they use must be
+there too: MLX, `math`, what `mlx_attn.interop.portable` provides, numbers, and other functions of
+the same kind. Anything else is refused with the name of the choice and of what it uses.
 """
 
 import ast
 import builtins
 import inspect
 import linecache
+import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from types import FunctionType, ModuleType
@@ -31,7 +32,6 @@ PROVIDED: dict[Any, str] = {
 }
 """Functions of the package that `portable` has under the same name."""
 _MODULES = {"mlx.core": "mx", "mlx.nn": "nn", "math": "math"}
-_PLAIN = (int, float, str, bool, type(None))
 
 _SAME = """abs arange clip concatenate cos cumsum einsum exp eye log log1p logaddexp maximum minimum
 rsqrt sigmoid sin softmax sqrt square stack tanh tril triu where zeros_like ones_like linalg"""
@@ -53,8 +53,9 @@ TORCH_OPERATIONS = {f"mx.{name}": f"torch.{name}" for name in _SAME.split()} | {
     "nn.softplus": "torch.nn.functional.softplus",
 }
 """PyTorch's operation for one of MLX's, with the same arguments; PyTorch knows `axis` too."""
-_TORCH_METHODS = {"abs", "cumsum", "dtype", "exp", "flatten", "log", "mean", "ndim", "reshape"}
-_TORCH_METHODS |= {"shape", "sqrt", "square", "squeeze", "sum", "swapaxes", "T"}
+_METHODS = """abs cumsum dtype exp flatten log mean ndim reshape shape sqrt square squeeze sum
+swapaxes T"""
+_TORCH_METHODS = {f".{name}" for name in _METHODS.split()}
 
 
 class NotPortable(ConfigError):
@@ -66,87 +67,75 @@ class Sources:
     """The source of functions and of what they use, in the order in which they are needed.
 
     Attributes:
+        reserved: Names that the file around them has already.
         texts: Definitions by name.
-        operations: What they use of MLX, such as "mx.exp".
-        methods: Attributes of arrays that they use.
+        operations: What they use of MLX, such as "mx.exp", and of its arrays, such as ".sum".
     """
 
+    reserved: set[str]
     texts: dict[str, str] = field(default_factory=dict)
     operations: set[str] = field(default_factory=set)
-    methods: set[str] = field(default_factory=set)
     _made_of: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, choice: Choice, function: Callable[..., Any], reserved: Iterable[str]) -> str:
+    def add(self, choice: Choice, function: Callable[..., Any]) -> str:
         """Add a function of a choice; return its name there.
-
-        Args:
-            choice: For the error.
-            function: Its `apply` or `remembers`.
-            reserved: Names that the file around it has already.
 
         Raises:
             NotPortable: It uses what does not ship.
         """
         try:
-            return self._add(inspect.unwrap(function), {*reserved}, f"{choice.map}_{choice.name}")
+            return self._add(inspect.unwrap(function), f"{choice.map}_{choice.name}")
         except NotPortable as error:
             raise NotPortable(f"{choice.map}={choice.name} has no code to ship: {error}") from None
 
-    def _add(self, function: Callable[..., Any], reserved: set[str], fallback: str) -> str:
-        if not isinstance(function, FunctionType):
-            raise NotPortable(f"{function!r} is no function of Python")
-        if function.__code__.co_freevars:
+    def _add(self, function: Callable[..., Any], lambda_name: str) -> str:
+        code = getattr(function, "__code__", None)
+        if code is None or code.co_freevars:
             raise NotPortable(f"{function.__name__} uses variables of the function around it")
-        lines, node = _definition(function)
-        name = function.__name__ if isinstance(node, ast.FunctionDef) else fallback
-        if not self._is_new(name, function, reserved):
-            return name
-        for used in _free_names(node):
-            self._add_used(used, function, reserved)
-        self._note_operations(node, function)
-        text = _without_annotations(lines, node)
-        self.texts[name] = text if isinstance(node, ast.FunctionDef) else f"{name} = {text}"
+        text, node = _definition(function)
+        name = getattr(node, "name", lambda_name)
+        if self._is_new(name, function):
+            for used in _free_names(node):
+                self._add_used(used, function)
+            self._note_operations(node, function)
+            self.texts[name] = text if name == function.__name__ else f"{name} = {text}"
         return name
 
-    def _is_new(self, name: str, what: Any, reserved: set[str]) -> bool:
-        if name in reserved:
+    def _is_new(self, name: str, what: Any) -> bool:
+        if name in self.reserved or self._made_of.setdefault(name, what) is not what:
             raise NotPortable(f"{name} is the name of another part of the file: rename it")
-        if self._made_of.setdefault(name, what) is not what:
-            raise NotPortable(f"two of its parts are called {name}: rename one")
         return name not in self.texts
 
-    def _add_used(self, name: str, function: FunctionType, reserved: set[str]) -> None:
-        value = function.__globals__.get(name, builtins)
+    def _add_used(self, name: str, user: Callable[..., Any]) -> None:
+        value = user.__globals__.get(name, builtins)
         if _is_there(name, value):
             return
         value = inspect.unwrap(value) if callable(value) else value
-        if isinstance(value, FunctionType) and _is_of_choices(value, function):
-            made = self._add(value, reserved, name)
-            if made != name:
-                raise NotPortable(f"{name} is another name of {made}: use that one")
-        elif isinstance(value, Choice) and self._is_new(name, value, reserved):
-            made = self._add(inspect.unwrap(value.apply), reserved, name)
+        homes = (user.__module__, *(m for m in sys.modules if m.startswith("mlx_attn.attention.")))
+        if isinstance(value, FunctionType) and value.__module__ in homes:
+            if self._add(value, name) != name:
+                raise NotPortable(f"{name} is another name of {value.__name__}: use that one")
+        elif isinstance(value, Choice) and self._is_new(name, value):
+            made = self._add(inspect.unwrap(value.apply), name)
             self.texts[name] = f"{name} = SimpleNamespace(apply={made})"
-        elif _is_plain(value) and self._is_new(name, value, reserved):
+        elif isinstance(value, int | float | str | tuple) and self._is_new(name, value):
             self.texts[name] = f"{name} = {value!r}"
         elif name not in self.texts:
             home = getattr(value, "__module__", "") or type(value).__name__
-            raise NotPortable(f"{function.__name__} uses {name} of {home}, which does not ship")
+            raise NotPortable(f"{user.__name__} uses {name} of {home}, which does not ship")
 
-    def _note_operations(self, node: ast.AST, function: FunctionType) -> None:
+    def _note_operations(self, node: ast.AST, user: Callable[..., Any]) -> None:
         for part in _computing(node):
             if isinstance(part, ast.Attribute):
                 base = part.value.id if isinstance(part.value, ast.Name) else ""
-                module = function.__globals__.get(base) if base else None
-                if module is mx or module is nn:
+                if user.__globals__.get(base) in (mx, nn):
                     self.operations.add(f"{base}.{part.attr}")
-                elif hasattr(mx.array, part.attr) and module is None:
-                    self.methods.add(part.attr)
+                elif hasattr(mx.array, part.attr):
+                    self.operations.add(f".{part.attr}")
 
     def torch_obstacle(self) -> str:
         """Return what PyTorch does not share with MLX; empty if the same source runs there."""
-        foreign = sorted(self.operations - TORCH_OPERATIONS.keys())
-        foreign += [f".{name}" for name in sorted(self.methods - _TORCH_METHODS)]
+        foreign = sorted(self.operations - TORCH_OPERATIONS.keys() - _TORCH_METHODS)
         return f"PyTorch has no {', '.join(foreign)} of the same meaning" if foreign else ""
 
 
@@ -157,24 +146,14 @@ def _is_there(name: str, value: Any) -> bool:
     return isinstance(value, FunctionType) and PROVIDED.get(value) == name
 
 
-def _is_of_choices(used: FunctionType, by: FunctionType) -> bool:
-    """Whether a function is written as choices are: beside one, or in the package's attention."""
-    return used.__module__ == by.__module__ or used.__module__.startswith("mlx_attn.attention.")
-
-
-def _is_plain(value: Any) -> bool:
-    items = value if isinstance(value, tuple | list) else [value]
-    return all(isinstance(item, _PLAIN) for item in items)
-
-
 @cache
 def _parsed(file: str) -> tuple[list[str], ast.Module]:
     lines = linecache.getlines(file)
     return lines, ast.parse("".join(lines))
 
 
-def _definition(function: FunctionType) -> tuple[list[str], ast.FunctionDef | ast.Lambda]:
-    """Return the lines of a function's file, and the function in them."""
+def _definition(function: Callable[..., Any]) -> tuple[str, ast.FunctionDef | ast.Lambda]:
+    """Return the source of a function without decorators, and its syntax."""
     code = function.__code__
     lines, tree = _parsed(code.co_filename)
     arguments = list(code.co_varnames[: code.co_argcount])
@@ -182,20 +161,17 @@ def _definition(function: FunctionType) -> tuple[list[str], ast.FunctionDef | as
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.Lambda)
-        and _first_line(node) == code.co_firstlineno
+        and min(n.lineno for n in [node, *getattr(node, "decorator_list", [])])
+        == code.co_firstlineno
         and [argument.arg for argument in node.args.args] == arguments
     ]
     if len(made) != 1:
         raise NotPortable(f"{function.__name__} cannot be found in {code.co_filename}: write a def")
-    return lines, made[0]
+    source = ast.get_source_segment("".join(lines), made[0], padded=True) or ""
+    return textwrap.dedent(source).strip(), made[0]
 
 
-def _first_line(node: ast.FunctionDef | ast.Lambda) -> int:
-    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
-
-
-def _free_names(node: ast.FunctionDef | ast.Lambda) -> list[str]:
+def _free_names(node: ast.AST) -> list[str]:
     """Return the names that a function reads and does not define."""
     names = [part for part in _computing(node) if isinstance(part, ast.Name)]
     bound = {name.id for name in names if isinstance(name.ctx, ast.Store)}
@@ -212,28 +188,3 @@ def _computing(node: ast.AST) -> Iterator[ast.AST]:
             for part in value if isinstance(value, list) else [value]:
                 if isinstance(part, ast.AST):
                     yield from _computing(part)
-
-
-def _without_annotations(lines: list[str], node: ast.FunctionDef | ast.Lambda) -> str:
-    """Return the source of a function from `def` on; annotations name what does not ship."""
-    source = "".join(lines).encode()
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line.encode()))
-
-    def place(line: int | None, column: int | None) -> int:
-        return starts[(line or 1) - 1] + (column or 0)
-
-    first, last = place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset)
-    cuts: list[tuple[int, int]] = []
-    for argument in ast.walk(node.args):
-        if isinstance(argument, ast.arg) and (note := argument.annotation):
-            named = place(argument.lineno, argument.col_offset) + len(argument.arg.encode())
-            cuts.append((named, place(note.end_lineno, note.end_col_offset)))
-    if isinstance(node, ast.FunctionDef) and node.returns:
-        arrow = source.rindex(b"->", first, place(node.returns.lineno, node.returns.col_offset))
-        cuts.append((arrow - 1, place(node.returns.end_lineno, node.returns.end_col_offset)))
-    for start, end in sorted(cuts, reverse=True):
-        source, last = source[:start] + source[end:], last - (end - start)
-    indent = " " * (node.col_offset if isinstance(node, ast.FunctionDef) else 0)
-    return textwrap.dedent(indent + source[first:last].decode())

@@ -8,7 +8,7 @@ heading for MLX (`model.py`, which mlx-lm runs) and once under one for PyTorch
 
 import ast
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,51 +27,38 @@ MLX_FILE, TORCH_FILE = "model.py", "modeling_mlx_attn.py"
 CONFIG_FILE = "configuration_mlx_attn.py"
 
 
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """The source of a model's choices, and the table of them that `portable` reads."""
-
-    sources: Sources
-    table: str
-
-
-def _code_of(model: GPT) -> _Code:
-    """Collect the source of a model's choices.
+def _code_of(model: GPT) -> tuple[Sources, str]:
+    """Return the source of a model's choices, and the table of them that `portable` reads.
 
     Raises:
         NotPortable: A choice uses what does not ship.
     """
-    maps, sources = model.trf_blocks[0].att.maps, Sources()
-    reserved = {*_defined(ast.parse(_portable_text())), *_defined(ast.parse(_TORCH_HEADING))}
+    maps, around = model.trf_blocks[0].att.maps, (_portable_text(), _TORCH_HEADING)
+    sources = Sources({name for text in around for name in _defined(ast.parse(text))})
 
     def row(choice: Choice, **facts: Any) -> str:
-        apply = sources.add(choice, choice.apply, reserved)
-        words = [f"apply={apply}", *(f"{key}={value}" for key, value in facts.items())]
-        return f"SimpleNamespace({', '.join(words)})"
+        facts = {"apply": sources.add(choice, choice.apply), **facts}
+        return f"SimpleNamespace({', '.join(f'{key}={value}' for key, value in facts.items())})"
 
-    def hook_row(hook: Choice) -> str:
-        memory = hook.remembers and sources.add(hook, hook.remembers, reserved)
-        return row(hook, remembers=memory)
-
+    hooks = [
+        row(hook, remembers=hook.remembers and sources.add(hook, hook.remembers))
+        for hook in maps.logits
+    ]
     rows = {
         "score": row(maps.score),
         "value": row(maps.value, carries=maps.value.carries),
         "output": row(maps.output),
-        "logits": f"[{', '.join(hook_row(hook) for hook in maps.logits)}]",
+        "logits": f"[{', '.join(hooks)}]",
         "mixing": row(maps.mixing),
         "keys_only": str(maps.caches_keys_only),
     }
     listed = "\n".join(f"    {key}={text}," for key, text in rows.items())
-    return _Code(sources, f"MAPS = SimpleNamespace(\n{listed}\n)\n")
+    return sources, f"MAPS = SimpleNamespace(\n{listed}\n)\n"
 
 
 def torch_obstacle(model: GPT) -> str:
-    """Return why PyTorch cannot run a model's choices; empty if it can.
-
-    Raises:
-        NotPortable: A choice uses what does not ship at all.
-    """
-    return _code_of(model).sources.torch_obstacle()
+    """Return why PyTorch cannot run a model's choices; empty if it can."""
+    return _code_of(model)[0].torch_obstacle()
 
 
 def portable_config(model: GPT) -> dict[str, Any]:
@@ -130,16 +117,16 @@ def shipped_code(model: GPT, library: str) -> str:
     Raises:
         NotPortable: A choice cannot be shipped; says why.
     """
-    code, heading = _code_of(model), _HEADINGS[library]
+    (sources, table), heading = _code_of(model), _HEADINGS[library]
     if library == "torch":
-        heading += _torch_operations(code.sources.operations)
-    own, texts = _defined(ast.parse(heading)), code.sources.texts.values()
+        heading += _torch_operations(sources.operations)
+    own, texts = _defined(ast.parse(heading)), sources.texts.values()
     roots = [n.id for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)]
     needed = _needed([*roots, "parameter", "build", "compute_logits"], own=own)
     functions = "\n\n\n".join([*needed, *texts])
     name = variant_name(model.config.as_dict())
     about = _ABOUT.format(variant=name, version=__version__)
-    return f"{about}{heading}\n\n{functions}\n\n\n{code.table}\n{_KINDS}{_ENDINGS[library]}"
+    return f"{about}{heading}\n\n{functions}\n\n\n{table}\n{_KINDS}{_ENDINGS[library]}"
 
 
 def _torch_operations(used: Iterable[str]) -> str:
@@ -196,7 +183,9 @@ B batch, T time, C channels, H heads, D head_dim. The sizes and choices are in c
 
 '''
 
-_MLX_HEADING = """import math  # noqa: F401
+_MLX_HEADING = """from __future__ import annotations
+
+import math  # noqa: F401
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -242,7 +231,9 @@ class Model(nn.Module):
         return [OneSequence() for _ in range(self.args.cached_layers)]
 '''
 
-_TORCH_HEADING = '''import math  # noqa: F401
+_TORCH_HEADING = '''from __future__ import annotations
+
+import math  # noqa: F401
 from types import SimpleNamespace
 
 import torch

@@ -129,6 +129,9 @@ def test_it_holds_only_what_the_model_needs(library, make_model):
 @pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS.keys())
 def test_the_code_for_torch_defines_every_name_that_it_uses(settings, make_model):
     tree = ast.parse(shipped_code(written_out(make_model(**settings)), "torch"))
+    for node in ast.walk(tree):  # annotations are not evaluated
+        for key in {"annotation", "returns"} & {*node._fields}:
+            setattr(node, key, None)
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     defined = {node.id for node in names if isinstance(node.ctx, ast.Store)}
     defined |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
@@ -236,5 +239,5 @@ def test_a_layer_of_another_kind_does_not_ship(own, make_model):
 def test_what_pytorch_does_not_share_is_named(own, make_model):
     own("logits", lambda a, s: mx.logaddexp(s, mx.erf(s)).astype(s.dtype))
     assert torch_obstacle(make_model(logits="mine")) == (
-        "PyTorch has no mx.erf, .astype of the same meaning"
+        "PyTorch has no .astype, mx.erf of the same meaning"
     )
