@@ -65,11 +65,6 @@ def head_width(config: GPTConfig) -> int:
     return max(_widths(config))
 
 
-def is_exact_in(config: GPTConfig, width: int) -> bool:
-    """Whether heads of this width hold the form whatever its weights."""
-    return head_width(config) <= width
-
-
 def standard_config(config: GPTConfig, width: int, **changes: Any) -> GPTConfig:
     """The configuration of the same model with separate maps and heads of this width."""
     sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
