@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import mlx_attn
+from mlx_attn.attention.config import MAPS, choices_of
 
 PACKAGE = Path(mlx_attn.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -158,6 +159,64 @@ def test_no_file_of_a_user_is_executed_but_a_plugin_that_is_named():
     assert loading == ["plugins.py"]
     assert where(lambda file: executing & called(file)) == []
     assert where(lambda file: pickling & roots(file)) == []
+
+
+CHOICE_NAMES = {name: {*choices_of(name)} for name in MAPS}
+UNMISTAKABLE = {name for names in CHOICE_NAMES.values() for name in names if "_" in name}
+"""Names of choices that are no words of anything else."""
+
+
+def names_a_choice(node: ast.AST) -> bool:
+    """Whether a piece of code decides something by the name of a choice, or lists such names."""
+    match node:
+        case ast.Compare():
+            sides = [node.left, *node.comparators]
+            keys = {_last_name(side) for side in sides} | {_key(side) for side in sides}
+            return any(_words(node) & CHOICE_NAMES[key] for key in keys & CHOICE_NAMES.keys())
+        case ast.Dict():
+            pairs = zip(node.keys, node.values, strict=True)
+            named = [(key.value, value) for key, value in pairs if isinstance(key, ast.Constant)]
+            rows = [(k, v) for k, v in named if k in CHOICE_NAMES]
+            listed = {key for key, _ in named}
+            tables = [len(listed & names) > 1 >= len(listed - names) for names in NAMES]
+            return any(_words(v) & CHOICE_NAMES[k] for k, v in rows) or any(tables)
+        case ast.keyword(arg=str(key), value=ast.Constant(value=word)) if key in CHOICE_NAMES:
+            return word in CHOICE_NAMES[key]
+        case ast.Tuple() | ast.List() | ast.Set():
+            words = [part.value for part in node.elts if isinstance(part, ast.Constant)]
+            whole = len(words) == len(node.elts) > 1
+            return whole and any({*words} <= names for names in NAMES)
+        case ast.Constant(value=str(word)):
+            return word in UNMISTAKABLE
+    return False
+
+
+NAMES = [*CHOICE_NAMES.values()]
+
+
+def _words(node: ast.AST) -> set[str]:
+    constants = [part for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    return {part.value for part in constants if isinstance(part.value, str)}
+
+
+def _key(node: ast.AST) -> str:
+    """The key of a subscript: "score" of `settings["score"]`."""
+    match node:
+        case ast.Subscript(slice=ast.Constant(value=key)):
+            return str(key)
+    return ""
+
+
+def test_no_choice_of_a_map_is_named_outside_of_attention():
+    """What others ask of a choice is a fact of `Choice`, so that a user's choice has it too.
+
+    But flags of one map, which are settings of the command line.
+    """
+
+    def names_one(file: Path) -> bool:
+        return any(names_a_choice(node) for node in ast.walk(tree(file)))
+
+    assert where(names_one, [file for file in FILES if room(file) != "attention"]) == []
 
 
 def used(file: Path) -> set[str]:

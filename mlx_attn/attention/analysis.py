@@ -10,7 +10,7 @@ the rows of the identity and to 0: no form needs a case of its own. `probe`, `co
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -22,8 +22,8 @@ from mlx_attn.attention.attention import Attention, attention_scores
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
+    ShrunkLinear,
     maps_of,
-    merge_heads,
     merge_query_key,
     merge_value_output,
     split_heads,
@@ -81,6 +81,12 @@ class ScoreFactors:
         """The whole score map, (x_i, 1) [S_h; u_h] x_j^T: the vector is one more row of S_h."""
         return np.concatenate([self.products, self.key_side_vectors[:, None]], axis=1)
 
+    def widened(self, kv_heads: int, width: int) -> "ScoreFactors":
+        """Return the same scores by so many key heads of that width: repeated, padded by zeros."""
+        key, key_bias = _repeated(self.key, kv_heads), _repeated(self.key_bias, kv_heads)
+        parts = (self.query, self.query_bias, key, key_bias)
+        return ScoreFactors(*(_padded(part, 1, width) for part in parts))
+
     @property
     def singular_values(self) -> Float64[np.ndarray, "H rank"]:
         """Of every S_h, the largest first."""
@@ -117,6 +123,21 @@ class OutputFactors:
         """The constant with the values' biases in it: the weights of a softmax add up to 1."""
         return self.constant + self.output @ _repeated(self.value_bias, self.n_heads).reshape(-1)
 
+    def widened(self, kv_heads: int, width: int) -> "OutputFactors":
+        """Return the same output by so many value heads of that width: repeated, padded by zeros.
+
+        If there are more value heads than that, x is the one value and V_h is in the output map.
+        """
+        heads = self.output.reshape(len(self.output), self.n_heads, -1)
+        value, bias, constant = self.value, self.value_bias, self.constant
+        if len(value) > kv_heads:
+            C = value.shape[2]
+            value, bias, constant = np.eye(C)[None], np.zeros((1, C)), self.total_constant
+            heads = self.products.transpose(2, 0, 1)
+        value, bias = _repeated(value, kv_heads), _repeated(bias, kv_heads)
+        output = _padded(heads, 2, width).reshape(len(heads), -1)
+        return OutputFactors(_padded(value, 1, width), _padded(bias, 1, width), output, constant)
+
     @property
     def singular_values(self) -> Float64[np.ndarray, "H rank"]:
         """Of every V_h O_h, the largest first."""
@@ -143,13 +164,36 @@ def ov_circuit(attention: Attention) -> OutputFactors:
         config, x = exact.config, _basis(exact.config.d_in)[None]
         _, k = exact.score(x)
         k = k if exact.maps.score.affine else mx.nan * k
-        value = exact.value(merge_heads(k) if exact.maps.value.cache == "k" else x, k)
+        value = exact.value(exact.value_input(x, k), k)
         if mx.isnan(value).any():
             check_affine(attention, "score")
         value, bias = _affine(value)
         heads = split_heads(_basis(config.n_heads * value.shape[1])[None], config.n_heads)
         output, constant = _affine(exact.output(heads)[:, None])
     return OutputFactors(value, bias, output[0], constant[0])
+
+
+def written_out(attention: Attention) -> Attention:
+    """Return the layer with every matrix written out that its choices keep in another form.
+
+    Its choices are those that `same_as` names; a layer without such choices is returned as it is.
+    """
+    maps, config = attention.maps, attention.config
+    words = {c.map: c.same_as for c in (maps.score, maps.value, maps.output) if c.same_as}
+    if not words:
+        return attention
+    dense = Attention(replace(config, **words, out_bias=config.out_bias or "output" in words))
+    arrays = named_arrays(attention)
+    for name, part in attention.items():
+        if isinstance(part, ShrunkLinear):
+            arrays[f"{name}.weight"] = part.dense_weight()
+    if "output" in words:
+        factors = ov_circuit(attention)
+        arrays["out_proj.weight"] = mx.array(factors.output, mx.float32)
+        arrays["out_proj.bias"] = mx.array(factors.constant, mx.float32)
+    dense.load_weights([(name, arrays[name]) for name in named_arrays(dense)])
+    dense.eval()
+    return dense
 
 
 def why_not_one_matrix(config: AttentionConfig) -> str:
@@ -224,6 +268,12 @@ def _affine(
 def _repeated(parts: np.ndarray, n_heads: int) -> np.ndarray:
     """A part per query head: one that serves several heads is repeated."""
     return np.repeat(parts, n_heads // len(parts), axis=0)
+
+
+def _padded(parts: np.ndarray, axis: int, width: int) -> np.ndarray:
+    """With zeros at the end of an axis."""
+    missing = [(0, width - parts.shape[i] if i == axis else 0) for i in range(parts.ndim)]
+    return np.pad(parts, missing)
 
 
 def _singular_values(
@@ -346,12 +396,12 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     _, value_width = layer.maps.value.shape(config)
     seen = min(config.cache_window or config.context_length, config.context_length)
     more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
-    kept = layer.layout.append(layer, *_one_token(config), 0, Carry(mx.zeros((1, 1), mx.int32)))
-    kept = (*kept, *layer.remembered(_one_token(config)[0]))
+    x, k = _one_token(config)
+    kept = layer.cache_entries(x, k, 0, Carry(mx.zeros((1, 1), mx.int32)))
     return AttentionCost(
         parameters=sum(sizes.values()),
         multiply_adds=matrices + config.n_maps * seen * (key_width + value_width) + more,
-        cache_floats=sum(array.size for array in kept),
+        cache_floats=sum(array.size for array in (*kept, *layer.remembered(x))),
     )
 
 

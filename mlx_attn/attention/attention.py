@@ -1,11 +1,11 @@
-"""Causal attention, top to bottom: positions, the weighted sum, cache layouts, `Attention`.
+"""Causal attention, top to bottom: positions, the weighted sum, the forward pass, `Attention`.
 
     score_h(i, j) = scale * x_i S_h x_j^T
     head_h        = softmax(score_h + causal mask) x V_h
     y             = sum_h head_h O_h
 
-The maps S_h, V_h and O_h are choices (`mlx_attn.attention.maps`), made once in the constructor; the
-forward pass is the same for all of them.
+Begin with `standard_forward`, which is all that a standard layer runs. The maps S_h, V_h and O_h
+are choices (`mlx_attn.attention.maps`), and `general_forward` is the same for all of them.
 
 Facts about Metal in mlx 0.32.4 stand here too, read from its source and its Metal library; none of
 them was run on a Mac by this project (docs/verified.md). As code, tests hold the project to them on
@@ -27,9 +27,17 @@ import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float, Integer
 
-from mlx_attn.attention.cache import AttentionCache, Kept, Places, Position, counted
-from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Carry, Keys, MapWeights, Queries, Values, merge_heads
+from mlx_attn.attention.cache import Kept, KVCache, Places, Position, counted
+from mlx_attn.attention.config import MAPS, AttentionConfig
+from mlx_attn.attention.layer import (
+    Carry,
+    Keys,
+    MapWeights,
+    Queries,
+    Values,
+    merge_heads,
+    split_heads,
+)
 from mlx_attn.cpu import attention_cpu
 from mlx_attn.device import on_gpu, on_linux_cpu
 
@@ -114,10 +122,10 @@ def fused_attention(q: Queries, k: Keys, v: Values, scale: float, bias: Bias = N
 
 
 def explicit_attention(
-    a: "Attention", q: Queries, k: Keys, v: Values, places: Places, *kept: mx.array
+    a: "Attention", q: Queries, k: Keys, v: Values, places: Places, *memories: mx.array
 ) -> Heads:
     """The sum dropout(mixing(logits(scale q k^T) + mask)) v, written out."""
-    return weighted_sum(a.dropout(a.mix(q, k, places, *kept)), v)
+    return weighted_sum(a.dropout(a.mix(q, k, places, *memories)), v)
 
 
 def attention_scores(q: Queries, k: Keys, scale: float) -> Float[mx.array, "B H T_q T_k"]:
@@ -140,7 +148,7 @@ def weighted_sum(weights: Float[mx.array, "B H T_q T_k"], v: Values) -> Heads:
 
 
 def fastest_attention(
-    a: "Attention", q: Queries, k: Keys, v: Values, places: Places, *kept: mx.array
+    a: "Attention", q: Queries, k: Keys, v: Values, places: Places, *memories: mx.array
 ) -> Heads:
     """The weighted sum by the fastest path that applies.
 
@@ -155,66 +163,14 @@ def fastest_attention(
     width, heads_per_key = q.shape[3], q.shape[1] // k.shape[1]
     refused = a.training and refuses_gradient(width, T_q)
     if a.has_dropout or refused or k.shape[1] != v.shape[1] or on_linux_cpu():
-        return explicit_attention(a, q, k, v, places, *kept)
+        return explicit_attention(a, q, k, v, places, *memories)
     # Where it is not fused, the operation would make the mask by name anew in every layer.
     by_name = T_q == 1 or has_fused_kernel(width, T_q, heads_per_key)
     return fused_attention(q, k, v, scale, a.bias(places) if by_name else a.mask(places))
 
 
-# Cache layouts: what decoding keeps of a token, and how later tokens read it.
-
-
-class KeyValueLayout:
-    """Keeps key and value; one of them where they are the same."""
-
-    def append(
-        self, a: "Attention", x: mx.array, k: Keys, offset: Position, carry: Carry | None
-    ) -> Kept:
-        """What is kept of the tokens x with keys k, the first one at position `offset`."""
-        v = a.value(x, k, carry)
-        key = a.normalize_and_rotate(k, offset)
-        return (key,) if v is key else (key, v)
-
-    def attend(self, a: "Attention", q: Queries, kept: Kept, at: Places, *more: mx.array) -> Heads:
-        """The heads of queries; `more` is what hooks keep."""
-        q = a.normalize_and_rotate(q, at.query)
-        return a.attend(a, q, kept[0], kept[-1], at, *more)
-
-
-class InputLayout:
-    """Keeps x alone, for merged scores: k = x, and values are computed when they are read."""
-
-    def append(
-        self, a: "Attention", x: mx.array, k: Keys, offset: Position, carry: Carry | None
-    ) -> Kept:
-        """The input, as one head."""
-        return (x[:, None],)
-
-    def attend(self, a: "Attention", q: Queries, kept: Kept, at: Places, *more: mx.array) -> Heads:
-        """The heads, in the cheaper one of two exact forms."""
-        x, k = merge_heads(kept[0]), a.normalize_and_rotate(kept[0], at.first)
-        q = a.normalize_and_rotate(q, at.query)
-        sizes, after = (q.shape[2], x.shape[1]), a.maps.value.after
-        if after is None or project_values_first(a.config, *sizes, a.has_dropout):
-            return a.attend(a, q, k, a.value(x, k), at, *more)
-        return after(a, a.attend(a, q, k, x[:, None], at, *more))
-
-
-class KeyLayout(InputLayout):
-    """Keeps the key alone, before rotation: the concatenated keys are what the value reads."""
-
-    def append(
-        self, a: "Attention", x: mx.array, k: Keys, offset: Position, carry: Carry | None
-    ) -> Kept:
-        """The keys."""
-        return (k,)
-
-
-LAYOUTS = {"kv": KeyValueLayout(), "x": InputLayout(), "k": KeyLayout()}
-
-
-def project_values_first(config: AttentionConfig, T_q: int, T_k: int, has_dropout: bool) -> bool:
-    """Whether values are computed before the weighted sum of kept inputs, or after it.
+def project_values_first(a: "Attention", T_q: int, T_k: int) -> bool:
+    """Whether values are computed before the weighted sum of cached keys, or after it.
 
     With P_h the attention weights of head h, P_h (x W_value_h) = (P_h x) W_value_h.
 
@@ -224,40 +180,109 @@ def project_values_first(config: AttentionConfig, T_q: int, T_k: int, has_dropou
       serves where C has one, and decoding computes no value of an old token. It costs
       H T_q T_k C + H T_q C D.
 
-    On a GPU the fused kernel decides for x; elsewhere the smaller count does, as for the keys in
-    the place of x. Dropped weights, and those of other mixings, do not add up to 1, a bias would
-    not come out the same, and values go first.
+    On a GPU the fused kernel decides for x; elsewhere the smaller count does, as for keys that
+    stand for x. Weights that need not add up to 1, after dropout too, scale a bias: values first.
     """
-    if has_dropout or config.mixing != "softmax":
+    config = a.config
+    if a.has_dropout or not a.maps.mixing.sums_to_one:
         return True
     H, C, D = config.n_heads, config.d_in, config.value_dim
-    if on_gpu() and config.score == "merged" and config.position != "alibi":
+    if on_gpu() and a.maps.score.cache == "x" and config.position != "alibi":
         return not has_fused_kernel(C, T_q, H)
     first = T_k * C * config.n_kv_heads * D + H * T_q * T_k * D
     after = H * T_q * T_k * C + H * T_q * C * D
     return first <= after
 
 
+# The forward pass: of the standard form on one screen, then of any choices.
+
+
+def standard_forward(
+    a: "Attention", x: Float[mx.array, "B T C"], cache: KVCache | None = None, _: Any = None
+) -> Float[mx.array, "B T d_out"]:
+    """Compute the book's multi-head attention (section 3.6): all that a standard layer runs.
+
+        head_h = softmax(scale q_h k_h^T + mask) v_h        y = concat(heads) out_proj
+
+    H query heads of width D read H_kv key and value heads; a test holds `general_forward` to the
+    same bits.
+    """
+    c, positions = a.config, Places.of_text(x.shape[1])
+    start = cache.offset if cache else 0  # position of the first token of x
+    q = split_heads(a.W_query(x), c.n_heads)  # [B, T, C] -> [B, H, T, D]
+    k = split_heads(a.W_key(x), c.n_kv_heads)  # [B, H_kv, T, D]: each serves H / H_kv query heads
+    v = split_heads(a.W_value(x), c.n_kv_heads)  # [B, H_kv, T, D_v]
+    if c.qk_norm:
+        q, k = a.normalize(q), a.normalize(k)
+    if c.position == "rope":  # before caching, so that no key is rotated twice
+        q, k = rope(q, start), rope(k, start)
+    if cache is not None:  # the keys and values of earlier tokens too: [B, H_kv, T_k, D]
+        (k, v), positions = cache.extend((k, v), a.reads_in_order)
+    # weights = softmax(scale q k^T + mask): [B, H, T, T_k] in float32, where -inf hides later keys
+    # and ALiBi lowers far ones. Fused kernels add up `weights v` without ever storing the weights.
+    heads = a.attend(a, q, k, v, positions)  # [B, H, T, D_v]
+    return a.out_proj(merge_heads(heads))  # [B, T, H D_v] -> [B, T, d_out]
+
+
+def general_forward(
+    a: "Attention",
+    x: Float[mx.array, "B T C"],
+    cache: KVCache | None = None,
+    carry: Carry | None = None,
+) -> Float[mx.array, "B T d_out"]:
+    """Compute the same steps for any choices of the maps and hooks."""
+    positions, start = Places.of_text(x.shape[1]), cache.offset if cache else 0
+    q, k = a.score(x)  # [B, H, T, K], [B, key_heads, T, K]
+    entries, memories = a.cache_entries(x, k, start, carry), a.remembered(x)
+    if cache is not None:
+        cached, positions = cache.extend((*entries, *memories), a.reads_in_order)
+        entries, memories = cached[: len(entries)], cached[len(entries) :]
+    q = a.normalize_and_rotate(q, positions.query)
+    if a.maps.caches_keys_only:
+        heads = _attend_by_keys(a, q, entries[0], positions, *memories)
+    else:  # the first entry is the key, the last one the value, which may be the same
+        heads = a.attend(a, q, entries[0], entries[-1], positions, *memories)
+    return a.output(heads, x)  # [B, H, T, D] -> [B, T, d_out]
+
+
+def _attend_by_keys(
+    a: "Attention", q: Queries, keys: Keys, positions: Places, *memories: mx.array
+) -> Heads:
+    """Attend where only keys are cached, before rotation: values are computed when they are read.
+
+    Side by side, the keys are what the value map reads; for merged scores they are x itself.
+    """
+    inputs, k = merge_heads(keys), a.normalize_and_rotate(keys, positions.first)
+    after = a.maps.value.after
+    if after is None or project_values_first(a, q.shape[2], k.shape[2]):
+        return a.attend(a, q, k, a.value(inputs, k), positions, *memories)
+    return after(a, a.attend(a, q, k, inputs[:, None], positions, *memories))
+
+
 class Attention(MapWeights):
     """One causal self-attention layer of any variant.
 
     Attributes:
-        attend: The weighted sum of values: `attend(self, q, k, v)`.
+        alibi_slopes: ALiBi's slope of every head, or none; of its start if it is learned.
+        attend: The weighted sum of values: `attend(self, q, k, v, positions, *memories)`.
+        forward: `standard_forward` for the standard maps, `general_forward` for others.
+        reads_in_order: Whether the cache must return its tokens in order of position.
     """
 
     def __init__(self, config: AttentionConfig):
         super().__init__(config)
-        own = {self.maps.score.cache, self.maps.value.cache} - {"kv"}
-        self.layout = LAYOUTS[max(own, default="kv")]
-        if learned := config.position == "alibi" and config.alibi_slopes == "learned":
+        learned = config.position == "alibi" and config.alibi_slopes == "learned"
+        self.alibi_slopes = np.array(config.slopes() if config.position == "alibi" else ())
+        if learned:
             self.log_slopes = mx.log(mx.array(config.slopes()))
-        hooked = learned or config.logits != "none" or config.mixing != "softmax"
+        words = {name: getattr(config, name) for name in MAPS}
+        hooked = learned or any(words[name] != MAPS[name] for name in ("logits", "mixing"))
         self.attend = explicit_attention if hooked else fastest_attention
+        self.forward = standard_forward if words == MAPS else general_forward
         self.reads_in_order = hooked or (
-            bool(own) and config.position == "rope" and bool(config.window)
+            self.maps.caches_keys_only and config.position == "rope" and config.window > 0
         )
-        self.normalize: Callable[..., mx.array] = unit_rms if config.qk_norm else lambda y: y
-        self.rotate = rope if config.position == "rope" else lambda y, offset: y
+        self.normalize: Callable[..., mx.array] = unit_rms
         self.dropout = nn.Dropout(config.drop_rate)
         if not all(choice.is_built_in for choice in self.maps.all):
             from mlx_attn.attention import laws  # which tries layers
@@ -267,7 +292,7 @@ class Attention(MapWeights):
     def __call__(
         self,
         x: Float[mx.array, "B T C"],
-        cache: AttentionCache | None = None,
+        cache: KVCache | None = None,
         carry: Carry | None = None,
     ) -> Float[mx.array, "B T d_out"]:
         """Attend from each token of x to itself and to earlier ones, those in the cache included.
@@ -277,15 +302,21 @@ class Attention(MapWeights):
             cache: What earlier calls kept; it is extended.
             carry: What layers hand on in one forward pass of a model.
         """
-        places = Places.of_text(x.shape[1])
-        q, k = self.score(x)  # [B, H, T, K], [B, key_heads, T, K]
-        more = self.remembered(x)
-        kept = (*self.layout.append(self, x, k, cache.offset if cache else 0, carry), *more)
-        if cache is not None:
-            kept, places = cache.extend(kept, self.reads_in_order)
-        own, more = kept[: len(kept) - len(more)], kept[len(kept) - len(more) :]
-        heads = self.layout.attend(self, q, own, places, *more)
-        return self.output(heads, x)  # [B, H, T, D] -> [B, T, d_out]
+        return self.forward(self, x, cache, carry)
+
+    def cache_entries(
+        self, x: Float[mx.array, "B T C"], k: Keys, start: Position, carry: Carry | None = None
+    ) -> Kept:
+        """Return what the cache holds of tokens x with keys k, the first one at `start`.
+
+        Key and value; one of them if they are the same, and the key before rotation if the value
+        is made from it.
+        """
+        if self.maps.caches_keys_only:
+            return (k,)
+        v = self.value(x, k, carry)
+        key = self.normalize_and_rotate(k, start)
+        return (key,) if v is key else (key, v)
 
     def remembered(self, x: Float[mx.array, "B T C"]) -> Kept:
         """What hooks keep of the tokens x."""
@@ -304,17 +335,28 @@ class Attention(MapWeights):
         return self.normalize_and_rotate(q, 0), self.normalize_and_rotate(k, 0)
 
     def mix(
-        self, q: Queries, k: Keys, places: Places, *kept: mx.array
+        self, q: Queries, k: Keys, places: Places, *memories: mx.array
     ) -> Float[mx.array, "B H T_q T_k"]:
-        """The attention weights mixing(logits(scale q k^T) + mask), through both hooks.
+        """Return the attention weights mixing(logits(scale q k^T) + mask), through both hooks.
 
-        They are computed in the mask's float32, or in float64 where the inputs are.
+        They are computed in the mask's float32, or in float64 if the inputs are.
         """
-        scores, more = attention_scores(q, k, self.config.scale), iter(kept)
-        for hook in self.maps.logits:
-            scores = hook.apply(self, scores, *([next(more)] if hook.remembers else []))
+        scores = self.logits(attention_scores(q, k, self.config.scale), *memories)
         masked = scores + self.mask(places)
         return self.maps.mixing.apply(self, masked).astype(q.dtype)
+
+    def logits(
+        self, scores: Float[mx.array, "B H T_q T_k"], *memories: mx.array
+    ) -> Float[mx.array, "B H T_q T_k"]:
+        """Return the scores after every hook; `memories` are those of hooks that have one."""
+        names = [hook.name for hook in self.maps.logits if hook.remembers]
+        memory = dict(zip(names, memories, strict=True))
+        for hook in self.maps.logits:
+            if hook.remembers:
+                scores = hook.apply(self, scores, memory[hook.name])
+            else:
+                scores = hook.apply(self, scores)
+        return scores
 
     @property
     def has_dropout(self) -> bool:
@@ -324,22 +366,24 @@ class Attention(MapWeights):
     def normalize_and_rotate(
         self, y: Float[mx.array, "B H T D"], offset: Position
     ) -> Float[mx.array, "B H T D"]:
-        """Queries or keys over their root mean square (QK-norm) and rotated, where asked for."""
-        return self.rotate(self.normalize(y), offset)
+        """Return queries or keys over their root mean square and rotated, if asked for."""
+        y = self.normalize(y) if self.config.qk_norm else y
+        return rope(y, offset) if self.config.position == "rope" else y
 
     def bias(self, places: Places) -> mx.array | None:
-        """The mask with window and ALiBi's bias in it; None where it is the causal mask alone."""
+        """Return the mask with window and ALiBi's bias in it; None for the causal mask alone."""
         window, T, learned = self.config.window, places.keys.size, "log_slopes" in self
-        fixed = self.config.slopes() if self.config.position == "alibi" else ()
-        if places.whole and not fixed and not 0 < window < T:
+        if places.whole and not self.alibi_slopes.size and not 0 < window < T:
             return None
-        fixed = tuple(np.repeat(fixed, self.maps.score.queries_per_head).tolist())
         if places.whole and not learned:
-            return text_mask(T, window, fixed)
+            slopes = np.repeat(self.alibi_slopes, self.maps.score.queries_per_head)
+            return text_mask(T, window, tuple(slopes.tolist()))
         mask = causal_mask(places.queries, places.keys, window)
-        trained = mx.exp(self.log_slopes) if learned else mx.array(self.config.slopes())
-        slopes = mx.repeat(trained, self.maps.score.queries_per_head)
-        return alibi_bias(slopes, places.queries, places.keys) + mask if fixed else mask
+        if not self.alibi_slopes.size:
+            return mask
+        slopes = mx.exp(self.log_slopes) if learned else mx.array(self.alibi_slopes, mx.float32)
+        slopes = mx.repeat(slopes, self.maps.score.queries_per_head)
+        return alibi_bias(slopes, places.queries, places.keys) + mask
 
     def mask(self, places: Places) -> mx.array:
         """The mask as an array, for the explicit path."""

@@ -4,6 +4,7 @@ A position may be an integer, or an array: then one compiled graph serves every 
 """
 
 from collections.abc import Iterable
+from copy import copy
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -50,33 +51,30 @@ class Places(NamedTuple):
         return cls(read, queries, 0, counted(T), whole=not read)
 
 
-class AttentionCache:
-    """The kept arrays of one attention layer, [B, heads, slots, width] each.
+class KVCache:
+    """The cached arrays of one attention layer, [B, heads, slots, width] each, by position.
 
-    Token t is in slot t mod slots. `offset` is the number of tokens read, which is the position of
-    the next one.
+    Token t is in slot t. `offset` is the number of tokens read, the position of the next one.
 
     Args:
         length: Tokens that there is room for.
-        window: Tokens that a query sees, itself included: as many slots are enough. 0: all tokens
-            are seen.
     """
 
-    def __init__(self, length: int, window: int = 0):
-        self.length, self.window = length, window
+    def __init__(self, length: int):
+        self.length = length
         self.offset: Position = 0
         self.buffers: list[mx.array] = []
 
-    def new(self, offset: Position = 0, buffers: Iterable[mx.array] = ()) -> "AttentionCache":
-        """A cache of the same sizes, empty or with these buffers after `offset` tokens."""
-        cache = AttentionCache(self.length, self.window)
+    def new(self, offset: Position = 0, buffers: Iterable[mx.array] = ()) -> "KVCache":
+        """Return a cache of the same sizes, empty or with these buffers after `offset` tokens."""
+        cache = copy(self)
         cache.offset, cache.buffers = offset, [*buffers]
         return cache
 
     def extend(self, arrays: Kept, in_order: bool = False) -> tuple[Kept, Places]:
-        """Write the arrays of new tokens; return what these may read, and where it stands.
+        """Write the arrays of new tokens; return those visible to them, with their positions.
 
-        Slots come as they are, or with `in_order` from the oldest token to the newest: a copy.
+        They come in the order of slots, or with `in_order` copied, oldest token first.
 
         Raises:
             ConfigError: There is no room for so many tokens.
@@ -85,31 +83,23 @@ class AttentionCache:
         self._check_room(T)
         self.buffers = self.buffers or [_empty(array, self.slots) for array in arrays]
         self.offset = start + T
-        if self.window and T > 1:
-            return self._turn(start, arrays)
-        slot = _as_array(start % self.slots if self.window else start)
-        pairs = zip(self.buffers, arrays, strict=True)
-        self.buffers = [mx.slice_update(buffer, array, slot, (2,)) for buffer, array in pairs]
-        if not in_order:
-            return tuple(self.buffers), Places(start, start + counted(T), 0, self._positions())
-        kept = tuple(_from_slot(buffer, self.offset % self.slots) for buffer in self.buffers)
-        return kept, _in_order(start, T, self.slots)
+        return self._write(start, arrays, in_order)
 
-    def _turn(self, start: Position, arrays: Kept) -> tuple[Kept, Places]:
-        """The first of several queries see tokens of the ring that the last ones write over."""
-        held = [_from_slot(buffer, start % self.slots) for buffer in self.buffers]
-        kept = tuple(mx.concatenate([*pair], axis=2) for pair in zip(held, arrays, strict=True))
-        ring = (array[:, :, -self.slots :] for array in kept)
-        self.buffers = [_from_slot(array, -self.offset % self.slots) for array in ring]
-        return kept, _in_order(start, arrays[0].shape[2], kept[0].shape[2])
+    def _write(self, start: Position, arrays: Kept, in_order: bool) -> tuple[Kept, Places]:
+        self._update(arrays, start)
+        T = arrays[0].shape[2]
+        if not in_order:  # a slot without a token is after every query, so it is masked
+            return tuple(self.buffers), Places(start, start + counted(T), 0, counted(self.slots))
+        return self._in_order(start, T)
 
-    def _positions(self) -> Integer[mx.array, " slots"]:
-        """The position of the token in each slot."""
-        slots = counted(self.slots)
-        if not self.window:  # a slot without a token is after every query
-            return slots
-        last = self.offset - 1
-        return _none_before_0(last - (last - slots) % self.slots)
+    def _update(self, arrays: Kept, slot: Position) -> None:
+        pairs, at = zip(self.buffers, arrays, strict=True), _as_array(slot)
+        self.buffers = [mx.slice_update(buffer, array, at, (2,)) for buffer, array in pairs]
+
+    def _in_order(self, start: Position, T: int) -> tuple[Kept, Places]:
+        """Return all slots from the oldest token on; empty ones come before it."""
+        cached = tuple(_from_slot(buffer, self.offset % self.slots) for buffer in self.buffers)
+        return cached, _in_order(start, T, self.slots)
 
     def _check_room(self, T: int) -> None:
         read = self.offset if isinstance(self.offset, int) else 0
@@ -128,7 +118,7 @@ class AttentionCache:
     @property
     def slots(self) -> int:
         """How many tokens are held."""
-        return min(self.length, self.window or self.length)
+        return self.length
 
     @property
     def floats_per_token(self) -> int:
@@ -139,6 +129,47 @@ class AttentionCache:
     def bytes_per_token(self) -> int:
         """Bytes kept for each token of one sequence."""
         return sum(b.shape[1] * b.shape[3] * b.itemsize for b in self.buffers)
+
+
+class RotatingKVCache(KVCache):
+    """The cached arrays of a layer with a window: token t is in slot t mod slots.
+
+    Args:
+        length: Tokens that may be read.
+        window: Tokens that a query sees, itself included: as many slots are enough.
+    """
+
+    def __init__(self, length: int, window: int):
+        super().__init__(length)
+        self.window = window
+
+    def _write(self, start: Position, arrays: Kept, in_order: bool) -> tuple[Kept, Places]:
+        if arrays[0].shape[2] > 1:
+            return self._turn(start, arrays)
+        self._update(arrays, start % self.slots)
+        if in_order:
+            return self._in_order(start, 1)
+        last = self.offset - 1
+        positions = _none_before_0(last - (last - counted(self.slots)) % self.slots)
+        return tuple(self.buffers), Places(start, start + counted(1), 0, positions)
+
+    def _turn(self, start: Position, arrays: Kept) -> tuple[Kept, Places]:
+        """The first of several queries see tokens of the ring that the last ones write over."""
+        held = [_from_slot(buffer, start % self.slots) for buffer in self.buffers]
+        cached = tuple(mx.concatenate([*pair], axis=2) for pair in zip(held, arrays, strict=True))
+        ring = (array[:, :, -self.slots :] for array in cached)
+        self.buffers = [_from_slot(array, -self.offset % self.slots) for array in ring]
+        return cached, _in_order(start, arrays[0].shape[2], cached[0].shape[2])
+
+    @property
+    def slots(self) -> int:
+        """How many tokens are held."""
+        return min(self.length, self.window)
+
+
+def make_cache(length: int, window: int = 0) -> KVCache:
+    """Return an empty cache with room for so many tokens; with a window, of the last ones only."""
+    return RotatingKVCache(length, window) if window else KVCache(length)
 
 
 def _empty(like: mx.array, slots: int) -> mx.array:

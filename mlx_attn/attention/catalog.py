@@ -6,7 +6,7 @@ parametrised tests all read it. The first row is the book's form.
 
 from dataclasses import replace
 
-from mlx_attn.attention.config import Variant, register
+from mlx_attn.attention.config import REFERENCES, Variant, register
 
 _FORMS = (
     Variant(
@@ -232,7 +232,7 @@ _REFERENCES = (
     ),
 )
 
-GROUPS = {"forms": _FORMS, "papers": _PAPERS, "reference arms": _REFERENCES}
+GROUPS = {"forms": _FORMS, "papers": _PAPERS, REFERENCES: _REFERENCES}
 """The rows by group, as `mlx-attn variants` shows them."""
 
 for _group, _rows in GROUPS.items():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.keys import setting
 
 CACHES = ("kv", "x", "k")
 POSITIONS = ("learned", "alibi", "rope", "none")
@@ -47,9 +48,21 @@ class Choice:
         init: Starting weights by name, where they are not drawn as every Linear layer's are.
         shape: Of a score or value map: how many heads its keys or values have, and their width.
         after: Of a value map: the same map applied to softmax_h x, which gives the same heads.
-        cache: What decoding keeps of a token: "kv" key and value, "x" the input, "k" the key.
+        cache: What decoding keeps of a token: "kv" key and value; "k" the key alone, which the
+            value map reads; "x" the key alone, which is x. If score or value keep the key alone, a
+            layer does.
         affine: Whether the map is linear up to a bias. Conversions and spectra need that. Of a
-            user's score, value or output map it is tried.
+            user's score, value or output map it is tried, as are the next four facts.
+        sums_to_one: Of a mixing: whether the weights of every query add up to 1, so that values
+            may be computed after the weighted sum and their bias is a constant.
+        shift_invariant: Of a logits map or mixing: whether a constant added to all scores of a
+            query changes no weight, so that the key's bias cancels.
+        reads_keys: Of a value map: whether values are made from keys.
+        score_factor: Of a logits map that only multiplies the scores of each attention map: these
+            factors, so that W_query can take them over.
+        input_weights: The weights that multiply x, if x is read by nothing else: they take over the
+            gain of the norm before. None: x is read in another way.
+        same_as: The choice of the same map that it equals, once its matrix is written out.
         queries_per_head: Of a score map: query heads for each head.
         multiply_adds: Per token at full context, besides those of its matrices, of the scores and
             of the weighted sum.
@@ -72,6 +85,12 @@ class Choice:
     after: Callable[..., Any] | None = None
     cache: str = "kv"
     affine: bool = True
+    sums_to_one: bool = False
+    shift_invariant: bool = False
+    reads_keys: bool = False
+    score_factor: Callable[[Any], Any] | None = None
+    input_weights: tuple[str, ...] | None = None
+    same_as: str = ""
     queries_per_head: int = 1
     multiply_adds: Callable[["AttentionConfig"], int] = lambda config: 0
     carries: bool = False
@@ -83,6 +102,11 @@ class Choice:
         for key, words in {"map": tuple(MAPS), "cache": CACHES}.items():
             word = getattr(self, key)
             _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
+
+    @property
+    def makes_values_from_keys(self) -> bool:
+        """Whether its values change with the keys."""
+        return self.reads_keys or self.cache == "k"
 
     @property
     def is_built_in(self) -> bool:
@@ -151,66 +175,55 @@ def published_slopes(n_heads: int) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionConfig:
+class AttentionSettings:
+    """The settings of attention that a layer and a whole model have. Every `help` is its meaning.
+
+    Sizes with the value 0 are derived and stored: head_dim, value_dim, n_kv_heads, latent_dim and
+    scale. Separate and merged forms have one scale, so that converted models keep their scores;
+    heads that share keys are grouped-query attention (arXiv:2305.13245).
+    """
+
+    n_heads: int = setting(1, "attention heads")
+    drop_rate: float = setting(0.0, "dropout of embeddings, attention weights and branches")
+    qkv_bias: bool = setting(False, "biases in the query, key and value maps")
+    n_kv_heads: int = setting(0, "key and value heads: fewer than n_heads is GQA, 1 is MQA")
+    head_dim: int = setting(0, "width of one head (0: emb_dim / n_heads)")
+    value_dim: int = setting(0, "width of one value head (0: head_dim)")
+    scale: float = setting(0.0, "factor of the attention scores (0: 1 / sqrt(head_dim))")
+    score: str = setting("separate", "score map; `mlx-attn variants --choices` lists all")
+    value: str = setting("linear", "value map: how x becomes values")
+    output: str = setting("linear", "output map: how heads become the output")
+    logits: str = setting("none", "map of the scores before the softmax; several as a+b")
+    mixing: str = setting("softmax", "how logits become attention weights")
+    latent_dim: int = setting(0, "width of the latent of score latent (0: emb_dim / 2)")
+    window: int = setting(0, "tokens that a token sees, itself included (0: all earlier ones)")
+    position: str = setting("learned", "positions: learned, alibi, rope or none")
+    alibi_slopes: str = setting(
+        "range", "ALiBi's slopes: range, heads, learned, or numbers a,b,..."
+    )
+    qk_norm: bool = setting(False, "RMS-normalise queries and keys")
+    merged_start: str = setting("product", "start of merged matrices: product or matched")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig(AttentionSettings):
     """Sizes and choices of one causal attention layer.
 
     Attributes:
         d_in: Width C of the input.
         d_out: Width of the output.
         context_length: Longest sequence T.
-        n_heads: Number of heads H.
-        head_dim: Width D of one head; need not be d_out / n_heads. 0: d_out / n_heads.
-        value_dim: Width of one value head where it differs from that of queries and keys. 0:
-            head_dim.
-        n_kv_heads: Key and value heads, each shared by n_heads / n_kv_heads query heads
-            (grouped-query attention, arXiv:2305.13245; 1 is multi-query). 0: n_heads.
-        scale: Factor of the scores. 0: 1 / sqrt(head_dim), of the separate form for every variant,
-            so that converted models keep their scores.
-        score: How x becomes queries and keys.
-        value: How x becomes values.
-        output: How heads become the output.
-        logits: A map of the scores before the softmax, "none", or several as "a+b".
-        mixing: How logits become attention weights.
-        qkv_bias: Whether query, key and value maps have biases.
         out_bias: Whether the output map has a bias.
-        latent_dim: Width L of the latent of score "latent". 0: half of d_in.
         vocab_size: Tokens in the vocabulary, for values that are looked up. 0: unknown.
-        window: Tokens that a token sees, itself included. 0: all earlier ones.
-        position: "learned" and "none" change nothing here; "alibi" and "rope" do.
-        alibi_slopes: "range" spreads them over 2^-2 to 2^-8 for any number of heads, "heads" is the
-            paper's function of the number of heads, "learned" trains those of "range"; or numbers
-            with commas, one per head.
-        qk_norm: RMS-normalise queries and keys (arXiv:2302.05442).
-        residual_gain: With output "none", scale the output by one trained number.
-        merged_start: S starts as W_query W_key^T ("product") or as a Gaussian with the same spread
-            of scores ("matched"); VO alike.
-        drop_rate: Dropout of the attention weights, in [0, 1).
+        residual_gain: Scale an output that has no map by one trained number.
     """
 
     d_in: int
     d_out: int
     context_length: int
-    n_heads: int = 1
-    head_dim: int = 0
-    value_dim: int = 0
-    n_kv_heads: int = 0
-    scale: float = 0.0
-    score: str = "separate"
-    value: str = "linear"
-    output: str = "linear"
-    logits: str = "none"
-    mixing: str = "softmax"
-    qkv_bias: bool = False
     out_bias: bool = True
-    latent_dim: int = 0
     vocab_size: int = 0
-    window: int = 0
-    position: str = "learned"
-    alibi_slopes: str = "range"
-    qk_norm: bool = False
     residual_gain: bool = False
-    merged_start: str = "product"
-    drop_rate: float = 0.0
 
     def __post_init__(self):
         for key in ("d_in", "d_out", "context_length", "n_heads"):
@@ -337,6 +350,11 @@ class Variant:
         return {name: getattr(self, name) for name in MAPS}
 
     @property
+    def is_reference(self) -> bool:
+        """Whether it is an arm to measure others by, without scores."""
+        return self.group == REFERENCES
+
+    @property
     def settings(self) -> dict[str, Any]:
         """All that it sets: its choices, the windows of its layers, and what else it needs."""
         windows = {"window": self.window, "global_every": self.global_every}
@@ -348,6 +366,9 @@ class Variant:
         keys = ("position", "qk_norm", "n_kv_heads")
         return {key: value for key in keys if (value := getattr(self, key))}
 
+
+REFERENCES = "reference arms"
+"""The group of the variants that other variants are measured by."""
 
 VARIANTS: dict[str, Variant] = {}
 """Every named variant; `mlx_attn.attention.catalog` holds the rows."""

@@ -6,6 +6,8 @@ Most layers have neither and pay nothing: the fused paths serve. Logits hooks co
 a first. `uniform` mixing is a reference arm: it says what the weights are worth at all.
 """
 
+import math
+
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
@@ -16,7 +18,12 @@ from mlx_attn.exponentials import softmax
 Scores = Float[mx.array, "B H T_q T_k"]
 
 choice("logits", "none", "s_h = score_h")(lambda a, s: s)
-choice("mixing", "softmax", "w_h = softmax(s_h)")(lambda a, s: softmax(s))
+
+
+@choice("mixing", "softmax", "w_h = softmax(s_h)", sums_to_one=True, shift_invariant=True)
+def softmax_weights(a: MapWeights, s: Scores) -> Scores:
+    """The standard: weights are positive and add up to 1."""
+    return softmax(s)
 
 
 # Hooks on the logits: s_h before mask and softmax.
@@ -26,6 +33,9 @@ choice("mixing", "softmax", "w_h = softmax(s_h)")(lambda a, s: softmax(s))
     "logits",
     "temperature",
     "s_h = e^t_h score_h",
+    score_factor=lambda a: mx.exp(a["log_temperature"]),
+    shift_invariant=True,
+    input_weights=(),
     source="the trained scale of query-key normalization, arXiv:2010.04245, one per head",
     weights={"log_temperature": lambda c: mx.zeros((c.n_maps,))},
 )
@@ -38,6 +48,8 @@ def temperature(a: MapWeights, s: Scores) -> Scores:
     "logits",
     "talking",
     "s_h = sum_g P_hg score_g",
+    shift_invariant=True,
+    input_weights=(),
     source="talking-heads attention, arXiv:2003.02436",
     weights={"talk_logits": lambda c: mx.eye(c.n_maps)},
     multiply_adds=lambda c: c.n_maps**2 * c.context_length,
@@ -52,6 +64,8 @@ def talking_logits(a: MapWeights, s: Scores) -> Scores:
     "logits",
     "self_mask",
     "s_h(i, i) = -10^9",
+    shift_invariant=True,
+    input_weights=(),
     source="Reformer, arXiv:2001.04451, appendix A",
 )
 def self_mask(a: MapWeights, s: Scores) -> Scores:
@@ -69,6 +83,7 @@ def _log_forget(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "
     "logits",
     "forget",
     "s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",
+    shift_invariant=True,
     source="forgetting transformer, arXiv:2503.02130",
     weights={"W_forget": lambda c: nn.Linear(c.d_in, c.n_maps, bias=True)},
     remembers=_log_forget,
@@ -83,10 +98,18 @@ def forget(a: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]) ->
 # Mixing: from logits, -inf where a key comes later, to attention weights.
 
 
-@choice("mixing", "uniform", "w_h(i, j) = 1 / i", source="a reference arm", affine=False)
+@choice(
+    "mixing",
+    "uniform",
+    "w_h(i, j) = 1 / i",
+    sums_to_one=True,
+    shift_invariant=True,
+    source="a reference arm",
+    affine=False,
+)
 def uniform(a: MapWeights, s: Scores) -> Scores:
     """The mean of the past: attention that looks at nothing in particular."""
-    seen = (s > -mx.inf).astype(mx.float32)
+    seen = mx.where(s > -mx.inf, 1.0, 0.0)
     return seen / seen.sum(axis=-1, keepdims=True)
 
 
@@ -113,9 +136,22 @@ def sink(a: MapWeights, s: Scores) -> Scores:
     return _softmax_with(s, a["sink"][:, None, None])
 
 
+@choice(
+    "mixing",
+    "sigmoid",
+    "w_h = sigmoid(s_h + b_h)",
+    source="sigmoid attention, arXiv:2409.04431",
+    weights={"weight_bias": lambda c: mx.full((c.n_maps,), -math.log(c.context_length))},
+    affine=False,
+)
+def sigmoid_weights(a: MapWeights, s: Scores) -> Scores:
+    """Each key is weighed by itself; the bias starts where n keys weigh about as much as one."""
+    return mx.sigmoid(s + a["weight_bias"][:, None, None])
+
+
 def _softmax_with(s: Scores, extra: mx.array) -> Scores:
     """Softmax with one more logit, whose weight is dropped."""
-    largest = mx.stop_gradient(mx.maximum(s.max(axis=-1, keepdims=True), extra))
+    largest = mx.stop_gradient(mx.maximum(mx.max(s, axis=-1, keepdims=True), extra))
     powers = mx.exp(s - largest)
     return powers / (mx.exp(extra - largest) + powers.sum(axis=-1, keepdims=True))
 
@@ -124,6 +160,7 @@ def _softmax_with(s: Scores, extra: mx.array) -> Scores:
     "mixing",
     "talking",
     "w_h = sum_g R_hg softmax(s_g)",
+    shift_invariant=True,
     source="talking-heads attention, arXiv:2003.02436",
     weights={"talk_weights": lambda c: mx.eye(c.n_maps)},
     multiply_adds=lambda c: c.n_maps**2 * c.context_length,

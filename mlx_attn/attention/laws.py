@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Float
 from mlx.utils import tree_map
 
-from mlx_attn.attention.attention import LAYOUTS, Attention, attention_scores, weighted_sum
-from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.attention.attention import Attention, attention_scores, weighted_sum
+from mlx_attn.attention.cache import Places, make_cache
 from mlx_attn.attention.config import MAPS, AttentionConfig, Choice
-from mlx_attn.attention.layer import Carry, Keys, merge_heads
+from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 
 TOKENS, WINDOW = 12, 5
@@ -170,7 +170,8 @@ def broken_law(a: Attention) -> str:
     if not mx.isfinite(y).all():
         return _NOT_FINITE
     laws = (_random, _looks_ahead, _decodes_otherwise, _key_is_not_input, _after_differs)
-    return next((found for law in laws if (found := law(a, x, tokens, y))), "") or _not_affine(a, x)
+    found = next((found for law in laws if (found := law(a, x, tokens, y))), "")
+    return found or _not_affine(a, x) or next(_wrong_facts(a, x), "")
 
 
 # The laws. Each returns how it is broken, or nothing.
@@ -201,7 +202,7 @@ def _looks_ahead(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
 def _decodes_otherwise(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
     T, window = x.shape[1], a.config.cache_window
     for pieces in _PIECES:
-        cache, edges = AttentionCache(T + 3, window), [0, *accumulate(pieces)]
+        cache, edges = make_cache(T + 3, window), [0, *accumulate(pieces)]
         steps = [slice(start, end) for start, end in pairwise(edges) if start < T]
         read = [a(x[:, step], cache, Carry(tokens[:, step])) for step in steps]
         if off := _differ(mx.concatenate(read, axis=1), y, _ROUNDING):
@@ -215,13 +216,12 @@ def _decodes_otherwise(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> st
 
 def _key_is_not_input(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
     key = a.score(x)[1]
-    if a.layout is LAYOUTS["kv"]:
+    if not a.maps.caches_keys_only:
         return ""
     if a.maps.value.carries:
         return "keeps no values, and its value reads more than x: leave out cache="
-    if a.layout is LAYOUTS["x"] and (
-        key.shape != x[:, None].shape or _differ(key, x[:, None], _SAME)
-    ):
+    keeps_x = "x" in (a.maps.score.cache, a.maps.value.cache)
+    if keeps_x and (key.shape != x[:, None].shape or _differ(key, x[:, None], _SAME)):
         return "keeps x as its key (cache='x'), and its key is not x"
     return ""
 
@@ -232,7 +232,7 @@ def _after_differs(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
     if after is None:
         return ""
     key = a.score(x)[1]
-    inputs = merge_heads(key) if a.maps.value.cache == "k" else x
+    inputs = a.value_input(x, key)
     weights = mx.softmax(_drawn(1, _SEQUENCES, a.config.n_maps, T, T), axis=-1)
     first = weighted_sum(weights, a.value(inputs, key, Carry(tokens)))
     last = after(a, weights @ inputs[:, None])
@@ -251,11 +251,11 @@ def _not_affine(a: Attention, x: _Text) -> str:
         _SEQUENCES,
         a.config.n_maps,
         x.shape[1],
-        a.value(*_read(a, x, k), Carry(tokens)).shape[-1],
+        a.value(a.value_input(x, k), k, Carry(tokens)).shape[-1],
     )
     maps: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "score": (lambda x: a.score(x), (x.shape,)),
-        "value": (lambda x, k: a.value(*_read(a, x, k), Carry(tokens)), (x.shape, k.shape)),
+        "value": (lambda x, k: a.value(a.value_input(x, k), k, Carry(tokens)), (x.shape, k.shape)),
         "output": (lambda heads: a.output(heads), (heads,)),
     }
     for name, (function, shapes) in maps.items():
@@ -268,8 +268,35 @@ def _not_affine(a: Attention, x: _Text) -> str:
     return ""
 
 
-def _read(a: Attention, x: _Text, k: Keys) -> tuple[mx.array, Keys]:
-    return (merge_heads(k) if a.maps.value.cache == "k" else x), k
+def _wrong_facts(a: Attention, x: _Text) -> Iterator[str]:
+    """Yield what choices declare of themselves, or do not declare, and is otherwise."""
+    T, value, k = x.shape[1], a.maps.value, a.score(x)[1]
+    scores = _drawn(0, _SEQUENCES, a.config.n_maps, T, T)
+    constant = _drawn(1, _SEQUENCES, a.config.n_maps, T, 1)
+    yield from _wrong_facts_of_mixing(a, scores + a.mask(Places.of_text(T)), constant)
+    for hook in a.maps.logits:
+        memory = (hook.remembers(a, x),) if hook.remembers else ()
+        same, other = (hook.apply(a, s, *memory) for s in (scores, scores + constant))
+        if hook.shift_invariant and _differ(mx.softmax(other, -1), mx.softmax(same, -1), _ROUNDING):
+            yield f"{_SHIFTS}: leave out shift_invariant= of logits={hook.name}"
+        factor = hook.score_factor and hook.score_factor(a).reshape(-1, 1, 1)
+        if factor is not None and _differ(factor * scores, same, _ROUNDING):
+            yield f"does more than multiply scores: leave out score_factor= of logits={hook.name}"
+    reads_x_only = not (value.makes_values_from_keys or value.carries)
+    if reads_x_only and _differ(value.apply(a, x, k + 1), value.apply(a, x, k), _SAME):
+        yield f"makes values from keys: declare value={value.name} with reads_keys=True"
+
+
+def _wrong_facts_of_mixing(a: Attention, s: mx.array, constant: mx.array) -> Iterator[str]:
+    mixing, weights = a.maps.mixing, a.maps.mixing.apply(a, s)
+    if mixing.sums_to_one and _differ(weights.sum(-1), mx.ones(weights.shape[:3]), _ROUNDING):
+        yield f"{_SUMS}: leave out sums_to_one= of mixing={mixing.name}"
+    if mixing.shift_invariant and _differ(mixing.apply(a, s + constant), weights, _ROUNDING):
+        yield f"{_SHIFTS}: leave out shift_invariant= of mixing={mixing.name}"
+
+
+_SUMS = "gives weights that do not add up to 1"
+_SHIFTS = "gives other weights if a constant is added to all scores of a query"
 
 
 def _defect(function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> str | None:
@@ -317,7 +344,7 @@ def check_shapes(a: Attention) -> None:
     )
     x, carry = mx.zeros((B, T, c.d_in)), Carry(mx.zeros((B, T), mx.int32))
     q, k = _tried(maps.score, (x,), a, (B, H, T, 0), (B, -H, T, 0))
-    inputs = merge_heads(k) if maps.value.cache == "k" else x
+    inputs = a.value_input(x, k)
     more = (carry,) if maps.value.carries else ()
     (v,) = _tried(maps.value, (inputs, k, *more), a, (B, -H, T, 0))
     scores = attention_scores(q, k, c.scale)

@@ -214,6 +214,11 @@ class Maps:
         """All of them, in the order in which weights are drawn."""
         return self.score, self.value, self.output, *self.logits, self.mixing
 
+    @property
+    def caches_keys_only(self) -> bool:
+        """Whether decoding keeps no values: they are made from the keys, or from x as the key."""
+        return self.score.cache != "kv" or self.value.cache != "kv"
+
 
 @dataclass(slots=True)
 class Carry:
@@ -277,6 +282,10 @@ class MapWeights(nn.Module):
             return self.maps.value.apply(self, x, k, carry or Carry())
         return self.maps.value.apply(self, x, k)
 
+    def value_input(self, x: Float[mx.array, "B T C"], k: Keys) -> Float[mx.array, "B T width"]:
+        """Return what the value map reads of tokens x with keys k: x, or the keys side by side."""
+        return merge_heads(k) if self.maps.value.cache == "k" else x
+
     def output(
         self, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"] | None = None
     ) -> Float[mx.array, "B T d_out"]:
@@ -294,13 +303,19 @@ def _check_part(a: MapWeights, choice: Choice, name: str, part: Any) -> None:
         raise ConfigError(f"{where} is a {type(part).__name__}, not an array or an nn.Module")
 
 
+def whole_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
+    """X as the one value of all heads."""
+    return x[:, None]
+
+
 WHOLE_VALUE = Choice(
     map="value",
     name="whole",
     formula="v = x",
-    apply=lambda a, x, k: x[:, None],
+    apply=whole_value,
     shape=lambda c: (1, c.d_in),
     after=lambda a, y: y,
+    input_weights=(),
 )
 """One value for all heads, x itself: with output=merged the map is inside VO."""
 

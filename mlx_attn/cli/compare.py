@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.cli.main import INTERRUPTED, say, signals_interrupt
+from mlx_attn.cli.main import INTERRUPTED, emit, say, signals_interrupt
 from mlx_attn.cli.options import (
     TRAIN_OPTIONS,
     TRIAL_OPTIONS,
@@ -260,15 +260,11 @@ def _show_plan(run: "ComparisonRun", workers: str, as_json: bool) -> None:
     """Show what would be trained, and how long it takes on these workers."""
     from mlx_attn.comparison.show import plan_rows
     from mlx_attn.comparison.workload import speeds_from, workload_of
-    from mlx_attn.ui.terminal import print_rows, stdout_console
 
     speeds = speeds_from(workers or str(run.runner.size))
     seeds = max((run.protocol.seeds, *run.protocol.looks))
     rows = plan_rows(run, workload_of(run, seeds) if seeds else None, speeds)
-    if as_json:
-        say(json.dumps(dict(rows)))
-    else:
-        print_rows(rows, stdout_console())
+    emit(dict(rows), as_json, lambda: [rows])
 
 
 def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> None:

@@ -1,6 +1,5 @@
 """`mlx-attn convert`: a trained model in another form of attention, and the error it makes."""
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import say
+from mlx_attn.cli.main import emit, say
 from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import Named, UserPath, takes_plugins
 from mlx_attn.cli.sample import run_argument
@@ -48,7 +47,7 @@ class _Ranks(click.ParamType):
 
 
 def _forms() -> Iterable[str]:
-    from mlx_attn.convert.table import CONVERSIONS
+    from mlx_attn.attention.conversions import CONVERSIONS
 
     return CONVERSIONS
 
@@ -114,10 +113,9 @@ def _convert(
     overwrite: bool,
     as_json: bool,
 ) -> None:
+    from mlx_attn.attention.conversions import find_conversion
     from mlx_attn.convert import measure, show
-    from mlx_attn.convert.table import find_conversion
     from mlx_attn.runs import find_run, free_name
-    from mlx_attn.ui.terminal import stdout_console
 
     to = find_conversion(to).name
     run = find_run(name)
@@ -125,21 +123,18 @@ def _convert(
     rank = ranks[0] if ranks else 0
     options: dict[str, Any] = {"rank": rank, "fold_norm": fold_norm, "overwrite": overwrite}
     new, outcome = measure.convert_run(run, to, out, _corpus(run), **options)
-    if as_json:
-        facts = {"run": str(new.path), "from": str(run.path), "to": to, "rank": rank}
-        say(json.dumps(facts | outcome.record()))
-        return
-    say(str(new.path))
-    stdout_console().print(show.outcome_table(outcome))
+    facts = {"run": str(new.path), "from": str(run.path), "to": to, "rank": rank}
+    emit(facts | outcome.record(), as_json, lambda: [new.path, show.outcome_table(outcome)])
 
 
 def _show_plan(name: str | None, to: str, ranks: tuple[int, ...], as_json: bool) -> None:
+    from mlx_attn.attention.conversions import find_conversion
     from mlx_attn.convert.measure import conversion_memory
-    from mlx_attn.convert.table import find_conversion
+    from mlx_attn.convert.model import converted_config
     from mlx_attn.runs import find_run
 
     run, conversion = find_run(name), find_conversion(to)
-    after = conversion.target(run.config, max(ranks))
+    after = converted_config(conversion, run.config, max(ranks))
     peak = conversion_memory(run.config, after)
     show_plan(run, f"--to {conversion.name}", peak, as_json, becomes=after)
 
@@ -149,7 +144,6 @@ def _measure_ranks(
 ) -> None:
     from mlx_attn.convert import measure, show
     from mlx_attn.runs import find_run
-    from mlx_attn.ui.terminal import stdout_console
 
     run = find_run(name)
     curve = measure.measure_ranks(
@@ -160,26 +154,17 @@ def _measure_ranks(
         lambda rank, done: say(f"rank {rank}: {done} of {len(ranks)}", err=True),
     )
     files = show.save_rank_curve(curve, out or run.path)
-    if as_json:
-        facts = {"run": str(run.path), "figures": [str(file) for file in files]}
-        say(json.dumps(facts | curve.record()))
-        return
-    stdout_console().print(show.rank_table(curve))
-    for file in files:
-        say(str(file))
+    facts = {"run": str(run.path), "figures": [str(file) for file in files]}
+    emit(facts | curve.record(), as_json, lambda: [show.rank_table(curve), *files])
 
 
 def _show_list(as_json: bool) -> None:
+    from mlx_attn.attention.conversions import CONVERSIONS
     from mlx_attn.convert import show
-    from mlx_attn.convert.table import CONVERSIONS
-    from mlx_attn.ui.terminal import stdout_console
 
-    if as_json:
-        keys = ("name", "identity", "exact", "ranked")
-        rows = [{key: getattr(row, key) for key in keys} for row in CONVERSIONS.values()]
-        say(json.dumps({"conversions": rows}))
-    else:
-        stdout_console().print(show.conversions_table())
+    keys = ("name", "identity", "exact", "ranked")
+    rows = [{key: getattr(row, key) for key in keys} for row in CONVERSIONS.values()]
+    emit({"conversions": rows}, as_json, lambda: [show.conversions_table()])
 
 
 def _corpus(run: "Run") -> "Corpus":

@@ -1,12 +1,11 @@
 """`mlx-attn export`: a run for mlx-lm, transformers, llama.cpp, the book or TransformerLens."""
 
-import json
 from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
 
-from mlx_attn.cli.main import say
+from mlx_attn.cli.main import emit, say
 from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.sample import run_argument
 
@@ -59,10 +58,7 @@ def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json
 
     target, loaded = find_target(to), load_run(run)
     made = export_run(loaded, target, out or default_place(loaded, target), overwrite)
-    if as_json:
-        say(json.dumps(made.record()))
-        return
-    for line in made.unread:
+    for line in () if as_json else made.unread:
         say(line, err=True)
-    lines = [str(made.path), made.route, *(parity.line for parity in made.parities)]
-    say("\n".join(lines))
+    lines = [made.path, made.route, *(parity.line for parity in made.parities)]
+    emit(made.record(), as_json, lambda: lines)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from mlx_attn.cli.main import say
-from mlx_attn.cli.memory import megabytes, model_rows
+from mlx_attn.cli.memory import megabytes, model_facts, model_rows
 from mlx_attn.cli.options import UserPath
 
 if TYPE_CHECKING:
-    from mlx_attn.interop.imported import Footprint, Source
+    from mlx_attn.interop.imported import Source
 
 _EXAMPLES = """\b
 Examples:
@@ -54,11 +54,10 @@ def command(
     from mlx_attn.runs import RUNS, free_name
 
     found = imported.find_source(source, n_heads, lora_alpha)
-    size = imported.footprint(found.config)
-    facts = {"source": str(found.path), "as": found.what, "model": found.config.as_dict()}
-    facts |= asdict(size)
+    peaks = imported.memory_peaks(found.config)
+    facts = {"source": str(found.path), "as": found.what, **model_facts(found.config), **peaks}
     if dry_run:
-        say(json.dumps(facts) if as_json else _plan(found, size))
+        say(json.dumps(facts) if as_json else _plan(found, peaks))
         return
     place = out or free_name(RUNS, Path(source).stem or "imported")
     made = imported.import_run(found, place, data, tokenizer, overwrite)
@@ -69,15 +68,15 @@ def command(
         say(json.dumps({"run": path, **facts, **outcome}))
         return
     last = parity.line if compared else f"not compared: {parity}"
-    say("\n".join([path, _plan(found, size), last]))
+    say("\n".join([path, _plan(found, peaks), last]))
 
 
-def _plan(found: "Source", size: "Footprint") -> str:
+def _plan(found: "Source", peaks: dict[str, int]) -> str:
+    merged, peak = peaks["merged_parameters"], megabytes(peaks["convert_peak"])
     rows = {
         "source": f"{found.path} ({found.what})",
         **dict(model_rows(found.config)),
-        "importing": f"at most {megabytes(size.import_peak)}",
-        "--to merged": f"{size.merged_parameters:,} parameters; converting takes at most "
-        f"{megabytes(size.convert_peak)}",
+        "importing": f"at most {megabytes(peaks['import_peak'])}",
+        "--to merged": f"{merged:,} parameters; converting takes at most {peak}",
     }
     return "\n".join(f"{key:12} {text}" for key, text in rows.items())

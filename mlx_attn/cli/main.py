@@ -3,13 +3,14 @@
 import errno
 import importlib
 import io
+import json
 import keyword
 import os
 import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -154,6 +155,27 @@ def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = Fal
     """
     shown = str(text)
     click.echo(shown if exact and not sys.stdout.isatty() else printable(shown), err=err, nl=nl)
+
+
+def emit(
+    record: Any, as_json: bool, shown: Callable[[], Iterable[Any]], indent: int | None = None
+) -> None:
+    """Print what a command found: a record as one JSON object, or for people what `shown` returns.
+
+    Of that, a text is a line, pairs of a name and what it is are rows, and the rest are tables.
+    """
+    if as_json:
+        say(json.dumps(record, indent=indent))
+        return
+    from mlx_attn.ui.terminal import print_rows, stdout_console
+
+    for part in shown():
+        if isinstance(part, str | Path):
+            say(part)
+        elif isinstance(part, list):
+            print_rows(part, stdout_console())
+        else:
+            stdout_console().print(part)
 
 
 class LazyGroup(click.Group):

@@ -1,12 +1,11 @@
 """`--dry-run` of the commands that read a model: what it takes, before any of it is allocated."""
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import say
+from mlx_attn.cli.main import emit
 
 if TYPE_CHECKING:
     from mlx_attn.model.config import GPTConfig
@@ -32,17 +31,14 @@ def show_plan(
         becomes: The model that is made of it.
     """
     from mlx_attn.machine import usable_memory
-    from mlx_attn.ui.terminal import print_rows, stdout_console
 
-    if as_json:
-        facts = {"run": str(run.path), **model_facts(run.config), "peak": peak}
-        more = {"becomes": model_facts(becomes)} if becomes else {}
-        say(json.dumps({**facts, **more, "usable": usable_memory()}))
-        return
+    facts = {"run": str(run.path), **model_facts(run.config), "peak": peak}
+    facts |= {"becomes": model_facts(becomes)} if becomes else {}
     rows = [("run", str(run.path)), *model_rows(run.config)]
     rows += [("becomes", f"{model_facts(becomes)['parameters']:,} parameters")] if becomes else []
     rows += [(doing, f"takes at most {megabytes(peak)}")]
-    print_rows([*rows, ("usable", megabytes(usable_memory()))], stdout_console())
+    rows += [("usable", megabytes(usable_memory()))]
+    emit({**facts, "usable": usable_memory()}, as_json, lambda: [rows])
 
 
 def model_facts(config: "GPTConfig") -> dict[str, Any]:

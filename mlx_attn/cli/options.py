@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
 from mlx_attn.attention import config as attention
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.config import MAPS, VARIANTS
 from mlx_attn.cli.main import say
 from mlx_attn.errors import ConfigError
 from mlx_attn.files import user_path
@@ -257,13 +257,14 @@ def options_from(
     return [option for option in options if option.name not in skip]
 
 
-SHORTHANDS: dict[str, dict[str, Any]] = {
-    "no_out_proj": {"output": "none"},
-    "merge_qk": {"score": "merged"},
-    "no_query": {"score": "no_query"},
-    "no_value": {"value": "identity"},
+_SHORT = {
+    {"merged": "merge_qk"}.get(name, name.replace("-", "_")): name
+    for name in ("no-out-proj", "merged", "no-query", "no-value")
 }
-"""Flags that change one map, whatever the variant says of the others."""
+SHORTHANDS: dict[str, dict[str, Any]] = {
+    flag: dict(VARIANTS[name].maps.items() - MAPS.items()) for flag, name in _SHORT.items()
+}
+"""Flags that change the map of a variant, whatever another variant says of the others."""
 
 
 _what, _run = partial(grouped, "What to train"), partial(grouped, "The run")

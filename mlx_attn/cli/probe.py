@@ -1,12 +1,11 @@
 """`mlx-attn probe`: the attention maps of a trained model, and its heads in numbers."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import INTERRUPTED, say
+from mlx_attn.cli.main import INTERRUPTED, emit, say
 from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
 from mlx_attn.cli.sample import run_argument, standard_input
@@ -88,19 +87,14 @@ def _show_probe(
     **_: Any,
 ) -> None:
     from mlx_attn.probe import heads, show
-    from mlx_attn.ui.terminal import stdout_console
 
     text = standard_input() if prompt == "-" else prompt
     found = heads.probe(run.load_model(), _tokens(run, text, windows))
     files = [_write_page(run, text, windows, html, overwrite)] if html else []
     files += [str(file) for file in show.save_figures(found, figures)] if figures else []
-    if as_json:
-        say(json.dumps({"run": str(run.path), **show.record(found), "files": files}))
-        return
-    stdout_console().print(show.heads_table(found))
-    for line in show.legend(found):
-        say(line)
-    for file in files:
+    record = {"run": str(run.path), **show.record(found), "files": files}
+    emit(record, as_json, lambda: [show.heads_table(found), *show.legend(found)])
+    for file in () if as_json else files:
         _say(f"wrote {file}")
 
 
@@ -137,7 +131,6 @@ def _show_track(
 ) -> None:
     from mlx_attn.probe import show, tracks
     from mlx_attn.runs import find_run
-    from mlx_attn.ui.terminal import stdout_console
 
     if html:
         raise ConfigError("--track shows curves, which --figures draws: leave out --html")
@@ -145,16 +138,13 @@ def _show_track(
     tracked = [tracks.read_track(one) for one in (run, other) if one]
     pair = _pair(run, other, prompt) if other else None
     files = [str(f) for f in show.save_tracks(tracked, pair, figures)] if figures else []
-    if as_json:
-        drift = show.track_record(pair) if pair else None
-        drift = drift and {"steps": drift["steps"], **drift["drift"]}
-        records = [show.track_record(track) for track in tracked]
-        say(json.dumps({"tracks": records, "drift": drift, "files": files}))
-        return
-    console = stdout_console()
-    for track in (*tracked, *([pair] if pair else ())):
-        console.print(show.track_table(track))
-    for file in files:
+    drift = show.track_record(pair) if pair else None
+    drift = drift and {"steps": drift["steps"], **drift["drift"]}
+    records = [show.track_record(track) for track in tracked]
+    shown = (*tracked, *([pair] if pair else ()))
+    record = {"tracks": records, "drift": drift, "files": files}
+    emit(record, as_json, lambda: map(show.track_table, shown))
+    for file in () if as_json else files:
         _say(f"wrote {file}")
 
 

@@ -1,6 +1,5 @@
 """`mlx-attn variants`: the table of variants with their costs."""
 
-import json
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.attention.config import MAPS, VARIANTS, choices_of
-from mlx_attn.cli.main import say
+from mlx_attn.cli.main import emit
 from mlx_attn.cli.options import (
     Named,
     SectionedCommand,
@@ -69,27 +68,19 @@ def variants(
         return _row(name, {**model, **VARIANTS[name].settings, **asked}, length, batch, dtype)
 
     rows = [row(name) for name in VARIANTS]
-    if as_json:
-        say(json.dumps({"preset": preset, "variants": rows}, indent=1))
-    else:
-        shape = f"cache of {length} tokens, batch {batch}, {dtype}"
-        console = stdout_console()
-        console.print(*_listing(rows, f"preset {preset}, {shape}", console.width), sep="\n")
+    title = f"preset {preset}, cache of {length} tokens, batch {batch}, {dtype}"
+    found = {"preset": preset, "variants": rows}
+    emit(found, as_json, lambda: _listing(rows, title, stdout_console().width), indent=1)
 
 
 def _show_choices(as_json: bool) -> None:
     """Every choice of every map, a user's own too: the names that --score and its like take."""
-    from mlx_attn.ui.terminal import print_rows, stdout_console
-
-    tables = {key: choices_of(key).values() for key in MAPS}
-    if as_json:
-        keys = ("map", "name", "formula", "source", "cache", "affine")
-        found = [{key: getattr(c, key) for key in keys} for table in tables.values() for c in table]
-        say(json.dumps({"choices": found}, indent=1))
-        return
-    for key, table in tables.items():
-        say(f"--{key}")
-        print_rows([(f"  {choice.name}", choice.formula) for choice in table], stdout_console())
+    keys = ("map", "name", "formula", "source", "cache", "affine")
+    tables = {name: choices_of(name).values() for name in MAPS}
+    found = [{key: getattr(c, key) for key in keys} for table in tables.values() for c in table]
+    rows = {f"--{n}": [(f"  {c.name}", c.formula) for c in table] for n, table in tables.items()}
+    shown = [part for pair in rows.items() for part in pair]
+    emit({"choices": found}, as_json, lambda: shown, indent=1)
 
 
 def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) -> dict[str, Any]:

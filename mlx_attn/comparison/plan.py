@@ -13,7 +13,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_attn.about import __version__
-from mlx_attn.attention.config import MAPS, find_variant
+from mlx_attn.attention.config import MAPS, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import keys_of, validate
 from mlx_attn.model.config import GPTConfig
@@ -80,7 +80,8 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
     control, *others = ({**MAPS, **expanded(arm.settings)} for arm in arms)
     keys = {*MAPS, "n_heads", "n_kv_heads", "head_dim", "value_dim", "scale"}
     changed = {k for other in others for k in keys if other.get(k) != control.get(k)}
-    if not changed or any(other["score"] == "off" for other in others):
+    references = {row.score for row in VARIANTS.values() if row.is_reference}
+    if not changed or any(other["score"] in references for other in others):
         return None
     name = "scores-off" if changed <= {"score", "logits", "scale"} else "attention-off"
     return Arm(name, {**arms[0].settings, "variant": name})

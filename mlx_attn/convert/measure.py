@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Float, Float64, Integer
 
 from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.algebra import relative_error
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import explicit_attention
-from mlx_attn.convert import algebra, table
-from mlx_attn.convert.model import convert, fold_norms
+from mlx_attn.attention.conversions import changes_output, changes_scores, find_conversion
+from mlx_attn.convert.model import convert, converted_config, fold_norms
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
@@ -238,10 +239,10 @@ def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
     rows = [(0.0, 0.0)]
     for old, new in zip(before.trf_blocks, after.trf_blocks, strict=True):
         configs, layers, row = (old.att.config, new.att.config), (old.att, new.att), [0.0, 0.0]
-        if table.changes_scores(*configs):
-            row[0] = algebra.relative_error(*(qk_circuit(att).products_with_bias for att in layers))
-        if table.changes_output(*configs):
-            row[1] = algebra.relative_error(*(ov_circuit(att).products for att in layers))
+        if changes_scores(*configs):
+            row[0] = relative_error(*(qk_circuit(att).products_with_bias for att in layers))
+        if changes_output(*configs):
+            row[1] = relative_error(*(ov_circuit(att).products for att in layers))
         rows.append((row[0], row[1]))
     score_error, output_error = np.max(rows, axis=0).tolist()
     return score_error, output_error
@@ -390,8 +391,8 @@ def measure_ranks(
         RunError: The text is another one, or files cannot be read.
     """
     run.check_corpus(corpus, _WAY_OUT)
-    conversion, model = table.find_conversion(to), run.load_model()
-    targets = [conversion.target(model.config, rank) for rank in ranks]
+    conversion, model = find_conversion(to), run.load_model()
+    targets = [converted_config(conversion, model.config, rank) for rank in ranks]
     evaluator = Evaluator(validation_part(corpus, _parameters(model)), model.config.context_length)
     original, points = measure_model(model, evaluator), []
     for rank, target in zip(ranks, targets, strict=True):

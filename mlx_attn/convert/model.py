@@ -1,5 +1,6 @@
 """A whole model converted, its norms folded into attention, or made the start of a training."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
@@ -9,9 +10,17 @@ import numpy as np
 from jaxtyping import Integer
 
 from mlx_attn.arrays import named_arrays
+from mlx_attn.attention import analysis, writers
 from mlx_attn.attention.analysis import layer_weights, to_numpy
 from mlx_attn.attention.attention import Attention
-from mlx_attn.convert import table, writers
+from mlx_attn.attention.conversions import (
+    CONVERSIONS,
+    Conversion,
+    find_conversion,
+    key_bias_cancels,
+    weights_sum_to_one,
+)
+from mlx_attn.attention.layer import WHOLE_VALUE
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
@@ -48,8 +57,8 @@ def convert(
     """
     if fold_norm:
         model = fold_norms(model)
-    conversion = table.find_conversion(to)
-    target = conversion.target(model.config, rank)
+    conversion = find_conversion(to)
+    target = converted_config(conversion, model.config, rank)
     if target == model.config:
         raise ConfigError(f"the model is in the form that --to {conversion.name} gives already")
     inputs = [] if tokens is None else [x for _, x in attention_inputs(model, tokens)]
@@ -60,13 +69,13 @@ def convert(
     return _from_arrays(target, arrays, model.tok_emb.weight.dtype)
 
 
-_FOLDS = {
-    "score": {"separate", "merged", "shared", "collaborative", "paired", "off"},
-    "value": {"linear", "key", "from_key", "residual", "embedding", "bank"},
-    "output": {"linear", "merged", "none", "exclusive", "hadamard", "orthogonal"},
-    "logits": {"none", "temperature", "talking", "self_mask"},
-}
-"""Choices that read x by W_query, W_key, W_value, S or VO alone."""
+def converted_config(conversion: Conversion, config: GPTConfig, rank: int = 0) -> GPTConfig:
+    """Return the configuration of the converted model; the same if it has that form already.
+
+    Raises:
+        ConfigError: The conversion does not apply; says why and what to do.
+    """
+    return replace(config, **conversion.changes(config.attention(), rank))
 
 
 def fold_norms(model: GPT) -> GPT:
@@ -77,23 +86,22 @@ def fold_norms(model: GPT) -> GPT:
     S' = diag(gain) S diag(gain), u' = gain * (u + shift S); the shift's share that depends on the
     query alone cancels in the softmax.
     """
-    config = model.config
-    for key, folds in _FOLDS.items():
-        for word in getattr(config, key).split("+"):
-            if word not in folds:
-                raise ConfigError(
-                    f"{key}={word} uses x itself or in a map of its own, so the norm's gain has "
-                    "nowhere to go: fold it before that conversion, or leave --fold-norm out"
-                )
-    loose = config.drop_rate > 0 or config.mixing not in ("softmax", "uniform")
-    if config.output == "merged" and loose and config.bias:
+    config, first = model.config, model.trf_blocks[0]
+    for choice in first.att.maps.all:
+        if choice.input_weights is None and choice.map != "mixing":
+            raise ConfigError(
+                f"{choice.map}={choice.name} uses x itself or in a map of its own, so the norm's "
+                "gain has nowhere to go: fold it before that conversion, or leave --fold-norm out"
+            )
+    attention, shifted = first.att.config, "bias" in first.norm1
+    loose = config.drop_rate > 0 or not weights_sum_to_one(attention)
+    if first.att.maps.value is WHOLE_VALUE and loose and config.bias:
         raise ConfigError(
             "the norm's shift becomes a constant only where attention weights add up to 1, and "
             f"drop_rate={config.drop_rate}, mixing={config.mixing} let them not: leave --fold-norm "
             "out"
         )
-    shifted = "bias" in model.trf_blocks[0].norm1
-    if shifted and config.score == "merged" and not table.keys_bias_cancels(config):
+    if shifted and first.att.maps.score.cache == "x" and not key_bias_cancels(attention):
         raise ConfigError(
             "the norm's shift adds a constant to all scores of a query, which cancels in a softmax "
             f"and not in mixing={config.mixing}, logits={config.logits}: leave --fold-norm out"
@@ -110,19 +118,17 @@ def fold_norms(model: GPT) -> GPT:
 
 
 def _folded(attention: Attention, gain: np.ndarray, shift: np.ndarray) -> writers.Weights:
-    weights, config = layer_weights(attention), attention.config
-    # The maps whose input is x, or softmax_h x of all heads, which is several times as wide.
-    names = {"W_query", "W_key", "W_value", "S", "VO"}
-    names -= {"W_value"} if config.value == "from_key" else set()
-    for name in (name for name in names if f"{name}.weight" in weights):
+    weights, maps = layer_weights(attention), attention.maps
+    for name in {name for choice in maps.all for name in choice.input_weights or ()}:
+        # The input is x, or softmax_h x of all heads, which is several times as wide.
         weight = weights[f"{name}.weight"]
         gains, shifts = (np.resize(v, weight.shape[1]) for v in (gain, shift))
         weights[f"{name}.bias"] = weights.get(f"{name}.bias", 0) + weight @ shifts
         weights[f"{name}.weight"] = weight * gains
-    if config.score == "merged":
-        gains = np.tile(gain, config.n_heads)
-        weights["S.weight"] *= gains[:, None]
-        weights["S.bias"] *= gains
+    for name in (maps.score.input_weights or ()) if maps.score.cache == "x" else ():
+        gains = np.tile(gain, attention.config.n_heads)  # the key is x: its gain goes to the query
+        weights[f"{name}.weight"] *= gains[:, None]
+        weights[f"{name}.bias"] *= gains
     return weights
 
 
@@ -140,9 +146,6 @@ def _from_arrays(
     model.eval()
     return model
 
-
-_FORMS = {(True, False): "merged", (False, True): "merged-output", (True, True): "merged-both"}
-"""The conversion that is exact for every model: by whether scores and output become merged."""
 
 _OF_TRAINING = frozenset({"drop_rate", "merged_start", "start"})
 """Keys that do not change the function of a trained model."""
@@ -162,11 +165,8 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
         ConfigError: Its weights cannot be taken over exactly, with the reason.
     """
     have = source.config
-    score, output = (
-        getattr(wanted, key) == "merged" != getattr(have, key) for key in ("score", "output")
-    )
-    form = _FORMS.get((score, output))
-    target = table.find_conversion(form).target(have) if form else have
+    conversion = _merging(have, wanted)
+    target = converted_config(conversion, have) if conversion else have
     given, asked = target.as_dict(), wanted.as_dict()
     for key in given:
         if key not in _OF_TRAINING and given[key] != asked[key]:
@@ -175,7 +175,26 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
                 f"{key}={asked[key]!r}: keep {key}; only the form of attention may change, to "
                 "score=merged or output=merged"
             )
-    return convert(source, form) if form else source
+    return convert(source, conversion.name) if conversion else source
+
+
+def _merging(have: GPTConfig, wanted: GPTConfig) -> Conversion | None:
+    """Return the conversion, exact for every model, that leads to the wanted score and output."""
+    maps = {"score": wanted.score, "output": wanted.output}
+    for row in CONVERSIONS.values():
+        made = {**have.as_dict(), **row.keys(have.attention(), 0)}
+        differs = any(getattr(have, key) != word for key, word in maps.items())
+        if row.exact == "always" and differs and made.items() >= maps.items():
+            return row
+    return None
+
+
+def written_out(model: GPT) -> GPT:
+    """Return a copy of a model with every matrix of its attention written out."""
+    dense = copy.deepcopy(model)
+    for block in dense.trf_blocks:
+        block.att = analysis.written_out(block.att)
+    return dense
 
 
 def start_from_run(trainer: Trainer, start: Run, corpus: Corpus) -> None:

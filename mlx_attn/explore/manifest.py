@@ -212,7 +212,9 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
         Source(attention.attention_scores, "rows @ k"),
     )
     yield _mask_step(layer)
-    text = "Scores become weights: none is negative, and those of a token add up to 1."
+    text = "Scores become weights, which need not add up to 1."
+    if mixing.sums_to_one:
+        text = "Scores become weights: none is negative, and those of a token add up to 1."
     mixed = Source(Attention.mix, "self.maps.mixing.apply")
     yield _step("softmax", "attn_weights, 3.5", mixing.formula, text, Source(mixing.apply), mixed)
     yield _step(

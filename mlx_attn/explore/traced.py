@@ -18,7 +18,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.attention.attention import ROPE_BASE, Attention, alibi_bias
-from mlx_attn.attention.layer import Carry, merge_heads
+from mlx_attn.attention.layer import Carry
 from mlx_attn.device import gpu_path
 from mlx_attn.errors import ConfigError
 from mlx_attn.graphs import without_gradients
@@ -272,7 +272,7 @@ def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Con
     def maps(x: mx.array) -> list[mx.array]:
         q, k = a.score(x)
         carry = Carry(_tokens(x.shape[1]))
-        return [q, k, a.value(merge_heads(k) if a.maps.value.cache == "k" else x, k, carry)]
+        return [q, k, a.value(a.value_input(x, k), k, carry)]
 
     q, _, v = maps(x)
 

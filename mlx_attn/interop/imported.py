@@ -306,39 +306,19 @@ def parity_of(
         return str(error)
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """Bytes that a model takes at most, before anything of its size is allocated.
+def memory_peaks(config: GPTConfig) -> dict[str, int]:
+    """Return the most bytes that importing and merging take; none of them is allocated.
 
-    Attributes:
-        parameters: Trained numbers.
-        weights: In float32.
-        cache: What decoding keeps at full context.
-        import_peak: While it is imported: the file's arrays and the run's.
-        merged_parameters: After `convert --to merged`.
-        convert_peak: While it is converted to merged and both models are compared.
+    `import_peak` counts the file's arrays and the run's, `merged_parameters` those after `convert
+    --to merged`, and `convert_peak` the comparison of both models.
     """
-
-    parameters: int
-    weights: int
-    cache: int
-    import_peak: int
-    merged_parameters: int
-    convert_peak: int
-
-
-def footprint(config: GPTConfig) -> Footprint:
-    """Count the bytes of a model; nothing of its size is allocated."""
+    from mlx_attn.attention.conversions import find_conversion
     from mlx_attn.convert.measure import conversion_memory
-    from mlx_attn.convert.table import find_conversion
+    from mlx_attn.convert.model import converted_config
 
-    merged = find_conversion("merged").target(config)
-    here = model_cost(config)
-    return Footprint(
-        parameters=here.parameters,
-        weights=4 * here.parameters,
-        cache=4 * here.cache_floats * config.context_length,
-        import_peak=PROCESS_MEMORY + 3 * 4 * here.parameters,
-        merged_parameters=model_cost(merged).parameters,
-        convert_peak=conversion_memory(config, merged),
-    )
+    merged = converted_config(find_conversion("merged"), config)
+    return {
+        "import_peak": PROCESS_MEMORY + 3 * 4 * model_cost(config).parameters,
+        "merged_parameters": model_cost(merged).parameters,
+        "convert_peak": conversion_memory(config, merged),
+    }

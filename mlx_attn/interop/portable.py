@@ -1,8 +1,8 @@
-"""Every form of attention in the language that MLX and PyTorch share, to be shipped with a model.
+"""A GPT around any choices of attention, in the language that MLX and PyTorch share, to be shipped.
 
 An exported folder whose model no stock architecture holds carries those functions that it needs,
-under a heading that says what `xp` is. So they use what `mlx.core` and `torch` have in common, with
-positional axes, and apply every map as a layer, which may be quantized.
+under a heading that says what `xp` is, and the choices' own source. So they use what `mlx.core` and
+`torch` have in common, with positional axes, and apply every map as a layer.
 """
 
 from types import SimpleNamespace
@@ -13,12 +13,12 @@ import mlx.nn as nn
 
 ModuleList = list
 
-CHOSEN: dict[str, Any] = {}  # the functions of the model's choices; a shipped file lists its own
+MAPS: Any = None  # the model's choices; a shipped file lists its own
 KINDS: dict[str, Any] = {}  # what weights are made of; `shipped` has the table
 
 
 class Module(nn.Module):
-    """A layer whose computation is `forward`."""
+    """A layer whose computation is `forward`, with parts by name: `a.W_key` or `a["W_key"]`."""
 
     def __call__(self, *arguments):
         """The layer's output."""
@@ -48,6 +48,11 @@ def remember(cache, layer, packed):
 def gelu(x):
     """GELU in the tanh form."""
     return 0.5 * x * (1 + xp.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+
+
+def softmax(s):
+    """e^s / sum e^s along the last axis."""
+    return xp.softmax(s, -1)
 
 
 def split_heads(y, n_heads):
@@ -95,278 +100,37 @@ def mask(a, c, T_q, T_k):
     return xp.where(seen, bias, -float("inf"))
 
 
-# Queries [B, H, T, K] and keys [B, key_heads, T, K] of x.
-
-
-def query_linear(a, c, x):
-    """q_h = x W_query_h."""
-    return split_heads(a.W_query(x), c.n_heads * c.queries_per_head)
-
-
-def query_slice(a, c, x):
-    """q_h = x[slice h]."""
-    return split_heads(x, c.n_heads)
-
-
-def query_merged(a, c, x):
-    """q_h = x S_h."""
-    return split_heads(a.S(x), c.n_heads)
-
-
-def query_mixed(a, c, x):
-    """q_h = (x W_query) * m_h."""
-    return a.W_query(x)[:, None] * a.mixing[:, None]
-
-
-def query_nonlinear(a, c, x):
-    """q_h = (x + norm(gelu(norm(x) W_down) W_up))[slice h] / 2."""
-    return split_heads((x + a.norm_out(a.W_up(gelu(a.W_down(a.norm_in(x)))))) / 2, c.n_heads)
-
-
-def query_off(a, c, x):
-    """q_h = 0."""
-    return xp.concatenate([0.0 * x[:, None, :, :2]] * c.n_heads, 1)
-
-
-def key_linear(a, c, x):
-    """k_h = x W_key_h."""
-    return split_heads(a.W_key(x), c.n_kv_heads)
-
-
-def key_slice(a, c, x):
-    """k_h = x[slice h]."""
-    return split_heads(x, c.n_kv_heads)
-
-
-def key_whole(a, c, x):
-    """K = x."""
-    return x[:, None]
-
-
-def key_shared(a, c, x):
-    """k_h = x W_query_h."""
-    return split_heads(a.W_query(x), c.n_heads)
-
-
-def key_wide(a, c, x):
-    """K = x W_key, one for all heads."""
-    return a.W_key(x)[:, None]
-
-
-def key_latent(a, c, x):
-    """k_h = c W_up_key_h, of the latents c."""
-    return split_heads(a.W_up_key(x), c.n_heads)
-
-
-def key_off(a, c, x):
-    """K = 0."""
-    return 0.0 * x[:, None, :, :2]
-
-
-# Value maps: values [B, value_heads, T, D] of x, whose keys are k.
-
-
-def value_linear(a, c, x, k, carry):
-    """v_h = x W_value_h."""
-    return split_heads(a.W_value(x), c.n_kv_heads)
-
-
-def value_identity(a, c, x, k, carry):
-    """v_h = x[slice h]."""
-    return split_heads(x, c.n_kv_heads)
-
-
-def value_whole(a, c, x, k, carry):
-    """V = x: with a merged output the map is inside VO."""
-    return x[:, None]
-
-
-def value_key(a, c, x, k, carry):
-    """v_h = k_h."""
-    return k
-
-
-def value_from_key(a, c, x, k, carry):
-    """V = concat(k) W_value."""
-    return split_heads(a.W_value(merge_heads(k)), c.n_kv_heads)
-
-
-def value_latent(a, c, x, k, carry):
-    """v_h = c W_up_value_h, of the latents c."""
-    return split_heads(a.W_up_value(x), c.n_kv_heads)
-
-
-def value_residual(a, c, x, k, carry):
-    """v_h = l_1 v_h of the first layer + l_2 x W_value_h."""
-    v = split_heads(a.W_value(x), c.n_kv_heads)
-    carry.first_values = v if a.layer == 0 else carry.first_values
-    return a.value_mix[0] * carry.first_values + a.value_mix[1] * v
-
-
-def value_bank(a, c, x, k, carry):
-    """v_h = table_h[token]."""
-    return split_heads(a.value_table(carry.tokens), c.n_kv_heads)
-
-
-def value_embedding(a, c, x, k, carry):
-    """v_h = x W_value_h + g table_h[token]."""
-    return split_heads(a.W_value(x) + a.value_gain * a.value_table(carry.tokens), c.n_kv_heads)
-
-
-# Output maps: y [B, T, C] of the heads [B, H, T, D] and of x.
-
-
-def output_linear(a, c, heads, x):
-    """Y = concat(heads) out_proj."""
-    return a.out_proj(merge_heads(heads))
-
-
-def output_none(a, c, heads, x):
-    """Y = g concat(heads)."""
-    return a.residual_gain * merge_heads(heads)
-
-
-def output_merged(a, c, heads, x):
-    """Y = sum_h (softmax_h x) VO_h."""
-    return a.VO(merge_heads(heads))
-
-
-def output_gated(a, c, heads, x):
-    """Y = (concat(heads) * sigmoid(x W_gate)) out_proj."""
-    return a.out_proj(merge_heads(heads) * xp.sigmoid(a.W_gate(x)))
-
-
-def output_head_gated(a, c, heads, x):
-    """Y = concat(head_h * sigmoid(x W_gate)_h) out_proj."""
-    return a.out_proj(merge_heads(heads * split_heads(xp.sigmoid(a.W_gate(x)), c.n_heads)))
-
-
-def output_differential(a, c, heads, x):
-    """Y = concat(head_2h - sigmoid(x W_lambda)_h head_2h+1) out_proj."""
-    weight = split_heads(xp.sigmoid(a.W_lambda(x)), c.n_heads)
-    return a.out_proj(merge_heads(heads[:, ::2] - weight * heads[:, 1::2]))
-
-
-def output_exclusive(a, c, heads, x):
-    """Y = concat(head_h - (head_h . v_h) v_h / |v_h|^2) out_proj."""
-    v = CHOSEN["value"](a, c, x, heads, None)[:, :, None]
-    y = heads.reshape(v.shape[0], v.shape[1], -1, *heads.shape[2:])
-    y = y - (y * v).sum(-1, keepdims=True) * v / ((v * v).sum(-1, keepdims=True) + 1e-12)
-    return a.out_proj(merge_heads(y.reshape(heads.shape)))
-
-
-def logits_temperature(a, s, gates):
-    """s_h = e^t_h score_h."""
-    return xp.exp(a.log_temperature)[:, None, None] * s
-
-
-def logits_talking(a, s, gates):
-    """s_h = sum_g P_hg score_g."""
-    return xp.einsum("hg,bgij->bhij", a.talk_logits, s)
-
-
-def logits_self_mask(a, s, gates):
-    """s_h(i, i) = -10^9."""
-    T_q, T_k = s.shape[2], s.shape[3]
-    own = xp.arange(T_k - T_q, T_k)[:, None] == xp.arange(T_k)[None, :]
-    return xp.where(own, -1e9, s)
-
-
-def logits_forget(a, s, gates):
-    """s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)."""
-    total = xp.cumsum(gates[..., 0], -1)
-    return s + total[:, :, -s.shape[2] :, None] - total[:, :, None, :]
-
-
-def mixing_softmax(a, s):
-    """w_h = softmax(s_h)."""
-    return xp.softmax(s, -1)
-
-
-def mixing_uniform(a, s):
-    """w_h(i, j) = 1 / i."""
-    seen = 1.0 * (s > -float("inf"))
-    return seen / seen.sum(-1, keepdims=True)
-
-
-def mixing_off_by_one(a, s):
-    """w_h = e^s_h / (1 + sum e^s_h)."""
-    return softmax_with(s, xp.zeros_like(s[..., :1]))
-
-
-def mixing_sink(a, s):
-    """w_h = e^s_h / (e^b_h + sum e^s_h)."""
-    return softmax_with(s, a.sink[:, None, None] + xp.zeros_like(s[..., :1]))
-
-
-def mixing_talking(a, s):
-    """w_h = sum_g R_hg softmax(s_g)."""
-    return xp.einsum("hg,bgij->bhij", a.talk_weights, xp.softmax(s, -1))
-
-
-def softmax_with(s, extra):
-    """Softmax with one more logit, the first, whose weight is dropped."""
-    return xp.softmax(xp.concatenate([extra, s], -1), -1)[..., 1:]
-
-
-def keep_kv(a, c, x, carry):
-    """Key and value."""
-    k = CHOSEN["key"](a, c, x)
-    v = CHOSEN["value"](a, c, x, k, carry)
-    return [turned(k, c, carry.offset), v]
-
-
-def read_kv(a, c, kept, carry):
-    """What was kept."""
-    return kept[0], kept[1]
-
-
-def keep_input(a, c, x, carry):
-    """The input alone."""
-    return [x[:, None]]
-
-
-def keep_latent(a, c, x, carry):
-    """The latent c = x W_latent alone."""
-    return [a.W_latent(x)[:, None]]
-
-
-def read_input(a, c, kept, carry):
-    """Keys and values of what is kept."""
-    x = kept[0][:, 0]
-    k = CHOSEN["key"](a, c, x)
-    return turned(k, c, 0), CHOSEN["value"](a, c, x, k, carry)
-
-
-def log_gates(a, x):
-    """Log sigmoid(x W_forget_h): [B, H, T, 1]."""
-    z = a.W_forget(x)
-    return -xp.logaddexp(0.0 * z, -z).swapaxes(1, 2)[..., None]
-
-
 class Attention(Module):
     """Causal attention; the weights are those that the configuration's `maps` name."""
 
     def __init__(self, c, layer):
         super().__init__()
-        self.c, self.layer = c, layer
+        self.c, self.layer, self.maps = c, layer, MAPS
+        self.config = SimpleNamespace(**{**c.attention_keys, "window": c.windows[layer]})
         for name, (kind, *sizes) in c.maps.items():
             setattr(self, name, KINDS[kind](*sizes))
 
     def forward(self, x, carry):
         """Attend from each token to itself and to earlier ones, those in the cache included."""
-        a, c = self, self.c
-        kept = CHOSEN["keep"](a, c, x, carry)
-        kept += [log_gates(a, x)] if "W_forget" in c.maps else []
-        kept = extended(kept, self.layer, carry)
-        k, v = CHOSEN["read"](a, c, kept, carry)
-        q = turned(CHOSEN["query"](a, c, x), c, carry.offset)
-        s = product(q * c.scale, k.swapaxes(2, 3))
-        for change in CHOSEN["logits"]:
-            s = change(a, s, kept[-1])
+        a, c, hooks = self, self.c, MAPS.logits
+        q, k = MAPS.score.apply(a, x)
+        entries = [k] if MAPS.keys_only else [turned(k, c, carry.offset), a.value(x, k, carry)]
+        memories = [hook.remembers(a, x) for hook in hooks if hook.remembers]
+        cached = extended([*entries, *memories], self.layer, carry)
+        k, v, memories = cached[0], cached[len(entries) - 1], cached[len(entries) :]
+        if MAPS.keys_only:  # side by side they are what the value map reads
+            v = a.value(merge_heads(k), k, carry)
+            k = turned(k, c, 0)
+        s = product(turned(q, c, carry.offset) * c.scale, k.swapaxes(2, 3))
+        for hook in hooks:
+            s = hook.apply(a, s, memories.pop(0)) if hook.remembers else hook.apply(a, s)
         s = s + mask(a, c, s.shape[2], s.shape[3])
-        heads = product(cast(CHOSEN["mixing"](a, s), v), v)
-        return CHOSEN["output"](a, c, heads, x)
+        heads = product(cast(MAPS.mixing.apply(a, s), v), v)
+        return MAPS.output.apply(a, heads, x)
+
+    def value(self, x, k, carry):
+        """Values of x, whose keys are k."""
+        return MAPS.value.apply(self, x, k, *([carry] if MAPS.value.carries else []))
 
 
 def extended(kept, layer, carry):

@@ -1,12 +1,14 @@
-"""The file of code that an exported folder carries where no stock architecture holds the model.
+"""The file of code that an exported folder carries if no stock architecture holds the model.
 
-It is made of the functions of `mlx_attn.interop.portable` that the model needs, once under a
+It is made of the functions of `mlx_attn.interop.portable` that the model needs and of the source of
+its choices, a plugin's too, once under a
 heading for MLX (`model.py`, which mlx-lm runs) and once under one for PyTorch
 (`modeling_mlx_attn.py`, which transformers runs), both only where their user trusts it.
 """
 
 import ast
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,68 +16,56 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_attn.about import __version__
-from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.analysis import ov_circuit
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.layer import ShrunkLinear
-from mlx_attn.errors import ConfigError
+from mlx_attn.attention.config import Choice
 from mlx_attn.interop import portable
-from mlx_attn.interop.standard import instead_of_stock
-from mlx_attn.model.config import GPTConfig
+from mlx_attn.interop.choice_source import TORCH_OPERATIONS, NotPortable, Sources
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import variant_name
 
 MLX_FILE, TORCH_FILE = "model.py", "modeling_mlx_attn.py"
 CONFIG_FILE = "configuration_mlx_attn.py"
 
-_SCORES = {
-    "separate": ("linear", "linear", "kv"),
-    "merged": ("merged", "whole", "input"),
-    "no_query": ("slice", "linear", "kv"),
-    "no_key": ("linear", "slice", "kv"),
-    "nonlinear_query": ("nonlinear", "linear", "kv"),
-    "shared": ("linear", "shared", "kv"),
-    "collaborative": ("mixed", "wide", "kv"),
-    "shrunk": ("linear", "linear", "kv"),
-    "latent": ("linear", "latent", "latent"),
-    "paired": ("linear", "linear", "kv"),
-    "off": ("off", "off", "kv"),
-}
-"""The functions of query and key, and what decoding keeps, by score map."""
 
-_SAME = {"shrunk": "linear", "hadamard": "linear", "orthogonal": "linear"}
-"""Choices whose matrix is written out."""
-
-
-def chosen_functions(config: GPTConfig) -> dict[str, Any]:
-    """The names of the functions of a model's choices, by what they compute.
+def _code_of(model: GPT) -> tuple[Sources, str]:
+    """Return the source of a model's choices, and the table of them that `portable` reads.
 
     Raises:
-        ConfigError: A choice has none, as one of a user's plugin.
+        NotPortable: A choice uses what does not ship.
     """
-    query, key, keeps = _SCORES.get(config.score, ("?", "?", "?"))
-    value = "whole" if config.output == "merged" else _SAME.get(config.value, config.value)
-    names: dict[str, Any] = {
-        "query": f"query_{query}",
-        "key": f"key_{key}",
-        "keep": f"keep_{keeps}",
-        "read": "read_kv" if keeps == "kv" else "read_input",
-        "value": f"value_{value}",
-        "output": f"output_{_SAME.get(config.output, config.output)}",
-        "logits": [f"logits_{word}" for word in config.logits.split("+") if word != "none"],
-        "mixing": f"mixing_{config.mixing}",
+    maps, around = model.trf_blocks[0].att.maps, (_portable_text(), _TORCH_HEADING)
+    sources = Sources({name for text in around for name in _defined(ast.parse(text))})
+
+    def row(choice: Choice, **facts: Any) -> str:
+        facts = {"apply": sources.add(choice, choice.apply), **facts}
+        return f"SimpleNamespace({', '.join(f'{key}={value}' for key, value in facts.items())})"
+
+    hooks = [
+        row(hook, remembers=hook.remembers and sources.add(hook, hook.remembers))
+        for hook in maps.logits
+    ]
+    rows = {
+        "score": row(maps.score),
+        "value": row(maps.value, carries=maps.value.carries),
+        "output": row(maps.output),
+        "logits": f"[{', '.join(hooks)}]",
+        "mixing": row(maps.mixing),
+        "keys_only": str(maps.caches_keys_only),
     }
-    if not all(hasattr(portable, name) for name in _flat(names)):
-        raise ConfigError(f"there is no code to ship for this model: {instead_of_stock(config)}")
-    return names
+    listed = "\n".join(f"    {key}={text}," for key, text in rows.items())
+    return sources, f"MAPS = SimpleNamespace(\n{listed}\n)\n"
 
 
-def _flat(names: dict[str, Any]) -> list[str]:
-    return [n for name in names.values() for n in (name if isinstance(name, list) else [name])]
+def torch_obstacle(model: GPT) -> str:
+    """Return why PyTorch cannot run a model's choices; empty if it can."""
+    return _code_of(model)[0].torch_obstacle()
 
 
 def portable_config(model: GPT) -> dict[str, Any]:
-    """What the shipped code reads of config.json: our keys, and what is derived from them."""
+    """What the shipped code reads of config.json: our keys, and what is derived from them.
+
+    This and all below take a model whose matrices are `written_out`.
+    """
     config, attention = model.config, model.trf_blocks[0].att
     per_head = attention.maps.score.queries_per_head
     layers = range(config.n_layers)
@@ -85,70 +75,71 @@ def portable_config(model: GPT) -> dict[str, Any]:
         "queries_per_head": per_head,
         "slopes": list(config.attention().slopes()),
         "windows": [config.attention(layer).window for layer in layers],
+        "attention_keys": asdict(attention.config),
         "maps": dict(sorted(_kinds(attention).items())),
     }
 
 
-def _kind(part: Any) -> list[Any]:
-    """A weight's kind and sizes; empty for what is no weight."""
+def _kind(name: str, part: Any) -> list[Any]:
+    """Return a weight's kind and sizes.
+
+    Raises:
+        NotPortable: It is a layer of another kind.
+    """
     match part:
         case nn.Embedding():
             return ["embedding", *part.weight.shape]
         case nn.Linear():
             return ["linear", *part.weight.shape[::-1], "bias" in part]
-        case ShrunkLinear():
-            return ["linear", *part.dense_weight().shape[::-1], "bias" in part]
         case nn.RMSNorm():
             return ["rmsnorm", *part.weight.shape, part.eps]
         case nn.LayerNorm():
             return ["layernorm", *part.weight.shape, part.eps, "bias" in part]
         case mx.array():
             return ["array", *part.shape]
-        case _:
-            return []
+    kind = type(part).__name__
+    raise NotPortable(f"its weight {name} is a {kind}; arrays, Linear, Embedding and norms ship")
 
 
 def _kinds(attention: Attention) -> dict[str, list[Any]]:
     """Every weight of a layer as its kind, its sizes, and whether it has a bias."""
-    kinds = {name: kind for name, part in attention.items() if (kind := _kind(part))}
-    if "out_scale" in kinds:  # a fixed matrix with a scale and a shift of each coordinate
-        del kinds["out_scale"], kinds["out_shift"]
-        kinds["out_proj"] = ["linear", attention.config.d_out, attention.config.d_out, True]
-    return kinds
+    names = [name for choice in attention.maps.all for name in choice.weights]
+    return {n: _kind(n, attention[n]) for n in [*names, "log_slopes"] if n in attention}
 
 
-def portable_arrays(model: GPT) -> dict[str, mx.array]:
-    """The weights under our names, matrices with a fixed part written out."""
-    arrays = {k: v for k, v in named_arrays(model).items() if ".att." not in k}
-    for i, block in enumerate(model.trf_blocks):
-        own = named_arrays(block.att)
-        for name, part in block.att.items():
-            if isinstance(part, ShrunkLinear):
-                own[f"{name}.weight"] = part.dense_weight()
-                del own[f"{name}.places"]
-        if "out_scale" in own:
-            fixed = ov_circuit(block.att)
-            own = {k: v for k, v in own.items() if not k.startswith(("out_", "fixed"))}
-            own["out_proj.weight"] = mx.array(fixed.output, mx.float32)
-            own["out_proj.bias"] = mx.array(fixed.constant, mx.float32)
-        arrays |= {f"trf_blocks.{i}.att.{name}": array for name, array in own.items()}
-    return arrays
-
-
-def shipped_code(config: GPTConfig, library: str) -> str:
-    """The text of the file.
+def shipped_code(model: GPT, library: str) -> str:
+    """Return the text of the file.
 
     Args:
-        config: The model's configuration.
+        model: The model.
         library: "mlx" or "torch".
+
+    Raises:
+        NotPortable: A choice cannot be shipped; says why.
     """
-    chosen, heading = chosen_functions(config), _HEADINGS[library]
-    roots = [*_flat(chosen), "parameter", "build", "compute_logits"]
-    functions = "\n\n\n".join(_needed(roots, own=_defined(ast.parse(heading)).keys()))
-    listed = "\n".join(f'    "{key}": {_code(name)},' for key, name in chosen.items())
-    about = _ABOUT.format(variant=variant_name(config.as_dict()), version=__version__)
-    tables = f"CHOSEN = {{\n{listed}\n}}\n\n{_KINDS}"
-    return f"{about}{heading}\n\n{functions}\n\n\n{tables}{_ENDINGS[library]}"
+    (sources, table), heading = _code_of(model), _HEADINGS[library]
+    if library == "torch":
+        heading += _torch_operations(sources.operations)
+    own, texts = _defined(ast.parse(heading)), sources.texts.values()
+    roots = [n.id for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)]
+    needed = _needed([*roots, "parameter", "build", "compute_logits"], own=own)
+    functions = "\n\n\n".join([*needed, *texts])
+    name = variant_name(model.config.as_dict())
+    about = _ABOUT.format(variant=name, version=__version__)
+    return f"{about}{heading}\n\n{functions}\n\n\n{table}\n{_KINDS}{_ENDINGS[library]}"
+
+
+def _torch_operations(used: Iterable[str]) -> str:
+    """Return MLX's operations that the choices use, by PyTorch's."""
+    lines = ["", "", "# MLX's operations that the functions below use, by PyTorch's."]
+    for module in ("mx", "nn"):
+        names = sorted(name for name in used if name.startswith(f"{module}."))
+        rows = [f"    {name.partition('.')[2]}={TORCH_OPERATIONS[name]}," for name in names]
+        if rows and module == "nn":
+            rows = ["    **vars(nn),", *rows]
+        if rows:
+            lines += [f"{module} = SimpleNamespace(", *rows, ")"]
+    return "\n".join(lines) + "\n" if len(lines) > 3 else ""
 
 
 _KINDS = """KINDS = {
@@ -161,13 +152,13 @@ _KINDS = """KINDS = {
 """
 
 
-def _code(name: str | list[str]) -> str:
-    return name if isinstance(name, str) else f"[{', '.join(name)}]"
+def _portable_text() -> str:
+    return Path(portable.__file__).read_text(encoding="utf-8")
 
 
 def _needed(roots: Iterable[str], own: Iterable[str]) -> list[str]:
     """The source of functions and classes and of those they use, in the order of the module."""
-    text = Path(portable.__file__).read_text(encoding="utf-8")
+    text = _portable_text()
     defined, found, waiting = _defined(ast.parse(text)), set[str](), [*roots]
     while waiting:
         name = waiting.pop()
@@ -192,10 +183,15 @@ B batch, T time, C channels, H heads, D head_dim. The sizes and choices are in c
 
 '''
 
-_MLX_HEADING = """from types import SimpleNamespace
+_MLX_HEADING = """from __future__ import annotations
 
-import mlx.core as xp
+import math  # noqa: F401
+from types import SimpleNamespace
+
+import mlx.core as mx
 import mlx.nn as nn
+
+xp = mx
 
 ModuleList = list
 """
@@ -235,7 +231,10 @@ class Model(nn.Module):
         return [OneSequence() for _ in range(self.args.cached_layers)]
 '''
 
-_TORCH_HEADING = '''from types import SimpleNamespace
+_TORCH_HEADING = '''from __future__ import annotations
+
+import math  # noqa: F401
+from types import SimpleNamespace
 
 import torch
 import torch as xp
@@ -246,7 +245,17 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from .configuration_mlx_attn import Config
 
-Module, ModuleList = nn.Module, nn.ModuleList
+ModuleList = nn.ModuleList
+
+
+class Module(nn.Module):
+    """A layer with parts by name: `a.W_key` or `a["W_key"]`."""
+
+    def __getitem__(self, name):
+        return getattr(self, name)
+
+    def __contains__(self, name):
+        return hasattr(self, name)
 
 
 def parameter(*shape):

@@ -15,9 +15,11 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.arrays import check_weights, named_arrays
-from mlx_attn.attention.analysis import layer_weights, ov_circuit, qk_circuit
+from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import MAPS, AttentionConfig
+from mlx_attn.attention.layer import maps_of
+from mlx_attn.attention.writers import output_weights, score_weights
 from mlx_attn.convert.measure import weight_errors
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
@@ -28,19 +30,16 @@ _EXACT = 1e-5
 """Relative error of S_h and V_h O_h up to which a cut to the target's rank is called exact."""
 
 _NORMAL = {
-    "logits": ("none", "temperature"),
-    "mixing": ("softmax",),
+    "mixing": (MAPS["mixing"],),
     "window": (0,),
     "qk_norm": (False,),
     "token_shift": (False,),
 }
-"""Hooks that other programs know, or that fold into W_query; and what no architecture here has."""
+"""What every architecture here has."""
 
 GPT2 = {"position": ("learned", "none"), "norm": ("layernorm",), "activation": ("gelu",)}
 ARCEE = {"position": ("rope",), "norm": ("rmsnorm",), "activation": ("relu2",), "bias": (False,)}
 """The configurations that a stock architecture holds, besides what attention itself must be."""
-
-_MAPS = {"score": "separate", "value": "linear", "output": "linear", "logits": "none"}
 
 
 def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[str]:
@@ -55,25 +54,21 @@ def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[s
         if getattr(config, key) not in values:
             found.append(f"{key}={getattr(config, key)}")
     maps = [choice for key in ("score", "value", "output") for choice in attention.choices(key)]
-    return found + [f"{choice.map}={choice.name}" for choice in maps if not choice.affine]
+    hooks = attention.choices("logits")
+    kept = [choice for choice in maps if not choice.affine]
+    kept += [hook for hook in hooks if not hook.score_factor]  # others fold into W_query
+    return found + [f"{choice.map}={choice.name}" for choice in kept]
 
 
 def head_width(config: GPTConfig) -> int:
     """The width of heads that hold a form of attention without loss."""
-    key_width = config.attention().choices("score")[0].shape(config.attention())[1]
-    value_width = config.emb_dim if config.output == "merged" else config.value_dim
-    return max(key_width, value_width)
-
-
-def is_exact_in(config: GPTConfig, width: int) -> bool:
-    """Whether heads of this width hold the form whatever its weights."""
-    return head_width(config) <= width
+    return max(_widths(config))
 
 
 def standard_config(config: GPTConfig, width: int, **changes: Any) -> GPTConfig:
     """The configuration of the same model with separate maps and heads of this width."""
     sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
-    return replace(config, **_MAPS, **{**sizes, "qkv_bias": True, "bias": True, **changes})
+    return replace(config, **MAPS, **{**sizes, "qkv_bias": True, "bias": True, **changes})
 
 
 def standard_form(model: GPT, target: GPTConfig) -> GPT:
@@ -112,10 +107,10 @@ def model_of(config: GPTConfig, arrays: Mapping[str, mx.array]) -> GPT:
 
 def _narrowed(model: GPT, width: int) -> GPT:
     """The model with score and output maps of at most this rank, refused where that is no cut."""
-    narrow = model
-    if _score_width(model.config) > width:
+    narrow, (key_width, value_width) = model, _widths(model.config)
+    if key_width > width:
         narrow = convert(narrow, "separate", rank=width)
-    if model.config.output == "merged" or model.config.value_dim > width:
+    if value_width > width:
         narrow = convert(narrow, "separate-output", rank=width)
     error = 0.0 if narrow is model else max(weight_errors(model, narrow))
     if error > _EXACT:
@@ -127,30 +122,21 @@ def _narrowed(model: GPT, width: int) -> GPT:
     return narrow
 
 
-def _score_width(config: GPTConfig) -> int:
-    return config.attention().choices("score")[0].shape(config.attention())[1]
+def _widths(config: GPTConfig) -> tuple[int, int]:
+    """Return the widths of keys and values as the maps make them."""
+    attention = config.attention()
+    maps = maps_of(attention)
+    return maps.score.shape(attention)[1], maps.value.shape(attention)[1]
 
 
 def _layer(attention: Attention, target: AttentionConfig) -> dict[str, np.ndarray]:
-    """The weights of one layer with separate maps, in float64."""
-    score, output = qk_circuit(attention), ov_circuit(attention)
-    width, heads, groups = target.head_dim, target.n_heads, target.n_kv_heads
-    factor = attention.config.scale / target.scale * _temperatures(attention)[:, None]
-    value, bias, out = output.value, output.value_bias, output.output
-    constant = output.constant
-    if len(value) > groups:  # one key for all, and a value for each head: x is the one value
-        value, bias, constant = np.eye(target.d_in)[None], 0 * value[:1, 0], output.total_constant
-        out = output.products.transpose(2, 0, 1).reshape(target.d_out, -1)
-    weights = {
-        "W_query.weight": _rows(score.query * factor[:, :, None], heads, width),
-        "W_query.bias": _rows(score.query_bias[..., None] * factor[:, :, None], heads, width)[:, 0],
-        "W_key.weight": _rows(score.key, groups, width),
-        "W_key.bias": _rows(score.key_bias[..., None], groups, width)[:, 0],
-        "W_value.weight": _rows(value, groups, width),
-        "W_value.bias": _rows(bias[..., None], groups, width)[:, 0],
-        "out_proj.weight": _columns(out, heads, width),
-        "out_proj.bias": constant,
-    }
+    """Return the weights of one layer with separate maps, in float64."""
+    heads = (target.n_kv_heads, target.head_dim)
+    score = qk_circuit(attention).widened(*heads)
+    factor = attention.config.scale / target.scale * _temperatures(attention)
+    query, bias = score.query * factor[:, None, None], score.query_bias * factor[:, None]
+    weights = score_weights(replace(score, query=query, query_bias=bias))
+    weights |= output_weights(ov_circuit(attention).widened(*heads))
     return {k: v for k, v in weights.items() if _has_place(k, v, target)}
 
 
@@ -165,23 +151,13 @@ def _has_place(name: str, array: np.ndarray, target: AttentionConfig) -> bool:
 
 
 def _temperatures(attention: Attention) -> np.ndarray:
-    if attention.config.logits != "temperature":
-        return np.ones(attention.config.n_heads)
-    return np.exp(layer_weights(attention)["log_temperature"])
+    factors = [hook.score_factor(attention) for hook in attention.maps.logits if hook.score_factor]
+    ones = np.ones(attention.config.n_maps)
+    return np.prod([ones, *(to_numpy(factor).reshape(-1) for factor in factors)], axis=0)
 
 
-def _rows(parts: np.ndarray, heads: int, width: int) -> np.ndarray:
-    """Parts [groups, K, C] as rows [heads width, C]: repeated for heads, padded with zeros."""
-    parts = np.repeat(parts, heads // len(parts), axis=0)
-    padded = np.pad(parts, ((0, 0), (0, width - parts.shape[1]), (0, 0)))
-    return padded.reshape(heads * width, -1)
-
-
-def _columns(output: np.ndarray, heads: int, width: int) -> np.ndarray:
-    """out_proj [d_out, heads D] for heads of that width."""
-    parts = output.reshape(len(output), heads, -1)
-    padded = np.pad(parts, ((0, 0), (0, 0), (0, width - parts.shape[2])))
-    return padded.reshape(len(output), -1)
+SHIPS_CODE = "'--to mlx-lm' ships code that holds it"
+"""What a user can do with a model that no stock architecture holds."""
 
 
 def refused(target: str, architecture: str, reasons: list[str], instead: str) -> ConfigError:
@@ -191,41 +167,26 @@ def refused(target: str, architecture: str, reasons: list[str], instead: str) ->
     )
 
 
-def instead_of_stock(config: GPTConfig) -> str:
-    """Return what a user can do with a model that no stock architecture holds."""
-    if own := own_choices(config):
-        return f"{', '.join(own)}: a choice of your own plugin runs only here"
-    return "'--to mlx-lm' ships code that holds any model of this package"
-
-
-def own_choices(config: GPTConfig) -> list[str]:
-    """Return the choices of a configuration that a plugin registered, as `map=name`."""
-    choices = (choice for name in MAPS for choice in config.attention().choices(name))
-    return [f"{choice.map}={choice.name}" for choice in choices if not choice.is_built_in]
-
-
 def gpt2_form(model: GPT, target: str) -> GPT:
     """The model in the form that GPT-2's architecture has; says what stands in the way."""
     reasons = obstacles(model.config, GPT2)
     width, rest = divmod(model.config.emb_dim, model.config.n_heads)
     reasons += [f"emb_dim={model.config.emb_dim}, no multiple of n_heads"] if rest else []
     if reasons:
-        raise refused(target, "GPT-2", reasons, instead_of_stock(model.config))
+        raise refused(target, "GPT-2", reasons, SHIPS_CODE)
     wanted = standard_config(model.config, width, position="learned")
     try:
         return standard_form(model, wanted)
     except ConfigError as error:
-        instead = instead_of_stock(model.config)
-        raise refused(target, "GPT-2", [str(error)], instead) from error
+        raise refused(target, "GPT-2", [str(error)], SHIPS_CODE) from error
 
 
 def how_written(model: GPT, form: GPT) -> str:
     """Whether a form is the model's own or a conversion of it."""
-    same = {key: getattr(model.config, key) for key in ("score", "value", "output", "logits")}
-    plain = {"score": "separate", "value": "linear", "output": "linear", "logits": "none"}
-    if same == plain and model.config.n_kv_heads == form.config.n_kv_heads:
+    words = {key: getattr(model.config, key) for key in MAPS}
+    if words == MAPS and model.config.n_kv_heads == form.config.n_kv_heads:
         return "as it is"
-    changed = ", ".join(f"{key}={word}" for key, word in same.items() if word != plain[key])
+    changed = ", ".join(f"{key}={word}" for key, word in words.items() if word != MAPS[key])
     if form.config.n_kv_heads == 1 and form.config.head_dim == form.config.emb_dim:
         return (
             f"with {changed} written as one key head of width {form.config.emb_dim}, which is exact"

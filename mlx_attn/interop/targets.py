@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_attn.arrays import load_arrays, named_arrays
+from mlx_attn.convert.model import written_out
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.files import atomic_write, write_text
 from mlx_attn.interop import names, overwriting, parity, shipped, standard
@@ -147,28 +148,30 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
         reason = str(error).removeprefix("--to mlx-lm: ").rstrip("; ")
     if not reason:
         return _write_gpt2(loaded, out)
-    model = loaded.model
-    arrays = shipped.portable_arrays(model)
+    model = written_out(loaded.model)
     code = {
         "model_type": "mlx_attn",
         "architectures": ["Model"],
         "model_file": shipped.MLX_FILE,
-        "auto_map": {
-            "AutoConfig": f"{Path(shipped.CONFIG_FILE).stem}.Config",
-            "AutoModelForCausalLM": f"{Path(shipped.TORCH_FILE).stem}.Model",
-        },
         "tie_word_embeddings": False,
     }
-    files = {
-        shipped.MLX_FILE: shipped.shipped_code(model.config, "mlx"),
-        shipped.TORCH_FILE: shipped.shipped_code(model.config, "torch"),
-        shipped.CONFIG_FILE: shipped.CONFIGURATION,
-    }
-    write_folder(loaded, out, {**shipped.portable_config(model), **code}, arrays)
+    files = {shipped.MLX_FILE: shipped.shipped_code(model, "mlx")}
+    names, peers = shipped.MLX_FILE, ("mlx-lm",)
+    if obstacle := shipped.torch_obstacle(model):
+        reason += f"; without {shipped.TORCH_FILE}, because {obstacle}"
+    else:
+        code["auto_map"] = {
+            "AutoConfig": f"{Path(shipped.CONFIG_FILE).stem}.Config",
+            "AutoModelForCausalLM": f"{Path(shipped.TORCH_FILE).stem}.Model",
+        }
+        files[shipped.TORCH_FILE] = shipped.shipped_code(model, "torch")
+        files[shipped.CONFIG_FILE] = shipped.CONFIGURATION
+        names, peers = f"{names} and {shipped.TORCH_FILE}", ("transformers", *peers)
+    write_folder(loaded, out, {**shipped.portable_config(model), **code}, named_arrays(model))
     for file, text in files.items():
         write_text(out / file, text)
-    route = f"code of its own, {shipped.MLX_FILE} and {shipped.TORCH_FILE}: {reason}"
-    return _Written(route, parity.by_peer("mlx", out), ("transformers", "mlx-lm"))
+    route = f"code of its own, {names}: {reason}"
+    return _Written(route, parity.by_peer("mlx", out), peers)
 
 
 def _write_book(loaded: LoadedRun, out: Path) -> _Written:
@@ -200,7 +203,7 @@ def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
     reasons = standard.obstacles(config, standard.GPT2)
     if reasons:
         raise standard.refused(
-            "transformer-lens", "HookedTransformer", reasons, standard.instead_of_stock(config)
+            "transformer-lens", "HookedTransformer", reasons, standard.SHIPS_CODE
         )
     width = max(standard.head_width(config), 1)
     wanted = standard.standard_config(config, width, position="learned")

@@ -39,7 +39,7 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.attention.attention import Attention, attention_scores, weighted_sum
 from mlx_attn.attention.cache import Places
-from mlx_attn.attention.layer import Carry, merge_heads
+from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -116,14 +116,12 @@ def _attention(
     q, k = a.score(x)
     q, k = record(f"{name}.att.raw_queries", q), record(f"{name}.att.raw_keys", k)
     # Values made from keys read them before the rotation.
-    v = a.value(merge_heads(k) if a.maps.value.cache == "k" else x, k, carry)
+    v = a.value(a.value_input(x, k), k, carry)
     q = record(f"{name}.att.queries", a.normalize_and_rotate(q, 0))
     k = record(f"{name}.att.keys", a.normalize_and_rotate(k, 0))
     v = record(f"{name}.att.values", v)
     scores = record(f"{name}.att.raw_scores", attention_scores(q, k, a.config.scale))
-    memory = iter(a.remembered(x))
-    for hook in a.maps.logits:
-        scores = hook.apply(a, scores, *([next(memory)] if hook.remembers else []))
+    scores = a.logits(scores, *a.remembered(x))
     scores = record(f"{name}.att.attn_scores", scores)
     mask = record(f"{name}.att.mask", a.mask(Places.of_text(x.shape[1])))
     masked = record(f"{name}.att.masked", scores + mask)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.config import AttentionConfig, AttentionSettings
 from mlx_attn.errors import ConfigError, did_you_mean, find_row
 from mlx_attn.keys import check_bounds, check_choices, keys_of, setting, validate
 
@@ -33,11 +33,10 @@ BLOCKS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GPTConfig:
+class GPTConfig(AttentionSettings):
     """A GPT's sizes and choices. Every key's meaning is its `help`, which the command line shows.
 
-    Keys with the value 0 are derived and stored: head_dim, value_dim, n_kv_heads, scale,
-    hidden_dim.
+    Keys with the value 0 are derived and stored: those of `AttentionSettings`, and hidden_dim.
     """
 
     vocab_size: int = setting(256, "tokens in the vocabulary")
@@ -45,27 +44,8 @@ class GPTConfig:
     emb_dim: int = setting(128, "width of the residual stream")
     n_heads: int = setting(4, "attention heads")
     n_layers: int = setting(4, "transformer blocks")
-    drop_rate: float = setting(0.0, "dropout of embeddings, attention weights and branches")
-    qkv_bias: bool = setting(False, "biases in the query, key and value maps")
-    n_kv_heads: int = setting(0, "key and value heads: fewer than n_heads is GQA, 1 is MQA")
-    head_dim: int = setting(0, "width of one head (0: emb_dim / n_heads)")
-    value_dim: int = setting(0, "width of one value head (0: head_dim)")
     hidden_dim: int = setting(0, "width of the feed-forward layer (0: 4 emb_dim)")
-    scale: float = setting(0.0, "factor of the attention scores (0: 1 / sqrt(head_dim))")
-    score: str = setting("separate", "score map; `mlx-attn variants --choices` lists all")
-    value: str = setting("linear", "value map: how x becomes values")
-    output: str = setting("linear", "output map: how heads become the output")
-    logits: str = setting("none", "map of the scores before the softmax; several as a+b")
-    mixing: str = setting("softmax", "how logits become attention weights")
-    latent_dim: int = setting(0, "width of the latent of score latent (0: emb_dim / 2)")
-    window: int = setting(0, "tokens that a token sees, itself included (0: all earlier ones)")
     global_every: int = setting(0, "with a window, every n-th layer sees all (0: none does)")
-    position: str = setting("learned", "positions: learned, alibi, rope or none")
-    alibi_slopes: str = setting(
-        "range", "ALiBi's slopes: range, heads, learned, or numbers a,b,..."
-    )
-    qk_norm: bool = setting(False, "RMS-normalise queries and keys")
-    merged_start: str = setting("product", "start of merged matrices: product or matched")
     token_shift: bool = setting(False, "add the embedding of the token before, by trained weights")
     norm: str = setting("layernorm", "normalisation: layernorm or rmsnorm")
     activation: str = setting("gelu", "feed-forward activation: gelu or relu2")
@@ -84,24 +64,20 @@ class GPTConfig:
     def attention(self, layer: int = 0) -> AttentionConfig:
         """The configuration of an attention layer; layers differ in their windows alone."""
         sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
-        keys = {name: getattr(self, name) for name in _ATTENTION_KEYS}
+        keys = {key.name: getattr(self, key.name) for key in fields(AttentionSettings)}
         return AttentionConfig(
+            **{**keys, "window": 0 if sees_all else self.window},
             d_in=self.emb_dim,
             d_out=self.emb_dim,
             context_length=self.context_length,
+            vocab_size=self.vocab_size,
             out_bias=self.bias,
-            residual_gain=self.output == "none",
-            **{**keys, "window": 0 if sees_all else self.window},
+            residual_gain=True,
         )
 
     def as_dict(self) -> dict[str, Any]:
         """All keys with their values, for a file."""
         return asdict(self)
-
-
-_ATTENTION_KEYS = {f.name for f in fields(AttentionConfig)} & {
-    f.name for f in fields(GPTConfig)
-} - {"context_length"}
 
 
 def saved_settings(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.attention.cache import KVCache, make_cache
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from mlx_attn.exponentials import gelu
@@ -147,7 +147,7 @@ class TransformerBlock(nn.Module):
     def __call__(
         self,
         x: Float[mx.array, "B T C"],
-        cache: AttentionCache | None = None,
+        cache: KVCache | None = None,
         carry: Carry | None = None,
     ) -> Float[mx.array, "B T C"]:
         """The residual stream after this block."""
@@ -218,7 +218,7 @@ class GPT(nn.Module):
     def __call__(
         self,
         tokens: Integer[mx.array, "B T"],
-        caches: Sequence[AttentionCache] | None = None,
+        caches: Sequence[KVCache] | None = None,
     ) -> Float[mx.array, "B T V"]:
         """Logits of the next token after each of the given ones.
 
@@ -235,7 +235,7 @@ class GPT(nn.Module):
     def features(
         self,
         tokens: Integer[mx.array, "B T"],
-        caches: Sequence[AttentionCache] | None = None,
+        caches: Sequence[KVCache] | None = None,
     ) -> Float[mx.array, "B T C"]:
         """The residual stream after the last block; arguments as for logits."""
         x = self.drop_emb(self.embed(tokens, caches))
@@ -270,7 +270,7 @@ class GPT(nn.Module):
         return run_with_cache(self, tokens, edits)
 
     def embed(
-        self, tokens: Integer[mx.array, "B T"], caches: Sequence[AttentionCache] | None = None
+        self, tokens: Integer[mx.array, "B T"], caches: Sequence[KVCache] | None = None
     ) -> Float[mx.array, "B T C"]:
         """Token embeddings e, and what the configuration adds to them.
 
@@ -294,15 +294,15 @@ class GPT(nn.Module):
             )
         return x + positions[offset : offset + T]
 
-    def new_caches(self, length: int | None = None) -> list[AttentionCache]:
+    def new_caches(self, length: int | None = None) -> list[KVCache]:
         """Empty caches for decoding one batch of sequences; room for the context, or `length`."""
         length = length or self.config.context_length
         windows = [block.att.config.cache_window for block in self.trf_blocks]
         windows += [2] if self.config.token_shift else []  # an embedding and the one before
-        return [AttentionCache(length, window) for window in windows]
+        return [make_cache(length, window) for window in windows]
 
 
-def _before(x: Float[mx.array, "B T C"], cache: AttentionCache | None) -> Float[mx.array, "B T C"]:
+def _before(x: Float[mx.array, "B T C"], cache: KVCache | None) -> Float[mx.array, "B T C"]:
     """The vectors of the tokens before; 0 before a text's first."""
     if cache is None:
         return mx.concatenate([mx.zeros_like(x[:, :1]), x[:, :-1]], axis=1)

@@ -18,7 +18,7 @@ from jaxtyping import Float, Integer
 from mlx.utils import tree_map, tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
-from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.attention.cache import KVCache
 from mlx_attn.device import on_linux_cpu
 from mlx_attn.errors import RunError
 from mlx_attn.graphs import Graph, Runs
@@ -148,7 +148,7 @@ class TokenStep:
         self,
         weights: Arrays,
         tokens: Integer[mx.array, "B 1"],
-        caches: Sequence[AttentionCache],
+        caches: Sequence[KVCache],
         sampler: Sampler,
     ) -> Integer[mx.array, "B 1"]:
         """The tokens after `tokens`, which are written into the caches."""
@@ -171,7 +171,7 @@ class TokenStep:
     def _step(
         self,
         names: Sequence[str],
-        empty: Sequence[tuple[AttentionCache, int]],
+        empty: Sequence[tuple[KVCache, int]],
         sampler: Sampler,
         *arrays: mx.array,
     ) -> list[mx.array]:
@@ -201,7 +201,7 @@ class DecodingState:
     def __init__(self, model: GPT, step: TokenStep | None = None):
         self.model = model
         self.length = 0
-        self.caches: list[AttentionCache] = []
+        self.caches: list[KVCache] = []
         self._step = step or TokenStep(model)
         self._weights: Arrays = {}
         self._read: list[mx.array] = []

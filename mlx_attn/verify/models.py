@@ -13,7 +13,9 @@ import numpy as np
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.attention.cache import make_cache
+from mlx_attn.attention.config import VARIANTS, AttentionConfig
+from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.device import on_gpu
 from mlx_attn.model.config import BLOCKS, config_from
 from mlx_attn.model.gpt import GPT
@@ -118,17 +120,18 @@ def _mean_loss(model: GPT, windows: mx.array) -> mx.array:
 
 # Decoding.
 
+_ANY = AttentionConfig(d_in=1, d_out=1, context_length=1)
 LAYOUTS: dict[str, dict[str, Any]] = {
     "keys and values": {},
     "one head of keys": {"n_kv_heads": 1},
     "keys and values, RoPE": {"position": "rope"},
     "keys and values, ALiBi": {"position": "alibi"},
     "a ring of 300": {"window": 300, "position": "rope"},
-    "keys that are values": {"value": "key"},
-    "x": {"score": "merged"},
-    "x, ALiBi": {"score": "merged", "position": "alibi"},
-    "keys alone": {"value": "from_key", "position": "rope"},
-    "what a hook keeps": {"logits": "forget"},
+    "keys that are values": VARIANTS["key-as-value"].maps,
+    "x": VARIANTS["merged"].maps,
+    "x, ALiBi": {**VARIANTS["merged"].maps, "position": "alibi"},
+    "keys alone": {**CONVERSIONS["slim"].keys(_ANY, 0), "position": "rope"},
+    "what a hook keeps": VARIANTS["forgetting"].maps,
 }
 """Every layout of the cache, with what may go wrong beside it."""
 PROMPT, CHUNK, END = 1_020, 240, 1_284
@@ -154,7 +157,7 @@ def cached_decoding(rounding: Rounding) -> Comparisons:
 
 def _slots(name: str, window: int, chunks: list[int]) -> Comparisons:
     """What a cache hands back of numbered tokens: those that the new queries see, each in place."""
-    cache, end, wrong = AttentionCache(END, window), 0, 0
+    cache, end, wrong = make_cache(END, window), 0, 0
     for size in chunks:
         start, end = end, end + size
         numbered = mx.arange(start, end).reshape(1, 1, size, 1)

@@ -18,6 +18,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import attention, config
 from mlx_attn.attention.cache import Places
 from mlx_attn.attention.config import VARIANTS, AttentionConfig
+from mlx_attn.attention.references import HOOKS, softmax
 from mlx_attn.model import gpt
 from mlx_attn.model.config import PRESETS, GPTConfig, config_from
 from mlx_attn.training import batches
@@ -234,45 +235,6 @@ def causality(rounding: Rounding) -> Comparisons:
 
 # Hooks on the scores and on the weights.
 
-Hook = Callable[[dict[str, Array], Array, Array], Array]
-"""From a layer's weights, its input [T, C] and scores [H, T, T] to new scores, or to weights."""
-
-
-def _forgotten(w: dict[str, Array], x: Array, s: Array) -> Array:
-    """Add up the logarithms of the gates between key j and query i, one by one."""
-    gates = x @ w["W_forget.weight"].T + w["W_forget.bias"]
-    logs, y = -np.log(1 + np.exp(-gates)), s.copy()
-    for i, j in zip(*np.tril_indices(len(x), -1), strict=True):
-        y[:, i, j] += logs[j + 1 : i + 1].sum(axis=0)
-    return y
-
-
-def _with_extra(s: Array, extra: Array) -> Array:
-    powers = np.exp(s)
-    return powers / (np.exp(extra) + powers.sum(axis=2, keepdims=True))
-
-
-def _softmax(s: Array) -> Array:
-    powers = np.exp(s - s.max(axis=2, keepdims=True))
-    return powers / powers.sum(axis=2, keepdims=True)
-
-
-HOOKS: dict[str, dict[str, Hook]] = {
-    "logits": {
-        "temperature": lambda w, x, s: np.exp(w["log_temperature"])[:, None, None] * s,
-        "talking": lambda w, x, s: np.tensordot(w["talk_logits"], s, 1),
-        "self_mask": lambda w, x, s: np.where(np.eye(len(x), dtype=bool), -1e9, s),
-        "forget": _forgotten,
-    },
-    "mixing": {
-        "uniform": lambda w, x, s: (s > -np.inf) / (s > -np.inf).sum(axis=2, keepdims=True),
-        "off_by_one": lambda w, x, s: _with_extra(s, np.zeros(())),
-        "sink": lambda w, x, s: _with_extra(s, w["sink"][:, None, None]),
-        "talking": lambda w, x, s: np.tensordot(w["talk_weights"], _softmax(s), 1),
-    },
-}
-"""What each hook of the package must compute."""
-
 
 def hooks(rounding: Rounding) -> Comparisons:
     """The attention weights of a layer with each hook on its scores or on its weights."""
@@ -288,7 +250,7 @@ def hooks(rounding: Rounding) -> Comparisons:
             s = layer.config.scale * q @ k.swapaxes(1, 2)
             s = hook(w, x[0], s) if name == "logits" else s
             s = np.where(reference.is_seen(T, T), s, -np.inf)
-            y = hook(w, x[0], s) if name == "mixing" else _softmax(s)
+            y = hook(w, x[0], s) if name == "mixing" else softmax(s)
             case = f"{name} {choice}"
             yield compared(case, layer.weights(as_mlx(x))[0], y, rounding.tolerance)
 

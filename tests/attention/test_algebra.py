@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlx_attn
-from mlx_attn.attention.layer import merge_query_key, merge_value_output
-from mlx_attn.convert.algebra import (
+from mlx_attn.attention.algebra import (
     balanced_factors,
     fit_shared_maps,
     relative_error,
     shrink,
     values_from_keys,
 )
+from mlx_attn.attention.layer import merge_query_key, merge_value_output
 from mlx_attn.errors import ConfigError
 
 few = settings(max_examples=20)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention, MultiHeadAttention
-from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import POSITIONS, VARIANTS, AttentionConfig
 from mlx_attn.errors import ConfigError
 
@@ -59,7 +59,7 @@ def test_a_later_token_never_changes_an_earlier_output(variant, position, seed, 
 @law
 @given(position=positions, seed=seeds, cuts=st.lists(st.integers(1, T - 1), max_size=4))
 def test_cached_decoding_is_the_full_forward_pass(variant, position, seed, cuts):
-    module, cache, x = layer(variant, position=position), AttentionCache(T), tokens(seed)
+    module, cache, x = layer(variant, position=position), make_cache(T), tokens(seed)
     edges = [0, *sorted(set(cuts)), T]
     parts = [module(x[:, a:b], cache) for a, b in itertools.pairwise(edges)]
     assert difference(mx.concatenate(parts, axis=1), module(x)) < 1e-5
@@ -70,14 +70,14 @@ def test_cached_decoding_is_exact_with_shared_keys_values_and_norms(variant):
     grouped = variant in {"standard", "no-out-proj", "merged", "no-query", "merged-no-out-proj"}
     for position in POSITIONS:
         module = layer(variant, position=position, qk_norm=True, n_kv_heads=2 if grouped else 4)
-        cache, x = AttentionCache(T), tokens(3)
+        cache, x = make_cache(T), tokens(3)
         parts = [module(x[:, i : i + 1], cache) for i in range(T)]
         assert difference(mx.concatenate(parts, axis=1), module(x)) < 1e-5, position
 
 
 @every_variant
 def test_the_cache_holds_what_the_cost_says(variant):
-    module, cache = layer(variant), AttentionCache(T)
+    module, cache = layer(variant), make_cache(T)
     module(tokens(0, batch=1), cache)
     assert cache.floats_per_token == attention_cost(module.config).cache_floats
 
@@ -91,7 +91,7 @@ def test_the_cost_counts_the_parameters(variant):
 
 
 def test_a_cache_whose_offset_is_set_back_writes_over_the_later_tokens():
-    module, cache, x = layer("merged"), AttentionCache(T), tokens(0)
+    module, cache, x = layer("merged"), make_cache(T), tokens(0)
     module(x, cache)
     cache.offset = 5
     assert difference(module(x[:, 5:], cache), module(x)[:, 5:]) < 1e-5
@@ -99,7 +99,7 @@ def test_a_cache_whose_offset_is_set_back_writes_over_the_later_tokens():
 
 @pytest.mark.parametrize("window", [0, 5])
 def test_room_can_be_made_when_it_is_needed(window):
-    module, cache, x = layer(window=window), AttentionCache(4, window), tokens(0)
+    module, cache, x = layer(window=window), make_cache(4, window), tokens(0)
     parts = [module(x[:, :4], cache)]
     cache.reserve(T)
     parts += [module(x[:, i : i + 1], cache) for i in range(4, T)]
@@ -107,7 +107,7 @@ def test_room_can_be_made_when_it_is_needed(window):
 
 
 def test_more_tokens_than_there_is_room_for_are_refused():
-    cache = AttentionCache(T - 1)
+    cache = make_cache(T - 1)
     with pytest.raises(ConfigError, match=f"{T} tokens are more .* room for .{T - 1}"):
         layer()(tokens(0), cache)
 

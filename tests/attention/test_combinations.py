@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import MAPS, AttentionConfig, choices_of
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
@@ -23,7 +23,7 @@ def computes(**choices: Any) -> bool:
     except ConfigError:
         return False
     module.eval()
-    cache, tokens = AttentionCache(20, module.config.window), mx.zeros((2, 6), mx.int32)
+    cache, tokens = make_cache(20, module.config.window), mx.zeros((2, 6), mx.int32)
     assert module(mx.zeros((2, 6, 16)), None, Carry(tokens)).shape == (2, 6, 16)
     for length in (4, 1, 1):
         x, carry = mx.zeros((2, length, 16)), Carry(tokens[:, :length])

@@ -15,7 +15,7 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import laws
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import AttentionCache
+from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import (
     CHOICES,
     MAPS,
@@ -144,7 +144,7 @@ def test_without_a_window_it_needs_no_more(own):
 def test_a_hook_that_remembers_all_decodes_as_it_reads_with_a_window(own):
     layer = own("logits", sharper, {"window": 4}, remembers_all=True, **REMEMBERS)
     x = mx.array(np.random.default_rng(0).normal(size=(2, 12, 16)), mx.float32)
-    cache = AttentionCache(12, layer.config.cache_window)
+    cache = make_cache(12, layer.config.cache_window)
     read = mx.concatenate([layer(x[:, t : t + 1], cache) for t in range(12)], axis=1)
     assert mx.allclose(read, layer(x), atol=1e-5)
 
@@ -268,6 +268,52 @@ def test_a_map_is_affine_if_it_is_not_if_it_says_so(own, map_name, apply, facts)
     with pytest.raises(LawBroken, match=complaint):
         own(map_name, apply, **facts)
     assert not own(map_name, apply, name="declared", affine=False, **facts).config.is_affine
+
+
+@pytest.mark.parametrize(
+    ("map_name", "apply", "facts", "complaint"),
+    [
+        (
+            "mixing",
+            lambda a, s: softmax(s) / 2,
+            {"sums_to_one": True},
+            "gives weights that do not add up to 1: leave out sums_to_one= of mixing=own",
+        ),
+        (
+            "mixing",
+            lambda a, s: mx.sigmoid(s),
+            {"shift_invariant": True},
+            "gives other weights if a constant is added .* shift_invariant= of mixing=own",
+        ),
+        (
+            "logits",
+            lambda a, s: mx.tanh(s),
+            {"shift_invariant": True},
+            "gives other weights if a constant is added .* shift_invariant= of logits=own",
+        ),
+        (
+            "logits",
+            lambda a, s: 2 * s + 1,
+            {"score_factor": lambda a: mx.array([2.0] * 4)},
+            "does more than multiply scores: leave out score_factor= of logits=own",
+        ),
+        (
+            "value",
+            lambda a, x, k: k + 0.0,
+            {"shape": lambda c: (4, 4)},
+            "makes values from keys: declare value=own with reads_keys=True",
+        ),
+    ],
+)
+def test_a_fact_that_is_declared_and_is_not_so_is_refused(own, map_name, apply, facts, complaint):
+    with pytest.raises(LawBroken, match=complaint):
+        own(map_name, apply, **facts)
+
+
+def test_facts_that_are_so_are_kept(own):
+    own("mixing", lambda a, s: softmax(s), sums_to_one=True, shift_invariant=True)
+    own("logits", lambda a, s: 2 * s, score_factor=lambda a: mx.array([2.0] * 4))
+    own("value", lambda a, x, k: 2 * k, shape=SEPARATE.shape, reads_keys=True)
 
 
 def test_a_choice_is_tried_once(own):

@@ -66,30 +66,30 @@ def test_both_forms_give_the_same_output_and_gradients(choices, monkeypatch):
 
 
 def test_training_computes_project_values_first_on_a_processor():
-    assert project_values_first(layer().config, T_q=T, T_k=T, has_dropout=False)
+    assert project_values_first(layer(), T_q=T, T_k=T)
 
 
 @on_a_processor
 def test_decoding_one_token_computes_no_value_of_an_old_token():
-    assert not project_values_first(layer().config, T_q=1, T_k=T, has_dropout=False)
+    assert not project_values_first(layer(), T_q=1, T_k=T)
 
 
 def test_dropped_weights_do_not_add_up_to_one_so_values_go_first():
-    assert project_values_first(layer().config, T_q=1, T_k=T, has_dropout=True)
+    assert project_values_first(layer(drop_rate=0.5), T_q=1, T_k=T)
 
 
 @on_a_processor
 @settings(max_examples=50)
 @given(T_q=st.integers(1, 64), past=st.integers(0, 64), heads=st.sampled_from([1, 2, 4, 8]))
 def test_on_a_processor_the_form_with_fewer_multiply_adds_is_chosen(T_q, past, heads):
-    config = layer(n_heads=heads).config
-    T_k, D = T_q + past, config.head_dim
+    module = layer(n_heads=heads)
+    T_k, D = T_q + past, module.config.head_dim
     first = T_k * C * C + heads * T_q * T_k * D
     after = heads * T_q * T_k * C + heads * T_q * C * D
-    assert project_values_first(config, T_q, T_k, has_dropout=False) == (first <= after)
+    assert project_values_first(module, T_q, T_k) == (first <= after)
 
 
 @pytest.mark.parametrize(("width", "first"), [(48, True), (64, False), (128, False), (130, True)])
 def test_on_a_gpu_a_fused_kernel_for_the_width_decides(gpu_path, width, first):
-    config = layer(d_in=width, d_out=width, n_heads=2).config
-    assert project_values_first(config, T_q=64, T_k=64, has_dropout=False) == first
+    module = layer(d_in=width, d_out=width, n_heads=2)
+    assert project_values_first(module, T_q=64, T_k=64) == first

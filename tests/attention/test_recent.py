@@ -10,7 +10,7 @@ from scipy.linalg import hadamard
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import AttentionCache, Places
+from mlx_attn.attention.cache import Places, make_cache
 from mlx_attn.attention.config import VARIANTS, AttentionConfig, choices_of, find_variant
 from mlx_attn.attention.layer import Carry
 
@@ -195,7 +195,7 @@ def test_the_gradient_is_that_of_the_reference(variant):
 @pytest.mark.parametrize("variant", RECENT)
 def test_cached_decoding_is_the_full_forward_pass(variant, position):
     module = layer(variant, position=position)
-    cache = AttentionCache(9, module.config.window)
+    cache = make_cache(9, module.config.window)
     tokens, x, first = inputs()
     parts = []
     for a, b in ((0, 3), (3, 4), (4, 8), (8, 9)):
@@ -217,7 +217,7 @@ def test_a_later_token_never_changes_an_earlier_output(variant):
 
 @pytest.mark.parametrize("variant", RECENT)
 def test_the_cost_counts_parameters_and_cache(variant):
-    module, cache = layer(variant), AttentionCache(4)
+    module, cache = layer(variant), make_cache(4)
     tokens, x, _ = inputs()
     module(mx.array(x[:, :4], mx.float32), cache, Carry(mx.array(tokens[:, :4])))
     cost = attention_cost(module.config)
@@ -241,7 +241,7 @@ def test_keyless_attention_is_key_as_value():
 
 
 def test_the_latent_alone_is_cached():
-    module, cache = layer("mla", latent_dim=6), AttentionCache(4)
+    module, cache = layer("mla", latent_dim=6), make_cache(4)
     run_cached = module(mx.ones((1, 4, C)), cache)
     assert cache.floats_per_token == 6
     assert run_cached.shape == (1, 4, C)
@@ -292,6 +292,15 @@ def test_hooks_on_the_logits_compose_from_left_to_right():
     assert weights.shape == scores.shape
     assert float(weights[0, 0, 1, 1]) == 0.0
     assert float(weights[0, 0, 0, 0]) == 1.0
+
+
+def test_sigmoid_weights_are_those_of_numpy():
+    module = layer("standard", mixing="sigmoid")
+    scores = np.random.default_rng(3).normal(size=(2, H, T, T))
+    scores[:, :, 0, 1:] = -np.inf
+    weights = module.maps.mixing.apply(module, mx.array(scores, mx.float32))
+    bias = np.array(module["weight_bias"])[:, None, None]
+    assert np.allclose(weights, sigmoid(scores + bias), atol=1e-6)
 
 
 COMPANIONS = {

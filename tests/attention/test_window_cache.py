@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import NEVER, AttentionCache
+from mlx_attn.attention.cache import NEVER, make_cache
 from mlx_attn.attention.config import AttentionConfig, find_variant
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
@@ -35,7 +35,7 @@ sizes = st.lists(st.integers(1, 7), min_size=1, max_size=8)
 
 def extended(window: int, sizes: list[int], in_order: bool) -> Iterator[tuple[int, int, Any, Any]]:
     """Each extension: where it starts and ends, and the tokens returned beside their positions."""
-    cache, end = AttentionCache(sum(sizes) + 1, window), 0
+    cache, end = make_cache(sum(sizes) + 1, window), 0
     for size in sizes:
         start, end = end, end + size
         (seen,), places = cache.extend((numbered(start, end),), in_order)
@@ -64,7 +64,7 @@ def test_in_order_the_newest_token_is_last(window, sizes):
 
 @given(window=st.integers(1, 9), sizes=sizes)
 def test_a_ring_holds_the_last_tokens_each_in_its_slot(window, sizes):
-    cache, end = AttentionCache(sum(sizes) + 1, window), 0
+    cache, end = make_cache(sum(sizes) + 1, window), 0
     for size in sizes:
         cache.extend((numbered(end, end := end + size),))
     held: Any = cache.buffers[0].flatten().tolist()
@@ -93,7 +93,7 @@ def test_a_window_decodes_as_it_reads(window, position, choices):
         module = layer(window=window, position=position, **choices)
     except ConfigError:
         pytest.skip("this combination does not exist")
-    x, cache, parts = mx.random.normal((2, 30, C)), AttentionCache(30, window), []
+    x, cache, parts = mx.random.normal((2, 30, C)), make_cache(30, window), []
     for a, b in ((0, 1), (1, 3), (3, 13), *((t, t + 1) for t in range(13, 27)), (27, 30)):
         parts.append(module(x[:, a:b], cache))
     assert mx.allclose(mx.concatenate(parts, axis=1), module(x), atol=1e-5)

@@ -3,8 +3,8 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
+from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.cli.main import group
-from mlx_attn.convert.table import CONVERSIONS
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.text.corpus import prepare

@@ -3,8 +3,8 @@
 import mlx.core as mx
 import pytest
 
+from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.convert.model import convert
-from mlx_attn.convert.table import CONVERSIONS
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT

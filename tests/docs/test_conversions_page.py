@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from mlx_attn.convert.table import CONVERSIONS
+from mlx_attn.attention.conversions import CONVERSIONS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "conversions.md"
 

@@ -18,9 +18,9 @@ from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.findings import findings
 from mlx_attn.answers.study import the_study
 from mlx_attn.attention.config import MAPS, VARIANTS, Choice, Variant
+from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.convert.measure import float64_logits
 from mlx_attn.convert.model import convert
-from mlx_attn.convert.table import CONVERSIONS
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS, GPTConfig
 from mlx_attn.model.gpt import GPT, ModelCost, model_cost

@@ -8,6 +8,7 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import qk_circuit
+from mlx_attn.attention.attention import general_forward
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.subwords import GPT2Tokenizer
@@ -148,7 +149,7 @@ def loss_without(run, layer: int, head: int) -> float:
         kept = mx.arange(heads.shape[1])[:, None, None] != head
         return output(heads * kept, x)
 
-    attention.output = without
+    attention.output, attention.forward = without, general_forward
     return loss_of(model, run)
 
 

@@ -85,16 +85,16 @@ def test_other_forms_go_to_mlx_lm_with_code(variant, make_run, out):
     assert made.parities[-1].logit_difference < 5e-5
 
 
-@pytest.mark.parametrize("to", ["gpt2", "gguf", "book", "transformer-lens", "mlx-lm"])
-def test_a_choice_of_a_plugin_is_not_sent_to_a_target_that_refuses_it_too(
+@pytest.mark.parametrize("to", ["gpt2", "gguf", "book", "transformer-lens"])
+def test_a_choice_of_a_plugin_is_sent_to_the_target_that_ships_its_code(
     to, make_run, out, monkeypatch
 ):
     mine = Choice(map="mixing", name="mine", formula="w_h", apply=lambda a, s: mx.softmax(s, -1))
     monkeypatch.setitem(CHOICES["mixing"], "mine", mine)
     with pytest.raises(ConfigError) as refusal:
         export(make_run(mixing="mine"), to, out)
-    assert str(refusal.value).endswith("mixing=mine: a choice of your own plugin runs only here")
-    assert "ships code" not in str(refusal.value)
+    assert str(refusal.value).endswith("'--to mlx-lm' ships code that holds it")
+    assert export(make_run(name="own", mixing="mine"), "mlx-lm", out).route.startswith("code")
 
 
 def test_merged_heads_with_rope_are_one_key_head_in_gguf(make_run, tmp_path):

@@ -8,9 +8,10 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.arrays import load_arrays, named_arrays
+from mlx_attn.cli.memory import model_facts
 from mlx_attn.convert.measure import convert_run
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.interop.imported import find_source, find_tokenizer, footprint, import_run
+from mlx_attn.interop.imported import find_source, find_tokenizer, import_run, memory_peaks
 from mlx_attn.interop.names import from_book, to_book, to_gpt2
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.interop.torch_archive import write_checkpoint
@@ -294,5 +295,7 @@ def test_the_footprint_of_gpt2_small_is_known_beforehand(make_model):
     from mlx_attn.model.config import GPTConfig, find_preset
 
     config = GPTConfig(**{**find_preset("gpt2").model, "vocab_size": 50257})
-    assert footprint(config).parameters == 124_439_808
-    assert footprint(config).cache == 4 * 1024 * 12 * 2 * 768
+    facts = model_facts(config)
+    assert facts["parameters"] == 124_439_808
+    assert facts["cache"] == 4 * 1024 * 12 * 2 * 768
+    assert memory_peaks(config)["import_peak"] > 3 * facts["weights"]

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.interop import shipped
+from mlx_attn.interop import targets
 from mlx_attn.interop.targets import TARGETS, export_run
 
 CODE = {"score": "merged"}
@@ -190,7 +190,7 @@ def test_a_folder_is_no_place_for_a_file_nor_a_file_for_a_folder(make_run, tmp_p
 
 @pytest.mark.parametrize("number", [float("nan"), 0.5])
 def test_an_export_that_computes_something_else_is_removed(number, make_run, out, monkeypatch):
-    loaded, weights = make_run(**CODE), shipped.portable_arrays
+    loaded, weights = make_run(**CODE), targets.named_arrays
     export_run(loaded, TARGETS["mlx-lm"], out)
     before = content(out)
 
@@ -198,7 +198,7 @@ def test_an_export_that_computes_something_else_is_removed(number, make_run, out
         arrays = weights(model)
         return {**arrays, "final_norm.weight": number * arrays["final_norm.weight"]}
 
-    monkeypatch.setattr(shipped, "portable_arrays", wrong)
+    monkeypatch.setattr(targets, "named_arrays", wrong)
     with pytest.raises(
         RunError, match="is not written, because it would not be this model"
     ) as told:

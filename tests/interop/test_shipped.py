@@ -7,11 +7,21 @@ from itertools import product
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
 import pytest
 
-from mlx_attn.attention.config import CHOICES, POSITIONS, VARIANTS, Choice
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.config import CHOICES, POSITIONS, VARIANTS, Choice, choice_of
+from mlx_attn.convert.model import written_out
 from mlx_attn.errors import ConfigError
-from mlx_attn.interop.shipped import portable_arrays, portable_config, shipped_code
+from mlx_attn.exponentials import exp2, softmax
+from mlx_attn.interop.choice_source import NotPortable
+from mlx_attn.interop.shipped import (
+    portable_config,
+    shipped_code,
+    torch_obstacle,
+)
 from mlx_attn.model.gpt import GPT
 
 from .conftest import MODERN
@@ -64,12 +74,13 @@ def shipped(tmp_path) -> Callable[[GPT], Any]:
     """The model of the code that ships with another one, with its weights."""
 
     def load(model: GPT) -> Any:
+        model = written_out(model)
         file = tmp_path / "model.py"
-        file.write_text(shipped_code(model.config, "mlx"), encoding="utf-8")
+        file.write_text(shipped_code(model, "mlx"), encoding="utf-8")
         made = runpy.run_path(str(file))
         config = {"model_type": "mlx_attn", **portable_config(model)}
         loaded = made["Model"](made["ModelArgs"].from_dict(config))
-        loaded.load_weights(list(portable_arrays(model).items()))
+        loaded.load_weights(list(named_arrays(model).items()))
         loaded.eval()
         return loaded
 
@@ -109,15 +120,18 @@ def test_with_a_window_its_logits_are_the_model_s_whole_and_decoded(
 
 @pytest.mark.parametrize("library", ["mlx", "torch"])
 def test_it_holds_only_what_the_model_needs(library, make_model):
-    code = shipped_code(make_model(score="merged").config, library)
+    code = shipped_code(make_model(score="merged"), library)
     functions = {n.name for n in ast.parse(code).body if isinstance(n, ast.FunctionDef)}
-    assert {"query_merged", "key_whole", "keep_input", "value_linear"} <= functions
-    assert not {"query_slice", "keep_kv", "logits_forget", "mixing_sink"} & functions
+    assert {"merged", "linear_value", "linear_output", "softmax_weights", "softmax"} <= functions
+    assert not {"separate", "forget", "sink", "_softmax_with"} & functions
 
 
 @pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS.keys())
 def test_the_code_for_torch_defines_every_name_that_it_uses(settings, make_model):
-    tree = ast.parse(shipped_code(make_model(**settings).config, "torch"))
+    tree = ast.parse(shipped_code(written_out(make_model(**settings)), "torch"))
+    for node in ast.walk(tree):  # annotations are not evaluated
+        for key in {"annotation", "returns"} & {*node._fields}:
+            setattr(node, key, None)
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     defined = {node.id for node in names if isinstance(node.ctx, ast.Store)}
     defined |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
@@ -125,6 +139,7 @@ def test_the_code_for_torch_defines_every_name_that_it_uses(settings, make_model
     imports = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom))
     defined |= {alias.asname or alias.name for node in imports for alias in node.names}
     known = {"float", "isinstance", "range", "setattr", "super", "ValueError", "property"}
+    known |= {"getattr", "hasattr", "vars", "len"}
     assert {node.id for node in names} - defined <= known
 
 
@@ -134,8 +149,95 @@ def test_it_refuses_more_tokens_than_learned_positions(make_model, shipped):
         model(TOKENS[:, :9])
 
 
-def test_a_choice_of_a_plugin_has_no_code_to_ship(monkeypatch, make_model):
-    mine = Choice(map="logits", name="mine", formula="s_h = s_h", apply=lambda a, s: s)
-    monkeypatch.setitem(CHOICES["logits"], "mine", mine)
-    with pytest.raises(ConfigError, match=r"model: logits=mine: a choice of your own plugin"):
-        shipped_code(make_model(logits="mine").config, "mlx")
+# A choice of a user's own ships too, if all that it computes with can.
+
+HALF = 0.5
+SEPARATE = choice_of("score", "separate")
+
+
+def _halved(s: mx.array) -> mx.array:
+    return HALF * s
+
+
+def _own_logits(a: Any, s: mx.array) -> mx.array:
+    """Half of the scores."""
+    return _halved(s)
+
+
+def _cosine(a: Any, x: mx.array) -> tuple[mx.array, ...]:
+    q, k = SEPARATE.apply(a, x)
+    return q / mx.linalg.norm(q, axis=-1, keepdims=True), k
+
+
+@pytest.fixture
+def own(monkeypatch) -> Callable[..., Choice]:
+    def register(map_name: str, apply: Callable[..., Any], **facts: Any) -> Choice:
+        mine = Choice(map=map_name, name="mine", formula="a formula", apply=apply, **facts)
+        monkeypatch.setitem(CHOICES[map_name], "mine", mine)
+        return mine
+
+    return register
+
+
+@pytest.mark.parametrize(
+    ("map_name", "apply", "facts"),
+    [
+        ("logits", _own_logits, {}),
+        ("logits", lambda a, s: 2 * s, {}),
+        ("mixing", lambda a, s: softmax(s), {}),
+        ("score", _cosine, {"weights": SEPARATE.weights, "shape": SEPARATE.shape, "affine": False}),
+    ],
+    ids=["a helper and a number", "a lambda", "what the package provides", "another choice"],
+)
+def test_a_user_s_choice_ships_with_what_it_uses(own, make_model, shipped, map_name, apply, facts):
+    own(map_name, apply, **facts)
+    model = make_model(**{map_name: "mine"})
+    assert mx.allclose(shipped(model)(TOKENS), model(TOKENS), rtol=0, atol=5e-5)
+    assert shipped_code(model, "torch")
+
+
+def _by_numpy(a: Any, s: mx.array) -> mx.array:
+    return mx.array(np.array(s))
+
+
+def _by_exp2(a: Any, s: mx.array) -> mx.array:
+    return exp2(s)
+
+
+def norm(a: Any, s: mx.array) -> mx.array:
+    """It has the name of a part of the file."""
+    return s
+
+
+def _within() -> Callable[..., mx.array]:
+    factor = mx.array(2.0)
+    return lambda a, s: factor * s
+
+
+@pytest.mark.parametrize(
+    ("apply", "complaint"),
+    [
+        (_by_numpy, "uses np of module, which does not ship"),
+        (_by_exp2, "exp2"),
+        (norm, "norm is the name of another part of the file: rename it"),
+        (_within(), "uses variables of the function around it"),
+    ],
+)
+def test_what_does_not_ship_is_named(own, make_model, apply, complaint):
+    own("logits", apply)
+    with pytest.raises(NotPortable, match=f"logits=mine has no code to ship: .*{complaint}"):
+        shipped_code(make_model(logits="mine"), "mlx")
+
+
+def test_a_layer_of_another_kind_does_not_ship(own, make_model):
+    parts = {"two": lambda c: nn.Sequential(nn.Linear(4, 4))}
+    own("logits", lambda a, s: s, weights=parts, init=lambda c, draw: {})
+    with pytest.raises(NotPortable, match="its weight two is a Sequential"):
+        portable_config(make_model(logits="mine"))
+
+
+def test_what_pytorch_does_not_share_is_named(own, make_model):
+    own("logits", lambda a, s: mx.logaddexp(s, mx.erf(s)).astype(s.dtype))
+    assert torch_obstacle(make_model(logits="mine")) == (
+        "PyTorch has no .astype, mx.erf of the same meaning"
+    )

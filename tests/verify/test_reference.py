@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlx_attn.attention.config import CHOICES
+from mlx_attn.attention.references import HOOKS
 from mlx_attn.verify import models, reference
 from mlx_attn.verify.reference import Numbers
 
@@ -63,3 +65,9 @@ def test_the_last_query_stands_at_the_last_key():
         [False, True, True, False],
         [False, False, True, True],
     ]
+
+
+def test_every_hook_of_the_package_has_a_reference():
+    for name in ("logits", "mixing"):
+        ours = {word for word, choice in CHOICES[name].items() if choice.is_built_in}
+        assert ours - {"none", "softmax"} == set(HOOKS[name])

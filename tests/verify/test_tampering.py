@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention import attention, cache, maps
+from mlx_attn.attention import attention, cache
 from mlx_attn.model import gpt, init
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.training import batches, step
@@ -138,12 +138,12 @@ TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
     "heads split in reverse": (
         "order of heads",
         "4 heads",
-        replace(maps, "split_heads", lambda true, y, heads: true(y, heads)[:, ::-1]),
+        replace(attention, "split_heads", lambda true, y, heads: true(y, heads)[:, ::-1]),
     ),
     "heads interleaved": (
         "order of heads",
         "4 heads",
-        replace(maps, "merge_heads", lambda true, y: y.transpose(0, 2, 3, 1).flatten(2)),
+        replace(attention, "merge_heads", lambda true, y: y.transpose(0, 2, 3, 1).flatten(2)),
     ),
     "a kernel that is wrong from 1,024 keys on": (
         "attention",
@@ -188,12 +188,12 @@ TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
     "a slot of the cache that is stale beyond 1,024": (
         "cached decoding",
         "slots of",
-        replace(cache.AttentionCache, "extend", stale_slot),
+        replace(cache.KVCache, "extend", stale_slot),
     ),
     "a ring that is turned too far": (
         "cached decoding",
         "a ring of 300",
-        replace(cache.AttentionCache, "_turn", ring_turned),
+        replace(cache.RotatingKVCache, "_turn", ring_turned),
     ),
     "a sampler that takes the least likely token": (
         "greedy sampling",

@@ -5,10 +5,11 @@ head are free to choose (Wasielewski and Graef, "MatShrink"), and where the key 
 value can be made from it (Graef and Wasielewski, arXiv:2503.05840).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.linalg import qr
 
 from mlx_attn.errors import ConfigError
 
@@ -123,24 +124,13 @@ def shrink(W: Float[np.ndarray, "D C"]) -> Shrunk:
     The columns are chosen by QR with column pivoting, so that the basis is well conditioned: the
     next one is always the one that the ones before explain least.
     """
-    kept = _pivots(W)
+    pivoted: Any = qr(W, mode="r", pivoting=True)
+    kept = pivoted[1][: len(W)]
     others = np.setdiff1d(np.arange(W.shape[1]), kept)
     basis = W[:, kept]
     _require_invertible(np.linalg.cond(basis), "shrunk", "convert --to separate at a lower --rank")
     places = np.argsort(np.concatenate([kept, others])).astype(np.int32)
     return Shrunk(basis, np.linalg.solve(basis, W[:, others]), places)
-
-
-def _pivots(W: Float[np.ndarray, "D C"]) -> Int[np.ndarray, " D"]:
-    residual, kept = W.copy(), []
-    for _ in range(len(W)):
-        lengths = np.linalg.norm(residual, axis=0)
-        lengths[kept] = -1.0
-        column = int(np.argmax(lengths))
-        kept.append(column)
-        direction = residual[:, column] / (lengths[column] or 1.0)
-        residual -= np.outer(direction, direction @ residual)
-    return np.array(kept)
 
 
 def values_from_keys(

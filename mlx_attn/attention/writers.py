@@ -11,11 +11,10 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention import analysis
+from mlx_attn.attention import algebra, analysis, conversions
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import merge_value_output
-from mlx_attn.convert import algebra, table
 from mlx_attn.errors import ConfigError
 
 Weights = dict[str, np.ndarray]
@@ -36,18 +35,18 @@ def rewrite(attention: Attention, target: AttentionConfig, x: _Inputs | None = N
         x: _Inputs of the layer, for a form that is fitted to its outputs.
     """
     for key, known in _WRITTEN.items():
-        changes = table.changes_scores if key == "score" else table.changes_output
+        changes = conversions.changes_scores if key == "score" else conversions.changes_output
         if changes(attention.config, target) and getattr(target, key) not in known:
             raise ConfigError(
                 f"{key}={getattr(target, key)} cannot be written from the matrices of another "
                 "form: train that form from the start"
             )
     weights, written = analysis.layer_weights(attention), {}
-    if target.score == "latent" and table.changes_scores(attention.config, target):
+    if target.score == "latent" and conversions.changes_scores(attention.config, target):
         written |= _latent(attention, target)
-    elif table.changes_scores(attention.config, target):
+    elif conversions.changes_scores(attention.config, target):
         written |= _SCORES[target.score](analysis.qk_circuit(attention), target)
-    if target.value != "latent" and table.changes_output(attention.config, target):
+    if target.value != "latent" and conversions.changes_output(attention.config, target):
         written |= _OUTPUTS[target.output](attention, target, x)
         written |= _VALUES[target.value](weights | written, target)
     made = completed(weights | written, target)
@@ -77,7 +76,7 @@ def _separate(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weight
     kept = (target.n_kv_heads, target.head_dim, target.d_in)
     if factors.key.shape != kept or factors.key.shape[1] == target.d_in:
         factors = _nearest_score(factors, target)
-    return _score_weights(factors, factors.key)
+    return score_weights(factors)
 
 
 def _nearest_score(
@@ -146,13 +145,15 @@ def _shrunk_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weig
     query = basis.swapaxes(1, 2) @ factors.query
     bias = np.einsum("hkl,hk->hl", basis, factors.query_bias)
     factors = replace(factors, query=query, query_bias=bias, key_bias=0 * factors.key_bias)
-    weights = _score_weights(factors, np.stack([s.rest for s in shrunk]))
+    weights = score_weights(factors, np.stack([s.rest for s in shrunk]))
     return {**weights, "W_key.places": np.stack([s.places for s in shrunk])}
 
 
-def _score_weights(
-    factors: analysis.ScoreFactors, key: Float[np.ndarray, "kv_heads K columns"]
+def score_weights(
+    factors: analysis.ScoreFactors, key: Float[np.ndarray, "kv_heads K columns"] | None = None
 ) -> Weights:
+    """Return W_query and W_key as they are stored; `key`: fewer columns of the key's matrix."""
+    key = factors.key if key is None else key
     return {
         "W_query.weight": factors.query.reshape(-1, factors.query.shape[2]),
         "W_query.bias": factors.query_bias.reshape(-1),
@@ -177,8 +178,13 @@ def _linear_output(attention: Attention, target: AttentionConfig, x: _Inputs | N
     kept = (target.n_kv_heads, target.value_dim, target.d_in)
     if factors.value.shape != kept or attention.config.output == "merged":
         factors = _nearest_output(factors, target)
+    return output_weights(factors)
+
+
+def output_weights(factors: analysis.OutputFactors) -> Weights:
+    """Return W_value and out_proj as they are stored."""
     return {
-        "W_value.weight": factors.value.reshape(-1, target.d_in),
+        "W_value.weight": factors.value.reshape(-1, factors.value.shape[2]),
         "W_value.bias": factors.value_bias.reshape(-1),
         "out_proj.weight": factors.output,
         "out_proj.bias": factors.constant,

@@ -1,14 +1,12 @@
 """The conversions: the form that each leads to, the identity behind it, and what it refuses."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.config import AttentionConfig, Choice
 from mlx_attn.errors import ConfigError, find_row
-from mlx_attn.model.config import GPTConfig
 
-_Config = GPTConfig | AttentionConfig
 _Keys = Mapping[str, Any]
 
 
@@ -19,7 +17,7 @@ class _Refusal:
     `reason` names keys of the configuration in braces.
     """
 
-    applies: Callable[[GPTConfig], bool]
+    applies: Callable[[AttentionConfig], bool]
     reason: str
 
 
@@ -40,34 +38,39 @@ class Conversion:
     name: str
     identity: str
     exact: str
-    keys: Callable[[GPTConfig, int], _Keys]
+    keys: Callable[[AttentionConfig, int], _Keys]
     refusals: tuple[_Refusal, ...] = ()
     ranked: str = ""
 
-    def target(self, config: GPTConfig, rank: int = 0) -> GPTConfig:
-        """The configuration of the converted model; the same where it has that form already."""
+    def changes(self, config: AttentionConfig, rank: int = 0) -> _Keys:
+        """Return the keys that the converted layer changes; none if it has that form already.
+
+        Raises:
+            ConfigError: It cannot be converted, with the reason.
+        """
         if rank and not self.ranked:
             names = ", ".join(name for name, row in CONVERSIONS.items() if row.ranked)
             raise ConfigError(f"--to {self.name} has no rank: leave --rank out, or use {names}")
         self._refuse(self.refusals, config)
-        target = replace(config, **self.keys(config, rank))
-        if changes_scores(config, target):
+        keys = self.keys(config, rank)
+        if changes_scores(config, replace(config, **keys)):
             self._refuse((*_OF_SCORES, _OF_KEY_BIAS), config)
-        return target
+        return {key: value for key, value in keys.items() if getattr(config, key) != value}
 
-    def _refuse(self, refusals: tuple[_Refusal, ...], config: GPTConfig) -> None:
+    def _refuse(self, refusals: tuple[_Refusal, ...], config: AttentionConfig) -> None:
         for refusal in refusals:
             if refusal.applies(config):
-                reason = refusal.reason.format(**config.as_dict())
+                model = {"emb_dim": config.d_in, "bias": config.out_bias}
+                reason = refusal.reason.format(**asdict(config), **model)
                 raise ConfigError(f"--to {self.name}: {reason}")
 
 
-def changes_scores(config: _Config, target: _Config) -> bool:
+def changes_scores(config: AttentionConfig, target: AttentionConfig) -> bool:
     """Whether a conversion rewrites the score map."""
     return _differ(config, target, "score", "head_dim", "n_kv_heads")
 
 
-def changes_output(config: _Config, target: _Config) -> bool:
+def changes_output(config: AttentionConfig, target: AttentionConfig) -> bool:
     """Whether a conversion rewrites the value and output maps."""
     return _differ(config, target, "value", "output", "value_dim", "n_kv_heads")
 
@@ -77,74 +80,88 @@ def find_conversion(name: str) -> Conversion:
     return find_row(CONVERSIONS, name, "conversion")
 
 
-def keys_bias_cancels(config: GPTConfig) -> bool:
+def key_bias_cancels(config: AttentionConfig) -> bool:
     """Whether the attention weights ignore a constant that is added to all scores of a query."""
-    words = {"logits": config.logits.split("+"), "mixing": [config.mixing]}
-    return all(set(words[key]) <= known for key, known in _IGNORES_A_CONSTANT.items())
+    hooks = (*config.choices("logits"), *config.choices("mixing"))
+    return all(hook.shift_invariant for hook in hooks)
 
 
-def _differ(config: _Config, target: _Config, of_map: str, *sizes: str) -> bool:
+def weights_sum_to_one(config: AttentionConfig) -> bool:
+    """Whether the attention weights of every query add up to 1, but for dropout."""
+    return config.choices("mixing")[0].sums_to_one
+
+
+def _score(config: AttentionConfig) -> Choice:
+    return config.choices("score")[0]
+
+
+def _value_bias_stays(config: AttentionConfig) -> bool:
+    """Whether there is a bias of W_value that a conversion of values has to move."""
+    return config.qkv_bias and config.output != "merged"
+
+
+def _differ(config: AttentionConfig, target: AttentionConfig, of_map: str, *sizes: str) -> bool:
     latent = ("latent_dim",) if getattr(target, of_map) == "latent" else ()
     keys = (of_map, *sizes, *latent)
     return any(getattr(config, key) != getattr(target, key) for key in keys)
 
 
-def _separate(config: GPTConfig, rank: int) -> _Keys:
-    _check_rank(rank, config.emb_dim, "emb_dim")
+def _separate(config: AttentionConfig, rank: int) -> _Keys:
+    _check_rank(rank, config.d_in, "emb_dim")
     width = config.n_heads * config.head_dim if config.score == "collaborative" else config.head_dim
-    head_dim = rank or min(width, config.emb_dim)
+    head_dim = rank or min(width, config.d_in)
     return {"score": "separate", "head_dim": head_dim, **_without_keys(config)}
 
 
-def _standard(config: GPTConfig, rank: int) -> _Keys:
+def _standard(config: AttentionConfig, rank: int) -> _Keys:
     scores = {} if config.score == "separate" else _separate(config, rank)
     return {**scores, "value": "linear", "output": "linear"}
 
 
-def _merged_output(config: GPTConfig, rank: int) -> _Keys:
+def _merged_output(config: AttentionConfig, rank: int) -> _Keys:
     return {"value": "linear", "output": "merged", "n_kv_heads": config.n_heads}
 
 
-def _separate_output(config: GPTConfig, rank: int) -> _Keys:
-    _check_rank(rank, config.emb_dim, "emb_dim")
+def _separate_output(config: AttentionConfig, rank: int) -> _Keys:
+    _check_rank(rank, config.d_in, "emb_dim")
     return {"value": "linear", "output": "linear", "value_dim": rank or config.value_dim}
 
 
-def _no_out_proj(config: GPTConfig, rank: int) -> _Keys:
+def _no_out_proj(config: AttentionConfig, rank: int) -> _Keys:
     """Heads that write their own slice of y; the bias of out_proj moves into W_value."""
     return {
         "value": "linear",
         "output": "none",
-        "value_dim": config.emb_dim // config.n_heads,
-        "qkv_bias": config.qkv_bias or (config.bias and config.output != "none"),
+        "value_dim": config.d_in // config.n_heads,
+        "qkv_bias": config.qkv_bias or (config.out_bias and config.output != "none"),
     }
 
 
-def _shrunk(config: GPTConfig, rank: int) -> _Keys:
+def _shrunk(config: AttentionConfig, rank: int) -> _Keys:
     """Keys without their redundant weights, and values likewise where out_proj reads them."""
     values = {"value": "shrunk"} if config.output == "linear" else _without_keys(config)
     return {"score": "shrunk", **values}
 
 
-def _collaborative(config: GPTConfig, rank: int) -> _Keys:
-    _check_rank(rank, config.n_heads * config.emb_dim, "n_heads * emb_dim")
+def _collaborative(config: AttentionConfig, rank: int) -> _Keys:
+    _check_rank(rank, config.n_heads * config.d_in, "n_heads * emb_dim")
     if rank % config.n_heads:
         raise ConfigError(f"rank {rank} is shared, so it must be a multiple of {config.n_heads}")
     head_dim = rank // config.n_heads or config.head_dim
     return {"score": "collaborative", "head_dim": head_dim, **_without_keys(config)}
 
 
-def _mla(config: GPTConfig, rank: int) -> _Keys:
-    _check_rank(rank, config.emb_dim, "emb_dim")
-    width = config.latent_dim if config.score == "latent" else config.emb_dim
+def _mla(config: AttentionConfig, rank: int) -> _Keys:
+    _check_rank(rank, config.d_in, "emb_dim")
+    width = config.latent_dim if config.score == "latent" else config.d_in
     maps = {"score": "latent", "value": "latent", "output": "linear"}
     sizes = {"n_kv_heads": config.n_heads, "latent_dim": rank or width}
     return {**_separate(config, 0), **maps, **sizes}
 
 
-def _without_keys(config: GPTConfig) -> _Keys:
-    """Values made from keys are written out, where the keys are about to change."""
-    return {"value": "linear"} if config.value in ("key", "from_key", "latent") else {}
+def _without_keys(config: AttentionConfig) -> _Keys:
+    """Values made from keys are written out, because the keys are about to change."""
+    return {"value": "linear"} if config.choices("value")[0].makes_values_from_keys else {}
 
 
 def _check_rank(rank: int, largest: int, name: str) -> None:
@@ -164,19 +181,13 @@ _OF_SCORES = (
         "without qk_norm",
     ),
 )
-_SUMS_TO_ONE = ("softmax", "uniform")
-_IGNORES_A_CONSTANT = {
-    "logits": {"none", "temperature", "talking", "self_mask", "forget"},
-    "mixing": {"softmax", "uniform", "talking"},
-}
-"""Hooks that turn a constant added to all scores of a query into none in the weights."""
 _OF_KEY_BIAS = _Refusal(
-    lambda c: c.qkv_bias and not keys_bias_cancels(c),
+    lambda c: c.qkv_bias and not key_bias_cancels(c),
     "the key's bias cancels in a softmax alone, and logits={logits}, mixing={mixing} let it "
     "change the weights: train without qkv_bias",
 )
 _OF_VALUE_BIAS = _Refusal(
-    lambda c: c.qkv_bias and c.mixing not in _SUMS_TO_ONE and c.output != "merged",
+    lambda c: _value_bias_stays(c) and not weights_sum_to_one(c),
     "a bias of W_value becomes a constant only where attention weights add up to 1, and those of "
     "mixing={mixing} need not: train without qkv_bias",
 )
@@ -186,12 +197,12 @@ _OF_LATENT = _Refusal(
     "merged-both",
 )
 _DROPPED_BIAS = _Refusal(
-    lambda c: c.drop_rate > 0 and c.qkv_bias and c.output != "merged",
+    lambda c: c.drop_rate > 0 and _value_bias_stays(c),
     "a bias of W_value becomes a constant only where attention weights add up to 1, and "
     "drop_rate={drop_rate} drops some: train with drop_rate=0, or without qkv_bias",
 )
 _NO_PLACE = _Refusal(
-    lambda c: c.qkv_bias and not c.bias and c.output != "merged",
+    lambda c: _value_bias_stays(c) and not c.out_bias,
     "the biases of W_value become a constant, and bias=False leaves no place for it: train with "
     "bias, or without qkv_bias",
 )
@@ -229,7 +240,7 @@ _ROWS = (
         keys=_merged_output,
         refusals=(
             _Refusal(
-                lambda c: c.n_kv_heads < c.n_heads and c.score != "merged",
+                lambda c: c.n_kv_heads < c.n_heads and _score(c).cache != "x",
                 "{n_heads} heads share {n_kv_heads} keys, and merged values leave none to share: "
                 "use --to merged-both, which repeats them",
             ),
@@ -261,7 +272,7 @@ _ROWS = (
         keys=_no_out_proj,
         refusals=(
             _Refusal(
-                lambda c: c.emb_dim % c.n_heads > 0,
+                lambda c: c.d_in % c.n_heads > 0,
                 "emb_dim={emb_dim} does not divide into {n_heads} slices of y",
             ),
             _Refusal(
@@ -269,12 +280,12 @@ _ROWS = (
                 "{n_heads} heads share {n_kv_heads} values, and each must write its own slice of y",
             ),
             _Refusal(
-                lambda c: c.drop_rate > 0 and (c.qkv_bias or c.bias),
+                lambda c: c.drop_rate > 0 and (c.qkv_bias or c.out_bias),
                 "biases move into W_value, where drop_rate={drop_rate} would drop them: train with "
                 "drop_rate=0",
             ),
             _Refusal(
-                lambda c: c.mixing not in _SUMS_TO_ONE and (c.qkv_bias or c.bias),
+                lambda c: not weights_sum_to_one(c) and (c.qkv_bias or c.out_bias),
                 "biases move into W_value, and the attention weights of mixing={mixing} need not "
                 "add up to 1: train with bias=False and without qkv_bias",
             ),
@@ -285,14 +296,14 @@ _ROWS = (
         name="no-query",
         identity="q = x, k = x S^T",
         exact="for one head without a query bias; others are refused",
-        keys=lambda c, rank: {"score": "no_query", "head_dim": c.emb_dim, **_without_keys(c)},
+        keys=lambda c, rank: {"score": "no_query", "head_dim": c.d_in, **_without_keys(c)},
         refusals=(_SEVERAL_HEADS,),
     ),
     Conversion(
         name="no-key",
         identity="q = x S + u, k = x",
         exact="for one head; others are refused",
-        keys=lambda c, rank: {"score": "no_key", "head_dim": c.emb_dim, **_without_keys(c)},
+        keys=lambda c, rank: {"score": "no_key", "head_dim": c.d_in, **_without_keys(c)},
         refusals=(_SEVERAL_HEADS,),
     ),
     Conversion(

@@ -1,0 +1,190 @@
+"""The source of a choice's functions, for a file that runs without this package.
+
+An exported folder carries the functions that compute its model as they stand in the package or in
+a user's plugin; annotations, which show the shapes, are not evaluated there. What they use must be
+there too: MLX, `math`, what `mlx_attn.interop.portable` provides, numbers, and other functions of
+the same kind. Anything else is refused with the name of the choice and of what it uses.
+"""
+
+import ast
+import builtins
+import inspect
+import linecache
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from types import FunctionType, ModuleType
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlx_attn.attention.config import Choice
+from mlx_attn.attention.layer import merge_heads, split_heads
+from mlx_attn.errors import ConfigError
+from mlx_attn.exponentials import gelu, softmax
+
+PROVIDED: dict[Any, str] = {
+    **{split_heads: "split_heads", merge_heads: "merge_heads"},
+    **{softmax: "softmax", gelu: "gelu"},
+}
+"""Functions of the package that `portable` has under the same name."""
+_MODULES = {"mlx.core": "mx", "mlx.nn": "nn", "math": "math"}
+
+_SAME = """abs arange clip concatenate cos cumsum einsum exp eye log log1p logaddexp maximum minimum
+rsqrt sigmoid sin softmax sqrt square stack tanh tril triu where zeros_like ones_like linalg"""
+TORCH_OPERATIONS = {f"mx.{name}": f"torch.{name}" for name in _SAME.split()} | {
+    "mx.array": "torch.tensor",
+    "mx.float32": "torch.float32",
+    "mx.inf": 'float("inf")',
+    "mx.max": "lambda y, axis, keepdims=False: torch.amax(y, axis, keepdims)",
+    "mx.mean": "torch.mean",
+    "mx.min": "lambda y, axis, keepdims=False: torch.amin(y, axis, keepdims)",
+    "mx.ones": "lambda shape, dtype=None: torch.ones(shape, dtype=dtype)",
+    "mx.repeat": "lambda y, count, axis: torch.repeat_interleave(y, count, axis)",
+    "mx.stop_gradient": "lambda y: y.detach()",
+    "mx.sum": "torch.sum",
+    "mx.zeros": "lambda shape, dtype=None: torch.zeros(shape, dtype=dtype)",
+    "nn.log_sigmoid": "torch.nn.functional.logsigmoid",
+    "nn.relu": "torch.relu",
+    "nn.silu": "torch.nn.functional.silu",
+    "nn.softplus": "torch.nn.functional.softplus",
+}
+"""PyTorch's operation for one of MLX's, with the same arguments; PyTorch knows `axis` too."""
+_METHODS = """abs cumsum dtype exp flatten log mean ndim reshape shape sqrt square squeeze sum
+swapaxes T"""
+_TORCH_METHODS = {f".{name}" for name in _METHODS.split()}
+
+
+class NotPortable(ConfigError):
+    """A choice computes with what does not ship."""
+
+
+@dataclass
+class Sources:
+    """The source of functions and of what they use, in the order in which they are needed.
+
+    Attributes:
+        reserved: Names that the file around them has already.
+        texts: Definitions by name.
+        operations: What they use of MLX, such as "mx.exp", and of its arrays, such as ".sum".
+    """
+
+    reserved: set[str]
+    texts: dict[str, str] = field(default_factory=dict)
+    operations: set[str] = field(default_factory=set)
+    _made_of: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, choice: Choice, function: Callable[..., Any]) -> str:
+        """Add a function of a choice; return its name there.
+
+        Raises:
+            NotPortable: It uses what does not ship.
+        """
+        try:
+            return self._add(inspect.unwrap(function), f"{choice.map}_{choice.name}")
+        except NotPortable as error:
+            raise NotPortable(f"{choice.map}={choice.name} has no code to ship: {error}") from None
+
+    def _add(self, function: Callable[..., Any], lambda_name: str) -> str:
+        code = getattr(function, "__code__", None)
+        if code is None or code.co_freevars:
+            raise NotPortable(f"{function.__name__} uses variables of the function around it")
+        text, node = _definition(function)
+        name = getattr(node, "name", lambda_name)
+        if self._is_new(name, function):
+            for used in _free_names(node):
+                self._add_used(used, function)
+            self._note_operations(node, function)
+            self.texts[name] = text if name == function.__name__ else f"{name} = {text}"
+        return name
+
+    def _is_new(self, name: str, what: Any) -> bool:
+        if name in self.reserved or self._made_of.setdefault(name, what) is not what:
+            raise NotPortable(f"{name} is the name of another part of the file: rename it")
+        return name not in self.texts
+
+    def _add_used(self, name: str, user: Callable[..., Any]) -> None:
+        value = user.__globals__.get(name, builtins)
+        if _is_there(name, value):
+            return
+        value = inspect.unwrap(value) if callable(value) else value
+        homes = (user.__module__, *(m for m in sys.modules if m.startswith("mlx_attn.attention.")))
+        if isinstance(value, FunctionType) and value.__module__ in homes:
+            if self._add(value, name) != name:
+                raise NotPortable(f"{name} is another name of {value.__name__}: use that one")
+        elif isinstance(value, Choice) and self._is_new(name, value):
+            made = self._add(inspect.unwrap(value.apply), name)
+            self.texts[name] = f"{name} = SimpleNamespace(apply={made})"
+        elif isinstance(value, int | float | str | tuple) and self._is_new(name, value):
+            self.texts[name] = f"{name} = {value!r}"
+        elif name not in self.texts:
+            home = getattr(value, "__module__", "") or type(value).__name__
+            raise NotPortable(f"{user.__name__} uses {name} of {home}, which does not ship")
+
+    def _note_operations(self, node: ast.AST, user: Callable[..., Any]) -> None:
+        for part in _computing(node):
+            if isinstance(part, ast.Attribute):
+                base = part.value.id if isinstance(part.value, ast.Name) else ""
+                if user.__globals__.get(base) in (mx, nn):
+                    self.operations.add(f"{base}.{part.attr}")
+                elif hasattr(mx.array, part.attr):
+                    self.operations.add(f".{part.attr}")
+
+    def torch_obstacle(self) -> str:
+        """Return what PyTorch does not share with MLX; empty if the same source runs there."""
+        foreign = sorted(self.operations - TORCH_OPERATIONS.keys() - _TORCH_METHODS)
+        return f"PyTorch has no {', '.join(foreign)} of the same meaning" if foreign else ""
+
+
+def _is_there(name: str, value: Any) -> bool:
+    """Whether a shipped file has a name already: Python's, MLX's, or one that it provides."""
+    if isinstance(value, ModuleType):
+        return hasattr(value, name) if value is builtins else _MODULES.get(value.__name__) == name
+    return isinstance(value, FunctionType) and PROVIDED.get(value) == name
+
+
+@cache
+def _parsed(file: str) -> tuple[list[str], ast.Module]:
+    lines = linecache.getlines(file)
+    return lines, ast.parse("".join(lines))
+
+
+def _definition(function: Callable[..., Any]) -> tuple[str, ast.FunctionDef | ast.Lambda]:
+    """Return the source of a function without decorators, and its syntax."""
+    code = function.__code__
+    lines, tree = _parsed(code.co_filename)
+    arguments = list(code.co_varnames[: code.co_argcount])
+    made = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.Lambda)
+        and min(n.lineno for n in [node, *getattr(node, "decorator_list", [])])
+        == code.co_firstlineno
+        and [argument.arg for argument in node.args.args] == arguments
+    ]
+    if len(made) != 1:
+        raise NotPortable(f"{function.__name__} cannot be found in {code.co_filename}: write a def")
+    source = ast.get_source_segment("".join(lines), made[0], padded=True) or ""
+    return textwrap.dedent(source).strip(), made[0]
+
+
+def _free_names(node: ast.AST) -> list[str]:
+    """Return the names that a function reads and does not define."""
+    names = [part for part in _computing(node) if isinstance(part, ast.Name)]
+    bound = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    bound |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+    bound |= {part.name for part in ast.walk(node) if isinstance(part, ast.FunctionDef)}
+    return list(dict.fromkeys(name.id for name in names if name.id not in bound))
+
+
+def _computing(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of a function that are computed: no decorator and no annotation."""
+    yield node
+    for key, value in ast.iter_fields(node):
+        if key not in ("decorator_list", "annotation", "returns"):
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, ast.AST):
+                    yield from _computing(part)

@@ -1,0 +1,77 @@
+"""The standard forward pass, which is short enough to be read, is the general one bit for bit."""
+
+from itertools import product
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+
+from mlx_attn.attention.attention import Attention, general_forward, standard_forward
+from mlx_attn.attention.cache import KVCache, RotatingKVCache, make_cache
+from mlx_attn.attention.config import MAPS, VARIANTS, AttentionConfig
+
+T = 10
+SIZES: dict[str, Any] = {"d_in": 16, "d_out": 16, "context_length": T, "n_heads": 4}
+POSITIONS: list[dict[str, Any]] = [
+    {"position": "learned"},
+    {"position": "rope", "qk_norm": True},
+    {"position": "alibi"},
+    {"position": "alibi", "alibi_slopes": "learned"},
+    {"position": "rope", "window": 3},
+]
+WIDTHS: list[dict[str, Any]] = [{}, {"n_kv_heads": 2, "value_dim": 6, "qkv_bias": True}]
+
+
+@pytest.fixture(params=[p | w for p, w in product(POSITIONS, WIDTHS)], ids=str)
+def layer(request) -> Attention:
+    return Attention(AttentionConfig(**SIZES, **request.param))
+
+
+def tokens() -> mx.array:
+    return mx.array(np.random.default_rng(0).normal(size=(2, T, 16)), mx.float32)
+
+
+def test_layers_of_the_standard_maps_and_no_others_run_it():
+    runs = {
+        name: Attention(AttentionConfig(**{**SIZES, **row.maps, "vocab_size": 8})).forward
+        for name, row in VARIANTS.items()
+    }
+    short = {name for name, forward in runs.items() if forward is standard_forward}
+    assert short == {name for name, row in VARIANTS.items() if row.maps == MAPS}
+
+
+def test_it_computes_what_the_general_pass_computes(layer):
+    x = tokens()
+    assert mx.array_equal(standard_forward(layer, x), general_forward(layer, x))
+
+
+def test_its_gradients_are_those_of_the_general_pass(layer):
+    def gradients(forward) -> dict[str, mx.array]:
+        def loss(parameters: dict) -> mx.array:
+            layer.update(parameters)
+            return mx.square(forward(layer, tokens())).sum()
+
+        return dict(tree_flatten(mx.grad(loss)(layer.parameters())))
+
+    ours, theirs = gradients(standard_forward), gradients(general_forward)
+    assert all(mx.array_equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("pieces", [[1] * T, [6, 1, 3]], ids=str)
+def test_with_a_cache_it_decodes_what_the_general_pass_decodes(layer, pieces):
+    caches = [make_cache(T, layer.config.window) for _ in range(2)]
+    for x in mx.split(tokens(), np.cumsum(pieces)[:-1].tolist(), axis=1):
+        ours, theirs = standard_forward(layer, x, caches[0]), general_forward(layer, x, caches[1])
+        assert mx.array_equal(ours, theirs)
+
+
+def test_the_slopes_of_alibi_are_read_once(layer, monkeypatch):
+    monkeypatch.delattr(AttentionConfig, "slopes")
+    assert layer(tokens()).shape == (2, T, 16)
+
+
+@pytest.mark.parametrize(("window", "kind"), [(0, KVCache), (4, RotatingKVCache)])
+def test_a_window_makes_a_rotating_cache(window, kind):
+    assert type(make_cache(T, window)) is kind
