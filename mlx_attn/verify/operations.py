@@ -18,7 +18,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import attention, config
 from mlx_attn.attention.cache import Places
 from mlx_attn.attention.config import VARIANTS, AttentionConfig
-from mlx_attn.attention.references import HOOKS, softmax
+from mlx_attn.attention.hooks import REFERENCES, softmax_of
 from mlx_attn.model import gpt
 from mlx_attn.model.config import PRESETS, GPTConfig, config_from
 from mlx_attn.training import batches
@@ -239,7 +239,7 @@ def causality(rounding: Rounding) -> Comparisons:
 def hooks(rounding: Rounding) -> Comparisons:
     """The attention weights of a layer with each hook on its scores or on its weights."""
     numbers, C, H, T = Numbers(16), 24, 4, 12
-    for name, rows in HOOKS.items():
+    for name, rows in REFERENCES.items():
         for choice, hook in rows.items():
             chosen: dict[str, Any] = {name: choice}
             layer = attention.MultiHeadAttention(C, C, T, 0.0, H, **chosen)
@@ -250,7 +250,7 @@ def hooks(rounding: Rounding) -> Comparisons:
             s = layer.config.scale * q @ k.swapaxes(1, 2)
             s = hook(w, x[0], s) if name == "logits" else s
             s = np.where(reference.is_seen(T, T), s, -np.inf)
-            y = hook(w, x[0], s) if name == "mixing" else softmax(s)
+            y = hook(w, x[0], s) if name == "mixing" else softmax_of(s)
             case = f"{name} {choice}"
             yield compared(case, layer.weights(as_mlx(x))[0], y, rounding.tolerance)
 

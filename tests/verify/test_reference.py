@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.attention.config import CHOICES
-from mlx_attn.attention.references import HOOKS
+from mlx_attn.attention.hooks import REFERENCES
 from mlx_attn.verify import models, reference
 from mlx_attn.verify.reference import Numbers
 
@@ -70,4 +70,4 @@ def test_the_last_query_stands_at_the_last_key():
 def test_every_hook_of_the_package_has_a_reference():
     for name in ("logits", "mixing"):
         ours = {word for word, choice in CHOICES[name].items() if choice.is_built_in}
-        assert ours - {"none", "softmax"} == set(HOOKS[name])
+        assert ours - {"none", "softmax"} == set(REFERENCES[name])
