@@ -1,7 +1,8 @@
 """docs/answers.md: the page of the package's study, with what was asked and checked besides."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -10,13 +11,14 @@ from mlx_attn.answers import findings, show
 from mlx_attn.answers import tables as study_tables
 from mlx_attn.answers.book import RecordBook, complaints
 from mlx_attn.answers.findings import Finding
-from mlx_attn.answers.page import StudyPage, strictness
+from mlx_attn.answers.page import StudyPage, digest_of_files, strictness
 from mlx_attn.answers.registration import REGISTRATION, Registration, check_registered
 from mlx_attn.answers.schedule import Records, searches
 from mlx_attn.answers.study import Study
 from studies import FOLLOW_UPS, figures, follow_up, tables
-from studies.identities import Checked, parting_curves, read_checked, truncation_curves
+from studies.identities import CHECKED, Checked, parting_curves, read_checked, truncation_curves
 from studies.trends import AbilityCurve, TrendFinding, ability_curves, trend_findings
+from studies.withdrawn import FIRST, take_back, withdrawals
 
 _MATRICES = ("no-key", "no-value")
 """Arms whose learning curves are drawn beside those of the protocol's first."""
@@ -41,7 +43,7 @@ class FollowUp:
         """From its folder and the records of the first study."""
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
         records = {**known, **book.records}
-        found = findings.findings(study, records)
+        found = take_back(findings.findings(study, records), folder.name)
         return cls(study, registration, book, records, found, trend_findings(study, records))
 
     @property
@@ -112,12 +114,34 @@ class AnswersPage(StudyPage):
             RunError: A study is not the registered one, or a record was changed.
         """
         first = StudyPage.read(study, folder)
+        first = replace(first, found=take_back(first.found, FIRST))
         besides = {
             name: FollowUp.read(follow_up(name), folder / name, first.book.records)
             for name in FOLLOW_UPS
             if (folder / name / REGISTRATION).exists()
         }
         return cls(**vars(first), checked=read_checked(folder), besides=besides)
+
+    def withdrawn(self) -> list[str]:
+        """The words that were taken back: where, what is computed there, and why."""
+        of_first = [(FIRST, self.found)]
+        each = [*of_first, *((name, one.found) for name, one in self.besides.items())]
+        return [
+            f"**{row.arm}** in {tables.values_of(found, row.arm, row.worlds)}. {row.reason}"
+            for name, found in each
+            for row in withdrawals().get(name, ())
+        ]
+
+    def unprinted(self) -> dict[str, str]:
+        """Digests of the figures and of what checks measured, which the page prints in part."""
+        checked = [path for path in (self.folder / CHECKED,) if path.exists()]
+        return {**super().unprinted(), CHECKED: digest_of_files(checked)}
+
+    def counted(self) -> tuple[int, int, int]:
+        """How many contrasts, trends and studies with corrections of their own the page has."""
+        besides = [one.study for one in self.besides.values()]
+        contrasts = sum(len(study.asked()) for study in (self.study, *besides))
+        return contrasts, sum(len(study.trends) for study in besides), 1 + len(besides)
 
     def template(self) -> str:
         """The text with places for what is computed."""
@@ -155,6 +179,17 @@ class AnswersPage(StudyPage):
         machines = [r.machine for book in books for r in book.records.values() if r.machine]
         made = {(machine.get("chip", ""), machine.get("device", "")) for machine in machines}
         return "; ".join(f"{chip} ({device})" for chip, device in sorted(made)) or "no machine yet"
+
+    def versions(self) -> str:
+        """With which versions and commits the records were made, as far as they were recorded."""
+        books = [self.book, *(one.book for one in self.besides.values())]
+        machines = [r.machine for book in books for r in book.records.values() if r.machine]
+        made = Counter(
+            f"mlx_attn {m.get('mlx_attn', '?')} with mlx {m.get('mlx', '?')}, "
+            + (f"commit {m['commit']}" if m.get("commit") else "no commit recorded")
+            for m in machines
+        )
+        return "; ".join(f"{count:,} by {name}" for name, count in made.items())
 
     def curves(self) -> dict[str, list[AbilityCurve]]:
         """By world, how the arms of its abilities differ from the control in training."""

@@ -1,6 +1,7 @@
 """The page of a study, made from registration and records alone, and compared with them again."""
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,14 +28,19 @@ class StudyPage:
     """What the page of a study says.
 
     Attributes:
-        name: Of the folder with the registration and the records.
+        folder: With the registration and the records.
     """
 
     study: Study
     registration: Registration
     book: RecordBook
     found: Sequence[Finding]
-    name: str
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
 
     @classmethod
     def read(cls, study: Study, folder: Path) -> Self:
@@ -44,7 +50,7 @@ class StudyPage:
             RunError: The study is not the registered one, or a record was changed.
         """
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
-        return cls(study, registration, book, findings.findings(study, book.records), folder.name)
+        return cls(study, registration, book, findings.findings(study, book.records), folder)
 
     def template(self) -> str:
         """The text with places for what is computed."""
@@ -72,6 +78,11 @@ class StudyPage:
     def strictness(self, among: int) -> str:
         """Standard errors that a difference must have, the most extreme of so many contrasts."""
         return strictness(self.study, among)
+
+    def unprinted(self) -> dict[str, str]:
+        """Digests of the folder's files whose content the page does not print, by their names."""
+        files = {"figures": sorted((self.folder / "figures").glob("*.svg"))}
+        return {name: digest_of_files(paths) for name, paths in files.items()}
 
     def question(self, name: str) -> Question:
         """The question of that name."""
@@ -112,6 +123,15 @@ class StudyPage:
     def of(self, **fields: Any) -> list[Finding]:
         """The findings with these fields, such as those of one question."""
         return [f for f in self.found if all(getattr(f, k) == v for k, v in fields.items())]
+
+
+def digest_of_files(paths: Iterable[Path]) -> str:
+    """Return a digest of the names and contents of files."""
+    found = hashlib.blake2b(digest_size=12)
+    for path in paths:
+        content = path.read_bytes()
+        found.update(f"{path.name} {len(content)} ".encode() + content)
+    return found.hexdigest()
 
 
 def strictness(study: Study, among: int) -> str:

@@ -92,7 +92,7 @@ def _numbers(found: Finding) -> list[str]:
         difference(found, 4),
         f"{found.verdict.p_holm:.2g}",
         f"{found.verdict.p_equivalence:.2g}",
-        found.word,
+        found.said,
         "" if found.verdict.share is None else f"{found.verdict.share:+.0%} of {found.worth:.3f}",
         "" if found.tokens is None else f"{found.tokens:+.0%}",
     ]

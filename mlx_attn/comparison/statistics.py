@@ -191,36 +191,6 @@ def _observed_sds(n: int) -> Float64[np.ndarray, "nodes"]:
     return np.sqrt(2 * special.gammaincinv((n - 1) / 2, likelihoods) / (n - 1))
 
 
-def random_effects(
-    means: Sequence[float], errors: Sequence[float], confidence: float = 0.95
-) -> tuple[float, tuple[float, float]]:
-    """The mean over studies that differ, and its interval.
-
-    Weights 1 / (error^2 + tau^2) with the variance tau^2 between studies by DerSimonian and Laird
-    (1986); the interval by Hartung and Knapp (2001), with Student's t of k - 1 degrees of freedom,
-    which holds for few studies where the usual normal one does not.
-
-    Args:
-        means: One for each study, at least two.
-        errors: Their standard errors, positive.
-        confidence: Of the interval.
-    """
-    if len(means) < 2 or len(means) != len(errors) or min(errors) <= 0:
-        raise ConfigError(
-            f"random effects need two studies or more with positive errors: got {len(means)} means "
-            f"and errors {list(errors)}"
-        )
-    y, squares = np.array(means, float), np.square(np.array(errors, float))
-    fixed = 1 / squares
-    spread = float((fixed * (y - np.average(y, weights=fixed)) ** 2).sum())
-    scale = float(fixed.sum() - (fixed**2).sum() / fixed.sum())
-    weights = 1 / (squares + max(0.0, (spread - (len(y) - 1)) / scale))
-    mean = float(np.average(y, weights=weights))
-    variance = float((weights * (y - mean) ** 2).sum() / (len(y) - 1) / weights.sum())
-    reach = float(special.stdtrit(len(y) - 1, 0.5 + confidence / 2)) * sqrt(variance)
-    return mean, (mean - reach, mean + reach)
-
-
 class TimeToSolve(NamedTuple):
     """Steps until a training solved its task; all its steps, censored, where it never did."""
 

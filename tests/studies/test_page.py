@@ -1,5 +1,6 @@
 """The page is what registration and records make of it, and any digit that is not is found."""
 
+import json
 import shutil
 
 import msgspec
@@ -10,6 +11,7 @@ from mlx_attn.answers.page import path_of_page, verify, write_page
 from mlx_attn.answers.registration import register
 from mlx_attn.answers.study import the_study
 from studies import FOLLOW_UPS, follow_up
+from studies.identities import CHECKED
 from studies.page import AnswersPage
 
 STUDY = the_study()
@@ -72,6 +74,33 @@ def test_a_page_that_lacks_a_line_is_found(written):
     page = path_of_page(written)
     page.write_text("\n".join(page.read_text().splitlines()[:-1]))
     assert "lines, and the records make" in next(verify(STUDY, written, AnswersPage))
+
+
+def test_a_figure_that_was_changed_or_deleted_is_found(written):
+    figure = written / "figures" / "heads.svg"
+    figure.write_text(figure.read_text() + "<!-- -->")
+    (changed,) = verify(STUDY, written, AnswersPage)
+    figure.unlink()
+    (deleted,) = verify(STUDY, written, AnswersPage)
+    assert "figures" in changed
+    assert "figures" in deleted
+
+
+def test_a_measured_number_that_the_page_does_not_print_is_found(written):
+    shutil.copy("docs/answers/identities.json", written)
+    write_page(STUDY, written, AnswersPage)
+    file = written / CHECKED
+    changed = json.loads(file.read_text())
+    changed["merging-is-exact"]["numbers"]["unprinted"] = 1.0
+    file.write_text(json.dumps(changed))
+    (complaint,) = verify(STUDY, written, AnswersPage)
+    assert CHECKED in complaint
+
+
+def test_every_word_names_the_length_of_its_trainings(written):
+    page = path_of_page(written).read_text()
+    row = next(line for line in page.splitlines() if line.startswith("| one-head | tales |"))
+    assert " at 300 steps |" in row
 
 
 def test_a_record_of_other_settings_than_its_key_says_is_found(written):
