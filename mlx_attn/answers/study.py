@@ -49,6 +49,7 @@ class World(_Row, frozen=True, kw_only=True):
         modules: Of Python's standard library, whose source is the text; else `data` names one.
         margin: Differences below it, in nats per token, count as none; `reason` says why.
         same: Arms that compute what another arm does here, from the same weights.
+        factors: Of the rates, by arm: registered here instead of searched for.
     """
 
     summary: str
@@ -58,6 +59,7 @@ class World(_Row, frozen=True, kw_only=True):
     reason: str
     modules: tuple[str, ...] = ()
     same: dict[str, str] = {}
+    factors: dict[str, float] = {}
 
 
 class StudyArm(_Row, frozen=True, kw_only=True):
