@@ -10,7 +10,7 @@ from typing import Any, Self
 from mlx_attn.answers import findings, show
 from mlx_attn.answers import tables as study_tables
 from mlx_attn.answers.book import RecordBook, complaints
-from mlx_attn.answers.findings import Finding
+from mlx_attn.answers.findings import UNDECIDED, Finding
 from mlx_attn.answers.page import StudyPage, digest_of_files, strictness
 from mlx_attn.answers.registration import REGISTRATION, Registration, check_registered
 from mlx_attn.answers.schedule import Records, searches
@@ -136,6 +136,18 @@ class AnswersPage(StudyPage):
         """Digests of the figures and of what checks measured, which the page prints in part."""
         checked = [path for path in (self.folder / CHECKED,) if path.exists()]
         return {**super().unprinted(), CHECKED: digest_of_files(checked)}
+
+    def both_tests(self) -> tuple[int, int, int]:
+        """How many contrasts of the first study there are, and how many each test decides."""
+        arms = self.study.arms
+        asked = [
+            f.verdict
+            for f in self.found
+            if f.verdict and not f.contrast.repeats and not arms[f.contrast.arm].jitter
+        ]
+        words = [[v.word for v in asked], [v.other_word for v in asked]]
+        by_registered, by_t = (sum(word != UNDECIDED for word in each) for each in words)
+        return len(asked), by_registered, by_t
 
     def counted(self) -> tuple[int, int, int]:
         """How many contrasts, trends and studies with corrections of their own the page has."""

@@ -4,6 +4,9 @@
     worth = mean loss(reference) - mean loss(control)            what the part in question is worth
     t     = mean d / sqrt(var d / n + tuning^2)
 
+The test is the one that a study registered: the worst of five families, or a moderated t. Beside
+its word stands the other test's (`decisions.judge_all`).
+
 Two tests of each d, that its mean is 0 and that it lies within the margin, are corrected (Holm) for
 all contrasts of all worlds; those that are not finished count with p = 1, so that finishing them
 withdraws no word. Each p-value is the largest of all means within the rounding floor of d, so that
@@ -76,7 +79,12 @@ def findings(study: Study, records: Records) -> list[Finding]:
         str(place): measure(study, records, contrast, world, floors[world])
         for place, (_, contrast, world) in enumerate(asked)
     }
-    verdicts = judge_all(cases, protocol.confidence, sensitivity=protocol.sensitivity)
+    verdicts = judge_all(
+        cases,
+        protocol.confidence,
+        sensitivity=protocol.sensitivity,
+        worst_of_five=protocol.worst_of_five,
+    )
     slopes = {world: token_worth(study, records, world) for world in study.worlds}
     found = [
         _finding(study, records, one, verdicts.get(str(place)), slopes[one[2]])
@@ -109,6 +117,7 @@ def measure(
         worth=fmean(reference) - fmean(control),
         tuning=sqrt(sum(tuning_error(plan.search.finite) ** 2 for plan in plans)),
         rounding=rounding,
+        world=world,
     )
 
 

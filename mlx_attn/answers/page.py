@@ -13,7 +13,8 @@ from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.registration import Registration, check_registered
 from mlx_attn.answers.schedule import searches
 from mlx_attn.answers.study import Question, Study
-from mlx_attn.comparison.statistics import critical
+from mlx_attn.comparison.statistics import critical_t
+from mlx_attn.comparison.worst_of_five import critical
 from mlx_attn.files import write_text
 from mlx_attn.ui.plots import render_text, save_figure, template
 
@@ -138,7 +139,8 @@ def strictness(study: Study, among: int) -> str:
     """Standard errors that the most extreme of so many contrasts of a study must have."""
     protocol = study.protocol
     seeds, level = len(protocol.verdict_seeds), (1 - protocol.confidence) / among
-    return f"{critical(level, seeds):.1f}"
+    of_test = critical(level, seeds) if protocol.worst_of_five else critical_t(level, seeds - 1)
+    return f"{of_test:.1f}"
 
 
 def write_page(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Path:

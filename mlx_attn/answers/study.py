@@ -153,6 +153,14 @@ class Protocol(_Row, frozen=True, kw_only=True):
     first: tuple[str, ...]
     analysis: tuple[str, ...]
 
+    @property
+    def worst_of_five(self) -> bool:
+        """Whether the study was registered with the worst of five families as its test.
+
+        Those that name a moderated t in their analysis were registered with that.
+        """
+        return not any("moderated t" in line for line in self.analysis)
+
 
 class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     """Everything that is asked, and how."""

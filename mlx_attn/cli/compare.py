@@ -91,7 +91,7 @@ _OWN_OPTIONS: list[click.Option] = [
     _certainty(
         "--until-decided",
         is_flag=True,
-        help="more seeds until every arm is decided: 5, 8, 12, at most 16; as sure as one look",
+        help="more seeds until every arm is decided: 6, 10, 16, at most 24; as sure as one look",
     ),
     _certainty("--minutes", default=0.0, help="as many seeds as fit into this time"),
     _certainty("--delta", default=0.01, metavar="NATS", help="smaller differences count as none"),
@@ -147,7 +147,7 @@ _TRAIN_OPTIONS = [
 
 _DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
 _DEFAULT_SEEDS = 5
-_LOOKS = (5, 8, 12, 16)
+_LOOKS = (6, 10, 16, 24)
 """Seeds after which `--until-decided` looks."""
 _RUNS = Path("runs")
 

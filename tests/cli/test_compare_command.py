@@ -56,7 +56,7 @@ def test_reference_arms_and_arms_without_matrices_are_compared(compare):
 def test_until_decided_says_after_how_many_seeds_it_looks(workshop, run_command):
     plan = [flag for flag in SMALL if flag != "--seeds=2"]
     result = run_command("compare", *plan, "--until-decided", "--dry-run")
-    assert "until decided: 5, 8, 12, 16" in result.stdout
+    assert "until decided: 6, 10, 16, 24" in result.stdout
 
 
 def test_until_decided_chooses_the_seeds(compare):
