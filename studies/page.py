@@ -1,4 +1,4 @@
-"""docs/answers.md: the page of the package's study, with what was asked and checked besides."""
+"""docs/answers.md, the answers in short, and docs/answers/record.md, all that they rest on."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,8 @@ from mlx_attn.answers.findings import UNDECIDED, Finding
 from mlx_attn.answers.page import StudyPage, digest_of_files, strictness
 from mlx_attn.answers.registration import REGISTRATION, Registration, check_registered
 from mlx_attn.answers.schedule import Records, searches
-from mlx_attn.answers.study import Study
+from mlx_attn.answers.study import STANDARD, Study
+from mlx_attn.ui.plots import render_text
 from studies import FOLLOW_UPS, figures, follow_up, tables
 from studies.identities import CHECKED, Checked, parting_curves, read_checked, truncation_curves
 from studies.trends import AbilityCurve, TrendFinding, ability_curves, trend_findings
@@ -22,6 +23,11 @@ from studies.withdrawn import FIRST, take_back, withdrawals
 
 _MATRICES = ("no-key", "no-value")
 """Arms whose learning curves are drawn beside those of the protocol's first."""
+
+
+def record_of(folder: Path) -> Path:
+    """The page of everything, in the folder of the records."""
+    return folder / "record.md"
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class FollowUp:
 
 @dataclass(frozen=True)
 class AnswersPage(StudyPage):
-    """What docs/answers.md says."""
+    """What docs/answers.md and its record say."""
 
     checked: Mapping[str, Checked]
     besides: Mapping[str, FollowUp]
@@ -156,8 +162,38 @@ class AnswersPage(StudyPage):
         return contrasts, sum(len(study.trends) for study in besides), 1 + len(besides)
 
     def template(self) -> str:
-        """The text with places for what is computed."""
+        """The answers, with places for what is computed."""
         return Path(__file__).with_name("answers.md.jinja").read_text(encoding="utf-8")
+
+    def texts(self) -> dict[Path, str]:
+        """The answers, and the record that lies in their folder."""
+        template = Path(__file__).with_name("record.md.jinja").read_text(encoding="utf-8")
+        facts = {"study": self.study, "registration": self.registration, "folder": "."}
+        return {
+            **super().texts(),
+            record_of(self.folder): render_text(template, page=self, **facts),
+        }
+
+    def in_worlds(self, study: str, arm: str, control: str = STANDARD) -> str:
+        """What is found of an arm in every world, in one line; without a study, of the first."""
+        found = self.besides[study].found if study in self.besides else self.found
+        return tables.in_worlds(found, arm, control)
+
+    def at_lengths(self, arm: str) -> str:
+        """What is found of an arm at several lengths of training, in one line."""
+        found = self.besides["horizon"].found if "horizon" in self.besides else []
+        steps = self.study.worlds["tales"].settings["steps"]
+        longer = tables.at_lengths([f for f in found if f.contrast.arm == arm])
+        return f"{steps} steps" + (f"; {longer}" if longer else "")
+
+    def loss(self, study: str, place: int) -> str:
+        """The mean loss of the control (0), the reference (1) or the arm (2) of a study's first."""
+        losses = self.besides[study].found[0].losses if study in self.besides else None
+        return f"{losses[place]:.3f}" if losses else "(not measured)"
+
+    def steps(self, study: str) -> int:
+        """The steps of a study's trainings."""
+        return next(iter(follow_up(study).worlds.values())).settings["steps"]
 
     def complaints(self) -> Iterator[str]:
         """Records that are not of their study."""

@@ -36,6 +36,36 @@ def values_of(found: Sequence[Finding], arm: str, worlds: Sequence[str]) -> str:
     return "; ".join(here) or f"{', '.join(worlds)}: not finished"
 
 
+def in_worlds(found: Sequence[Finding], arm: str, control: str) -> str:
+    """An arm in every world: its difference and word, and the other test's if that differs."""
+    cells: list[str] = []
+    for one in found:
+        if (one.contrast.arm, one.contrast.control) != (arm, control):
+            continue
+        cells.append(f"{one.world} {one.answer}")
+        if one.verdict:
+            word = one.answer if one.answer == findings.WITHDRAWN else one.word
+            other = one.verdict.other_word
+            differs = word not in (other, findings.WITHDRAWN)
+            more = f" (moderated t: {other})" if differs else ""
+            cells[-1] = f"{one.world} {difference(one, 3)} {word}{more}"
+    return "; ".join(cells) or "not asked"
+
+
+def at_lengths(found: Sequence[Finding]) -> str:
+    """An arm at every length of training that is finished, text by text."""
+    texts: dict[str, list[Finding]] = {}
+    for one in sorted(found, key=lambda f: f.steps):
+        if one.verdict:
+            texts.setdefault(one.world.rpartition("-")[0], []).append(one)
+    return "; ".join(
+        f"trained for each length, {text} "
+        + ", ".join(f"{difference(f, 3)} at {f.steps}" for f in of)
+        + f" ({len(of[0].verdict.differences) if of[0].verdict else 0} seeds)"
+        for text, of in texts.items()
+    )
+
+
 def resolution(study: Study, found: Sequence[Finding]) -> str:
     """World by world, what rounding makes of a difference, and what learning does.
 

@@ -62,6 +62,10 @@ class StudyPage:
         facts = {"study": self.study, "registration": self.registration, "folder": self.name}
         return render_text(self.template(), page=self, **facts)
 
+    def texts(self) -> dict[Path, str]:
+        """All pages, in Markdown, by the files that hold them."""
+        return {path_of_page(self.folder): self.text()}
+
     def complaints(self) -> Iterator[str]:
         """Records that are not of the study."""
         return complaints(self.study, self.book)
@@ -151,7 +155,8 @@ def write_page(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) ->
     for name, draw in contents.figures():
         _, bitmap = save_figure(draw, folder / "figures" / name)
         bitmap.unlink()
-    write_text(path_of_page(folder), contents.text())
+    for path, text in contents.texts().items():
+        write_text(path, text)
     return path_of_page(folder)
 
 
@@ -163,9 +168,14 @@ def verify(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Ite
     """
     contents = kind.read(study, folder)
     yield from contents.complaints()
-    page = path_of_page(folder)
+    for page, text in contents.texts().items():
+        yield from _differences(page, text)
+
+
+def _differences(page: Path, text: str) -> Iterator[str]:
+    """Where a page is not the text that the records make."""
     written = page.read_text(encoding="utf-8").splitlines() if page.exists() else []
-    expected = contents.text().splitlines()
+    expected = text.splitlines()
     if len(written) != len(expected):
         yield f"{page}: {len(written)} lines, and the records make {len(expected)}"
     for number, (line, right) in enumerate(zip(written, expected, strict=False), 1):
