@@ -17,6 +17,7 @@ from mlx_attn.answers.schedule import Records, searches
 from mlx_attn.answers.study import STANDARD, Study
 from mlx_attn.ui.plots import render_text
 from studies import FOLLOW_UPS, figures, follow_up, tables
+from studies.horizon import ENDS, courses
 from studies.identities import CHECKED, Checked, parting_curves, read_checked, truncation_curves
 from studies.trends import AbilityCurve, TrendFinding, ability_curves, trend_findings
 from studies.withdrawn import FIRST, take_back, withdrawals
@@ -94,6 +95,12 @@ class FollowUp:
     def trend_table(self) -> str:
         """What every arm costs in tokens at each width, and whether that changes."""
         return tables.trends(self.study, self.found, self.trends)
+
+    def courses(self) -> str:
+        """What longer training makes up for, until each end that some arm has reached."""
+        each = [courses(self.study, self.records, self.found, end) for end in ENDS]
+        reached = [of for of in each if any(one.costs for one in of)]
+        return "\n\n".join(map(tables.courses, reached)) or "No arm has two lengths yet."
 
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Its pictures by the question's name: of the widths where it has trends."""

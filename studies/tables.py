@@ -10,6 +10,7 @@ from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.schedule import ArmPlan, Records
 from mlx_attn.answers.study import STANDARD, Study
 from mlx_attn.answers.tables import DONE, difference, name_of, table
+from studies.horizon import START, Course, cost, mean_delay
 from studies.trends import Cost, TrendFinding
 
 
@@ -120,6 +121,17 @@ def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -
         rows.append([one.trend.arm, *cells, *ends])
     names = [f"width {width}" for width in widths]
     return table(("arm", *names, "each doubling", "p: no change", "word", "expected"), rows)
+
+
+def courses(found: Sequence[Course]) -> str:
+    """What every arm costs at the first length and at an end, and how far behind it is there."""
+    end = found[0].end
+    head = ("arm", "text", f"at {START} steps", f"at {end} steps", "behind, steps", "word")
+    rows = [
+        [one.arm, one.text, cost(one, "start"), cost(one, "end"), mean_delay(one), one.word]
+        for one in found
+    ]
+    return table(head, rows)
 
 
 def changed(study: Study, records: Records) -> str:
