@@ -124,3 +124,16 @@ def test_a_signal_keeps_what_is_finished_and_says_how_to_go_on(workshop, number)
     last = rest.splitlines()[-1]
     assert last == "interrupted; finished trainings are kept: the same command continues"
     assert output == ""
+
+
+def test_runs_of_another_program_are_judged_and_nothing_is_trained(tmp_path, run_command):
+    file = tmp_path / "results.csv"
+    rows = [
+        f"{arm},{seed},{1 + 0.1 * (arm == 'b') + 0.01 * seed}" for arm in "ab" for seed in range(4)
+    ]
+    file.write_text("\n".join(["arm,seed,loss", *rows]))
+    shown = run_command("compare", "--from", str(file))
+    assert "b, compared with a: worse, +0.1" in shown.stdout
+    refused = run_command("compare", "--from", str(file), "--seeds", "3")
+    assert refused.exit_code == 2
+    assert "leave out --seeds" in refused.stderr
