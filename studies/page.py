@@ -186,6 +186,25 @@ class AnswersPage(StudyPage):
         found = self.besides[study].found if study in self.besides else self.found
         return tables.in_worlds(found, arm, control)
 
+    def means(self, study: str, arm: str) -> str:
+        """The mean difference of an arm in every world, without intervals."""
+        found = self.besides[study].found if study in self.besides else []
+        of_arm = [f for f in found if f.contrast.arm == arm and f.verdict]
+        each = (f"{f.verdict.mean:+.3f} on {f.world}" for f in of_arm if f.verdict)
+        return ", ".join(each) or "(not finished)"
+
+    def longest(self, arm: str) -> str:
+        """The mean difference of an arm at the longest training that is finished, text by text."""
+        found = self.besides["horizon"].found if "horizon" in self.besides else []
+        texts = dict.fromkeys(f.world.rpartition("-")[0] for f in found)
+        said = ""
+        for text in texts:
+            of_arm = [f for f in found if f.contrast.arm == arm and f.world.startswith(text)]
+            last = max((f for f in of_arm if f.verdict), key=lambda f: f.steps, default=None)
+            if last and last.verdict:
+                said += f"; {last.verdict.mean:+.3f} on {text} after {last.steps}"
+        return said
+
     def at_lengths(self, arm: str) -> str:
         """What is found of an arm at several lengths of training, in one line."""
         found = self.besides["horizon"].found if "horizon" in self.besides else []
