@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 import resource
+import subprocess
 import sys
 from functools import cache
 from hashlib import blake2b
@@ -30,6 +31,26 @@ def versions() -> dict[str, str]:
         "platform": platform.platform(),
         "device": mx.default_device().type.name,
     }
+
+
+@cache
+def commit() -> str:
+    """Return the git commit of a clone, with "+" if code was changed since; "" elsewhere."""
+    clone = Path(__file__).parents[1]
+    if not (clone / ".git").exists():
+        return ""
+    try:
+        head = _git(clone, "rev-parse", "--short=12", "HEAD")
+        return head + "+" * bool(_git(clone, "status", "--porcelain", "--", "mlx_attn"))
+    except (OSError, subprocess.SubprocessError):  # no git, or the repository of another user
+        return ""
+
+
+def _git(clone: Path, *command: str) -> str:
+    ended = subprocess.run(
+        ["git", "-C", str(clone), *command], check=True, capture_output=True, text=True
+    )
+    return ended.stdout.strip()
 
 
 def machine_memory() -> int:

@@ -22,6 +22,7 @@ FOLLOW_UPS = (
     "starts",
     "rank",
     "chapter5-gpt2",
+    "horizon",
 )
 """By name, in the order of the page; their worlds and arms may be those of the first study."""
 

@@ -1,7 +1,8 @@
-"""docs/answers.md: the page of the package's study, with what was asked and checked besides."""
+"""docs/answers.md, the answers in short, and docs/answers/record.md, all that they rest on."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -9,17 +10,25 @@ from typing import Any, Self
 from mlx_attn.answers import findings, show
 from mlx_attn.answers import tables as study_tables
 from mlx_attn.answers.book import RecordBook, complaints
-from mlx_attn.answers.findings import Finding
-from mlx_attn.answers.page import StudyPage, strictness
+from mlx_attn.answers.findings import UNDECIDED, Finding
+from mlx_attn.answers.page import StudyPage, digest_of_files, strictness
 from mlx_attn.answers.registration import REGISTRATION, Registration, check_registered
 from mlx_attn.answers.schedule import Records, searches
-from mlx_attn.answers.study import Study
+from mlx_attn.answers.study import STANDARD, Study
+from mlx_attn.ui.plots import render_text
 from studies import FOLLOW_UPS, figures, follow_up, tables
-from studies.identities import Checked, parting_curves, read_checked, truncation_curves
+from studies.horizon import ENDS, courses
+from studies.identities import CHECKED, Checked, parting_curves, read_checked, truncation_curves
 from studies.trends import AbilityCurve, TrendFinding, ability_curves, trend_findings
+from studies.withdrawn import FIRST, take_back, withdrawals
 
 _MATRICES = ("no-key", "no-value")
 """Arms whose learning curves are drawn beside those of the protocol's first."""
+
+
+def record_of(folder: Path) -> Path:
+    """The page of everything, in the folder of the records."""
+    return folder / "record.md"
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class FollowUp:
         """From its folder and the records of the first study."""
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
         records = {**known, **book.records}
-        found = findings.findings(study, records)
+        found = take_back(findings.findings(study, records), folder.name)
         return cls(study, registration, book, records, found, trend_findings(study, records))
 
     @property
@@ -87,6 +96,12 @@ class FollowUp:
         """What every arm costs in tokens at each width, and whether that changes."""
         return tables.trends(self.study, self.found, self.trends)
 
+    def courses(self) -> str:
+        """What longer training makes up for, until each end that some arm has reached."""
+        each = [courses(self.study, self.records, self.found, end) for end in ENDS]
+        reached = [of for of in each if any(one.costs for one in of)]
+        return "\n\n".join(map(tables.courses, reached)) or "No arm has two lengths yet."
+
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Its pictures by the question's name: of the widths where it has trends."""
         for question in self.study.questions:
@@ -99,7 +114,7 @@ class FollowUp:
 
 @dataclass(frozen=True)
 class AnswersPage(StudyPage):
-    """What docs/answers.md says."""
+    """What docs/answers.md and its record say."""
 
     checked: Mapping[str, Checked]
     besides: Mapping[str, FollowUp]
@@ -112,6 +127,7 @@ class AnswersPage(StudyPage):
             RunError: A study is not the registered one, or a record was changed.
         """
         first = StudyPage.read(study, folder)
+        first = replace(first, found=take_back(first.found, FIRST))
         besides = {
             name: FollowUp.read(follow_up(name), folder / name, first.book.records)
             for name in FOLLOW_UPS
@@ -119,9 +135,91 @@ class AnswersPage(StudyPage):
         }
         return cls(**vars(first), checked=read_checked(folder), besides=besides)
 
+    def withdrawn(self) -> list[str]:
+        """The words that were taken back: where, what is computed there, and why."""
+        of_first = [(FIRST, self.found)]
+        each = [*of_first, *((name, one.found) for name, one in self.besides.items())]
+        return [
+            f"**{row.arm}** in {tables.values_of(found, row.arm, row.worlds)}. {row.reason}"
+            for name, found in each
+            for row in withdrawals().get(name, ())
+        ]
+
+    def unprinted(self) -> dict[str, str]:
+        """Digests of the figures and of what checks measured, which the page prints in part."""
+        checked = [path for path in (self.folder / CHECKED,) if path.exists()]
+        return {**super().unprinted(), CHECKED: digest_of_files(checked)}
+
+    def both_tests(self) -> tuple[int, int, int]:
+        """How many contrasts of the first study there are, and how many each test decides."""
+        arms = self.study.arms
+        asked = [
+            f.verdict
+            for f in self.found
+            if f.verdict and not f.contrast.repeats and not arms[f.contrast.arm].jitter
+        ]
+        words = [[v.word for v in asked], [v.other_word for v in asked]]
+        by_registered, by_t = (sum(word != UNDECIDED for word in each) for each in words)
+        return len(asked), by_registered, by_t
+
+    def counted(self) -> tuple[int, int, int]:
+        """How many contrasts, trends and studies with corrections of their own the page has."""
+        besides = [one.study for one in self.besides.values()]
+        contrasts = sum(len(study.asked()) for study in (self.study, *besides))
+        return contrasts, sum(len(study.trends) for study in besides), 1 + len(besides)
+
     def template(self) -> str:
-        """The text with places for what is computed."""
+        """The answers, with places for what is computed."""
         return Path(__file__).with_name("answers.md.jinja").read_text(encoding="utf-8")
+
+    def texts(self) -> dict[Path, str]:
+        """The answers, and the record that lies in their folder."""
+        template = Path(__file__).with_name("record.md.jinja").read_text(encoding="utf-8")
+        facts = {"study": self.study, "registration": self.registration, "folder": "."}
+        return {
+            **super().texts(),
+            record_of(self.folder): render_text(template, page=self, **facts),
+        }
+
+    def in_worlds(self, study: str, arm: str, control: str = STANDARD) -> str:
+        """What is found of an arm in every world, in one line; without a study, of the first."""
+        found = self.besides[study].found if study in self.besides else self.found
+        return tables.in_worlds(found, arm, control)
+
+    def means(self, study: str, arm: str) -> str:
+        """The mean difference of an arm in every world, without intervals."""
+        found = self.besides[study].found if study in self.besides else []
+        of_arm = [f for f in found if f.contrast.arm == arm and f.verdict]
+        each = (f"{f.verdict.mean:+.3f} on {f.world}" for f in of_arm if f.verdict)
+        return ", ".join(each) or "(not finished)"
+
+    def longest(self, arm: str) -> str:
+        """The mean difference of an arm at the longest training that is finished, text by text."""
+        found = self.besides["horizon"].found if "horizon" in self.besides else []
+        texts = dict.fromkeys(f.world.rpartition("-")[0] for f in found)
+        said = ""
+        for text in texts:
+            of_arm = [f for f in found if f.contrast.arm == arm and f.world.startswith(text)]
+            last = max((f for f in of_arm if f.verdict), key=lambda f: f.steps, default=None)
+            if last and last.verdict:
+                said += f"; {last.verdict.mean:+.3f} on {text} after {last.steps}"
+        return said
+
+    def at_lengths(self, arm: str) -> str:
+        """What is found of an arm at several lengths of training, in one line."""
+        found = self.besides["horizon"].found if "horizon" in self.besides else []
+        steps = self.study.worlds["tales"].settings["steps"]
+        longer = tables.at_lengths([f for f in found if f.contrast.arm == arm])
+        return f"{steps} steps" + (f"; {longer}" if longer else "")
+
+    def loss(self, study: str, place: int) -> str:
+        """The mean loss of the control (0), the reference (1) or the arm (2) of a study's first."""
+        losses = self.besides[study].found[0].losses if study in self.besides else None
+        return f"{losses[place]:.3f}" if losses else "(not measured)"
+
+    def steps(self, study: str) -> int:
+        """The steps of a study's trainings."""
+        return next(iter(follow_up(study).worlds.values())).settings["steps"]
 
     def complaints(self) -> Iterator[str]:
         """Records that are not of their study."""
@@ -155,6 +253,17 @@ class AnswersPage(StudyPage):
         machines = [r.machine for book in books for r in book.records.values() if r.machine]
         made = {(machine.get("chip", ""), machine.get("device", "")) for machine in machines}
         return "; ".join(f"{chip} ({device})" for chip, device in sorted(made)) or "no machine yet"
+
+    def versions(self) -> str:
+        """With which versions and commits the records were made, as far as they were recorded."""
+        books = [self.book, *(one.book for one in self.besides.values())]
+        machines = [r.machine for book in books for r in book.records.values() if r.machine]
+        made = Counter(
+            f"mlx_attn {m.get('mlx_attn', '?')} with mlx {m.get('mlx', '?')}, "
+            + (f"commit {m['commit']}" if m.get("commit") else "no commit recorded")
+            for m in machines
+        )
+        return "; ".join(f"{count:,} by {name}" for name, count in made.items())
 
     def curves(self) -> dict[str, list[AbilityCurve]]:
         """By world, how the arms of its abilities differ from the control in training."""

@@ -10,6 +10,7 @@ from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.schedule import ArmPlan, Records
 from mlx_attn.answers.study import STANDARD, Study
 from mlx_attn.answers.tables import DONE, difference, name_of, table
+from studies.horizon import START, Course, cost, mean_delay
 from studies.trends import Cost, TrendFinding
 
 
@@ -20,8 +21,50 @@ def overview(study: Study, found: Sequence[Finding]) -> str:
         of_contrast = [f for f in found if f.contrast == contrast]
         cells = {f.world: _cell(f) for f in of_contrast}
         answers = [cells.get(world, "not asked") for world in names]
-        rows.append([contrast.statement, *answers, _in_all(study, of_contrast)])
+        rows.append([contrast.statement, *answers, _in_all(of_contrast)])
     return table(("expected", *names, "in all"), rows)
+
+
+def values_of(found: Sequence[Finding], arm: str, worlds: Sequence[str]) -> str:
+    """The computed differences of an arm to the standard form in some worlds, in one line."""
+    here = [
+        f"{f.world}: {difference(f, 3)}, computed as {f.word} at {f.steps} steps"
+        for f in found
+        if (f.contrast.arm, f.contrast.control) == (arm, STANDARD)
+        and f.world in worlds
+        and f.verdict
+    ]
+    return "; ".join(here) or f"{', '.join(worlds)}: not finished"
+
+
+def in_worlds(found: Sequence[Finding], arm: str, control: str) -> str:
+    """An arm in every world: its difference and word, and the other test's if that differs."""
+    cells: list[str] = []
+    for one in found:
+        if (one.contrast.arm, one.contrast.control) != (arm, control):
+            continue
+        cells.append(f"{one.world} {one.answer}")
+        if one.verdict:
+            word = one.answer if one.answer == findings.WITHDRAWN else one.word
+            other = one.verdict.other_word
+            differs = word not in (other, findings.WITHDRAWN)
+            more = f" (moderated t: {other})" if differs else ""
+            cells[-1] = f"{one.world} {difference(one, 3)} {word}{more}"
+    return "; ".join(cells) or "not asked"
+
+
+def at_lengths(found: Sequence[Finding]) -> str:
+    """An arm at every length of training that is finished, text by text."""
+    texts: dict[str, list[Finding]] = {}
+    for one in sorted(found, key=lambda f: f.steps):
+        if one.verdict:
+            texts.setdefault(one.world.rpartition("-")[0], []).append(one)
+    return "; ".join(
+        f"trained for each length, {text} "
+        + ", ".join(f"{difference(f, 3)} at {f.steps}" for f in of)
+        + f" ({len(of[0].verdict.differences) if of[0].verdict else 0} seeds)"
+        for text, of in texts.items()
+    )
 
 
 def resolution(study: Study, found: Sequence[Finding]) -> str:
@@ -36,7 +79,7 @@ def resolution(study: Study, found: Sequence[Finding]) -> str:
         if not here:
             continue
         twins = [f for f in here if study.arms[f.contrast.arm].jitter]
-        rounding = max((_size(f) for f in twins), default=None)
+        rounding = max((_largest(f) for f in twins), default=None)
         largest = max((f for f in here if f not in twins), key=_size, default=None)
         cells = ["" if rounding is None else f"{rounding:.0e}", "", ""]
         if largest:
@@ -52,7 +95,7 @@ def beside_first(found: Sequence[Finding], first: Sequence[Finding], suffix: str
     for one in found:
         world = one.world.removesuffix(suffix)
         pair = (one, known[world, one.contrast.arm, one.contrast.control])
-        cells = [f"{difference(f, 3)}, {f.word}" if f.verdict else f.answer for f in pair]
+        cells = [f"{difference(f, 3)}, {f.said}" if f.verdict else f.answer for f in pair]
         rows.append([name_of(one.contrast), world, *cells])
     return table(("contrast", "text", "here", "in the first study"), rows)
 
@@ -60,6 +103,7 @@ def beside_first(found: Sequence[Finding], first: Sequence[Finding], suffix: str
 def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -> str:
     """What every arm costs in tokens at each width, and whether that changes."""
     widths = {world.settings["emb_dim"]: name for name, world in study.worlds.items()}
+    steps = next(iter(study.worlds.values())).settings["steps"]
     done = {(f.contrast.arm, f.world): DONE.format(*f.done) for f in found}
     rows: list[list[str]] = []
     for one in of:
@@ -68,10 +112,26 @@ def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -
         ends = ["", "", one.answer, one.trend.statement]
         if one.verdict and one.verdict.interval:
             change = _percent(one.verdict.mean, one.verdict.interval)
-            ends = [change, f"{one.verdict.p_holm:.2g}", f"{one.word}: {one.answer}", ends[-1]]
+            ends = [
+                change,
+                f"{one.verdict.p_holm:.2g}",
+                f"{one.word} at {steps} steps: {one.answer}",
+                ends[-1],
+            ]
         rows.append([one.trend.arm, *cells, *ends])
     names = [f"width {width}" for width in widths]
     return table(("arm", *names, "each doubling", "p: no change", "word", "expected"), rows)
+
+
+def courses(found: Sequence[Course]) -> str:
+    """What every arm costs at the first length and at an end, and how far behind it is there."""
+    end = found[0].end
+    head = ("arm", "text", f"at {START} steps", f"at {end} steps", "behind, steps", "word")
+    rows = [
+        [one.arm, one.text, cost(one, "start"), cost(one, "end"), mean_delay(one), one.word]
+        for one in found
+    ]
+    return table(head, rows)
 
 
 def changed(study: Study, records: Records) -> str:
@@ -94,27 +154,28 @@ def changed(study: Study, records: Records) -> str:
     return "; ".join(found)
 
 
-def _in_all(study: Study, found: Sequence[Finding]) -> str:
+def _in_all(found: Sequence[Finding]) -> str:
     done = [f for f in found if f.verdict]
     if not done:
         return findings.UNFINISHED
     answers = Counter(f.answer for f in done)
-    text = ", ".join(f"{answer} in {count}" for answer, count in answers.items())
-    if mean := findings.over_worlds(done, study.protocol.confidence):
-        share, (low, high) = mean
-        text += f"; {share:+.0%} of the part ({low:+.0%} to {high:+.0%})"
-    return text
+    return ", ".join(f"{answer} in {count}" for answer, count in answers.items())
 
 
 def _cell(found: Finding) -> str:
     if found.verdict is None:
         return f"{found.answer} ({DONE.format(*found.done)})"
-    word = "" if found.word == found.answer else f", {found.word}"
-    return f"{found.answer}: {difference(found, 3)}{word}"
+    if found.answer in (found.word, findings.WITHDRAWN):
+        return f"{found.said}: {difference(found, 3)}"
+    return f"{found.answer}: {difference(found, 3)}, {found.said}"
 
 
 def _size(found: Finding) -> float:
     return abs(found.verdict.mean) if found.verdict else 0.0
+
+
+def _largest(found: Finding) -> float:
+    return max(map(abs, found.verdict.differences)) if found.verdict else 0.0
 
 
 def _tokens(cost: Cost) -> str:

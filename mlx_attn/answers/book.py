@@ -18,6 +18,7 @@ from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.comparison.trial import Diverged, Outcome, Store
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
+from mlx_attn.machine import commit
 from mlx_attn.records import parse_record, read_text
 
 
@@ -55,7 +56,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             `diverged` says how.
         abilities: As of `CurvePoint`, over the whole validation text.
         start: Digest of all weights before the first step.
-        machine: Chip, system and versions.
+        machine: Chip, system and versions; in newer records the commit of the clone too.
         seal: Digest of everything else.
     """
 
@@ -94,7 +95,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             params=outcome.params,
             start=outcome.start,
             # Workers of another version are left out.
-            machine={**outcome.machine, "mlx_attn": __version__},
+            machine={**outcome.machine, "mlx_attn": __version__, "commit": commit()},
             seconds=round(outcome.seconds, 2),
         ).sealed()
 

@@ -4,6 +4,9 @@
     worth = mean loss(reference) - mean loss(control)            what the part in question is worth
     t     = mean d / sqrt(var d / n + tuning^2)
 
+The test is the one that a study registered: the worst of five families, or a moderated t. Beside
+its word stands the other test's (`decisions.judge_all`).
+
 Two tests of each d, that its mean is 0 and that it lies within the margin, are corrected (Holm) for
 all contrasts of all worlds; those that are not finished count with p = 1, so that finishing them
 withdraws no word. Each p-value is the largest of all means within the rounding floor of d, so that
@@ -17,12 +20,12 @@ from statistics import fmean
 
 from mlx_attn.answers.schedule import ArmPlan, Records
 from mlx_attn.answers.study import STANDARD, Contrast, Study
-from mlx_attn.comparison.decisions import Case, Sample, Verdict, judge_all, tuning_error
-from mlx_attn.comparison.statistics import random_effects
+from mlx_attn.comparison.decisions import Case, Verdict, judge_all, tuning_error
 
 HOLDS, FAILS = "holds", "does not hold"
 UNDECIDED, INSENSITIVE = "undecided", "insensitive"
 UNFINISHED, DIVERGED = "not finished", "diverged"
+WITHDRAWN = "withdrawn"
 """The answers on a contrast in one world."""
 
 
@@ -38,6 +41,7 @@ class Finding:
         verdict: Its p-values are corrected over the page, its interval is not.
         tokens: Share of its tokens that the control could do without for the same loss; negative
             if it would need more; None if that was not measured.
+        steps: Of the world's trainings: the length that the word is about.
     """
 
     question: str
@@ -48,11 +52,18 @@ class Finding:
     losses: tuple[float, float, float] | None = None
     verdict: Verdict | None = None
     tokens: float | None = None
+    steps: int = 0
 
     @property
     def word(self) -> str:
         """One of `decisions.WORDS`; "" before there is one."""
         return self.verdict.word if self.verdict else ""
+
+    @property
+    def said(self) -> str:
+        """The word with its length, such as "worse at 300 steps", or that it was withdrawn."""
+        word = f"{self.word} at {self.steps} steps"
+        return f"{WITHDRAWN} ({word})" if self.answer == WITHDRAWN else word
 
     @property
     def worth(self) -> float:
@@ -68,7 +79,12 @@ def findings(study: Study, records: Records) -> list[Finding]:
         str(place): measure(study, records, contrast, world, floors[world])
         for place, (_, contrast, world) in enumerate(asked)
     }
-    verdicts = judge_all(cases, protocol.confidence, sensitivity=protocol.sensitivity)
+    verdicts = judge_all(
+        cases,
+        protocol.confidence,
+        sensitivity=protocol.sensitivity,
+        worst_of_five=protocol.worst_of_five,
+    )
     slopes = {world: token_worth(study, records, world) for world in study.worlds}
     found = [
         _finding(study, records, one, verdicts.get(str(place)), slopes[one[2]])
@@ -101,6 +117,7 @@ def measure(
         worth=fmean(reference) - fmean(control),
         tuning=sqrt(sum(tuning_error(plan.search.finite) ** 2 for plan in plans)),
         rounding=rounding,
+        world=world,
     )
 
 
@@ -158,19 +175,6 @@ def token_values(study: Study, records: Records, world: str) -> list[float]:
     return [(shorter - whole) / efolds for shorter, whole in zip(*pair, strict=True)]
 
 
-def over_worlds(
-    found: Sequence[Finding], confidence: float
-) -> tuple[float, tuple[float, float]] | None:
-    """The mean share of the worth over worlds and its interval; None with fewer than three."""
-    shares, errors = list[float](), list[float]()
-    for one in found:
-        if one.verdict and one.verdict.share is not None:
-            sample = Sample.of(one.verdict.differences, one.verdict.tuning_error)
-            shares.append(one.verdict.share)
-            errors.append(sample.error / one.worth)
-    return random_effects(shares, errors, confidence) if len(shares) > 2 else None
-
-
 def plan_of(study: Study, records: Records, world: str, arm: str) -> ArmPlan:
     """The plan of an arm in a world, or of the arm that is trained there for it."""
     return ArmPlan(study, records, world, study.arm_in(world, arm))
@@ -186,6 +190,7 @@ def _finding(
     question, contrast, world = asked
     done = _progress([plan_of(study, records, world, arm) for arm in contrast.arms])
     at = {"question": question, "contrast": contrast, "world": world, "done": done}
+    at["steps"] = study.world(world).settings["steps"]
     losses = _losses(study, records, contrast, world)
     if verdict is None or losses is None:
         return Finding(**at, answer=DIVERGED if done[0] == done[1] else UNFINISHED)

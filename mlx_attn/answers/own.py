@@ -21,6 +21,12 @@ from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.sources import read_source
 from mlx_attn.training.config import Settings, resolve
 
+TEST = (
+    "Instead of the worst of five families a moderated t decides: variances are shrunk over the "
+    "contrasts of the text. If their shapes are not normal, the larger p-value of both counts."
+)
+"""What a study of a user's own text registers as its test, beside what it has of the first's."""
+
 _FIRST_SEED = 100
 _SET_BY_THE_STUDY = {
     *("seed", "init_seed", "eval_every", "save_every", "log_every", "track", "patience"),
@@ -60,7 +66,12 @@ def own_study(
     arms = {n: a for n, a in first.arms.items() if n in named | {first.shorter}}
     order = tuple(name for name in first.protocol.first if name in arms)
     numbers = tuple(range(_FIRST_SEED, _FIRST_SEED + seeds))
-    protocol = replace(first.protocol, verdict_seeds=numbers, first=order)
+    protocol = replace(
+        first.protocol,
+        verdict_seeds=numbers,
+        first=order,
+        analysis=(*first.protocol.analysis, TEST),
+    )
     return Study(protocol=protocol, worlds={OWN: world}, arms=arms, questions=asked)
 
 

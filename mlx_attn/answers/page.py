@@ -1,6 +1,7 @@
 """The page of a study, made from registration and records alone, and compared with them again."""
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,8 @@ from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.registration import Registration, check_registered
 from mlx_attn.answers.schedule import searches
 from mlx_attn.answers.study import Question, Study
-from mlx_attn.comparison.statistics import critical
+from mlx_attn.comparison.statistics import critical_t
+from mlx_attn.comparison.worst_of_five import critical
 from mlx_attn.files import write_text
 from mlx_attn.ui.plots import render_text, save_figure, template
 
@@ -27,14 +29,19 @@ class StudyPage:
     """What the page of a study says.
 
     Attributes:
-        name: Of the folder with the registration and the records.
+        folder: With the registration and the records.
     """
 
     study: Study
     registration: Registration
     book: RecordBook
     found: Sequence[Finding]
-    name: str
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
 
     @classmethod
     def read(cls, study: Study, folder: Path) -> Self:
@@ -44,7 +51,7 @@ class StudyPage:
             RunError: The study is not the registered one, or a record was changed.
         """
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
-        return cls(study, registration, book, findings.findings(study, book.records), folder.name)
+        return cls(study, registration, book, findings.findings(study, book.records), folder)
 
     def template(self) -> str:
         """The text with places for what is computed."""
@@ -54,6 +61,10 @@ class StudyPage:
         """The page, in Markdown."""
         facts = {"study": self.study, "registration": self.registration, "folder": self.name}
         return render_text(self.template(), page=self, **facts)
+
+    def texts(self) -> dict[Path, str]:
+        """All pages, in Markdown, by the files that hold them."""
+        return {path_of_page(self.folder): self.text()}
 
     def complaints(self) -> Iterator[str]:
         """Records that are not of the study."""
@@ -72,6 +83,11 @@ class StudyPage:
     def strictness(self, among: int) -> str:
         """Standard errors that a difference must have, the most extreme of so many contrasts."""
         return strictness(self.study, among)
+
+    def unprinted(self) -> dict[str, str]:
+        """Digests of the folder's files whose content the page does not print, by their names."""
+        files = {"figures": sorted((self.folder / "figures").glob("*.svg"))}
+        return {name: digest_of_files(paths) for name, paths in files.items()}
 
     def question(self, name: str) -> Question:
         """The question of that name."""
@@ -114,11 +130,21 @@ class StudyPage:
         return [f for f in self.found if all(getattr(f, k) == v for k, v in fields.items())]
 
 
+def digest_of_files(paths: Iterable[Path]) -> str:
+    """Return a digest of the names and contents of files."""
+    found = hashlib.blake2b(digest_size=12)
+    for path in paths:
+        content = path.read_bytes()
+        found.update(f"{path.name} {len(content)} ".encode() + content)
+    return found.hexdigest()
+
+
 def strictness(study: Study, among: int) -> str:
     """Standard errors that the most extreme of so many contrasts of a study must have."""
     protocol = study.protocol
     seeds, level = len(protocol.verdict_seeds), (1 - protocol.confidence) / among
-    return f"{critical(level, seeds):.1f}"
+    of_test = critical(level, seeds) if protocol.worst_of_five else critical_t(level, seeds - 1)
+    return f"{of_test:.1f}"
 
 
 def write_page(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Path:
@@ -129,7 +155,8 @@ def write_page(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) ->
     for name, draw in contents.figures():
         _, bitmap = save_figure(draw, folder / "figures" / name)
         bitmap.unlink()
-    write_text(path_of_page(folder), contents.text())
+    for path, text in contents.texts().items():
+        write_text(path, text)
     return path_of_page(folder)
 
 
@@ -141,12 +168,17 @@ def verify(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Ite
     """
     contents = kind.read(study, folder)
     yield from contents.complaints()
-    page = path_of_page(folder)
+    for page, text in contents.texts().items():
+        yield from _differences(page, text)
+
+
+def _differences(page: Path, text: str) -> Iterator[str]:
+    """Where a page is not the text that the records make."""
     if not page.exists():
         yield f"{page}: not written yet: 'mlx-attn claims page' makes it of the records"
         return
     written = page.read_text(encoding="utf-8").splitlines()
-    expected = contents.text().splitlines()
+    expected = text.splitlines()
     if len(written) != len(expected):
         yield f"{page}: {len(written)} lines, and the records make {len(expected)}"
     for number, (line, right) in enumerate(zip(written, expected, strict=False), 1):

@@ -33,7 +33,8 @@ class ArmPlan:
             return ArmPlan(self.study, self.records, self.world, other).search
         protocol = self.study.protocol
         if not protocol.tuning_seeds:
-            return Search(losses={}, best=protocol.factors[0])
+            factors = self.study.world(self.world).factors
+            return Search(losses={}, best=factors.get(self.arm, protocol.factors[0]))
         return search_rates(
             lambda factor: self._trials(protocol.tuning_seeds, factor),
             self._loss,

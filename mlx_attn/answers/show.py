@@ -52,7 +52,7 @@ def _numbers(found: Finding) -> str:
     if verdict.interval is not None:
         spread = "{:+.4f} to {:+.4f}".format(*verdict.interval)
     part = "" if verdict.share is None else f", {verdict.share:+.0%} of the part"
-    return f", {verdict.mean:+.4f} nats ({spread}), {found.word}{part}"
+    return f", {verdict.mean:+.4f} nats ({spread}), {found.said}{part}"
 
 
 def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
@@ -65,6 +65,7 @@ def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
             "answer": f.answer,
             "runs": list(f.done),
             "word": f.word,
+            "steps": f.steps,
             "mean": f.verdict.mean if f.verdict else None,
             "interval": list(f.verdict.interval) if f.verdict and f.verdict.interval else None,
             "p_difference": f.verdict.p_holm if f.verdict else 1.0,

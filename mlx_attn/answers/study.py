@@ -49,6 +49,7 @@ class World(_Row, frozen=True, kw_only=True):
         modules: Of Python's standard library, whose source is the text; else `data` names one.
         margin: Differences below it, in nats per token, count as none; `reason` says why.
         same: Arms that compute what another arm does here, from the same weights.
+        factors: Of the rates, by arm: registered here instead of searched for.
     """
 
     summary: str
@@ -58,6 +59,7 @@ class World(_Row, frozen=True, kw_only=True):
     reason: str
     modules: tuple[str, ...] = ()
     same: dict[str, str] = {}
+    factors: dict[str, float] = {}
 
 
 _BOOK_NAMES = {
@@ -161,6 +163,14 @@ class Protocol(_Row, frozen=True, kw_only=True):
     curve_share: float
     first: tuple[str, ...]
     analysis: tuple[str, ...]
+
+    @property
+    def worst_of_five(self) -> bool:
+        """Whether the study was registered with the worst of five families as its test.
+
+        Those that name a moderated t in their analysis were registered with that.
+        """
+        return not any("moderated t" in line for line in self.analysis)
 
 
 class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from mlx_attn.answers.study import STANDARD, Contrast, Study
 DONE = "{} of {} runs"
 _COLUMNS = (
     *("contrast", "world", "control", "arm", "difference, 95 %", "p: no difference"),
-    *("p: outside the margin", "word", "of the part", "tokens"),
+    *("p: outside the margin", "word", "other test", "of the part", "tokens"),
 )
 
 
@@ -92,7 +92,8 @@ def _numbers(found: Finding) -> list[str]:
         difference(found, 4),
         f"{found.verdict.p_holm:.2g}",
         f"{found.verdict.p_equivalence:.2g}",
-        found.word,
+        found.said,
+        found.verdict.other_word,
         "" if found.verdict.share is None else f"{found.verdict.share:+.0%} of {found.worth:.3f}",
         "" if found.tokens is None else f"{found.tokens:+.0%}",
     ]

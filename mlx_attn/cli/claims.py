@@ -16,6 +16,7 @@ from mlx_attn.errors import RunError, plural
 
 if TYPE_CHECKING:
     from mlx_attn.answers.book import RecordBook
+    from mlx_attn.answers.findings import Finding
     from mlx_attn.answers.page import StudyPage
     from mlx_attn.answers.study import Study
     from mlx_attn.comparison.runner import Runner
@@ -54,7 +55,7 @@ _STUDY = click.option(
     default="",
     metavar="NAME",
     help="A follow-up, registered apart: replication, widths, chapter5, sources, recall, starts, "
-    "rank or chapter5-gpt2 (in a clone of the repository).",
+    "rank, chapter5-gpt2 or horizon (in a clone of the repository).",
 )
 
 _of_own = partial(click.option, default=None)
@@ -261,7 +262,7 @@ def show(question: str, as_json: bool, out: Path) -> None:
     question = study.question_name(question)
     if besides:
         known = {**known, **_book(out / besides).records}
-    found = [f for f in findings(study, known) if f.question == question]
+    found = [f for f in _standing(findings(study, known), besides) if f.question == question]
     if as_json:
         say(json.dumps({"question": question, "findings": finding_rows(found)}))
     else:
@@ -299,6 +300,15 @@ def _follow_ups() -> tuple[str, ...]:
     from studies import FOLLOW_UPS
 
     return FOLLOW_UPS
+
+
+def _standing(found: "list[Finding]", study: str) -> "list[Finding]":
+    """Return findings, words that the repository withdrew marked as such."""
+    if not _has_repository():
+        return found
+    from studies.withdrawn import FIRST, take_back
+
+    return take_back(found, study or FIRST)
 
 
 def _study(name: str, folder: Path | None = None) -> "Study":

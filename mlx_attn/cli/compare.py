@@ -80,6 +80,14 @@ _OWN_OPTIONS: list[click.Option] = [
     _subject(
         "--budgets", default="steps,seconds,params", metavar="LIST", help="quantities held equal"
     ),
+    _subject(
+        "--from",
+        "results",
+        type=UserPath(),
+        metavar="FILE",
+        help="judge runs of any program: a CSV file of arm, seed, loss; trains nothing, and the "
+        "first arm is the control",
+    ),
     _subject("--question", default="", metavar="TEXT", help="a sentence for the report's head"),
     _subject(
         "--reference",
@@ -91,7 +99,7 @@ _OWN_OPTIONS: list[click.Option] = [
     _certainty(
         "--until-decided",
         is_flag=True,
-        help="more seeds until every arm is decided: 5, 8, 12, at most 16; as sure as one look",
+        help="more seeds until every arm is decided: 6, 10, 16, at most 24; as sure as one look",
     ),
     _certainty("--minutes", default=0.0, help="as many seeds as fit into this time"),
     _certainty("--delta", default=0.01, metavar="NATS", help="smaller differences count as none"),
@@ -147,7 +155,7 @@ _TRAIN_OPTIONS = [
 
 _DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
 _DEFAULT_SEEDS = 5
-_LOOKS = (5, 8, 12, 16)
+_LOOKS = (6, 10, 16, 24)
 """Seeds after which `--until-decided` looks."""
 _RUNS = Path("runs")
 
@@ -158,6 +166,7 @@ Examples:
   mlx-attn compare --arm standard --arm 'one head: standard, n_heads=1' --budgets steps
   mlx-attn compare --variants standard,merged --minutes 30
   mlx-attn compare --variants standard,no-value --until-decided
+  mlx-attn compare --from results.csv               runs of any program: arm, seed, loss
   mlx-attn compare --on ssh:mac1.local,mac2.local     the trainings on two other Macs
 The same command continues where it was interrupted; more seeds or arms cost only their trainings.
 """
@@ -170,6 +179,7 @@ def compare(
     on: str,
     export_trials: Path | None,
     workers: str,
+    results: Path | None,
     out: Path | None,
     dry_run: bool,
     as_json: bool,
@@ -187,6 +197,9 @@ def compare(
     from mlx_attn.machine import versions
 
     refuse_ranks("compare", "--on ssh:HOST,HOST")
+    if results:
+        _judge_file(results, options["delta"], options["confidence"], as_json)
+        return
     if workers and not dry_run:
         raise click.UsageError("--workers is for --dry-run: how many train is up to --jobs or --on")
     if on and export_trials:
@@ -200,6 +213,31 @@ def compare(
             return
         with shared(directory):
             _train_and_judge(comparison, directory, as_json, quiet)
+
+
+def _judge_file(file: Path, delta: float, confidence: float, as_json: bool) -> None:
+    """Show the verdicts on losses that any program wrote."""
+    from dataclasses import asdict
+
+    from mlx_attn.comparison.results_file import judge_losses, read_losses, verdict_lines
+
+    ignored = [
+        name
+        for name in click.get_current_context().params
+        if click.get_current_context().get_parameter_source(name) == ParameterSource.COMMANDLINE
+        and name not in ("results", "delta", "confidence", "as_json")
+    ]
+    if ignored:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        raise click.UsageError(f"--from judges finished runs and trains none: leave out {flags}")
+    losses = read_losses(file)
+    verdicts = judge_losses(losses, delta, confidence)
+    control = next(iter(losses))
+    if as_json:
+        rows = {arm: asdict(verdict) for arm, verdict in verdicts.items()}
+        say(json.dumps({"control": control, "verdicts": rows}))
+    else:
+        say("\n".join(verdict_lines(control, verdicts, confidence)))
 
 
 def _engine(on: str, jobs: int) -> "Engine":

@@ -1,5 +1,10 @@
 """Verdicts on paired differences: the words, and what they follow from.
 
+A difference is judged by a moderated t (`statistics`). If the differences of its world are not
+normal (`statistics.shape_p` below `SHAPE`), it is held to the worst of five families of
+distributions as well. Each verdict also has the word of the worst of five alone, `worst_word`;
+studies that were registered with that test are judged by it, and then it is the other word.
+
 A difference is judged beside what the part is worth, the loss of a reference arm that takes it away
 (assay sensitivity, ICH E10, section 1.5): where that is less than `SENSITIVITY` margins, no test
 can say that a form without the part does as well, and the word is "insensitive".
@@ -14,14 +19,22 @@ from typing import Any
 import numpy as np
 
 from mlx_attn.comparison.statistics import (
-    critical,
+    Prior,
+    Variance,
+    critical_t,
     holm,
+    level_of_looks,
     minimum_detectable_effect,
-    one_sided,
+    prior_of,
     required_seeds,
-    two_sided,
+    shape_p,
+    tail,
 )
+from mlx_attn.comparison.worst_of_five import critical, one_sided, two_sided
 from mlx_attn.errors import ConfigError
+
+SHAPE = 0.05
+"""Differences of a world whose shape is less likely normal are held to the worst of five."""
 
 SENSITIVITY = 4.0
 """Margins that a part must be worth before a verdict on it means anything."""
@@ -47,7 +60,7 @@ class Verdict:
     Attributes:
         word: One of `WORDS`.
         differences: The arm's loss minus the control's, seed by seed, in nats per token.
-        interval: Of the mean; see `statistics.critical`.
+        interval: Of the mean, by the test that decides.
         p_value: That the mean is 0; `p_holm`: adjusted for the number of arms.
         p_equivalence: Two one-sided tests that the mean lies within the margin, adjusted likewise.
         resolves: The minimum detectable effect, in nats, with a power of 0.8.
@@ -55,6 +68,10 @@ class Verdict:
             spread; 1000 stands for 1000 or more; None where it is decided.
         tuning_error: Standard error that the choice of learning rates adds.
         share: The mean as a share of what the part is worth; None without a reference arm.
+        other_word: By the test that does not decide: the worst of five families, or of studies
+            that were registered with it the moderated t; "" in older results.
+        shape: P-value that the differences of the world are normal.
+        df: Degrees of freedom of the t.
     """
 
     word: str
@@ -68,25 +85,48 @@ class Verdict:
     seeds_needed: int | None
     tuning_error: float = 0.0
     share: float | None = None
+    other_word: str = ""
+    shape: float = 1.0
+    df: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Differences seed by seed, summed up: their number, mean and standard deviation.
 
-    `tuning` is the standard error that tuning adds, the same for every seed.
+    Attributes:
+        tuning: The standard error that tuning adds, the same for every seed.
+        df: Degrees of freedom of a moderated t, whose deviation `sd` is.
+        robust: Whether p-values are those of the worst of five families.
+        t_counts: Whether those of the t count, too: the larger one is then taken.
     """
 
     n: int
     mean: float
     sd: float
     tuning: float = 0.0
+    df: float = 0.0
+    robust: bool = False
+    t_counts: bool = True
 
     @classmethod
-    def of(cls, differences: Sequence[float], tuning: float = 0.0) -> "Sample":
-        """Computed exactly, so that the order of the differences does not matter."""
-        sd = stdev(differences) if len(differences) > 1 else 0.0
-        return cls(len(differences), mean(differences), sd, tuning)
+    def of(
+        cls,
+        differences: Sequence[float],
+        tuning: float = 0.0,
+        prior: Prior | None = None,
+        robust: bool = False,
+    ) -> "Sample":
+        """Computed exactly, so that the order of the differences does not matter.
+
+        With a prior the test is a moderated t; without one, or robust, the variance is their own.
+        """
+        n = len(differences)
+        sd = stdev(differences) if n > 1 else 0.0
+        of_t = (prior or Prior()).shrunk(Variance(sd**2, n - 1.0))
+        if robust and prior is None:
+            return cls(n, mean(differences), sd, tuning, n - 1.0, robust=True, t_counts=False)
+        return cls(n, mean(differences), sqrt(of_t.value), tuning, of_t.df, robust)
 
     @property
     def error(self) -> float:
@@ -101,18 +141,28 @@ class Sample:
 
     def p_difference(self, rounding: float = 0.0) -> float:
         """That the mean is 0; the largest p-value of all means within `rounding` of this one."""
-        return float(two_sided(self.t(max(abs(self.mean) - rounding, 0.0)), self.n))
+        t = self.t(max(abs(self.mean) - rounding, 0.0))
+        return self._p(2 * tail(t, self.df or 1.0), two_sided(t, self.n))
 
     def p_equivalence(self, margin: float, rounding: float = 0.0) -> float:
         """That the mean is not within the margin; the largest likewise.
 
         Of the two one-sided tests (Schuirmann, 1987) the nearer bound has the larger p-value.
         """
-        return float(one_sided(self.t(margin - abs(self.mean) - rounding), self.n))
+        t = self.t(margin - abs(self.mean) - rounding)
+        return self._p(tail(t, self.df or 1.0), one_sided(t, self.n))
+
+    def _p(self, of_t: float, of_worst: Any) -> float:
+        """The p-value of the test that decides; 1 for a single difference, which has no spread."""
+        if self.n < 2:
+            return 1.0
+        return max(of_t * self.t_counts, float(of_worst) * self.robust)
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """The interval that excludes 0 exactly where `two_sided` finds a difference."""
-        reach = critical(1 - confidence, self.n) * self.error
+        """The interval that excludes 0 exactly where `p_difference` finds a difference."""
+        of_t = critical_t(1 - confidence, self.df) * self.t_counts
+        of_worst = critical(1 - confidence, self.n) * self.robust
+        reach = max(of_t, of_worst) * self.error
         return self.mean - reach, self.mean + reach
 
 
@@ -127,6 +177,7 @@ class Case:
         tuning: Standard error that tuning adds.
         rounding: What a rounding of the start changes: a word stands only if it would stand for
             every mean, and every worth, that are so far from those found.
+        world: Where the differences were measured: variances are shared within it.
     """
 
     differences: tuple[float, ...]
@@ -134,11 +185,13 @@ class Case:
     worth: float | None = None
     tuning: float = 0.0
     rounding: float = 0.0
+    world: str = ""
 
     @property
-    def sample(self) -> Sample:
-        """The differences, summed up."""
-        return Sample.of(self.differences, self.tuning)
+    def variance(self) -> Variance:
+        """Of the differences."""
+        n = len(self.differences)
+        return Variance(stdev(self.differences) ** 2 if n > 1 else 0.0, n - 1.0)
 
     def is_sensitive(self, sensitivity: float) -> bool:
         """Whether the part is worth so many margins, so that a verdict means anything."""
@@ -153,7 +206,8 @@ def judge(
     worth: float | None = None,
     tuning: Mapping[str, float] | None = None,
     rounding: float = 0.0,
-    looks: int = 1,
+    looks: Sequence[int] = (),
+    measured: Sequence[Variance] = (),
 ) -> dict[str, Verdict]:
     """Judge arms that share a control and a margin; see `Case` and `judge_all`.
 
@@ -164,7 +218,8 @@ def judge(
         worth: Loss of the reference arm minus the control's; None where there is none.
         tuning: Standard error that tuning adds, by arm.
         rounding: What a rounding of the start changes.
-        looks: How often the differences are looked at before a word stands.
+        looks: Numbers of seeds after which the differences are looked at; empty: once.
+        measured: Variances of other differences in this world, such as those of tuning.
 
     Raises:
         ConfigError: A difference is not finite, or the margin or the confidence is impossible.
@@ -179,14 +234,16 @@ def judge(
         )
         for arm, found in differences.items()
     }
-    return judge_all(cases, confidence, looks)
+    return judge_all(cases, confidence, looks, measured={"": measured})
 
 
 def judge_all(
     cases: Mapping[str, Case | None],
     confidence: float = 0.95,
-    looks: int = 1,
+    looks: Sequence[int] = (),
     sensitivity: float = SENSITIVITY,
+    measured: Mapping[str, Sequence[Variance]] | None = None,
+    worst_of_five: bool = False,
 ) -> dict[str, Verdict]:
     """Judge all cases; with a probability of at most 1 - confidence is any of them misjudged.
 
@@ -197,32 +254,84 @@ def judge_all(
         cases: By name; None is one that is not finished: it has no verdict, and counts in the
             correction with p = 1, so that finishing it withdraws no word.
         confidence: Of all words together.
-        looks: How often the differences are looked at before a word stands; each look spends its
-            share of 1 - confidence (Bonferroni's spending function).
+        looks: Numbers of seeds after which the differences are looked at before a word stands; see
+            `statistics.level_of_looks`.
         sensitivity: Margins that a part must be worth.
+        measured: Variances of other differences, by world.
+        worst_of_five: Whether that test decides, as it was registered, instead of the moderated t.
 
     Raises:
         ConfigError: A difference is not finite, or a margin or the confidence is impossible.
     """
     _check(cases, confidence)
-    p_values = {n: c.sample.p_difference(c.rounding) if c else 1.0 for n, c in cases.items()}
-    outside = {
-        name: case.sample.p_equivalence(case.margin, case.rounding) if case else 1.0
-        for name, case in cases.items()
+    level = len(cases) * level_of_looks(looks, (1 - confidence) / max(len(cases), 1))
+    worlds = _worlds(cases, measured or {})
+    samples = {
+        robust: {n: c and worlds[c.world].sample(c, robust) for n, c in cases.items()}
+        for robust in (False, True)
     }
-    different, equivalent, level = holm(p_values), holm(outside), (1 - confidence) / looks
-    verdicts: dict[str, Verdict] = {}
+    found = _verdicts(cases, samples[worst_of_five], level)
+    others = _verdicts(cases, samples[not worst_of_five], level)
+    return {
+        name: _with_worth(
+            replace(verdict, other_word=others[name].word, shape=worlds[case.world].shape),
+            case,
+            sensitivity,
+        )
+        for name, verdict in found.items()
+        if (case := cases[name])
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """What all differences of a world say about each of them: their variance and their shape."""
+
+    prior: Prior
+    shape: float
+
+    def sample(self, case: Case, worst_of_five: bool) -> Sample:
+        """The differences of a case for the moderated t, or for the worst of five alone."""
+        if worst_of_five:
+            return Sample.of(case.differences, case.tuning, robust=True)
+        return Sample.of(case.differences, case.tuning, self.prior, robust=self.shape < SHAPE)
+
+
+def _worlds(
+    cases: Mapping[str, Case | None], measured: Mapping[str, Sequence[Variance]]
+) -> dict[str, _World]:
+    found: dict[str, _World] = {}
+    for world in {case.world for case in cases.values() if case}:
+        here = [case for case in cases.values() if case and case.world == world]
+        variances = [*(case.variance for case in here), *measured.get(world, ())]
+        shape = shape_p([case.differences for case in here])
+        found[world] = _World(prior_of(variances), shape)
+    return found
+
+
+def _verdicts(
+    cases: Mapping[str, Case | None], samples: Mapping[str, Sample | None], level: float
+) -> dict[str, Verdict]:
+    """Return the verdicts of one test, their p-values adjusted for all cases."""
+    p_values, outside = dict.fromkeys(cases, 1.0), dict.fromkeys(cases, 1.0)
     for name, case in cases.items():
-        if case is not None:
-            p = (p_values[name], different[name], equivalent[name])
-            verdict = _verdict(case, p, level, len(cases))
-            verdicts[name] = _with_worth(verdict, case, sensitivity)
-    return verdicts
+        if case and (sample := samples[name]):
+            p_values[name] = sample.p_difference(case.rounding)
+            outside[name] = sample.p_equivalence(case.margin, case.rounding)
+    different, equivalent = holm(p_values), holm(outside)
+    return {
+        name: _verdict(
+            case, sample, (p_values[name], different[name], equivalent[name]), level, len(cases)
+        )
+        for name, case in cases.items()
+        if case and (sample := samples[name])
+    }
 
 
-def _verdict(case: Case, p: tuple[float, float, float], level: float, cases: int) -> Verdict:
+def _verdict(
+    case: Case, sample: Sample, p: tuple[float, float, float], level: float, cases: int
+) -> Verdict:
     """Return the verdict by its p-values: of no difference, that adjusted, equivalence adjusted."""
-    sample = case.sample
     word = word_of(sample.mean, p[1] <= level, p[2] <= level)
     return Verdict(
         word=word,
@@ -232,6 +341,7 @@ def _verdict(case: Case, p: tuple[float, float, float], level: float, cases: int
         p_holm=p[1],
         p_equivalence=p[2],
         tuning_error=sample.tuning,
+        df=sample.df,
         **_of_spread(sample, word, case.margin, 1 - level, cases),
     )
 
@@ -239,7 +349,7 @@ def _verdict(case: Case, p: tuple[float, float, float], level: float, cases: int
 def _with_worth(verdict: Verdict, case: Case, sensitivity: float) -> Verdict:
     """Return a verdict with its share of the part's worth, or "insensitive"."""
     if not case.is_sensitive(sensitivity):
-        return replace(verdict, word="insensitive")
+        return replace(verdict, word="insensitive", other_word="insensitive")
     return replace(verdict, share=verdict.mean / case.worth) if case.worth else verdict
 
 
@@ -273,12 +383,13 @@ def _of_spread(
     if sample.n < 2:
         return {"interval": None, "resolves": None, "seeds_needed": 2}
     spread, needed = sample.error * sqrt(sample.n), None  # with tuning's share
+    lent = sample.df - (sample.n - 1)  # degrees of freedom of other differences
     if word == "undecided":
-        seeds = required_seeds(spread, sample.mean, margin, confidence, arms)
+        seeds = required_seeds(spread, sample.mean, margin, confidence, arms, lent)
         needed = max(seeds, sample.n + 1)
     return {
         "interval": sample.interval(confidence),
-        "resolves": minimum_detectable_effect(spread, sample.n, confidence, arms),
+        "resolves": minimum_detectable_effect(spread, sample.n, confidence, arms, lent),
         "seeds_needed": needed,
     }
 

@@ -210,6 +210,7 @@ def _differences(budget: BudgetResult, comparison: Comparison) -> Table:
         "difference": lambda arm: show.signed(verdicts[arm].mean, decimals),
         show.interval_name(comparison): lambda arm: show.between(verdicts[arm].interval, decimals),
         "verdict": lambda arm: verdicts[arm].word,
+        "worst of five": lambda arm: verdicts[arm].other_word or show.MISSING,
         "Holm p": lambda arm: show.probability(verdicts[arm].p_holm),
         "equivalence p": lambda arm: show.probability(verdicts[arm].p_equivalence),
         "tuning error": lambda arm: show.number(verdicts[arm].tuning_error or None, decimals + 1),

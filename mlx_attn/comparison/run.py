@@ -16,9 +16,9 @@ from mlx_attn.comparison import result, runner
 from mlx_attn.comparison.decisions import Verdict, judge, tuning_error
 from mlx_attn.comparison.plan import RESEED, ComparisonConfig, Trial, corpus_of, floor_of
 from mlx_attn.comparison.result import AATest, Comparison, TrialResult
-from mlx_attn.comparison.statistics import minimum_detectable_effect
+from mlx_attn.comparison.statistics import minimum_detectable_effect, prior_of
 from mlx_attn.comparison.trial import Diverged, Store
-from mlx_attn.comparison.tuning import TunedArm, Tuner, trial_for
+from mlx_attn.comparison.tuning import TunedArm, Tuner, measured_variances, trial_for
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost
@@ -63,7 +63,7 @@ class ComparisonRun:
         )
         for seeds in looks:
             minutes = per_seed * seeds / self.runner.size / 60
-            yield runner.Planned(seeds, minutes, self._detectable(tuner, arms, seeds))
+            yield runner.Planned(seeds, minutes, self._detectable(tuner, arms, tunings, seeds))
             yield from self._train("verdict", plan.all(range(seeds)))
             summary = _Summary(plan, self.store, range(seeds), tunings)
             found = summary.comparison(self.corpus, self.versions)
@@ -108,12 +108,22 @@ class ComparisonRun:
             )
         return min(seeds, MOST_SEEDS)
 
-    def _detectable(self, tuner: Tuner, arms: Sequence[TunedArm], seeds: int) -> float | None:
+    def _detectable(
+        self,
+        tuner: Tuner,
+        arms: Sequence[TunedArm],
+        tunings: Sequence[result.Tuning],
+        seeds: int,
+    ) -> float | None:
         """The minimum detectable effect, judged by the spread seen while tuning."""
         spread = tuner.spread(arms) if self.protocol.tunes else None
         if not spread or seeds < 2:
             return None
-        return minimum_detectable_effect(spread, seeds, self.protocol.confidence, len(arms) - 1)
+        control, *others = (tuned.arm.name for tuned in arms)
+        prior = prior_of(measured_variances(tunings, control, others))
+        return minimum_detectable_effect(
+            spread, seeds, self.protocol.confidence, len(others), min(prior.df, prior.most)
+        )
 
 
 def conclude(
@@ -316,7 +326,7 @@ class _Summary:
 
     def _judge(self, differences: Mapping[str, Sequence[float]], **more: Any) -> dict[str, Verdict]:
         protocol = self.plan.protocol
-        more |= {"rounding": self._rounding(), "looks": max(1, len(protocol.looks))}
+        more |= {"rounding": self._rounding(), "looks": protocol.looks}
         return judge(differences, protocol.delta, protocol.confidence, **more)
 
     def _judged(
@@ -332,7 +342,8 @@ class _Summary:
             alone = {reference.name: arms.pop(reference.name)}
             last = self._judge(alone, tuning=errors)
             worth = last[reference.name].mean
-        return self._judge(arms, worth=worth, tuning=errors) | last
+        measured = measured_variances(self.tunings, control, arms)
+        return self._judge(arms, worth=worth, tuning=errors, measured=measured) | last
 
     def _results(self, trials: Sequence[Trial]) -> tuple[TrialResult, ...]:
         outcomes = [(trial, self.store[trial]) for trial in trials]

@@ -1,22 +1,21 @@
-"""P-values that hold where some runs go wrong, what a number of seeds can show, and solve rates.
+"""Moderated t, what a number of seeds can show, looks at a verdict, and solve rates.
 
-Student's t keeps its promise for normal differences; with five seeds of a skewed distribution it
-errs in 12 % of all cases instead of 5. Here a p-value is the largest over a family of distributions
-F, found by simulation, of t = mean / standard error:
+A variance of n differences is shrunk towards that of all differences measured in the same world,
+as far as these agree (Smyth, 2004, "Linear models and empirical Bayes methods"):
 
-    p(t, n) = max_F P_F(|T_n| >= |t|)
+    v = (d0 s0^2 + (n - 1) s^2) / (d0 + n - 1)    t = mean / sqrt(v / n)    with d0 + n - 1 degrees
 
-Differences that have two peaks, or a spike in one run of ten, are thereby held to what such runs do
-by chance. The price is width: with 5 seeds 4.7 standard errors instead of 2.8, with 8 seeds 3.5
-instead of 2.4.
+`prior_of` finds s0^2 and d0 by the mean and the variance of log s^2. A single group of differences
+has nothing to share: its t is Student's.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
-from math import comb, sqrt
-from typing import NamedTuple
+from math import comb, inf, log, sqrt
+from statistics import stdev
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -28,94 +27,114 @@ MOST_SEEDS = 1000
 """Where `required_seeds` stops looking."""
 
 _POWER, _NODES = 0.8, 500
-_SAMPLES = 50_000  # of each distribution
-_SIMULATED_SEEDS = 12  # plans extrapolate from here
+_MANY = 1e6  # degrees of freedom with which a t is normal
+_SAMPLES = 50_000  # of the looks at one verdict
+_FEWEST, _TINY = 5, 1e-300  # differences that have a shape; a p-value whose logarithm is finite
+_NO_SPREAD = 1e-4  # of the median variance: less is rounding, which tells nothing of seeds
 _MOST_SPLITS = 20_000  # above this number of splits, `log_rank` draws as many at random
 _ROUNDING = 1e-9  # sums that differ by less are equal but for the order of their terms
 
 
-def _normal(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    return random.standard_normal(shape)
+class Variance(NamedTuple):
+    """The variance of some differences, and its degrees of freedom."""
+
+    value: float
+    df: float
 
 
-def _heavy_tailed(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    return random.standard_t(3, shape)
+class Prior(NamedTuple):
+    """What other differences of a world say about a variance: s0^2, with d0 degrees of freedom.
+
+    Attributes:
+        most: All degrees of freedom that were measured; a moderated t has no more.
+    """
+
+    value: float = 0.0
+    df: float = 0.0
+    most: float = inf
+
+    def shrunk(self, own: Variance) -> Variance:
+        """Return a variance of this world, shrunk; one without spread stays as it is."""
+        if not self.df or own.value < _NO_SPREAD * self.value:
+            return own
+        weight = 1.0 if self.df == inf else self.df / (self.df + own.df)
+        value = weight * self.value + (1 - weight) * own.value
+        return Variance(value, min(self.df + own.df, self.most))
 
 
-def _skewed(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    return random.exponential(size=shape) - 1
+def prior_of(variances: Sequence[Variance]) -> Prior:
+    """Return the prior of variances that were measured in one world; none from a single one."""
+    middle = float(np.median([one.value for one in variances])) if variances else 0.0
+    shared = [one for one in variances if one.df > 0 and one.value > _NO_SPREAD * middle]
+    if len(shared) < 2:
+        return Prior()
+    df = np.array([one.df for one in shared])
+    logs = np.array([log(one.value) for one in shared]) - special.digamma(df / 2) + np.log(df / 2)
+    excess = float(logs.var(ddof=1) - special.polygamma(1, df / 2).mean())
+    most, centre = float(df.sum()), float(logs.mean())
+    if excess <= 0:  # no more spread than equal variances have
+        return Prior(float(np.exp(centre)), inf, most)
+    half = _inverse_trigamma(excess)
+    return Prior(float(np.exp(centre + special.digamma(half) - log(half))), 2 * half, most)
 
 
-def _spiked(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """One run in ten ends five standard deviations away."""
-    return random.standard_normal(shape) + 5 * (random.random(shape) < 0.1) - 0.5
+def _inverse_trigamma(value: float) -> float:
+    """Return x with trigamma(x) = value, for positive values."""
+    low, high = 1e-8, 1e8
+    if not special.polygamma(1, high) < value < special.polygamma(1, low):
+        return low if value > 1 else high
+    found = optimize.root_scalar(
+        lambda x: special.polygamma(1, x) - value, bracket=(low, high), method="brentq"
+    )
+    return float(found.root)
 
 
-def _two_peaked(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Solved or not, as often one as the other."""
-    return random.choice((-1.0, 1.0), shape) + 0.5 * random.standard_normal(shape)
+def tail(t: float, df: float) -> float:
+    """Return P(T >= t) of Student's t."""
+    return float(stats.t.sf(t, min(df, _MANY)))
 
 
-FAMILIES: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
-    "normal": _normal,
-    "t with 3 degrees of freedom": _heavy_tailed,
-    "skewed": _skewed,
-    "spiked": _spiked,
-    "two peaks": _two_peaked,
-}
-"""Distributions of mean 0 that differences between runs may have, each also mirrored."""
+def critical_t(level: float, df: float, sides: int = 2) -> float:
+    """Return the t that is exceeded with a probability of `level`."""
+    return float(special.stdtrit(min(df, _MANY), 1 - level / sides))
+
+
+def level_of_looks(looks: Sequence[int], level: float) -> float:
+    """Return the level of each of several looks at one verdict that together err as `level` says.
+
+    The same for every look (Pocock, 1977), of Student's t of normal differences, by simulation.
+    """
+    return _level_of_looks(tuple(looks), level) if len(looks) > 1 else level
 
 
 @lru_cache(maxsize=64)
-def _null_statistics(n: int) -> tuple[Float64[np.ndarray, "samples"], ...]:
-    """Sorted t of n differences of mean 0, for each family; the same in every process."""
-    found = []
-    for place, draw in enumerate(FAMILIES.values()):
-        x = draw(np.random.default_rng([n, place]), (_SAMPLES, n))
-        found.append(np.sort(x.mean(1) / x.std(1, ddof=1) * sqrt(n)))
-    return tuple(found)
+def _level_of_looks(looks: tuple[int, ...], level: float) -> float:
+    drawn = np.random.default_rng(looks).standard_normal((_SAMPLES, looks[-1]))
+    smallest = np.ones(_SAMPLES)
+    for n in looks:
+        seen = drawn[:, :n]
+        t = np.abs(seen.mean(1)) / seen.std(1, ddof=1) * sqrt(n)
+        smallest = np.minimum(smallest, 2 * special.stdtr(n - 1, -t))
+    return float(np.quantile(smallest, level))
 
 
-def two_sided(t: float | np.ndarray, n: int) -> Float64[np.ndarray, "..."]:
-    """P(|T_n| >= |t|) in the worst family; 1 for a single difference, which has no spread."""
-    reach = np.abs(np.asarray(t, float))
-    if n < 2:
-        return np.ones_like(reach)
-    beyond = [
-        np.searchsorted(null, -reach, "right") + _SAMPLES - np.searchsorted(null, reach)
-        for null in _null_statistics(n)
+def shape_p(groups: Sequence[Sequence[float]]) -> float:
+    """Return the p-value that the differences of every group are normal.
+
+    Shapiro and Wilk's test of each group, put together by Fisher's method; 1 without any group of
+    `_FEWEST` differences that scatter.
+    """
+    sds = [stdev(one) if len(one) > 1 else 0.0 for one in groups]
+    floor = sqrt(_NO_SPREAD) * float(np.median(sds)) if sds else 0.0
+    each: list[Any] = [
+        stats.shapiro(sorted(one))[1]
+        for one, sd in zip(groups, sds, strict=True)
+        if len(one) >= _FEWEST and sd > floor
     ]
-    return np.asarray((np.max(beyond, axis=0) + 1) / (_SAMPLES + 1))
-
-
-def one_sided(t: float | np.ndarray, n: int) -> Float64[np.ndarray, "..."]:
-    """P(T_n >= t) in the worst family or its mirror image; 1 for a single difference."""
-    reach = np.asarray(t, float)
-    if n < 2:
-        return np.ones_like(reach)
-    beyond = [
-        np.maximum(np.searchsorted(null, -reach, "right"), _SAMPLES - np.searchsorted(null, reach))
-        for null in _null_statistics(n)
-    ]
-    return np.asarray((np.max(beyond, axis=0) + 1) / (_SAMPLES + 1))
-
-
-@lru_cache(maxsize=1024)
-def critical(level: float, n: int, sides: int = 2) -> float:
-    """The t that is exceeded with a probability of at most `level` in every family."""
-    nulls = _null_statistics(n)
-    if sides == 2:
-        return float(max(np.quantile(np.abs(null), 1 - level) for null in nulls))
-    return float(max(np.quantile(one, 1 - level) for null in nulls for one in (null, -null)))
-
-
-def _planned_critical(level: float, n: int, sides: int = 2) -> float:
-    """About `critical`, for plans: what it exceeds Student's t by shrinks as 1 / sqrt(n)."""
-    most = _SIMULATED_SEEDS
-    if n <= most:
-        return critical(level, n, sides)
-    student, known = special.stdtrit([n - 1, most - 1], 1 - level / sides)
-    return float(student * (1 + (critical(level, most, sides) / known - 1) * sqrt(most / n)))
+    if not each:
+        return 1.0
+    together: Any = stats.combine_pvalues(np.maximum(each, _TINY))
+    return float(together.pvalue)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -126,19 +145,26 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p_values}
 
 
-def minimum_detectable_effect(sd: float, n: int, confidence: float = 0.95, arms: int = 1) -> float:
+def minimum_detectable_effect(
+    sd: float, n: int, confidence: float = 0.95, arms: int = 1, prior_df: float = 0.0
+) -> float:
     """The smallest true difference that n seeds of normal differences find, in sd's unit.
 
     With a power of 0.8; for several arms judged together, at Holm's strictest level,
-    (1 - confidence) / arms.
+    (1 - confidence) / arms. `prior_df` are the degrees of freedom that other differences lend.
     """
     if n < 2:
         raise ConfigError(f"a spread needs at least 2 seeds: got {n}")
-    return sd * _detectable(n, (1 - confidence) / arms)
+    return sd * _detectable(n, (1 - confidence) / arms, prior_df)
 
 
 def required_seeds(
-    sd: float, difference: float, margin: float = 0.0, confidence: float = 0.95, arms: int = 1
+    sd: float,
+    difference: float,
+    margin: float = 0.0,
+    confidence: float = 0.95,
+    arms: int = 1,
+    prior_df: float = 0.0,
 ) -> int:
     """The fewest seeds that decide: a difference is found, or shown to be within the margin.
 
@@ -150,75 +176,52 @@ def required_seeds(
     level = (1 - confidence) / arms
 
     def power_of(n: int) -> float:
-        found = power_of_difference(difference / sd, n, level)
-        return max(found, power_of_equivalence(difference / sd, margin / sd, n, level))
+        found = power_of_difference(difference / sd, n, level, prior_df)
+        return max(found, power_of_equivalence(difference / sd, margin / sd, n, level, prior_df))
 
     return 2 + bisect_left(range(2, MOST_SEEDS), _POWER, key=power_of)
 
 
-def power_of_difference(effect: float, n: int, level: float) -> float:
+def power_of_difference(effect: float, n: int, level: float, prior_df: float = 0.0) -> float:
     """The power to find an effect, in standard deviations, of normal differences."""
-    threshold = _planned_critical(level, n) * _observed_sds(n)
+    df = n - 1 + prior_df
+    threshold = critical_t(level, df) * _observed_sds(df)
     shift = effect * sqrt(n)
     return float(np.mean(special.ndtr(shift - threshold) + special.ndtr(-shift - threshold)))
 
 
-def power_of_equivalence(effect: float, margin: float, n: int, level: float) -> float:
+def power_of_equivalence(
+    effect: float, margin: float, n: int, level: float, prior_df: float = 0.0
+) -> float:
     """The power of two one-sided tests that the effect is within the margin, likewise."""
-    reach = margin * sqrt(n) - _planned_critical(level, n, sides=1) * _observed_sds(n)
+    df = n - 1 + prior_df
+    reach = margin * sqrt(n) - critical_t(level, df, sides=1) * _observed_sds(df)
     shift = effect * sqrt(n)
     inside = special.ndtr(reach - shift) - special.ndtr(-reach - shift)
     return float(np.mean(np.maximum(inside, 0)))
 
 
 @lru_cache(maxsize=256)
-def _detectable(n: int, level: float) -> float:
+def _detectable(n: int, level: float, prior_df: float) -> float:
     """The effect, in standard deviations, that is found with a power of 0.8."""
-    largest = (_planned_critical(level, n) * _observed_sds(n)[-1] + 10) / sqrt(n)
+    df = n - 1 + prior_df
+    largest = (critical_t(level, df) * _observed_sds(df)[-1] + 10) / sqrt(n)
     found = optimize.root_scalar(
-        lambda effect: power_of_difference(effect, n, level) - _POWER, bracket=(0, largest)
+        lambda effect: power_of_difference(effect, n, level, prior_df) - _POWER,
+        bracket=(0, largest),
     )
     return float(found.root)
 
 
 @lru_cache(maxsize=256)
-def _observed_sds(n: int) -> Float64[np.ndarray, "nodes"]:
-    """Equally likely observed deviations of n differences whose true one is 1: sqrt(chi2 / df).
+def _observed_sds(df: float) -> Float64[np.ndarray, "nodes"]:
+    """Equally likely observed deviations whose true one is 1: sqrt(chi2 / df).
 
     Powers are means over them: scipy has the noncentral t law of one test, of two there is none.
     """
     likelihoods = (np.arange(_NODES) + 0.5) / _NODES
-    return np.sqrt(2 * special.gammaincinv((n - 1) / 2, likelihoods) / (n - 1))
-
-
-def random_effects(
-    means: Sequence[float], errors: Sequence[float], confidence: float = 0.95
-) -> tuple[float, tuple[float, float]]:
-    """The mean over studies that differ, and its interval.
-
-    Weights 1 / (error^2 + tau^2) with the variance tau^2 between studies by DerSimonian and Laird
-    (1986); the interval by Hartung and Knapp (2001), with Student's t of k - 1 degrees of freedom,
-    which holds for few studies where the usual normal one does not.
-
-    Args:
-        means: One for each study, at least two.
-        errors: Their standard errors, positive.
-        confidence: Of the interval.
-    """
-    if len(means) < 2 or len(means) != len(errors) or min(errors) <= 0:
-        raise ConfigError(
-            f"random effects need two studies or more with positive errors: got {len(means)} means "
-            f"and errors {list(errors)}"
-        )
-    y, squares = np.array(means, float), np.square(np.array(errors, float))
-    fixed = 1 / squares
-    spread = float((fixed * (y - np.average(y, weights=fixed)) ** 2).sum())
-    scale = float(fixed.sum() - (fixed**2).sum() / fixed.sum())
-    weights = 1 / (squares + max(0.0, (spread - (len(y) - 1)) / scale))
-    mean = float(np.average(y, weights=weights))
-    variance = float((weights * (y - mean) ** 2).sum() / (len(y) - 1) / weights.sum())
-    reach = float(special.stdtrit(len(y) - 1, 0.5 + confidence / 2)) * sqrt(variance)
-    return mean, (mean - reach, mean + reach)
+    df = min(df, _MANY)
+    return np.sqrt(2 * special.gammaincinv(df / 2, likelihoods) / df)
 
 
 class TimeToSolve(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any
 from mlx_attn.comparison.plan import TUNING_SEED, Arm, ComparisonConfig, Trial, make_trial
 from mlx_attn.comparison.result import Tuning
 from mlx_attn.comparison.runner import ComparisonEvent
+from mlx_attn.comparison.statistics import Variance
 from mlx_attn.comparison.trial import Store, loss_of
 
 EXTENSIONS = 4
@@ -112,6 +113,28 @@ def _best(tried: Mapping[float, Sequence[float]]) -> float:
 
 def _is_interior(tried: Mapping[float, Sequence[float]]) -> bool:
     return min(tried) < _best(tried) < max(tried)
+
+
+def measured_variances(
+    tunings: Sequence[Tuning], control: str, arms: Iterable[str]
+) -> list[Variance]:
+    """Return the variances of paired differences to the control over the tuning seeds.
+
+    Of every arm with its best factor and the one on either side, and of the control with its best.
+    """
+    of = {tuning.arm: tuning for tuning in tunings}
+    if control not in of or of[control].best not in of[control].runs:
+        return []
+    beside = of[control].runs[of[control].best]
+    found: list[Variance] = []
+    for arm in arms:
+        factors = sorted(of[arm].runs) if arm in of else []
+        place = factors.index(of[arm].best) if arm in of and of[arm].best in factors else 0
+        for factor in factors[max(place - 1, 0) : place + 2]:
+            pairs = [a - b for a, b in zip(of[arm].runs[factor], beside, strict=True)]
+            if len(pairs) > 1:
+                found.append(Variance(variance(pairs), len(pairs) - 1.0))
+    return found
 
 
 class Tuner:

@@ -1,8 +1,13 @@
 """Records are kept line by line, and any change of one is found."""
 
+from dataclasses import replace
+
 import pytest
 
-from mlx_attn.answers.book import RecordBook
+from mlx_attn.about import __version__
+from mlx_attn.answers import book
+from mlx_attn.answers.book import Record, RecordBook
+from mlx_attn.answers.schedule import arm_plans, wanted_trials
 from mlx_attn.errors import RunError
 
 
@@ -18,6 +23,15 @@ def kept(tmp_path, study, trained):
 
 def test_what_is_kept_is_read_back(kept, study, trained):
     assert RecordBook(kept).records == trained(study, most=10)
+
+
+def test_a_new_record_names_the_version_and_the_commit_of_its_code(study, trained, monkeypatch):
+    monkeypatch.setattr(book, "commit", lambda: "0123456789ab")
+    (of_formula,) = trained(study, most=1).values()
+    (trial,) = wanted_trials(arm_plans(study, {}))[:1]
+    outcome = replace(of_formula.outcome(), machine={"chip": "a chip"})
+    machine = Record.of(trial, outcome).machine
+    assert machine == {"chip": "a chip", "mlx_attn": __version__, "commit": "0123456789ab"}
 
 
 def test_records_lie_by_world_one_on_a_line(kept):

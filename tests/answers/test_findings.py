@@ -9,8 +9,6 @@ from mlx_attn.answers import findings as answers
 from mlx_attn.answers.findings import by_ability, findings
 from mlx_attn.answers.study import study_from
 from mlx_attn.comparison.decisions import judge
-from mlx_attn.comparison.statistics import random_effects
-from mlx_attn.errors import ConfigError
 
 
 @pytest.fixture
@@ -167,27 +165,3 @@ def test_where_a_text_knows_what_tokens_call_for_differences_are_told_apart(stud
     asked = study.questions["query"].contrasts[0]
     found = by_ability(study, records, asked, "near")
     assert found == pytest.approx({"recall": 0.3, "free": 0.0})
-
-
-def test_two_worlds_make_no_interval_over_worlds(study, trained):
-    found = [f for f in findings(study, trained(study)) if f.contrast.arm == "no-query"]
-    assert answers.over_worlds(found, 0.95) is None
-
-
-def test_random_effects_of_studies_that_agree_are_their_weighted_mean():
-    """Three equal means: no spread between them, and no spread at all."""
-    mean, (low, high) = random_effects([0.2, 0.2, 0.2], [0.1, 0.2, 0.3])
-    assert (mean, low, high) == pytest.approx((0.2, 0.2, 0.2))
-
-
-def test_random_effects_of_studies_that_differ_are_student_s_interval_of_their_means():
-    """Where errors vanish beside the spread, the interval is that of a sample of means."""
-    mean, (_, high) = random_effects([1.0, 2.0, 3.0], [1e-9, 1e-9, 1e-9])
-    assert mean == pytest.approx(2.0)
-    assert high - mean == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
-
-
-@pytest.mark.parametrize(("means", "errors"), [([1.0], [1.0]), ([1.0, 2.0], [1.0, 0.0])])
-def test_random_effects_need_two_studies_with_errors(means, errors):
-    with pytest.raises(ConfigError, match="two studies or more"):
-        random_effects(means, errors)

@@ -118,3 +118,12 @@ def test_a_training_that_two_arms_need_is_wanted_once(tables):
     study = study_from(tables)
     keys = [run.key for run in wanted_trials(arm_plans(study, {}))]
     assert len(keys) == len(set(keys))
+
+
+def test_a_registered_factor_of_an_arm_takes_the_place_of_a_search(tables):
+    tables["protocol"]["tuning_seeds"] = []
+    tables["worlds"]["near"]["factors"] = {"no-query": 0.25}
+    runs = wanted_trials(arm_plans(study_from(tables), {}))
+    factors = {(run.world, run.arm): run.lr_scale for run in runs}
+    assert factors["near", "no-query"] == 0.25
+    assert factors["far", "no-query"] == factors["near", "standard"] == 1.0

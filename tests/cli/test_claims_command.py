@@ -70,7 +70,7 @@ def test_a_study_asked_besides_is_registered_and_run_in_a_folder_of_its_own(work
 def test_a_page_that_was_changed_fails(workshop, run_command):
     run_command("claims", "register")
     run_command("claims", "page")
-    page = workshop / "runs" / "answers.md"
+    page = workshop / "runs" / "answers" / "record.md"
     page.write_text(page.read_text().replace("0 trainings", "9 trainings"))
     result = run_command("claims", "verify")
     assert result.exit_code == 1

@@ -56,7 +56,7 @@ def test_reference_arms_and_arms_without_matrices_are_compared(compare):
 def test_until_decided_says_after_how_many_seeds_it_looks(workshop, run_command):
     plan = [flag for flag in SMALL if flag != "--seeds=2"]
     result = run_command("compare", *plan, "--until-decided", "--dry-run")
-    assert "until decided: 5, 8, 12, 16" in result.stdout
+    assert "until decided: 6, 10, 16, 24" in result.stdout
 
 
 def test_until_decided_chooses_the_seeds(compare):
@@ -124,3 +124,16 @@ def test_a_signal_keeps_what_is_finished_and_says_how_to_go_on(workshop, number)
     last = rest.splitlines()[-1]
     assert last == "interrupted; finished trainings are kept: the same command continues"
     assert output == ""
+
+
+def test_runs_of_another_program_are_judged_and_nothing_is_trained(tmp_path, run_command):
+    file = tmp_path / "results.csv"
+    rows = [
+        f"{arm},{seed},{1 + 0.1 * (arm == 'b') + 0.01 * seed}" for arm in "ab" for seed in range(4)
+    ]
+    file.write_text("\n".join(["arm,seed,loss", *rows]))
+    shown = run_command("compare", "--from", str(file))
+    assert "b, compared with a: worse, +0.1" in shown.stdout
+    refused = run_command("compare", "--from", str(file), "--seeds", "3")
+    assert refused.exit_code == 2
+    assert "leave out --seeds" in refused.stderr

@@ -61,6 +61,7 @@ def undecided(mean: float = 0.0, word: str = "undecided") -> Verdict:
         p_equivalence=1.0,
         resolves=None,
         seeds_needed=2,
+        other_word="undecided",
     )
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.comparison.decisions import Verdict, judge, tuning_error
-from mlx_attn.comparison.statistics import critical, holm, one_sided, two_sided
+from mlx_attn.comparison.decisions import Case, Verdict, judge, judge_all, tuning_error
+from mlx_attn.comparison.statistics import Variance, critical_t, holm, level_of_looks, tail
+from mlx_attn.comparison.worst_of_five import two_sided
 from mlx_attn.errors import ConfigError
 
 HAND = (0.010, 0.012, 0.009, 0.011, 0.020)
@@ -30,7 +31,7 @@ def alone(found, delta=0.005, **options) -> Verdict:
 
 def test_the_numbers_of_one_arm_are_those_of_a_hand_computation():
     error = sqrt(77.2e-6 / 4 / 5)
-    reach = critical(0.05, 5) * error
+    reach = critical_t(0.05, 4) * error
     verdict = alone(HAND)
     assert verdict.mean == pytest.approx(0.0124)
     assert verdict.interval == pytest.approx((0.0124 - reach, 0.0124 + reach))
@@ -39,14 +40,14 @@ def test_the_numbers_of_one_arm_are_those_of_a_hand_computation():
 def test_the_p_values_are_those_of_the_mean_in_standard_errors():
     error = sqrt(77.2e-6 / 4 / 5)
     verdict = alone(HAND, delta=0.015)
-    assert verdict.p_value == two_sided(0.0124 / error, 5)
-    assert verdict.p_equivalence == one_sided((0.015 - 0.0124) / error, 5)
+    assert verdict.p_value == pytest.approx(2 * tail(0.0124 / error, 4))
+    assert verdict.p_equivalence == pytest.approx(tail((0.015 - 0.0124) / error, 4))
 
 
 def test_tuning_noise_widens_the_interval():
     error = sqrt(77.2e-6 / 4 / 5 + 0.003**2)
     verdict = judge({"arm": HAND}, 0.005, tuning={"arm": 0.003})["arm"]
-    assert (verdict.interval or (0, 0))[1] == pytest.approx(0.0124 + critical(0.05, 5) * error)
+    assert (verdict.interval or (0, 0))[1] == pytest.approx(0.0124 + critical_t(0.05, 4) * error)
     assert verdict.tuning_error == 0.003
 
 
@@ -90,10 +91,10 @@ def test_a_part_that_a_rounding_could_make_worth_less_is_insensitive():
     assert judge(found, 0.01, worth=worth, rounding=0.002)["arm"].word == "insensitive"
 
 
-def test_four_looks_ask_for_a_quarter_of_the_p_value():
-    found = [0.010, 0.012, 0.006, 0.011, 0.018]
-    assert 0.05 / 4 < alone(found).p_value <= 0.05
-    assert judge({"arm": found}, 0.005, looks=4)["arm"].word == "undecided"
+def test_several_looks_ask_for_a_smaller_p_value():
+    found = [0.010, 0.012, -0.003, 0.011, 0.018]
+    assert level_of_looks((5, 10, 16), 0.05) < alone(found).p_value <= 0.05
+    assert judge({"arm": found}, 0.005, looks=(5, 10, 16))["arm"].word == "undecided"
     assert alone(found).word == "worse"
 
 
@@ -122,8 +123,40 @@ def test_factors_with_which_trainings_nearly_diverge_add_nothing_to_a_choice_tha
 
 
 def test_more_arms_make_the_same_difference_less_certain():
-    several = judge({"arm": HAND, "b": (0.1, -0.2, 0.1), "c": (0.2, -0.3, 0.2)}, 0.005)["arm"]
-    assert several.p_holm == pytest.approx(min(1.0, 3 * alone(HAND).p_holm))
+    """Arms of the same spread, so that its variance is known better, and Holm's factor is three."""
+    beside = {"b": (0.0, -0.004, 0.004, 0.001, -0.001), "c": (0.0, 0.004, -0.004, 0.001, -0.001)}
+    several = judge({"arm": HAND, **beside}, 0.005)["arm"]
+    assert several.p_holm == pytest.approx(3 * several.p_value)
+    assert several.p_value < alone(HAND).p_value
+
+
+def test_variances_that_were_measured_elsewhere_in_the_world_are_shared():
+    """Equal variances: the moderated t has all degrees of freedom, and the same variance."""
+    own = float(np.var(HAND, ddof=1))
+    verdict = judge({"arm": HAND}, 0.005, measured=[Variance(own, 4.0)] * 3)["arm"]
+    assert verdict.df == 16
+    half = (verdict.interval or (0, 0))[1] - verdict.mean
+    # The mean of log s^2 is corrected for its bias, which is the same for all.
+    assert half < critical_t(0.05, 4) * sqrt(own / 5)
+
+
+def test_differences_of_no_normal_shape_are_held_to_the_worst_of_five():
+    """One run in ten far away: the p-value is at least that of the worst family."""
+    spiked = [0.01, 0.011, 0.009, 0.0105, 0.0095, 0.01, 0.0101, 0.0099, 0.0098, 0.06]
+    verdict = judge({"arm": spiked}, 0.0)["arm"]
+    assert verdict.shape < 0.05
+    t = float(np.mean(spiked)) / (float(np.std(spiked, ddof=1)) / sqrt(10))
+    assert verdict.p_value == pytest.approx(max(2 * tail(t, 9), float(two_sided(t, 10))))
+    low, high = verdict.interval or (0, 0)
+    assert (low > 0 or high < 0) == (verdict.p_value < 0.05)
+
+
+def test_a_study_that_registered_the_worst_of_five_is_judged_by_it_and_shows_the_other_word():
+    found = Case(differences=(0.010, 0.012, -0.003, 0.011, 0.018), margin=0.0)
+    registered = judge_all({"arm": found}, worst_of_five=True)["arm"]
+    today = judge_all({"arm": found})["arm"]
+    assert (registered.word, registered.other_word) == ("undecided", "worse")
+    assert (today.word, today.other_word) == ("worse", "undecided")
 
 
 def test_one_seed_decides_nothing(verdict_of_one_seed):

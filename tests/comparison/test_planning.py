@@ -8,7 +8,7 @@ from scipy import stats
 
 from mlx_attn.comparison.statistics import (
     MOST_SEEDS,
-    critical,
+    critical_t,
     minimum_detectable_effect,
     power_of_difference,
     power_of_equivalence,
@@ -18,7 +18,7 @@ from mlx_attn.errors import ConfigError
 
 
 def noncentral_power(effect, n, level):
-    threshold, shift = critical(level, n), effect * np.sqrt(n)
+    threshold, shift = critical_t(level, n - 1), effect * np.sqrt(n)
     return stats.nct.sf(threshold, n - 1, shift) + stats.nct.cdf(-threshold, n - 1, shift)
 
 
@@ -34,15 +34,20 @@ def test_the_power_of_a_t_test_is_that_of_the_noncentral_t_law(n, level, effect)
 def test_the_power_of_the_two_one_sided_tests_is_as_simulated(effect, margin, n):
     drawn = np.random.default_rng(0).normal(effect, 1.0, (20_000, n))
     error = drawn.std(1, ddof=1) / np.sqrt(n)
-    proved = np.abs(drawn.mean(1)) + critical(0.05, n, sides=1) * error < margin
+    proved = np.abs(drawn.mean(1)) + critical_t(0.05, n - 1, sides=1) * error < margin
     assert power_of_equivalence(effect, margin, n, 0.05) == pytest.approx(proved.mean(), abs=0.01)
 
 
-def test_more_seeds_resolve_less_and_never_less_than_student_s_t_does():
-    """Cohen's tables: 5, 10 and 34 pairs find 1.68, 1.00 and 0.50 standard deviations."""
+def test_what_seeds_resolve_is_in_cohen_s_tables():
+    """5, 10 and 34 pairs find 1.68, 1.00 and 0.50 standard deviations."""
     found = [minimum_detectable_effect(1.0, n) for n in (5, 10, 34)]
-    assert sorted(found, reverse=True) == found
-    assert np.all(np.array(found) > [1.68, 1.0, 0.5])
+    assert found == pytest.approx([1.68, 1.0, 0.5], abs=0.01)
+
+
+def test_degrees_of_freedom_that_other_differences_lend_resolve_more():
+    alone, lent = (minimum_detectable_effect(1.0, 5, arms=3, prior_df=df) for df in (0, 12))
+    assert lent < 0.8 * alone
+    assert required_seeds(1.0, 1.0001 * lent, arms=3, prior_df=12) == 5
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 30])

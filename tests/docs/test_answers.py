@@ -11,7 +11,8 @@ from studies.page import AnswersPage
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = ROOT / "docs" / "answers"
-PAGE = (ROOT / "docs" / "answers.md").read_text(encoding="utf-8")
+SHORT = (ROOT / "docs" / "answers.md").read_text(encoding="utf-8")
+PAGE = (ANSWERS / "record.md").read_text(encoding="utf-8")
 
 
 def test_registration_records_and_page_agree():
@@ -25,7 +26,7 @@ def test_every_identity_was_checked_and_holds():
 
 
 def test_every_figure_of_the_page_is_there_and_no_other():
-    shown = re.findall(r"\]\(answers/figures/([^)]+)\)", PAGE)
+    shown = re.findall(r"\]\(\./figures/([^)]+)\)", PAGE)
     assert {*shown} == {file.name for file in (ANSWERS / "figures").glob("*")}
 
 
@@ -39,3 +40,22 @@ def test_every_question_has_its_place_and_says_how_to_ask_it_again():
 def test_the_checks_of_the_page_are_checks_that_there_are():
     named = re.findall(r"^    mlx-attn claims check (.+)$", PAGE, re.MULTILINE)
     assert {name for line in named for name in line.split()} <= set(IDENTITIES)
+
+
+def test_the_answers_fit_on_120_lines_and_each_has_a_picture_a_certainty_a_length_and_a_command():
+    assert len(SHORT.splitlines()) <= 120
+    questions = [part for part in SHORT.split("\n## ")[1:] if part.split("\n")[0].endswith("?")]
+    assert len(questions) == 7
+    for question in questions:
+        for part in (
+            "](answers/figures/",
+            "*How sure:*",
+            "*At what length:*",
+            "\n    mlx-attn claims",
+        ):
+            assert part in question
+
+
+def test_a_picture_of_the_answers_is_one_of_the_record():
+    shown = {*re.findall(r"\]\(answers/figures/([^)]+)\)", SHORT)}
+    assert shown <= {file.name for file in (ANSWERS / "figures").glob("*")}

@@ -21,7 +21,7 @@ from studies import follow_up
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "mlx_attn"
 README = ROOT / "README.md"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 INDEX = ROOT / "llms.txt"
 MARKS = re.compile(r"(<!-- variants:.*?-->\n)(.*?)(<!-- /variants -->)", re.DOTALL)
 QUESTIONED = ("standard", "no-out-proj", "merged", "no-query", "no-key", "no-value")

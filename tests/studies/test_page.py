@@ -1,16 +1,18 @@
 """The page is what registration and records make of it, and any digit that is not is found."""
 
+import json
 import shutil
 
 import msgspec
 import pytest
 
 from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.page import path_of_page, verify, write_page
+from mlx_attn.answers.page import verify, write_page
 from mlx_attn.answers.registration import register
 from mlx_attn.answers.study import the_study
 from studies import FOLLOW_UPS, follow_up
-from studies.page import AnswersPage
+from studies.identities import CHECKED
+from studies.page import AnswersPage, record_of
 
 STUDY = the_study()
 
@@ -38,7 +40,7 @@ def test_registration_records_and_page_agree(written):
 
 
 def test_the_page_says_what_is_finished_and_judges_nothing_else(written):
-    page = path_of_page(written).read_text()
+    page = record_of(written).read_text()
     assert f"2 of {len(STUDY.asked())} contrasts are finished, in tales" in page
     row = next(
         line for line in page.splitlines() if line.startswith("| one head is worse than four")
@@ -60,7 +62,7 @@ def test_a_picture_that_is_no_longer_shown_goes(written):
 
 
 def test_a_digit_changed_in_the_page_is_found(written):
-    page = path_of_page(written)
+    page = record_of(written)
     text = page.read_text()
     row = next(line for line in text.splitlines() if line.startswith("| one-head | tales |"))
     page.write_text(text.replace(row, row.replace("1.00", "1.01", 1)))
@@ -69,9 +71,36 @@ def test_a_digit_changed_in_the_page_is_found(written):
 
 
 def test_a_page_that_lacks_a_line_is_found(written):
-    page = path_of_page(written)
+    page = record_of(written)
     page.write_text("\n".join(page.read_text().splitlines()[:-1]))
     assert "lines, and the records make" in next(verify(STUDY, written, AnswersPage))
+
+
+def test_a_figure_that_was_changed_or_deleted_is_found(written):
+    figure = written / "figures" / "heads.svg"
+    figure.write_text(figure.read_text() + "<!-- -->")
+    (changed,) = verify(STUDY, written, AnswersPage)
+    figure.unlink()
+    (deleted,) = verify(STUDY, written, AnswersPage)
+    assert "figures" in changed
+    assert "figures" in deleted
+
+
+def test_a_measured_number_that_the_page_does_not_print_is_found(written):
+    shutil.copy("docs/answers/identities.json", written)
+    write_page(STUDY, written, AnswersPage)
+    file = written / CHECKED
+    changed = json.loads(file.read_text())
+    changed["merging-is-exact"]["numbers"]["unprinted"] = 1.0
+    file.write_text(json.dumps(changed))
+    (complaint,) = verify(STUDY, written, AnswersPage)
+    assert CHECKED in complaint
+
+
+def test_every_word_names_the_length_of_its_trainings(written):
+    page = record_of(written).read_text()
+    row = next(line for line in page.splitlines() if line.startswith("| one-head | tales |"))
+    assert " at 300 steps |" in row
 
 
 def test_a_record_of_other_settings_than_its_key_says_is_found(written):
@@ -79,7 +108,7 @@ def test_a_record_of_other_settings_than_its_key_says_is_found(written):
     record = next(iter(book.records.values()))
     other = msgspec.structs.replace(record, seed=99)
     book.add(other.sealed())
-    path_of_page(written).write_text(AnswersPage.read(STUDY, written).text())
+    write_page(STUDY, written, AnswersPage)
     (complaint,) = verify(STUDY, written, AnswersPage)
     assert "seed 99" in complaint
     assert "is not that of its settings" in complaint
@@ -104,7 +133,7 @@ def asked_besides(written, trained):
 
 
 def test_a_study_asked_besides_has_its_place_and_its_picture(asked_besides):
-    page = path_of_page(asked_besides).read_text()
+    page = record_of(asked_besides).read_text()
     assert (asked_besides / "figures" / "widths.svg").exists()
     row = next(
         line for line in page.splitlines() if line.startswith("| no-query | ") and "%" in line
@@ -121,7 +150,8 @@ def test_every_study_asked_besides_has_its_questions_on_the_page(asked_besides, 
         register(follow_up(name), asked_besides / name, 0)
     chapter5 = trained(follow_up("chapter5"))
     RecordBook(asked_besides / "chapter5" / "records").add(*chapter5.values())
-    page = write_page(STUDY, asked_besides, AnswersPage).read_text()
+    write_page(STUDY, asked_besides, AnswersPage)
+    page = record_of(asked_besides).read_text()
     titles = [q.title for name in FOLLOW_UPS for q in follow_up(name).questions.values()]
     assert all(f"### {title}\n" in page for title in titles)
     assert "of 8 single runs have the sign of the mean" in page

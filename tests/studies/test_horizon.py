@@ -1,0 +1,63 @@
+"""Delay or ceiling: words and steps of courses whose answers are known."""
+
+from math import log
+
+import pytest
+
+from mlx_attn.answers.findings import UNDECIDED, UNFINISHED, findings
+from studies import follow_up
+from studies.horizon import courses, steps_to, word_of
+
+STUDY = follow_up("horizon")
+
+
+def course_of(trained, costs):
+    """Every arm's word and delays on shakespeare, with costs by length of no-query alone."""
+
+    def loss(run):
+        steps = run.settings["steps"]
+        own = costs[steps] if run.arm == "no-query" else 0.0
+        noise = 1e-4 * ((7 * run.seed + 3 * len(run.arm) + steps) % 11 - 5)
+        return 3 - 0.2 * log(steps / 300) + own + noise
+
+    records = trained(STUDY, loss=loss, worlds=["shakespeare-300", "shakespeare-1200"])
+    found = courses(STUDY, records, findings(STUDY, records), 1200)
+    return {(one.text, one.arm): one for one in found}
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "word"),
+    [
+        (0.10, 0.02, "delayed, and worse at the end"),
+        (0.10, 0.09, "worse at the end"),
+        (-0.05, 0.05, "sooner but worse"),
+        (0.10, 0.0, "delayed"),
+        (0.0, 0.0, UNDECIDED),
+    ],
+)
+def test_a_course_has_its_word(trained, first, last, word):
+    course = course_of(trained, {300: first, 1200: last})
+    assert course["shakespeare", "no-query"].word == word
+    assert course["shakespeare", "one-head"].word == UNDECIDED
+
+
+def test_a_text_that_is_not_trained_has_no_word(trained):
+    course = course_of(trained, {300: 0.1, 1200: 0.1})
+    assert course["tales", "no-query"].word == UNFINISHED
+
+
+def test_a_cost_is_so_many_steps_of_the_standard_form(trained):
+    """It gains 0.2 nats with each factor e: 0.2 ln 2 nats are half of its steps."""
+    course = course_of(trained, {300: 0.1, 1200: 0.2 * log(2)})
+    delays = course["shakespeare", "no-query"].delays
+    assert sum(delays) / len(delays) == pytest.approx(600, rel=0.02)
+
+
+@pytest.mark.parametrize(("loss", "steps"), [(3.0, 300), (2.9, 600), (2.7, 2400), (3.1, 150)])
+def test_steps_are_read_off_straight_lines_in_their_logarithm(loss, steps):
+    curve = [(300, 3.0), (600, 2.9), (1200, 2.8)]
+    assert steps_to(loss, curve) == pytest.approx(steps)
+
+
+def test_a_cost_that_is_not_shown_at_the_end_is_not_worse_there():
+    assert word_of({"start": 0.1}) == UNDECIDED
