@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.linalg import qr
 
 from mlx_attn.errors import ConfigError
 
@@ -124,6 +123,8 @@ def shrink(W: Float[np.ndarray, "D C"]) -> Shrunk:
     The columns are chosen by QR with column pivoting, so that the basis is well conditioned: the
     next one is always the one that the ones before explain least.
     """
+    from scipy.linalg import qr  # which reading a model does without
+
     pivoted: Any = qr(W, mode="r", pivoting=True)
     kept = pivoted[1][: len(W)]
     others = np.setdiff1d(np.arange(W.shape[1]), kept)
