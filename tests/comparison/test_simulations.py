@@ -120,7 +120,12 @@ def false_words(differences_of, groups: int, arms: int, n: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "arms_and_n", [(1, 5), pytest.param((3, 5), marks=pytest.mark.slow), (7, 12)]
+    "arms_and_n",
+    [
+        (1, 5),
+        pytest.param((3, 5), marks=pytest.mark.slow),
+        pytest.param((7, 12), marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize(
     "family",
