@@ -24,6 +24,7 @@ GROUND = (
     "records",
     "arrays",
     "device",
+    "embedding",
     "graphs",
     "exponentials",
     "cpu",

@@ -29,6 +29,7 @@ from mlx_attn.attention.layer import (
     value_linear,
     value_shape,
 )
+from mlx_attn.embedding import TokenTable
 
 # Score maps.
 
@@ -140,8 +141,8 @@ choice(
 )(latent_value)
 
 
-def _value_table(c: AttentionConfig) -> nn.Embedding:
-    return nn.Embedding(c.vocab_size, c.n_kv_heads * c.value_dim)
+def _value_table(c: AttentionConfig) -> TokenTable:
+    return TokenTable(c.vocab_size, c.n_kv_heads * c.value_dim)
 
 
 def _value_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:

@@ -21,6 +21,7 @@ from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, make_cache
 from mlx_attn.attention.layer import Carry
+from mlx_attn.embedding import TokenTable
 from mlx_attn.errors import ConfigError
 from mlx_attn.exponentials import gelu
 from mlx_attn.graphs import Differentiable, is_compiled
@@ -202,7 +203,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.checkpoint_blocks = False
-        self.tok_emb = nn.Embedding(config.vocab_size, config.emb_dim)
+        self.tok_emb = TokenTable(config.vocab_size, config.emb_dim)
         if config.token_shift:
             self.shift = mx.full((config.emb_dim,), SHIFT)
         if config.position == "learned":

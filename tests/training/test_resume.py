@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.device import gpu_path
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.events import Evaluated, Stepped, Tracked
 from mlx_attn.training.loop import RunRecorder, train
@@ -56,6 +58,27 @@ def test_weights_optimizer_and_later_losses_are_the_same_bits(
     assert losses(first) + losses(second) == losses(expected)
     assert validations(first) + validations(second) == validations(expected)
     for name, array in state(straight).items():
+        assert np.array_equal(array, state(resumed)[name]), name
+
+
+QUICK = ("standard", "value-embedding")
+"""Variants whose bits on a GPU's path the ordinary suite compares; `-m slow` compares all."""
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS],
+)
+def test_on_the_path_of_a_gpu_a_seed_gives_the_same_bits_again_and_after_a_resume(
+    trainer, tmp_path, variant
+):
+    settings = {**NOISY, "n_layers": 2, "emb_dim": 32, **VARIANTS[variant].settings}
+    with gpu_path():
+        straight, again = trainer(**settings), trainer(**settings)
+        assert losses(finish(straight)) == losses(finish(again))
+        resumed, _, _ = interrupted_and_resumed(trainer, tmp_path / "run", STOP, **settings)
+    for name, array in state(straight).items():
+        assert np.array_equal(array, state(again)[name]), name
         assert np.array_equal(array, state(resumed)[name]), name
 
 

@@ -1,0 +1,70 @@
+"""The gradient of a table of tokens on a GPU's path: no scatter adds, so bits repeat."""
+
+from dataclasses import replace
+
+# Before MLX, because it loads the BLAS.
+import mlx_attn  # noqa: F401
+
+# isort: split
+import mlx.core as mx
+import pytest
+
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.bench.speed import exported, train_step, variant_setups
+from mlx_attn.device import gpu_path
+from mlx_attn.embedding import MOST_ROWS, TokenTable
+from mlx_attn.training.config import resolve
+
+ONE_NUMBER_EACH = {"value-residual": 4}
+"""Scatters by variant: the gradients of two gains per layer, read from a vector one by one.
+
+Each adds one number to one place, so there is no order that could change the bits.
+"""
+
+
+def table(rows: int = 65) -> tuple[TokenTable, mx.array]:
+    mx.random.seed(0)
+    return TokenTable(rows, 8), mx.random.randint(0, rows, (4, 7))
+
+
+def gradient(layer: TokenTable, tokens: mx.array) -> mx.array:
+    def loss(weight: mx.array) -> mx.array:
+        layer.weight = weight
+        return (layer(tokens) ** 3).sum()
+
+    return mx.grad(loss)(layer.weight)
+
+
+def scattered_sums(*arrays: mx.array) -> int:
+    return exported(*arrays).count("Scatter Sum")
+
+
+def training_graph(variant: str, vocab_size: int) -> list[mx.array]:
+    """The arrays of one compiled step, before they are evaluated."""
+    settings = resolve({"preset": "nano", "n_layers": 2})
+    model = {**settings.model, "vocab_size": vocab_size, "drop_rate": 0.1}
+    config, training = variant_setups(model, settings.training, [variant])[0][variant]
+    with gpu_path():
+        step = train_step(config, replace(training, accumulate=1))
+        result = step(mx.zeros((training.batch_size,), mx.int64))
+        return [*result, *named_arrays([step.model.state, step.optimizer.state]).values()]
+
+
+def test_gradient_on_the_path_of_a_gpu_equals_the_lookups_own():
+    layer, tokens = table()
+    expected = gradient(layer, tokens)
+    layer, tokens = table()
+    with gpu_path():
+        assert mx.allclose(gradient(layer, tokens), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "sums"), [(MOST_ROWS, 0), (MOST_ROWS + 1, 1)])
+def test_only_a_table_above_the_limit_scatters(rows, sums):
+    with gpu_path():
+        assert scattered_sums(gradient(*table(rows))) == sums
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_no_scatter_adds_gradients_of_tokens_in_the_training_graph(variant):
+    assert scattered_sums(*training_graph(variant, 65)) == ONE_NUMBER_EACH.get(variant, 0)
