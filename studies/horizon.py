@@ -156,3 +156,23 @@ def cost(course: Course, test: str) -> str:
     sample = course.samples[test]
     low, high = np.array(sample.interval(1 - _LEVEL))
     return f"{sample.mean:+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+def statement(found: Sequence[Course]) -> str:
+    """Return how the registered statement fares at an end, as far as arms have reached it."""
+    against = [
+        f"{one.arm} on {one.text}"
+        for one in found
+        if one.samples and one.samples["start"].mean > 0 and one.word == "worse at the end"
+    ]
+    if against:
+        return (
+            f"does not hold: worse at the end and not shown to be delayed are {', '.join(against)}"
+        )
+    turns = any(
+        (one.arm, one.text, one.word) == ("one-head", "shakespeare", "sooner but worse")
+        for one in found
+    )
+    if any(one.word == UNFINISHED for one in found):
+        return "is not decided: not all arms are finished"
+    return "holds" if turns else "does not hold: one head on shakespeare is not sooner but worse"

@@ -10,7 +10,7 @@ from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.schedule import ArmPlan, Records
 from mlx_attn.answers.study import STANDARD, Study
 from mlx_attn.answers.tables import DONE, difference, name_of, table
-from studies.horizon import START, Course, cost, mean_delay
+from studies.horizon import START, Course, cost, mean_delay, statement
 from studies.trends import Cost, TrendFinding
 
 
@@ -131,7 +131,8 @@ def courses(found: Sequence[Course]) -> str:
         [one.arm, one.text, cost(one, "start"), cost(one, "end"), mean_delay(one), one.word]
         for one in found
     ]
-    return table(head, rows)
+    said = f"The registered statement, at {end} steps, {statement(found)}."
+    return f"{table(head, rows)}\n\n{said}"
 
 
 def changed(study: Study, records: Records) -> str:
