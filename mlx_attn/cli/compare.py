@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.cli.main import INTERRUPTED, emit, say, signals_interrupt
+from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import (
     TRAIN_OPTIONS,
     TRIAL_OPTIONS,
@@ -23,6 +23,7 @@ from mlx_attn.cli.options import (
     UserPath,
     grouped,
 )
+from mlx_attn.cli.output import emit, say
 from mlx_attn.cli.processes import refuse_ranks
 from mlx_attn.files import shared
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import emit, say
 from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import Named, UserPath, takes_plugins
+from mlx_attn.cli.output import emit, say
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:

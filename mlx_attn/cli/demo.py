@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.attention.config import VARIANTS, find_variant
-from mlx_attn.cli.main import INTERRUPTED, say, signals_interrupt
+from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import Named
+from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import remove_directory, shared
 from mlx_attn.run_directory import Run, open_run

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from mlx_attn.cli.main import emit, say
 from mlx_attn.cli.options import UserPath, takes_plugins
+from mlx_attn.cli.output import emit, say
 from mlx_attn.cli.sample import run_argument
 
 

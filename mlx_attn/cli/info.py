@@ -2,7 +2,7 @@
 
 import click
 
-from mlx_attn.cli.main import emit
+from mlx_attn.cli.output import emit
 
 
 @click.command()

@@ -3,14 +3,13 @@
 import errno
 import importlib
 import io
-import json
 import keyword
 import os
 import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -19,6 +18,7 @@ from typing import Any
 import click
 
 from mlx_attn.about import PREFIX, __version__
+from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, printable
 
 INTERRUPTED = 130
@@ -147,37 +147,6 @@ class _WrongSetting(click.ClickException):
     exit_code = 2
 
 
-def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = False) -> None:
-    """Write a text for whoever reads it; all that commands print by themselves comes through here.
-
-    Control characters are pictures: no file, name or model steers a terminal. What is `exact`, such
-    as a text that was asked for, is written as it is where no terminal shows it.
-    """
-    shown = str(text)
-    click.echo(shown if exact and not sys.stdout.isatty() else printable(shown), err=err, nl=nl)
-
-
-def emit(
-    record: Any, as_json: bool, shown: Callable[[], Iterable[Any]], indent: int | None = None
-) -> None:
-    """Print what a command found: a record as one JSON object, or for people what `shown` returns.
-
-    Of that, a text is a line, pairs of a name and what it is are rows, and the rest are tables.
-    """
-    if as_json:
-        say(json.dumps(record, indent=indent))
-        return
-    from mlx_attn.ui.terminal import print_rows, stdout_console
-
-    for part in shown():
-        if isinstance(part, str | Path):
-            say(part)
-        elif isinstance(part, list):
-            print_rows(part, stdout_console())
-        else:
-            stdout_console().print(part)
-
-
 class LazyGroup(click.Group):
     """A group whose commands are imported when they run, so that `--help` is quick."""
 
@@ -247,14 +216,14 @@ class LazyGroup(click.Group):
             error.show()
             sys.exit(error.exit_code)
         except click.ClickException as error:
-            click.echo(_line_about(error), err=True)
+            say(_line_about(error), err=True)
             sys.exit(error.exit_code)
         except click.Abort:
             sys.exit(INTERRUPTED)
         except OSError as error:  # of the help, which is written before a command runs
             if error.errno not in _FULL:
                 raise
-            click.echo(_line_about(click.ClickException(_line_about_file(error))), err=True)
+            say(_line_about(click.ClickException(_line_about_file(error))), err=True)
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 

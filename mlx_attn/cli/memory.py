@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import emit
+from mlx_attn.cli.output import emit
 
 if TYPE_CHECKING:
     from mlx_attn.model.config import GPTConfig

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import INTERRUPTED, emit, say
+from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
+from mlx_attn.cli.output import emit, say
 from mlx_attn.cli.sample import run_argument, standard_input
 from mlx_attn.errors import ConfigError
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from mlx_attn.cli.main import say
 from mlx_attn.cli.options import UserPath
+from mlx_attn.cli.output import say
 
 _PATH = UserPath()
 

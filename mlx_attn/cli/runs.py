@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import say
 from mlx_attn.cli.options import Named, UserPath
+from mlx_attn.cli.output import say
 from mlx_attn.cli.sample import complete_run
 from mlx_attn.errors import RunError, find_row, plural
 

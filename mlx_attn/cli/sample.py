@@ -11,9 +11,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
-from mlx_attn.cli.main import INTERRUPTED, say
+from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import takes_plugins
+from mlx_attn.cli.output import say
 from mlx_attn.errors import RunError, printable
 from mlx_attn.sampling.config import SamplerConfig
 

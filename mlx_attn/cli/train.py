@@ -13,14 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from mlx_attn.cli.main import (
-    INTERRUPTED,
-    StopRequested,
-    graceful_interrupt,
-    read_settings,
-    say,
-)
+from mlx_attn.cli.main import INTERRUPTED, StopRequested, graceful_interrupt, read_settings
 from mlx_attn.cli.options import FIRST_OPTIONS, SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
+from mlx_attn.cli.output import say
 from mlx_attn.cli.processes import connect, prefix_errors
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
