@@ -1,4 +1,4 @@
-"""The options of `mlx-attn compare`: its own, and those of `train` that hold for all arms."""
+"""The options of `mlx-attn compare`: its own, and the options of `train` that all arms share."""
 
 import json
 import re

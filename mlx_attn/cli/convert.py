@@ -84,7 +84,7 @@ def command(
     as_list: bool,
     as_json: bool,
 ) -> None:
-    """Write a trained model in another form of attention, and say what it changed.
+    """Write a trained model in another form of attention, and print the differences.
 
     RUN is a directory or a name in runs/; without it, the latest finished one. The result is a
     new run that trains on, samples and converts further. With several ranks nothing is

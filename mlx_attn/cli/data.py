@@ -1,4 +1,4 @@
-"""`mlx-attn data`: the texts to train on, and what one is made of."""
+"""`mlx-attn data`: the texts to train on, and their contents."""
 
 import json
 import random

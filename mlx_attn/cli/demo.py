@@ -70,9 +70,9 @@ def command(
 ) -> None:
     """Compare two forms of attention, and open a page with both: two minutes.
 
-    Five small models of each form learn to tell stories. Then: which form is better, what a single
-    seed can say, and one model of each on a page. Ctrl-C keeps what is done, and the same command
-    continues from there.
+    Five small models of each form learn to tell stories. Then it tells which form is
+    better and how far a single seed can mislead, and opens a page with one model of each. Ctrl-C
+    keeps finished trainings, and the same command continues from there.
     """
     import webbrowser
 
@@ -173,7 +173,7 @@ def record(comparison: "Comparison") -> dict[str, Any]:
 
 
 def lines(comparison: "Comparison") -> Iterator[str]:
-    """Yield the losses, the answer, and what one seed can say."""
+    """Yield the losses, the answer, and how far one seed can mislead."""
     from mlx_attn.comparison.show import answer_of
 
     (budget,) = comparison.budgets

@@ -31,7 +31,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
-    """Catch Ctrl-C, SIGTERM and a closed terminal; gives a function that says whether one came.
+    """Catch Ctrl-C, SIGTERM and a closed terminal; yield a function that tells if one came.
 
     What the shell has us ignore stays ignored, such as the closed terminal under `nohup`.
 
@@ -117,15 +117,15 @@ COMMANDS: dict[str, str] = {
     "open": "Open a page that runs a trained model, step by step.",
     "export": "Write a trained model for mlx-lm, transformers, llama.cpp or the book.",
     "import": "Make a run of the book's checkpoint, or of GPT-2.",
-    "probe": "Show what each head looks at, and what its matrices are like.",
+    "probe": "Show each head's attention and matrices in numbers.",
     "compare": "Say which form of attention is better, with error bars.",
     "trial": "Train one trial of a comparison from a file, on any machine.",
     "claims": "Ask what attention needs: registered questions, verified answers.",
-    "report": "Show what a comparison found: a page, Markdown, figures.",
+    "report": "Show the results of a comparison: a page, Markdown, figures.",
     "bench": "Measure the speed and memory of every variant.",
     "data": "Show, fetch and generate the texts to train on.",
     "verify": "Say whether this machine computes the right thing, in ten seconds.",
-    "info": "Show the machine, the versions and what is fast here.",
+    "info": "Show the machine, the versions, and the fast paths available here.",
 }
 """Every command and its one line of help; the module of the same name holds the command."""
 
@@ -193,7 +193,7 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             from mlx_attn.ui.terminal import discard_unread
 
-            # The reader of a pipe, such as `head`, is gone: nothing to say and nobody to hear it.
+            # The reader of a pipe, such as `head`, is gone: there is nobody to print for.
             discard_unread()
             ctx.exit(0)
         except MemoryError as error:
@@ -229,7 +229,7 @@ class LazyGroup(click.Group):
 
 
 def _line_about_file(error: OSError) -> str:
-    """What the system refused; without a file it was a standard stream."""
+    """Return the line for a system error; without a file it concerns a standard stream."""
     if error.filename:
         return f"{error.filename}: {error.strerror}"
     return f"the output cannot be written: {error}"
@@ -268,7 +268,7 @@ def _open_closed_streams() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line on these arguments, or on those of the process, and exit."""
+    """Run the command line on these arguments, or the process's own, and exit."""
     _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character shows a question mark instead.

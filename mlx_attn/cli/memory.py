@@ -1,4 +1,4 @@
-"""`--dry-run` of the commands that read a model: what it takes, before any of it is allocated."""
+"""`--dry-run` of the commands that read a model: the memory it takes, before it is allocated."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What commands print: every text comes through here."""
+"""Printing: every text that a command prints comes through here."""
 
 import json
 import sys

@@ -50,7 +50,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def command(ctx: click.Context, run: str | None, **options: Any) -> None:
-    """Show what each head looks at, and what its matrices are like.
+    """Show each head's attention and matrices in numbers.
 
     RUN is a directory or a name in runs/; without it, the latest finished one. To see a head at
     work, on any text, use 'mlx-attn open'.

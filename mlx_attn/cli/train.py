@@ -110,7 +110,7 @@ def _lead(
     replicas: str | None,
     **options: Any,
 ) -> None:
-    """Do what the options of the first process ask for."""
+    """Run the first process's options."""
     from mlx_attn.runs import find_run
 
     if replicas:
@@ -351,7 +351,7 @@ def _resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
 
 
 def _at_terminal() -> bool:
-    """Whether standard input is typed."""
+    """Tell whether standard input is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

@@ -45,7 +45,7 @@ def variants(
     dtype: str,
     **flags: Any,
 ) -> None:
-    """Show what each variant computes and costs.
+    """Show the formula and the cost of each variant.
 
     Parameters, multiply-adds per token (forward, at full context), numbers cached per token when
     decoding, and the bytes of the whole cache, for the model at the sizes of a preset. Any size can
