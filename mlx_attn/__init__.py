@@ -1,8 +1,8 @@
 """mlx_attn: train, sample, convert and compare tiny GPTs, one part of attention changed at a time.
 
-From Python: `load`, `train`, `resume`, `compare` and `load_plugins`, as `mlx_attn.api` says.
+From Python: `load`, `train`, `resume`, `compare` and `load_plugins`; see `mlx_attn.api`.
 
-Importing the package arranges that MLX finds a fast BLAS where the wheel's own is slow (see
+Importing the package makes MLX find a fast BLAS if the wheel's own is slow (see
 `mlx_attn.blas`), and nothing else: every room is imported when it is first used.
 """
 

@@ -1,4 +1,4 @@
-"""What the program says of itself: its version, and how its environment variables begin."""
+"""The program's version, and the prefix of its environment variables."""
 
 __version__ = "0.1.0"
 

@@ -22,7 +22,7 @@ Arrays = dict[str, mx.array]
 def named_arrays(tree: Any) -> Arrays:
     """The arrays of a tree by path, such as "trf_blocks.0.att.W_query.weight".
 
-    A module stands for its parameters.
+    For a module, its parameters are taken.
     """
     if isinstance(tree, nn.Module):
         tree = tree.parameters()
@@ -73,7 +73,7 @@ def save_arrays(path: Path, arrays: Mapping[str, mx.array], facts: Mapping[str, 
 def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
     """Read a file of `save_arrays`, checking that nothing of it is lost or changed.
 
-    Files from elsewhere, which have no checksum, are read too.
+    Files from elsewhere, without a checksum, are also read.
 
     Raises:
         RunError: The file is missing or damaged.
@@ -114,13 +114,13 @@ def _unreadable(path: Path, error: Exception) -> RunError:
 
 
 class _Entry(msgspec.Struct):
-    """What a header of safetensors says of an array."""
+    """One array's entry in a safetensors header."""
 
     data_offsets: tuple[Count, Count]
 
 
 def check_whole(path: Path) -> None:
-    """Check that a safetensors file is as long as its header says, without reading its numbers.
+    """Check a safetensors file's length against its header, without reading its numbers.
 
     Raises:
         RunError: The file is missing, cut short, or no safetensors file.

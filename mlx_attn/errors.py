@@ -1,4 +1,4 @@
-"""The two errors a user may meet; each message is one line that says what to do.
+"""The two errors a user may meet; each message is one line that explains what to do.
 
 The library raises them, the command line prints them, through `printable`. Any other exception that
 escapes is a bug.
@@ -17,7 +17,7 @@ class _OneLine(Exception):
     """An error with one line of text.
 
     Args:
-        message: What was wrong and what to do; flags are those of the command line.
+        message: The mistake and the remedy, with the command line's flags.
         python: The same for a script, if its words are others than the flags without hyphens.
     """
 
@@ -51,7 +51,7 @@ class RunError(_OneLine, RuntimeError):
 
 @contextmanager
 def python_words() -> Iterator[None]:
-    """Say in Python's words what is raised within."""
+    """Reword the errors raised within for users of the Python API."""
     try:
         yield
     except (ConfigError, RunError) as error:

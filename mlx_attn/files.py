@@ -1,6 +1,6 @@
 """Writing files so that a crash, a full disk or a second process never leaves half of one behind.
 
-Everything is written to a temporary file beside the target, flushed to the disk, and renamed over
+Everything is written to a temporary file next to the target, flushed to the disk, and renamed over
 the target: a reader sees the old file or the new one, never a mixture. A directory is made, locked
 and replaced by one function each. An HTML page replaces only a page of this program.
 """
@@ -39,7 +39,7 @@ def user_path(text: str | Path) -> Path:
     """The path that a user wrote, with `~` expanded; all paths from outside come through here.
 
     Raises:
-        ConfigError: No file can have this name; says why.
+        ConfigError: No file can have this name, with the reason.
     """
     text = str(text)
     start = f"'{text[:40]}...'" if len(text) > 40 else f"'{text}'"
@@ -165,7 +165,7 @@ class Locked(RunError):
 
 @contextlib.contextmanager
 def lock(folder: Path, wait: bool = True) -> Iterator[None]:
-    """Makes `folder` as needed and holds it until the block, or this process, ends.
+    """Make `folder` if needed and lock it until the block, or this process, ends.
 
     The lock is flock(2) on the directory itself: nothing is left behind, a process that is killed
     holds nothing, and a directory that is renamed stays held. What a killed process left half
@@ -190,9 +190,9 @@ def lock(folder: Path, wait: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shared(folder: Path) -> Iterator[None]:
-    """Makes `folder` as needed and holds it, beside others who share it, until the block ends.
+    """Make `folder` if needed and share it with other processes until the block ends.
 
-    The first of them removes what a killed process left half written; see `lock`.
+    The first of them removes a killed process's half-written files; see `lock`.
 
     Raises:
         RunError: The folder cannot be made.
@@ -307,7 +307,7 @@ def _rename_or_return(new: Path, path: Path, old: Path) -> None:
 
 
 def remove_directory(folder: Path) -> None:
-    """Removes a directory; a warning names what the system will not give up."""
+    """Remove a directory; warn if the system refuses, with the reason."""
     try:
         shutil.rmtree(folder)
     except OSError as error:
@@ -331,7 +331,7 @@ _SWAPS = {"linux": ("renameat2", (-100, -100)), "darwin": ("renameatx_np", (-2, 
 
 
 def _swapped(one: Path, other: Path) -> bool:
-    """Whether the system has swapped two names in one step."""
+    """Tell whether the system has swapped two names in one step."""
     name, (here, there) = _SWAPS.get(sys.platform, ("", (0, 0)))
     call = getattr(ctypes.CDLL(None), name, None) if name else None
     return bool(call) and call(here, os.fsencode(one), there, os.fsencode(other), 2) == 0

@@ -28,16 +28,16 @@ class Differentiable:
         self._with_gradient = mx.custom_function(function)
 
     def vjp(self, gradient: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates its gradient, as that of MLX's `custom_function` does."""
+        """Register its gradient, like `vjp` of MLX's `custom_function`."""
         return self._with_gradient.vjp(gradient)
 
     def __call__(self, *given: Any) -> Any:
-        """The function of arrays."""
+        """Compute the function."""
         return (self._function if _within_graph() else self._with_gradient)(*given)
 
 
 def _within_graph() -> bool:
-    """Whether a function is being traced for a `Graph`."""
+    """Tell whether a function is being traced for a `Graph`."""
     return getattr(_of_this_thread, "within_graph", False)
 
 
@@ -78,7 +78,7 @@ class Graph:
         )
 
     def __call__(self, *arrays: mx.array) -> Sequence[mx.array]:
-        """What the function returns."""
+        """Run the graph and return the function's results."""
         self._runs.count += 1
         if self._waits and self._runs.count >= HOT:
             self._run, self._waits = mx.compile(self._function), False
@@ -115,7 +115,7 @@ FEW = 4096
 
 
 def is_compiled(x: mx.array) -> bool:
-    """Whether to compile what is done with these numbers: few of them, where operations cost more.
+    """Tell whether to compile: few numbers, so starting an operation costs more than doing it.
 
     MLX's back end for Linux compiles with g++, which not every machine has.
     """

@@ -25,14 +25,14 @@ def setting(default: Any, text: str) -> Any:
 
 
 def check_choices(config: object, choices: Mapping[str, Collection[str]]) -> None:
-    """Raise a `ConfigError` where a key that is one of a few words is another."""
+    """Raise a `ConfigError` if a key has a value other than its few allowed words."""
     for name, words in choices.items():
         if getattr(config, name) not in words:
             raise ConfigError(f"{name}='{getattr(config, name)}' must be one of {', '.join(words)}")
 
 
 def check_bounds(config: object, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Raise a `ConfigError` where a number is below or above what its key may be."""
+    """Raise a `ConfigError` if a number is outside its key's range."""
     for name, (low, high) in bounds.items():
         number = getattr(config, name)
         if not low <= number <= high:

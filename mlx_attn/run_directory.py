@@ -2,7 +2,7 @@
 
 config.json         settings, versions, digest of the text
 metrics.jsonl       one report a line
-samples.txt         what the model wrote at each validation
+samples.txt         a sample of the model's text at each validation
 tokenizer.*         the tokenizer
 model.safetensors   the weights with the lowest validation loss
 checkpoint/         the last state: weights, optimizer, random state, step
@@ -64,7 +64,7 @@ class _Plugin(TypedDict):
 
 
 class _Settings(TypedDict):
-    """What is relied on in config.json; the three tables are checked key by key when used."""
+    """The part of config.json that this program reads; each table's keys are checked when used."""
 
     model: dict[str, _Value]
     training: dict[str, _Value]
@@ -80,7 +80,7 @@ _Heads = dict[str, list[list[float]]]
 
 
 class _Report(TypedDict, total=False):
-    """What is relied on in a line of metrics.jsonl."""
+    """The part of a line of metrics.jsonl that this program reads."""
 
     event: str
     step: Count
@@ -98,8 +98,8 @@ class Run:
     """One run directory.
 
     Attributes:
-        path: Where it lies.
-        settings: What config.json holds.
+        path: Its directory.
+        settings: The content of config.json.
         identity: The directory that had this path when it was opened; None where none is meant.
     """
 
@@ -114,7 +114,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """The name; of one of several seeds, with that of the directory they are in."""
+        """The name; for one of several seeds, with its parent directory's name in front."""
         is_seed = self.name.startswith(_SEED) and self.path.parent.name
         return f"{self.path.parent.name}/{self.name}" if is_seed else self.name
 
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def config(self) -> GPTConfig:
-        """The model's configuration; RunError where config.json holds none that can be built."""
+        """The model's configuration; RunError if no model can be built from config.json."""
         try:
             return config_from(saved_settings(self.settings["model"]))
         except ConfigError as error:
@@ -200,7 +200,7 @@ class Run:
         self.append("metrics.jsonl", json.dumps(record, allow_nan=False) + "\n")
 
     def add_sample(self, step: int, text: str) -> None:
-        """Add what the model wrote after a step to samples.txt."""
+        """Add a sample of the model's text after a step to samples.txt."""
         self.append("samples.txt", f"--- step {step}\n{text}\n\n")
 
     def append(self, file: str, text: str) -> None:
@@ -228,7 +228,7 @@ class Run:
         return min(reports, key=lambda report: report["val_loss"], default={})
 
     def was_cut_off(self) -> bool:
-        """Whether its training has come to no end, not even by an interruption."""
+        """Tell whether its training never ended, not even by an interruption."""
         return all(report.get("event") != "end" for report in self.metrics())
 
     def is_finished(self) -> bool:
@@ -238,7 +238,7 @@ class Run:
         return self.weights.exists() and not was_stopped
 
     def forget_after(self, step: int, to_come: Container[str] = ()) -> None:
-        """Drop what a training that resumes after a step will report again.
+        """Drop the reports that a training resumed after a step will write again.
 
         These are the final report, the reports and samples of later steps, and those of the step
         itself whose event is `to_come`: the checkpoint is older than they are.
@@ -277,13 +277,13 @@ def new_run(
 ) -> Iterator[Run]:
     """Make a run directory, and hold it until the block ends.
 
-    A run that is overwritten stays whole until the new one, which is made beside it, takes its
+    An overwritten run stays whole until the new one, which is made next to it, takes its
     place. Files in it that are not the run's own are kept.
 
     Raises:
         Taken: There is a run, and it is not to be overwritten.
         Locked: Another process holds the directory.
-        RunError: It cannot be written, or what lies there is no run.
+        RunError: It cannot be written, or the directory there does not hold a run.
         ConfigError: It uses choices that no file holds.
     """
     check_in_files(settings.get("plugins", ()))
@@ -321,7 +321,7 @@ def create_run(
 
 @contextmanager
 def held(run: Run) -> Iterator[Run]:
-    """Hold a run's directory, to go on writing to it, until the block ends.
+    """Lock a run's directory until the block ends, to continue writing to it.
 
     Raises:
         Locked: Another process holds it.
@@ -331,7 +331,7 @@ def held(run: Run) -> Iterator[Run]:
 
 
 def _filled(path: Path, settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> Run:
-    """Write the files that a run begins with, config.json last: without it there is no run."""
+    """Write a run's first files, config.json last, because that file makes it a run."""
     if tokenizer:
         tokenizer.save(path)
     return Run(path, settings).with_settings(settings)
@@ -355,7 +355,7 @@ def check_free(path: Path, overwrite: bool = False) -> None:
 
 
 def is_run(path: Path) -> bool:
-    """Whether there is a config.json, however damaged; an empty one is an old claim to the name."""
+    """Tell whether there is a config.json, even a damaged one; an empty one reserved the name."""
     file = path / CONFIG
     return file.is_file() and file.stat().st_size > 0
 
@@ -380,9 +380,9 @@ def open_run(path: Path) -> Run:
 
 
 def find_runs(directory: Path) -> list[Path]:
-    """The run directories in a directory, those of seeds included, the latest first.
+    """Return the run directories in a directory, also those of single seeds, the latest first.
 
-    What was exported for other programs is none.
+    Folders exported for other programs are left out.
 
     Raises:
         RunError: The directory may not be read.
@@ -395,7 +395,7 @@ def find_runs(directory: Path) -> list[Path]:
 
 
 def _is_exported(file: Path) -> bool:
-    """Whether a config.json is one of Hugging Face's."""
+    """Tell whether a config.json is in Hugging Face's format."""
     try:
         with file.open("rb") as opened:
             return b'"architectures"' in opened.read(2**16)

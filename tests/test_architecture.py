@@ -255,7 +255,7 @@ def test_paths_of_a_user_come_through_one_door():
 
 def test_what_commands_print_comes_through_one_door():
     """Elsewhere consoles print, which show control characters as pictures too."""
-    assert users("click.echo", "click.secho", "click.style") == ["cli/main.py"]
+    assert users("click.echo", "click.secho", "click.style") == ["cli/output.py"]
     assert users("stdout.write", "stderr.write") == ["cli/sample.py"]
     assert where(lambda file: "print" in called(file)) == ["training/show.py"]
 

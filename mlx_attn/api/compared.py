@@ -34,7 +34,7 @@ class ComparisonResult:
 
     Attributes:
         comparison: Every number of it.
-        directory: Where its trainings and its report are.
+        directory: The directory of its trainings and its report.
     """
 
     comparison: Comparison
@@ -78,15 +78,15 @@ def compare(
 
     Args:
         arms: Two or more, the control first: "standard", "merged", "one head: standard, n_heads=1".
-        out: Directory of the trainings; a second call with it trains only what is missing.
+        out: Directory of the trainings; a second call with it trains only the missing ones.
         seeds: Trainings of each arm that the verdict rests on.
         delta: Differences smaller than this, in nats per token, count as none.
-        budgets: What is held equal: "steps", "seconds", "params".
+        budgets: The quantities to hold equal: "steps", "seconds", "params".
         tune: Whether every arm gets its own learning rate, on seeds that no verdict uses.
         jobs: Processes at once; 0 is one for every core. In a script, call it under
             `if __name__ == "__main__":`, because processes are spawned.
         on: Other machines to train on: "dask://HOST:PORT", "ssh:HOST,HOST" or "slurm".
-        on_event: Told what happens, as it happens.
+        on_event: Called with each event as it happens.
         plugins: Files with your own choices and variants.
         shared: Settings that all arms share: preset, steps, data.
 

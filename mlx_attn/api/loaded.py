@@ -1,4 +1,4 @@
-"""A trained model from Python: what it writes, what it expects, where it looks, its matrices."""
+"""A trained model from Python: its text, its predictions, its attention and its matrices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def load(run: str | Path | None = None, *, plugins: Plugins = ()) -> "LoadedMode
         plugins: Files with your own choices that it was trained with.
 
     Raises:
-        RunError: There is no such run, or it is damaged.
+        RunError: The run does not exist, or it is damaged.
         ConfigError: It was trained with a file that is not loaded.
     """
     load_named_plugins(plugins)
@@ -43,7 +43,7 @@ def load(run: str | Path | None = None, *, plugins: Plugins = ()) -> "LoadedMode
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel(LoadedRun):
-    """A trained model: what it writes, what it expects, where it looks, what its matrices are."""
+    """A trained model: its text, its predictions, its attention and its matrices."""
 
     @python_words()
     def generate(
@@ -84,7 +84,7 @@ class LoadedModel(LoadedRun):
         return texts
 
     def logits(self, text: str) -> Float32[np.ndarray, "T V"]:
-        """Return what the model expects after each token of a text, read as a whole document."""
+        """Return the model's prediction after each token of a text, read as a whole document."""
         tokens, own = self._tokens(text)
         return np.array(self.model(mx.array(tokens)[None])[0, -own:].astype(mx.float32))
 
@@ -100,7 +100,7 @@ class LoadedModel(LoadedRun):
         return text_loss(self.model, tokens, own)
 
     def attention(self, text: str) -> "AttentionMaps":
-        """What every head looks at while the model reads a text."""
+        """Return the attention weights of every head while the model reads a text."""
         context, start = self.model.config.context_length, self.start_tokens
         tokens = prompt_tokens(text, self.tokenizer, context, start)
         pieces = [self.tokenizer.token_bytes(token) for token in tokens[0].tolist()]
@@ -112,7 +112,7 @@ class LoadedModel(LoadedRun):
         """The matrices of a layer's heads.
 
         Raises:
-            ConfigError: There is no such layer, or its map is not linear, with the reason.
+            ConfigError: The layer does not exist, or its map is not linear, with the reason.
         """
         blocks = self.model.trf_blocks
         if not 0 <= layer < len(blocks):

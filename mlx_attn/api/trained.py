@@ -37,14 +37,14 @@ from mlx_attn.ui.terminal import as_html
 
 @dataclass(slots=True)
 class Training:
-    """A training: iterating it trains, and yields what happens; iterating it again goes on.
+    """A training: iterating it trains and yields events; iterating it again continues.
 
     Attributes:
         trainer: The model and the settings.
         corpus: The prepared text.
         out: Directory of the run; None keeps nothing.
         overwrite: Whether a run that is there is replaced.
-        facts: What the run's record holds beside its settings.
+        facts: Entries of the run's record in addition to its settings.
         resumes: Whether it continues the run that is in the directory.
         events: Those that have happened.
     """
@@ -170,11 +170,11 @@ def resume(run: str | Path, *, plugins: Plugins = (), **changes: Any) -> Trainin
     Args:
         run: Its directory, or its name in runs/.
         plugins: Files with your own choices that it was trained with.
-        changes: What may change: steps, epochs, minutes, patience, and how often it reports.
+        changes: Settings that may change: steps, epochs, minutes, patience, and intervals.
 
     Raises:
         ConfigError: A setting is unknown or must stay as it was.
-        RunError: There is no such run, it cannot be resumed, or its text has changed.
+        RunError: The run does not exist, cannot be resumed, or its text has changed.
     """
     load_named_plugins(plugins, changes)
     with held(find_run(str(run))) as found:
@@ -190,7 +190,7 @@ def _facts(corpus: Corpus) -> dict[str, Any]:
     return {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
 
 
-# What the command line does to resume a run, too.
+# The command line resumes a run in the same way.
 
 
 def resumed_settings(run: Run, changes: Mapping[str, Any]) -> Settings:
@@ -213,7 +213,7 @@ def resumed_settings(run: Run, changes: Mapping[str, Any]) -> Settings:
 def continue_run(trainer: Trainer, run: Run, corpus: Corpus) -> None:
     """Give a trainer the last state of a run, or its start if it has no checkpoint yet.
 
-    The start is that of its seed, and of the run that it started from.
+    Its start follows from its seed and the run that it started from.
     """
     if run.checkpoint.exists():
         trainer.resume(run)

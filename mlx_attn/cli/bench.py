@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.attention.config import MAPS, VARIANTS
-from mlx_attn.cli.main import say
 from mlx_attn.cli.options import (
     FiniteRange,
     Named,
@@ -22,6 +21,7 @@ from mlx_attn.cli.options import (
     plugin_option,
     preset_option,
 )
+from mlx_attn.cli.output import say
 from mlx_attn.model.config import BLOCKS, GPTConfig, find_preset
 from mlx_attn.training.config import TrainConfig, resolve
 

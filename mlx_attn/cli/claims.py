@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import INTERRUPTED, say, signals_interrupt
+from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import FiniteRange, UserPath
+from mlx_attn.cli.output import say
 from mlx_attn.errors import RunError, plural
 
 if TYPE_CHECKING:
@@ -121,9 +122,9 @@ def run(
     out: Path,
     **own: Any,
 ) -> None:
-    """Train what the registered study still asks for, the most important first.
+    """Train the runs that the registered study still lacks, the most important first.
 
-    Ctrl-C loses only the trainings in progress; the same command goes on. Each takes about twenty
+    Ctrl-C loses only the trainings in progress; the same command continues. Each takes about twenty
     seconds of one processor core. With --data, --preset, --delta or --seeds the questions are asked
     of a text of your own: that study is registered, trained and written in a folder of its own.
     """
@@ -155,7 +156,7 @@ def run(
 
 
 def _train(study: "Study", plans: Callable[[], Any], runner: "Runner", seconds: float) -> None:
-    """Train what is wanted, and say what each run ended with."""
+    """Train the missing runs, and print each one's loss."""
     from mlx_attn.answers.show import trial_line
     from mlx_attn.answers.training import train_wanted
 
@@ -171,7 +172,7 @@ def _train(study: "Study", plans: Callable[[], Any], runner: "Runner", seconds: 
 def _register_own(
     ctx: click.Context, out: Path, questions: tuple[str, ...], study_name: str, given: Any
 ) -> Path:
-    """Write down what is asked of a user's own text; returns the folder."""
+    """Register the questions about a user's own text; return the folder."""
     from click.core import ParameterSource
 
     from mlx_attn.answers.own import own_study, register_own
@@ -233,7 +234,7 @@ def page(out: Path) -> None:
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @_OUT
 def check(names: tuple[str, ...], out: Path) -> None:
-    """Check what algebra and counting say on a model trained for it; by default all of it.
+    """Check the statements of algebra and counting on a model trained for it; by default all.
 
     In a clone of the repository: the checks are those of docs/answers.md.
     """
@@ -251,7 +252,7 @@ def check(names: tuple[str, ...], out: Path) -> None:
 @_JSON
 @_OUT
 def show(question: str, as_json: bool, out: Path) -> None:
-    """Show what is known of a question: every contrast in every world."""
+    """Show the results for a question: every contrast in every world."""
     from mlx_attn.answers.findings import findings
     from mlx_attn.answers.show import finding_rows, question_lines
     from mlx_attn.ui.terminal import stdout_console
@@ -272,7 +273,7 @@ def show(question: str, as_json: bool, out: Path) -> None:
 @command.command("list")
 @_JSON
 def list_questions(as_json: bool = False) -> None:
-    """Show the questions, and what is expected of each."""
+    """Show the questions and the registered expectations."""
     asked = [_study(name) for name in ("", *_follow_ups())]
     questions = {name: one for study in asked for name, one in study.questions.items()}
     if as_json:

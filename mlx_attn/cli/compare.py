@@ -1,4 +1,4 @@
-"""The options of `mlx-attn compare`: its own, and those of `train` that hold for all arms."""
+"""The options of `mlx-attn compare`: its own, and the options of `train` that all arms share."""
 
 import json
 import re
@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.cli.main import INTERRUPTED, emit, say, signals_interrupt
+from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import (
     TRAIN_OPTIONS,
     TRIAL_OPTIONS,
@@ -23,6 +23,7 @@ from mlx_attn.cli.options import (
     UserPath,
     grouped,
 )
+from mlx_attn.cli.output import emit, say
 from mlx_attn.cli.processes import refuse_ranks
 from mlx_attn.files import shared
 

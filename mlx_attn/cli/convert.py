@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import emit, say
 from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import Named, UserPath, takes_plugins
+from mlx_attn.cli.output import emit, say
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def command(
     as_list: bool,
     as_json: bool,
 ) -> None:
-    """Write a trained model in another form of attention, and say what it changed.
+    """Write a trained model in another form of attention, and print the differences.
 
     RUN is a directory or a name in runs/; without it, the latest finished one. The result is a
     new run that trains on, samples and converts further. With several ranks nothing is

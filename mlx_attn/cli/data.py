@@ -1,4 +1,4 @@
-"""`mlx-attn data`: the texts to train on, and what one is made of."""
+"""`mlx-attn data`: the texts to train on, and their contents."""
 
 import json
 import random
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from mlx_attn.cli.main import say
 from mlx_attn.cli.options import UserPath
+from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError, find_row
 
 

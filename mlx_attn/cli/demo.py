@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.attention.config import VARIANTS, find_variant
-from mlx_attn.cli.main import INTERRUPTED, say, signals_interrupt
+from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import Named
+from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import remove_directory, shared
 from mlx_attn.run_directory import Run, open_run
@@ -69,9 +70,9 @@ def command(
 ) -> None:
     """Compare two forms of attention, and open a page with both: two minutes.
 
-    Five small models of each form learn to tell stories. Then: which form is better, what a single
-    seed can say, and one model of each on a page. Ctrl-C keeps what is done, and the same command
-    continues from there.
+    Five small models of each form learn to tell stories. Then it tells which form is
+    better and how far a single seed can mislead, and opens a page with one model of each. Ctrl-C
+    keeps finished trainings, and the same command continues from there.
     """
     import webbrowser
 
@@ -172,7 +173,7 @@ def record(comparison: "Comparison") -> dict[str, Any]:
 
 
 def lines(comparison: "Comparison") -> Iterator[str]:
-    """Yield the losses, the answer, and what one seed can say."""
+    """Yield the losses, the answer, and how far one seed can mislead."""
     from mlx_attn.comparison.show import answer_of
 
     (budget,) = comparison.budgets

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from mlx_attn.cli.main import emit, say
 from mlx_attn.cli.options import UserPath, takes_plugins
+from mlx_attn.cli.output import emit, say
 from mlx_attn.cli.sample import run_argument
 
 
@@ -47,7 +47,7 @@ Examples:
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier export left there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json: bool) -> None:
-    """Write a run for another program, load what was written, and say how exactly it agrees.
+    """Write a run for another program, load it back, and print how exactly it agrees.
 
     RUN is a directory or a name in runs/; without it, the latest finished one. A model that the
     target's architecture holds is written as that; a form of attention that converts exactly is

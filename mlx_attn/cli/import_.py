@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlx_attn.cli.main import say
 from mlx_attn.cli.memory import megabytes, model_facts, model_rows
 from mlx_attn.cli.options import UserPath
+from mlx_attn.cli.output import say
 
 if TYPE_CHECKING:
     from mlx_attn.interop.imported import Source

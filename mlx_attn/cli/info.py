@@ -1,14 +1,14 @@
-"""`mlx-attn info`: the machine, the versions and what is fast here."""
+"""`mlx-attn info`: the machine, the versions, and the fast paths available here."""
 
 import click
 
-from mlx_attn.cli.main import emit
+from mlx_attn.cli.output import emit
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, for a bug report.")
 def command(as_json: bool) -> None:
-    """Show the machine, the versions and what is fast here."""
+    """Show the machine, the versions, and the fast paths available here."""
     from mlx_attn.machine import machine_facts
     from mlx_attn.text.show import facts_rows
 

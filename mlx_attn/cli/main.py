@@ -3,14 +3,13 @@
 import errno
 import importlib
 import io
-import json
 import keyword
 import os
 import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -19,6 +18,7 @@ from typing import Any
 import click
 
 from mlx_attn.about import PREFIX, __version__
+from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, printable
 
 INTERRUPTED = 130
@@ -31,7 +31,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
-    """Catch Ctrl-C, SIGTERM and a closed terminal; gives a function that says whether one came.
+    """Catch Ctrl-C, SIGTERM and a closed terminal; yield a function that tells if one came.
 
     What the shell has us ignore stays ignored, such as the closed terminal under `nohup`.
 
@@ -117,15 +117,15 @@ COMMANDS: dict[str, str] = {
     "open": "Open a page that runs a trained model, step by step.",
     "export": "Write a trained model for mlx-lm, transformers, llama.cpp or the book.",
     "import": "Make a run of the book's checkpoint, or of GPT-2.",
-    "probe": "Show what each head looks at, and what its matrices are like.",
+    "probe": "Show each head's attention and matrices in numbers.",
     "compare": "Say which form of attention is better, with error bars.",
     "trial": "Train one trial of a comparison from a file, on any machine.",
     "claims": "Ask what attention needs: registered questions, verified answers.",
-    "report": "Show what a comparison found: a page, Markdown, figures.",
+    "report": "Show the results of a comparison: a page, Markdown, figures.",
     "bench": "Measure the speed and memory of every variant.",
     "data": "Show, fetch and generate the texts to train on.",
     "verify": "Say whether this machine computes the right thing, in ten seconds.",
-    "info": "Show the machine, the versions and what is fast here.",
+    "info": "Show the machine, the versions, and the fast paths available here.",
 }
 """Every command and its one line of help; the module of the same name holds the command."""
 
@@ -145,37 +145,6 @@ class _WrongSetting(click.ClickException):
     """A setting that cannot work, in one line."""
 
     exit_code = 2
-
-
-def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = False) -> None:
-    """Write a text for whoever reads it; all that commands print by themselves comes through here.
-
-    Control characters are pictures: no file, name or model steers a terminal. What is `exact`, such
-    as a text that was asked for, is written as it is where no terminal shows it.
-    """
-    shown = str(text)
-    click.echo(shown if exact and not sys.stdout.isatty() else printable(shown), err=err, nl=nl)
-
-
-def emit(
-    record: Any, as_json: bool, shown: Callable[[], Iterable[Any]], indent: int | None = None
-) -> None:
-    """Print what a command found: a record as one JSON object, or for people what `shown` returns.
-
-    Of that, a text is a line, pairs of a name and what it is are rows, and the rest are tables.
-    """
-    if as_json:
-        say(json.dumps(record, indent=indent))
-        return
-    from mlx_attn.ui.terminal import print_rows, stdout_console
-
-    for part in shown():
-        if isinstance(part, str | Path):
-            say(part)
-        elif isinstance(part, list):
-            print_rows(part, stdout_console())
-        else:
-            stdout_console().print(part)
 
 
 class LazyGroup(click.Group):
@@ -224,7 +193,7 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             from mlx_attn.ui.terminal import discard_unread
 
-            # The reader of a pipe, such as `head`, is gone: nothing to say and nobody to hear it.
+            # The reader of a pipe, such as `head`, is gone: there is nobody to print for.
             discard_unread()
             ctx.exit(0)
         except MemoryError as error:
@@ -247,20 +216,20 @@ class LazyGroup(click.Group):
             error.show()
             sys.exit(error.exit_code)
         except click.ClickException as error:
-            click.echo(_line_about(error), err=True)
+            say(_line_about(error), err=True)
             sys.exit(error.exit_code)
         except click.Abort:
             sys.exit(INTERRUPTED)
         except OSError as error:  # of the help, which is written before a command runs
             if error.errno not in _FULL:
                 raise
-            click.echo(_line_about(click.ClickException(_line_about_file(error))), err=True)
+            say(_line_about(click.ClickException(_line_about_file(error))), err=True)
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
 
 def _line_about_file(error: OSError) -> str:
-    """What the system refused; without a file it was a standard stream."""
+    """Return the line for a system error; without a file it concerns a standard stream."""
     if error.filename:
         return f"{error.filename}: {error.strerror}"
     return f"the output cannot be written: {error}"
@@ -299,7 +268,7 @@ def _open_closed_streams() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line on these arguments, or on those of the process, and exit."""
+    """Run the command line on these arguments, or the process's own, and exit."""
     _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character shows a question mark instead.

@@ -1,11 +1,11 @@
-"""`--dry-run` of the commands that read a model: what it takes, before any of it is allocated."""
+"""`--dry-run` of the commands that read a model: the memory it takes, before it is allocated."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import emit
+from mlx_attn.cli.output import emit
 
 if TYPE_CHECKING:
     from mlx_attn.model.config import GPTConfig

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from mlx_attn.cli.main import say
 from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
+from mlx_attn.cli.output import say
 from mlx_attn.cli.sample import complete_run, standard_input
 from mlx_attn.errors import ConfigError
 

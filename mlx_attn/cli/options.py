@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 from mlx_attn.about import PREFIX
 from mlx_attn.attention import config as attention
 from mlx_attn.attention.config import MAPS, VARIANTS
-from mlx_attn.cli.main import say
+from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError
 from mlx_attn.files import user_path
 from mlx_attn.model import config as model

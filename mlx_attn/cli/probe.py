@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import INTERRUPTED, emit, say
+from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
+from mlx_attn.cli.output import emit, say
 from mlx_attn.cli.sample import run_argument, standard_input
 from mlx_attn.errors import ConfigError
 
@@ -49,7 +50,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def command(ctx: click.Context, run: str | None, **options: Any) -> None:
-    """Show what each head looks at, and what its matrices are like.
+    """Show each head's attention and matrices in numbers.
 
     RUN is a directory or a name in runs/; without it, the latest finished one. To see a head at
     work, on any text, use 'mlx-attn open'.

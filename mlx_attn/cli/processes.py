@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from mlx_attn.cli.main import TIMEOUT, say
+from mlx_attn.cli.main import TIMEOUT
+from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError, RunError
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import INTERRUPTED, say
+from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.options import takes_plugins
+from mlx_attn.cli.output import say
 from mlx_attn.cli.sample import LONGEST_PROMPT, run_argument, sampling_options
 from mlx_attn.errors import RunError
 

@@ -1,12 +1,12 @@
-"""`mlx-attn report`: what a comparison found, as a page and as Markdown."""
+"""`mlx-attn report`: a comparison's results, as a page and as Markdown."""
 
 import json
 from pathlib import Path
 
 import click
 
-from mlx_attn.cli.main import say
 from mlx_attn.cli.options import UserPath
+from mlx_attn.cli.output import say
 
 _PATH = UserPath()
 
@@ -24,7 +24,7 @@ Examples:
 @click.option("--markdown", is_flag=True, help="Print Markdown, and write no report.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and write no report.")
 def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool) -> None:
-    """Show what a comparison found.
+    """Show the results of a comparison.
 
     DIR is a comparison's directory, or its name in runs/. Its report is written there, as
     report.html, one page that needs no network, and as report.md.

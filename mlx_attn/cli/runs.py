@@ -1,4 +1,4 @@
-"""`mlx-attn runs`: list the trained runs, and remove those that are no longer wanted."""
+"""`mlx-attn runs`: list the trained runs, and remove old ones."""
 
 import json
 import time
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import say
 from mlx_attn.cli.options import Named, UserPath
+from mlx_attn.cli.output import say
 from mlx_attn.cli.sample import complete_run
 from mlx_attn.errors import RunError, find_row, plural
 
@@ -56,8 +56,8 @@ def command() -> None:
     """List the trained runs: 'mlx-attn runs [DIRECTORY]'. Or remove some.
 
     Each run with its variant, text, seed, trained parameters, steps, lowest validation loss, bytes
-    on the disk, and how long ago it changed. A run that cannot be used says why. --sort KEY sorts
-    them, and --json prints one JSON object: see 'mlx-attn runs list --help'.
+    on the disk, and how long ago it changed. A run that cannot be used shows the reason. --sort KEY
+    sorts them, and --json prints one JSON object: see 'mlx-attn runs list --help'.
     """
 
 

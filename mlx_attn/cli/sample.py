@@ -1,4 +1,4 @@
-"""`mlx-attn sample`: continue a prompt; the continuation alone goes to stdout."""
+"""`mlx-attn sample`: continue a prompt; only the continuation goes to stdout."""
 
 import contextlib
 import json
@@ -11,9 +11,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
-from mlx_attn.cli.main import INTERRUPTED, say
+from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import takes_plugins
+from mlx_attn.cli.output import say
 from mlx_attn.errors import RunError, printable
 from mlx_attn.sampling.config import SamplerConfig
 
@@ -67,7 +68,7 @@ def run_argument(command: _Command) -> _Command:
 
 
 def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
-    """Return the name that was given; of several runs choose the latest finished one and say so."""
+    """Return the given name; without one, choose the latest finished run and print its name."""
     from mlx_attn.runs import find_run, run_names
     from mlx_attn.text.sources import describe
 

@@ -13,14 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from mlx_attn.cli.main import (
-    INTERRUPTED,
-    StopRequested,
-    graceful_interrupt,
-    read_settings,
-    say,
-)
+from mlx_attn.cli.main import INTERRUPTED, StopRequested, graceful_interrupt, read_settings
 from mlx_attn.cli.options import FIRST_OPTIONS, SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
+from mlx_attn.cli.output import say
 from mlx_attn.cli.processes import connect, prefix_errors
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
@@ -115,7 +110,7 @@ def _lead(
     replicas: str | None,
     **options: Any,
 ) -> None:
-    """Do what the options of the first process ask for."""
+    """Run the first process's options."""
     from mlx_attn.runs import find_run
 
     if replicas:
@@ -356,7 +351,7 @@ def _resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
 
 
 def _at_terminal() -> bool:
-    """Whether standard input is typed."""
+    """Tell whether standard input is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

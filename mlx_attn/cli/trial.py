@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from mlx_attn.cli.main import say
 from mlx_attn.cli.options import SectionedCommand, UserPath, plugin_option
+from mlx_attn.cli.output import say
 
 _EXAMPLES = """\b
 Examples:

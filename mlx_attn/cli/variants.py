@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.attention.config import MAPS, VARIANTS, choices_of
-from mlx_attn.cli.main import emit
 from mlx_attn.cli.options import (
     Named,
     SectionedCommand,
@@ -16,6 +15,7 @@ from mlx_attn.cli.options import (
     plugin_option,
     preset_option,
 )
+from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, config_from, find_preset
 from mlx_attn.training.config import resolve
@@ -45,7 +45,7 @@ def variants(
     dtype: str,
     **flags: Any,
 ) -> None:
-    """Show what each variant computes and costs.
+    """Show the formula and the cost of each variant.
 
     Parameters, multiply-adds per token (forward, at full context), numbers cached per token when
     decoding, and the bytes of the whole cache, for the model at the sizes of a preset. Any size can

@@ -5,7 +5,7 @@ import time
 
 import click
 
-from mlx_attn.cli.main import say
+from mlx_attn.cli.output import say
 
 _EXAMPLES = """\b
 Examples:

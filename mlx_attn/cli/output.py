@@ -1,0 +1,42 @@
+"""Printing: every text that a command prints comes through here."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mlx_attn.errors import printable
+
+
+def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = False) -> None:
+    """Write a text for whoever reads it; all that commands print by themselves comes through here.
+
+    Control characters are pictures: no file, name or model steers a terminal. What is `exact`, such
+    as a text that was asked for, is written as it is where no terminal shows it.
+    """
+    shown = str(text)
+    click.echo(shown if exact and not sys.stdout.isatty() else printable(shown), err=err, nl=nl)
+
+
+def emit(
+    record: Any, as_json: bool, shown: Callable[[], Iterable[Any]], indent: int | None = None
+) -> None:
+    """Print what a command found: a record as one JSON object, or for people what `shown` returns.
+
+    Of that, a text is a line, pairs of a name and what it is are rows, and the rest are tables.
+    """
+    if as_json:
+        say(json.dumps(record, indent=indent))
+        return
+    from mlx_attn.ui.terminal import print_rows, stdout_console
+
+    for part in shown():
+        if isinstance(part, str | Path):
+            say(part)
+        elif isinstance(part, list):
+            print_rows(part, stdout_console())
+        else:
+            stdout_console().print(part)
