@@ -75,7 +75,6 @@ def block(results: Sequence[Result], text: str) -> str:
     """The README's block in Markdown: the losses of all seeds, and a story."""
     losses = [one["bits_per_byte"] for one in results]
     above = fmean(one["above_floor"] for one in results)
-    shares = {kind: fmean(one["abilities"][kind] for one in results) for kind in ("recall", "copy")}
     copying = sum(one["abilities"]["copy"] < COPIES for one in results)
     seconds, speed, memory = (
         median(one[key] for one in results) for key in ("seconds", "tok_s", "peak_memory")
@@ -84,11 +83,9 @@ def block(results: Sequence[Result], text: str) -> str:
         f"`python train.py` took {seconds:.0f} s on a Linux server with two cores "
         f"({speed / 1000:.0f}k tokens/s, {memory / 1e6:.0f} MB) and ended at "
         f"**{fmean(losses):.4f}** bits per byte (standard deviation {stdev(losses):.4f} over "
-        f"{len(results)} seeds). That is {above:.3f} above the exact floor of the stories, the "
-        "lowest loss that any model can reach; "
-        f"{shares['recall']:.3f} of it is for names and things to be recalled, "
-        f"{shares['copy']:.3f} for speech to be copied. {copying} of {len(results)} seeds learned "
-        f"to copy (below {COPIES}). The model of seed 0 writes (`mlx-attn sample {STORY}`):"
+        f"{len(results)} seeds), {above:.3f} above the lowest loss that any model can reach on these "
+        f"stories. {copying} of {len(results)} seeds learned to copy speech (below {COPIES}). "
+        f"The model of seed 0 writes (`mlx-attn sample {STORY}`):"
     )
     return f"{fill(figures, 140)}\n\n> {fill(text, 138).replace(chr(10), chr(10) + '> ')}\n"
 
