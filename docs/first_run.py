@@ -83,8 +83,9 @@ def block(results: Sequence[Result], text: str) -> str:
         f"`python train.py` took {seconds:.0f} s on a Linux server with two cores "
         f"({speed / 1000:.0f}k tokens/s, {memory / 1e6:.0f} MB) and ended at "
         f"**{fmean(losses):.4f}** bits per byte (standard deviation {stdev(losses):.4f} over "
-        f"{len(results)} seeds), {above:.3f} above the lowest loss that any model can reach on these "
-        f"stories. {copying} of {len(results)} seeds learned to copy speech (below {COPIES}). "
+        f"{len(results)} seeds), {above:.3f} above the lowest loss that any model can reach on "
+        f"these stories. {copying} of {len(results)} seeds learned to copy speech "
+        f"(below {COPIES}). "
         f"The model of seed 0 writes (`mlx-attn sample {STORY}`):"
     )
     return f"{fill(figures, 140)}\n\n> {fill(text, 138).replace(chr(10), chr(10) + '> ')}\n"
