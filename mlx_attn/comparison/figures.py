@@ -130,8 +130,8 @@ def forest_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     axis.spines["left"].set_visible(False)
     axis.locator_params(axis="x", nbins=5)
     control = textwrap.shorten(show.visible(budget.arms[0].arm), 24, placeholder="…")
-    band = f"\nband: within {delta:g}, which counts as none" if delta else ""
-    axis.set_xlabel(f"nats per token above {control} (left is better){band}")
+    better = f"left is better; within {delta:g}: no difference" if delta else "left is better"
+    axis.set_xlabel(f"nats per token above {control}\n{better}")
     return figure
 
 
