@@ -33,11 +33,11 @@ class _Ranks(click.ParamType):
             return value
         ranks: list[int] = []
         for part in value.split(","):
-            found = re.fullmatch(r"(\d+)(?:\.\.(\d+)(?::([1-9]\d*))?)?", part.strip())
-            if not found:
-                self.fail(f"'{part}' is no rank: write 8, or 1,2,4, or 1..128", param, ctx)
-            first, last, step = (found[1], found[2] or found[1], found[3] or "1")
-            several = range(int(first[:9]), int(last[:9]) + 1, int(step[:9]))
+            number = r"(\d{1,9})"  # no model is a billion wide
+            match = re.fullmatch(rf"{number}(?:\.\.{number}(?::{number})?)?", part.strip())
+            if not match or int(match[3] or 1) == 0:
+                self.fail(f"'{part[:40]}' is no rank: write 8, or 1,2,4, or 1..128", param, ctx)
+            several = range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
             if len(ranks) + len(several) > _MOST_RANKS:
                 self.fail(f"'{value}' is more than {_MOST_RANKS} ranks", param, ctx)
             ranks += several
