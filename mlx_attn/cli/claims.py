@@ -33,20 +33,35 @@ Examples:
 """
 
 
+_REGISTRATION = "registration.json"
+
+
 def _folder() -> Path:
-    """In a clone its own answers, elsewhere a folder of runs."""
+    """Return the answers of the clone that one works in, elsewhere a folder of runs."""
     own = Path("docs/answers")
-    return own if (own / "registration.json").is_file() else Path("runs/answers")
+    return own if (own / _REGISTRATION).is_file() else Path("runs/answers")
 
 
-_OUT = click.option(
-    "--out",
-    "-o",
-    type=UserPath(file_okay=False),
-    default=_folder,
-    metavar="DIR",
-    help="Of registration, records and page (default: docs/answers in a clone, or runs/answers).",
-)
+def _measured() -> Path:
+    """Return the answers of this folder, else those of the clone that the package lies in."""
+    here, clone = _folder(), Path(__file__).parents[2] / "docs" / "answers"
+    return clone if not here.exists() and (clone / _REGISTRATION).is_file() else here
+
+
+def _out(default: Callable[[], Path]) -> Callable[[Callable], Callable]:
+    """Add --out with this default."""
+    return click.option(
+        "--out",
+        "-o",
+        type=UserPath(file_okay=False),
+        default=default,
+        metavar="DIR",
+        help="Of registration, records and page (default: docs/answers in a clone, or "
+        "runs/answers).",
+    )
+
+
+_OUT = _out(_folder)
 _COMPLAINTS = 10
 """Shown by `verify` at most."""
 
@@ -250,7 +265,7 @@ def check(names: tuple[str, ...], out: Path) -> None:
 @command.command()
 @click.argument("question")
 @_JSON
-@_OUT
+@_out(_measured)
 def show(question: str, as_json: bool, out: Path) -> None:
     """Show the results for a question: every contrast in every world."""
     from mlx_attn.answers.findings import findings
@@ -258,6 +273,11 @@ def show(question: str, as_json: bool, out: Path) -> None:
     from mlx_attn.ui.terminal import stdout_console
 
     known = _book(out).records
+    if not known and not (out / _REGISTRATION).is_file():
+        raise RunError(
+            f"{out}: no study is registered and nothing is recorded; register one (mlx-attn claims "
+            "register), or read docs/answers.md in a clone of the repository"
+        )
     besides = next((name for name in _follow_ups() if question in _study(name).questions), "")
     study = _study(besides, out)
     question = study.question_name(question)

@@ -33,11 +33,26 @@ def test_a_question_is_known_by_the_books_name_of_its_part(workshop, run_command
 
 
 def test_a_question_is_shown_world_by_world(workshop, run_command):
+    run_command("claims", "register")
     shown = run_command("claims", "show", "heads").stdout
     assert "python: not finished, 0 of 99 runs" in shown
 
 
+def test_outside_a_clone_the_answers_of_the_packages_own_clone_are_shown(workshop, run_command):
+    shown = run_command("claims", "show", "output")
+    assert "shakespeare: " in shown.stdout
+    assert "not finished" not in shown.stdout
+    assert not (workshop / "runs").exists()
+
+
+def test_a_folder_without_a_study_has_nothing_to_show(workshop, run_command):
+    result = run_command("claims", "show", "output", "-o", "empty")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "empty: no study is registered and nothing is recorded" in result.stderr
+
+
 def test_its_json_has_every_contrast_in_every_world(workshop, run_command):
+    run_command("claims", "register")
     found = json.loads(run_command("claims", "show", "output", "--json").stdout)["findings"]
     assert len(found) == 6
     assert {row["answer"] for row in found} == {"not finished"}
