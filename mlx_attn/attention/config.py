@@ -381,4 +381,4 @@ def find_variant(name: str) -> Variant:
         ConfigError: There is none of that name; the nearest name is suggested.
     """
     aliases = {row.alias: row for row in VARIANTS.values() if row.alias}
-    return find_row({**aliases, **VARIANTS}, name, "variant")
+    return find_row({**VARIANTS, **aliases}, name, "variant")
