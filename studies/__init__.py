@@ -23,6 +23,7 @@ FOLLOW_UPS = (
     "rank",
     "chapter5-gpt2",
     "horizon",
+    "alternatives",
 )
 """By name, in the order of the page; their worlds and arms may be those of the first study."""
 
