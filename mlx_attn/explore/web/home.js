@@ -65,8 +65,8 @@ const chip = (text) => element("span", { className: "chip" }, text);
 const COLUMNS = [
   ["compare"],
   ["run", (row) => row.name],
-  ["variant", (row) => row.variant],
   ["loss", (row) => row.loss ?? Infinity, "the lowest validation loss in nats per token, and in bits per byte"],
+  ["variant", (row) => row.variant],
   ["seed", (row) => row.seed ?? Infinity],
   ["parameters", (row) => row.parameters ?? Infinity],
   ["steps", (row) => row.steps],
@@ -101,9 +101,9 @@ function homeRow(row, colourOf, tick, part) {
     : element("a", { href: addressOf([name]) }, name);
   const cells = [
     loss === null ? "" : `${number(loss)}${bits === null ? "" : ` (${number(bits)} bits)`}`,
-    seed ?? "", parameters === null ? "" : parameters.toLocaleString("en"), stepsOf(row), `${age(Date.now() / 1000 - changed)} ago`,
+    variant, seed ?? "", parameters === null ? "" : parameters.toLocaleString("en"), stepsOf(row), `${age(Date.now() / 1000 - changed)} ago`,
   ];
-  const made = element("tr", {}, element("td", {}, box), element("th", { scope: "row" }, swatch, title), element("td", {}, variant),
+  const made = element("tr", {}, element("td", {}, box), element("th", { scope: "row" }, swatch, title),
     ...cells.map((text) => element("td", {}, ...[text].flat().map((each) => (each instanceof Node ? each : String(each))))));
   const mark = (on) => part.querySelectorAll("polyline").forEach((line) => line.classList.toggle("is-dim", on && line.dataset.run !== name));
   for (const [event, on] of [["pointerenter", true], ["pointerleave", false], ["focusin", true], ["focusout", false]]) made.addEventListener(event, () => mark(on));
@@ -158,12 +158,13 @@ function chart(rows, colourOf) {
   const width = Math.min(Math.max(document.body.clientWidth - 30, 300), 900);
   const x = (tokens) => LEFT + (tokens / most) * (width - LEFT - 12);
   const y = (value) => 8 + ((high - Math.log(value)) / (high - low || 1)) * (HEIGHT - BOTTOM - 14);
-  const lines = rows.flatMap(({ name, curve, loss, best_at }) => {
+  // The newest, which have colours, are drawn last.
+  const lines = rows.toReversed().flatMap(({ name, curve, loss, best_at }) => {
     const colour = colourOf.get(name);
     const points = curve.filter(([, value]) => value > 0).map(([tokens, value]) => `${x(tokens).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
     const look = colour ? { stroke: colour } : { class: "is-other" };
     const line = svg("polyline", { points, "data-run": name, fill: "none", ...look }, svg("title", {}, name));
-    const dot = loss > 0 ? [svg("circle", { cx: x(Math.min(best_at ?? most, most)), cy: y(loss), r: 4, fill: colour ?? "currentColor" }, svg("title", {}, `${name}: ${number(loss)}`))] : [];
+    const dot = loss > 0 ? [svg("circle", { cx: x(Math.min(best_at ?? most, most)), cy: y(loss), r: 4, ...(colour ? { fill: colour } : { class: "is-other" }) }, svg("title", {}, `${name}: ${number(loss)}`))] : [];
     return [line, ...dot];
   });
   const spoken = rows.map(({ name, loss }) => `${name}${loss === null ? "" : ` ${number(loss)}`}`).join(", ");
