@@ -141,7 +141,7 @@ class DaskEngine(Engine):
         return super().is_loss(error) or type(error).__name__ == "KilledWorker"
 
     def leave_out(self, worker: Worker, reason: str) -> None:
-        """Give a worker no more trials, and say why."""
+        """Give a worker no more trials, and report the reason."""
         self._fit.pop(worker.name, None)
         self._unfit[worker.name] = reason
         self.notice(f"{worker.name} is left out: {reason}")
@@ -186,7 +186,7 @@ class DaskEngine(Engine):
         """Take a worker, send it the text, or leave it out."""
         try:
             answer = inspection.result()
-        except Exception as error:  # what the worker's Python raised: it may lack mlx_attn
+        except Exception as error:  # an error of the worker's Python, which may lack mlx_attn
             answer = {"unfit": f"{type(error).__name__}: {error}".splitlines()[0]}
         if isinstance(machine := answer.get("machine"), dict):
             self._fit[name] = Worker(name, kind_of(machine))
@@ -196,7 +196,7 @@ class DaskEngine(Engine):
             self.leave_out(Worker(name), answer.get("unfit") or answer.get("lacks") or "no answer")
 
     def _tell(self, there: frozenset[str]) -> None:
-        """Say once that there is no worker; RunError if all are left out."""
+        """Report once that no worker has come; RunError if all were refused."""
         if not there and not self._told_of_none:
             start = f"dask worker {self._name} --nthreads 1"
             self.notice(f"{self._name} has no worker yet; on each machine: {start}")
@@ -227,7 +227,7 @@ def _distributed() -> Any:
         import distributed
     except ImportError as error:
         raise ConfigError("--on needs Dask: pip install 'mlx_attn[cluster]'") from error
-    # Its lines are not for people who train; what matters comes as an error.
+    # Its log is not for people who train: real problems arrive as errors.
     for name in [
         name for name in logging.root.manager.loggerDict if name.startswith("distributed")
     ]:

@@ -1,6 +1,6 @@
 """Where trials run: an executor of this machine, of a Dask cluster or of SLURM.
 
-An engine is a `concurrent.futures.Executor` and what a scheduler does not know: which workers may
+An engine is a `concurrent.futures.Executor` plus the rules that no scheduler has: which workers may
 train, and of which kind their machines are.
 """
 
@@ -53,7 +53,7 @@ class Engine:
     Attributes:
         notice: Takes a line about workers that come, go, or are left out.
         patience: Seconds between two looks at which workers there are; None if none comes or goes.
-        dashboard: The address of a page that shows what workers do; "" if there is none.
+        dashboard: The address of a page that shows the workers, or "".
     """
 
     notice: Notice = staticmethod(lambda line: None)
@@ -123,7 +123,7 @@ class LocalEngine(Engine):
             self.recover()
 
     def workers(self) -> Sequence[Worker]:
-        """Return a worker for each process; which one trains what is the pool's business."""
+        """Return a worker for each process; the pool assigns the trials."""
         return [Worker(f"process {number}") for number in range(self._processes)]
 
     def submit(self, worker: Worker, order: Object) -> Future[Object]:
@@ -185,7 +185,7 @@ def open_engine(address: str, jobs: int) -> Engine:
     """Return the engine at an address: "" is this machine.
 
     Raises:
-        ConfigError: There is no such engine, or its library is not installed.
+        ConfigError: The engine is unknown, or its library is not installed.
         RunError: Nobody answers there.
     """
     if not address:

@@ -38,7 +38,7 @@ _NAME = 20  # characters of a name on one line
 
 
 class _Mark(NamedTuple):
-    """How an arm is drawn; never told apart by colour alone."""
+    """How an arm is drawn; arms differ in more than colour."""
 
     label: str
     color: str
@@ -108,7 +108,7 @@ def _aligned(lines: Sequence[_Line]) -> Series | None:
 
 
 def x_axis(budget: BudgetResult) -> tuple[str, str]:
-    """What curves run over, a field of their points, and its label: seconds where equal."""
+    """Return the field for the x-axis and its label: seconds if these are equal, else steps."""
     if budget.budget == "seconds":
         return "seconds", "seconds of training"
     last = [point for arm in budget.arms for t in arm.trainings for point in t.curve[-1:]]
@@ -207,7 +207,7 @@ def _costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
 
 
 def _abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
-    """What each ability adds to the loss: a row per ability, a mark per arm."""
+    """Draw how much each ability adds to the loss: a row per ability, a mark per arm."""
     marks, names = _marks(comparison), abilities(budget)
     figure, (axis,) = panels(1, 1, (_WIDTH, 1.1 + 0.42 * len(names)))
     apart = 0.7 / len(budget.arms)
@@ -232,7 +232,7 @@ def abilities(budget: BudgetResult) -> list[str]:
 
 
 def ability_values(arm: ArmResult, names: Sequence[str]) -> Float64[np.ndarray, "seeds abilities"]:
-    """What each ability adds to the loss of each seed, bits per byte."""
+    """Return how much each ability adds to the loss of each seed, in bits per byte."""
     return np.array([[training.abilities[name] for name in names] for training in arm.trainings])
 
 
@@ -255,7 +255,7 @@ def _tuning_figure(_: BudgetResult | None, comparison: Comparison) -> "Figure":
 
 
 def _draw(axis: Any, line: Series | None, mark: _Mark) -> Series | None:
-    """The mean as a line in the range of the seeds; returns what was drawn."""
+    """Draw the mean as a line in the range of the seeds; return both."""
     if line is None:
         return None
     low, high = line.values.min(axis=0), line.values.max(axis=0)

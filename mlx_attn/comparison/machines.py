@@ -59,7 +59,7 @@ class Placement:
                 )
 
     def choose(self, waiting: Iterable[Trial], worker: Worker) -> Trial | None:
-        """Return the first trial that may be trained there; None if there is none."""
+        """Return the first trial that may be trained there, or None."""
         for trial in waiting:
             group = self._group(trial)
             if not worker.kind or self._kinds.get(group) == worker.kind:

@@ -74,7 +74,7 @@ def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
 def reference_arm(arms: Sequence[Arm]) -> Arm | None:
     """The arm that takes away the part which the arms change, as the control has the rest.
 
-    Without scores, positions alone decide; without attention, a token sees the mean of the past. A
+    Without scores, only positions decide; without attention, a token sees the mean of the past. A
     comparison whose arms differ in none of the maps, or which has such an arm, needs no other.
     """
     control, *others = ({**MAPS, **expanded(arm.settings)} for arm in arms)
@@ -124,7 +124,7 @@ class ComparisonConfig:
 
     Attributes:
         arms: The control first.
-        reference: The arm without the part that the arms are about, which says what it is worth.
+        reference: The arm that lacks the part in question: its loss shows the part's worth.
         shared: Settings that all arms share, flat, over `DEFAULTS`.
         seeds: Seeds for the verdict; 0 is as many as `minutes` have room for.
         looks: Numbers of seeds after which the verdict is looked at, until every arm is decided;
@@ -189,7 +189,7 @@ class ComparisonConfig:
 
     @property
     def tunes(self) -> bool:
-        """Whether learning rates are searched for."""
+        """Return whether learning rates are searched for."""
         return len(self.scales) > 1
 
     def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
@@ -297,7 +297,7 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     rates = {key: getattr(training, key) * lr_scale for key in RATES}
     # During training, texts are evaluated on a subset; tasks fully, to find when they are solved.
     evaluated = every if settings.text.data in TASKS else 0
-    # Heads whose maps are not affine have no matrices whose ranks could be followed.
+    # Only affine maps have matrices, and so ranks to follow.
     affine = settings.model_config(settings.model.get("vocab_size", 256)).attention().is_affine
     reports = {"eval_every": evaluated, "track": every if affine else 0, "log_every": every}
     recipe = replace(training, seed=seed, **rates, **reports).as_dict()

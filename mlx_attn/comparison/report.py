@@ -1,7 +1,7 @@
 """The report of a comparison: one structure of sections, written as a page or as Markdown.
 
-`sections_of` makes the structure, the answer first and what it rests on last; `as_html` and
-`as_markdown` write it. What a terminal gets of it is in show.py.
+`sections_of` makes the structure, with the answer first and the evidence last; `as_html` and
+`as_markdown` write it. show.py prints the same for a terminal.
 """
 
 import re
@@ -54,7 +54,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what stands below it, in the order of the fields.
+    """A heading and its content, in the order of the fields.
 
     Attributes:
         answers: Verdicts, each with its sentences.
@@ -62,8 +62,8 @@ class Section:
         text: Paragraphs.
         tables: Those without a figure.
         notes: Paragraphs that must not be overlooked.
-        samples: Names of arms, each with what its model writes.
-        folded: Whether the page shows the heading alone until it is opened.
+        samples: Names of arms, each with a text that its model wrote.
+        folded: Whether the page shows only the heading until it is opened.
     """
 
     heading: str
@@ -102,7 +102,7 @@ def sections_of(comparison: Comparison) -> list[Section]:
 
 
 def question_of(comparison: Comparison) -> str:
-    """What was asked, or what the arms ask by themselves."""
+    """Return the question that was asked, or one made from the arms."""
     if comparison.question:
         return comparison.question
     if not (arms := show.judged(comparison)):
@@ -345,7 +345,7 @@ def _tried(factor: float, tuning: Tuning) -> str:
 
 
 def _samples(comparison: Comparison) -> Section:
-    """What the first seed of every arm writes, under the first budget."""
+    """Return texts written by the first seed of every arm, under the first budget."""
     first = next((budget for budget in comparison.budgets if budget.arms), None)
     trained = {arm.arm: arm.trainings[0] for arm in first.arms if arm.trainings} if first else {}
     samples = [(arm, t.sample[:_SAMPLE_CHARS]) for arm, t in trained.items() if t.sample.strip()]
@@ -357,7 +357,7 @@ def _samples(comparison: Comparison) -> Section:
 
 
 def _settings(comparison: Comparison) -> Section:
-    """What sets the arms apart, what all share, and the text."""
+    """Return the settings of each arm, the shared ones, and the text."""
     arms = {arm.arm: arm.settings for budget in comparison.budgets for arm in budget.arms}
     own = _pairs("What sets the arms apart", arms, "arm", "its own settings")
     shared = _pairs("What all arms share", comparison.settings)

@@ -23,7 +23,7 @@ class Point:
 
     Of a text it covers the same few windows for every arm, at the end and of tasks all of them.
     Only tasks have an accuracy. A study's trial has the loss of the tokens that call for each
-    ability, `abilities`, if the text says which those are.
+    ability, `abilities`, if the text has spans for them.
     """
 
     step: int
@@ -48,14 +48,14 @@ class TrialResult(Evaluation):
     """One finished trial: its last evaluation, over the whole validation text, and its cost.
 
     Attributes:
-        above_floor: Nats per scored token above the exact floor, for texts too, where it is known.
+        above_floor: Nats per scored token above the exact floor, if it is known, also for texts.
         seed: Of weights, batches and dropout; trials of the same seed are pairs.
         curve: The validations during training, the last one included.
         tok_s: Tokens per second of training.
         seconds: Training time, validation included.
         peak_memory: Bytes.
         sample: A greedy continuation by the trained model.
-        machine: Where it was trained: chip, system, mlx, device, and a digest of its arithmetic;
+        machine: The one that trained it: chip, system, mlx, device, and a digest of its arithmetic;
             empty in records of 0.1.0.
         by_ability: The loss of the tokens that call for each ability, in nats per such token.
         params: Of the model; 0 in records of 0.1.0.
@@ -83,7 +83,7 @@ class ArmResult:
     """One arm under one budget, with a training per seed.
 
     Attributes:
-        settings: What distinguishes it from the other arms, flat.
+        settings: Those that differ from the other arms', flat.
         lr_scale: The tuned factor of the learning rates.
         multiply_adds: Per token, forward, at full context.
     """
@@ -149,7 +149,7 @@ class Comparison:
 
     Attributes:
         command: The command that reproduces it.
-        reference: The arm that lacks the part in question; "" where there is none.
+        reference: The arm that lacks the part in question, or "".
         settings: What all arms share, flat.
         delta: Differences smaller than this, in nats per token, count as none.
         text: Name, digest and floor (nats per token; None if unknown) of the validation text.
@@ -193,7 +193,7 @@ def save_comparison(comparison: Comparison, directory: Path) -> None:
 
 
 def read_comparison(directory: Path) -> Comparison:
-    """The comparison that a directory holds; RunError where there is none that can be read."""
+    """Return the comparison in a directory; RunError if it cannot be read."""
     file = directory / COMPARISON
     if not file.is_file():
         raise RunError(f"{directory} holds no comparison: there is no {COMPARISON} in it")

@@ -71,7 +71,7 @@ class Runner:
 
     Attributes:
         one_kind: Whether all trials have to be trained on one kind of machine, because their speeds
-            count, rather than those of one seed.
+            count, rather than only one seed's.
         until: No trial is started after it, by `time.monotonic`.
     """
 

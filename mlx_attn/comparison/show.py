@@ -68,16 +68,15 @@ def number(value: float | None, decimals: int) -> str:
 
 
 def signed(value: float | None, decimals: int) -> str:
-    """A number with its sign."""
+    """Return a number with its sign."""
     text = number(value, decimals)
     return text if text == MISSING or text.startswith("-") else f"+{text}"
 
 
 def between(interval: tuple[float, float] | None, decimals: int) -> str:
-    """An interval from one end to the other; a dash where there is none.
+    """Return an interval from one end to the other, or a dash without one.
 
-    An end that would be rounded to zero gets up to three decimals more: what an interval says is on
-    which side of zero it ends.
+    An end that would be rounded to zero gets up to three more decimals, because its sign matters.
     """
     ends = interval or (math.nan, math.nan)
     if not all(map(math.isfinite, ends)):
@@ -114,20 +113,20 @@ def judged(comparison: Comparison) -> list[str]:
 
 
 def worth(comparison: Comparison) -> Verdict | None:
-    """The reference arm's verdict: its mean is what the part is worth, in nats per token."""
+    """Return the reference arm's verdict: its mean is the part's worth in nats per token."""
     found = (budget.verdicts.get(comparison.reference) for budget in comparison.budgets)
     return next((verdict for verdict in found if verdict), None)
 
 
 def meanings_text(comparison: Comparison) -> str:
-    """What the words of its verdicts mean."""
+    """Explain the words of its verdicts."""
     said = {verdict.word for budget in comparison.budgets for verdict in budget.verdicts.values()}
     meanings = "; ".join(f"{word}: {WORDS[word]}" for word in WORDS if word in said)
     return meanings and f"{meanings[0].upper()}{meanings[1:]}."
 
 
 def worth_text(comparison: Comparison) -> str:
-    """A sentence on what the part in question is worth; "" without a reference arm."""
+    """Return a sentence on the worth of the part in question; "" without a reference arm."""
     if (verdict := worth(comparison)) is None:
         return ""
     part = "queries and keys" if comparison.reference == "scores-off" else "attention"
@@ -176,7 +175,7 @@ def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
 
 
 def _excludes_0(interval: tuple[float, float]) -> bool:
-    """Whether an interval, which is of one difference alone, does not hold 0."""
+    """Return whether the interval of a single difference excludes 0."""
     return interval[0] > 0 or interval[1] < 0
 
 
@@ -190,7 +189,7 @@ def _numbers(verdict: Verdict, comparison: Comparison, unit: str = " nats per to
 
 
 def interval_name(comparison: Comparison) -> str:
-    """As in "95 % interval"; that of several looks holds for all of them together."""
+    """Name an interval, as in "95 % interval"; with several looks it covers all of them."""
     looks = f" over {len(comparison.looks)} looks" if comparison.looks else ""
     return f"{100 * comparison.confidence:g} % interval{looks}"
 
@@ -201,7 +200,7 @@ def budget_name(budget: BudgetResult) -> str:
 
 
 def noise_text(noise: AATest, comparison: Comparison) -> str:
-    """The A/A run: what the machine and the seeds add to a difference."""
+    """Describe the A/A run: the differences that come from rounding and from seeds."""
     moved = f"{noise.rounding:.1g} nats away" if noise.rounding else "with the same loss"
     control, spread = comparison.control, number(noise.seed_spread, places(comparison.delta) + 1)
     numbers = _numbers(noise.verdict, comparison)
@@ -213,14 +212,14 @@ def noise_text(noise: AATest, comparison: Comparison) -> str:
 
 
 def mean_of(arm: ArmResult, field: str) -> float | None:
-    """A field's mean over the trainings that have it; None where none has."""
+    """Return a field's mean over the trainings that have it, or None."""
     found = [getattr(training, field) for training in arm.trainings]
     known = [value for value in found if value is not None]
     return fmean(known) if known else None
 
 
 def summary_lines(comparison: Comparison) -> list[str]:
-    """The answer for every arm, one line each, and what the part is worth."""
+    """Return the answer for every arm, one line each, and the worth of the part."""
     answers = [" ".join(answer_of(comparison, arm)[1]) for arm in judged(comparison)]
     lines = (*answers, worth_text(comparison), mixed_pairs(comparison))
     return [visible(line) for line in lines if line]
@@ -324,7 +323,7 @@ class Display(progress.Progress):
 
 
 def _event_line(event: runner.ComparisonEvent) -> str:
-    """An event in one line; empty for what needs none."""
+    """Return an event in one line; some events have none."""
     match event:
         case runner.Began():
             stored = f", {event.stored} of them finished before" if event.stored else ""
@@ -354,7 +353,7 @@ def plan_rows(
     """Return the plan of a comparison, with its work if that was measured.
 
     Args:
-        comparing: What is planned.
+        comparing: The planned comparison.
         work: The trainings that are to be done.
         speeds: Of each worker, as multiples of this machine's.
     """
@@ -388,7 +387,7 @@ def recipe_text(training: TrainConfig) -> str:
 
 
 def _work_rows(work: Workload, speeds: Sequence[float], at_least: str) -> Iterable[tuple[str, str]]:
-    """Return what trainings take here and on several workers, as measured in a few steps."""
+    """Return the time of the trainings, here and on several workers, measured in a few steps."""
     yield "trainings", f"{at_least}{work.trials}"
     yield "core-hours", f"{work.core_hours:.3g} on one core or GPU of this machine"
     counts = Counter(speeds)

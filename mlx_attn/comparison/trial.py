@@ -1,4 +1,4 @@
-"""One trial: trained, recorded, and kept as one small JSON file, named by what was trained.
+"""One trial: trained, recorded, and kept as one small JSON file, named by its settings' digest.
 
 A finished trial is never trained again, so that an interrupted comparison continues where it was,
 and another seed or arm costs only its own trials.
@@ -49,7 +49,7 @@ _PROMPT_TOKENS, _SAMPLE_TOKENS = 8, 60
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """The outcome of a trial whose loss is no longer finite; the message names the step."""
+    """The outcome of a trial whose loss became infinite or NaN; the message names the step."""
 
     message: str
 
@@ -63,14 +63,14 @@ def loss_of(outcome: Outcome) -> float:
 
 
 def record_of(outcome: Outcome) -> Object:
-    """Return what is kept of a finished trial."""
+    """Return the record of a finished trial."""
     if isinstance(outcome, Diverged):
         return {"diverged": outcome.message}
     return {"training": asdict(outcome)}
 
 
 def outcome_from(record: Object, trial: Trial, place: str) -> Outcome:
-    """Return the outcome in a record of the trial; RunError if `place` holds none."""
+    """Return the outcome in a record of the trial; RunError if `place` has no record."""
     if record.get("diverged") is not None:
         return as_record({"message": record["diverged"]}, Diverged, place)
     training = as_record(record.get("training"), Object, place)
@@ -117,7 +117,7 @@ def train_trial(
     Args:
         trial: What to train.
         should_stop: Asked before every step.
-        data: Where the text is on this machine, if its settings name another place.
+        data: The text's path on this machine, if it differs from the settings'.
 
     Raises:
         RunError: The text is not the one that the trial is of.

@@ -1,7 +1,7 @@
 """Trials as files, for any engine that can run a command: a job array, GNU parallel, Ray, cron.
 
 DIR/DIGEST.trial.json    what `mlx-attn trial` trains
-DIR/DIGEST.record.json   what it writes beside that file
+DIR/DIGEST.record.json   the record that it writes
 """
 
 import json
@@ -28,7 +28,7 @@ class Exported(Exception):
 
 
 class ExportRunner(Runner):
-    """Writes the missing trials to files, and takes up the records written beside them.
+    """Writes the missing trials to files, and reads the records that were added to the folder.
 
     Args:
         store: Where results are kept.
@@ -66,12 +66,12 @@ class ExportRunner(Runner):
 
 
 def train_file(path: Path) -> Path:
-    """Train the trial in a file, and return the file of its record, written beside it.
+    """Train the trial in a file, and return the file of its record, in the same folder.
 
     Plugins have to be loaded: a file imports none.
 
     Raises:
-        ConfigError: It is no file of `--export-trials`.
+        ConfigError: The file was not written by `--export-trials`.
         RunError: It cannot be read, or the training failed.
         UnfitWorker: This machine would train another trial, or computes wrong results.
     """

@@ -1,4 +1,4 @@
-"""A worker's side of a trial: what it is sent, what it checks first, and what it returns.
+"""A worker's side of a trial: the order it gets, its checks, and the record it returns.
 
 An order and its answer are JSON objects, passed by value: no folder is shared. A worker trains one
 trial at a time, on one thread of a processor, so that a trial has the same bits wherever its
@@ -33,7 +33,7 @@ _cancelled: set[str] = set()
 
 
 class UnfitWorker(RunError):
-    """The worker would not train the trial that is meant; the message says why."""
+    """The worker would not train the trial that was ordered; the message has the reason."""
 
 
 def order_for(trial: Trial) -> Object:
@@ -45,7 +45,7 @@ def trial_from(order: Mapping[str, Any]) -> Trial:
     """Return the trial of an order.
 
     Raises:
-        RunError: The order is no order.
+        RunError: The order cannot be read.
         UnfitWorker: This machine would train another trial: a version or a plugin differs.
     """
     fields = {k: v for k, v in order.items() if k in Trial.__dataclass_fields__}

@@ -1,4 +1,4 @@
-"""What a comparison will take: its trainings, their hours on one core, and on several workers."""
+"""The work of a comparison: its trainings, and their hours on one core and on several workers."""
 
 import heapq
 from collections.abc import Iterable, Sequence
@@ -71,7 +71,7 @@ def speeds_from(text: str) -> tuple[float, ...]:
 
 
 def workload_of(run: ComparisonRun, seeds: int) -> Workload:
-    """Measure a few steps of every arm, and return what the trainings of a comparison take.
+    """Measure a few steps of every arm, and return the work of a comparison's trainings.
 
     A search for learning rates that goes beyond its first factors takes more.
     """
