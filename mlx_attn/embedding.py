@@ -14,6 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from jaxtyping import Float, Integer
 
 from mlx_attn.device import on_gpu
@@ -41,7 +42,8 @@ def _rows_vjp(
     primals: tuple[mx.array, mx.array], cotangent: Float[mx.array, "B T C"], _: mx.array
 ) -> tuple[mx.array, mx.array]:
     table, tokens = primals
-    rows = mx.arange(table.shape[0], dtype=tokens.dtype)
+    # From NumPy, for a compiled step computes a lazy `mx.arange` again and again.
+    rows = mx.array(np.arange(table.shape[0]), tokens.dtype)
     one_hot = (rows[:, None] == tokens.reshape(-1)).astype(cotangent.dtype)
     return one_hot @ cotangent.reshape(-1, table.shape[1]), mx.zeros_like(tokens)
 

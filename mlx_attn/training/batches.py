@@ -127,7 +127,8 @@ class ResidentTokens:
 
     def __init__(self, tokens: Integer[np.ndarray, " N"], context_length: int):
         self._tokens = mx.asarray(tokens)
-        self._offsets = mx.arange(context_length + 1)
+        # From NumPy: a lazy `mx.arange` would be computed again in every compiled step.
+        self._offsets = mx.array(np.arange(context_length + 1, dtype=np.int32))
 
     def fetch(self, starts: Starts) -> Starts:
         """The starts."""

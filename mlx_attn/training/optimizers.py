@@ -84,6 +84,11 @@ class Muon(optim.Optimizer):
         super().__init__()
         self._maybe_schedule("learning_rate", learning_rate)
         self.momentum = momentum
+        self.held: list[mx.array] = []
+
+    def hold(self, parameters: Arrays) -> Arrays:
+        """Return the matrices as they are."""
+        return parameters
 
     def init_single(self, parameter: mx.array, state: dict) -> None:
         """The momentum of a stack of matrices starts at 0."""
@@ -165,10 +170,21 @@ some operations takes time."""
 class AdamW(optim.AdamW):
     """AdamW (arXiv:1711.05101, algorithm 2) on parameters put end to end, with bias correction.
 
-    It computes every weight by itself, so the numbers are MLX's; what MLX spends on starting
-    eighteen operations is spent once, not once for every parameter. Two vectors are computed side
-    by side. Its state is that of the vectors of `packed`, with which it is initialised.
+    It computes every weight by itself, so the numbers are MLX's; the cost of starting eighteen
+    operations is paid once, not once for every parameter. Two vectors are computed side by side.
+    Its state is that of the vectors of `packed`, with which it is initialised. The parameters stay
+    end to end from step to step: those that `moved` returns are views of `held`.
     """
+
+    held: list[Vector]
+
+    def hold(self, parameters: Arrays) -> Arrays:
+        """Put parameters end to end, and return views of that."""
+        self.held[:] = self.packed(parameters)
+        views: Arrays = {}
+        for vector, part in zip(self.held, _parts(parameters), strict=True):
+            views |= parted(vector, part)
+        return views
 
     def packed(self, arrays: Arrays) -> list[Vector]:
         """The numbers of all arrays as two vectors; of large arrays, each as one."""
@@ -180,12 +196,13 @@ class AdamW(optim.AdamW):
         parts, rates = _parts(parameters), self._rates(factor)
         # The rates are given along because both vectors wait for them.
         given = (
-            (gradient, joined(part), self.state[str(i)], rates)
-            for i, (gradient, part) in enumerate(zip(gradients, parts, strict=True))
+            (gradient, self.held[i], self.state[str(i)], rates)
+            for i, gradient in enumerate(gradients)
         )
         arrays: Arrays = {}
         for i, (vector, state) in enumerate(_some_at_a_time(self._moved, given)):
             self.state[str(i)] |= state
+            self.held[i] = vector
             arrays |= parted(vector, parts[i])
         return arrays
 
@@ -293,6 +310,7 @@ class GroupedOptimizer:
     def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int, width: int):
         parameters = named_arrays(model.trainable_parameters())
         self.groups: list[Group] = []
+        self._left: Arrays = {}
         for group in _groups(config, n_heads, width):
             claimed = {n: a for n, a in parameters.items() if group.claims(n, a)}
             parameters = {n: a for n, a in parameters.items() if n not in claimed}
@@ -305,6 +323,23 @@ class GroupedOptimizer:
                     "decay=query-key: this attention has neither W_query nor W_key to decay; "
                     "use --decay matrices"
                 )
+        self.hold(model)
+        self.leave(model)
+
+    def hold(self, model: nn.Module) -> None:
+        """Take over the model's weights if anybody but `update` has set them; before each step."""
+        parameters = named_arrays(model.trainable_parameters())
+        if any(array is not self._left.get(name) for name, array in parameters.items()):
+            for group in self.groups:
+                parameters |= group.optimizer.hold(group.own(parameters))
+            model.update(tree_unflatten(list(parameters.items())))
+
+    def leave(self, model: nn.Module) -> None:
+        """Remember the model's weights as those of `update`; after each step.
+
+        A compiled step makes new arrays of them, so this is not for `update` to do.
+        """
+        self._left = named_arrays(model.trainable_parameters())
 
     def schedule(self, factor: float) -> None:
         """Set every group's learning rate to its peak times the factor."""
@@ -338,6 +373,11 @@ class GroupedOptimizer:
         """The optimizers' state dictionaries themselves: shared, not copied."""
         return [group.optimizer.state for group in self.groups]
 
+    @property
+    def held(self) -> list[list[mx.array]]:
+        """The weights as the optimizers hold them: the lists themselves."""
+        return [group.optimizer.held for group in self.groups]
+
 
 def is_hidden_matrix(name: str, array: mx.array) -> bool:
     """Whether a parameter is a matrix inside a block that multiplies: tables are looked up."""
@@ -366,7 +406,9 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
     """
 
     def adamw(decay: float) -> AdamW:
-        return AdamW(config.lr, [config.beta1, config.beta2], weight_decay=decay)
+        optimizer = AdamW(config.lr, [config.beta1, config.beta2], weight_decay=decay)
+        optimizer.held = []
+        return optimizer
 
     lr, decay = config.lr, config.weight_decay
     product_lr = lr * (config.base_width / width if config.base_width else 1.0)

@@ -77,6 +77,12 @@ class TrainStep:
             The mean loss in nats per token, and the gradient's global norm before clipping; both of
             all ranks' windows.
         """
+        self.optimizer.hold(self.model)
+        loss, norm = self._step_on(starts)
+        self.optimizer.leave(self.model)
+        return loss, norm
+
+    def _step_on(self, starts: Starts) -> tuple[Scalar, Scalar]:
         if self.config.accumulate == 1:
             return _begun(*self._whole(self.objective.fetch(starts)))
         total, loss = None, mx.array(0.0)
@@ -95,15 +101,17 @@ class TrainStep:
         if is_compiled(self.config) or self.config.accumulate > 1:
             yield [self(starts), self.state]
             return
+        self.optimizer.hold(self.model)
         fetched: Any = self.objective.fetch(starts)
         loss, gradients = self._value_and_grad(self.objective.gather(fetched))
         yield [loss, gradients]
         yield [_begun(*self._apply(loss, gradients)), self.state]
+        self.optimizer.leave(self.model)
 
     @property
     def state(self) -> list:
         """All that a step changes, for `mx.eval`."""
-        return [self.model.state, self.optimizer.state, mx.random.state]
+        return [self.model.state, self.optimizer.state, self.optimizer.held, mx.random.state]
 
     def _step(self, fetched: Any) -> tuple[Scalar, Scalar, list[mx.array]]:
         return self._apply(*self._value_and_grad(self.objective.gather(fetched)))

@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
@@ -82,6 +84,21 @@ def test_dropout_masks_differ_from_step_to_step(trainer, mode):
 def test_the_same_seed_gives_the_same_bits(trainer, mode):
     runs = [losses(trainer(drop_rate=0.2, compile=mode, seed=3)) for _ in range(2)]
     assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("path", [nullcontext, gpu_path])
+def test_weights_that_are_set_between_steps_are_those_that_the_next_step_moves(trainer, path):
+    """The optimizer keeps the weights end to end, and must notice that the model has others."""
+    with path():
+        first, second = trainer(seed=1), trainer(seed=2)
+        first.step(mx.array([1, 2, 3, 4]))
+        for made in (first, second):
+            made.optimizer.schedule(0.0)
+        first.model.update(second.model.trainable_parameters())
+        for made in (first, second):
+            made.step(mx.array([5, 6, 7, 8]))
+        one, other = named_arrays(first.model), named_arrays(second.model)
+    assert all(mx.array_equal(one[name], other[name]) for name in other)
 
 
 def test_another_seed_gives_other_weights_and_batches(trainer):
