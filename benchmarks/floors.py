@@ -348,7 +348,7 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, Lines]:
 
 
 def _measurement(row: Mapping[str, Any]) -> speed.Measurement:
-    known = {key.name: row[key.name] for key in fields(speed.Measurement)}
+    known = {key.name: row[key.name] for key in fields(speed.Measurement) if key.name in row}
     spreads = {key: MedianIQR(**v) for key, v in known.items() if isinstance(v, dict)}
     return speed.Measurement(**{**known, **spreads})
 
@@ -408,8 +408,8 @@ def main(
         _print("beside others, at the same sizes", peers_table(compared))
 
 
-NOT_HERE = ("figure", "kernels")
-"""Options of `mlx-attn bench` that need no floor."""
+NOT_HERE = ("figure", "kernels", "device")
+"""Options of `mlx-attn bench` that a floor does not have."""
 
 command = SectionedCommand(
     "floors.py",

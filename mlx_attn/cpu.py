@@ -10,7 +10,7 @@ from jaxtyping import Float
 from mlx.utils import tree_flatten
 
 from mlx_attn import blas
-from mlx_attn.device import on_gpu
+from mlx_attn.device import on_gpu, on_linux_cpu
 from mlx_attn.exponentials import LOG2_E, exp2, over_rows
 from mlx_attn.graphs import Differentiable
 
@@ -19,8 +19,8 @@ _of_this_thread = threading.local()
 
 
 def cores() -> int:
-    """How many streams can run side by side; 1 on a GPU, which divides the work itself."""
-    return 1 if on_gpu() or _is_traced() else blas.preload().threads
+    """How many streams can run side by side; 1 where MLX divides the work itself."""
+    return blas.preload().threads if on_linux_cpu() and not _is_traced() else 1
 
 
 def _is_traced() -> bool:

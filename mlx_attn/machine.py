@@ -21,7 +21,7 @@ PROCESS_MEMORY = 250_000_000
 
 def versions() -> dict[str, str]:
     """The versions, the platform and the device that a run was made with."""
-    import mlx.core as mx  # after `blas` has found its library
+    from mlx_attn.device import device_name  # imports MLX, after `blas` has found its library
 
     return {
         "mlx_attn": __version__,
@@ -29,7 +29,7 @@ def versions() -> dict[str, str]:
         "numpy": version("numpy"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "device": mx.default_device().type.name,
+        "device": device_name(),
     }
 
 
@@ -81,9 +81,16 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-@cache
 def machine_kind() -> dict[str, str]:
     """Return what decides the bits and the speed of a training on this machine."""
+    from mlx_attn.device import device_name
+
+    return _kind_of(device_name())
+
+
+@cache
+def _kind_of(device_name: str) -> dict[str, str]:
+    """Return the facts of the device that computes by default, whose name is given."""
     import mlx.core as mx
 
     device: Any = mx.device_info()
@@ -91,7 +98,7 @@ def machine_kind() -> dict[str, str]:
         "chip": str(device.get("device_name", platform.machine())),
         "system": platform.platform(terse=True),
         "mlx": version("mlx"),
-        "device": mx.default_device().type.name,
+        "device": device_name,
         "arithmetic": _arithmetic(),
     }
 

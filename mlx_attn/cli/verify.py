@@ -30,7 +30,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
     facts, console, began = machine_facts(), stdout_console(), time.perf_counter()
     if not as_json:
-        print_rows(show.machine_rows(facts, checks.devices()), console)
+        print_rows(show.machine_rows(facts, checks.checked_devices()), console)
     findings = []
     for finding in checks.verify(checks.CHECKS):
         findings.append(finding)
