@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 # Before MLX, because it loads the BLAS.
-from mlx_attn import blas
+from mlx_attn.machine import blas
 
 # isort: split
 import click
@@ -39,14 +39,13 @@ from mlx_attn.bench import show, speed
 from mlx_attn.bench.speed import MedianIQR, Setup, Timed, Timing
 from mlx_attn.cli import bench as command_line
 from mlx_attn.cli.options import SectionedCommand
-from mlx_attn.cpu import num_shards, parallel_map
 from mlx_attn.errors import ConfigError
-from mlx_attn.exponentials import cross_entropy
-from mlx_attn.machine import machine_facts
+from mlx_attn.machine.exponentials import cross_entropy
+from mlx_attn.machine.facts import machine_facts
+from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.trainer import keep_buffers
 from mlx_attn.ui.terminal import count, stdout_console
 
 # The matrix products of a model, counted from its configuration.

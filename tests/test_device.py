@@ -8,16 +8,21 @@ import mlx.core as mx
 import pytest
 
 import mlx_attn
-from mlx_attn import blas, device
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Store
-from mlx_attn.cpu import cores, num_shards
-from mlx_attn.device import code_path, forced_path, gpu_path, on_gpu, on_linux_cpu, use_device
 from mlx_attn.errors import ConfigError
-from mlx_attn.exponentials import cross_entropy, gelu
-from mlx_attn.machine import machine_kind, versions
-from mlx_attn.training import step
-from mlx_attn.training.config import TrainConfig
+from mlx_attn.machine import blas, device
+from mlx_attn.machine.device import (
+    code_path,
+    forced_path,
+    gpu_path,
+    on_gpu,
+    on_linux_cpu,
+    use_device,
+)
+from mlx_attn.machine.exponentials import cross_entropy, gelu
+from mlx_attn.machine.facts import machine_kind, versions
+from mlx_attn.machine.streams import compiled_step, cores, num_shards
 
 HAS_GPU = mx.is_available(mx.gpu)
 COMPUTES_ON_GPU = mx.default_device().type == mx.DeviceType.gpu
@@ -125,7 +130,7 @@ def compiles(monkeypatch) -> Callable[[str, str], bool]:
 
     def ask(setting: str, path: str) -> bool:
         with forced_path(path):
-            return step.compiled(print, TrainConfig(steps=1, compile=setting), []) is graph
+            return compiled_step(print, setting, []) is graph
 
     return ask
 

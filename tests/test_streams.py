@@ -4,10 +4,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn import blas
-from mlx_attn import cpu as streams
-from mlx_attn.cpu import cores, num_shards, parallel_map, single_stream
-from mlx_attn.device import on_linux_cpu
+from mlx_attn.machine import blas, streams
+from mlx_attn.machine.device import on_linux_cpu
+from mlx_attn.machine.streams import cores, num_shards, parallel_map, single_stream
 
 
 @pytest.fixture

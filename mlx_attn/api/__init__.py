@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlx_attn.api.compared import ComparisonResult, compare
     from mlx_attn.api.loaded import AttentionMaps, LoadedModel, Matrices, load
     from mlx_attn.api.trained import Training, resume, train
-    from mlx_attn.device import use_device
+    from mlx_attn.machine.device import use_device
     from mlx_attn.plugins import load_plugins
 
 _HOMES = {
@@ -34,7 +34,7 @@ _HOMES = {
     **dict.fromkeys(("train", "resume", "Training"), "api.trained"),
     **dict.fromkeys(("compare", "ComparisonResult"), "api.compared"),
     "load_plugins": "plugins",
-    "use_device": "device",
+    "use_device": "machine.device",
 }
 
 __all__ = [

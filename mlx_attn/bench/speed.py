@@ -21,13 +21,13 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn import blas
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import find_variant
-from mlx_attn.cpu import num_shards, parallel_map, single_stream
-from mlx_attn.device import device_name, on_device
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import machine_memory
+from mlx_attn.machine import blas
+from mlx_attn.machine.device import device_name, on_device
+from mlx_attn.machine.facts import machine_memory
+from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map, single_stream
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.sampling.config import SamplerConfig
@@ -280,7 +280,7 @@ def bench(
     devices = devices or [device_name()]
     check_memory(setups, len(devices))
     with on_device(devices[-1]):
-        trainer.keep_buffers()
+        keep_buffers()
     for kind in works:
         prepared = {
             (name, device): _prepared_on(device, kind, setup)

@@ -82,7 +82,7 @@ def bench(
 
 def _chosen_devices(device: str | None) -> list[str]:
     """Choose the device, and return those to measure: for "both", all that this machine has."""
-    from mlx_attn import device as machine_device
+    from mlx_attn.machine import device as machine_device
 
     if device != "both":
         if device:
@@ -114,7 +114,7 @@ def _print_counts(
 
 def _print_record(preset: str, given: Mapping[str, Any], key: str, rows: Sequence[Any]) -> None:
     """One JSON object: the machine, the settings, and under `key` what was found."""
-    from mlx_attn.machine import machine_facts
+    from mlx_attn.machine.facts import machine_facts
 
     facts = {"machine": machine_facts(), "preset": preset, "settings": given}
     say(json.dumps({**facts, key: [asdict(row) for row in rows]}))

@@ -149,7 +149,7 @@ def plugin_option() -> GroupedOption:
 def _choose_device(ctx: click.Context, param: click.Parameter, name: str | None) -> None:
     """Choose the device before any array is made."""
     if name and not ctx.resilient_parsing:
-        from mlx_attn.device import use_device
+        from mlx_attn.machine.device import use_device
 
         use_device(name)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from mlx_attn.about import __version__
 from mlx_attn.attention.config import MAPS, VARIANTS, find_variant
-from mlx_attn.device import device_name
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import keys_of, validate
+from mlx_attn.machine.device import device_name
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.plugins import used_plugins
 from mlx_attn.text.corpus import Corpus, prepare

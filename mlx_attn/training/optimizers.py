@@ -17,8 +17,8 @@ from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.cpu import cores, num_shards, parallel_map
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine.streams import cores, num_shards, parallel_map
 from mlx_attn.training.config import TrainConfig
 
 Shape = Callable[[float, TrainConfig], float]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mlx_attn.device import DEVICE, device_name, devices, on_device
+from mlx_attn.machine.device import DEVICE, device_name, devices, on_device
 from mlx_attn.verify import draws, models, operations
 from mlx_attn.verify.tolerance import FLOAT32, Comparison, Rounding, measured_rounding
 

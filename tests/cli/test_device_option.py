@@ -9,8 +9,8 @@ import click
 import mlx.core as mx
 import pytest
 
-from mlx_attn import device
 from mlx_attn.cli.main import COMMANDS, group
+from mlx_attn.machine import device
 
 LEAST = ("--preset=nano", "--context-length=16", "--emb-dim=16", "--vocab-size=40", "--seconds=0")
 REFUSED = "Error: MLX finds no GPU on this machine: choose cpu, or leave the choice out"
@@ -80,7 +80,8 @@ def test_another_name_is_wrong_usage(run_command):
 
 
 def test_python_reads_the_environment_before_any_array_is_made():
-    code = "from mlx_attn import device; import mlx.core as mx; print(mx.default_device().type)"
+    code = "from mlx_attn.machine import device as _; import mlx.core as mx; "
+    code += "print(mx.default_device().type)"
     environment = {**os.environ, "MLX_ATTN_DEVICE": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

@@ -4,8 +4,8 @@ MLX has up to two devices, the processor ("cpu") and a GPU ("gpu"), and takes th
 one. `use_device` chooses, as `--device` and `MLX_ATTN_DEVICE` do. There are three paths:
 
 - "gpu": MLX's own softmax, attention, loss and GELU, on one stream; the training step is compiled.
-- "linux-cpu": operations of the package's own (`mlx_attn.cpu`, `mlx_attn.exponentials`), and a
-  batch is shared among the cores.
+- "linux-cpu": operations of the package's own (`exponentials.py`, `attention_kernels.py`), and a
+  batch is shared among the cores (`streams.py`).
 - "mac-cpu": MLX's own operations, nothing compiled but decoding, and the products are Accelerate's.
 
 Every choice between them asks `on_gpu` and `on_linux_cpu`. `MLX_ATTN_CODE_PATH` forces "gpu" or
@@ -91,6 +91,11 @@ def code_path() -> str:
     if mx.default_device().type == mx.DeviceType.gpu:
         return "gpu"
     return "linux-cpu" if sys.platform == "linux" else "mac-cpu"
+
+
+def repeats_bits() -> bool:
+    """Tell whether two trainings of one seed are known to have the same bits on this device."""
+    return sys.platform == "linux" and device_name() == "cpu"
 
 
 @contextmanager

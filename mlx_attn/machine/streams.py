@@ -1,4 +1,7 @@
-"""What a Linux processor needs to be fast: streams, and attention with a custom gradient."""
+"""Work shared among the cores of a Linux processor, and steps compiled where that pays.
+
+A GPU divides its work itself, on one stream, and so does a Mac's processor.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -6,13 +9,10 @@ from functools import wraps
 from typing import Any
 
 import mlx.core as mx
-from jaxtyping import Float
 from mlx.utils import tree_flatten
 
-from mlx_attn import blas
-from mlx_attn.device import on_gpu, on_linux_cpu
-from mlx_attn.exponentials import LOG2_E, exp2, over_rows
-from mlx_attn.graphs import Differentiable
+from mlx_attn.machine import blas
+from mlx_attn.machine.device import on_gpu, on_linux_cpu
 
 _of_this_thread = threading.local()
 """MLX knows a stream only in the thread that made it."""
@@ -83,63 +83,47 @@ def _streams(count: int) -> list[mx.Stream]:
     return [mx.default_stream(mx.cpu), *made[: count - 1]]
 
 
-def attention_cpu(
-    q: Float[mx.array, "B H T_q K"],
-    k: Float[mx.array, "B key_heads T_k K"],
-    v: Float[mx.array, "B value_heads T_k D"],
-    mask: mx.array,
-    scale: float,
-) -> Float[mx.array, "B H T_q D"]:
-    """The weighted sum of values, in the input's type.
+BUFFERS = 2**30
+"""Bytes of freed buffers that MLX may keep for the next step on a processor."""
+
+
+def keep_buffers() -> None:
+    """Let MLX keep freed buffers from step to step on a processor.
+
+    It keeps 32 MB by default and asks the system for the rest of every step's memory again; on a
+    GPU it keeps all it can.
+    """
+    if not on_gpu():
+        mx.set_cache_limit(BUFFERS)
+
+
+def compiles_step(setting: str) -> bool:
+    """Tell whether a training's step is one compiled graph, on one stream.
 
     Args:
-        q: Queries; with fewer key or value heads, consecutive query heads share one.
-        k: Keys.
-        v: Values.
-        mask: Added to the scores and broadcast over the batch (and heads); has no gradient.
-        scale: Factor of the scores.
+        setting: `compile` of the recipe: auto, on or off.
     """
-    attend: Any = _weighed
-    return attend(q * (scale * LOG2_E), k, v, mask * LOG2_E)[0]
+    return {"auto": on_gpu(), "on": not on_linux_cpu(), "off": False}[setting]
 
 
-@Differentiable
-def _weighed(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> tuple[mx.array, ...]:
-    """The sum, and for its gradient the contiguous heads, the powers and their sums."""
-    q, k, v = (mx.contiguous(heads) for heads in (q, k, v))
-    scores = _by_rows(q, k.swapaxes(2, 3)) + mask
-    powers = exp2(scores - over_rows(mx.max, scores))
-    total, powers = over_rows(mx.sum, powers).astype(q.dtype), powers.astype(q.dtype)
-    return _by_rows(powers, v) / total, q, k, v, powers, total
+def compiled_step(function: Callable, setting: str, state: list) -> Callable:
+    """Return the function as one compiled graph, if steps are compiled; `state` is what changes."""
+    if not compiles_step(setting):
+        return function
+    return mx.compile(single_stream(function), inputs=state, outputs=state)
 
 
-@_weighed.vjp
-def _weighed_vjp(
-    inputs: tuple[mx.array, ...], cotangents: tuple[mx.array, ...], outputs: tuple[mx.array, ...]
-) -> tuple[mx.array, ...]:
-    y, q, k, v, powers, total = outputs
-    dy = mx.contiguous(cotangents[0] / total)
-    dweights = _by_rows(dy, v.swapaxes(2, 3)) - (dy * y).sum(axis=-1, keepdims=True)
-    # By log2 e more than the gradient of the scores, which are of powers of two.
-    dscores = powers * dweights
-    dq = _by_rows(dscores, k) * (1 / LOG2_E)
-    dk = _by_columns(dscores, q, k) * (1 / LOG2_E)
-    return dq, dk, _by_columns(powers, dy, v), mx.zeros_like(inputs[3])
+def compiled_share(function: Callable, setting: str, state: list) -> Callable:
+    """Return a share's gradients compiled, which a Linux processor does instead of whole steps.
+
+    Every share then has its own stream as without. "auto" leaves it out: g++ takes seconds, and
+    processes that begin at a time would write the same files.
+    """
+    if not on_linux_cpu() or setting != "on":
+        return function
+    return mx.compile(single_stream(function), inputs=state, outputs=state)
 
 
-def _by_rows(
-    rows: Float[mx.array, "B H T_q n"], matrices: Float[mx.array, "B heads n m"]
-) -> Float[mx.array, "B H T_q m"]:
-    """Their products; heads that share a matrix are folded into rows of one product."""
-    B, H, T_q, _ = rows.shape
-    folded = rows.reshape(B, matrices.shape[1], -1, rows.shape[-1])
-    return (folded @ matrices).reshape(B, H, T_q, -1)
-
-
-def _by_columns(
-    rows: Float[mx.array, "B H T_q n"], values: Float[mx.array, "B H T_q m"], like: mx.array
-) -> Float[mx.array, "B heads n m"]:
-    """rows^T values, summed over the heads that share a head of `like`."""
-    B, heads = like.shape[:2]
-    rows, values = (array.reshape(B, heads, -1, array.shape[-1]) for array in (rows, values))
-    return rows.swapaxes(2, 3) @ values
+def concurrent_trainings(cores: int) -> int:
+    """Return how many trainings run at once: one on a GPU, otherwise one for each core."""
+    return 1 if on_gpu() else cores
