@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 # Before MLX, because it loads the BLAS.
-from mlx_attn import blas
+from mlx_attn.machine import blas
 
 # isort: split
 import click
@@ -39,14 +39,13 @@ from mlx_attn.bench import show, speed
 from mlx_attn.bench.speed import MedianIQR, Setup, Timed, Timing
 from mlx_attn.cli import bench as command_line
 from mlx_attn.cli.options import SectionedCommand
-from mlx_attn.cpu import num_shards, parallel_map
 from mlx_attn.errors import ConfigError
-from mlx_attn.exponentials import cross_entropy
-from mlx_attn.machine import machine_facts
+from mlx_attn.machine.exponentials import cross_entropy
+from mlx_attn.machine.facts import machine_facts
+from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.trainer import keep_buffers
 from mlx_attn.ui.terminal import count, stdout_console
 
 # The matrix products of a model, counted from its configuration.
@@ -348,7 +347,7 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, Lines]:
 
 
 def _measurement(row: Mapping[str, Any]) -> speed.Measurement:
-    known = {key.name: row[key.name] for key in fields(speed.Measurement)}
+    known = {key.name: row[key.name] for key in fields(speed.Measurement) if key.name in row}
     spreads = {key: MedianIQR(**v) for key, v in known.items() if isinstance(v, dict)}
     return speed.Measurement(**{**known, **spreads})
 
@@ -408,8 +407,8 @@ def main(
         _print("beside others, at the same sizes", peers_table(compared))
 
 
-NOT_HERE = ("figure", "kernels")
-"""Options of `mlx-attn bench` that need no floor."""
+NOT_HERE = ("figure", "kernels", "device")
+"""Options of `mlx-attn bench` that a floor does not have."""
 
 command = SectionedCommand(
     "floors.py",

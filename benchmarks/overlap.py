@@ -28,9 +28,10 @@ import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
+from mlx_attn.machine.messages import by_message, one_of_each_message
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import resolve
-from mlx_attn.training.distributed import Distributed, by_message, one_of_each_message
+from mlx_attn.training.distributed import Distributed
 from mlx_attn.training.trainer import Trainer
 
 WARM_UP = 2  # steps that are not measured

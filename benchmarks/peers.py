@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 # Before MLX, because it loads the BLAS.
-from mlx_attn import blas
+from mlx_attn.machine import blas
 
 # isort: split
 import mlx.core as mx
@@ -18,10 +18,10 @@ import mlx.optimizers as optim
 
 from mlx_attn.bench import speed
 from mlx_attn.bench.speed import Setup, Timed
-from mlx_attn.device import on_gpu
+from mlx_attn.machine.device import on_gpu
+from mlx_attn.machine.streams import keep_buffers
 from mlx_attn.model.config import BLOCKS, GPTConfig, config_from
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.trainer import keep_buffers
 
 
 class EncoderModel(nn.Module):

@@ -1,25 +1,27 @@
 """mlx_attn: train, sample, convert and compare tiny GPTs, one part of attention changed at a time.
 
-From Python: `load`, `train`, `resume`, `compare` and `load_plugins`; see `mlx_attn.api`.
+From Python: `load`, `train`, `resume`, `compare`, `load_plugins` and `use_device`; see
+`mlx_attn.api`.
 
 Importing the package makes MLX find a fast BLAS if the wheel's own is slow (see
-`mlx_attn.blas`), and nothing else: every room is imported when it is first used.
+`mlx_attn.machine.blas`), and nothing else: every room is imported when it is first used.
 """
 
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mlx_attn import blas
 from mlx_attn.about import __version__
+from mlx_attn.machine import blas
 
 if TYPE_CHECKING:
     from mlx_attn.api.compared import compare
     from mlx_attn.api.loaded import load
     from mlx_attn.api.trained import resume, train
+    from mlx_attn.machine.device import use_device
     from mlx_attn.plugins import load_plugins
 
-__all__ = ["__version__", "compare", "load", "load_plugins", "resume", "train"]
+__all__ = ["__version__", "compare", "load", "load_plugins", "resume", "train", "use_device"]
 
 
 if "mlx.core" in sys.modules:

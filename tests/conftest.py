@@ -23,8 +23,8 @@ from markupsafe import Markup
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import mlx_attn
-from mlx_attn import blas, device
 from mlx_attn.comparison import executors
+from mlx_attn.machine import blas, device
 from mlx_attn.run_directory import create_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer

@@ -48,7 +48,10 @@ def model(kept):
 def test_importing_the_package_imports_neither_mlx_nor_a_room():
     code = "import mlx_attn, sys; print(sorted(m for m in sys.modules if m.startswith('mlx')))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "['mlx_attn', 'mlx_attn.about', 'mlx_attn.blas']"
+    assert (
+        found.stdout.strip()
+        == "['mlx_attn', 'mlx_attn.about', 'mlx_attn.machine', 'mlx_attn.machine.blas']"
+    )
 
 
 def test_a_training_yields_its_events(settings):

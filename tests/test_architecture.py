@@ -13,25 +13,10 @@ PACKAGE = Path(mlx_attn.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts): f for f in FILES}
 
-GROUND = (
-    "about",
-    "errors",
-    "markdown",
-    "blas",
-    "machine",
-    "files",
-    "keys",
-    "records",
-    "arrays",
-    "device",
-    "embedding",
-    "graphs",
-    "exponentials",
-    "cpu",
-    "ui",
-)
+GROUND = ("about", "errors", "markdown", "files", "keys", "records", "arrays", "ui")
 ROOMS = (
     *GROUND,
+    "machine",
     *("attention", "plugins", "model", "text", "run_directory", "runs"),
     *("sampling", "training", "convert", "probe", "verify"),
     *("explore", "comparison", "answers", "bench", "interop", "repl", "api", "cli"),
@@ -235,6 +220,26 @@ def users(*wanted: str) -> list[str]:
     return where(lambda file: {*wanted} & used(file))
 
 
+WHERE_IT_RUNS = {"on_gpu", "on_linux_cpu", "code_path", "default_device", "is_available"}
+"""Functions that tell which device computes, or which path is taken."""
+
+
+def asks_where_it_runs(file: Path) -> set[str]:
+    """Return the questions of a file: those functions, the system, a device's name compared."""
+    attributes = {name.removeprefix(".") for name in used(file)}
+    names = {name.rpartition(".")[2] for name in imported(file)} | attributes | called(file)
+    compared = [ast.unparse(n) for n in ast.walk(tree(file)) if isinstance(n, ast.Compare)]
+    found = (names & WHERE_IT_RUNS) | (attributes & {"sys.platform", "platform.system"})
+    return found | {text for text in compared if "device_name(" in text}
+
+
+def test_nothing_outside_of_the_machine_asks_where_it_runs():
+    """But `files.py`, for the system's call that swaps two names."""
+    others = [file for file in FILES if room(file) != "machine"]
+    assert where(asks_where_it_runs, others) == ["files.py"]
+    assert asks_where_it_runs(PACKAGE / "files.py") == {"sys.platform"}
+
+
 def test_records_are_read_through_one_door():
     """But what this program says to itself: to another interpreter, and between ranks."""
     reading = users("json.loads", "json.load", "msgspec.convert", "json.decode")
@@ -244,7 +249,7 @@ def test_records_are_read_through_one_door():
 
 def test_directories_are_made_locked_and_removed_through_one_door():
     """But the folder of the BLAS, which is loaded before anything else."""
-    assert users(".mkdir", "os.makedirs") == ["blas.py", "files.py"]
+    assert users(".mkdir", "os.makedirs") == ["files.py", "machine/blas.py"]
     assert users(".flock", ".rmtree", ".rmdir", "os.rename", "shutil.move") == ["files.py"]
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mlx_attn import blas
+from mlx_attn.machine import blas
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux needs another BLAS")
 PRODUCT = """
 import json, sys, mlx_attn, mlx.core as mx
-from mlx_attn.blas import preload
+from mlx_attn.machine.blas import preload
 one = mx.random.normal((64, 200), key=mx.random.key(1))
 two = mx.random.normal((200, 48), key=mx.random.key(2))
 print(json.dumps({"library": preload().library, "note": preload().note,
@@ -149,7 +149,7 @@ with mx.stream(mx.cpu):
     z = x.astype(mx.float64) @ x.swapaxes(1, 2).astype(mx.float64)
 print(([float(y.sum()), float(z.sum()), float(mx.abs(y[1, 2, 3]))]))
 """
-    by_wheel = "from mlx_attn import blas; import ctypes\n"
+    by_wheel = "from mlx_attn.machine import blas; import ctypes\n"
     by_wheel += "library = str(blas._forwarding_library())\n"
     by_wheel += "ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)\n"
     off = "import os; os.environ['MLX_ATTN_BLAS'] = 'off'\n"
@@ -162,7 +162,7 @@ def test_it_is_what_is_loaded_where_the_system_has_none(cache):
     code = """
 import os
 os.environ["MLX_ATTN_BLAS"] = "off"
-from mlx_attn import blas
+from mlx_attn.machine import blas
 blas._CANDIDATES, blas._loaded = (), None
 del os.environ["MLX_ATTN_BLAS"]
 print(blas.preload().library)

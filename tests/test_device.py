@@ -1,22 +1,31 @@
-"""One switch takes the path of a GPU on any device, and every choice by device follows it."""
+"""One setting chooses the device, one switch forces a path, and every choice follows them."""
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import mlx.core as mx
 import pytest
 
-from mlx_attn import blas, device
+import mlx_attn
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Store
-from mlx_attn.cpu import cores
-from mlx_attn.device import gpu_path, on_gpu, on_linux_cpu
 from mlx_attn.errors import ConfigError
-from mlx_attn.exponentials import cross_entropy, gelu
-from mlx_attn.training import step
-from mlx_attn.training.config import TrainConfig
+from mlx_attn.machine import blas, device
+from mlx_attn.machine.device import (
+    code_path,
+    forced_path,
+    gpu_path,
+    on_gpu,
+    on_linux_cpu,
+    use_device,
+)
+from mlx_attn.machine.exponentials import cross_entropy, gelu
+from mlx_attn.machine.facts import machine_kind, versions
+from mlx_attn.machine.streams import compiled_step, cores, num_shards
 
-HAS_GPU = mx.default_device().type == mx.DeviceType.gpu
+HAS_GPU = mx.is_available(mx.gpu)
+COMPUTES_ON_GPU = mx.default_device().type == mx.DeviceType.gpu
 
 
 @pytest.fixture
@@ -29,46 +38,119 @@ def wish(monkeypatch) -> Iterator[pytest.MonkeyPatch]:
     device._wished.cache_clear()
 
 
+@pytest.fixture
+def chosen(monkeypatch) -> list[str]:
+    """The devices that `use_device` sets; MLX keeps its own, and seems to have a GPU."""
+    monkeypatch.setattr(device, "devices", lambda: ["cpu", "gpu"])
+    monkeypatch.delenv(device.DEVICE, raising=False)
+    names: list[str] = []
+    monkeypatch.setattr(mx, "set_default_device", lambda made: names.append(made.name))
+    return names
+
+
 def test_without_the_switch_the_device_decides(wish):
-    assert on_gpu() == HAS_GPU
-    assert on_linux_cpu() == (sys.platform == "linux" and not HAS_GPU)
+    assert on_gpu() == COMPUTES_ON_GPU
+    assert on_linux_cpu() == (sys.platform == "linux" and not COMPUTES_ON_GPU)
 
 
-def test_the_switch_takes_a_gpu_s_path(wish):
-    wish.setenv(device.SWITCH, "gpu")
-    assert on_gpu()
+@pytest.mark.parametrize("path", ["gpu", "mac-cpu"])
+def test_the_switch_takes_the_path_of_another_machine(wish, path):
+    wish.setenv(device.SWITCH, path)
+    assert code_path() == path
+    assert on_gpu() == (path == "gpu")
     assert not on_linux_cpu()
 
 
-def test_another_value_is_refused(wish):
+def test_a_processor_takes_the_path_of_its_system(wish):
+    if COMPUTES_ON_GPU:
+        pytest.skip("a GPU's path is the same on every system")
+    wish.setattr("sys.platform", "darwin")
+    assert code_path() == "mac-cpu"
+
+
+def test_another_path_is_refused(wish):
     wish.setenv(device.SWITCH, "metal")
-    with pytest.raises(ConfigError, match="MLX_ATTN_CODE_PATH=metal must be gpu"):
+    with pytest.raises(ConfigError, match="MLX_ATTN_CODE_PATH=metal must be gpu or mac-cpu"):
         on_gpu()
 
 
 def test_a_path_ends_with_its_block(wish):
     with gpu_path():
         assert on_gpu()
-    assert on_gpu() == HAS_GPU
+    assert on_gpu() == COMPUTES_ON_GPU
 
 
-def test_a_gpu_s_path_has_one_stream(gpu_path, monkeypatch):
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_the_chosen_device_holds_here_and_in_processes_started_from_here(chosen, name):
+    use_device(name)
+    assert chosen == [name]
+    assert os.environ[device.DEVICE] == name
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_what_to_do(chosen, monkeypatch):
+    monkeypatch.setattr(device, "devices", lambda: ["cpu"])
+    with pytest.raises(ConfigError, match="no GPU on this machine: choose cpu"):
+        use_device("gpu")
+    assert chosen == []
+    assert device.DEVICE not in os.environ
+
+
+def test_an_unknown_device_is_refused(chosen):
+    with pytest.raises(ConfigError, match=r"unknown device 'tpu'.*choose cpu or gpu"):
+        use_device("tpu")
+
+
+def test_the_device_can_be_chosen_from_python(chosen):
+    mlx_attn.use_device("cpu")
+    assert chosen == ["cpu"]
+
+
+def test_records_name_the_device_that_computes_now(monkeypatch):
+    before = machine_kind()  # a first answer, which must not be the second one's
+    monkeypatch.setattr(device, "device_name", lambda: "another")
+    assert versions()["device"] == "another"
+    assert machine_kind() == {**before, "device": "another"}
+
+
+@pytest.mark.parametrize("path", ["gpu", "mac-cpu"])
+def test_only_a_linux_processor_s_path_divides_a_batch(path, monkeypatch):
     monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=5))
-    assert cores() == 1
+    with forced_path(path):
+        assert (cores(), num_shards(10)) == (1, 1)
 
 
-def test_a_gpu_s_path_compiles_the_step(gpu_path, monkeypatch):
-    monkeypatch.setattr(mx, "compile", lambda function, **state: "compiled")
-    assert step.compiled(lambda: None, TrainConfig(steps=1), []) == "compiled"
-    assert step.compiled(lambda: None, TrainConfig(steps=1, compile="off"), []) != "compiled"
+@pytest.fixture
+def compiles(monkeypatch) -> Callable[[str, str], bool]:
+    """Tells whether a training compiles its step: with this setting, on this path."""
+
+    def graph(*_: object) -> None:
+        """What MLX would make of a function."""
+
+    monkeypatch.setattr(mx, "compile", lambda function, **state: graph)
+
+    def ask(setting: str, path: str) -> bool:
+        with forced_path(path):
+            return compiled_step(print, setting, []) is graph
+
+    return ask
 
 
-def test_a_gpu_s_path_takes_mlx_s_own_loss_and_activation(gpu_path, monkeypatch):
-    monkeypatch.setattr(mx.fast, "cross_entropy", lambda logits, targets: "the loss")
-    monkeypatch.setattr("mlx.nn.gelu_approx", lambda x: "the activation")
+@pytest.mark.parametrize(
+    ("path", "settings"), [("gpu", ["auto", "on"]), ("mac-cpu", ["on"]), ("linux-cpu", [])]
+)
+def test_each_path_compiles_the_step_where_it_pays_or_is_asked_for(compiles, path, settings):
+    assert [s for s in ("auto", "on", "off") if compiles(s, path)] == settings
+
+
+@pytest.mark.parametrize("path", ["gpu", "mac-cpu"])
+def test_other_paths_take_mlx_s_own_loss_and_activation(path, monkeypatch):
+    loss, activation = mx.zeros(2), mx.zeros((2, 5000))
+    monkeypatch.setattr(mx.fast, "cross_entropy", lambda logits, targets: loss)
+    monkeypatch.setattr("mlx.nn.gelu_approx", lambda x: activation)
     x = mx.zeros((2, 5000))
-    assert cross_entropy(x, mx.array([1, 2])) == "the loss"
-    assert gelu(x) == "the activation"
+    with forced_path(path):
+        assert cross_entropy(x, mx.array([1, 2])) is loss
+        assert gelu(x) is activation
 
 
 def test_a_gpu_trains_one_trial_at_a_time(gpu_path, tmp_path):

@@ -12,8 +12,8 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.bench.speed import exported, train_step, variant_setups
-from mlx_attn.device import gpu_path
-from mlx_attn.embedding import MOST_ROWS, TokenTable
+from mlx_attn.machine.device import gpu_path
+from mlx_attn.machine.layers import MOST_ROWS, TokenTable
 from mlx_attn.training.config import resolve
 
 ONE_NUMBER_EACH = {"value-residual": 4}

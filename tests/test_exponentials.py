@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn import exponentials
-from mlx_attn.exponentials import cross_entropy, exp2, gelu, softmax
+from mlx_attn.machine import exponentials
+from mlx_attn.machine.exponentials import cross_entropy, exp2, gelu, softmax
 
 WAYS = [True, False]
 

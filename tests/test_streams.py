@@ -4,10 +4,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn import blas
-from mlx_attn import cpu as streams
-from mlx_attn.cpu import cores, num_shards, parallel_map, single_stream
-from mlx_attn.device import on_gpu
+from mlx_attn.machine import blas, streams
+from mlx_attn.machine.device import on_linux_cpu
+from mlx_attn.machine.streams import cores, num_shards, parallel_map, single_stream
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def test_shares_are_equal_and_at_most_one_per_core(three_cores, pieces, shares):
 
 def test_there_are_as_many_streams_as_the_blas_has_threads(monkeypatch):
     monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=5))
-    assert cores() == (1 if on_gpu() else 5)
+    assert cores() == (5 if on_linux_cpu() else 1)
 
 
 def test_results_come_in_the_order_of_the_parts():
@@ -45,7 +44,7 @@ def test_parts_that_depend_on_each_other_s_streams_can_follow():
 
 def test_undivided_work_has_one_core():
     assert single_stream(cores)() == 1
-    assert cores() == (1 if on_gpu() else blas.preload().threads)
+    assert cores() == (blas.preload().threads if on_linux_cpu() else 1)
 
 
 def test_undivided_ends_with_an_error():

@@ -18,7 +18,7 @@ from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.comparison.trial import Diverged, Outcome, Store
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
-from mlx_attn.machine import commit
+from mlx_attn.machine.facts import commit
 from mlx_attn.records import parse_record, read_text
 
 

@@ -15,7 +15,8 @@
 
 Nothing is printed: training and comparing yield or hand over events. Results show themselves:
 `print` gives a line, rich a table, a notebook HTML with figures. What a user's own files register
-is known after `load_plugins`, or with `plugins=`.
+is known after `load_plugins`, or with `plugins=`. `use_device("cpu")`, before anything else,
+computes on the processor of a machine that has a GPU.
 """
 
 from importlib import import_module
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mlx_attn.api.compared import ComparisonResult, compare
     from mlx_attn.api.loaded import AttentionMaps, LoadedModel, Matrices, load
     from mlx_attn.api.trained import Training, resume, train
+    from mlx_attn.machine.device import use_device
     from mlx_attn.plugins import load_plugins
 
 _HOMES = {
@@ -32,6 +34,7 @@ _HOMES = {
     **dict.fromkeys(("train", "resume", "Training"), "api.trained"),
     **dict.fromkeys(("compare", "ComparisonResult"), "api.compared"),
     "load_plugins": "plugins",
+    "use_device": "machine.device",
 }
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "load_plugins",
     "resume",
     "train",
+    "use_device",
 ]
 
 

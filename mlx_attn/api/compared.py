@@ -21,7 +21,7 @@ from mlx_attn.comparison.runner import ComparisonEvent, Runner
 from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import python_words
 from mlx_attn.keys import plain
-from mlx_attn.machine import versions
+from mlx_attn.machine.facts import versions
 from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins, used_plugins
 from mlx_attn.runs import RUNS
 from mlx_attn.ui.plots import figure_for_page

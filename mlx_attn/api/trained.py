@@ -14,7 +14,7 @@ from mlx_attn import files
 from mlx_attn.api.loaded import LoadedModel, load
 from mlx_attn.convert.model import start_from_run
 from mlx_attn.errors import RunError, python_words
-from mlx_attn.machine import versions
+from mlx_attn.machine.facts import versions
 from mlx_attn.plugins import (
     Plugins,
     check_in_files,

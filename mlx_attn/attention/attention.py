@@ -6,20 +6,10 @@
 
 Begin with `standard_forward`, which is all that a standard layer runs. The maps S_h, V_h and O_h
 are choices (`mlx_attn.attention.maps`), and `general_forward` is the same for all of them.
-
-Facts about Metal in mlx 0.32.4 stand here too, read from its source and its Metal library; none of
-them was run on a Mac by this project (docs/verified.md). As code, tests hold the project to them on
-any machine.
-
-- A fused kernel for more than 8 queries needs query and value heads of one width in `FULL_WIDTHS`.
-- Up to 8 queries (decoding) another kernel serves `VECTOR_WIDTHS`, as long as queries times query
-  heads per key head do not exceed 32. It has no gradient: asking for one raises.
-- Under a gradient an array mask (ALiBi) takes the unfused path; "causal" stays fused.
-- float64 and `mx.linalg` decompositions have no Metal kernel: they must name the CPU stream.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import mlx.core as mx
@@ -38,16 +28,11 @@ from mlx_attn.attention.layer import (
     merge_heads,
     split_heads,
 )
-from mlx_attn.cpu import attention_cpu
-from mlx_attn.device import on_gpu, on_linux_cpu
+from mlx_attn.machine.attention_kernels import attention_by_kernel, fuses
 
 ROPE_BASE = 10000.0
-FULL_WIDTHS = frozenset({64, 72, 80, 96, 128, 192, 256})
-VECTOR_WIDTHS = frozenset({64, 96, 128, 192, 256})
-VECTOR_QUERIES, VECTOR_ROWS = 8, 32
 
 Heads = Float[mx.array, "B H T_q D"]
-Bias = Float[mx.array, "*heads T_q T_k"] | None
 
 
 # Positions inside attention. Learned positions are added to the input by the model.
@@ -98,29 +83,6 @@ def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.arr
 # The weighted sum of values. Three paths give the same numbers.
 
 
-def has_fused_kernel(width: int, T_q: int, heads_per_key: int) -> bool:
-    """Whether scaled dot-product attention of equal query and value width runs fused on Metal."""
-    if T_q <= VECTOR_QUERIES:
-        return width in VECTOR_WIDTHS and T_q * heads_per_key <= VECTOR_ROWS
-    return width in FULL_WIDTHS
-
-
-def refuses_gradient(width: int, T_q: int) -> bool:
-    """Whether Metal raises when the gradient of fused attention of this shape is asked for."""
-    return T_q <= VECTOR_QUERIES and width in VECTOR_WIDTHS
-
-
-def fused_attention(q: Queries, k: Keys, v: Values, scale: float, bias: Bias = None) -> Heads:
-    """softmax(scale q k^T + causal mask + bias) v by MLX's own operation.
-
-    Each head of k serves H / key_heads query heads; v has as many heads as k. `bias` is added to
-    the scaled scores, with the mask; None is the causal mask alone.
-    """
-    causal = "causal" if q.shape[2] > 1 else None
-    mask = causal if bias is None else bias.astype(q.dtype)
-    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
-
-
 def explicit_attention(
     a: "Attention", q: Queries, k: Keys, v: Values, places: Places, *memories: mx.array
 ) -> Heads:
@@ -150,23 +112,12 @@ def weighted_sum(weights: Float[mx.array, "B H T_q T_k"], v: Values) -> Heads:
 def fastest_attention(
     a: "Attention", q: Queries, k: Keys, v: Values, places: Places, *memories: mx.array
 ) -> Heads:
-    """The weighted sum by the fastest path that applies.
-
-    MLX's own operation is fused on Metal for the shapes above. The explicit path is needed for
-    dropout of the weights, under a gradient that the fused kernel refuses, and where keys and
-    values have different numbers of heads. On a Linux processor `attention_cpu` beats both, and for
-    one query the explicit path, which has the fewest operations.
-    """
-    T_q, scale = q.shape[2], a.config.scale
-    if on_linux_cpu() and T_q > 1 and not a.has_dropout:
-        return attention_cpu(q, k, v, a.mask(places), scale)
-    width, heads_per_key = q.shape[3], q.shape[1] // k.shape[1]
-    refused = a.training and refuses_gradient(width, T_q)
-    if a.has_dropout or refused or k.shape[1] != v.shape[1] or on_linux_cpu():
-        return explicit_attention(a, q, k, v, places, *memories)
-    # Where it is not fused, the operation would make the mask by name anew in every layer.
-    by_name = T_q == 1 or has_fused_kernel(width, T_q, heads_per_key)
-    return fused_attention(q, k, v, scale, a.bias(places) if by_name else a.mask(places))
+    """The weighted sum by this machine's fastest kernel, or written out, as dropout needs it."""
+    bias, mask = partial(a.bias, places), partial(a.mask, places)
+    heads = None
+    if not a.has_dropout:
+        heads = attention_by_kernel(q, k, v, a.config.scale, bias, mask, a.training)
+    return explicit_attention(a, q, k, v, places, *memories) if heads is None else heads
 
 
 def project_values_first(a: "Attention", T_q: int, T_k: int) -> bool:
@@ -187,8 +138,10 @@ def project_values_first(a: "Attention", T_q: int, T_k: int) -> bool:
     if a.has_dropout or not a.maps.mixing.sums_to_one:
         return True
     H, C, D = config.n_heads, config.d_in, config.value_dim
-    if on_gpu() and a.maps.score.cache == "x" and config.position != "alibi":
-        return not has_fused_kernel(C, T_q, H)
+    if a.maps.score.cache == "x" and config.position != "alibi":
+        fused = fuses(C, T_q, H)
+        if fused is not None:
+            return not fused
     first = T_k * C * config.n_kv_heads * D + H * T_q * T_k * D
     after = H * T_q * T_k * C + H * T_q * C * D
     return first <= after

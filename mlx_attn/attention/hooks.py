@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.attention.layer import MapWeights, choice
-from mlx_attn.exponentials import softmax
+from mlx_attn.machine.exponentials import softmax
 
 Scores = Float[mx.array, "B H T_q T_k"]
 

@@ -35,7 +35,7 @@ from mlx_attn.attention.layer import (
     value_linear,
     value_shape,
 )
-from mlx_attn.exponentials import gelu
+from mlx_attn.machine.exponentials import gelu
 
 # Score maps.
 

@@ -29,7 +29,7 @@ from mlx_attn.attention.layer import (
     value_linear,
     value_shape,
 )
-from mlx_attn.embedding import TokenTable
+from mlx_attn.machine.layers import TokenTable
 
 # Score maps.
 

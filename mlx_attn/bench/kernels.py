@@ -2,9 +2,9 @@
 
 A GPU computes a tiny model's arrays in less time than it takes to start the kernels that do, so
 their number is its time. It is counted in the graph of the path that a GPU takes
-(`mlx_attn.device`), after `mx.compile` has joined chains of element-wise operations where that path
-compiles. An operation that computes is one kernel, a concatenation one for each of its arrays, and
-what only looks at an array in another way (`VIEWS`) is none.
+(`mlx_attn.machine.device`), after `mx.compile` has joined chains of element-wise operations where
+that path compiles. An operation that computes is one kernel, a concatenation one for each of its
+arrays, and what only looks at an array in another way (`VIEWS`) is none.
 
 MLX builds other graphs for a GPU in one respect: norms, rotations, the loss, and attention of the
 shapes that Metal fuses are one operation there and are spelled out elsewhere. While it is counted,
@@ -25,10 +25,10 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.attention import has_fused_kernel
 from mlx_attn.bench.speed import Setup, eval_model, exported, random_tokens, train_step
-from mlx_attn.device import gpu_path
 from mlx_attn.errors import RunError
+from mlx_attn.machine.attention_kernels import has_fused_kernel
+from mlx_attn.machine.device import gpu_path
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState

@@ -21,13 +21,47 @@ TITLES = {
 }
 
 
+def speed_lines(measured: Sequence[Measurement]) -> list[Table | str]:
+    """Return what to print of one kind of work: its table, and which device is faster."""
+    return [speed_table(measured), *filter(None, [faster_device(measured)])]
+
+
 def speed_table(measured: Sequence[Measurement]) -> Table:
     """One kind of work of every model."""
     cells = [speed_cells(row, measured[0]) for row in measured]
     table = table_of(TITLES[measured[0].work], cells[0])
-    for row, line in zip(measured, cells, strict=True):
-        table.add_row(row.name, *line.values())
+    for name, line in zip(_row_names(measured), cells, strict=True):
+        table.add_row(name, *line.values())
     return table
+
+
+def _row_names(measured: Sequence[Measurement]) -> list[str]:
+    """Return the name of each row's model, with its device if there are several."""
+    several = len({row.device for row in measured}) > 1
+    return [f"{row.name}, {row.device}" if several else row.name for row in measured]
+
+
+_USES = {"train": "mlx-attn train", "decode": "mlx-attn sample"}
+"""The command that does a kind of work."""
+
+
+def faster_device(measured: Sequence[Measurement]) -> str:
+    """Say which device did one kind of work faster with the first model, and how to use it.
+
+    Returns:
+        One line; "" if only one device was measured, or no command does this work.
+    """
+    rows = [row for row in measured if row.name == measured[0].name]
+    if len(rows) < 2 or rows[0].work not in _USES:
+        return ""
+    slow, fast = sorted(rows, key=lambda row: row.tok_s.median)
+    times, title = fast.tok_s.median / slow.tok_s.median, TITLES[fast.work]
+    if fast.tok_s.low <= slow.tok_s.high:
+        return f"{title}, {fast.name}: the {fast.device} and the {slow.device} are equally fast"
+    return (
+        f"{title}, {fast.name}: the {fast.device} is {times:.1f} times as fast as the "
+        f"{slow.device}: {_USES[fast.work]} --device {fast.device}"
+    )
 
 
 def kernel_table(counted: Sequence[KernelCount]) -> Table:
@@ -77,20 +111,21 @@ def save_bench_figure(measured: Sequence[Measurement], path: Path) -> list[Path]
 def _draw(measured: Sequence[Measurement]) -> "Figure":
     """A panel for each kind of work: every model's time as a multiple of the first one's."""
     works = list(dict.fromkeys(row.work for row in measured))
-    models = len({row.name for row in measured})
+    models = len({*_row_names(measured)})
     figure, axes = plots.panels(len(works), 3, (3.6, 1.2 + 0.22 * models), sharey=True)
     for axis, work in zip(axes, works, strict=True):
         rows = [row for row in measured if row.work == work]
+        names = _row_names(rows)
         ratios = [row.over_first for row in rows]
         errors = [[r.median - r.low for r in ratios], [r.high - r.median for r in ratios]]
         axis.barh(
-            [row.name for row in rows],
+            names,
             [ratio.median for ratio in ratios],
             xerr=errors,
             color=plots.COLOURS[1],
             height=0.7,
         )
         axis.axvline(1, color=plots.COLOURS[-1], linewidth=1, linestyle="--")
-        axis.set(title=TITLES[work], xlabel=f"time, in times of {rows[0].name}'s")
+        axis.set(title=TITLES[work], xlabel=f"time, in times of {names[0]}'s")
     axes[0].invert_yaxis()
     return figure

@@ -21,12 +21,13 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn import blas
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import find_variant
-from mlx_attn.cpu import num_shards, parallel_map, single_stream
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import machine_memory
+from mlx_attn.machine import blas
+from mlx_attn.machine.device import device_name, on_device
+from mlx_attn.machine.facts import machine_memory
+from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map, single_stream
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.sampling.config import SamplerConfig
@@ -259,26 +260,61 @@ class Measurement:
     multiply_adds: int  # per token at full context, with those of the gradients
     peak_memory: int  # the most bytes that its arrays had at a time, weights included
     operations: int  # operations in the graph of one step, as written: compiling joins some
+    device: str = "cpu"
 
 
 def bench(
-    setups: Mapping[str, Setup], works: Sequence[str], seconds: float
+    setups: Mapping[str, Setup],
+    works: Sequence[str],
+    seconds: float,
+    devices: Sequence[str] = (),
 ) -> Iterator[Measurement]:
-    """Measure models beside each other; each kind of work is yielded when it has been measured."""
-    check_memory(setups)
-    trainer.keep_buffers()
+    """Measure models beside each other; each kind of work is yielded when it has been measured.
+
+    Args:
+        setups: The models by name.
+        works: Names of `WORKLOADS`.
+        seconds: About how long to measure.
+        devices: Each model is measured on each of them; () is the device that computes by default.
+    """
+    devices = devices or [device_name()]
+    check_memory(setups, len(devices))
+    with on_device(devices[-1]):
+        keep_buffers()
     for kind in works:
-        prepared = {name: prepare(kind, *setup) for name, setup in setups.items()}
-        runs = {name: work.run for name, (work, _) in prepared.items()}
+        prepared = {
+            (name, device): _prepared_on(device, kind, setup)
+            for device in devices
+            for name, setup in setups.items()
+        }
+        runs = {key: work.run for key, (work, _) in prepared.items()}
         timings = interleaved(runs, seconds / len(works))
-        for name, (work, peak) in prepared.items():
-            yield measurement(kind, name, work, peak, timings[name], timings[next(iter(setups))])
+        first = next(iter(timings.values()))
+        for (name, device), (work, peak) in prepared.items():
+            row = measurement(kind, name, work, peak, timings[name, device], first)
+            yield replace(row, device=device)
+
+
+def _prepared_on(device: str, kind: str, setup: Setup) -> tuple[Workload, int]:
+    """Return a work that runs on a device wherever it is called, prepared there."""
+    with on_device(device):
+        work, peak = prepare(kind, *setup)
+
+    def run() -> None:
+        with on_device(device):
+            work.run()
+
+    def graph() -> Counter[str]:
+        with on_device(device):
+            return work.operations()
+
+    return replace(work, run=run, operations=graph), peak
 
 
 def measurement(
     kind: str, name: str, work: Workload, peak: int, timing: Timing, first: Timing
 ) -> Measurement:
-    """The result of timing one model's work."""
+    """Return the result of timing one model's work on the device that computes by default."""
     return Measurement(
         work=kind,
         name=name,
@@ -289,6 +325,7 @@ def measurement(
         multiply_adds=work.multiply_adds,
         peak_memory=peak,
         operations=work.operations().total(),
+        device=device_name(),
     )
 
 
@@ -304,9 +341,11 @@ def prepare(kind: str, config: GPTConfig, training: TrainConfig) -> tuple[Worklo
     return work, mx.get_peak_memory() - before
 
 
-def check_memory(setups: Mapping[str, Setup]) -> None:
-    """Refuse models that do not fit into memory together."""
-    needed = sum(trainer.least_memory(config, t.batch_size) for config, t in setups.values())
+def check_memory(setups: Mapping[str, Setup], copies: int = 1) -> None:
+    """Refuse models that do not fit into memory together, each so many times."""
+    needed = copies * sum(
+        trainer.least_memory(config, t.batch_size) for config, t in setups.values()
+    )
     if needed > machine_memory():
         raise ConfigError(
             f"{len(setups)} models side by side need more than {needed / 1e9:,.0f} GB and the "

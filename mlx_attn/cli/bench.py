@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlx_attn.about import PREFIX
 from mlx_attn.attention.config import MAPS, VARIANTS
 from mlx_attn.cli.options import (
     FiniteRange,
@@ -44,6 +45,7 @@ def bench(
     scaling: str | None,
     as_json: bool,
     figure: Path | None,
+    device: str | None,
     **given: Any,
 ) -> None:
     """Measure the speed and the memory of every variant.
@@ -59,21 +61,37 @@ def bench(
     if kernels and figure:
         raise click.UsageError("--figure draws speeds, and --kernels measures none: leave one out")
     given = {key: value for key, value in given.items() if value is not None}
+    devices = _chosen_devices(device)
     works = part or (_WORKS[:1] if scaling else _WORKS)
     setups = setups_of(preset, variants, scaling, given)
     if kernels:
         _print_counts(preset, given, setups, works, as_json)
         return
     measured: list[speed.Measurement] = []
-    for _, group in groupby(speed.bench(setups, works, seconds), key=lambda row: row.work):
+    rows_of_all = speed.bench(setups, works, seconds, devices)
+    for _, group in groupby(rows_of_all, key=lambda row: row.work):
         rows = list(group)
         measured += rows
         if not as_json:
-            stdout_console().print(show.speed_table(rows), "", sep="\n")
+            stdout_console().print(*show.speed_lines(rows), "", sep="\n")
     if as_json:
         _print_record(preset, given, "measurements", measured)
     for file in show.save_bench_figure(measured, figure) if figure else ():
         say(f"wrote {file}", err=True)
+
+
+def _chosen_devices(device: str | None) -> list[str]:
+    """Choose the device, and return those to measure: for "both", all that this machine has."""
+    from mlx_attn.machine import device as machine_device
+
+    if device != "both":
+        if device:
+            machine_device.use_device(device)
+        return [machine_device.device_name()]
+    devices = machine_device.devices()
+    if len(devices) == 1:
+        say("MLX finds one device here, the cpu: --device both measures that one", err=True)
+    return devices
 
 
 def _print_counts(
@@ -96,7 +114,7 @@ def _print_counts(
 
 def _print_record(preset: str, given: Mapping[str, Any], key: str, rows: Sequence[Any]) -> None:
     """One JSON object: the machine, the settings, and under `key` what was found."""
-    from mlx_attn.machine import machine_facts
+    from mlx_attn.machine.facts import machine_facts
 
     facts = {"machine": machine_facts(), "preset": preset, "settings": given}
     say(json.dumps({**facts, key: [asdict(row) for row in rows]}))
@@ -160,6 +178,14 @@ command = SectionedCommand(
             default=60.0,
             metavar="X",
             help="about how long to measure; at least a few rounds are made",
+        ),
+        _what(
+            "--device",
+            type=click.Choice(("cpu", "gpu", "both")),
+            metavar="cpu|gpu|both",
+            help="measure on the processor, on the GPU, or in turns on both "
+            "(default: the GPU if there is one)",
+            envvar=PREFIX + "DEVICE",
         ),
         _what(
             "--scaling",

@@ -195,7 +195,7 @@ def compare(
     also runs against itself: that is the noise.
     """
     from mlx_attn.comparison.run import ComparisonRun
-    from mlx_attn.machine import versions
+    from mlx_attn.machine.facts import versions
 
     refuse_ranks("compare", "--on ssh:HOST,HOST")
     if results:

@@ -113,7 +113,7 @@ def _compared(arms: Sequence[str], overwrite: bool) -> "Comparison":
     from mlx_attn.comparison.runner import Runner
     from mlx_attn.comparison.show import Display
     from mlx_attn.comparison.trial import Store
-    from mlx_attn.machine import versions
+    from mlx_attn.machine.facts import versions
     from mlx_attn.ui.terminal import stderr_console
 
     directory = RUNS / "demo"

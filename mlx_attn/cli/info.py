@@ -9,7 +9,7 @@ from mlx_attn.cli.output import emit
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, for a bug report.")
 def command(as_json: bool) -> None:
     """Show the machine, the versions, and the fast paths available here."""
-    from mlx_attn.machine import machine_facts
+    from mlx_attn.machine.facts import machine_facts
     from mlx_attn.text.show import facts_rows
 
     facts = machine_facts()

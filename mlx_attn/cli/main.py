@@ -166,7 +166,9 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         module = name + "_" * keyword.iskeyword(name)
-        return importlib.import_module(f"mlx_attn.cli.{module}").command
+        from mlx_attn.cli.options import takes_device
+
+        return takes_device(importlib.import_module(f"mlx_attn.cli.{module}").command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -30,7 +30,7 @@ def show_plan(
         as_json: As one JSON object.
         becomes: The model that is made of it.
     """
-    from mlx_attn.machine import usable_memory
+    from mlx_attn.machine.facts import usable_memory
 
     facts = {"run": str(run.path), **model_facts(run.config), "peak": peak}
     facts |= {"becomes": model_facts(becomes)} if becomes else {}

@@ -146,6 +146,38 @@ def plugin_option() -> GroupedOption:
     )
 
 
+def _choose_device(ctx: click.Context, param: click.Parameter, name: str | None) -> None:
+    """Choose the device before any array is made."""
+    if name and not ctx.resilient_parsing:
+        from mlx_attn.machine.device import use_device
+
+        use_device(name)
+
+
+def device_option() -> GroupedOption:
+    """The option that names the device; a command's function is not given it."""
+    return grouped(
+        "The run",
+        "--device",
+        type=click.Choice(("cpu", "gpu")),
+        is_eager=True,
+        expose_value=False,
+        callback=_choose_device,
+        metavar="cpu|gpu",
+        help="compute on the processor or on the GPU (default: the GPU if there is one)",
+        envvar=PREFIX + "DEVICE",
+    )
+
+
+def takes_device(command: click.Command) -> click.Command:
+    """Add that option to a command, and to the commands below it, unless they have one."""
+    for child in command.commands.values() if isinstance(command, click.Group) else ():
+        takes_device(child)
+    if all(param.name != "device" for param in command.params):
+        command.params.append(device_option())
+    return command
+
+
 def preset_option(section: str) -> GroupedOption:
     """The option that names the preset whose sizes are used."""
     return grouped(
@@ -310,6 +342,7 @@ TRAIN_OPTIONS: list[click.Option] = [
         help="send the numbers there too; install it first",
     ),
     _run("--dry-run", "-n", is_flag=True, help="show the plan and stop"),
+    device_option(),
     _run("--json", "as_json", is_flag=True, help="one JSON object a line on stdout"),
     _run("--quiet", "-q", is_flag=True, help="no progress"),
     *options_from(TextConfig, "Text"),
@@ -340,7 +373,7 @@ TRIAL_OPTIONS: list[click.Option] = [
 _CONFIGS = (TextConfig, model.GPTConfig, training.TrainConfig, SamplerConfig)
 _OTHERS = (
     "variant preset block plugins max_tokens num_samples ignore_eos prompt "
-    "blas code_path data_dir workers rank_timeout peers_python"
+    "blas code_path device data_dir workers rank_timeout peers_python"
 )
 VARIABLES: frozenset[str] = frozenset(
     PREFIX + name.upper()

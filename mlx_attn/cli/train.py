@@ -196,7 +196,7 @@ class RunTarget:
         """
         from mlx_attn.api.trained import resumed_record
         from mlx_attn.files import Locked
-        from mlx_attn.machine import versions
+        from mlx_attn.machine.facts import versions
         from mlx_attn.run_directory import Taken, new_run
         from mlx_attn.runs import free_name
 

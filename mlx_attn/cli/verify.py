@@ -24,13 +24,13 @@ def command(ctx: click.Context, as_json: bool) -> None:
     Attention, losses, gradients, decoding and training, on the processor and on the GPU, against
     NumPy's float64. The text is made for a bug report. Exit code 0: right, 1: wrong.
     """
-    from mlx_attn.machine import machine_facts
+    from mlx_attn.machine.facts import machine_facts
     from mlx_attn.ui.terminal import print_rows, print_text, stdout_console
     from mlx_attn.verify import checks, show
 
     facts, console, began = machine_facts(), stdout_console(), time.perf_counter()
     if not as_json:
-        print_rows(show.machine_rows(facts, checks.devices()), console)
+        print_rows(show.machine_rows(facts, checks.checked_devices()), console)
     findings = []
     for finding in checks.verify(checks.CHECKS):
         findings.append(finding)

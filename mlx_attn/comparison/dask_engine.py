@@ -21,8 +21,8 @@ from mlx_attn.comparison import worker as worker_side
 from mlx_attn.comparison.executors import KEPT, Engine, Worker
 from mlx_attn.comparison.machines import kind_of
 from mlx_attn.comparison.plan import Trial
-from mlx_attn.device import on_gpu
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.machine.streams import concurrent_trainings
 from mlx_attn.records import Object
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.sources import read_source
@@ -261,7 +261,7 @@ def _own_address(host: str) -> str:
 
 
 def _start_worker(host: str, scheduler: str, jobs: int) -> "subprocess.Popen[str]":
-    processes = str(jobs or (1 if on_gpu() else -1))  # -1: one for every core
+    processes = str(jobs or concurrent_trainings(-1))  # -1: one for every core
     command = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--nthreads", "1"]
     command += ["--nworkers", processes, "--no-dashboard", "--death-timeout", "60"]
     silent: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)

@@ -22,8 +22,8 @@ from importlib import import_module
 
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.worker import train_order
-from mlx_attn.device import on_gpu
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.machine.streams import concurrent_trainings
 from mlx_attn.records import Object
 
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -103,7 +103,7 @@ class LocalEngine(Engine):
     """
 
     def __init__(self, jobs: int = 0):
-        self._jobs = jobs or (1 if on_gpu() else os.cpu_count() or 1)
+        self._jobs = jobs or concurrent_trainings(os.cpu_count() or 1)
         self._processes = self._jobs
         self._open = ExitStack()
         self._pool: Executor | None = None

@@ -10,12 +10,11 @@ from importlib.metadata import version
 from math import inf
 from typing import Any
 
-import mlx.core as mx
-
 from mlx_attn.about import __version__
 from mlx_attn.attention.config import MAPS, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import keys_of, validate
+from mlx_attn.machine.device import device_name
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.plugins import used_plugins
 from mlx_attn.text.corpus import Corpus, prepare
@@ -228,7 +227,7 @@ _version = cache(version)  # which reads the package's files: a digest is made o
 
 def training_versions() -> tuple[str, str, str]:
     """Return the versions of mlx_attn and mlx, and the kind of device, that a digest depends on."""
-    return __version__, _version("mlx"), mx.default_device().type.name
+    return __version__, _version("mlx"), device_name()
 
 
 @dataclass(frozen=True)

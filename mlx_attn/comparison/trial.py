@@ -20,7 +20,7 @@ from mlx_attn.comparison.plan import Trial, corpus_of, floor_of
 from mlx_attn.comparison.result import Point, RankPoint, TrialResult
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
-from mlx_attn.machine import machine_kind
+from mlx_attn.machine.facts import machine_kind
 from mlx_attn.model.gpt import GPT
 from mlx_attn.model.init import jitter
 from mlx_attn.records import Object, as_record, read_record

@@ -12,13 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mlx_attn import blas, plugins
+from mlx_attn import plugins
 from mlx_attn.comparison.plan import Trial, corpus_of, training_versions
 from mlx_attn.comparison.trial import record_of, train_trial
-from mlx_attn.cpu import single_stream
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
-from mlx_attn.machine import machine_kind
+from mlx_attn.machine import blas
+from mlx_attn.machine.facts import machine_kind
+from mlx_attn.machine.streams import single_stream
 from mlx_attn.records import Object, as_record
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.training.config import resolve

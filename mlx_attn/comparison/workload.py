@@ -4,12 +4,12 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mlx_attn import blas
 from mlx_attn.comparison.plan import TUNING_SEED, Trial
 from mlx_attn.comparison.run import ComparisonRun, TrialPlan
 from mlx_attn.comparison.tuning import TunedArm, trial_for
-from mlx_attn.cpu import single_stream
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine import blas
+from mlx_attn.machine.streams import single_stream
 from mlx_attn.training.forecast import Forecast, forecast
 from mlx_attn.training.trainer import Trainer
 

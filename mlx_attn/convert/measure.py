@@ -21,7 +21,7 @@ from mlx_attn.attention.attention import explicit_attention
 from mlx_attn.attention.conversions import changes_output, changes_scores, find_conversion
 from mlx_attn.convert.model import convert, converted_config, fold_norms
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import PROCESS_MEMORY
+from mlx_attn.machine.facts import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.plugins import plugins_of_resumed, used_plugins

@@ -19,9 +19,9 @@ import numpy as np
 
 from mlx_attn.attention.attention import ROPE_BASE, Attention, alibi_bias
 from mlx_attn.attention.layer import Carry
-from mlx_attn.device import gpu_path
 from mlx_attn.errors import ConfigError
-from mlx_attn.graphs import without_gradients
+from mlx_attn.machine.device import gpu_path
+from mlx_attn.machine.graphs import without_gradients
 from mlx_attn.model.activations import Edits, run_with_cache
 from mlx_attn.model.gpt import GPT
 

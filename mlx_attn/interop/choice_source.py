@@ -24,7 +24,7 @@ import mlx.nn as nn
 from mlx_attn.attention.config import Choice
 from mlx_attn.attention.layer import merge_heads, split_heads
 from mlx_attn.errors import ConfigError
-from mlx_attn.exponentials import gelu, softmax
+from mlx_attn.machine.exponentials import gelu, softmax
 
 PROVIDED: dict[Any, str] = {
     **{split_heads: "split_heads", merge_heads: "merge_heads"},

@@ -20,7 +20,7 @@ from mlx_attn.interop.folder import gpt2_settings, read_gpt2
 from mlx_attn.interop.foreign_tokenizer import read_tokenizer
 from mlx_attn.interop.gguf import read_gguf
 from mlx_attn.interop.torch_archive import read_checkpoint
-from mlx_attn.machine import PROCESS_MEMORY
+from mlx_attn.machine.facts import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.run_directory import Run, check_free, new_run

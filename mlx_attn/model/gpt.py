@@ -1,14 +1,9 @@
-"""The GPT: norms, feed-forward layers and blocks around the attention; what a model costs.
-
-MLX's own norm on a processor is a dozen operations, whose starting takes longer than computing a
-few numbers does. For a few, outside of training, it is compiled into four; MLX keeps what its C++
-compiler makes, so that this is done once.
-"""
+"""The GPT: feed-forward layers and blocks around the attention; what a model costs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -21,10 +16,10 @@ from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, make_cache
 from mlx_attn.attention.layer import Carry
-from mlx_attn.embedding import TokenTable
 from mlx_attn.errors import ConfigError
-from mlx_attn.exponentials import gelu
-from mlx_attn.graphs import Differentiable, is_compiled
+from mlx_attn.machine.exponentials import gelu
+from mlx_attn.machine.graphs import Differentiable
+from mlx_attn.machine.layers import LayerNorm, RMSNorm, TokenTable
 from mlx_attn.model.activations import Edits, run_with_cache
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.init import initialise
@@ -33,49 +28,6 @@ SHIFT = 0.3
 """Where the weights of a token shift start."""
 
 Stream = Float[mx.array, "*batch C"]
-
-
-class LayerNorm(nn.LayerNorm):
-    """(x - mean x) / sqrt(var x + eps) * weight + bias (arXiv:1607.06450)."""
-
-    def __call__(self, x: Stream) -> Stream:
-        """The norm of each token."""
-        if self.training or "bias" not in self or not is_compiled(x):
-            return super().__call__(x)
-        numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
-        return _compiled_norm(x, *numbers, self.weight, self.bias)
-
-
-class RMSNorm(nn.RMSNorm):
-    """x / sqrt(mean x^2 + eps) * weight (arXiv:1910.07467)."""
-
-    def __call__(self, x: Stream) -> Stream:
-        """The norm of each token."""
-        if self.training or not is_compiled(x):
-            return super().__call__(x)
-        numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
-        return _compiled_norm(x, *numbers, self.weight)
-
-
-@partial(mx.compile, shapeless=True)
-def _compiled_norm(
-    x: mx.array, share: mx.array, eps: mx.array, weight: mx.array, bias: mx.array | None = None
-) -> mx.array:
-    """The norm with 1 / width as an argument, so that one code serves every width.
-
-    A mean that variance and result both read would be an operation by itself; written in two ways,
-    it is a part of what follows it.
-    """
-    if bias is None:
-        return x * mx.rsqrt(x.square().sum(axis=-1, keepdims=True) * share + eps) * weight
-    total = x.sum(axis=-1, keepdims=True)
-    variance = (x - total * share).square().sum(axis=-1, keepdims=True) * share
-    return (x - share * total) * mx.rsqrt(variance + eps) * weight + bias
-
-
-@cache
-def _share_and_eps(width: int, eps: float, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
-    return mx.array(1 / width, dtype), mx.array(eps, dtype)
 
 
 class SquaredReLU(nn.Module):

@@ -10,7 +10,7 @@ from jaxtyping import Float, Float32, Float64, Integer
 from mlx_attn.attention import analysis
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.machine import PROCESS_MEMORY
+from mlx_attn.machine.facts import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs, model_cost
 from mlx_attn.run_directory import Run

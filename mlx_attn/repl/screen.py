@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from rich.text import Text
 
 from mlx_attn.errors import RunError, printable
 from mlx_attn.files import make_directory
+from mlx_attn.machine.facts import user_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
 from mlx_attn.run_directory import open_run
@@ -216,7 +216,7 @@ class ForgivingHistory(FileHistory):
 
 def open_history(directory: Path | None = None) -> History:
     """Earlier lines, in a file that only the user can read; in memory where that cannot be."""
-    directory = directory or state_directory()
+    directory = directory or user_directory("state")
     path = directory / "repl_history"
     try:
         make_directory(directory, mode=0o700)
@@ -226,13 +226,6 @@ def open_history(directory: Path | None = None) -> History:
     except (OSError, RunError):
         return InMemoryHistory()
     return ForgivingHistory(str(path))
-
-
-def state_directory() -> Path:
-    """Where a program keeps what it remembers between runs, on this platform."""
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "mlx_attn"
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "mlx_attn"
 
 
 def interactive_loop(session: Session, read: Callable[[], str]) -> None:

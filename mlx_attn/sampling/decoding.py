@@ -19,9 +19,9 @@ from mlx.utils import tree_map, tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.attention.cache import KVCache
-from mlx_attn.device import on_linux_cpu
 from mlx_attn.errors import RunError
-from mlx_attn.graphs import Graph, Runs
+from mlx_attn.machine.graphs import Graph, Runs
+from mlx_attn.machine.layers import TokenEmbedding, TokenLinear
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.samplers import Sampler
 
@@ -43,60 +43,6 @@ def cache_length(length: int, context_length: int) -> int:
     """The shortest caches with room for so many tokens."""
     doublings = max(0, (-(-length // SHORTEST) - 1).bit_length())
     return min(SHORTEST << doublings, context_length)
-
-
-class TokenLinear(nn.Module):
-    """x W + b, with weight and bias as the product of one token takes them.
-
-    `nn.Linear` looks at weight, bias, input and output in another way for every token, which takes
-    longer than a small product does. These views are made once, and nothing is copied.
-    """
-
-    def __init__(self, layer: nn.Linear | nn.Embedding):
-        super().__init__()
-        self.columns = _columns(layer.weight)
-        if (bias := layer.get("bias")) is not None:
-            self.bias = bias.reshape(len(self.columns), 1, -1)  # [parts, 1, out / parts]
-
-    @property
-    def weight(self) -> Float[mx.array, "out in"]:
-        """The weight as `nn.Linear` has it."""
-        return self.columns.swapaxes(1, 2).flatten(0, 1)
-
-    def __call__(self, x: Float[mx.array, "*batch in"]) -> Float[mx.array, "*batch out"]:
-        """The layer's output."""
-        if x.shape[:-1] != (1, 1):
-            y = x @ self.weight.T
-            return y + self.bias.flatten() if "bias" in self else y
-        y = mx.addmm(self.bias, x, self.columns) if "bias" in self else x @ self.columns
-        return y.reshape(1, 1, y.size)
-
-
-SMALL, NARROW, FEWEST = 1_000_000, 1024, 16
-"""Multiply-adds, and columns, up to which OpenBLAS takes the weights of a product with one row as
-they lie: those of a larger one it copies first, which takes up to ten times as long. Fewer columns
-than FEWEST are not worth a product of their own."""
-
-
-def _columns(weight: Float[mx.array, "out in"]) -> Float[mx.array, "parts in columns"]:
-    """W in the fewest equal parts of its columns that are small enough; on a GPU in one."""
-    out, width = weight.shape
-    most = min(NARROW, SMALL // width) if on_linux_cpu() else out
-    widths = (out // n for n in range(1, out // FEWEST + 1) if out % n == 0)
-    columns = next((n for n in widths if n <= most), out)
-    return weight.reshape(out // columns, columns, width).swapaxes(1, 2)
-
-
-class TokenEmbedding(nn.Embedding):
-    """An embedding whose product with one token is such a layer, too."""
-
-    def __init__(self, layer: nn.Embedding):
-        nn.Module.__init__(self)
-        self.weight, self.head = layer.weight, TokenLinear(layer)
-
-    def as_linear(self, x: Float[mx.array, "1 1 C"]) -> Float[mx.array, "1 1 V"]:
-        """Logits."""
-        return self.head(x)
 
 
 _FOR_ONE_TEXT = {nn.Linear: TokenLinear, nn.Embedding: TokenEmbedding}

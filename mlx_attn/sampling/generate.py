@@ -11,7 +11,7 @@ from typing import Literal
 import mlx.core as mx
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import PROCESS_MEMORY, usable_memory
+from mlx_attn.machine.facts import PROCESS_MEMORY, usable_memory
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
 from mlx_attn.run_directory import Run

@@ -10,7 +10,6 @@ import http.client
 import io
 import os
 import shutil
-import sys
 import urllib.error
 import urllib.request
 import zipfile
@@ -22,6 +21,7 @@ from typing import Any
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import atomic_write, make_directory, unwritable, user_path
+from mlx_attn.machine.facts import user_directory
 from mlx_attn.records import package_table
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -202,6 +202,4 @@ def data_directory() -> Path:
     readme = Path("data", "README.md")
     if readme.is_file() and "mlx_attn" in readme.read_text(encoding="utf-8", errors="replace"):
         return readme.parent
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "mlx_attn"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlx_attn"
+    return user_directory("cache")

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.exponentials import cross_entropy
+from mlx_attn.machine.exponentials import cross_entropy
 from mlx_attn.text.corpus import Split
 
 BATCH_STREAM = 0x6D6C78

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.device import on_gpu
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import make_directory
+from mlx_attn.machine import messages
 
 Item = TypeVar("Item")
 
@@ -32,13 +30,6 @@ PLACES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds that a rank waits for the others unless told otherwise."""
-
-
-MESSAGE = 2**19
-"""Bytes of gradients that are worth a message of their own: fewer take as long to send."""
-
-MOST_MESSAGES = 16
-"""Of one step: of a large model's gradients a message has more bytes."""
 
 
 class LostRank(RunError):
@@ -153,20 +144,12 @@ class ProcessGroup(Distributed):
         self._stream = mx.new_stream(mx.cpu)
 
     def average(self, tree: Any) -> Any:
-        """On a GPU beside the backward pass, elsewhere as one message for up to 32 MB of arrays.
-
-        The threads that send never sleep, so on processors they take the time of those that
-        compute: there it pays over links of 100 megabits a second, and costs where they are fast.
-        """
-        if not on_gpu():
-            return nn.average_gradients(tree, self._group)
-        own = {"group": self._group, "communication_stream": self._stream}
-        with mx.stream(self._stream):  # a queue that nothing computed waits in
-            return by_message(tree, lambda message: nn.average_gradients(message, **own))
+        """Message by message beside the backward pass, where that pays."""
+        return messages.average_gradients(tree, self._group, self._stream)
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
-        """On a GPU; elsewhere one message waits for all gradients anyway."""
-        return one_of_each_message(averaged) if on_gpu() else []
+        """None where one message waits for all gradients anyway."""
+        return messages.sending_order(averaged)
 
     def sum(self, array: mx.array) -> mx.array:
         """Waits for all ranks."""
@@ -212,40 +195,6 @@ class ProcessGroup(Distributed):
 
 
 SINGLE_PROCESS = Distributed()
-
-
-def by_message(tree: Any, average: Callable[[list[mx.array]], list[mx.array]]) -> Any:
-    """A tree's arrays averaged in messages.
-
-    Args:
-        tree: Of arrays, in the order of the layers.
-        average: Of the arrays of a message, lazily.
-    """
-    averaged = [array for message in messages(tree) for array in average(message)]
-    return tree_unflatten([*zip(named_arrays(tree), reversed(averaged), strict=True)])
-
-
-def messages(tree: Any) -> Iterator[list[mx.array]]:
-    """A tree's arrays in the messages that they are sent in, the first to be sent first.
-
-    Gradients are computed from the last layer to the first. Those of the last layers go while
-    those of the others are computed (Li and others, "PyTorch Distributed", 2020, section 3.2).
-    """
-    arrays = [*reversed(named_arrays(tree).values())]
-    least = max(MESSAGE, -(-sum(array.nbytes for array in arrays) // MOST_MESSAGES))
-    held: list[mx.array] = []
-    for array in arrays:
-        held.append(array)
-        if sum(each.nbytes for each in held) >= least:
-            yield held
-            held = []
-    if held:
-        yield held
-
-
-def one_of_each_message(tree: Any) -> list[mx.array]:
-    """The first array of each message; with it all others of the message are computed."""
-    return [message[0] for message in messages(tree)]
 
 
 def init_distributed(timeout: float, give_up: Callable[[str], None]) -> Distributed:

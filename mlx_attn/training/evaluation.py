@@ -10,9 +10,9 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Integer
 
-from mlx_attn.cpu import cores, parallel_map
 from mlx_attn.errors import ConfigError
-from mlx_attn.exponentials import cross_entropy
+from mlx_attn.machine.exponentials import cross_entropy
+from mlx_attn.machine.streams import cores, parallel_map
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES

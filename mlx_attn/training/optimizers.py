@@ -17,8 +17,8 @@ from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.cpu import cores, num_shards, parallel_map
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine.streams import cores, num_shards, parallel_map
 from mlx_attn.training.config import TrainConfig
 
 Shape = Callable[[float, TrainConfig], float]
@@ -176,7 +176,9 @@ class AdamW(optim.AdamW):
     end to end from step to step: those that `moved` returns are views of `held`.
     """
 
-    held: list[Vector]
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.held: list[Vector] = []
 
     def hold(self, parameters: Arrays) -> Arrays:
         """Put parameters end to end, and return views of that."""
@@ -406,9 +408,7 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
     """
 
     def adamw(decay: float) -> AdamW:
-        optimizer = AdamW(config.lr, [config.beta1, config.beta2], weight_decay=decay)
-        optimizer.held = []
-        return optimizer
+        return AdamW(config.lr, [config.beta1, config.beta2], weight_decay=decay)
 
     lr, decay = config.lr, config.weight_decay
     product_lr = lr * (config.base_width / width if config.base_width else 1.0)

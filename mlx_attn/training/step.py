@@ -13,8 +13,13 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 
 from mlx_attn.arrays import count_parameters, named_arrays
-from mlx_attn.cpu import num_shards, parallel_map, single_stream
-from mlx_attn.device import on_gpu, on_linux_cpu
+from mlx_attn.machine.streams import (
+    compiled_share,
+    compiled_step,
+    compiles_step,
+    num_shards,
+    parallel_map,
+)
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Objective, Scalar, Starts
 from mlx_attn.training.config import TrainConfig
@@ -64,11 +69,12 @@ class TrainStep:
         self.model, self.optimizer, self.config = model, optimizer, config
         self.objective, self.ranks = objective, ranks
         self._dtype = getattr(mx, config.dtype)
-        whole = _of_share(nn.value_and_grad(model, self._loss), model, config)
+        drawing = [model.state, mx.random.state]  # what a share reads and changes
+        whole = compiled_share(nn.value_and_grad(model, self._loss), config.compile, drawing)
         self._value_and_grad = shard_batch(whole, objective.weight, count_parameters(model))
-        self._whole = compiled(self._step, config, self.state)
-        self._micro = compiled(self._micro_batch, config, self.state)
-        self._finish = compiled(self._apply, config, self.state)
+        self._whole = compiled_step(self._step, config.compile, self.state)
+        self._micro = compiled_step(self._micro_batch, config.compile, self.state)
+        self._finish = compiled_step(self._apply, config.compile, self.state)
 
     def __call__(self, starts: Starts) -> tuple[Scalar, Scalar]:
         """Train on the windows that start there; lazily, `state` is to be evaluated with these.
@@ -98,7 +104,7 @@ class TrainStep:
 
         The gradients are there before the optimizer begins; a compiled step has one phase.
         """
-        if is_compiled(self.config) or self.config.accumulate > 1:
+        if compiles_step(self.config.compile) or self.config.accumulate > 1:
             yield [self(starts), self.state]
             return
         self.optimizer.hold(self.model)
@@ -143,27 +149,3 @@ def _begun(loss: Scalar, norm: Scalar, sent: list[mx.array]) -> tuple[Scalar, Sc
     for array in sent:
         mx.async_eval(array)
     return loss, norm
-
-
-def _of_share(gradients: Gradients, model: GPT, config: TrainConfig) -> Gradients:
-    """The gradients of a share; on a Linux processor they are compiled, not the whole step.
-
-    Every share then has its own stream as without. "auto" leaves it out there: g++ takes seconds,
-    and processes that begin at a time would write the same files.
-    """
-    if not on_linux_cpu() or config.compile != "on":
-        return gradients
-    state = [model.state, mx.random.state]
-    return mx.compile(single_stream(gradients), inputs=state, outputs=state)
-
-
-def compiled(function: Callable, config: TrainConfig, state: list) -> Callable:
-    """The function as one compiled graph, where the recipe says so; `state` is what it changes."""
-    if not is_compiled(config):
-        return function
-    return mx.compile(single_stream(function), inputs=state, outputs=state)
-
-
-def is_compiled(config: TrainConfig) -> bool:
-    """Whether a training's step is one compiled graph, on one stream."""
-    return {"auto": on_gpu(), "on": not on_linux_cpu(), "off": False}[config.compile]

@@ -15,9 +15,10 @@ from jaxtyping import Integer
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import analysis
-from mlx_attn.device import on_gpu
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.machine import usable_memory
+from mlx_attn.machine.attention_kernels import fuses
+from mlx_attn.machine.facts import usable_memory
+from mlx_attn.machine.streams import keep_buffers
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
@@ -44,9 +45,6 @@ EXPLODED = 10
 _STEEP = 100
 """Times the usual factor of the scores: one so large is to blame where a training diverges."""
 
-BUFFERS = 2**30
-"""Bytes of freed buffers that MLX may keep for the next step on a processor."""
-
 
 def least_memory(
     model: GPTConfig, batch_size: int, accumulate: int = 1, checkpoint_blocks: bool = False
@@ -62,7 +60,9 @@ def least_memory(
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
     weights = feed_forward + model.vocab_size * model.emb_dim
     tokens = batch_size * model.context_length
-    seen = 0 if on_gpu() else min(model.window or model.context_length, model.context_length)
+    T = model.context_length
+    on_processor = fuses(model.emb_dim, T, 1) is None
+    seen = min(model.window or T, T) if on_processor else 0
     of_layer = 6 * model.emb_dim + 2 * model.hidden_dim + model.n_heads * seen
     of_layers = model.n_layers * (model.emb_dim if checkpoint_blocks else of_layer)
     of_layers += of_layer if checkpoint_blocks else 0
@@ -97,16 +97,6 @@ def check_blocks_can_be_computed_again(model: GPT) -> None:
             f"checkpoint_blocks passes x alone between blocks, and value={model.config.value} "
             "reads more: leave out one of the two"
         )
-
-
-def keep_buffers() -> None:
-    """Let MLX keep freed buffers from step to step on a processor.
-
-    It keeps 32 MB by default and asks the system for the rest of every step's memory again; on a
-    GPU it keeps all it can.
-    """
-    if not on_gpu():
-        mx.set_cache_limit(BUFFERS)
 
 
 ADVICE: dict[tuple[str, ...], str] = {

@@ -4,14 +4,14 @@ A check compares many results with what they must be. One that fails says which 
 shape; a kernel that raises fails too, with MLX's message.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import mlx.core as mx
-
+from mlx_attn.machine.device import DEVICE, device_name, devices, on_device
 from mlx_attn.verify import draws, models, operations
 from mlx_attn.verify.tolerance import FLOAT32, Comparison, Rounding, measured_rounding
 
@@ -126,15 +126,15 @@ def _row(comparison: Comparison) -> dict[str, Any]:
     return {"case": comparison.case, "difference": shown, "tolerance": comparison.tolerance}
 
 
-def devices() -> list[str]:
-    """The processor, and the GPU where MLX can use one."""
-    return ["cpu", *(["gpu"] if mx.is_available(mx.gpu) else [])]
+def checked_devices() -> list[str]:
+    """Return the device that was chosen; if none was, all that MLX can use here."""
+    return [device_name()] if os.environ.get(DEVICE) else devices()
 
 
 def verify(checks: Sequence[Check]) -> Iterator[Finding]:
     """What every check finds on every device, one after the other."""
-    for name in devices():
-        with _default_device(name):
+    for name in checked_devices():
+        with on_device(name):
             rounding = _rounding()
             yield from (run(check, name, rounding) for check in checks)
 
@@ -154,13 +154,3 @@ def _rounding() -> Rounding:
     with suppress(Exception):
         return measured_rounding()
     return FLOAT32
-
-
-@contextmanager
-def _default_device(name: str) -> Iterator[None]:
-    before = mx.default_device()
-    mx.set_default_device(getattr(mx, name))
-    try:
-        yield
-    finally:
-        mx.set_default_device(before)

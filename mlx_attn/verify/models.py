@@ -1,7 +1,5 @@
 """Whole models: golden losses, decoding, compiled and repeated trainings, what a seed draws."""
 
-import platform
-import shutil
 from collections.abc import Iterator
 from hashlib import sha256
 from itertools import islice
@@ -16,7 +14,9 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import VARIANTS, AttentionConfig
 from mlx_attn.attention.conversions import CONVERSIONS
-from mlx_attn.device import on_gpu
+from mlx_attn.machine.device import repeats_bits
+from mlx_attn.machine.graphs import lacks_compiler
+from mlx_attn.machine.streams import compiles_step
 from mlx_attn.model.config import BLOCKS, config_from
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling import decoding, samplers
@@ -197,11 +197,10 @@ def compiled(rounding: Rounding) -> Comparisons:
     """
     x, chain = Numbers(14)(3, 5, 7), mx.compile(lambda x: x * mx.sigmoid(1.7 * x) + 0.5 * x)
     y = x / (1 + np.exp(-1.7 * x)) + 0.5 * x
-    none = platform.system() == "Linux" and not _is_gpu() and not shutil.which("g++")
-    note = "no g++, so that mx.compile does nothing here" if none else ""
+    note = "no g++, so that mx.compile does nothing here" if lacks_compiler() else ""
     apart = difference(as_numpy(chain(as_mlx(x))), y)
     yield Comparison("a chain of operations", apart, rounding.tolerance, note)
-    if on_gpu():
+    if compiles_step("auto"):
         (written, weights), (found, moved) = _training("off"), _training("on")
         yield Comparison("losses of a training", difference(found, written), rounding.tolerance)
         yield Comparison("weights of a training", _furthest(moved, weights), LOOSE)
@@ -215,12 +214,8 @@ def repeated_training(rounding: Rounding) -> Comparisons:
     (first, weights), (second, again) = _training("auto"), _training("auto")
     apart = max(difference(second, first), _furthest(again, weights))
     note = f"apart by {apart:.0e}" if apart else "the same bits"
-    exact = platform.system() == "Linux" and not _is_gpu()
-    yield Comparison("five steps with dropout", apart, 0.0 if exact else LOOSE, note)
-
-
-def _is_gpu() -> bool:
-    return mx.default_device().type == mx.DeviceType.gpu
+    tolerance = 0.0 if repeats_bits() else LOOSE
+    yield Comparison("five steps with dropout", apart, tolerance, note)
 
 
 def _furthest(found: dict[str, mx.array], expected: dict[str, mx.array]) -> float:

@@ -19,6 +19,7 @@ from mlx_attn.attention import attention, config
 from mlx_attn.attention.cache import Places
 from mlx_attn.attention.config import VARIANTS, AttentionConfig
 from mlx_attn.attention.hooks import REFERENCES, softmax_of
+from mlx_attn.machine import attention_kernels as kernels
 from mlx_attn.model import gpt
 from mlx_attn.model.config import PRESETS, GPTConfig, config_from
 from mlx_attn.training import batches
@@ -122,7 +123,7 @@ def _last(q: mx.array, k: mx.array) -> Places:
 
 
 KERNELS: dict[str, Callable[..., mx.array]] = {
-    "fused": lambda a, q, k, v: attention.fused_attention(
+    "fused": lambda a, q, k, v: kernels.fused_attention(
         q, k, v, a.config.scale, a.bias(_last(q, k))
     ),
     "written out": lambda a, q, k, v: attention.explicit_attention(a, q, k, v, _last(q, k)),
@@ -169,7 +170,7 @@ def _kernels(
             continue
         layer.train(shape.queries == shape.keys)
         yield compared(f"{name}: {shape}", kernel(layer, *arrays), y, rounding.tolerance)
-        refused = name == "fused" and attention.refuses_gradient(shape.width, shape.queries)
+        refused = name == "fused" and kernels.refuses_gradient(shape.width, shape.queries)
         if shape.queries != shape.keys or refused:
             continue
         of_inputs = mx.grad(_weighted(partial(kernel, layer), weights), argnums=(0, 1, 2))

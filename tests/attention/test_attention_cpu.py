@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.attention.attention import attention_scores, causal_mask, weighted_sum
-from mlx_attn.cpu import attention_cpu
-from mlx_attn.exponentials import softmax
+from mlx_attn.machine.attention_kernels import attention_cpu
+from mlx_attn.machine.exponentials import softmax
 
 SCALE = 0.3
 HEADS = st.sampled_from([(4, 4), (2, 2), (1, 4), (4, 1), (1, 1)])

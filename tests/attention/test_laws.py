@@ -28,7 +28,7 @@ from mlx_attn.attention.config import (
 from mlx_attn.attention.laws import LawBroken
 from mlx_attn.attention.layer import choice, merge_heads, split_heads
 from mlx_attn.errors import ConfigError
-from mlx_attn.exponentials import softmax
+from mlx_attn.machine.exponentials import softmax
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.config import SamplerConfig

@@ -12,7 +12,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention, project_values_first
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.device import on_gpu
+from mlx_attn.machine.device import on_gpu
 
 C, T = 16, 10
 

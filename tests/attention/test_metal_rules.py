@@ -5,10 +5,11 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_attn.attention import attention
-from mlx_attn.attention.attention import Attention, explicit_attention, fused_attention
+from mlx_attn.attention.attention import Attention, explicit_attention
 from mlx_attn.attention.cache import Places
 from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.machine import attention_kernels
+from mlx_attn.machine.attention_kernels import fused_attention
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def fused_calls(gpu_path, monkeypatch) -> list[tuple]:
         calls.append((q.shape, k.shape, bias is None))
         return fused_attention(q, k, v, scale, bias)
 
-    monkeypatch.setattr(attention, "fused_attention", record)
+    monkeypatch.setattr(attention_kernels, "fused_attention", record)
     return calls
 
 
@@ -72,4 +73,4 @@ def test_both_paths_give_the_same_numbers(key_heads, alibi):
     [(64, 9, 1, True), (32, 64, 1, False), (72, 8, 1, False), (128, 1, 8, True), (64, 8, 8, False)],
 )
 def test_the_table_of_fused_shapes(width, T_q, heads_per_key, fused):
-    assert attention.has_fused_kernel(width, T_q, heads_per_key) == fused
+    assert attention_kernels.has_fused_kernel(width, T_q, heads_per_key) == fused

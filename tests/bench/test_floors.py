@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.bench import speed
-from mlx_attn.device import on_linux_cpu
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine.device import on_linux_cpu
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.training.config import TrainConfig

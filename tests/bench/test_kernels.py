@@ -21,9 +21,9 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.bench import kernels
 from mlx_attn.bench.kernels import count_kernels, kernel_counts
 from mlx_attn.bench.speed import Setup, variant_setups
-from mlx_attn.device import on_gpu
 from mlx_attn.errors import RunError
-from mlx_attn.machine import versions
+from mlx_attn.machine.device import on_gpu
+from mlx_attn.machine.facts import versions
 from mlx_attn.model.config import find_preset
 from mlx_attn.training.config import resolve
 

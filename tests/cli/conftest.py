@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mlx_attn import device
 from mlx_attn.cli.main import group
+from mlx_attn.machine import device
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
 TINY = [

@@ -8,7 +8,7 @@ from mlx_attn.comparison.executors import Worker
 from mlx_attn.comparison.machines import GRACE, Placement, kind_of, machines_of, mixed_pairs
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.tuning import TunedArm, trial_for
-from mlx_attn.machine import machine_kind
+from mlx_attn.machine.facts import machine_kind
 
 M2, M4 = Worker("one", "Apple M2"), Worker("two", "Apple M4")
 

@@ -17,8 +17,8 @@ from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Store, train_trial
 from mlx_attn.comparison.tuning import TunedArm, trial_for
 from mlx_attn.comparison.worker import train_order
-from mlx_attn.cpu import single_stream
 from mlx_attn.errors import RunError
+from mlx_attn.machine.streams import single_stream
 
 
 @pytest.fixture

@@ -4,12 +4,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn import exponentials
-from mlx_attn.attention import attention as memory
 from mlx_attn.attention.attention import fastest_attention
 from mlx_attn.convert import measure as logits
 from mlx_attn.convert.measure import compare_logits, float64_logits
 from mlx_attn.convert.model import convert
+from mlx_attn.machine import attention_kernels, exponentials
 from mlx_attn.model.gpt import GPT, model_cost
 
 MODERN = {"block": "modern", "qk_norm": True, "position": "rope"}
@@ -32,7 +31,7 @@ def test_float64_is_near_what_the_model_computes(trained, windows):
 
 @pytest.mark.parametrize("powers", [True, False], ids=["powers", "MLX's own operations"])
 def test_nothing_is_rounded_to_float32_on_the_way(trained, exact_difference, monkeypatch, powers):
-    for module in (exponentials, memory):
+    for module in (exponentials, attention_kernels):
         monkeypatch.setattr(module, "on_linux_cpu", lambda: powers)
     for kind in ({"qkv_bias": True}, MODERN):
         model = doubled(trained(**kind))

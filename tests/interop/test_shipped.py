@@ -15,13 +15,13 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import CHOICES, POSITIONS, VARIANTS, Choice, choice_of
 from mlx_attn.convert.model import written_out
 from mlx_attn.errors import ConfigError
-from mlx_attn.exponentials import exp2, softmax
 from mlx_attn.interop.choice_source import NotPortable
 from mlx_attn.interop.shipped import (
     portable_config,
     shipped_code,
     torch_obstacle,
 )
+from mlx_attn.machine.exponentials import exp2, softmax
 from mlx_attn.model.gpt import GPT
 
 from .conftest import MODERN

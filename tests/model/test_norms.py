@@ -4,9 +4,9 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from mlx_attn import graphs
 from mlx_attn.bench.speed import operations
-from mlx_attn.device import on_linux_cpu
+from mlx_attn.machine import graphs
+from mlx_attn.machine.device import on_linux_cpu
 from mlx_attn.model.gpt import LayerNorm, RMSNorm
 
 PAIRS = [(LayerNorm, nn.LayerNorm), (RMSNorm, nn.RMSNorm)]

@@ -8,6 +8,7 @@ from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+from mlx_attn.machine.facts import user_directory
 from mlx_attn.model.config import config_from
 from mlx_attn.repl.screen import (
     HINT,
@@ -15,7 +16,6 @@ from mlx_attn.repl.screen import (
     ForgivingHistory,
     Prompt,
     open_history,
-    state_directory,
 )
 from mlx_attn.run_directory import create_run
 from mlx_attn.runs import RUNS
@@ -140,6 +140,6 @@ def test_the_state_directory_is_the_platforms(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
-    assert state_directory() == tmp_path / ".local" / "state" / "mlx_attn"
+    assert user_directory("state") == tmp_path / ".local" / "state" / "mlx_attn"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert state_directory() == tmp_path / "Library" / "Application Support" / "mlx_attn"
+    assert user_directory("state") == tmp_path / "Library" / "Application Support" / "mlx_attn"

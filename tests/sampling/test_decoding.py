@@ -10,13 +10,14 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from mlx_attn import graphs
 from mlx_attn.arrays import named_arrays
-from mlx_attn.graphs import Graph
+from mlx_attn.machine import graphs
+from mlx_attn.machine.graphs import Graph
+from mlx_attn.machine.layers import TokenLinear
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling import decoding
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.decoding import DecodingState, TokenLinear, TokenStep, cache_length, decode
+from mlx_attn.sampling.decoding import DecodingState, TokenStep, cache_length, decode
 from mlx_attn.sampling.samplers import Sampler
 
 PROMPT = [3, 1, 4, 1, 5]

@@ -18,11 +18,11 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.device import gpu_path
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine import messages
+from mlx_attn.machine.device import gpu_path
 from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.text.corpus import Corpus, prepare
-from mlx_attn.training import distributed
 from mlx_attn.training.config import resolve
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, init_distributed
 from mlx_attn.training.events import Ended, Evaluated, Stepped
@@ -108,7 +108,7 @@ def compiled(folder: Path, ranks: Distributed) -> dict[str, Any]:
 
 
 def overlapped(folder: Path, ranks: Distributed) -> dict[str, Any]:
-    distributed.MESSAGE = 2**12
+    messages.MESSAGE, messages.ONE_MESSAGE = 2**12, 0
     with gpu_path():
         trainer = trainer_of(corpus_of(folder), ranks, **KINDS["overlapped"])
         return {"overlapped": outcome(trainer)}

@@ -5,7 +5,7 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import machine_memory, usable_memory
+from mlx_attn.machine.facts import machine_memory, usable_memory
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.trainer import check_memory, least_memory
 

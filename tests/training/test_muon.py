@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn import cpu as streams
 from mlx_attn.arrays import named_arrays
+from mlx_attn.machine import streams
 from mlx_attn.training.optimizers import AdamW, Muon, joined, newton_schulz, parted
 
 SHAPES = {"a": (8, 8), "b": (24, 8), "c": (8, 24), "d": (8, 8)}
@@ -28,6 +28,7 @@ def trained(optimizer: optim.Optimizer, steps: int = 4) -> dict[str, np.ndarray]
     parameters = named_arrays(tree(0))
     if isinstance(optimizer, Muon | AdamW):
         optimizer.init({str(i): a for i, a in enumerate(optimizer.packed(parameters))})
+        parameters = optimizer.hold(parameters)
     else:
         optimizer.init(parameters)
     for step in range(steps):

@@ -14,8 +14,9 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.machine import messages
 from mlx_attn.run_directory import open_run
-from mlx_attn.training import distributed, step
+from mlx_attn.training import step
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, init_distributed
 from mlx_attn.training.events import Ended
 from mlx_attn.training.loop import train
@@ -97,7 +98,8 @@ def test_so_they_have_where_gradients_are_sent_beside_the_backward_pass(script, 
 
 @pytest.fixture
 def small_messages(monkeypatch):
-    monkeypatch.setattr(distributed, "MESSAGE", 32)
+    monkeypatch.setattr(messages, "MESSAGE", 32)
+    monkeypatch.setattr(messages, "ONE_MESSAGE", 0)
 
 
 def test_the_last_layers_gradients_are_sent_first(small_messages):
@@ -108,14 +110,20 @@ def test_the_last_layers_gradients_are_sent_first(small_messages):
         sent.append([array[0].item() for array in message])
         return [array + 10 for array in message]
 
-    averaged = distributed.by_message(tree, average)
+    averaged = messages.by_message(tree, average)
     assert sent == [[2.5, 2, 1.5, 1], [0.5, 0]]
     assert [layer["w"][0].item() for layer in averaged["layers"]] == [10, 11, 12]
 
 
+def test_the_gradients_of_a_million_weights_go_in_one_message():
+    tree = [mx.ones(2**18)] * 4
+    assert [len(message) for message in messages.messages(tree)] == [4]
+    assert len([*messages.messages([*tree, mx.ones(1)])]) > 1
+
+
 def test_a_large_model_s_gradients_go_in_few_messages(small_messages):
-    counts = [len([*distributed.messages([mx.ones(8)] * n)]) for n in range(1, 100)]
-    assert max(counts) == distributed.MOST_MESSAGES
+    counts = [len([*messages.messages([mx.ones(8)] * n)]) for n in range(1, 100)]
+    assert max(counts) == messages.MOST_MESSAGES
 
 
 def operations(array: mx.array, names: str) -> list[int]:
@@ -127,8 +135,8 @@ def operations(array: mx.array, names: str) -> list[int]:
 
 def test_what_is_evaluated_first_needs_no_gradient_of_an_earlier_layer(small_messages):
     gradients = {"first": mx.cos(mx.ones(8)), "second": mx.sin(mx.ones(8))}
-    averaged = distributed.by_message(gradients, lambda message: [*map(mx.exp, message)])
-    order = distributed.one_of_each_message(averaged)
+    averaged = messages.by_message(gradients, lambda message: [*map(mx.exp, message)])
+    order = messages.one_of_each_message(averaged)
     needed = [operations(array, "Cos Sin Exp") for array in order]
     assert needed == [[0, 1, 1], [1, 0, 1]]
 
@@ -137,7 +145,7 @@ class Sending(Distributed):
     """A rank that averages with nobody, and keeps in which order it would."""
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
-        self.order = distributed.one_of_each_message(averaged)
+        self.order = messages.one_of_each_message(averaged)
         return self.order
 
 

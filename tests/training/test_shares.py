@@ -4,8 +4,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn import cpu as streams
 from mlx_attn.arrays import named_arrays
+from mlx_attn.machine import streams
 from mlx_attn.training.batches import ScoredTokens, token_source
 from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.training.step import MOST_COPIED, shard_batch

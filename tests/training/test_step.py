@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.device import gpu_path
+from mlx_attn.machine.device import gpu_path
 from mlx_attn.training.batches import window_losses
 from mlx_attn.training.config import resolve
 from mlx_attn.training.trainer import Trainer

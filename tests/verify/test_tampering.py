@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.attention import attention, cache
+from mlx_attn.machine import attention_kernels
 from mlx_attn.model import gpt, init
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.training import batches, step
@@ -153,12 +154,12 @@ TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
     "a gradient of twice the size": (
         "attention",
         "fused, gradient of",
-        replace(attention, "fused_attention", gradient_doubled),
+        replace(attention_kernels, "fused_attention", gradient_doubled),
     ),
     "a kernel whose result is no number": (
         "attention",
         "fused",
-        replace(attention, "fused_attention", lambda true, *given: true(*given) * mx.nan),
+        replace(attention_kernels, "fused_attention", lambda true, *given: true(*given) * mx.nan),
     ),
     "key heads that serve other queries": (
         "attention",

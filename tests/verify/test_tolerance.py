@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.device import gpu_path
+from mlx_attn.machine.device import gpu_path
 from mlx_attn.verify import operations
 from mlx_attn.verify.checks import CHECKS, devices, run
 from mlx_attn.verify.show import finding_lines, machine_rows

@@ -5,6 +5,7 @@ operations that it joins, once on a machine, and which not every machine has.
 """
 
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_attn.device import on_linux_cpu
+from mlx_attn.machine.device import device_name, on_linux_cpu
 
 _of_this_thread = threading.local()
 
@@ -126,3 +127,8 @@ def is_compiled(x: mx.array) -> bool:
 @cache
 def _has_compiler() -> bool:
     return shutil.which("g++") is not None
+
+
+def lacks_compiler() -> bool:
+    """Tell whether `mx.compile` does nothing: on a Linux processor without g++."""
+    return sys.platform == "linux" and device_name() == "cpu" and not shutil.which("g++")

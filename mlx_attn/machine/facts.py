@@ -12,8 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mlx_attn import blas
 from mlx_attn.about import __version__
+from mlx_attn.machine import blas
 
 PROCESS_MEMORY = 250_000_000
 """Bytes of Python, MLX and what a command imports, at most: 130 MB and more on Linux."""
@@ -21,7 +21,9 @@ PROCESS_MEMORY = 250_000_000
 
 def versions() -> dict[str, str]:
     """The versions, the platform and the device that a run was made with."""
-    import mlx.core as mx  # after `blas` has found its library
+    from mlx_attn.machine.device import (
+        device_name,
+    )  # imports MLX, after `blas` has found its library
 
     return {
         "mlx_attn": __version__,
@@ -29,14 +31,14 @@ def versions() -> dict[str, str]:
         "numpy": version("numpy"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "device": mx.default_device().type.name,
+        "device": device_name(),
     }
 
 
 @cache
 def commit() -> str:
     """Return the git commit of a clone, with "+" if code was changed since; "" elsewhere."""
-    clone = Path(__file__).parents[1]
+    clone = Path(__file__).parents[2]
     if not (clone / ".git").exists():
         return ""
     try:
@@ -51,6 +53,21 @@ def _git(clone: Path, *command: str) -> str:
         ["git", "-C", str(clone), *command], check=True, capture_output=True, text=True
     )
     return ended.stdout.strip()
+
+
+_USER_DIRECTORIES = {
+    "cache": ("Library/Caches", "XDG_CACHE_HOME", ".cache"),
+    "state": ("Library/Application Support", "XDG_STATE_HOME", ".local/state"),
+}
+"""By kind: of macOS, then the variable that names it elsewhere, and where it is without one."""
+
+
+def user_directory(kind: str) -> Path:
+    """Return this program's folder in the user's: "cache", or "state" between runs."""
+    mac, variable, usual = _USER_DIRECTORIES[kind]
+    named = None if sys.platform == "darwin" else os.environ.get(variable)
+    folder = mac if sys.platform == "darwin" else usual
+    return Path(named or Path.home() / folder) / "mlx_attn"
 
 
 def machine_memory() -> int:
@@ -81,9 +98,16 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-@cache
 def machine_kind() -> dict[str, str]:
     """Return what decides the bits and the speed of a training on this machine."""
+    from mlx_attn.machine.device import device_name
+
+    return _kind_of(device_name())
+
+
+@cache
+def _kind_of(device_name: str) -> dict[str, str]:
+    """Return the facts of the device that computes by default, whose name is given."""
     import mlx.core as mx
 
     device: Any = mx.device_info()
@@ -91,7 +115,7 @@ def machine_kind() -> dict[str, str]:
         "chip": str(device.get("device_name", platform.machine())),
         "system": platform.platform(terse=True),
         "mlx": version("mlx"),
-        "device": mx.default_device().type.name,
+        "device": device_name,
         "arithmetic": _arithmetic(),
     }
 

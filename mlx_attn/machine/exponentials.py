@@ -18,8 +18,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float, Integer
 
-from mlx_attn.device import on_linux_cpu
-from mlx_attn.graphs import FEW, Differentiable, is_compiled
+from mlx_attn.machine.device import on_linux_cpu
+from mlx_attn.machine.graphs import FEW, Differentiable, is_compiled
 
 LOG2_E = math.log2(math.e)
 

@@ -1,0 +1,11 @@
+"""The machine: its devices, and operations that take the fastest path that the device has.
+
+Nothing outside of this room asks where it runs; a test holds that. Other rooms import
+
+- `device`: the choice of the device, and forced paths for tests and counts;
+- `exponentials`: softmax, the loss and GELU; `attention_kernels`: the weighted sum of values;
+- `layers`: norms, tables of tokens, and linear layers that read one token;
+- `graphs`: functions as graphs of operations; `streams`: work shared among cores, compiled steps;
+- `messages`: what ranks send while they compute;
+- `blas`: a fast BLAS on Linux; `facts`: versions, chip and memory.
+"""

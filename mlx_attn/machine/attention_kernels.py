@@ -1,0 +1,155 @@
+"""Attention as each device computes it fastest: MLX's kernels, or a function for a processor.
+
+Facts about Metal in mlx 0.32.4, read from its source and its Metal library; none of them was run on
+a Mac by this project (docs/verified.md). As code, tests hold the project to them on any machine.
+
+- A fused kernel for more than 8 queries needs query and value heads of one width in `FULL_WIDTHS`.
+- Up to 8 queries (decoding) another kernel serves `VECTOR_WIDTHS`, as long as queries times query
+  heads per key head do not exceed 32. It has no gradient: asking for one raises.
+- Under a gradient an array mask (ALiBi) takes the unfused path; "causal" stays fused.
+- float64 and `mx.linalg` decompositions have no Metal kernel: they must name the CPU stream.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+from jaxtyping import Float
+
+from mlx_attn.machine.device import on_gpu, on_linux_cpu
+from mlx_attn.machine.exponentials import LOG2_E, exp2, over_rows
+from mlx_attn.machine.graphs import Differentiable
+
+FULL_WIDTHS = frozenset({64, 72, 80, 96, 128, 192, 256})
+VECTOR_WIDTHS = frozenset({64, 96, 128, 192, 256})
+VECTOR_QUERIES, VECTOR_ROWS = 8, 32
+
+Heads = Float[mx.array, "B _ _ _"]
+Bias = Float[mx.array, "*heads T_q T_k"] | None
+
+
+def has_fused_kernel(width: int, T_q: int, heads_per_key: int) -> bool:
+    """Whether scaled dot-product attention of equal query and value width runs fused on Metal."""
+    if T_q <= VECTOR_QUERIES:
+        return width in VECTOR_WIDTHS and T_q * heads_per_key <= VECTOR_ROWS
+    return width in FULL_WIDTHS
+
+
+def refuses_gradient(width: int, T_q: int) -> bool:
+    """Whether Metal raises when the gradient of fused attention of this shape is asked for."""
+    return T_q <= VECTOR_QUERIES and width in VECTOR_WIDTHS
+
+
+def fuses(width: int, T_q: int, heads_per_key: int) -> bool | None:
+    """Tell whether one kernel of this GPU computes attention of this shape; None on a processor."""
+    return has_fused_kernel(width, T_q, heads_per_key) if on_gpu() else None
+
+
+def attention_by_kernel(
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    scale: float,
+    bias: Callable[[], Bias],
+    mask: Callable[[], mx.array],
+    training: bool,
+) -> Heads | None:
+    """Compute softmax(scale q k^T + mask) v by the fastest kernel of this device.
+
+    MLX's own operation is fused on Metal for the shapes above. On a Linux processor `attention_cpu`
+    is faster, and for one query the sum written out, which has the fewest operations.
+
+    Args:
+        q: Queries.
+        k: Keys; with fewer heads, consecutive query heads share one.
+        v: Values.
+        scale: Factor of the scores.
+        bias: Makes what is added to the scores, or returns None for the causal mask.
+        mask: Makes the same as an array, the causal mask too.
+        training: Whether a gradient is asked for.
+
+    Returns:
+        The weighted sum; None if it must be written out, or is faster so: keys and values have
+        different numbers of heads, or the fused kernel has no gradient.
+    """
+    T_q, width, heads_per_key = q.shape[2], q.shape[3], q.shape[1] // k.shape[1]
+    if on_linux_cpu():
+        return attention_cpu(q, k, v, mask(), scale) if T_q > 1 else None
+    if k.shape[1] != v.shape[1] or (training and refuses_gradient(width, T_q)):
+        return None
+    # Where it is not fused, the operation would make the mask by name anew in every layer.
+    by_name = T_q == 1 or has_fused_kernel(width, T_q, heads_per_key)
+    return fused_attention(q, k, v, scale, bias() if by_name else mask())
+
+
+def fused_attention(q: Heads, k: Heads, v: Heads, scale: float, bias: Bias = None) -> Heads:
+    """softmax(scale q k^T + causal mask + bias) v by MLX's own operation.
+
+    Each head of k serves H / key_heads query heads; v has as many heads as k. `bias` is added to
+    the scaled scores, with the mask; None is the causal mask alone.
+    """
+    causal = "causal" if q.shape[2] > 1 else None
+    mask = causal if bias is None else bias.astype(q.dtype)
+    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+
+
+def attention_cpu(
+    q: Float[mx.array, "B H T_q K"],
+    k: Float[mx.array, "B key_heads T_k K"],
+    v: Float[mx.array, "B value_heads T_k D"],
+    mask: mx.array,
+    scale: float,
+) -> Float[mx.array, "B H T_q D"]:
+    """The weighted sum of values, in the input's type.
+
+    Args:
+        q: Queries; with fewer key or value heads, consecutive query heads share one.
+        k: Keys.
+        v: Values.
+        mask: Added to the scores and broadcast over the batch (and heads); has no gradient.
+        scale: Factor of the scores.
+    """
+    attend: Any = _weighed
+    return attend(q * (scale * LOG2_E), k, v, mask * LOG2_E)[0]
+
+
+@Differentiable
+def _weighed(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> tuple[mx.array, ...]:
+    """The sum, and for its gradient the contiguous heads, the powers and their sums."""
+    q, k, v = (mx.contiguous(heads) for heads in (q, k, v))
+    scores = _by_rows(q, k.swapaxes(2, 3)) + mask
+    powers = exp2(scores - over_rows(mx.max, scores))
+    total, powers = over_rows(mx.sum, powers).astype(q.dtype), powers.astype(q.dtype)
+    return _by_rows(powers, v) / total, q, k, v, powers, total
+
+
+@_weighed.vjp
+def _weighed_vjp(
+    inputs: tuple[mx.array, ...], cotangents: tuple[mx.array, ...], outputs: tuple[mx.array, ...]
+) -> tuple[mx.array, ...]:
+    y, q, k, v, powers, total = outputs
+    dy = mx.contiguous(cotangents[0] / total)
+    dweights = _by_rows(dy, v.swapaxes(2, 3)) - (dy * y).sum(axis=-1, keepdims=True)
+    # By log2 e more than the gradient of the scores, which are of powers of two.
+    dscores = powers * dweights
+    dq = _by_rows(dscores, k) * (1 / LOG2_E)
+    dk = _by_columns(dscores, q, k) * (1 / LOG2_E)
+    return dq, dk, _by_columns(powers, dy, v), mx.zeros_like(inputs[3])
+
+
+def _by_rows(
+    rows: Float[mx.array, "B H T_q n"], matrices: Float[mx.array, "B heads n m"]
+) -> Float[mx.array, "B H T_q m"]:
+    """Their products; heads that share a matrix are folded into rows of one product."""
+    B, H, T_q, _ = rows.shape
+    folded = rows.reshape(B, matrices.shape[1], -1, rows.shape[-1])
+    return (folded @ matrices).reshape(B, H, T_q, -1)
+
+
+def _by_columns(
+    rows: Float[mx.array, "B H T_q n"], values: Float[mx.array, "B H T_q m"], like: mx.array
+) -> Float[mx.array, "B heads n m"]:
+    """rows^T values, summed over the heads that share a head of `like`."""
+    B, heads = like.shape[:2]
+    rows, values = (array.reshape(B, heads, -1, array.shape[-1]) for array in (rows, values))
+    return rows.swapaxes(2, 3) @ values

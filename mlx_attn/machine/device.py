@@ -1,0 +1,127 @@
+"""The device that computes, and which path the package takes on it.
+
+MLX has up to two devices, the processor ("cpu") and a GPU ("gpu"), and takes the GPU if there is
+one. `use_device` chooses, as `--device` and `MLX_ATTN_DEVICE` do. There are three paths:
+
+- "gpu": MLX's own softmax, attention, loss and GELU, on one stream; the training step is compiled.
+- "linux-cpu": operations of the package's own (`exponentials.py`, `attention_kernels.py`), and a
+  batch is shared among the cores (`streams.py`).
+- "mac-cpu": MLX's own operations, nothing compiled but decoding, and the products are Accelerate's.
+
+Every choice between them asks `on_gpu` and `on_linux_cpu`. `MLX_ATTN_CODE_PATH` forces "gpu" or
+"mac-cpu" on any device, slower, so that a Linux machine tests what a Mac runs. What depends on the
+device itself stays as it is: float64 and `mx.linalg` name the CPU stream anywhere, and a kernel of
+Metal's is MLX's own fallback elsewhere.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from functools import cache
+
+import mlx.core as mx
+
+from mlx_attn.errors import ConfigError
+
+SWITCH = "MLX_ATTN_CODE_PATH"
+"""Environment variable: takes the path of a GPU or of a Mac's processor on any device."""
+DEVICE = "MLX_ATTN_DEVICE"
+"""Environment variable: the device that computes, "cpu" or "gpu"; read with this module."""
+
+NAMES = ("cpu", "gpu")
+_FORCED_PATHS = ("gpu", "mac-cpu")
+
+_forced: ContextVar[str] = ContextVar("code_path", default="")
+
+
+def devices() -> list[str]:
+    """Return the names of the devices that MLX can use here."""
+    return ["cpu", *(["gpu"] if mx.is_available(mx.gpu) else [])]
+
+
+def device_name() -> str:
+    """Return the name of the device that computes by default."""
+    return mx.default_device().type.name
+
+
+def use_device(name: str) -> None:
+    """Compute on this device from now on, here and in the processes that are started from here.
+
+    Raises:
+        ConfigError: There is no such device.
+    """
+    if name not in NAMES:
+        raise ConfigError(f"unknown device '{name}' (--device, {DEVICE}): choose cpu or gpu")
+    if name not in devices():
+        raise ConfigError(
+            "MLX finds no GPU on this machine: choose cpu, or leave the choice out (--device, "
+            f"{DEVICE}); a GPU is taken if there is one"
+        )
+    os.environ[DEVICE] = name
+    mx.set_default_device(getattr(mx, name))
+
+
+@contextmanager
+def on_device(name: str) -> Iterator[None]:
+    """Compute on this device for a while, in all threads."""
+    before = mx.default_device()
+    mx.set_default_device(getattr(mx, name))
+    try:
+        yield
+    finally:
+        mx.set_default_device(before)
+
+
+def on_gpu() -> bool:
+    """Tell whether to take the path of a GPU."""
+    return code_path() == "gpu"
+
+
+def on_linux_cpu() -> bool:
+    """Tell whether to take the path of a Linux processor."""
+    return code_path() == "linux-cpu"
+
+
+def code_path() -> str:
+    """Return the path to take: gpu, linux-cpu or mac-cpu."""
+    if forced := _forced.get() or _wished():
+        return forced
+    if mx.default_device().type == mx.DeviceType.gpu:
+        return "gpu"
+    return "linux-cpu" if sys.platform == "linux" else "mac-cpu"
+
+
+def repeats_bits() -> bool:
+    """Tell whether two trainings of one seed are known to have the same bits on this device."""
+    return sys.platform == "linux" and device_name() == "cpu"
+
+
+@contextmanager
+def forced_path(name: str) -> Iterator[None]:
+    """Take the path of a GPU, or of a Mac's processor, for a while, in this thread."""
+    before = _forced.set(name)
+    try:
+        yield
+    finally:
+        _forced.reset(before)
+
+
+def gpu_path() -> AbstractContextManager[None]:
+    """Take the path of a GPU for a while, in this thread."""
+    return forced_path("gpu")
+
+
+@cache
+def _wished() -> str:
+    wish = os.environ.get(SWITCH, "")
+    if wish and wish not in _FORCED_PATHS:
+        raise ConfigError(
+            f"{SWITCH}={wish} must be gpu or mac-cpu, or unset for the path of the device"
+        )
+    return wish
+
+
+if os.environ.get(DEVICE):
+    use_device(os.environ[DEVICE])

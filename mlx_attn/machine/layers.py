@@ -1,0 +1,157 @@
+"""Layers that take a shorter way on some device: tables of tokens, norms, layers for one token.
+
+Tables. The gradient of a lookup adds the gradient of every position to the row of its token. MLX
+does it with a scatter, and on a GPU a scatter adds with atomic operations, in an order that may
+change from run to run, so the rounding may too. The same sum is a product with a one-hot matrix,
+
+    dE = onehot(tokens)^T dX,
+
+whose order of addition is fixed. It costs V multiply-adds for every element of dX, so only tables
+with at most `MOST_ROWS` rows take it; larger ones keep the scatter.
+
+Norms. MLX's own norm on a processor is a dozen operations, whose starting takes longer than
+computing a few numbers does. For a few, outside of training, it is compiled into four; MLX keeps
+what its C++ compiler makes, so that this is done once.
+"""
+
+from functools import cache, partial
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from jaxtyping import Float, Integer
+
+from mlx_attn.machine.device import on_gpu, on_linux_cpu
+from mlx_attn.machine.graphs import is_compiled
+
+Stream = Float[mx.array, "*batch C"]
+
+MOST_ROWS = 4096
+"""Rows of the largest table whose gradient on a GPU is a product instead of a scatter."""
+
+
+class TokenTable(nn.Embedding):
+    """An embedding whose gradient on the path of a GPU needs no scatter, if the table is small."""
+
+    def __call__(self, x: Integer[mx.array, "B T"]) -> Float[mx.array, "B T C"]:
+        """Return the row of every token."""
+        if self.training and on_gpu() and self.weight.shape[0] <= MOST_ROWS:
+            rows: mx.array = _ROWS(self.weight, x)
+            return rows
+        return super().__call__(x)
+
+
+def _rows(table: Float[mx.array, "V C"], tokens: Integer[mx.array, "B T"]) -> mx.array:
+    return table[tokens]
+
+
+def _rows_vjp(
+    primals: tuple[mx.array, mx.array], cotangent: Float[mx.array, "B T C"], _: mx.array
+) -> tuple[mx.array, mx.array]:
+    table, tokens = primals
+    # From NumPy, for a compiled step computes a lazy `mx.arange` again and again.
+    rows = mx.array(np.arange(table.shape[0]), tokens.dtype)
+    one_hot = (rows[:, None] == tokens.reshape(-1)).astype(cotangent.dtype)
+    return one_hot @ cotangent.reshape(-1, table.shape[1]), mx.zeros_like(tokens)
+
+
+_ROWS: Any = mx.custom_function(_rows)
+_ROWS.vjp(_rows_vjp)
+
+
+class LayerNorm(nn.LayerNorm):
+    """(x - mean x) / sqrt(var x + eps) * weight + bias (arXiv:1607.06450)."""
+
+    def __call__(self, x: Stream) -> Stream:
+        """The norm of each token."""
+        if self.training or "bias" not in self or not is_compiled(x):
+            return super().__call__(x)
+        numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
+        return _compiled_norm(x, *numbers, self.weight, self.bias)
+
+
+class RMSNorm(nn.RMSNorm):
+    """x / sqrt(mean x^2 + eps) * weight (arXiv:1910.07467)."""
+
+    def __call__(self, x: Stream) -> Stream:
+        """The norm of each token."""
+        if self.training or not is_compiled(x):
+            return super().__call__(x)
+        numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
+        return _compiled_norm(x, *numbers, self.weight)
+
+
+@partial(mx.compile, shapeless=True)
+def _compiled_norm(
+    x: mx.array, share: mx.array, eps: mx.array, weight: mx.array, bias: mx.array | None = None
+) -> mx.array:
+    """The norm with 1 / width as an argument, so that one code serves every width.
+
+    A mean that variance and result both read would be an operation by itself; written in two ways,
+    it is a part of what follows it.
+    """
+    if bias is None:
+        return x * mx.rsqrt(x.square().sum(axis=-1, keepdims=True) * share + eps) * weight
+    total = x.sum(axis=-1, keepdims=True)
+    variance = (x - total * share).square().sum(axis=-1, keepdims=True) * share
+    return (x - share * total) * mx.rsqrt(variance + eps) * weight + bias
+
+
+@cache
+def _share_and_eps(width: int, eps: float, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
+    return mx.array(1 / width, dtype), mx.array(eps, dtype)
+
+
+class TokenLinear(nn.Module):
+    """x W + b, with weight and bias as the product of one token takes them.
+
+    `nn.Linear` looks at weight, bias, input and output in another way for every token, which takes
+    longer than a small product does. These views are made once, and nothing is copied.
+    """
+
+    def __init__(self, layer: nn.Linear | nn.Embedding):
+        super().__init__()
+        self.columns = _columns(layer.weight)
+        if (bias := layer.get("bias")) is not None:
+            self.bias = bias.reshape(len(self.columns), 1, -1)  # [parts, 1, out / parts]
+
+    @property
+    def weight(self) -> Float[mx.array, "out in"]:
+        """The weight as `nn.Linear` has it."""
+        return self.columns.swapaxes(1, 2).flatten(0, 1)
+
+    def __call__(self, x: Float[mx.array, "*batch in"]) -> Float[mx.array, "*batch out"]:
+        """The layer's output."""
+        if x.shape[:-1] != (1, 1):
+            y = x @ self.weight.T
+            return y + self.bias.flatten() if "bias" in self else y
+        y = mx.addmm(self.bias, x, self.columns) if "bias" in self else x @ self.columns
+        return y.reshape(1, 1, y.size)
+
+
+SMALL, NARROW, FEWEST = 1_000_000, 1024, 16
+"""Multiply-adds, and columns, up to which OpenBLAS takes the weights of a product with one row as
+they lie: those of a larger one it copies first, which takes up to ten times as long. Fewer columns
+than FEWEST are not worth a product of their own."""
+
+
+def _columns(weight: Float[mx.array, "out in"]) -> Float[mx.array, "parts in columns"]:
+    """W in the fewest equal parts of its columns that are small enough; on a GPU in one."""
+    out, width = weight.shape
+    most = min(NARROW, SMALL // width) if on_linux_cpu() else out
+    widths = (out // n for n in range(1, out // FEWEST + 1) if out % n == 0)
+    columns = next((n for n in widths if n <= most), out)
+    return weight.reshape(out // columns, columns, width).swapaxes(1, 2)
+
+
+class TokenEmbedding(nn.Embedding):
+    """An embedding whose product with one token is such a layer, too."""
+
+    def __init__(self, layer: nn.Embedding):
+        nn.Module.__init__(self)
+        self.weight, self.head = layer.weight, TokenLinear(layer)
+
+    def as_linear(self, x: Float[mx.array, "1 1 C"]) -> Float[mx.array, "1 1 V"]:
+        """Logits."""
+        return self.head(x)

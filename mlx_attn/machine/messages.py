@@ -1,0 +1,81 @@
+"""What ranks send each other of a step: on a GPU beside the backward pass, otherwise at once.
+
+The threads that send never sleep, so on processors they take the time of those that compute: there
+sending beside computing pays over links of 100 megabits a second, and costs where they are fast.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_unflatten
+
+from mlx_attn.arrays import named_arrays
+from mlx_attn.machine.device import on_gpu
+
+MESSAGE = 2**19
+"""Bytes of gradients that are worth a message of their own: fewer take as long to send."""
+
+ONE_MESSAGE = 2**22
+"""Bytes of gradients that are sent as one: a million weights. Every message crosses from the GPU to
+the CPU and back, some 180 microseconds (github.com/ml-explore/mlx/issues/4438), more than a tiny
+model saves by sending while it computes."""
+
+MOST_MESSAGES = 16
+"""Of one step: of a large model's gradients a message has more bytes."""
+
+
+def average_gradients(tree: Any, group: mx.distributed.Group, stream: mx.Stream) -> Any:
+    """Average arrays over the ranks: on a GPU message by message, else as one for up to 32 MB.
+
+    Args:
+        tree: Of arrays.
+        group: The ranks.
+        stream: Of the CPU, for messages; a queue that nothing computed waits in.
+    """
+    if not on_gpu():
+        return nn.average_gradients(tree, group)
+    own = {"group": group, "communication_stream": stream}
+    with mx.stream(stream):
+        return by_message(tree, lambda message: nn.average_gradients(message, **own))
+
+
+def sending_order(averaged: Any) -> list[mx.array]:
+    """Return what to evaluate first, one by one, so that messages leave in their order."""
+    return one_of_each_message(averaged) if on_gpu() else []
+
+
+def by_message(tree: Any, average: Callable[[list[mx.array]], list[mx.array]]) -> Any:
+    """A tree's arrays averaged in messages.
+
+    Args:
+        tree: Of arrays, in the order of the layers.
+        average: Of the arrays of a message, lazily.
+    """
+    averaged = [array for message in messages(tree) for array in average(message)]
+    return tree_unflatten([*zip(named_arrays(tree), reversed(averaged), strict=True)])
+
+
+def messages(tree: Any) -> Iterator[list[mx.array]]:
+    """A tree's arrays in the messages that they are sent in, the first to be sent first.
+
+    Gradients are computed from the last layer to the first. Those of the last layers go while
+    those of the others are computed (Li and others, "PyTorch Distributed", 2020, section 3.2).
+    """
+    arrays = [*reversed(named_arrays(tree).values())]
+    total = sum(array.nbytes for array in arrays)
+    least = total if total <= ONE_MESSAGE else max(MESSAGE, -(-total // MOST_MESSAGES))
+    held: list[mx.array] = []
+    for array in arrays:
+        held.append(array)
+        if sum(each.nbytes for each in held) >= least:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def one_of_each_message(tree: Any) -> list[mx.array]:
+    """The first array of each message; with it all others of the message are computed."""
+    return [message[0] for message in messages(tree)]

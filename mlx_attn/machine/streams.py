@@ -1,0 +1,129 @@
+"""Work shared among the cores of a Linux processor, and steps compiled where that pays.
+
+A GPU divides its work itself, on one stream, and so does a Mac's processor.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from mlx_attn.machine import blas
+from mlx_attn.machine.device import on_gpu, on_linux_cpu
+
+_of_this_thread = threading.local()
+"""MLX knows a stream only in the thread that made it."""
+
+
+def cores() -> int:
+    """How many streams can run side by side; 1 where MLX divides the work itself."""
+    return blas.preload().threads if on_linux_cpu() and not _is_traced() else 1
+
+
+def _is_traced() -> bool:
+    """Whether a graph is made of what runs now, rather than numbers."""
+    return getattr(_of_this_thread, "undivided", False)
+
+
+def num_shards(pieces: int) -> int:
+    """The largest number of equal shares of `pieces`, at most one per core."""
+    return max(n for n in range(1, max(1, min(cores(), pieces)) + 1) if pieces % n == 0)
+
+
+def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
+    """Map a function over parts, each on its own stream; the results are being computed.
+
+    Parts and results are arrays, or trees of arrays.
+
+    MLX queues about a hundred operations ahead, so results that were begun one after the other
+    would be computed so. They are begun leaf by leaf instead, the last leaves first: gradients are
+    named from the first layer to the last and computed from the last to the first. For one part
+    that order saves memory: what a layer kept for its gradients goes before the next layer's begin.
+    """
+    if on_gpu() or _is_traced():
+        return [function(part) for part in parts]
+    alone = len(parts) == 1 or cores() == 1
+    streams = [mx.default_stream(mx.cpu)] * len(parts) if alone else _streams(len(parts))
+    # A stream that needs what another computes waits for all that was begun together with it.
+    mx.async_eval(*parts)
+    results = []
+    for stream, part in zip(streams, parts, strict=True):
+        with mx.stream(stream):
+            results.append(function(part))
+    leaves = ([array for _, array in tree_flatten([result])] for result in results)
+    for same in reversed(list(zip(*leaves, strict=True))):
+        mx.async_eval(*same)
+    return results
+
+
+def single_stream(function: Callable) -> Callable:
+    """Return the function on one stream, for `mx.compile`: a trace allows no `async_eval`."""
+
+    @wraps(function)
+    def on_one_stream(*given: Any) -> Any:
+        before = _is_traced()
+        _of_this_thread.undivided = True
+        try:
+            return function(*given)
+        finally:
+            _of_this_thread.undivided = before
+
+    return on_one_stream
+
+
+def _streams(count: int) -> list[mx.Stream]:
+    """The default stream and others, the same ones at every call."""
+    blas.use_threads(1)
+    made = _of_this_thread.__dict__.setdefault("streams", [])
+    while len(made) < count - 1:
+        made.append(mx.new_stream(mx.cpu))
+    return [mx.default_stream(mx.cpu), *made[: count - 1]]
+
+
+BUFFERS = 2**30
+"""Bytes of freed buffers that MLX may keep for the next step on a processor."""
+
+
+def keep_buffers() -> None:
+    """Let MLX keep freed buffers from step to step on a processor.
+
+    It keeps 32 MB by default and asks the system for the rest of every step's memory again; on a
+    GPU it keeps all it can.
+    """
+    if not on_gpu():
+        mx.set_cache_limit(BUFFERS)
+
+
+def compiles_step(setting: str) -> bool:
+    """Tell whether a training's step is one compiled graph, on one stream.
+
+    Args:
+        setting: `compile` of the recipe: auto, on or off.
+    """
+    return {"auto": on_gpu(), "on": not on_linux_cpu(), "off": False}[setting]
+
+
+def compiled_step(function: Callable, setting: str, state: list) -> Callable:
+    """Return the function as one compiled graph, if steps are compiled; `state` is what changes."""
+    if not compiles_step(setting):
+        return function
+    return mx.compile(single_stream(function), inputs=state, outputs=state)
+
+
+def compiled_share(function: Callable, setting: str, state: list) -> Callable:
+    """Return a share's gradients compiled, which a Linux processor does instead of whole steps.
+
+    Every share then has its own stream as without. "auto" leaves it out: g++ takes seconds, and
+    processes that begin at a time would write the same files.
+    """
+    if not on_linux_cpu() or setting != "on":
+        return function
+    return mx.compile(single_stream(function), inputs=state, outputs=state)
+
+
+def concurrent_trainings(cores: int) -> int:
+    """Return how many trainings run at once: one on a GPU, otherwise one for each core."""
+    return 1 if on_gpu() else cores

@@ -1,0 +1,125 @@
+"""`--device` and MLX_ATTN_DEVICE: for every command, before any array is made."""
+
+import json
+import os
+import subprocess
+import sys
+
+import click
+import mlx.core as mx
+import pytest
+
+from mlx_attn.cli.main import COMMANDS, group
+from mlx_attn.machine import device
+
+LEAST = ("--preset=nano", "--context-length=16", "--emb-dim=16", "--vocab-size=40", "--seconds=0")
+REFUSED = "Error: MLX finds no GPU on this machine: choose cpu, or leave the choice out"
+
+
+@pytest.fixture
+def chosen(monkeypatch) -> list[str]:
+    """The devices that commands choose; MLX keeps its own, and seems to have a GPU."""
+    monkeypatch.setattr(device, "devices", lambda: ["cpu", "gpu"])
+    monkeypatch.setenv(device.DEVICE, "")
+    names: list[str] = []
+    monkeypatch.setattr(
+        mx, "set_default_device", lambda made: names.append(getattr(made, "type", made).name)
+    )
+    return names
+
+
+@pytest.fixture
+def one_device(monkeypatch) -> None:
+    """A machine without a GPU."""
+    monkeypatch.setattr(device, "devices", lambda: ["cpu"])
+    monkeypatch.setenv(device.DEVICE, "")
+
+
+def leaves(command: click.Command) -> list[click.Command]:
+    """A command, or those below it that do something."""
+    if isinstance(command, click.Group):
+        return [leaf for child in command.commands.values() for leaf in leaves(child)]
+    return [command]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_the_device(name):
+    command = group.get_command(click.Context(group), name)
+    assert command
+    for leaf in leaves(command):
+        assert [p.envvar for p in leaf.params if p.name == "device"] == ["MLX_ATTN_DEVICE"]
+
+
+def test_the_flag_chooses(run_command, chosen):
+    assert run_command("variants", "--device", "gpu").exit_code == 0
+    assert (chosen, os.environ[device.DEVICE]) == (["gpu"], "gpu")
+
+
+def test_the_environment_chooses_and_the_flag_beats_it(run_command, chosen, monkeypatch):
+    monkeypatch.setenv(device.DEVICE, "gpu")
+    run_command("variants")
+    run_command("variants", "--device", "cpu")
+    assert chosen == ["gpu", "cpu"]
+
+
+def test_a_command_below_another_chooses_too(run_command, chosen, workshop):
+    assert run_command("runs", "--device", "cpu").exit_code == 0
+    assert chosen == ["cpu"]
+
+
+def test_a_gpu_that_is_not_there_is_one_line(run_command, one_device):
+    result = run_command("info", "--device", "gpu")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(REFUSED)
+    assert result.stderr.count("\n") == 1
+
+
+def test_another_name_is_wrong_usage(run_command):
+    result = run_command("info", "--device", "tpu")
+    assert (result.exit_code, "'tpu' is not one of" in result.stderr) == (2, True)
+
+
+def test_python_reads_the_environment_before_any_array_is_made():
+    code = "from mlx_attn.machine import device as _; import mlx.core as mx; "
+    code += "print(mx.default_device().type)"
+    environment = {**os.environ, "MLX_ATTN_DEVICE": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "DeviceType.cpu\n"
+
+
+def test_the_record_of_a_run_names_its_device(train, workshop):
+    train("--device=cpu", "--out=run", "--steps=1", "--eval-every=1")
+    record = json.loads((workshop / "run" / "config.json").read_text())
+    assert record["versions"]["device"] == "cpu"
+
+
+def test_both_devices_are_measured_beside_each_other(run_command, chosen):
+    flags = ("--variants=standard", "--part=decode", "--device=both")
+    told = run_command("bench", *LEAST, *flags).stdout
+    assert "standard, cpu " in told
+    assert "standard, gpu " in told
+    assert {*chosen} == {"cpu", "gpu"}
+
+
+def test_the_record_of_a_measurement_names_its_device(run_command, chosen):
+    flags = ("--variants=standard", "--part=forward", "--device=both", "--json")
+    rows = json.loads(run_command("bench", *LEAST, *flags).stdout)["measurements"]
+    assert [(row["name"], row["device"]) for row in rows] == [
+        ("standard", "cpu"),
+        ("standard", "gpu"),
+    ]
+
+
+def test_the_only_device_is_named_and_measured(run_command, one_device):
+    flags = ("--variants=standard", "--part=forward", "--device=both", "--json")
+    result = run_command("bench", *LEAST, *flags)
+    assert "one device here, the cpu" in result.stderr
+    assert [row["device"] for row in json.loads(result.stdout)["measurements"]] == ["cpu"]
+
+
+def test_settings_of_the_measured_model_hold_no_device(run_command, one_device):
+    flags = ("--variants=standard", "--part=forward", "--device=cpu", "--json")
+    record = json.loads(run_command("bench", *LEAST, *flags).stdout)
+    assert "device" not in record["settings"]
