@@ -404,7 +404,7 @@ def main(
         facts = {"machine": machine_facts(), "preset": preset, "settings": given}
         click.echo(json.dumps(facts | {"measurements": measured, "peers": compared}))
     elif compared:
-        _print("beside others, at the same sizes", peers_table(compared))
+        _print("compared with other programs, at the same sizes", peers_table(compared))
 
 
 NOT_HERE = ("figure", "kernels", "device")

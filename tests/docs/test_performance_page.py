@@ -37,7 +37,7 @@ def tables(name: str) -> str:
         speeds, *shares = floors.tables(rows).items()
         parts += [_table(*speeds), *(_table("share of its time", lines) for _, lines in shares)]
     if found["peers"]:
-        parts.append(_table("beside others", floors.peers_table(found["peers"])))
+        parts.append(_table("compared with", floors.peers_table(found["peers"])))
     return "\n".join(parts)
 
 
