@@ -83,6 +83,20 @@ def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.arr
 # The weighted sum of values. Three paths give the same numbers.
 
 
+def stores_weights(config: AttentionConfig, T: int) -> bool:
+    """Tell whether training must store the attention weights [H, T, T] of a layer.
+
+    A fused kernel stores none. It serves neither hooks nor dropout, an array mask or a width
+    without a kernel; a processor has no such kernel.
+    """
+    if config.drop_rate or is_hooked(config):
+        return True
+    if config.position == "alibi" or 0 < config.window < T:
+        return True
+    widths = {config.head_dim, *(choice.shape(config)[1] for choice in config.choices("score"))}
+    return not any(fuses(width, T, 1) for width in widths)
+
+
 def explicit_attention(
     a: "Attention", q: Queries, k: Keys, v: Values, places: Places, *memories: mx.array
 ) -> Heads:
@@ -212,6 +226,12 @@ def _attend_by_keys(
     return after(a, a.attend(a, q, k, inputs[:, None], positions, *memories))
 
 
+def is_hooked(config: AttentionConfig) -> bool:
+    """Tell whether a hook, or a slope that is trained, changes scores or weights."""
+    learned = config.position == "alibi" and config.alibi_slopes == "learned"
+    return learned or any(getattr(config, name) != MAPS[name] for name in ("logits", "mixing"))
+
+
 class Attention(MapWeights):
     """One causal self-attention layer of any variant.
 
@@ -229,7 +249,7 @@ class Attention(MapWeights):
         if learned:
             self.log_slopes = mx.log(mx.array(config.slopes()))
         words = {name: getattr(config, name) for name in MAPS}
-        hooked = learned or any(words[name] != MAPS[name] for name in ("logits", "mixing"))
+        hooked = is_hooked(config)
         self.attend = explicit_attention if hooked else fastest_attention
         self.forward = standard_forward if words == MAPS else general_forward
         self.reads_in_order = hooked or (

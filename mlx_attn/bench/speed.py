@@ -26,7 +26,7 @@ from mlx_attn.attention.config import find_variant
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import blas
 from mlx_attn.machine.device import device_name, on_device
-from mlx_attn.machine.facts import machine_memory
+from mlx_attn.machine.facts import usable_memory
 from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map, single_stream
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, model_cost
@@ -346,11 +346,11 @@ def check_memory(setups: Mapping[str, Setup], copies: int = 1) -> None:
     needed = copies * sum(
         trainer.least_memory(config, t.batch_size) for config, t in setups.values()
     )
-    if needed > machine_memory():
+    usable = usable_memory()
+    if needed > usable:
         raise ConfigError(
-            f"{len(setups)} models side by side need more than {needed / 1e9:,.0f} GB and the "
-            f"machine has {machine_memory() / 1e9:,.0f} GB: name fewer variants or smaller "
-            "sizes"
+            f"{copies * len(setups)} models side by side need more than {needed / 1e9:,.1f} GB "
+            f"and there are {usable / 1e9:,.1f} GB: name fewer variants or smaller sizes"
         )
 
 

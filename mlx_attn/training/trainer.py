@@ -15,8 +15,8 @@ from jaxtyping import Integer
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import analysis
+from mlx_attn.attention.attention import stores_weights
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.machine.attention_kernels import fuses
 from mlx_attn.machine.facts import usable_memory
 from mlx_attn.machine.streams import keep_buffers
 from mlx_attn.model.config import GPTConfig
@@ -53,21 +53,25 @@ def least_memory(
 
     Weights of the feed-forward layers and the embedding, each with its gradient and one optimizer
     state; logits of one batch with their gradient; what the backward pass reads of every layer: six
-    numbers for each of the stream's, two for each hidden one, and where no fused kernel computes
-    them, the attention weights; and where each window of a step starts. With `checkpoint_blocks`
+    numbers for each of the stream's, two for each hidden one, and the attention weights unless a
+    fused kernel computes them; and where each window of a step starts. With `checkpoint_blocks`
     the backward pass reads that of one layer, and of the others the stream.
     """
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
     weights = feed_forward + model.vocab_size * model.emb_dim
     tokens = batch_size * model.context_length
-    T = model.context_length
-    on_processor = fuses(model.emb_dim, T, 1) is None
-    seen = min(model.window or T, T) if on_processor else 0
-    of_layer = 6 * model.emb_dim + 2 * model.hidden_dim + model.n_heads * seen
+    of_layer = 6 * model.emb_dim + 2 * model.hidden_dim + model.n_heads * _stored_keys(model)
     of_layers = model.n_layers * (model.emb_dim if checkpoint_blocks else of_layer)
     of_layers += of_layer if checkpoint_blocks else 0
     numbers = 3 * weights + tokens * (2 * model.vocab_size + of_layers)
     return FLOAT_BYTES * numbers + 8 * batch_size * accumulate
+
+
+def _stored_keys(model: GPTConfig) -> int:
+    """Return for how many keys every layer stores each query's attention weights, at least."""
+    T, layers = model.context_length, {0, max(model.global_every - 1, 0)}  # one of each kind
+    kinds = map(model.attention, layers)
+    return min(min(kind.window or T, T) if stores_weights(kind, T) else 0 for kind in kinds)
 
 
 def check_memory(

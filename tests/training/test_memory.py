@@ -1,12 +1,14 @@
 import gc
+from collections.abc import Callable
 
 import mlx.core as mx
 import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine import device
 from mlx_attn.machine.facts import machine_memory, usable_memory
-from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.training.trainer import check_memory, least_memory
 
 TINY = GPTConfig(vocab_size=11, context_length=4, emb_dim=8, n_heads=2, n_layers=2, tied_head=True)
@@ -21,6 +23,76 @@ def test_a_limit_of_the_shell_counts(monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda kind: (10**6, 10**6))
     with pytest.raises(ConfigError, match=r"there are 0\.0 GB"):
         check_memory(GPTConfig(), 64)
+
+
+@pytest.fixture
+def metal(monkeypatch) -> Callable[[int], None]:
+    """Has the default device look like a GPU whose recommended working set is so many bytes."""
+
+    def recommend(size: int) -> None:
+        monkeypatch.setattr(device, "device_name", lambda: "gpu")
+        facts = {"device_name": "a GPU", "max_recommended_working_set_size": size}
+        monkeypatch.setattr(mx, "device_info", lambda *_: facts)
+
+    return recommend
+
+
+def test_a_gpu_s_recommended_working_set_counts(metal):
+    metal(10**6)
+    assert usable_memory() == 10**6
+    with pytest.raises(ConfigError, match=r"there are 0\.0 GB"):
+        check_memory(GPTConfig(), 64)
+
+
+def test_memory_that_is_less_than_the_recommended_working_set_counts(metal):
+    there = usable_memory()
+    metal(10**15)
+    assert usable_memory() == there
+
+
+def test_the_recommended_working_set_is_of_no_concern_on_the_processor(metal, monkeypatch):
+    there = usable_memory()
+    metal(10**6)
+    monkeypatch.setattr(device, "device_name", lambda: "cpu")
+    assert usable_memory() == there
+
+
+def weights_bytes(**settings) -> int:
+    """The bytes of attention weights that a GPU's training counts: 512 tokens, 2 layers."""
+    sizes = {"context_length": 512, "emb_dim": 128, "n_layers": 2}
+    config = config_from({**sizes, "n_heads": 2, "position": "rope", **settings})
+    rest = {"n_layers": config.n_layers, "hidden": config.hidden_dim, "C": config.emb_dim}
+    feed_forward = 2 * rest["n_layers"] * rest["C"] * rest["hidden"]
+    tokens = 512 * (2 * config.vocab_size + rest["n_layers"] * (6 * rest["C"] + 2 * rest["hidden"]))
+    others = 4 * (3 * (feed_forward + config.vocab_size * rest["C"]) + tokens) + 8
+    return least_memory(config, 1) - others
+
+
+@pytest.mark.parametrize("n_heads", [8, 4])
+def test_weights_of_heads_that_no_kernel_fuses_count_on_a_gpu(gpu_path, n_heads):
+    assert weights_bytes(n_heads=n_heads) == 4 * 2 * n_heads * 512 * 512
+
+
+def test_weights_of_heads_that_a_kernel_fuses_do_not(gpu_path):
+    assert weights_bytes(n_heads=2) == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"drop_rate": 0.1}, {"position": "alibi"}, {"mixing": "sink"}, {"logits": "temperature"}],
+    ids=["dropout", "an array mask", "a mixing", "a hook"],
+)
+def test_what_a_fused_kernel_does_not_serve_counts(gpu_path, settings):
+    assert weights_bytes(**settings) == 4 * 2 * 2 * 512 * 512
+
+
+def test_of_a_window_only_the_keys_in_it_count(gpu_path):
+    assert weights_bytes(window=64) == 4 * 2 * 2 * 512 * 64
+
+
+def test_where_some_layers_are_fused_none_count(gpu_path):
+    """The bound must hold for every layer."""
+    assert weights_bytes(window=64, global_every=2) == 0
 
 
 def test_the_bound_is_below_what_a_step_takes(trainer):
