@@ -203,8 +203,7 @@ class LazyGroup(click.Group):
         except Exception as error:
             if isinstance(error, OSError) and (error.filename or error.errno in _FULL):
                 raise click.ClickException(_line_about_file(error)) from error
-            plugins = sys.modules.get("mlx_attn.plugins")  # where none is loaded, none can fail
-            if plugins is None or not (line := plugins.plugin_error(error)):
+            if not (line := _line_about_failure(error)):
                 raise
             raise click.ClickException(line) from error
 
@@ -228,6 +227,16 @@ class LazyGroup(click.Group):
             say(_line_about(click.ClickException(_line_about_file(error))), err=True)
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _line_about_failure(error: Exception) -> str:
+    """Return the line for a failure of MLX or of a plugin; "" for any other."""
+    from mlx_attn.machine.advice import advice_about
+
+    if isinstance(error, RuntimeError | ImportError) and (line := advice_about(error)):
+        return line
+    plugins = sys.modules.get("mlx_attn.plugins")  # without a loaded plugin none can fail
+    return plugins.plugin_error(error) if plugins else ""
 
 
 def _line_about_file(error: OSError) -> str:

@@ -7,5 +7,6 @@ Nothing outside of this room asks where it runs; a test holds that. Other rooms 
 - `layers`: norms, tables of tokens, and linear layers that read one token;
 - `graphs`: functions as graphs of operations; `streams`: work shared among cores, compiled steps;
 - `messages`: what ranks send while they compute;
-- `blas`: a fast BLAS on Linux; `facts`: versions, chip and memory.
+- `blas`: a fast BLAS on Linux; `facts`: versions, chip and memory;
+- `advice`: what to do about MLX's failures.
 """

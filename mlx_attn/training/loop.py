@@ -12,6 +12,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_attn.arrays import count_parameters
+from mlx_attn.machine.advice import translate_mlx_errors
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.documents import document_ends, start_tokens
 from mlx_attn.sampling.generate import stream_generate
@@ -27,7 +28,7 @@ from mlx_attn.training.events import (
     Tracked,
     as_record,
 )
-from mlx_attn.training.trainer import Trainer, translate_mlx_errors
+from mlx_attn.training.trainer import Trainer
 
 INTERRUPTED = "interrupted"
 

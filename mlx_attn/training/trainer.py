@@ -5,8 +5,7 @@ needs, checked before anything is allocated, finds the settings with a zero too 
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -101,37 +100,6 @@ def check_blocks_can_be_computed_again(model: GPT) -> None:
             f"checkpoint_blocks passes x alone between blocks, and value={model.config.value} "
             "reads more: leave out one of the two"
         )
-
-
-ADVICE: dict[tuple[str, ...], str] = {
-    ("malloc", "allocate", "Insufficient Memory"): (
-        "out of memory: use a smaller batch_size with accumulate, a shorter context_length or a "
-        "smaller model"
-    ),
-    ("Could not load C++ shared library",): (
-        "code that MLX compiled for the processor is damaged, as after an interruption: delete the "
-        "folder of that file and try again, or use --compile off"
-    ),
-    ("Failed to compile", "Failed to load compiled function"): (
-        "MLX cannot compile for the processor here: install g++ with its headers, or use "
-        "--compile off"
-    ),
-}
-"""What to do, by words of MLX's message."""
-
-
-@contextmanager
-def translate_mlx_errors() -> Iterator[None]:
-    """Raise a known failure of MLX as a `RunError` with advice; others pass."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, RunError):
-            raise
-        for words, advice in ADVICE.items():
-            if any(word in str(error) for word in words):
-                raise RunError(f"{advice} ({error})") from error
-        raise
 
 
 class Diverged(RunError):

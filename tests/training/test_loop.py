@@ -217,23 +217,13 @@ def test_weights_that_are_not_finite_are_never_saved(trainer, tmp_path):
     assert not made.run.checkpoint.exists()
 
 
-@pytest.mark.parametrize(
-    ("complaint", "advice"),
-    [
-        ("[metal::malloc] Attempting to allocate 99 bytes", "use a smaller batch_size"),
-        ("Could not load C++ shared library folder/a.so: file too short", "delete the folder"),
-        ("[Compile::eval_cpu] Failed to compile function", "or use --compile off"),
-    ],
-)
-def test_failures_of_mlx_that_are_known_come_with_advice(trainer, monkeypatch, complaint, advice):
+def test_a_failure_of_mlx_comes_with_advice(trainer, monkeypatch):
     def failing(starts):
-        raise RuntimeError(complaint)
+        raise RuntimeError("[metal::malloc] Unable to allocate 99 bytes.")
 
     made = trainer()
     monkeypatch.setattr(made, "step", failing)
-    message = diverges(made)
-    assert advice in message
-    assert complaint in message
+    assert "out of memory: use a smaller batch_size" in diverges(made)
 
 
 def test_other_failures_are_not_explained_away(trainer, monkeypatch):

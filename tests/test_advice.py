@@ -1,0 +1,59 @@
+"""Each failure of MLX and Metal has advice of its own, in one line."""
+
+import pytest
+from click.testing import CliRunner
+
+from mlx_attn.cli import runs
+from mlx_attn.cli.main import group
+from mlx_attn.machine.advice import ADVICE, advice_about
+
+_BUFFER = "[METAL] Command buffer execution failed: "
+
+MESSAGES = {
+    "[metal::load_device] No Metal device available.": "use --device cpu",
+    "[metal::malloc] Resource limit (499000) exceeded.": "hold no more arrays",
+    "[metal::malloc] Attempting to allocate 17179869184 bytes which is greater than the maximum "
+    "allowed buffer size of 9534832640 bytes.": "one array is larger than the largest",
+    f"{_BUFFER}Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)": (
+        "kept the GPU busy for too long"
+    ),
+    f"{_BUFFER}Impacting Interactivity "
+    "(0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)": "the screen had to wait",
+    f"{_BUFFER}Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang)": (
+        "the GPU stopped answering"
+    ),
+    f"{_BUFFER}Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)": (
+        "out of memory"
+    ),
+    "[metal::malloc] Unable to allocate 99 bytes.": "out of memory",
+    "Could not load C++ shared library folder/a.so: file too short": "delete the folder",
+    "[Compile::eval_cpu] Failed to compile function": "or use --compile off",
+}
+"""The texts of MLX 0.32.4 and of Metal, each with words of its advice."""
+
+
+@pytest.mark.parametrize(("message", "advice"), MESSAGES.items())
+def test_a_known_failure_comes_with_its_own_advice(message, advice):
+    line = advice_about(RuntimeError(message))
+    assert advice in line
+    assert line.endswith(f"({message})")
+
+
+def test_no_row_of_advice_is_hidden_by_an_earlier_one():
+    given = {advice_about(RuntimeError(message)).split(" (")[0] for message in MESSAGES}
+    assert given == {advice.split(" (")[0] for advice in ADVICE.values()}
+
+
+def test_an_unknown_failure_has_no_advice():
+    assert advice_about(RuntimeError("a bug")) == ""
+
+
+def test_every_command_prints_the_advice_in_one_line(monkeypatch):
+    def failing(*_):
+        raise RuntimeError(next(iter(MESSAGES)))
+
+    monkeypatch.setattr(runs.command, "invoke", failing)
+    result = CliRunner().invoke(group, ["runs"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: this process cannot use the Mac's GPU")
+    assert result.stderr.count("\n") == 1
