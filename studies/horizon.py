@@ -20,7 +20,9 @@ from mlx_attn.answers.findings import UNDECIDED, UNFINISHED, Finding, plan_of
 from mlx_attn.answers.schedule import Records
 from mlx_attn.answers.study import STANDARD, Study
 from mlx_attn.comparison.decisions import Sample
-from mlx_attn.comparison.statistics import Variance, holm, prior_of, tail
+from mlx_attn.comparison.shrunk import Variance, prior_of
+from mlx_attn.comparison.statistics import holm
+from mlx_attn.comparison.t_tests import StudentT
 
 START, ENDS = 300, (1200, 2400)
 """Steps."""
@@ -100,13 +102,15 @@ def _samples(
     for test in _TESTS:
         of_text = [Sample.of(of[test]) for (where, _), of in tests.items() if where == text]
         prior = prior_of([Variance(one.sd**2, one.n - 1.0) for one in of_text])
-        found[test] = Sample.of(tests[pair][test], prior=prior)
+        own = Sample.of(tests[pair][test])
+        chosen = prior.test(own.n, own.sd**2)
+        found[test] = Sample.of(tests[pair][test], 0.0, chosen, prior.value)
     return found
 
 
 def _p(test: str, sample: Sample) -> float:
     if test == _TESTS[2]:  # that at least half is made up for: one-sided
-        return tail(sample.t(sample.mean), sample.df)
+        return float(sample.test.one_sided(sample.statistic(sample.mean)))
     return sample.p_difference()
 
 
@@ -144,7 +148,7 @@ def mean_delay(course: Course) -> str:
     """Return the mean delay in steps with its interval, Student's over seeds."""
     if not course.delays:
         return ""
-    sample = Sample.of(course.delays)
+    sample = Sample.of(course.delays, 0.0, StudentT(len(course.delays)))
     low, high = sample.interval(1 - _LEVEL)
     return f"{fmean(course.delays):+.0f} ({low:+.0f} to {high:+.0f})"
 

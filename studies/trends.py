@@ -29,6 +29,7 @@ from mlx_attn.answers.findings import (
 from mlx_attn.answers.schedule import Records
 from mlx_attn.answers.study import STANDARD, Study, Trend
 from mlx_attn.comparison.decisions import Case, Sample, Verdict, judge_all
+from mlx_attn.comparison.t_tests import TTest
 
 _CHANGES = {"equivalent": "stays", "worse": "rises", "better": "falls"}
 
@@ -80,7 +81,7 @@ def trend_findings(study: Study, records: Records) -> list[TrendFinding]:
         whole = len(costs) == len(study.worlds)
         rows.append((trend, costs, slope_of(costs) if whole else None))
     cases = {trend.arm: slope and replace(slope, margin=trend.margin) for trend, _, slope in rows}
-    verdicts = judge_all(cases, confidence, worst_of_five=study.protocol.worst_of_five)
+    verdicts = judge_all(cases, confidence, test=study.protocol.test)
     return [_trend_finding(trend, costs, verdicts.get(trend.arm)) for trend, costs, _ in rows]
 
 
@@ -92,7 +93,7 @@ def _cost(study: Study, found: Finding, values: Sequence[float], confidence: flo
     costs = tuple(d / b for d in found.verdict.differences)
     of_b = fmean(costs) * stdev(values) / sqrt(n) / b
     error = sqrt((found.verdict.tuning_error / b) ** 2 + of_b**2)
-    interval = Sample.of(costs, error, robust=True).interval(confidence)
+    interval = Sample.of(costs, error, TTest.worst_of_five(n)).interval(confidence)
     width = study.worlds[found.world].settings["emb_dim"]
     return Cost(width=width, costs=costs, error=error, interval=interval)
 

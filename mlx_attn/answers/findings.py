@@ -4,8 +4,8 @@
     worth = mean loss(reference) - mean loss(control)            what the part in question is worth
     t     = mean d / sqrt(var d / n + tuning^2)
 
-The test is the one that a study registered: the worst of five families, or a moderated t. Beside
-its word stands the other test's (`decisions.judge_all`).
+The test is the one that a study registered (`Protocol.test`). Beside its word stands that of the
+test that `compare` uses today.
 
 Two tests of each d, that its mean is 0 and that it lies within the margin, are corrected (Holm) for
 all contrasts of all worlds; those that are not finished count with p = 1, so that finishing them
@@ -20,7 +20,8 @@ from statistics import fmean
 
 from mlx_attn.answers.schedule import ArmPlan, Records
 from mlx_attn.answers.study import STANDARD, Contrast, Study
-from mlx_attn.comparison.decisions import Case, Verdict, judge_all, tuning_error
+from mlx_attn.comparison.decisions import Case, Verdict, judge_all
+from mlx_attn.comparison.tuning import replicates_of, tuning_error
 
 HOLDS, FAILS = "holds", "does not hold"
 UNDECIDED, INSENSITIVE = "undecided", "insensitive"
@@ -80,10 +81,7 @@ def findings(study: Study, records: Records) -> list[Finding]:
         for place, (_, contrast, world) in enumerate(asked)
     }
     verdicts = judge_all(
-        cases,
-        protocol.confidence,
-        sensitivity=protocol.sensitivity,
-        worst_of_five=protocol.worst_of_five,
+        cases, protocol.confidence, sensitivity=protocol.sensitivity, test=protocol.test
     )
     slopes = {world: token_worth(study, records, world) for world in study.worlds}
     found = [
@@ -111,13 +109,15 @@ def measure(
     names = (contrast.control, contrast.arm)
     own = {study.arms[name].rates_of or name for name in names}
     plans = [plan_of(study, records, world, name) for name in names] if len(own) > 1 else []
+    replicates = replicates_of(*(plan.search.finite for plan in reversed(plans))) if plans else ()
     return Case(
         differences=tuple(a - c for a, c in zip(arm, control, strict=True)),
         margin=study.worlds[world].margin,
         worth=fmean(reference) - fmean(control),
         tuning=sqrt(sum(tuning_error(plan.search.finite) ** 2 for plan in plans)),
         rounding=rounding,
-        world=world,
+        replicates=tuple(map(tuple, replicates)),
+        world="" if study.arms[contrast.arm].jitter else world,
     )
 
 

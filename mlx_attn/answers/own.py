@@ -22,10 +22,12 @@ from mlx_attn.text.sources import read_source
 from mlx_attn.training.config import Settings, resolve
 
 TEST = (
-    "Instead of the worst of five families a moderated t decides: variances are shrunk over the "
-    "contrasts of the text. If their shapes are not normal, the larger p-value of both counts."
+    "p-values are those of the test moderated-t (mlx_attn.comparison.t_tests): the largest over "
+    "five families of distributions, of t with a standard error that contains the spread of "
+    "tuning's runs and of other arms, and the choice of the learning rates: what it costs when "
+    "tuning seeds are drawn again, and what a parabola says a finer grid would gain."
 )
-"""What a study of a user's own text registers as its test, beside what it has of the first's."""
+"""The test that a study of a user's own text registers, instead of that of the first."""
 
 _FIRST_SEED = 100
 _SET_BY_THE_STUDY = {
@@ -66,22 +68,23 @@ def own_study(
     arms = {n: a for n, a in first.arms.items() if n in named | {first.shorter}}
     order = tuple(name for name in first.protocol.first if name in arms)
     numbers = tuple(range(_FIRST_SEED, _FIRST_SEED + seeds))
-    protocol = replace(
-        first.protocol,
-        verdict_seeds=numbers,
-        first=order,
-        analysis=(*first.protocol.analysis, TEST),
+    analysis = tuple(
+        TEST if line.startswith("p-values") else line for line in first.protocol.analysis
     )
+    protocol = replace(first.protocol, verdict_seeds=numbers, first=order, analysis=analysis)
     return Study(protocol=protocol, worlds={OWN: world}, arms=arms, questions=asked)
 
 
 def register_own(study: Study, folder: Path) -> Registration:
-    """Write the study down in its folder.
+    """Write the study down in its folder; one that has trainings keeps the test it registered.
 
     Raises:
         RunError: The folder has trainings of another study.
     """
     records = len(RecordBook(folder / "records").records)
+    if records:
+        before = study_of(folder).protocol
+        study = replace(study, protocol=replace(study.protocol, analysis=before.analysis))
     if records and study_of(folder).digest != study.digest:
         raise RunError(
             f"{folder}: another study is registered there, with {records} trainings: give this one "

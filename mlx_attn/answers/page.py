@@ -13,8 +13,8 @@ from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.registration import Registration, check_registered
 from mlx_attn.answers.schedule import searches
 from mlx_attn.answers.study import Question, Study
-from mlx_attn.comparison.statistics import critical_t
-from mlx_attn.comparison.worst_of_five import critical
+from mlx_attn.comparison.decisions import degrees_lent
+from mlx_attn.comparison.t_tests import MODERATED, SHRUNK, StudentT, TTest
 from mlx_attn.files import write_text
 from mlx_attn.ui.plots import render_text, save_figure, template
 
@@ -143,8 +143,12 @@ def strictness(study: Study, among: int) -> str:
     """Standard errors that the most extreme of so many contrasts of a study must have."""
     protocol = study.protocol
     seeds, level = len(protocol.verdict_seeds), (1 - protocol.confidence) / among
-    of_test = critical(level, seeds) if protocol.worst_of_five else critical_t(level, seeds - 1)
-    return f"{of_test:.1f}"
+    tests = {
+        MODERATED: TTest(seeds, degrees_lent(len(protocol.tuning_seeds), among)),
+        SHRUNK: StudentT(seeds),
+    }
+    test = tests.get(protocol.test, TTest.worst_of_five(seeds))
+    return f"{test.critical(level):.1f}"
 
 
 def write_page(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Path:

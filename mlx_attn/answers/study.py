@@ -12,6 +12,7 @@ import msgspec
 
 from mlx_attn.comparison.decisions import WORDS
 from mlx_attn.comparison.plan import RATES, REPORTS, Trial, digest_of
+from mlx_attn.comparison.t_tests import MODERATED, SHRUNK, WORST_OF_FIVE
 from mlx_attn.errors import ConfigError, RunError, find_row
 from mlx_attn.records import as_record, package_table
 
@@ -165,12 +166,16 @@ class Protocol(_Row, frozen=True, kw_only=True):
     analysis: tuple[str, ...]
 
     @property
-    def worst_of_five(self) -> bool:
-        """Whether the study was registered with the worst of five families as its test.
+    def test(self) -> str:
+        """The test that the study was registered with, one of `t_tests.TESTS`.
 
-        Those that name a moderated t in their analysis were registered with that.
+        Its analysis names "moderated-t", or a moderated t with a prior that is estimated; older
+        ones name neither.
         """
-        return not any("moderated t" in line for line in self.analysis)
+        text = " ".join(self.analysis)
+        return (
+            MODERATED if MODERATED in text else SHRUNK if "moderated t" in text else WORST_OF_FIVE
+        )
 
 
 class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):

@@ -1,43 +1,46 @@
 """Verdicts on paired differences: the words, and what they follow from.
 
-A difference is judged by a moderated t (`statistics`). If the differences of its world are not
-normal (`statistics.shape_p` below `SHAPE`), it is held to the worst of five families of
-distributions as well. Each verdict also has the word of the worst of five alone, `worst_word`;
-studies that were registered with that test are judged by it, and then it is the other word.
+`judge_all` decides for `compare`, `demo` and `claims` alike, by the test "moderated-t" (`t_tests`);
+a study that was registered with an older test is judged by that one. Beside every word stands that
+of a second test, which decides nothing: "worst-of-five", or of older studies today's.
 
 A difference is judged beside what the part is worth, the loss of a reference arm that takes it away
-(assay sensitivity, ICH E10, section 1.5): where that is less than `SENSITIVITY` margins, no test
-can say that a form without the part does as well, and the word is "insensitive".
+(assay sensitivity, ICH E10, section 1.5): if that is less than `SENSITIVITY` margins, no test can
+show that a form without the part does as well, and the word is "insensitive".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
-from statistics import mean, stdev
+from statistics import mean, stdev, variance
 from typing import Any
 
 import numpy as np
 
-from mlx_attn.comparison.statistics import (
-    Prior,
-    Variance,
-    critical_t,
-    holm,
+from mlx_attn.comparison.shrunk import Variance, prior_of
+from mlx_attn.comparison.statistics import holm
+from mlx_attn.comparison.t_tests import (
+    MODERATED,
+    SHRUNK,
+    TESTS,
+    WORST_OF_FIVE,
+    TTest,
     level_of_looks,
     minimum_detectable_effect,
-    prior_of,
     required_seeds,
-    shape_p,
-    tail,
+    skewness_of,
 )
-from mlx_attn.comparison.worst_of_five import critical, one_sided, two_sided
-from mlx_attn.errors import ConfigError
-
-SHAPE = 0.05
-"""Differences of a world whose shape is less likely normal are held to the worst of five."""
+from mlx_attn.errors import ConfigError, find_row
 
 SENSITIVITY = 4.0
 """Margins that a part must be worth before a verdict on it means anything."""
+
+MOST_PRIOR, MOST_BORROWED = 8, 2
+"""The most degrees of freedom that other runs add to the spread of an arm, and the most of them
+that other arms add, whose spread may be another."""
+
+_QUIETEST = 1 / 9
+"""Of an arm's own variance: other arms lend no less, as a quiet one tells nothing of this one."""
 
 WORDS = {
     "equivalent": "the difference is shown to be smaller than the margin",
@@ -68,10 +71,9 @@ class Verdict:
             spread; 1000 stands for 1000 or more; None where it is decided.
         tuning_error: Standard error that the choice of learning rates adds.
         share: The mean as a share of what the part is worth; None without a reference arm.
-        other_word: By the test that does not decide: the worst of five families, or of studies
-            that were registered with it the moderated t; "" in older results.
-        shape: P-value that the differences of the world are normal.
-        df: Degrees of freedom of the t.
+        other_word: By "worst-of-five", or by "moderated-t" if a study registered an older test; ""
+            in older results.
+        df: Degrees of freedom of the variance.
     """
 
     word: str
@@ -86,47 +88,43 @@ class Verdict:
     tuning_error: float = 0.0
     share: float | None = None
     other_word: str = ""
-    shape: float = 1.0
     df: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Differences seed by seed, summed up: their number, mean and standard deviation.
+    """Differences seed by seed, summed up, and the test that judges them.
 
     Attributes:
+        sd: The standard deviation of a difference, with the pooled variance.
         tuning: The standard error that tuning adds, the same for every seed.
-        df: Degrees of freedom of a moderated t, whose deviation `sd` is.
-        robust: Whether p-values are those of the worst of five families.
-        t_counts: Whether those of the t count, too: the larger one is then taken.
     """
 
-    n: int
+    test: TTest
     mean: float
     sd: float
+    skewness: float = 0.0
     tuning: float = 0.0
-    df: float = 0.0
-    robust: bool = False
-    t_counts: bool = True
 
     @classmethod
     def of(
         cls,
         differences: Sequence[float],
         tuning: float = 0.0,
-        prior: Prior | None = None,
-        robust: bool = False,
+        test: TTest | None = None,
+        pooled: float = 0.0,
     ) -> "Sample":
-        """Computed exactly, so that the order of the differences does not matter.
+        """Computed exactly, so that the order of the differences does not matter."""
+        test = test or TTest(len(differences))
+        own = stdev(differences) if len(differences) > 1 else 0.0
+        sd = sqrt(test.variance(own**2, pooled)) if test.prior else own
+        skewness = float(skewness_of(np.sort(np.array(differences)))) if own else 0.0
+        return cls(test, mean(differences), sd, skewness, tuning)
 
-        With a prior the test is a moderated t; without one, or robust, the variance is their own.
-        """
-        n = len(differences)
-        sd = stdev(differences) if n > 1 else 0.0
-        of_t = (prior or Prior()).shrunk(Variance(sd**2, n - 1.0))
-        if robust and prior is None:
-            return cls(n, mean(differences), sd, tuning, n - 1.0, robust=True, t_counts=False)
-        return cls(n, mean(differences), sqrt(of_t.value), tuning, of_t.df, robust)
+    @property
+    def n(self) -> int:
+        """The number of differences."""
+        return self.test.n
 
     @property
     def error(self) -> float:
@@ -139,31 +137,37 @@ class Sample:
             return float(np.sign(distance)) * inf if distance else 0.0
         return distance / self.error
 
+    @property
+    def skewness_of_mean(self) -> float:
+        """The skewness in the unit of the whole error: what tuning adds is symmetric."""
+        of_seeds = self.sd / sqrt(self.n) / self.error if self.error else 0.0
+        return self.skewness * of_seeds**3
+
+    def statistic(self, distance: float) -> float:
+        """The test's statistic of a distance."""
+        t = self.t(distance)
+        return float(self.test.statistic(t, self.skewness_of_mean)) if isfinite(t) else t
+
     def p_difference(self, rounding: float = 0.0) -> float:
         """That the mean is 0; the largest p-value of all means within `rounding` of this one."""
-        t = self.t(max(abs(self.mean) - rounding, 0.0))
-        return self._p(2 * tail(t, self.df or 1.0), two_sided(t, self.n))
+        low, high = self.statistic(self.mean - rounding), self.statistic(self.mean + rounding)
+        nearest = 0.0 if low < 0 < high else min(abs(low), abs(high))
+        return float(self.test.two_sided(nearest))
 
     def p_equivalence(self, margin: float, rounding: float = 0.0) -> float:
         """That the mean is not within the margin; the largest likewise.
 
-        Of the two one-sided tests (Schuirmann, 1987) the nearer bound has the larger p-value.
+        The larger p-value of two one-sided tests (Schuirmann, 1987).
         """
-        t = self.t(margin - abs(self.mean) - rounding)
-        return self._p(tail(t, self.df or 1.0), one_sided(t, self.n))
-
-    def _p(self, of_t: float, of_worst: Any) -> float:
-        """The p-value of the test that decides; 1 for a single difference, which has no spread."""
-        if self.n < 2:
-            return 1.0
-        return max(of_t * self.t_counts, float(of_worst) * self.robust)
+        above = self.statistic(self.mean + margin - rounding)
+        below = -self.statistic(self.mean - margin + rounding)
+        return float(self.test.one_sided(min(above, below)))
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """The interval that excludes 0 exactly where `p_difference` finds a difference."""
-        of_t = critical_t(1 - confidence, self.df) * self.t_counts
-        of_worst = critical(1 - confidence, self.n) * self.robust
-        reach = max(of_t, of_worst) * self.error
-        return self.mean - reach, self.mean + reach
+        reach = self.test.critical(1 - confidence)
+        down, up = (self.test.in_errors(end, self.skewness_of_mean) for end in (reach, -reach))
+        return self.mean - down * self.error, self.mean - up * self.error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +181,10 @@ class Case:
         tuning: Standard error that tuning adds.
         rounding: What a rounding of the start changes: a word stands only if it would stand for
             every mean, and every worth, that are so far from those found.
-        world: Where the differences were measured: variances are shared within it.
+        replicates: Differences between the same two arms that the mean does not use, from tuning:
+            several seeds for each pair of rates. Only their spread counts.
+        world: Where the differences were measured. Cases of one world lend each other their spread;
+            those of "" lend and borrow nothing.
     """
 
     differences: tuple[float, ...]
@@ -185,11 +192,12 @@ class Case:
     worth: float | None = None
     tuning: float = 0.0
     rounding: float = 0.0
+    replicates: tuple[tuple[float, ...], ...] = ()
     world: str = ""
 
     @property
     def variance(self) -> Variance:
-        """Of the differences."""
+        """The variance of the differences."""
         n = len(self.differences)
         return Variance(stdev(self.differences) ** 2 if n > 1 else 0.0, n - 1.0)
 
@@ -205,9 +213,10 @@ def judge(
     *,
     worth: float | None = None,
     tuning: Mapping[str, float] | None = None,
+    replicates: Mapping[str, Sequence[Sequence[float]]] | None = None,
     rounding: float = 0.0,
     looks: Sequence[int] = (),
-    measured: Sequence[Variance] = (),
+    test: str = MODERATED,
 ) -> dict[str, Verdict]:
     """Judge arms that share a control and a margin; see `Case` and `judge_all`.
 
@@ -217,9 +226,10 @@ def judge(
         confidence: Of all words together.
         worth: Loss of the reference arm minus the control's; None where there is none.
         tuning: Standard error that tuning adds, by arm.
+        replicates: Differences from tuning, by arm.
         rounding: What a rounding of the start changes.
         looks: Numbers of seeds after which the differences are looked at; empty: once.
-        measured: Variances of other differences in this world, such as those of tuning.
+        test: One of `t_tests.TESTS`.
 
     Raises:
         ConfigError: A difference is not finite, or the margin or the confidence is impossible.
@@ -231,10 +241,12 @@ def judge(
             worth=worth,
             tuning=(tuning or {}).get(arm, 0.0),
             rounding=rounding,
+            replicates=tuple(map(tuple, (replicates or {}).get(arm, ()))),
+            world="arms",
         )
         for arm, found in differences.items()
     }
-    return judge_all(cases, confidence, looks, measured={"": measured})
+    return judge_all(cases, confidence, looks, test=test)
 
 
 def judge_all(
@@ -242,8 +254,7 @@ def judge_all(
     confidence: float = 0.95,
     looks: Sequence[int] = (),
     sensitivity: float = SENSITIVITY,
-    measured: Mapping[str, Sequence[Variance]] | None = None,
-    worst_of_five: bool = False,
+    test: str = MODERATED,
 ) -> dict[str, Verdict]:
     """Judge all cases; with a probability of at most 1 - confidence is any of them misjudged.
 
@@ -252,80 +263,113 @@ def judge_all(
 
     Args:
         cases: By name; None is one that is not finished: it has no verdict, and counts in the
-            correction with p = 1, so that finishing it withdraws no word.
+            correction with p = 1.
         confidence: Of all words together.
         looks: Numbers of seeds after which the differences are looked at before a word stands; see
-            `statistics.level_of_looks`.
+            `t_tests.level_of_looks`.
         sensitivity: Margins that a part must be worth.
-        measured: Variances of other differences, by world.
-        worst_of_five: Whether that test decides, as it was registered, instead of the moderated t.
+        test: One of `t_tests.TESTS`.
 
     Raises:
-        ConfigError: A difference is not finite, or a margin or the confidence is impossible.
+        ConfigError: A difference is not finite, or a margin, the confidence or the test is
+            impossible.
     """
     _check(cases, confidence)
-    level = len(cases) * level_of_looks(looks, (1 - confidence) / max(len(cases), 1))
-    worlds = _worlds(cases, measured or {})
-    samples = {
-        robust: {n: c and worlds[c.world].sample(c, robust) for n, c in cases.items()}
-        for robust in (False, True)
-    }
-    found = _verdicts(cases, samples[worst_of_five], level)
-    others = _verdicts(cases, samples[not worst_of_five], level)
+    find_row(TESTS, test, "test")
+    found = _verdicts(cases, test, confidence, looks)
+    others = _verdicts(cases, WORST_OF_FIVE if test == MODERATED else MODERATED, confidence, looks)
     return {
-        name: _with_worth(
-            replace(verdict, other_word=others[name].word, shape=worlds[case.world].shape),
-            case,
-            sensitivity,
-        )
+        name: _with_worth(replace(verdict, other_word=others[name].word), case, sensitivity)
         for name, verdict in found.items()
         if (case := cases[name])
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _World:
-    """What all differences of a world say about each of them: their variance and their shape."""
-
-    prior: Prior
-    shape: float
-
-    def sample(self, case: Case, worst_of_five: bool) -> Sample:
-        """The differences of a case for the moderated t, or for the worst of five alone."""
-        if worst_of_five:
-            return Sample.of(case.differences, case.tuning, robust=True)
-        return Sample.of(case.differences, case.tuning, self.prior, robust=self.shape < SHAPE)
-
-
-def _worlds(
-    cases: Mapping[str, Case | None], measured: Mapping[str, Sequence[Variance]]
-) -> dict[str, _World]:
-    found: dict[str, _World] = {}
-    for world in {case.world for case in cases.values() if case}:
-        here = [case for case in cases.values() if case and case.world == world]
-        variances = [*(case.variance for case in here), *measured.get(world, ())]
-        shape = shape_p([case.differences for case in here])
-        found[world] = _World(prior_of(variances), shape)
+def samples_of(cases: Mapping[str, Case | None], test: str) -> dict[str, Sample]:
+    """Sum up the differences of finished cases for a test, with the spread of other runs."""
+    done = {name: case for name, case in cases.items() if case}
+    if test == WORST_OF_FIVE:
+        plain = {name: TTest.worst_of_five(len(case.differences)) for name, case in done.items()}
+        return {name: Sample.of(c.differences, c.tuning, plain[name]) for name, c in done.items()}
+    lent = {name: [*_spreads((c.differences, *c.replicates))] for name, c in done.items()}
+    found: dict[str, Sample] = {}
+    for name, case in done.items():
+        others = [o for o, c in done.items() if o != name and case.world and c.world == case.world]
+        if test == SHRUNK:
+            prior = prior_of([case.variance, *(done[other].variance for other in others)])
+            chosen, pooled = prior.test(len(case.differences), case.variance.value), prior.value
+        else:
+            degrees, pooled = _pooled(case, [spread for other in others for spread in lent[other]])
+            chosen = TTest(len(case.differences), degrees)
+        found[name] = Sample.of(case.differences, case.tuning, chosen, pooled)
     return found
 
 
-def _verdicts(
-    cases: Mapping[str, Case | None], samples: Mapping[str, Sample | None], level: float
-) -> dict[str, Verdict]:
-    """Return the verdicts of one test, their p-values adjusted for all cases."""
+def p_values_of(
+    cases: Mapping[str, Case | None], samples: Mapping[str, Sample]
+) -> dict[str, tuple[float, float, float]]:
+    """Return for each case the p-values of no difference, of it adjusted, of equivalence adjusted.
+
+    The last two are corrected (Holm) for all cases; one that is not finished counts with p = 1.
+    """
     p_values, outside = dict.fromkeys(cases, 1.0), dict.fromkeys(cases, 1.0)
     for name, case in cases.items():
-        if case and (sample := samples[name]):
-            p_values[name] = sample.p_difference(case.rounding)
-            outside[name] = sample.p_equivalence(case.margin, case.rounding)
+        if case:
+            p_values[name] = samples[name].p_difference(case.rounding)
+            outside[name] = samples[name].p_equivalence(case.margin, case.rounding)
     different, equivalent = holm(p_values), holm(outside)
+    return {name: (p_values[name], different[name], equivalent[name]) for name in cases}
+
+
+def _spreads(groups: Sequence[Sequence[float]]) -> Iterator[tuple[int, float]]:
+    """Yield degrees of freedom and variance of each group of differences that has a spread."""
+    return ((len(group) - 1, variance(group)) for group in groups if len(group) > 1)
+
+
+def degrees_lent(tuning_seeds: int, arms: int) -> int:
+    """Return the degrees of freedom that tuning runs and other arms add to the spread of an arm."""
+    of_tuning = min(3 * (tuning_seeds - 1), MOST_PRIOR)
+    borrowed = min(MOST_BORROWED, MOST_PRIOR - of_tuning) if arms > 1 else 0
+    return (of_tuning + borrowed) // 2 * 2
+
+
+def _pooled(case: Case, borrowed: Sequence[tuple[int, float]]) -> tuple[int, float]:
+    """Return even degrees of freedom and their mean variance: a case's own runs, then others'."""
+    if len(case.differences) < 2:
+        return 0, 0.0
+    total, prior, least = 0.0, 0, _QUIETEST * case.variance.value
+    of_tuning = [*_spreads(case.replicates)]
+    for spreads, most, floor in ((of_tuning, MOST_PRIOR, 0.0), (borrowed, MOST_BORROWED, least)):
+        degrees = sum(df for df, _ in spreads)
+        taken = min(most, MOST_PRIOR - prior, degrees)
+        if taken:
+            total += taken * max(sum(df * v for df, v in spreads) / degrees, floor)
+        prior += taken
+    return prior // 2 * 2, total / prior if prior else 0.0
+
+
+def _verdicts(
+    cases: Mapping[str, Case | None], test: str, confidence: float, looks: Sequence[int]
+) -> dict[str, Verdict]:
+    """Return the verdicts of one test, their p-values adjusted for all cases."""
+    samples = samples_of(cases, test)
+    p_values, level = (
+        p_values_of(cases, samples),
+        _level(1 - confidence, looks, samples, len(cases)),
+    )
     return {
-        name: _verdict(
-            case, sample, (p_values[name], different[name], equivalent[name]), level, len(cases)
-        )
+        name: _verdict(case, samples[name], p_values[name], level, len(cases))
         for name, case in cases.items()
-        if case and (sample := samples[name])
+        if case
     }
+
+
+def _level(error: float, looks: Sequence[int], samples: Mapping[str, Sample], cases: int) -> float:
+    """Return the adjusted p-value that a word needs, by the strictest of Holm's levels."""
+    if len(looks) < 2 or not samples:
+        return error
+    prior = min(int(sample.test.prior) for sample in samples.values())
+    return cases * level_of_looks(error / cases, tuple(looks), prior)
 
 
 def _verdict(
@@ -341,7 +385,7 @@ def _verdict(
         p_holm=p[1],
         p_equivalence=p[2],
         tuning_error=sample.tuning,
-        df=sample.df,
+        df=sample.test.degrees,
         **_of_spread(sample, word, case.margin, 1 - level, cases),
     )
 
@@ -383,51 +427,11 @@ def _of_spread(
     if sample.n < 2:
         return {"interval": None, "resolves": None, "seeds_needed": 2}
     spread, needed = sample.error * sqrt(sample.n), None  # with tuning's share
-    lent = sample.df - (sample.n - 1)  # degrees of freedom of other differences
     if word == "undecided":
-        seeds = required_seeds(spread, sample.mean, margin, confidence, arms, lent)
+        seeds = required_seeds(spread, sample.mean, sample.test, margin, confidence, arms)
         needed = max(seeds, sample.n + 1)
     return {
         "interval": sample.interval(confidence),
-        "resolves": minimum_detectable_effect(spread, sample.n, confidence, arms, lent),
+        "resolves": minimum_detectable_effect(spread, sample.test, confidence, arms),
         "seeds_needed": needed,
     }
-
-
-def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
-    """Standard error that choosing a learning rate adds to an arm's loss, in the losses' unit.
-
-    Two parts, as independent errors. The choice: tuning seeds are drawn again with replacement, and
-    what the factor that is then best costs above the best one is squared and averaged over all
-    draws, times k / (k - 1) for k seeds. The grid: what the vertex of a parabola through the best
-    factor and its neighbours lies below the best.
-
-    Args:
-        losses: By factor of the learning rates, a loss for each tuning seed.
-    """
-    factors = sorted(f for f, found in losses.items() if all(map(isfinite, found)))
-    if len(factors) < 3 or (k := min(len(losses[f]) for f in factors)) < 2:
-        return 0.0
-    runs = np.array([losses[f][:k] for f in factors])
-    means = runs.mean(axis=1)
-    drawn = np.indices((k,) * k).reshape(k, -1) if k <= _MOST_DRAWN else _some_draws(k)
-    chosen = runs[:, drawn].mean(axis=1).argmin(axis=0)
-    of_choice = k / (k - 1) * float(np.mean((means[chosen] - means.min()) ** 2))
-    return sqrt(of_choice + _grid_gain(np.log2(factors), means) ** 2)
-
-
-_MOST_DRAWN = 4  # seeds of which all draws are made; of more, some
-
-
-def _some_draws(k: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(k, size=(k, 500))
-
-
-def _grid_gain(octaves: np.ndarray, means: np.ndarray) -> float:
-    """What a factor between those tried would gain, by the parabola through the best three."""
-    best = int(means.argmin())
-    if not 0 < best < len(means) - 1:
-        return 0.0
-    x, y = octaves[best - 1 : best + 2] - octaves[best], means[best - 1 : best + 2] - means[best]
-    curvature, slope, _ = np.polyfit(x, y, 2)
-    return float(slope**2 / (4 * curvature)) if curvature > 0 else 0.0

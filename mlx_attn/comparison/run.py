@@ -13,12 +13,18 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from mlx_attn.comparison import result, runner
-from mlx_attn.comparison.decisions import Verdict, judge, tuning_error
+from mlx_attn.comparison.decisions import Verdict, degrees_lent, judge
 from mlx_attn.comparison.plan import RESEED, ComparisonConfig, Trial, corpus_of, floor_of
 from mlx_attn.comparison.result import AATest, Comparison, TrialResult
-from mlx_attn.comparison.statistics import minimum_detectable_effect, prior_of
+from mlx_attn.comparison.t_tests import TTest, minimum_detectable_effect
 from mlx_attn.comparison.trial import Diverged, Store
-from mlx_attn.comparison.tuning import TunedArm, Tuner, measured_variances, trial_for
+from mlx_attn.comparison.tuning import (
+    TunedArm,
+    Tuner,
+    replicates_of,
+    trial_for,
+    tuning_error,
+)
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost
@@ -63,7 +69,7 @@ class ComparisonRun:
         )
         for seeds in looks:
             minutes = per_seed * seeds / self.runner.size / 60
-            yield runner.Planned(seeds, minutes, self._detectable(tuner, arms, tunings, seeds))
+            yield runner.Planned(seeds, minutes, self._detectable(tuner, arms, seeds))
             yield from self._train("verdict", plan.all(range(seeds)))
             summary = _Summary(plan, self.store, range(seeds), tunings)
             found = summary.comparison(self.corpus, self.versions)
@@ -108,22 +114,14 @@ class ComparisonRun:
             )
         return min(seeds, MOST_SEEDS)
 
-    def _detectable(
-        self,
-        tuner: Tuner,
-        arms: Sequence[TunedArm],
-        tunings: Sequence[result.Tuning],
-        seeds: int,
-    ) -> float | None:
+    def _detectable(self, tuner: Tuner, arms: Sequence[TunedArm], seeds: int) -> float | None:
         """The minimum detectable effect, judged by the spread seen while tuning."""
         spread = tuner.spread(arms) if self.protocol.tunes else None
         if not spread or seeds < 2:
             return None
-        control, *others = (tuned.arm.name for tuned in arms)
-        prior = prior_of(measured_variances(tunings, control, others))
-        return minimum_detectable_effect(
-            spread, seeds, self.protocol.confidence, len(others), min(prior.df, prior.most)
-        )
+        arms_judged = max(1, len(arms) - 1 - (self.protocol.reference is not None))
+        test = TTest(seeds, degrees_lent(len(tuner.seeds), arms_judged))
+        return minimum_detectable_effect(spread, test, self.protocol.confidence, arms_judged)
 
 
 def conclude(
@@ -336,14 +334,18 @@ class _Summary:
         squares = {tuning.arm: tuning_error(tuning.runs) ** 2 for tuning in self.tunings}
         of_control = squares.get(control, 0.0)
         errors = {arm: sqrt(squares.get(arm, 0.0) + of_control) for arm in differences}
+        runs = {tuning.arm: tuning.runs for tuning in self.tunings}
+        replicates = {
+            arm: replicates_of(runs.get(arm, {}), runs.get(control, {})) for arm in differences
+        }
+        from_tuning = {"tuning": errors, "replicates": replicates}
         reference, arms, worth = self.plan.protocol.reference, {**differences}, None
         last: dict[str, Verdict] = {}
         if reference and reference.name in arms:
             alone = {reference.name: arms.pop(reference.name)}
-            last = self._judge(alone, tuning=errors)
+            last = self._judge(alone, **from_tuning)
             worth = last[reference.name].mean
-        measured = measured_variances(self.tunings, control, arms)
-        return self._judge(arms, worth=worth, tuning=errors, measured=measured) | last
+        return self._judge(arms, worth=worth, **from_tuning) | last
 
     def _results(self, trials: Sequence[Trial]) -> tuple[TrialResult, ...]:
         outcomes = [(trial, self.store[trial]) for trial in trials]

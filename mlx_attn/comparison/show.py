@@ -19,7 +19,7 @@ from mlx_attn.comparison.decisions import WORDS, Verdict
 from mlx_attn.comparison.machines import mixed_pairs
 from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.statistics import MOST_SEEDS
+from mlx_attn.comparison.t_tests import MOST_SEEDS
 from mlx_attn.comparison.trial import Diverged
 from mlx_attn.comparison.workload import Workload
 from mlx_attn.errors import plural

@@ -10,10 +10,11 @@ from math import isfinite, sqrt
 from statistics import fmean, variance
 from typing import Any
 
+import numpy as np
+
 from mlx_attn.comparison.plan import TUNING_SEED, Arm, ComparisonConfig, Trial, make_trial
 from mlx_attn.comparison.result import Tuning
 from mlx_attn.comparison.runner import ComparisonEvent
-from mlx_attn.comparison.statistics import Variance
 from mlx_attn.comparison.trial import Store, loss_of
 
 EXTENSIONS = 4
@@ -115,26 +116,64 @@ def _is_interior(tried: Mapping[float, Sequence[float]]) -> bool:
     return min(tried) < _best(tried) < max(tried)
 
 
-def measured_variances(
-    tunings: Sequence[Tuning], control: str, arms: Iterable[str]
-) -> list[Variance]:
-    """Return the variances of paired differences to the control over the tuning seeds.
+def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
+    """Standard error that choosing a learning rate adds to an arm's loss, in the losses' unit.
 
-    Of every arm with its best factor and the one on either side, and of the control with its best.
+    Two parts, as independent errors. The choice: tuning seeds are drawn again with replacement, and
+    what the factor that is then best costs above the best one is squared and averaged over all
+    draws, times k / (k - 1) for k seeds. The grid: what the vertex of a parabola through the best
+    factor and its neighbours lies below the best.
+
+    Args:
+        losses: By factor of the learning rates, a loss for each tuning seed.
     """
-    of = {tuning.arm: tuning for tuning in tunings}
-    if control not in of or of[control].best not in of[control].runs:
+    factors = sorted(f for f, found in losses.items() if all(map(isfinite, found)))
+    if len(factors) < 3 or (k := min(len(losses[f]) for f in factors)) < 2:
+        return 0.0
+    runs = np.array([losses[f][:k] for f in factors])
+    means = runs.mean(axis=1)
+    drawn = np.indices((k,) * k).reshape(k, -1) if k <= _MOST_DRAWN else _some_draws(k)
+    chosen = runs[:, drawn].mean(axis=1).argmin(axis=0)
+    of_choice = k / (k - 1) * float(np.mean((means[chosen] - means.min()) ** 2))
+    return sqrt(of_choice + _grid_gain(np.log2(factors), means) ** 2)
+
+
+_MOST_DRAWN = 4  # seeds of which all draws are made; of more, some
+
+
+def _some_draws(k: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(k, size=(k, 500))
+
+
+def _grid_gain(octaves: np.ndarray, means: np.ndarray) -> float:
+    """What a factor between those tried would gain, by the parabola through the best three."""
+    best = int(means.argmin())
+    if not 0 < best < len(means) - 1:
+        return 0.0
+    x, y = octaves[best - 1 : best + 2] - octaves[best], means[best - 1 : best + 2] - means[best]
+    curvature, slope, _ = np.polyfit(x, y, 2)
+    return float(slope**2 / (4 * curvature)) if curvature > 0 else 0.0
+
+
+def replicates_of(
+    arm: Mapping[float, Sequence[float]], control: Mapping[float, Sequence[float]]
+) -> list[list[float]]:
+    """Return differences between two arms over the tuning seeds, which show how far seeds spread.
+
+    With the best factor of each, with the factors below and with those above: each run is in one
+    group. Each arm's losses are by factor, seed by seed.
+    """
+    if not arm or not control:
         return []
-    beside = of[control].runs[of[control].best]
-    found: list[Variance] = []
-    for arm in arms:
-        factors = sorted(of[arm].runs) if arm in of else []
-        place = factors.index(of[arm].best) if arm in of and of[arm].best in factors else 0
-        for factor in factors[max(place - 1, 0) : place + 2]:
-            pairs = [a - b for a, b in zip(of[arm].runs[factor], beside, strict=True)]
-            if len(pairs) > 1:
-                found.append(Variance(variance(pairs), len(pairs) - 1.0))
-    return found
+    pairs = zip(_beside_the_best(arm), _beside_the_best(control), strict=True)
+    return [[a - c for a, c in zip(*pair, strict=False)] for pair in pairs if all(pair)]
+
+
+def _beside_the_best(losses: Mapping[float, Sequence[float]]) -> list[Sequence[float]]:
+    """Return the losses with the factor below the best, with it and with that above; or empty."""
+    factors, best = sorted(losses), _best(losses)
+    places = [factors.index(best) + step for step in (-1, 0, 1)]
+    return [losses[factors[place]] if 0 <= place < len(factors) else () for place in places]
 
 
 class Tuner:

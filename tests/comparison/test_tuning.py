@@ -3,6 +3,7 @@
 import pytest
 
 from mlx_attn.comparison.plan import TUNING_SEED
+from mlx_attn.comparison.tuning import replicates_of
 
 
 def scale_of(comparison, arm):
@@ -66,3 +67,28 @@ def test_no_arm_has_a_rate_besides_the_factor_of_all(
     comparison = conclusion(protocol("standard", "merged", budgets=("steps",)), runner)
     assert [tuning.arm for tuning in comparison.tunings] == ["standard", "merged"]
     assert {trial.settings.get("merged_lr", 0.0) for trial in runner.done} == {0.0}
+
+
+def test_differences_of_tuning_runs_are_formed_beside_the_best_rate_of_each_arm():
+    """No run is in two groups; the second arm's rates are half of the first's."""
+    control = {0.5: (1.2, 1.3), 1.0: (1.0, 1.1), 2.0: (1.4, 1.6)}
+    arm = {0.25: (1.3, 1.5), 0.5: (1.1, 1.3), 1.0: (1.5, 1.8), 2.0: (9.0, 9.9)}
+    groups = replicates_of(arm, control)
+    assert groups == [pytest.approx(group) for group in ([0.1, 0.2], [0.1, 0.2], [0.1, 0.2])]
+
+
+def test_without_rates_below_the_best_there_are_two_groups():
+    losses = {1.0: (1.0, 1.1), 2.0: (1.4, 1.6)}
+    assert len(replicates_of(losses, losses)) == 2
+
+
+def test_without_tuning_there_are_none():
+    assert replicates_of({}, {1.0: (1.0, 1.1)}) == []
+
+
+def test_the_spread_of_tuning_runs_counts_in_a_comparison(protocol, runner, conclusion):
+    runner.noise = 0.01
+    tuned = conclusion(protocol(budgets=("steps",)), runner).budget("steps").verdicts["no-query"]
+    fixed = protocol(budgets=("steps",), scales=(1.0,))
+    untuned = conclusion(fixed, runner).budget("steps").verdicts["no-query"]
+    assert (tuned.df, untuned.df) == (2 + 6, 2)

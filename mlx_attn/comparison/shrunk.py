@@ -1,0 +1,73 @@
+"""The moderated t with an estimated prior, which the study `horizon` registered.
+
+A variance of n differences is shrunk towards that of all differences measured in the same world,
+as far as these agree (Smyth, 2004, "Linear models and empirical Bayes methods"):
+
+    v = (d0 s0^2 + (n - 1) s^2) / (d0 + n - 1)    t = mean / sqrt(v / n)    with d0 + n - 1 degrees
+
+`prior_of` finds s0^2 and d0 by the mean and the variance of log s^2. A single group of differences
+has nothing to share: its t is Student's.
+"""
+
+from collections.abc import Sequence
+from math import inf, log
+from typing import NamedTuple
+
+import numpy as np
+from scipy import optimize, special
+
+from mlx_attn.comparison.t_tests import StudentT
+
+_NO_SPREAD = 1e-4  # of the median variance: less is rounding, which tells nothing of seeds
+
+
+class Variance(NamedTuple):
+    """The variance of some differences, and its degrees of freedom."""
+
+    value: float
+    df: float
+
+
+class Prior(NamedTuple):
+    """What other differences of a world tell about a variance: s0^2, with d0 degrees of freedom.
+
+    Attributes:
+        most: All degrees of freedom that were measured; the t has no more.
+    """
+
+    value: float = 0.0
+    df: float = 0.0
+    most: float = inf
+
+    def test(self, n: int, own: float) -> StudentT:
+        """Return the test of n differences; a variance without spread stays as it is."""
+        if not self.df or own < _NO_SPREAD * self.value:
+            return StudentT(n)
+        return StudentT(n, self.df, most=self.most)
+
+
+def prior_of(variances: Sequence[Variance]) -> Prior:
+    """Return the prior of variances that were measured in one world; none from a single one."""
+    middle = float(np.median([one.value for one in variances])) if variances else 0.0
+    shared = [one for one in variances if one.df > 0 and one.value > _NO_SPREAD * middle]
+    if len(shared) < 2:
+        return Prior()
+    df = np.array([one.df for one in shared])
+    logs = np.array([log(one.value) for one in shared]) - special.digamma(df / 2) + np.log(df / 2)
+    excess = float(logs.var(ddof=1) - special.polygamma(1, df / 2).mean())
+    most, centre = float(df.sum()), float(logs.mean())
+    if excess <= 0:  # no more spread than equal variances have
+        return Prior(float(np.exp(centre)), inf, most)
+    half = _inverse_trigamma(excess)
+    return Prior(float(np.exp(centre + special.digamma(half) - log(half))), 2 * half, most)
+
+
+def _inverse_trigamma(value: float) -> float:
+    """Return x with trigamma(x) = value, for positive values."""
+    low, high = 1e-8, 1e8
+    if not special.polygamma(1, high) < value < special.polygamma(1, low):
+        return low if value > 1 else high
+    found = optimize.root_scalar(
+        lambda x: special.polygamma(1, x) - value, bracket=(low, high), method="brentq"
+    )
+    return float(found.root)
