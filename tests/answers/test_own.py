@@ -1,6 +1,7 @@
 """The study's questions on a text of one's own."""
 
 import pytest
+from msgspec.structs import replace
 
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.own import own_study, register_own
@@ -9,6 +10,7 @@ from mlx_attn.answers.registration import register, study_of
 from mlx_attn.answers.study import OWN, the_study
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.training.config import resolve
+from studies import follow_up
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. " * 20
 
@@ -86,3 +88,36 @@ def test_a_folder_with_trainings_keeps_its_study(notes, tmp_path, trained):
     assert register_own(study, folder).digest == study.digest
     with pytest.raises(RunError, match="another study is registered there, with 3 trainings"):
         register_own(own_study(notes, "", 0.02, 5, ["query"]), folder)
+
+
+def test_a_new_study_of_one_s_own_text_registers_the_test_that_compare_uses(notes):
+    study = own_study(notes, "", 0.01, 5, ["query"])
+    assert study.protocol.test == "moderated-t"
+    assert sum(line.startswith("p-values") for line in study.protocol.analysis) == 1
+
+
+@pytest.mark.parametrize(
+    ("study", "test"),
+    [
+        (the_study, "worst-of-five"),
+        (lambda: follow_up("replication"), "worst-of-five"),
+        (lambda: follow_up("horizon"), "shrunk-t"),
+    ],
+)
+def test_studies_are_judged_by_the_test_that_they_registered(study, test):
+    assert study().protocol.test == test
+
+
+def test_a_study_with_trainings_keeps_its_test(notes, tmp_path, monkeypatch):
+    new, folder = own_study(notes, "", 0.01, 5, ["query"]), tmp_path / "answers"
+    old = replace(new, protocol=replace(new.protocol, analysis=the_study().protocol.analysis))
+    register(old, folder, 0)
+    monkeypatch.setattr("mlx_attn.answers.own.RecordBook", _BookOfOne)
+    assert register_own(new, folder).study.protocol.test == "worst-of-five"
+
+
+class _BookOfOne:
+    """The records of a folder with one training."""
+
+    def __init__(self, folder):
+        self.records = {"key": None}
