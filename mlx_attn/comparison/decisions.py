@@ -12,7 +12,7 @@ show that a form without the part does as well, and the word is "insensitive".
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
-from statistics import mean, stdev, variance
+from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -323,7 +323,9 @@ def p_values_of(
 
 def _spreads(groups: Sequence[Sequence[float]]) -> Iterator[tuple[int, float]]:
     """Yield degrees of freedom and variance of each group of differences that has a spread."""
-    return ((len(group) - 1, variance(group)) for group in groups if len(group) > 1)
+    for group in groups:
+        if len(group) > 1:  # sorted, so that the order of the seeds does not matter
+            yield len(group) - 1, float(np.var(np.sort(np.array(group)), ddof=1))
 
 
 def degrees_lent(tuning_seeds: int, arms: int) -> int:

@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlx_attn.comparison import figures, machines, show, statistics
-from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, TrialResult, Tuning
+from mlx_attn.comparison import figures, machines, show
+from mlx_attn.comparison.result import (
+    ArmResult,
+    BudgetResult,
+    Comparison,
+    Tuning,
+    times_to_solve,
+)
+from mlx_attn.comparison.solving import SOLVED, judge_solving
 from mlx_attn.errors import plural
 from mlx_attn.files import write_text
 from mlx_attn.markdown import escaped, fenced
@@ -26,7 +33,6 @@ from mlx_attn.ui.terminal import count, duration, memory
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SOLVED = 0.99  # share of the scored tokens predicted right from which a task counts as solved
 _SAMPLE_CHARS = 700
 _COURSE_ROWS = 9  # of a table about the course of a training
 
@@ -120,7 +126,7 @@ def _answers(comparison: Comparison) -> Section:
 
     def cell(budget: BudgetResult, arm: str) -> str:
         if verdict := budget.verdicts.get(arm):
-            return f"{verdict.word} {show.signed(verdict.mean, show.places(comparison.delta))}"
+            return f"{budget.word(arm)} {show.signed(verdict.mean, show.places(comparison.delta))}"
         return "not feasible" if arm in budget.refused else show.MISSING
 
     if len(comparison.budgets) > 1:
@@ -246,35 +252,27 @@ def _losses(budget: BudgetResult, comparison: Comparison) -> Table:
 
 
 def _solved(budget: BudgetResult, comparison: Comparison) -> Table | None:
-    """How often and how soon a task was solved; None where no accuracy was measured."""
-    curves = [training.curve for arm in budget.arms for training in arm.trainings]
-    if not all(any(point.accuracy is not None for point in curve) for curve in curves):
+    """Return how often and how soon a task was solved; None for a text."""
+    found = budget.solving
+    if not found and (times := times_to_solve(budget.arms)):  # a result of an older version
+        found = judge_solving(times, comparison.confidence)
+    if not found:
         return None
-    times = {arm.arm: [*map(_time_to_solve, arm.trainings)] for arm in budget.arms}
-    rates = {arm: statistics.solve_rate(t, comparison.confidence) for arm, t in times.items()}
-    control, *others = times
-    p_values = statistics.holm(
-        {arm: statistics.log_rank(times[arm], times[control]) for arm in others}
-    )
     columns: dict[str, Callable[[str], str]] = {
         "arm": lambda arm: arm,
-        "solved": lambda arm: f"{rates[arm].solved} of {rates[arm].runs}",
+        "solved": lambda arm: f"{found[arm].solved} of {found[arm].runs}",
         show.interval_name(comparison): (
-            lambda arm: " to ".join(map(show.percent, rates[arm].interval))
+            lambda arm: " to ".join(map(show.percent, found[arm].interval))
         ),
-        "median steps": lambda arm: show.number(rates[arm].median_steps, 0),
-        "Holm p": lambda arm: show.probability(p_values.get(arm)),
+        "median steps": lambda arm: show.number(found[arm].median_steps, 0),
+        "Holm p": lambda arm: show.probability(found[arm].p_holm),
+        "verdict": lambda arm: found[arm].word or show.MISSING,
     }
     caption = (
-        f"Seeds that predicted {_SOLVED:.0%} of the tokens right, and how soon; log-rank test "
+        f"Seeds that predicted {SOLVED:.0%} of the tokens right, and how soon; log-rank test "
         f"against {comparison.control}"
     )
-    return _table(caption, times, columns)
-
-
-def _time_to_solve(training: TrialResult) -> statistics.TimeToSolve:
-    right = [p.step for p in training.curve if p.accuracy is not None and p.accuracy >= _SOLVED]
-    return statistics.TimeToSolve(steps=min(right, default=training.steps), solved=bool(right))
+    return _table(caption, [arm.arm for arm in budget.arms if arm.arm in found], columns)
 
 
 def _course(

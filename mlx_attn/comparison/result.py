@@ -1,7 +1,7 @@
 """The results of a comparison: plain data, written as JSON and read back without loss."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import msgspec
 
 from mlx_attn.comparison.decisions import Verdict
+from mlx_attn.comparison.solving import SOLVED, Solving
+from mlx_attn.comparison.statistics import TimeToSolve
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.records import as_record, read_record
@@ -77,6 +79,14 @@ class TrialResult(Evaluation):
     params: int = 0
     start: str = ""
 
+    @property
+    def time_to_solve(self) -> TimeToSolve | None:
+        """Steps until the task was solved; None for a text, which has no accuracy."""
+        measured = [point for point in self.curve if point.accuracy is not None]
+        right = [p.step for p in measured if p.accuracy is not None and p.accuracy >= SOLVED]
+        found = TimeToSolve(steps=min(right, default=self.steps), solved=bool(right))
+        return found if measured else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
@@ -101,13 +111,33 @@ class ArmResult:
 class BudgetResult:
     """All arms under one budget ("steps", "seconds" or "params"), the control first.
 
-    `refused` has the reason by arm, `verdicts` each other arm against the control.
+    `refused` has the reason by arm, `verdicts` each other arm against the control, `solving` how
+    often and how soon every arm solves a task; empty for texts, and if no training solves it.
     """
 
     budget: str
     arms: Annotated[tuple[ArmResult, ...], msgspec.Meta(min_length=1)]
     refused: Mapping[str, str]
     verdicts: Mapping[str, Verdict]
+    solving: Mapping[str, Solving] = field(default_factory=dict)
+
+    def word(self, arm: str) -> str:
+        """Return the word on an arm: of a task by how soon it is solved, else by the mean loss.
+
+        How soon cannot show that forms are equivalent, the mean loss can.
+        """
+        of_loss = self.verdicts[arm].word
+        if arm not in self.solving:
+            return of_loss
+        by_solving = self.solving[arm].word
+        return of_loss if (by_solving, of_loss) == ("undecided", "equivalent") else by_solving
+
+
+def times_to_solve(arms: Sequence[ArmResult]) -> dict[str, list[TimeToSolve]]:
+    """Return the steps until trainings solved their task, by arm; empty for texts."""
+    found = {arm.arm: [training.time_to_solve for training in arm.trainings] for arm in arms}
+    times = {arm: [time for time in each if time] for arm, each in found.items()}
+    return times if times and all(times.values()) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

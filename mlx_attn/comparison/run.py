@@ -16,6 +16,7 @@ from mlx_attn.comparison import result, runner
 from mlx_attn.comparison.decisions import Verdict, degrees_lent, judge
 from mlx_attn.comparison.plan import RESEED, ComparisonConfig, Trial, corpus_of, floor_of
 from mlx_attn.comparison.result import AATest, Comparison, TrialResult
+from mlx_attn.comparison.solving import Solving, judge_solving
 from mlx_attn.comparison.t_tests import TTest, minimum_detectable_effect
 from mlx_attn.comparison.trial import Diverged, Store
 from mlx_attn.comparison.tuning import (
@@ -139,9 +140,9 @@ def conclude(
 def _all_decided(comparison: Comparison) -> bool:
     """Whether no arm is undecided under any budget; the reference arm is not asked about."""
     return not any(
-        verdict.word == "undecided"
+        budget.word(arm) == "undecided"
         for budget in comparison.budgets
-        for arm, verdict in budget.verdicts.items()
+        for arm in budget.verdicts
         if arm != comparison.reference
     )
 
@@ -277,8 +278,25 @@ class _Summary:
         differences = {arm.arm: _differences(arm.trainings, control.trainings) for arm in others}
         verdicts = self._judged(differences, control.arm)
         return result.BudgetResult(
-            budget=budget, arms=tuple(arms), refused=refused, verdicts=verdicts
+            budget=budget,
+            arms=tuple(arms),
+            refused=refused,
+            verdicts=verdicts,
+            solving=self._solving(arms),
         )
+
+    def _solving(self, arms: Sequence[result.ArmResult]) -> dict[str, Solving]:
+        """Judge how soon arms solve a task, the reference apart; nothing if no training does."""
+        times = result.times_to_solve(arms)
+        if not any(time.solved for each in times.values() for time in each):
+            return {}
+        protocol, control = self.plan.protocol, arms[0].arm
+        looks = max(1, len(protocol.looks))
+        apart = protocol.reference.name if protocol.reference else ""
+        groups = [{a: t for a, t in times.items() if a != apart}]
+        groups += [{a: times[a] for a in (control, apart)}] if apart in times else []
+        judged = [judge_solving(group, protocol.confidence, looks) for group in groups]
+        return {arm: one for each in reversed(judged) for arm, one in each.items()}
 
     def _arm(self, budget: str, arm: TunedArm) -> result.ArmResult:
         """An arm's trials and its size; ConfigError where it is refused, or a trial diverged."""

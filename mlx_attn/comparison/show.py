@@ -19,6 +19,7 @@ from mlx_attn.comparison.decisions import WORDS, Verdict
 from mlx_attn.comparison.machines import mixed_pairs
 from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.solving import Solving
 from mlx_attn.comparison.t_tests import MOST_SEEDS
 from mlx_attn.comparison.trial import Diverged
 from mlx_attn.comparison.workload import Workload
@@ -143,12 +144,31 @@ def answer_of(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
     for budget in others:
         difference = signed(budget.verdicts[arm].mean, places(comparison.delta))
         said = f"with {budget_name(budget)} ({difference})"
-        elsewhere.setdefault(budget.verdicts[arm].word, []).append(said)
+        elsewhere.setdefault(budget.word(arm), []).append(said)
     refused = [f"with {budget_name(b)}" for b in comparison.budgets if arm in b.refused]
     elsewhere |= {"not feasible": refused} if refused else {}
     also = [f"{word.capitalize()} {' and '.join(said)}." for word, said in elsewhere.items()]
-    verdict = first.verdicts[arm]
-    return verdict.word, [f"{where}{_finding(arm, verdict, comparison)}", *also]
+    said = _finding(arm, first.verdicts[arm], comparison)
+    if arm in first.solving:
+        said = f"{_solving_text(first, arm)} By the mean loss, {said}"
+    return first.word(arm), [f"{where}{said}", *also]
+
+
+def _solving_text(budget: BudgetResult, arm: str) -> str:
+    """Return a sentence on how often and how soon an arm solves a task."""
+    control, one = budget.arms[0].arm, budget.solving[arm]
+    how = {
+        "better": f"{arm} solves the task sooner or more often than {control}",
+        "worse": f"{arm} solves the task later or less often than {control}",
+        "undecided": f"which of {arm} and {control} solves the task sooner is undecided",
+    }[one.word]
+    each = [_solved_text(budget.solving[name]) for name in (arm, control)]
+    return f"{how}: {' against '.join(each)}, log-rank p {probability(one.p_holm)}."
+
+
+def _solved_text(one: Solving) -> str:
+    median = "" if one.median_steps is None else f" (median {number(one.median_steps, 0)} steps)"
+    return f"{one.solved} of {plural(one.runs, 'seed')}{median}"
 
 
 def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
@@ -267,7 +287,8 @@ def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
     for arm in budget.arms:
         cells: list[str | Text] = [MISSING] * 3
         if verdict := budget.verdicts.get(arm.arm):
-            word = Text(verdict.word, LOOKS[verdict.word].terminal)
+            said = budget.word(arm.arm)
+            word = Text(said, LOOKS[said].terminal)
             if arm.arm == comparison.reference:
                 word = Text("the reference", "dim")
             interval = between(verdict.interval, decimals)

@@ -79,6 +79,11 @@ def log_rank(first: Sequence[TimeToSolve], second: Sequence[TimeToSolve]) -> flo
     return float(np.mean(sums >= sums[0] - _ROUNDING))
 
 
+def log_rank_excess(first: Sequence[TimeToSolve], second: Sequence[TimeToSolve]) -> float:
+    """Return the first arm's solved trainings beyond those expected; above 0 it is sooner."""
+    return float(_log_rank_scores([*first, *second])[: len(first)].sum())
+
+
 def _log_rank_scores(times: Sequence[TimeToSolve]) -> Float64[np.ndarray, "N"]:
     """1 if solved, minus the cumulative hazard of all trainings (Nelson and Aalen)."""
     steps = np.array([time.steps for time in times])

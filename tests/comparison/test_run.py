@@ -6,6 +6,7 @@ from mlx_attn.comparison.plan import arm_from
 from mlx_attn.comparison.result import read_comparison, save_comparison
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Planned
+from mlx_attn.comparison.show import answer_of
 from mlx_attn.errors import ConfigError, RunError
 
 
@@ -271,3 +272,40 @@ def test_each_look_spends_its_share_of_the_error(protocol, runner, conclusion):
 def test_looks_are_numbers_of_seeds_that_grow(protocol, looks):
     with pytest.raises(ConfigError, match="must be numbers of seeds"):
         protocol(looks=looks)
+
+
+def test_a_task_is_judged_by_how_soon_it_is_solved_and_not_by_the_mean_loss(
+    protocol, runner, conclusion
+):
+    runner.noise, runner.effects = 0.002, {"no-query": -0.2}
+    runner.shares = {"standard": 1.0, "no-query": 0.4}
+    comparison = conclusion(protocol(seeds=5, budgets=("steps",), reference=None), runner)
+    budget = comparison.budget("steps")
+    assert budget.verdicts["no-query"].word == "better"
+    assert budget.word("no-query") == budget.solving["no-query"].word == "worse"
+    assert (
+        "no-query solves the task later or less often than standard: 0 of 5 seeds against "
+        in (answer_of(comparison, "no-query")[1][0])
+    )
+
+
+def test_forms_that_solve_a_task_alike_may_be_equivalent_by_their_mean_loss(
+    protocol, runner, conclusion
+):
+    runner.noise, runner.shares = 0.001, {"standard": 1.0, "no-query": 1.0}
+    budget = conclusion(protocol(seeds=5, reference=None), runner).budget("steps")
+    assert (budget.solving["no-query"].word, budget.word("no-query")) == (
+        "undecided",
+        "equivalent",
+    )
+
+
+def test_a_text_has_nothing_to_solve(protocol, runner, conclusion):
+    assert conclusion(protocol(), runner).budget("steps").solving == {}
+
+
+def test_a_task_that_no_training_solves_is_judged_by_the_mean_loss(protocol, runner, conclusion):
+    runner.noise, runner.effects = 0.002, {"no-query": 0.2}
+    runner.shares = {"standard": 0.6, "no-query": 0.5}
+    budget = conclusion(protocol(seeds=5, reference=None), runner).budget("steps")
+    assert (budget.solving, budget.word("no-query")) == ({}, "worse")

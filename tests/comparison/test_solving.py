@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from mlx_attn.comparison.solving import judge_solving
 from mlx_attn.comparison.statistics import TimeToSolve, _log_rank_scores, log_rank, solve_rate
 from mlx_attn.errors import ConfigError
 
@@ -101,3 +102,26 @@ def test_an_arm_without_trainings_is_refused():
         solve_rate([])
     with pytest.raises(ConfigError, match="a training of each arm"):
         log_rank([], attempts(1))
+
+
+def test_an_arm_that_solves_a_task_later_is_worse_and_its_mirror_better():
+    slow, fast = attempts(400, 440, -500, -500, 480), attempts(100, 120, 140, 90, 110)
+    assert judge_solving({"control": fast, "arm": slow}, 0.95)["arm"].word == "worse"
+    assert judge_solving({"control": slow, "arm": fast}, 0.95)["arm"].word == "better"
+
+
+def test_the_control_has_a_rate_and_no_word():
+    found = judge_solving({"control": attempts(100, -200), "arm": attempts(100, 150)}, 0.95)
+    assert (found["control"].solved, found["control"].runs) == (1, 2)
+    assert (found["control"].word, found["control"].p_holm) == ("", None)
+    assert found["arm"].word == "undecided"
+
+
+def test_p_values_are_corrected_for_all_arms_and_for_several_looks():
+    """Of 252 splits of five and five two are as extreme: p = 0.008, 0.016 for two arms."""
+    slow, fast = attempts(*[-500] * 5), attempts(100, 120, 140, 90, 110)
+    two = {"control": fast, "slow": slow, "like": attempts(100, 120, 140, 90, 110)}
+    found = judge_solving(two, 0.95)
+    assert found["slow"].p_holm == pytest.approx(2 * 2 / 252)
+    assert found["slow"].word == "worse"
+    assert judge_solving(two, 0.95, looks=4)["slow"].word == "undecided"
