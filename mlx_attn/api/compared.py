@@ -13,7 +13,7 @@ from mlx_attn import files
 from mlx_attn.comparison import show as comparison_show
 from mlx_attn.comparison.executors import open_engine
 from mlx_attn.comparison.figures import forest_figure
-from mlx_attn.comparison.plan import ComparisonConfig, arms_from, reference_arm
+from mlx_attn.comparison.plan import ComparisonConfig, arms_from, margin_from, reference_arm
 from mlx_attn.comparison.report import question_of, write_report
 from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import ComparisonRun, conclude
@@ -65,7 +65,7 @@ def compare(
     *arms: str,
     out: str | Path | None = None,
     seeds: int = 5,
-    delta: float = 0.01,
+    delta: float | str = 0.01,
     budgets: Sequence[str] = ("steps",),
     tune: bool = True,
     jobs: int = 0,
@@ -80,7 +80,8 @@ def compare(
         arms: Two or more, the control first: "standard", "merged", "one head: standard, n_heads=1".
         out: Directory of the trainings; a second call with it trains only the missing ones.
         seeds: Trainings of each arm that the verdict rests on.
-        delta: Differences smaller than this, in nats per token, count as none.
+        delta: Differences smaller than this, in nats per token, count as none; "5%": those that
+            are worth less than 5 % of the control's tokens.
         budgets: The quantities to hold equal: "steps", "seconds", "params".
         tune: Whether every arm gets its own learning rate, on seeds that no verdict uses.
         jobs: Processes at once; 0 is one for every core. In a script, call it under
@@ -95,7 +96,7 @@ def compare(
         RunError: A training failed.
     """
     load_named_plugins(plugins, shared)
-    plan = _plan(arms, shared, seeds=seeds, delta=delta, budgets=tuple(budgets))
+    plan = _plan(arms, shared, seeds=seeds, budgets=tuple(budgets), **margin_from(delta))
     plan = plan if tune else replace(plan, scales=(1.0,))
     for arm in plan.arms:
         check_in_files(used_plugins(plan.settings(arm).model))

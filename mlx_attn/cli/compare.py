@@ -57,7 +57,7 @@ class _Numbers(click.ParamType):
             self.fail(f"'{value}' must be numbers between commas, such as 0.5,1,2", param, ctx)
 
 
-_PLAIN = ("delta", "confidence", "tuning_seeds", "noise", "question")
+_PLAIN = ("confidence", "tuning_seeds", "noise", "question")
 """Options that the protocol takes as they are."""
 
 _subject, _certainty, _run = (
@@ -103,7 +103,12 @@ _OWN_OPTIONS: list[click.Option] = [
         help="more seeds until every arm is decided: 6, 10, 16, at most 24; as sure as one look",
     ),
     _certainty("--minutes", default=0.0, help="as many seeds as fit into this time"),
-    _certainty("--delta", default=0.01, metavar="NATS", help="smaller differences count as none"),
+    _certainty(
+        "--delta",
+        default="0.01",
+        metavar="NATS",
+        help="smaller differences count as none; 5%: those worth less than 5 % of the tokens",
+    ),
     _certainty("--confidence", default=0.95, help="of the intervals"),
     _certainty("--tune/--no-tune", default=True, help="search each arm's learning rate"),
     _certainty(
@@ -216,10 +221,11 @@ def compare(
             _train_and_judge(comparison, directory, as_json, quiet)
 
 
-def _judge_file(file: Path, delta: float, confidence: float, as_json: bool) -> None:
+def _judge_file(file: Path, delta: str, confidence: float, as_json: bool) -> None:
     """Show the verdicts on losses that any program wrote."""
     from dataclasses import asdict
 
+    from mlx_attn.comparison.plan import margin_from
     from mlx_attn.comparison.results_file import judge_losses, read_losses, verdict_lines
 
     ignored = [
@@ -231,8 +237,10 @@ def _judge_file(file: Path, delta: float, confidence: float, as_json: bool) -> N
     if ignored:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
         raise click.UsageError(f"--from judges finished runs and trains none: leave out {flags}")
+    if "delta" not in (margin := margin_from(delta)):
+        raise click.UsageError("--from has no trainings that measure tokens: give --delta in nats")
     losses = read_losses(file)
-    verdicts = judge_losses(losses, delta, confidence)
+    verdicts = judge_losses(losses, margin["delta"], confidence)
     control = next(iter(losses))
     if as_json:
         rows = {arm: asdict(verdict) for arm, verdict in verdicts.items()}
@@ -260,7 +268,13 @@ def _protocol(
     texts: Sequence[str], out: Path | None, options: dict[str, Any]
 ) -> "ComparisonConfig":
     """The comparison that the options describe; the remaining options are shared by all arms."""
-    from mlx_attn.comparison.plan import ComparisonConfig, arm_from, arms_from, reference_arm
+    from mlx_attn.comparison.plan import (
+        ComparisonConfig,
+        arm_from,
+        arms_from,
+        margin_from,
+        reference_arm,
+    )
 
     arms, wanted = arms_from(texts or _DEFAULT_ARMS), options.pop("reference")
     given = {"auto": reference_arm, "none": lambda arms: None}
@@ -269,7 +283,8 @@ def _protocol(
     minutes, seeds, sequential = (options.pop(key) for key in ("minutes", "seeds", "until_decided"))
     if sequential and (minutes or seeds is not None):
         raise click.UsageError("--until-decided chooses the seeds: leave out --seeds and --minutes")
-    own = {key: options.pop(key) for key in _PLAIN}
+    own: dict[str, Any] = {key: options.pop(key) for key in _PLAIN}
+    own |= margin_from(options.pop("delta"))
     slug = re.sub(r"[^a-z0-9]+", "-", "-".join(arm.name for arm in arms).lower()).strip("-")[:60]
     return ComparisonConfig(
         arms=arms,

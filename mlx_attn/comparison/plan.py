@@ -24,6 +24,29 @@ from mlx_attn.training.config import Settings, TrainConfig, expanded, resolve
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
+SHORTER = 4 / 5
+"""Share of the steps in the shorter trainings of the control that measure the worth of tokens."""
+
+
+def margin_from(text: float | str) -> dict[str, float]:
+    """Return the settings of a margin: 0.01 in nats per token, "5%" in tokens.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    number, percent, rest = str(text).strip().partition("%")
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if rest or not 0 < value < (100 if percent else inf):
+        raise ConfigError(
+            f"delta '{text}' must be above 0, in nats per token, such as 0.01, or in tokens, such "
+            "as 5%"
+        )
+    return {"delta_tokens": value / 100} if percent else {"delta": value}
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """A name, and the settings that set it apart, flat, `variant` among them."""
@@ -129,6 +152,8 @@ class ComparisonConfig:
         looks: Numbers of seeds after which the verdict is looked at, until every arm is decided;
             each look spends its share of 1 - confidence. Empty: once, after `seeds`.
         delta: Differences smaller than this, in nats per token, count as none.
+        delta_tokens: Instead, what this share of the control's tokens is worth, which shorter
+            trainings of the control measure; 0 is `delta`.
         scales: Factors of the learning rates to begin with; only one turns tuning off.
         tuning_seeds: Seeds that each factor is tried on.
         noise: Whether the control also runs against itself.
@@ -143,6 +168,7 @@ class ComparisonConfig:
     looks: tuple[int, ...] = ()
     budgets: tuple[str, ...] = BUDGETS
     delta: float = 0.01
+    delta_tokens: float = 0.0
     confidence: float = 0.95
     scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
     tuning_seeds: int = 3

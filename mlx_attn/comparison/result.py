@@ -182,6 +182,7 @@ class Comparison:
         reference: The arm that lacks the part in question, or "".
         settings: What all arms share, flat.
         delta: Differences smaller than this, in nats per token, count as none.
+        delta_tokens: The share of the control's tokens that delta is worth; 0 if it was not asked.
         text: Name, digest and floor (nats per token; None if unknown) of the validation text.
         seconds: Training time of all trainings together.
         looks: Numbers of seeds after which it was to be looked at; empty: once, after all.
@@ -202,6 +203,7 @@ class Comparison:
     seconds: float
     reference: str = ""
     looks: tuple[int, ...] = ()
+    delta_tokens: float = 0.0
     format: int = field(default=FORMAT)
 
     def budget(self, name: str) -> BudgetResult:

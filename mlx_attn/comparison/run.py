@@ -7,14 +7,14 @@ Every arm is trained under every budget with every seed; `TrialPlan` lists these
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import log, sqrt
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
 from mlx_attn.comparison import result, runner
 from mlx_attn.comparison.decisions import Verdict, degrees_lent, judge
-from mlx_attn.comparison.plan import RESEED, ComparisonConfig, Trial, corpus_of, floor_of
+from mlx_attn.comparison.plan import RESEED, SHORTER, ComparisonConfig, Trial, corpus_of, floor_of
 from mlx_attn.comparison.result import AATest, Comparison, TrialResult
 from mlx_attn.comparison.solving import Solving, judge_solving
 from mlx_attn.comparison.t_tests import TTest, minimum_detectable_effect
@@ -173,6 +173,8 @@ class TrialPlan:
                 # The result says where an arm is refused, and why.
                 with suppress(ConfigError):
                     yield from self.trials(budget, arm, [seed])
+        if self.protocol.delta_tokens:
+            yield from self.shorter_control([seed])
         if self.protocol.noise:
             yield from self.reseeded_control([seed])
 
@@ -185,6 +187,12 @@ class TrialPlan:
         """The control once more, seed by seed: the same batches, other initial weights."""
         changes = [(seed, {"init_seed": RESEED + seed}) for seed in seeds]
         return [trial_for(self.protocol, self.control, *change) for change in changes]
+
+    def shorter_control(self, seeds: Sequence[int]) -> list[Trial]:
+        """Return the control's trials with fewer steps, each with a schedule of its own."""
+        steps = self.protocol.settings(self.control.arm).training.steps
+        changes = {"steps": max(1, round(SHORTER * steps))}
+        return [trial_for(self.protocol, self.control, seed, changes) for seed in seeds]
 
     def jittered_control(self, seeds: Sequence[int]) -> Trial:
         """The control's first trial once more, its start moved by one rounding."""
@@ -252,7 +260,7 @@ class _Summary:
             command=protocol.command,
             control=plan.control.arm.name,
             settings={"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}},
-            delta=protocol.delta,
+            delta=self.delta,
             confidence=protocol.confidence,
             text={"name": corpus.name, "digest": corpus.digest, "floor": floor_of(corpus)},
             versions=dict(versions),
@@ -262,6 +270,7 @@ class _Summary:
             seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
             reference=protocol.reference.name if protocol.reference else "",
             looks=protocol.looks,
+            delta_tokens=protocol.delta_tokens,
         )
 
     def _budget(self, budget: str) -> result.BudgetResult:
@@ -325,6 +334,31 @@ class _Summary:
             verdict=self._judge({name: _differences(again, once)})[name],
         )
 
+    @property
+    def delta(self) -> float:
+        """Return the margin in nats: if asked, what a share of the control's tokens is worth.
+
+        Raises:
+            RunError: Fewer tokens cost the control nothing.
+        """
+        plan, share = self.plan, self.plan.protocol.delta_tokens
+        if not share:
+            return plan.protocol.delta
+        whole, short = (
+            fmean(trial.val_loss for trial in self._of_control(trials))
+            for trials in (
+                plan.trials("steps", plan.control, self.seeds),
+                plan.shorter_control(self.seeds),
+            )
+        )
+        if short <= whole:
+            raise RunError(
+                f"{plan.control.arm.name} ends at {short:.4f} nats per token with {SHORTER:.0%} of "
+                f"its steps and at {whole:.4f} with all: its last tokens are worth nothing here, "
+                "so give --delta in nats; no training is lost"
+            )
+        return float(f"{(short - whole) * log(1 - share) / log(SHORTER):.3g}")
+
     def _rounding(self) -> float:
         """How far a rounding of the start moves the control's loss; 0 where that is not tried."""
         plan, first = self.plan, self.seeds[:1]
@@ -343,7 +377,7 @@ class _Summary:
     def _judge(self, differences: Mapping[str, Sequence[float]], **more: Any) -> dict[str, Verdict]:
         protocol = self.plan.protocol
         more |= {"rounding": self._rounding(), "looks": protocol.looks}
-        return judge(differences, protocol.delta, protocol.confidence, **more)
+        return judge(differences, self.delta, protocol.confidence, **more)
 
     def _judged(
         self, differences: Mapping[str, Sequence[float]], control: str

@@ -56,6 +56,12 @@ LOOKS = {
 """By the word of a verdict, or by what follows from it for a study's statement."""
 
 
+def margin_text(comparison: Comparison) -> str:
+    """Return the margin, as in "0.01 nats per token"."""
+    said, share = f"{comparison.delta:g} nats per token", comparison.delta_tokens
+    return f"{said} ({100 * share:g} % of the tokens)" if share else said
+
+
 def places(delta: float) -> int:
     """Decimals that show a tenth of delta, three at least."""
     return max(3, 1 - math.floor(math.log10(delta))) if 0 < delta < 1 else 3
@@ -176,10 +182,10 @@ def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
     control, unit = comparison.control, " nats per token"
     said, more = f"{arm} is {verdict.word} than {control}", ""
     if verdict.word == "equivalent":
-        said, unit = f"{arm} is equivalent to {control} within {comparison.delta:g}{unit}", ""
+        said, unit = f"{arm} is equivalent to {control} within {margin_text(comparison)}", ""
     if verdict.word.endswith("within the margin"):
         direction = verdict.word.split()[0]
-        said = f"{arm} is {direction} than {control}, by less than {comparison.delta:g}{unit}"
+        said = f"{arm} is {direction} than {control}, by less than {margin_text(comparison)}"
         unit = ""
     if verdict.word == "insensitive":
         said = f"{arm} against {control} is insensitive, the part being worth too little here"
@@ -385,6 +391,9 @@ def plan_rows(
     if protocol.looks:
         seeds = f"until decided: {', '.join(map(str, protocol.looks))}"
     tuning = "at least " if protocol.tunes else ""
+    margin = f"{protocol.delta:g} nats per token"
+    if protocol.delta_tokens:
+        margin = f"what {100 * protocol.delta_tokens:g} % of the tokens are worth"
     return [
         ("arms", ", ".join(arm.name for arm in protocol.arms)),
         ("control", protocol.arms[0].name),
@@ -395,7 +404,7 @@ def plan_rows(
         ("tuning", f"{tuning}{rates if protocol.tunes else 0} trainings"),
         ("seeds", seeds),
         ("equal", ", ".join(protocol.budgets)),
-        ("counts as none", f"less than {protocol.delta:g} nats per token"),
+        ("counts as none", f"less than {margin}"),
         ("at once", f"{comparing.runner.size} processes"),
         *(_work_rows(work, speeds, tuning) if work else ()),
     ]

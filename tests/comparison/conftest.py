@@ -101,6 +101,7 @@ class FormulaRunner(Runner):
         diverges: Arms whose trials all diverge.
         noise: Standard deviation of the noise.
         rounding: What a jittered start adds.
+        token_worth: Nats that the loss falls by if the steps are multiplied by e.
         shares: Shares of the tokens predicted right at the end, by arm, as tasks have them.
         fails_after: Raises KeyboardInterrupt after this many trials.
         done: The trials trained.
@@ -112,6 +113,7 @@ class FormulaRunner(Runner):
         self.effects: dict[str, float] = {}
         self.best_rates: dict[str, float] = {}
         self.diverges: tuple[str, ...] = ()
+        self.token_worth = 0.0
         self.shares: dict[str, float] = {}
         self.done: list[Trial] = []
 
@@ -133,6 +135,7 @@ class FormulaRunner(Runner):
         number = zlib.crc32(json.dumps([facts, 0], sort_keys=True).encode())
         noise = np.random.default_rng(number).normal() * self.noise + self.rounding * trial.jitter
         loss = 1 + self.effects.get(trial.arm, 0.0) + 0.1 * octaves**2 + noise
+        loss -= self.token_worth * math.log(trial.settings["steps"] / 1000)
         speed = 50.0 if "merged" in trial.arm else 100.0
         made = training(
             trial.seed, loss, lr_scale=trial.lr_scale, steps=trial.settings["steps"], tok_s=speed

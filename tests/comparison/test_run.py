@@ -1,8 +1,10 @@
 """Whole comparisons, with trainings by formula: what is trained, resumed and concluded."""
 
+from math import log
+
 import pytest
 
-from mlx_attn.comparison.plan import arm_from
+from mlx_attn.comparison.plan import arm_from, margin_from
 from mlx_attn.comparison.result import read_comparison, save_comparison
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Planned
@@ -309,3 +311,35 @@ def test_a_task_that_no_training_solves_is_judged_by_the_mean_loss(protocol, run
     runner.shares = {"standard": 0.6, "no-query": 0.5}
     budget = conclusion(protocol(seeds=5, reference=None), runner).budget("steps")
     assert (budget.solving, budget.word("no-query")) == ({}, "worse")
+
+
+def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(
+    protocol, runner, conclusion, shared
+):
+    runner.token_worth, shared["steps"] = 0.1, 1000
+    made = protocol(budgets=("steps",), **margin_from("5%"))
+    comparison = conclusion(made, runner)
+    assert comparison.delta == pytest.approx(0.1 * log(1 / 0.95), rel=1e-2)
+    assert answer_of(comparison, "no-query")[1][0].startswith(
+        "no-query is equivalent to standard within 0.00513 nats per token (5 % of the tokens)"
+    )
+    shorter = {trial.seed for trial in runner.done if trial.settings["steps"] == 800}
+    assert shorter == {0, 1, 2}
+
+
+def test_a_margin_in_nats_trains_nothing_more(protocol, runner, conclusion):
+    comparison = conclusion(protocol(delta=0.02), runner)
+    assert (comparison.delta, comparison.delta_tokens) == (0.02, 0.0)
+    assert len({trial.settings["steps"] for trial in runner.done if trial.arm == "standard"}) == 1
+
+
+def test_tokens_that_are_worth_nothing_give_no_margin(protocol, runner, conclusion):
+    runner.token_worth = -0.1
+    with pytest.raises(RunError, match="tokens are worth nothing here, so give --delta in nats"):
+        conclusion(protocol(delta_tokens=0.05), runner)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "five", "100%", "5%x", "nan"])
+def test_a_margin_that_is_none_is_refused(text):
+    with pytest.raises(ConfigError, match="must be above 0, in nats per token"):
+        margin_from(text)
