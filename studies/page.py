@@ -15,12 +15,12 @@ from mlx_attn.answers.page import StudyPage, digest_of_files, strictness
 from mlx_attn.answers.registration import REGISTRATION, Registration, check_registered
 from mlx_attn.answers.schedule import Records, searches
 from mlx_attn.answers.study import STANDARD, Study
+from mlx_attn.answers.withdrawn import withdraw, withdrawals
 from mlx_attn.ui.plots import render_text
 from studies import FOLLOW_UPS, figures, follow_up, tables
 from studies.horizon import ENDS, courses
 from studies.identities import CHECKED, Checked, parting_curves, read_checked, truncation_curves
 from studies.trends import AbilityCurve, TrendFinding, ability_curves, trend_findings
-from studies.withdrawn import FIRST, take_back, withdrawals
 
 _MATRICES = ("no-key", "no-value")
 """Arms whose learning curves are drawn beside those of the protocol's first."""
@@ -50,7 +50,7 @@ class FollowUp:
         """From its folder and the records of the first study."""
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
         records = {**known, **book.records}
-        found = take_back(findings.findings(study, records), folder.name)
+        found = withdraw(findings.findings(study, records), withdrawals(folder))
         return cls(study, registration, book, records, found, trend_findings(study, records))
 
     @property
@@ -127,7 +127,7 @@ class AnswersPage(StudyPage):
             RunError: A study is not the registered one, or a record was changed.
         """
         first = StudyPage.read(study, folder)
-        first = replace(first, found=take_back(first.found, FIRST))
+        first = replace(first, found=withdraw(first.found, withdrawals(folder)))
         besides = {
             name: FollowUp.read(follow_up(name), folder / name, first.book.records)
             for name in FOLLOW_UPS
@@ -136,13 +136,13 @@ class AnswersPage(StudyPage):
         return cls(**vars(first), checked=read_checked(folder), besides=besides)
 
     def withdrawn(self) -> list[str]:
-        """The words that were taken back: where, what is computed there, and why."""
-        of_first = [(FIRST, self.found)]
-        each = [*of_first, *((name, one.found) for name, one in self.besides.items())]
+        """The words that were withdrawn: where, what is computed there, and why."""
+        besides = ((self.folder / name, one.found) for name, one in self.besides.items())
+        each = [(self.folder, self.found), *besides]
         return [
             f"**{row.arm}** in {tables.values_of(found, row.arm, row.worlds)}. {row.reason}"
-            for name, found in each
-            for row in withdrawals().get(name, ())
+            for folder, found in each
+            for row in withdrawals(folder)
         ]
 
     def unprinted(self) -> dict[str, str]:
