@@ -1,10 +1,10 @@
-"""How often equal forms are called better or worse, and what a comparison resolves.
+"""Count how often equal forms are called better or worse, and find the resolution of a comparison.
 
     python benchmarks/false_words.py --groups 1000
 
-Two kinds of equal forms: in one the runs of both scatter as the family says, in the other the
-difference itself does, as if only one of the two forms had runs that go wrong. The words are those
-of `mlx_attn.comparison.decisions.judge`, at 95 %, corrected for the arms of a group.
+Simulates two kinds of equal forms. In the first, the losses of both forms follow the family of
+distributions. In the second, their difference follows it, as if only one form had failed runs.
+`mlx_attn.comparison.decisions.judge` gives the verdicts at 95 %, corrected for the arms of a group.
 """
 
 import argparse
@@ -35,7 +35,7 @@ ALL: dict[str, Draw] = {**FAMILIES, "lognormal": _lognormal, "1 in 10 fails": _o
 
 
 def false_words(draw: Draw, arms: int, n: int, groups: int, both: bool) -> tuple[float, float]:
-    """Return the shares of groups with a false word: by the moderated t, by the worst of five."""
+    """Return the shares of groups with a false verdict, by moderated t and by worst of five."""
     random, wrong = np.random.default_rng([arms, n]), np.zeros(2)
     for _ in range(groups):
         drawn = draw(random, (arms, n)) - (draw(random, (arms, n)) if both else 0)
@@ -50,7 +50,7 @@ def false_words(draw: Draw, arms: int, n: int, groups: int, both: bool) -> tuple
 
 
 def main() -> None:
-    """Print the tables."""
+    """Simulate, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", type=int, default=1000)
     groups = parser.parse_args().groups
