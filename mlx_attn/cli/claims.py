@@ -272,9 +272,8 @@ def check(names: tuple[str, ...], out: Path) -> None:
 @_out(_measured)
 def show(question: str, as_json: bool, out: Path) -> None:
     """Show the results for a question: every contrast in every world."""
-    from mlx_attn.answers.findings import findings
+    from mlx_attn.answers.findings import findings, withdraw, withdrawals
     from mlx_attn.answers.show import finding_rows, question_lines
-    from mlx_attn.answers.withdrawn import withdraw, withdrawals
     from mlx_attn.ui.terminal import stdout_console
 
     known = _book(out).records

@@ -2,8 +2,7 @@
 
 import pytest
 
-from mlx_attn.answers.findings import WITHDRAWN, findings
-from mlx_attn.answers.withdrawn import Withdrawal, withdraw, withdrawals
+from mlx_attn.answers.findings import WITHDRAWN, Withdrawal, findings, withdraw, withdrawals
 from mlx_attn.errors import RunError
 from studies.tables import overview
 

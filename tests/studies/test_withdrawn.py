@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from mlx_attn.answers.findings import withdrawals
 from mlx_attn.answers.study import the_study
-from mlx_attn.answers.withdrawn import withdrawals
 from studies import FOLLOW_UPS, follow_up
 
 ANSWERS = Path(__file__).parents[2] / "docs" / "answers"
