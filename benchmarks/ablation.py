@@ -1,11 +1,11 @@
-"""What each part of the preset `speedrun` is worth: the preset, and it without one part at a time.
+"""Measure the worth of each part of the preset `speedrun` by removing one part at a time.
 
     python benchmarks/ablation.py [--seeds 0 1 2] [--results FILE] [--only PART ...]
 
 Trains every arm with every seed and prints one Markdown table: the loss on the whole validation
 split, the difference from the preset with the same seed, and the processor time of training, each
-as mean and standard error. A finished training is one line of --results; the same command goes on
-where it stopped, and several may run side by side with --only. See also `mlx-attn compare --arm`.
+as mean and standard error. Each finished training adds one line to --results, so the same command
+continues where it stopped. Run several at once with --only. See also `mlx-attn compare --arm`.
 """
 
 import argparse
@@ -23,13 +23,13 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "no windows": {"window": 0},
     "Muon's momentum 0.95": {"muon_momentum": 0.95},
 }
-"""The arms: settings that take one part of the preset back to what is usual."""
+"""The arms: settings that reset one part of the preset to its usual value."""
 
 Record = dict[str, Any]
 
 
 def main() -> None:
-    """Train what is missing, and print."""
+    """Train the missing arms, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--results", type=Path, default=Path("ablation.jsonl"))
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def trained(arm: str, seed: int) -> Record:
-    """One training of an arm."""
+    """Train an arm with one seed and return its result."""
     from mlx_attn.text.corpus import prepare
     from mlx_attn.training.config import resolve
     from mlx_attn.training.trainer import Trainer
@@ -66,7 +66,7 @@ def trained(arm: str, seed: int) -> Record:
 
 
 def table(rows: Sequence[Record]) -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     losses = {arm: {r["seed"]: r["val_loss"] for r in rows if r["arm"] == arm} for arm in WITHOUT}
     preset = losses["the preset"]
     lines = [

@@ -1,12 +1,12 @@
-"""How often equal forms are called better or worse, and what a comparison resolves.
+"""Count how often equal forms are called better or worse, and find the resolution of a comparison.
 
     python benchmarks/false_words.py [--draws 2000] [--seed 2026]
 
-For each design, the share of draws in which any arm of equal mean is called better or worse, in %:
-by the test that decides and by the one whose word stands beside it. The runs of both forms scatter
-as a family, or those of one form only, so that the differences have its shape; the other arms are
-like it, or normal and quieter. Of the first five families at most 5.5 % is the aim, of the last two
-nothing is promised.
+For each design, prints the share of draws in which any arm of equal mean is called better or worse,
+in percent: by the test that decides and by the other one, whose word is also printed. Either the
+runs of both forms follow a family of distributions, or those of one form only, so that the
+differences have its shape; the other arms follow it too, or are normal and vary less. At most 5.5 %
+is the aim for the first five families; the last two show the limits of the test.
 """
 
 import argparse

@@ -1,17 +1,17 @@
-"""How near training and a forward pass come to their matrix products alone.
+"""Compare training and a forward pass with the time of only their matrix products.
 
     python benchmarks/floors.py --block modern --variants standard,merged [--peers] [--json]
 
 Takes the flags of `mlx-attn bench`, and adds to its table the columns
 
-    x floor    time / time of the model's matrix products alone: same shapes, whole BLAS
+    x floor    time / time of only the model's matrix products: same shapes, whole BLAS
     x best     time / time of the faster way to compute them: whole, or by shards of the batch
 
-a table of where the time goes (parts run alone on inputs of the right shape), and with --peers the
-speed of other programs on a model that computes the same. Nothing that computes the same numbers
-with the same products is faster than the products. Those of an optimizer such as Muon are not the
-model's and are left out. Decoding is timed without both: a token is one graph, which takes less
-time than its products do one by one.
+Also prints a table of the share of each part (run separately on inputs of the right shape), and
+with --peers the speed of other programs on a model that computes the same function. No program that
+computes the same products can be faster than the products. The floor excludes the products of an
+optimizer such as Muon. Decoding has neither column: a token is one graph, which takes less time
+than its products one by one.
 """
 
 import importlib
@@ -62,12 +62,12 @@ class Product:
 
     @property
     def multiply_adds(self) -> int:
-        """Multiplications, each with its addition."""
+        """Return the number of multiplications, each with its addition."""
         return self.batch * self.rows * self.inner * self.columns
 
 
 def model_products(config: GPTConfig, B: int, T_q: int, T_k: int) -> Counter[Product]:
-    """The products of one forward pass that reads the last T_q of T_k tokens, and their counts."""
+    """Count the products of one forward pass that reads the last T_q of T_k tokens."""
     layer = Counter(
         _attention_products(config.attention(), GPT(config).trf_blocks[0].att, B, T_q, T_k)
     )
@@ -81,14 +81,14 @@ def model_products(config: GPTConfig, B: int, T_q: int, T_k: int) -> Counter[Pro
 def _attention_products(
     config: AttentionConfig, layer: nn.Module, B: int, T_q: int, T_k: int
 ) -> Iterator[Product]:
-    """The products of one attention layer: its maps, the scores and the weighted sum."""
+    """Return the products of one attention layer: its maps, the scores and the weighted sum."""
     H, C, D = config.n_heads, config.d_in, config.value_dim
     maps = maps_of(config)
     key_heads, key_width = maps.score.shape(config)
     value_heads, value_width = maps.value.shape(config)
     weights = named_arrays(layer.trainable_parameters())
     projected = any(name.startswith("W_value") for name in weights)
-    # Such a cache keeps x (or joined keys); values are projected before the sum or after it.
+    # Such a cache holds x (or joined keys); values are projected before or after the sum.
     keeps_input = config.score == "merged" or config.value == "from_key"
     first = T_k * C * config.n_kv_heads * D + H * T_q * T_k * D
     after = keeps_input and H * T_q * T_k * C + H * T_q * C * D < first
@@ -110,10 +110,10 @@ _COUNTED = {name: {getattr(form, name) for form in _FORMS} for name in MAPS}
 
 
 def products_of(config: GPTConfig, B: int) -> Counter[Product]:
-    """The products of a forward pass over a batch.
+    """Return the products of a forward pass over a batch.
 
     Raises:
-        ConfigError: A choice of the maps is not one of the forms, whose products alone are counted.
+        ConfigError: A choice of the maps is not one of the forms whose products are counted.
     """
     words = {name: getattr(config, name) for name in MAPS}
     for name, word in words.items():
@@ -126,10 +126,10 @@ def products_of(config: GPTConfig, B: int) -> Counter[Product]:
 
 
 def floors(kind: str, config: GPTConfig, training: TrainConfig) -> dict[str, Timed]:
-    """Two ways to compute the products and nothing else.
+    """Return two ways to compute only the products.
 
-    `whole`, the floor, computes each at its own shape with all threads of the BLAS. `shards`, where
-    there are several cores, divides the batch among them as a training step does.
+    `whole`, the floor, computes each at its own shape with all threads of the BLAS. `shards`
+    splits the batch among the cores, as a training step does, if there are several cores.
     """
     B = training.batch_size
     n = num_shards(B)
@@ -150,7 +150,7 @@ def _floor(products: Counter[Product], backward: bool, shards: int) -> Timed:
             blas.use_threads(blas.preload().threads)
         begun: list[list[mx.array]] = []
         for parts in every:
-            # Started one by one, so that no result is kept for longer than it takes.
+            # Evaluated one by one, so that no result stays in memory longer than needed.
             begun = parallel_map(compute, parts)
             mx.async_eval(begun)
         mx.eval(begun)
@@ -169,14 +169,14 @@ def _times_backward(operands: Sequence[mx.array]) -> list[mx.array]:
 
 
 def _operands(product: Product) -> list[mx.array]:
-    """Left factor, transposed right factor, and the gradient of their product."""
+    """Return the left factor, the transposed right factor, and the gradient of their product."""
     batch = () if product.batch == 1 else (product.batch,)
     rows, inner, columns = product.rows, product.inner, product.columns
     shapes = ((rows, inner), (columns, inner), (rows, columns))
     return [mx.random.normal((*batch, *shape)) for shape in shapes]
 
 
-# Where the time goes: parts run alone.
+# The share of each part, run separately.
 
 REST = "everything else"
 PARTS_TIME = 0.4
@@ -191,7 +191,7 @@ Layer = tuple[nn.Module, Function]
 def shares(
     kind: str, config: GPTConfig, training: TrainConfig, whole: Timed, seconds: float
 ) -> dict[str, float]:
-    """Each part's share of the time of the whole work; with everything else they add up to 1."""
+    """Return each part's share of the total time; with "everything else" they add up to 1."""
     parts = _parts(kind, config, training)
     timings = speed.interleaved({REST: whole, **parts}, seconds)
     total = timings.pop(REST)
@@ -200,7 +200,7 @@ def shares(
 
 
 def _parts(kind: str, config: GPTConfig, training: TrainConfig) -> dict[str, Timed]:
-    """The parts of a training step, or of a forward pass."""
+    """Return the parts of a training step, or of a forward pass."""
     if kind == "forward":
         return _model_parts(speed.eval_model(config), training.batch_size, _run_alone)
     step = speed.train_step(config, training)
@@ -247,11 +247,11 @@ def _run_alone(layers: Sequence[Layer], inputs: Sequence[Inputs]) -> Timed:
 
 
 def _run_with_gradients(layers: Sequence[Layer], inputs: Sequence[Inputs]) -> Timed:
-    """Runs functions of x with the gradients of x and of the weights of the module of each."""
+    """Run functions of x, and compute the gradients of x and of each module's weights."""
     passes = [(module, named_arrays(module.trainable_parameters()), f) for module, f in layers]
     cotangents = [mx.ones_like(layers[0][1](part)) for part in inputs]
     mx.eval(cotangents)
-    # One argument, because `parallel_map` maps over one.
+    # It takes one argument, because `parallel_map` maps over one.
     parts = [{"inputs": i, "cotangent": c} for i, c in zip(inputs, cotangents, strict=True)]
 
     def gradients(
@@ -286,13 +286,13 @@ def _normal(*shape: int) -> mx.array:
     return x
 
 
-# Measuring, and showing what was measured. Rows are dictionaries, as in the JSON file.
+# Measuring and printing. Rows are dictionaries, as in the JSON file.
 
 
 def measure(
     setups: Mapping[str, Setup], works: Sequence[str], seconds: float
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows of one kind of work after the other: those of `bench`, with floors and shares."""
+    """Yield the rows of `bench` for each kind of work, with floors and shares."""
     speed.check_memory(setups)
     keep_buffers()
     for kind in works:
@@ -330,7 +330,7 @@ Lines = list[tuple[str, dict[str, str]]]
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, Lines]:
-    """The tables of one kind of work, by title: speeds, and shares of the time."""
+    """Return the tables of one kind of work by title: speeds, and shares of the time."""
     title = show.TITLES[rows[0]["work"]]
     first = _measurement(rows[0])
     speeds: Lines = []
@@ -353,7 +353,7 @@ def _measurement(row: Mapping[str, Any]) -> speed.Measurement:
 
 
 def peers_table(rows: Sequence[Mapping[str, Any]]) -> Lines:
-    """Ours beside each peer, on a model that computes the same as the peer's."""
+    """Return a table of our speed and each peer's, on a model that computes the same function."""
     return [
         (
             f"{row['peer']}: {row['work']}",

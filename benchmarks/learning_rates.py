@@ -1,12 +1,12 @@
-"""Does the best learning rate depend on the width? Trainings at several rates and widths.
+"""Find out if the best learning rate depends on the width, by training at several of both.
 
     python benchmarks/learning_rates.py [--optimizer adamw --base-width 64] [--arm merged]
 
-Trains an arm of docs/answers.md in the world shakespeare with another width, and its rates times
-each factor. What is among the records of docs/answers is not trained again, and what is trained
-is kept in --out. For every width it prints the mean loss over the seeds at each factor, and the
-best one, where the parabola through those within an octave of the lowest has its vertex, for
-the mean and for every seed; at the end, over how many octaves the best factors are spread.
+Trains an arm of docs/answers.md in the world shakespeare at several widths, with its rates times
+each factor. Uses the records of docs/answers if they exist, and stores new ones in --out. For every
+width it prints the mean loss over the seeds at each factor, and the best factor for the mean and
+for every seed: the vertex of the parabola through the losses within an octave of the lowest. At the
+end it prints the range of the best factors in octaves.
 """
 
 import json
@@ -24,12 +24,12 @@ from mlx_attn.comparison.trial import loss_of, train_trial
 
 WORLD = "shakespeare"
 RATES = {"muon": {}, "adamw": {"optimizer": "adamw", "lr": 0.01}}
-"""What sets an optimizer apart, at factor 1."""
+"""The settings of each optimizer, at factor 1."""
 KNOWN = (Path("docs/answers/records"), Path("docs/answers/widths/records"))
 
 
 def study_of(widths: list[int], changes: dict) -> Study:
-    """The first study with a world for each width."""
+    """Return the first study with a world for each width."""
     study = the_study()
     worlds = {}
     for width in widths:
@@ -42,7 +42,7 @@ def study_of(widths: list[int], changes: dict) -> Study:
 def losses_of(
     study: Study, arm: str, scales: list[float], seeds: int, book: RecordBook
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """For every world the losses, a row for each factor and a column for each seed."""
+    """Return each world's losses, with a row for each factor and a column for each seed."""
     known = {key: one for folder in KNOWN for key, one in RecordBook(folder).records.items()}
 
     def loss(trial: Trial) -> float:
@@ -59,7 +59,7 @@ def losses_of(
 
 
 def vertex(octaves: np.ndarray, losses: np.ndarray) -> float:
-    """Where the parabola through what is near the lowest is lowest; that itself at an end."""
+    """Return the vertex of the parabola through the points near the lowest, or an end point."""
     best = int(losses.argmin())
     if not 0 < best < len(losses) - 1:
         return float(octaves[best])
@@ -89,7 +89,7 @@ def main(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Print a line for every width."""
+    """Train, and print a line for every width."""
     changes = RATES[optimizer] | ({"base_width": base_width} if base_width else {})
     study = study_of([*map(int, widths.split(","))], changes | ({"steps": steps} if steps else {}))
     scales, best = [*map(float, factors.split(","))], list[float]()

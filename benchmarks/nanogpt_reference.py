@@ -1,4 +1,4 @@
-"""nanoGPT's laptop recipe in PyTorch, for `speedrun.py` to measure against.
+"""Train nanoGPT's laptop setting in PyTorch, as the reference of `speedrun.py`.
 
 A GPT of 4 layers, 4 heads, width 128 and context 64 on the characters of tiny-shakespeare: GPT-2's
 block without biases, a head tied to the embedding, AdamW, 2000 steps of 12 sequences. It follows
@@ -6,12 +6,12 @@ the settings that https://github.com/karpathy/nanoGPT gives for a laptop; the co
 
     python benchmarks/nanogpt_reference.py --data-dir CORPUS --threads 2 --seed 1337
 
-CORPUS is a folder with train.npy and val.npy, of token ids. Another peak than the recipe's (--lr),
-another length (--recipe-steps), or a schedule by the clock (--minutes) make it the same model with
-more favourable settings. Prints one JSON object.
+CORPUS is a folder with the token ids in train.npy and val.npy. To give the model more favourable
+settings, change the peak learning rate (--lr) or the length (--recipe-steps), or schedule by the
+clock (--minutes). Prints one JSON object.
 """
 
-# PyTorch is no dependency: only this file imports it.
+# PyTorch is not a dependency: only this file imports it.
 # pyright: reportMissingImports=false
 import argparse
 import json
@@ -48,7 +48,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each behind a norm and beside a shortcut."""
+    """Attention and feed-forward, each with a norm before it and a shortcut around it."""
 
     def __init__(self):
         super().__init__()
@@ -77,21 +77,21 @@ class ReferenceGPT(nn.Module):
                 nn.init.normal_(weight, std=std)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean nats per token."""
+        """Return the mean loss in nats per token."""
         x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
         logits = self.norm(self.blocks(x)) @ self.tokens.weight.T
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def learning_rate_factor(step: int, spent: float) -> float:
-    """Linear warm-up, then half a cosine along the share of the training that is spent."""
+    """Return the factor: linear warm-up, then half a cosine over the rest of the training."""
     if step < WARMUP:
         return (step + 1) / (WARMUP + 1)
     return FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * spent))
 
 
 def optimizer_of(model: nn.Module, peak: float) -> torch.optim.Optimizer:
-    """AdamW; matrices decay, norms do not."""
+    """Return AdamW with weight decay on matrices but not on norms."""
     weights = list(model.parameters())
     groups = [
         {"params": [w for w in weights if w.dim() >= 2], "weight_decay": DECAY},
@@ -101,7 +101,7 @@ def optimizer_of(model: nn.Module, peak: float) -> torch.optim.Optimizer:
 
 
 def trained(model: ReferenceGPT, text: Tensor, given: argparse.Namespace) -> tuple[int, float]:
-    """Train the model; the steps, and the seconds that they took."""
+    """Train the model; return the number of steps and the seconds that they took."""
     optimizer, offsets = optimizer_of(model, given.lr), torch.arange(CONTEXT + 1)
     began, step, seconds = time.perf_counter(), 0, 0.0
     while seconds < 60 * given.minutes if given.minutes else step < given.steps:
@@ -120,7 +120,7 @@ def trained(model: ReferenceGPT, text: Tensor, given: argparse.Namespace) -> tup
 
 @torch.no_grad()
 def validation_loss(model: ReferenceGPT, text: Tensor) -> float:
-    """Nats per character over the whole text, in windows side by side."""
+    """Return the nats per character over the whole text, in adjacent windows."""
     total = 0.0
     for start in range(0, len(text) - 1, CONTEXT * BATCH):
         piece = text[start : start + CONTEXT * BATCH + 1]
@@ -135,7 +135,7 @@ def validation_loss(model: ReferenceGPT, text: Tensor) -> float:
 
 
 def main() -> None:
-    """Train, validate, print."""
+    """Train, validate, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)

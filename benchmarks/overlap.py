@@ -1,18 +1,18 @@
-"""Are gradients sent beside the backward pass? With a stand-in for the network.
+"""Check that gradients are sent during the backward pass, with a simulated network.
 
     python benchmarks/overlap.py [--preset macbook] [--steps 8] [--rounds 3]
 
-One process on the path of a GPU, with one core to compute; where a rank would send a message, a
-queue of its own sorts numbers on another core for as long as sending takes: a quarter, half and
-all of the time of a step. MLX is the same as with ranks: what it evaluates, in which order and on
-which queue. Seconds of a step without sending, with sending when all gradients are there, beside
-the backward pass as `train` does it, and the same where all is evaluated at once, as MLX orders it.
-Medians of the rounds, as one Markdown table.
+Runs one process on the GPU path, with one core for computation. Instead of sending a message, a
+separate queue sorts numbers on another core for the same time: a quarter, a half and all of the
+time of a step. MLX evaluates the same operations as with ranks, in the same order and on the same
+queues. Measures the seconds per step without sending, with sending after the backward pass, with
+sending during it as `train` does, and with everything evaluated at once in MLX's own order. Prints
+the medians of the rounds as one Markdown table.
 """
 
 import os
 
-# Before MLX is imported: a GPU's path, and one core to compute.
+# Set before MLX is imported: the GPU path, and one core for computation.
 os.environ |= {"MLX_ATTN_CODE_PATH": "gpu", "OPENBLAS_NUM_THREADS": "1"}
 
 import argparse
@@ -36,23 +36,23 @@ from mlx_attn.training.trainer import Trainer
 
 WARM_UP = 2  # steps that are not measured
 SORTED = 2**18  # numbers
-SHARES = (0.25, 0.5, 1.0)  # of a step's time, that sending takes
+SHARES = (0.25, 0.5, 1.0)  # sending time as a fraction of a step's time
 WAYS = ("none", "after", "beside", "at once")
 
 
 class StandIn(Distributed):
-    """A rank alone, whose messages take time.
+    """A single rank whose messages take time.
 
     Args:
         way: One of `WAYS`.
-        numbers: That are sorted for every byte.
+        numbers: How many numbers to sort for every byte.
     """
 
     def __init__(self, way: str, numbers: float):
         self.way, self.numbers, self._stream = way, numbers, mx.new_stream(mx.cpu)
 
     def average(self, tree: Any) -> Any:
-        """The same arrays, after what sending them would take."""
+        """Return the same arrays after the time that sending them would take."""
         if self.way == "none":
             return tree
         with mx.stream(self._stream):
@@ -62,14 +62,14 @@ class StandIn(Distributed):
             return tree_unflatten([*zip(arrays, self._sent([*arrays.values()]), strict=True)])
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
-        """As of a group of processes."""
+        """Return the order, as in a group of processes."""
         return one_of_each_message(averaged) if self.way == "beside" else []
 
     def _sent(self, message: list[mx.array]) -> list[mx.array]:
         count = int(self.numbers * sum(array.nbytes for array in message))
         joined = mx.concatenate([array.reshape(-1) for array in message])
         ordered = mx.sort(mx.concatenate([_numbers(count), joined[:1]]))
-        # Not by `mx.depends`: it waits in the queue of the gradients.
+        # `mx.depends` would wait in the queue of the gradients.
         return [array + 0 * ordered[0] for array in message]
 
 
@@ -78,13 +78,13 @@ def _numbers(count: int) -> mx.array:
 
 
 def trainer_of(preset: str, rank: StandIn) -> Trainer:
-    """A training of a preset on characters."""
+    """Return the trainer of a preset on characters."""
     settings = resolve({"preset": preset, "compile": "off"})
     return Trainer(settings, prepare("tiny-shakespeare", "char", 65), rank)
 
 
 def seconds(preset: str, way: str, numbers: float, steps: int) -> float:
-    """Of a step, the median."""
+    """Return the median seconds of a step."""
     trainer, times = trainer_of(preset, StandIn(way, numbers)), list[float]()
     for _ in range(WARM_UP + steps):
         began = time.perf_counter()
@@ -94,7 +94,7 @@ def seconds(preset: str, way: str, numbers: float, steps: int) -> float:
 
 
 def sorting() -> float:
-    """Seconds that sorting takes for each number."""
+    """Return the seconds that sorting takes per number."""
     times = []
     for _ in range(5):
         began = time.perf_counter()
@@ -104,7 +104,7 @@ def sorting() -> float:
 
 
 def main() -> None:
-    """Measure in turns, and print."""
+    """Measure in interleaved rounds, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="macbook")
     parser.add_argument("--steps", type=int, default=8)
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def print_row(*cells: str) -> None:
-    """A line of the table."""
+    """Print a line of the table."""
     sys.stdout.write(f"| {' | '.join(cells)} |\n")
     sys.stdout.flush()
 

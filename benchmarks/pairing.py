@@ -1,10 +1,10 @@
-"""What it gains that arms with a weight of one name start it alike: noise of their differences.
+"""Measure how much less the differences between arms vary if weights are initialised by name.
 
     python benchmarks/pairing.py [--world tales] [--arm no-query] [--seeds 10] [--jobs 2]
 
 Trains the control and an arm of the study behind docs/answers.md with every seed, and the arm once
-more on the same batches with a start of its own. Prints the correlation of the arm's losses with
-the control's, and the standard deviation of the differences, with starts by name and with others.
+more on the same batches with different initial weights. Prints the correlation of the arm's losses
+with the control's, and the standard deviation of the differences, with both initialisations.
 """
 
 import argparse
@@ -14,11 +14,11 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 FIRST_SEED, OTHER = 30_000, 50_000
-"""Seeds that the study does not use, and what is added to that of another start."""
+"""Seeds that the study does not use, and the offset for the other initial weights."""
 
 
 def main() -> None:
-    """Train, and print."""
+    """Train, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--world", default="tales")
     parser.add_argument("--arm", default="no-query")
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def trained(world: str, run: tuple[str, int, int]) -> float:
-    """The loss at the end, in nats per token."""
+    """Return the final loss, in nats per token."""
     from mlx_attn.answers.study import the_study
     from mlx_attn.answers.training import check_texts, text_of
     from mlx_attn.arrays import named_arrays

@@ -1,6 +1,6 @@
-"""Other programs at the work of `mlx-attn bench`, on models that compute the same as ours.
+"""Run other programs on the work of `mlx-attn bench`, with models that compute the same function.
 
-Used by floors.py --peers, which times them beside our own.
+floors.py --peers times them together with ours.
 """
 
 import importlib
@@ -42,7 +42,7 @@ class EncoderModel(nn.Module):
         self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
 
     def __call__(self, tokens: mx.array) -> mx.array:
-        """Logits [B, T, V] of the next token after each of tokens [B, T]."""
+        """Return logits [B, T, V] of the next token after each of the tokens [B, T]."""
         T = tokens.shape[1]
         mask = nn.MultiHeadAttention.create_additive_causal_mask(T)
         x = self.tok_emb(tokens) + self.pos_emb(mx.arange(T))
@@ -50,7 +50,7 @@ class EncoderModel(nn.Module):
 
 
 def encoder_step(config: GPTConfig, training: TrainConfig) -> Timed:
-    """A training step: loss, gradients, clipping and AdamW, compiled on a GPU."""
+    """Return a training step: loss, gradients, clipping and AdamW, compiled on a GPU."""
     model = EncoderModel(config)
     optimizer = optim.AdamW(
         1e-6, [training.beta1, training.beta2], weight_decay=training.weight_decay
@@ -80,7 +80,7 @@ def encoder_step(config: GPTConfig, training: TrainConfig) -> Timed:
 
 
 def mlx_lm_decoding(config: GPTConfig, training: TrainConfig) -> Timed:
-    """One text, the likeliest token each time, by mlx-lm's generation with its own GPT-2."""
+    """Decode one text greedily, by mlx-lm's generation with its own GPT-2."""
     gpt2: Any = importlib.import_module("mlx_lm.models.gpt2")
     generation: Any = importlib.import_module("mlx_lm.generate")
     sizes = gpt2.ModelArgs(
@@ -118,11 +118,11 @@ class Peer:
     """Another program.
 
     Attributes:
-        name: For people.
-        work: The kind of work it does, a key of `WORKLOADS`.
-        make: The same work as `WORKLOADS[work]` of the same configuration.
-        like: Settings with which our model computes the same.
-        package: What has to be installed.
+        name: A readable name.
+        work: The kind of work, a key of `WORKLOADS`.
+        make: Does the same work as `WORKLOADS[work]` with the same configuration.
+        like: Settings with which our model computes the same function.
+        package: The package that must be installed.
     """
 
     name: str
@@ -139,9 +139,9 @@ PEERS = [
 
 
 def beside(peer: Peer, setup: Setup, seconds: float) -> dict[str, Any]:
-    """Tokens per second of ours and of a peer at the same sizes, and their ratio.
+    """Return the tokens per second of ours and of a peer at the same sizes, and their ratio.
 
-    The optimizer is AdamW on both sides; decoding has room for all its tokens.
+    Both sides use AdamW; the decoding caches have room for all tokens.
     """
     config, training = setup
     training = replace(training, optimizer="adamw", dtype="float32", accumulate=1)

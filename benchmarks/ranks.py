@@ -1,13 +1,13 @@
-"""What several ranks on one machine gain, and what they send.
+"""Measure the speed of several ranks on one machine, and the bytes that they send.
 
     python benchmarks/ranks.py [--preset tiny] [--ranks 1 2 4] [--steps 20] [--rounds 5]
                                [--megabits 100]
 
-One process with all cores, then 2 and 4 with a core each, or a share of one, train the same batches
-in turns. With --megabits they are connected by so many a second, as machines may be.
-Ranks are timed as `train` has them, and without exchanging gradients, each for itself, which shows
-what that takes. Bytes are those that pass the loopback device in a step, divided by the ranks,
-beside those that `Distributed.sent_bytes` counts. Prints one Markdown table.
+Alternates between one process with all cores and 2 or 4 processes with a core each, or a share of
+one, all on the same batches. --megabits limits the connection between them to that many megabits
+per second. Ranks are timed as in `train`, and also without exchanging gradients, to show the cost
+of the exchange. Prints one Markdown table. It includes the bytes per rank that pass the loopback
+device in a step, and the bytes that `Distributed.sent_bytes` counts.
 """
 
 import argparse
@@ -32,7 +32,7 @@ COLUMNS = ("ranks", "exchange", "tokens per second", "of one process", "sent", "
 
 
 def main() -> None:
-    """Measure in turns, and print."""
+    """Measure in interleaved rounds, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _row(records: list[dict[str, float]], alone: list[float]) -> list[str]:
-    """Medians over the rounds; ratios are of one round."""
+    """Return a row of medians over the rounds; ratios are computed within a round."""
     speeds = [one["speed"] for one in records]
     ratio = statistics.median(ours / one for ours, one in zip(speeds, alone, strict=True))
     sent = statistics.median(one["sent"] for one in records)
@@ -66,9 +66,9 @@ def _row(records: list[dict[str, float]], alone: list[float]) -> list[str]:
 
 
 def launched(n: int, exchange: str, megabits: float) -> dict[str, float]:
-    """What rank 0 of `n` processes measured."""
+    """Launch `n` processes and return the result of rank 0."""
     with socket.create_server(("127.0.0.1", 0)) as one, tempfile.TemporaryDirectory() as folder:
-        first = one.getsockname()[1]  # ports after a free one are free as a rule
+        first = one.getsockname()[1]  # the ports after a free one are usually free
         places = range(first + 1, first + 1 + n)
         slow = {port: port + n for port in places} if megabits else {}
         cores = str(max(1, (os.cpu_count() or 1) // n))
@@ -90,7 +90,7 @@ def launched(n: int, exchange: str, megabits: float) -> dict[str, float]:
 
 @contextmanager
 def links(ports: Mapping[int, int], rate: float) -> Iterator[None]:
-    """What comes to each value's port goes on to its key's, and back, at `rate` bytes a second."""
+    """Relay between the port of each value and of its key, at `rate` bytes per second."""
     loop = asyncio.new_event_loop()
     for place, port in ports.items():
         met = partial(_joined, place, rate)
@@ -112,7 +112,7 @@ async def _joined(
 
 
 async def _reached(place: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-    with suppress(ConnectionRefusedError):  # that rank does not listen yet
+    with suppress(ConnectionRefusedError):  # that rank is not listening yet
         return await asyncio.open_connection("127.0.0.1", place)
     return None
 
@@ -121,7 +121,7 @@ async def _flow(source: asyncio.StreamReader, sink: asyncio.StreamWriter, rate: 
     loop, free = asyncio.get_running_loop(), 0.0
     while piece := await source.read(2**16):
         free = max(free, loop.time() - PAUSE) + len(piece) / rate
-        if free - loop.time() > PAUSE:  # shorter ones last longer than they should
+        if free - loop.time() > PAUSE:  # shorter sleeps last too long
             await asyncio.sleep(free - loop.time())
         sink.write(piece)
         await sink.drain()
@@ -129,7 +129,7 @@ async def _flow(source: asyncio.StreamReader, sink: asyncio.StreamWriter, rate: 
 
 
 def measured(preset: str, steps: int, exchange: bool) -> dict[str, float]:
-    """Tokens a second of all ranks, and bytes that each sends in a step."""
+    """Return the tokens per second of all ranks, and the bytes that each sends per step."""
     from mlx_attn.text.corpus import prepare
     from mlx_attn.training.config import resolve
     from mlx_attn.training.distributed import SINGLE_PROCESS, init_distributed
@@ -158,7 +158,7 @@ def measured(preset: str, steps: int, exchange: bool) -> dict[str, float]:
 
 
 def _loopback_bytes() -> int:
-    """Bytes that the loopback device has sent, on Linux."""
+    """Return the bytes that the loopback device has sent, on Linux."""
     for line in Path("/proc/net/dev").read_text().splitlines():
         name, _, numbers = line.partition(":")
         if name.strip() == "lo":

@@ -1,19 +1,19 @@
-"""How far comparisons scale: a simulation of many workers, and what Dask costs for a trial.
+"""Simulate comparisons on many workers, and measure the cost of Dask per trial.
 
     python benchmarks/scale.py [--trials 10000] [--seconds 60] [--cost 0.01]
                                [--hours-to-failure 2] [--seed 0]
     python benchmarks/scale.py --measure 1000
 
 The simulation has three kinds of machine, of speed 1, 0.6 and 0.35: a half, a third and a sixth of
-the workers. Trials come in seeds of eight, and all of a seed run on the kind that took the first,
-as `mlx_attn.comparison.machines` decides; the work of a trial is lognormal with a spread of a
-third. Workers fail at random, lose their trial, and join again after five minutes. Handing out a
-trial and taking its record is work of one process, one trial at a time: `--cost` seconds each.
-Efficiency is the work done in trials that ended, over the speed of all workers times the time that
-all took. Everything is a function of `--seed`. Prints one Markdown table.
+the workers. Each seed has eight trials. They all run on the kind of machine that took the first, as
+`mlx_attn.comparison.machines` decides. The work of a trial is lognormal with a spread of a third.
+Workers fail at random, lose their trial, and return after five minutes. One process hands out the
+trials and stores their records, one at a time, in `--cost` seconds each. Efficiency is the work of
+finished trials divided by the speed of all workers times the total time. Everything is a function
+of `--seed`. Prints one Markdown table.
 
-With --measure, that many trials which train nothing go through the runner and a Dask scheduler with
-two workers on this machine, records and files included: what one takes there is `--cost`.
+--measure N sends N empty trials through the runner and a Dask scheduler with two workers on this
+machine, including records and files. The time per trial is the value for `--cost`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ KINDS = ((1.0, 1 / 2), (0.6, 1 / 3), (0.35, 1 / 6))
 OF_A_SEED = 8
 SPREAD = 1 / 3
 REJOIN = 300.0
-"""Seconds after which a lost worker is there again."""
+"""Seconds until a lost worker returns."""
 
 COLUMNS = (
     *("workers", "hours", "efficiency", "without failures", "lost trials", "repeated work"),
@@ -49,23 +49,23 @@ class Farm:
     """Workers that train, fail and join again.
 
     Attributes:
-        speeds: Of each worker, the kind's place in `KINDS`.
-        cost: Seconds of the one process that hands out trials, for each.
-        to_failure: Mean seconds between two failures of one worker; infinite: none.
+        speeds: Each worker's kind, as an index into `KINDS`.
+        cost: Seconds per trial of the process that hands out trials.
+        to_failure: Mean seconds between two failures of one worker; infinite for no failures.
     """
 
     kinds: list[int]
     cost: float
     to_failure: float
     draw: np.random.Generator
-    free_at: float = 0.0  # when the process that hands out is free
-    waited: float = 0.0  # worker seconds spent waiting for it
+    free_at: float = 0.0  # time when the process that hands out trials is free
+    waited: float = 0.0  # worker seconds spent waiting for that process
     lost: int = 0
     wasted: float = 0.0
     ends: list[float] = field(default_factory=list)
 
     def run(self, work: np.ndarray) -> float:
-        """Train trials of this much work; return when the last one ended."""
+        """Train trials of this much work; return the time when the last one ended."""
         queue, of_kind = deque(_seeds(work)), [deque[float]() for _ in KINDS]
         idle = [(0.0, number) for number in range(len(self.kinds))]
         left, pending = len(work), list[tuple[float, int]]()
@@ -81,7 +81,7 @@ class Farm:
                     break
                 continue
             left -= self._train(of_kind[kind], now, number, idle)
-            while pending and of_kind[kind]:  # what was lost can be taken by those who had nothing
+            while pending and of_kind[kind]:  # idle workers can take the lost trial
                 _, other = pending.pop()
                 heapq.heappush(idle, (now, other))
         return max(self.ends)
@@ -114,7 +114,7 @@ def _seeds(work: np.ndarray) -> list[list[float]]:
 def simulate(
     workers: int, trials: int, seconds: float, cost: float, hours_to_failure: float, seed: int
 ) -> dict[str, float]:
-    """Return what one farm does with the same trials."""
+    """Return the results of one farm on the same trials."""
     draw = np.random.default_rng([seed, workers])
     shift = -(SPREAD**2) / 2  # so that the mean is 1
     work = seconds * np.random.default_rng(seed).lognormal(shift, SPREAD, trials)
@@ -150,7 +150,7 @@ def table(given: argparse.Namespace) -> str:
 
 
 def measure(count: int) -> tuple[float, float]:
-    """Return the seconds that a trial takes which trains nothing, on the clock and of processors.
+    """Return the elapsed and the processor seconds of a trial that trains nothing.
 
     The runner, the store and Dask's scheduler run in this process; workers do not count.
     """
@@ -165,7 +165,7 @@ def measure(count: int) -> tuple[float, float]:
     from mlx_attn.comparison.tuning import TunedArm, trial_for
 
     class Echo(DaskEngine):
-        """Sends every trial's record to a worker, which sends it back."""
+        """Send every trial's record to a worker, which sends it back."""
 
         training: Any = None
 

@@ -1,14 +1,14 @@
-"""The preset `speedrun` against nanoGPT's laptop recipe: time and tokens to the same loss.
+"""Compare the preset `speedrun` with nanoGPT's laptop setting: time and tokens to the same loss.
 
     python benchmarks/speedrun.py [--seeds 0 1 2 3 4] [--threads 2] [--torch-python PYTHON]
     python benchmarks/speedrun.py --minutes 5 --reference-lr 4e-3
 
-Trains the preset once for every seed, with a share of the reference's 2000 steps after each (of
---reference-steps, where these are fewer), so that what else the machine does falls on both alike.
-Times are of training alone, without preparing the text and without validation. The reference
-(`nanogpt_reference.py`) needs PyTorch, in this interpreter or in the one of --torch-python;
---full-reference also trains it from start to end and validates it. With --minutes both are trained
-for so long instead, side by side with one thread each, for the lowest loss. Prints one JSON object.
+Trains the preset once for every seed, and a share of the reference's 2000 steps after each (of
+--reference-steps, if that is fewer), so that other work on the machine slows both alike. Times
+include only training, without preparing the text or validation. The reference
+(`nanogpt_reference.py`) needs PyTorch, in this interpreter or in the one of --torch-python.
+--full-reference also trains it from start to end and validates it. --minutes instead trains both
+at the same time, for that long with one thread each, for the lowest loss. Prints one JSON object.
 """
 
 import argparse
@@ -27,7 +27,7 @@ REFERENCE_STEPS, REFERENCE_TOKENS, TARGET = 2000, 1_536_000, 1.898
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--threads", type=int, default=2)
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--reference-lr", type=float, default=1e-3)
     given = parser.parse_args()
     given.threads = 1 if given.minutes else given.threads
-    # Before the BLAS is loaded, with the first import of mlx_attn.
+    # Set before the first import of mlx_attn, which loads the BLAS.
     os.environ["OPENBLAS_NUM_THREADS"] = str(given.threads)
     corpus = _corpus()
     with tempfile.TemporaryDirectory() as folder:
@@ -46,7 +46,7 @@ def main() -> None:
         command = [given.torch_python, str(REFERENCE), "--data-dir", folder]
         command += ["--threads", str(given.threads), "--lr", str(given.reference_lr)]
         timed = [*command, "--time-only"]
-        reference(timed, 1)  # Fails now if it must fail.
+        reference(timed, 1)  # Fail early if PyTorch is missing.
         if given.minutes:
             print(json.dumps(side_by_side(command, given, Path(folder)), indent=1))  # noqa: T201
             return
@@ -83,7 +83,7 @@ def trained(corpus: Any, seed: int) -> dict[str, float]:
 
 
 def reference(command: list[str], steps: int) -> dict[str, float]:
-    """Train the reference for so many steps."""
+    """Train the reference for this many steps."""
     try:
         done = subprocess.run([*command, "--steps", str(steps)], capture_output=True, text=True)
     except OSError as error:
@@ -94,7 +94,7 @@ def reference(command: list[str], steps: int) -> dict[str, float]:
 
 
 def side_by_side(command: list[str], given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Train both for the same minutes at the same time, with a thread each."""
+    """Train both at the same time for the same minutes, with one thread each."""
     minutes, seed = ["--minutes", str(given.minutes)], ["--seed", str(given.seeds[0])]
     ours = [sys.executable, "-m", "mlx_attn", "train", "--preset", "speedrun", "--json"]
     ours += [*minutes, *seed, "--out", str(folder / "run")]
@@ -112,7 +112,7 @@ def side_by_side(command: list[str], given: argparse.Namespace, folder: Path) ->
 
 
 def compared(ours: list[dict], theirs: list[dict], full: dict) -> dict[str, Any]:
-    """The ratios."""
+    """Return the ratios."""
     per_step = sum(run["seconds"] for run in theirs) / sum(run["steps"] for run in theirs)
     seconds = statistics.median(run["seconds"] for run in ours)
     return {

@@ -1,7 +1,7 @@
-"""What the trainer costs beside its bare step: batches, schedule, reports.
+"""Measure the overhead of the trainer over its bare step: batches, schedule, reports.
 
-Runs the same step in turns, A B B A: once in a bare loop over fixed windows, once through
-`mlx_attn.training.loop.train`. Prints both in tokens per second and their ratio as JSON.
+Interleaves two ways to run the same step, A B B A: in a bare loop over fixed windows, and through
+`mlx_attn.training.loop.train`. Prints the tokens per second of both and their ratio as JSON.
 
     python benchmarks/trainer_overhead.py --preset tiny --steps 20 --rounds 5
 """
@@ -25,7 +25,7 @@ from mlx_attn.training.trainer import Trainer
 
 
 def bare(trainer: Trainer, steps: int) -> float:
-    """Seconds for the step alone, on windows chosen beforehand."""
+    """Return the seconds of the bare step, on windows chosen in advance."""
     starts = trainer.sampler.starts(0, 0)
     mx.eval(starts)
     began = time.perf_counter()
@@ -35,7 +35,7 @@ def bare(trainer: Trainer, steps: int) -> float:
 
 
 def through_the_loop(trainer: Trainer, steps: int) -> float:
-    """Seconds for as many steps of the training loop, reports included."""
+    """Return the seconds of the same number of steps in the training loop, with reports."""
     trainer.steps = trainer.progress.step + steps
     began = time.perf_counter()
     for report in train(trainer):
@@ -45,7 +45,7 @@ def through_the_loop(trainer: Trainer, steps: int) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--data", default="tales")

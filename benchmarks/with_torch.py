@@ -1,4 +1,4 @@
-"""`floors.py --peers` with PyTorch among the peers, on the GPU where PyTorch has one.
+"""Run `floors.py --peers` with PyTorch as another peer, on the GPU if PyTorch has one.
 
     pip install torch
     python benchmarks/with_torch.py --preset tiny --part train
@@ -19,7 +19,7 @@ from mlx_attn.training.config import TrainConfig
 
 
 def torch_step(config: GPTConfig, training: TrainConfig) -> Timed:
-    """A training step: loss, gradients, clipping and AdamW."""
+    """Return a training step: loss, gradients, clipping and AdamW."""
     torch: Any = importlib.import_module("torch")
     device = _device(torch)
     model = _model(torch, config).to(device)
@@ -49,7 +49,7 @@ def _device(torch: Any) -> str:
 
 
 def _model(torch: Any, config: GPTConfig) -> Any:
-    """The book's GPT."""
+    """Return the book's GPT."""
     nn, C, H = torch.nn, config.emb_dim, config.n_heads
 
     class Attention(nn.Module):

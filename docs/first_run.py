@@ -1,10 +1,9 @@
-"""Writes what a first run gives into the README: `python docs/first_run.py [--seeds N]`.
+"""Write the results of a first run into the README: `python docs/first_run.py [--seeds N]`.
 
-Trains `python train.py` with the seeds 0 to N - 1 (20 by default) into runs/first-run; what is
-there already is not trained again. The README then says where the losses end, how much they
-scatter, how many seeds learned to copy, how long a training took, and which story the model of
-seed 0 writes. About N minutes on two cores, which should have nothing else to do: the time is among
-the figures.
+Runs `python train.py` with the seeds 0 to N - 1 (20 by default) in runs/first-run, and reuses
+trainings that exist. The README then shows the mean and spread of the final losses, the number of
+seeds that learned to copy, the time of a training, and a story by the model of seed 0. This takes
+about N minutes on two cores. Keep the machine idle, because the time is one of the figures.
 """
 
 import argparse
@@ -26,28 +25,28 @@ FIGURES = re.compile(
     r"\*\*(?P<mean>[\d.]+)\*\* bits per byte\s+"
     r"\(standard\s+deviation\s+(?P<deviation>[\d.]+)\s+over\s+(?P<seeds>\d+)\s+seeds\)"
 )
-"""What a test reads: the mean of the losses and how much they scatter."""
+"""Matches the mean of the losses and their standard deviation, for a test."""
 COPIES = 0.005
-"""A model copies speech if it loses less than this, in bits per byte of the whole text, by it."""
+"""A model copies speech if this costs it less, in bits per byte of the whole text."""
 STORY = "--temp 0.8 --seed 3"
-"""How the story is drawn."""
+"""The options that generate the story."""
 
 Result = Mapping[str, Any]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Train what is missing, and write the README's block."""
+    """Train the missing seeds, and write the README's block."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=20)
     seeds = range(parser.parse_args(arguments).seeds)
     results = [result(train(seed)) for seed in seeds]
     text = README.read_text(encoding="utf-8")
     new = block(results, story(FOLDER / "seed-0"))
-    README.write_text(MARKS.sub(lambda found: found[1] + new + found[2], text), encoding="utf-8")
+    README.write_text(MARKS.sub(lambda marks: marks[1] + new + marks[2], text), encoding="utf-8")
 
 
 def train(seed: int, folder: Path = FOLDER) -> Path:
-    """Train what a first run trains, unless it is there; returns the run's directory."""
+    """Train as in a first run, unless the run exists; return its directory."""
     place = folder / f"seed-{seed}"
     if not place.exists():
         options = ["--seed", str(seed), "--out", str(place), "-q"]
@@ -56,7 +55,7 @@ def train(seed: int, folder: Path = FOLDER) -> Path:
 
 
 def result(run: Path) -> Result:
-    """The last line that a training wrote: its losses, speed and memory."""
+    """Return the last line that a training wrote: its losses, speed and memory."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     last = json.loads(lines[-1])
     if last["event"] != "end" or last["reason"] != "done":
@@ -65,14 +64,14 @@ def result(run: Path) -> Result:
 
 
 def story(run: Path) -> str:
-    """What the model writes without a prompt."""
+    """Return a text that the model writes without a prompt."""
     command = [sys.executable, "-m", "mlx_attn", "sample", str(run), *STORY.split()]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return " ".join(done.stdout.split())
 
 
 def block(results: Sequence[Result], text: str) -> str:
-    """The README's block in Markdown: the losses of all seeds, and a story."""
+    """Return the README's block in Markdown: the losses of all seeds, and a story."""
     losses = [one["bits_per_byte"] for one in results]
     above = fmean(one["above_floor"] for one in results)
     copying = sum(one["abilities"]["copy"] < COPIES for one in results)

@@ -1,9 +1,10 @@
-"""Trains the models of docs/gallery.md and writes their pages: `python docs/gallery.py [NAME ...]`.
+"""Train the models of docs/gallery.md and write their pages: `python docs/gallery.py [NAME ...]`.
 
-Each page is one file in build/gallery that runs its model in the browser, as `mlx-attn open` makes
-it, in float16. `mkdocs build` then shows them; without them the site is built too, and its gallery
-says how to make them. About ten minutes on two cores for all; what is there is not trained again.
-Where there is Chromium, the gallery shows each model's heads, light and dark.
+Each page is one file in build/gallery that runs its model in the browser, like the pages of
+`mlx-attn open`, in float16. `mkdocs build` then includes the pages. Without them it still builds
+the site, and the gallery explains how to make them. All models take about ten minutes on two cores;
+existing ones are not trained again. If Chromium is installed, the gallery shows a picture of each
+model's heads, light and dark.
 """
 
 import io
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "build" / "gallery"
 RUNS = ROOT / "build" / "gallery-runs"
 FACTS = "facts.json"
-"""Beside the pages: what each model's training ended with, for the gallery's text."""
+"""The file next to the pages with each model's final figures, for the gallery's text."""
 STORIES = "--preset tiny --emb-dim 64 --tied-head --steps 1000"
 MODELS = {
     "standard": STORIES,
@@ -34,13 +35,13 @@ MODELS = {
     "key-as-value": f"{STORIES} --variant key-as-value",
     "sliding-window": f"{STORIES} --variant sliding-window --window 16",
 }
-"""What is trained, by the name of its page."""
+"""The settings of each model, by the name of its page."""
 THEMES = {"light": False, "dark": True}
 KEPT = ("bits_per_byte", "params")
 
 
 def main(names: Sequence[str]) -> None:
-    """Make these pages, or all, and their pictures."""
+    """Make these pages, or all of them, and their pictures."""
     pages = [make(name) for name in names or MODELS]
     if program := find_chromium():
         browser = Browser(program, Path(tempfile.mkdtemp()))
@@ -50,7 +51,7 @@ def main(names: Sequence[str]) -> None:
 
 
 def photograph(browser: Browser, page: Path) -> None:
-    """Take a picture of a model's heads in each theme, beside its page."""
+    """Take a picture of a model's heads in each theme, and store it next to its page."""
     for theme, dark in THEMES.items():
         browser.open(page.as_uri(), dark=dark)
         browser.run("new Promise((done) => setTimeout(done, 400))")
@@ -59,13 +60,13 @@ def photograph(browser: Browser, page: Path) -> None:
 
 
 def make(name: str, more: Sequence[str] = (), pages: Path = PAGES, runs: Path = RUNS) -> Path:
-    """Train a model, unless it is there, and write its page.
+    """Train a model, unless it exists, and write its page.
 
     Args:
         name: One of `MODELS`.
         more: Further flags of `mlx-attn train`.
-        pages: Where the page and its facts go.
-        runs: Where models are kept.
+        pages: The folder for the page and its facts.
+        runs: The folder for models.
     """
     run, page = runs / name, pages / f"{name}.html"
     if not run.exists():

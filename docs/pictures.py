@@ -1,12 +1,12 @@
-"""Makes the pictures of the documentation: `python docs/pictures.py [NAME ...]`, all by default.
+"""Make the pictures of the documentation: `python docs/pictures.py [NAME ...]`, all by default.
 
     terminal   a training and a conversation, recorded with tmux, as an animated SVG
     open       the first screen of a page of `mlx-attn open`
     switch     the same page while a head is switched off, as an animated WebP
     report     the first screen of a comparison's report
 
-Pages are photographed with Chromium, light and dark. What they show is trained in runs/pictures, if
-it is not there; the terminal trains its model each time. About six minutes on two cores.
+Chromium takes the pictures of pages, light and dark. Missing models are trained in runs/pictures;
+the terminal trains its model each time. This takes about six minutes on two cores.
 """
 
 import io
@@ -35,7 +35,7 @@ THEMES = {"light": False, "dark": True}
 
 
 def main(names: Sequence[str]) -> None:
-    """Make these pictures; none may be large."""
+    """Make these pictures, and fail if one is too large."""
     makers = {"terminal": terminal, "open": first_screen, "switch": switch, "report": report}
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name in names or makers:
@@ -109,7 +109,7 @@ def _photograph(page: Path, window: tuple[int, int], name: str) -> None:
 
 
 _RESTED = "new Promise((done) => setTimeout(done, 400))"
-"""Resolves when the page has drawn what it was asked for."""
+"""Resolves when the page has drawn the requested state."""
 
 # A person's hand: a pointer that moves to an element, and acts there.
 
@@ -132,7 +132,7 @@ _NEEDED = """[...document.querySelectorAll(".heads button")].reduce((most, one) 
   Number(one.textContent.match(/[+-]?[\\d.]+$/)) > Number(most.textContent.match(/[+-]?[\\d.]+$/))
     ? one : most)"""
 GESTURES = (
-    # What the pointer goes to, and for how many seconds one looks at what a click there does.
+    # The targets of the pointer, with the seconds that the result of each click is shown.
     (_NEEDED, 1.2),
     ('document.querySelector("#off")', 3.0),
     ('document.querySelector("#restore")', 1.2),
@@ -144,7 +144,7 @@ START = (620.0, 330.0)
 
 
 def switch() -> None:
-    """Film a page while a head, and then the causal mask, are switched off and on again."""
+    """Film a page while a head and then the causal mask are switched off and on again."""
     _in_both_themes(_page(), (1280, 1000), _film)
 
 
@@ -164,7 +164,7 @@ def _film(browser: Browser, theme: str) -> None:
 
 
 def _gestures(browser: Browser) -> Iterator[tuple[float, bytes]]:
-    """Photographs with the seconds that they stay."""
+    """Yield photographs with the seconds that each is shown."""
     here = START
     yield 1.8, _with_pointer(browser, here)
     for element, seconds in GESTURES:
@@ -189,12 +189,12 @@ def _with_pointer(browser: Browser, place: Sequence[float]) -> bytes:
 
 COLUMNS, LINES = 84, 24
 SECONDS = 0.12
-"""Between two looks at the terminal."""
+"""Seconds between two looks at the terminal."""
 SHELL = "$ "
 """The last line of a terminal that waits for a command."""
 STEPS = (
-    # What is typed, a text that is there when it is done, seconds to look at it, and how many times
-    # faster than it was the wait is shown.
+    # The input, a text that appears when it is done, seconds to show it, and the speed-up of the
+    # recorded wait.
     ("mlx-attn train", SHELL, 3.0, 10),
     ("mlx-attn repl --seed 7", "/help lists", 1.0, 4),
     ("One rainy morning, brave Anna", "tok/s", 3.0, 1),
@@ -206,7 +206,7 @@ _SESSION = "mlx-attn-pictures"
 
 
 def record() -> Iterator[tuple[float, list[Text]]]:
-    """Lines of the terminal with the seconds that they stay, as a person works there."""
+    """Yield the terminal's lines with the seconds that they are shown, as a person works there."""
     environment = {"HISTFILE": "", "XDG_STATE_HOME": FOLDER, "PYTHONPATH": ROOT}
     given = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
     size = ["-x", str(COLUMNS), "-y", str(LINES), "-c", str(FOLDER)]
@@ -229,7 +229,7 @@ def record() -> Iterator[tuple[float, list[Text]]]:
 
 
 def _until(wanted: str, before: int, patience: float = 600.0) -> Iterator[tuple[float, list[Text]]]:
-    """Looks at the terminal until it shows a text more often than before."""
+    """Wait until the terminal shows a text more often than before."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         time.sleep(SECONDS)
@@ -242,13 +242,13 @@ def _until(wanted: str, before: int, patience: float = 600.0) -> Iterator[tuple[
 
 
 def _count(wanted: str, screen: list[Text]) -> int:
-    """How often a text is there; the shell's prompt only where it waits on the last line."""
+    """Count a text on the screen; the shell's prompt counts only on the last line."""
     lines = [line.plain for line in screen if line.plain]
     return lines[-1:] == [SHELL.strip()] if wanted == SHELL else "".join(lines).count(wanted)
 
 
 def _screen() -> list[Text]:
-    """What the terminal shows, with its styles."""
+    """Return the contents of the terminal, with its styles."""
     shown = _tmux("capture-pane", "-e", "-p", "-t", _SESSION)
     return [Text.from_ansi(line) for line in shown.split("\n")[:LINES]]
 
@@ -257,8 +257,8 @@ def _tmux(*arguments: str) -> str:
     return subprocess.run(["tmux", *arguments], check=True, capture_output=True, text=True).stdout
 
 
-# A recording as SVG: every line that was ever shown once, every frame a list of its lines, and one
-# animation that moves from frame to frame.
+# A recording as SVG: each distinct line once, each frame as a list of its lines, and one animation
+# that moves from frame to frame.
 
 CHARACTER, LINE, MARGIN = 8.4, 18, 14
 INK, GROUND = "#e6e6e6", "#16191d"
@@ -273,7 +273,7 @@ text {{ fill: {INK}; white-space: pre; }}
 
 
 def animation(frames: Sequence[tuple[float, list[Text]]]) -> str:
-    """The frames, each with its seconds, as one SVG that repeats."""
+    """Return the frames, each with its seconds, as one SVG that repeats."""
     shown = _merged(frames)
     width, height = round(COLUMNS * CHARACTER) + 2 * MARGIN, LINES * LINE + 2 * MARGIN
     lines: dict[str, int] = {}
@@ -298,7 +298,7 @@ def animation(frames: Sequence[tuple[float, list[Text]]]) -> str:
 
 
 def _merged(frames: Sequence[tuple[float, list[Text]]]) -> list[tuple[float, list[Text]]]:
-    """Frames that show something new, each for as long as it stays."""
+    """Merge equal frames, and add up their seconds."""
     merged: list[tuple[float, list[Text]]] = []
     for seconds, screen in frames:
         if merged and merged[-1][1] == screen:
@@ -309,7 +309,7 @@ def _merged(frames: Sequence[tuple[float, list[Text]]]) -> list[tuple[float, lis
 
 
 def _frame(screen: list[Text], left: int, lines: dict[str, int]) -> str:
-    """References to the lines of one frame; new ones are added to `lines`."""
+    """Return references to the lines of one frame, and add new ones to `lines`."""
     uses = []
     for row, line in enumerate(screen):
         if content := _markup(line):
@@ -320,7 +320,7 @@ def _frame(screen: list[Text], left: int, lines: dict[str, int]) -> str:
 
 
 def _markup(line: Text) -> str:
-    """A line as SVG, a span for every style; "" for a blank one."""
+    """Return a line as SVG with a span for every style, or "" for a blank line."""
     line = line.copy()
     line.rstrip()
     spans = []

@@ -1,9 +1,8 @@
-"""What turns the documentation of the repository into a site, while `mkdocs build` runs.
+"""Turn the documentation of the repository into a site, as hooks of `mkdocs build`.
 
-The README becomes the home page, and the pages of the root are added. Links are written for a
-reader of the repository; here they are turned into links of the site. Formulas become MathML, so
-that no script and no font is loaded for them. Live pages of trained models, which
-`python docs/gallery.py` makes, are added where they are.
+The README becomes the home page, and the pages of the root are added. Links in the repository
+become links of the site. Formulas become MathML, so the pages load no scripts or fonts for them.
+Live pages of trained models, made by `python docs/gallery.py`, are added if they exist.
 """
 
 import html
@@ -20,30 +19,30 @@ ROOT = Path(__file__).parents[1]
 HOME = {"README.md": "index.md"}
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 INDEX = "llms.txt"
-"""What language models read first."""
+"""The index that language models read first."""
 PLACE_OF_FOLDERS = "ARCHITECTURE.md"
 _LINK = re.compile(r'(\]\(|src="|srcset=")(?!https?:|#|mailto:)([^)"\s#]*)')
 
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 LIVE = ROOT / "build" / "gallery"
-"""Where docs/gallery.py leaves its pages."""
+"""The folder to which docs/gallery.py writes its pages."""
 _LIVE = re.compile(r"<!-- live: ([\w-]+) -->")
 _HERO = re.compile(r"^(# .*?)(?=^## )", re.DOTALL | re.MULTILINE)
 
 
 def site_path(path: str) -> str:
-    """Where a file of the repository is on the site."""
+    """Return the path on the site of a file in the repository."""
     return HOME.get(path, path.removeprefix("docs/"))
 
 
 def rewritten(text: str, page: str) -> str:
-    """A page whose relative links lead to where their files are on the site."""
+    """Return a page with its relative links changed to the paths of the site."""
     here, there = posixpath.dirname(page), posixpath.dirname(site_path(page))
 
     def link(found: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(here, found[2]))
-        if (ROOT / target).is_dir():  # the repository shows a folder, the site has none
+        if (ROOT / target).is_dir():  # the site cannot show a folder
             target = PLACE_OF_FOLDERS
         return found[1] + posixpath.relpath(site_path(target), there or ".")
 
@@ -72,7 +71,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def as_home(text: str) -> str:
-    """The README as a home page: what stands before its first section is the hero."""
+    """Return the README as a home page, with the text before its first section as the hero."""
     hero = _HERO.sub(r'<div class="hero" markdown>\n\n\1\n\n</div>\n\n', text, count=1)
     return f"---\nhide: [navigation, toc]\n---\n\n{hero}"
 
@@ -83,14 +82,14 @@ def on_page_content(content: str, **_: Any) -> str:
 
 
 def mathml(found: re.Match[str]) -> str:
-    """One formula, in its line or on a line of its own."""
+    """Return a formula as MathML, inline or as a block."""
     display = "inline" if found[1] == "span" else "block"
     formula = convert(html.unescape(found[2]).strip(), display=display)
     return f'<{found[1]} class="formula">{formula}</{found[1]}>'
 
 
 def live(markdown: str) -> str:
-    """The gallery with a link to each page that was made, or with how to make them."""
+    """Return the gallery with a link to each existing page, or instructions to make them."""
     facts = json.loads((LIVE / "facts.json").read_text("utf-8")) if LIVE.is_dir() else {}
     missing = "!!! note\n    Without the pages: run `python docs/gallery.py`, then `mkdocs build`."
 
@@ -103,7 +102,7 @@ def live(markdown: str) -> str:
 
 
 def _card(name: str, params: int, bits_per_byte: float, bytes: int) -> str:
-    """The link to a model's page, with its picture, and what its training ended with."""
+    """Return the link to a model's page, with its picture and final figures."""
     pictures = "".join(
         f'<img src="gallery/{name}-{theme}.webp#only-{theme}" alt="">'
         for theme in ("light", "dark")

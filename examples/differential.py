@@ -1,9 +1,9 @@
-"""Differential attention, version 1: what two softmaxes have in common is subtracted as noise.
+"""Differential attention, version 1: subtract the noise that two softmaxes share.
 
-Ye et al., "Differential Transformer", arXiv:2410.05258. Heads 2i and 2i + 1 are a pair: its weights
-are the difference of their two softmaxes, its value is both heads' values side by side. The layer
-has the parameters of the standard one, four short vectors for lambda, and the gain of a norm.
-Unlike in the paper, lambda starts at the same number in every layer.
+Ye et al., "Differential Transformer", arXiv:2410.05258. Heads 2i and 2i + 1 form a pair. Its
+weights are the difference of their two softmaxes, and its value concatenates both heads' values.
+The layer has the parameters of the standard one, four short vectors for lambda, and the gain of a
+norm. Unlike in the paper, lambda starts at the same number in every layer.
 
     mlx-attn compare --plugin examples/differential.py --variants standard,diff
 """

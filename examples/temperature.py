@@ -1,4 +1,4 @@
-"""A trained temperature for each head: how sharp its softmax is. It goes with any score.
+"""Train a temperature for each head, which sets how sharp its softmax is; works with any score.
 
 mlx-attn train --plugin examples/temperature.py --variant merged --logits sharpness
 """

@@ -31,7 +31,7 @@ _WAYS_OUT = {
 
 
 _TEMPORARY = ".tmp"
-_LONGEST_NAME, _LONGEST_PATH = 255, 4095
+_LONGEST_NAME, _LONGEST_PATH = 255, 1023 if sys.platform == "darwin" else 4095
 """Bytes, on every disk that matters."""
 
 
@@ -378,6 +378,16 @@ def unwritable(path: Path, error: OSError) -> RunError:
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _to_disk(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _to_disk(descriptor: int) -> None:
+    """Flush a file; on macOS out of the drive's own cache too, where `fsync` leaves it."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)  # only macOS has it, and not on every file system
+    if full is not None:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(descriptor, full)
+            return
+    os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""What the repository asks besides the package's study, and what writes docs/answers.md.
+"""Follow-up studies of the repository, and the code that writes docs/answers.md.
 
-Each follow-up study has a file, a registration and a correction of its own, so that it changes no
-word of the first. No wheel holds this folder: a text of one's own needs none of it.
+Each follow-up study has its own file, registration and correction, so it changes no verdict of the
+first study. The wheel does not contain this folder; users' own texts do not need it.
 """
 
 from functools import cache
@@ -25,18 +25,18 @@ FOLLOW_UPS = (
     "horizon",
     "alternatives",
 )
-"""By name, in the order of the page; their worlds and arms may be those of the first study."""
+"""Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""
 
 
 @cache
 def follow_up(name: str) -> Study:
-    """Return the named follow-up; an unknown one is refused with the nearest."""
+    """Return the named follow-up; raise an error with the nearest name if it is unknown."""
     find_row(dict.fromkeys(FOLLOW_UPS), name, "study")
     return study_from(_with_the_first(package_table("studies", name), the_study()))
 
 
 def _with_the_first(tables: dict[str, Any], first: Study) -> dict[str, Any]:
-    """Return its tables with the worlds that are `like` one of the first study, and its arms."""
+    """Return a follow-up's tables, completed from the first study's arms and `like` worlds."""
     known = msgspec.to_builtins(first)
     worlds = {}
     for name, row in tables["worlds"].items():

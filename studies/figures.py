@@ -1,4 +1,4 @@
-"""The figures that only docs/answers.md has."""
+"""Draw the figures that only docs/answers.md has."""
 
 from collections.abc import Mapping, Sequence
 from math import expm1
@@ -12,15 +12,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _GREY = "#7f7f7f"
-_ABILITY = (3.1, 2.1)  # inches: of a panel
+_ABILITY = (3.1, 2.1)  # inches of a panel
 _WIDTHS = (5.2, 3.2)
 
 
 def ability_figure(curves: Sequence[AbilityCurve]) -> "Figure":
-    """A panel an ability: how far arms are above the control, by the tokens they have read.
+    """Draw one panel per ability: the arms' loss above the control's, by tokens read.
 
-    The axis is that of the arms; of references, which lack a part altogether, it may show only the
-    beginning.
+    The axis fits the arms. References, which lack a whole part, may leave it after the beginning.
     """
     names = [*curves[0].differences]
     figure, axes = panels(len(names), 3, _ABILITY, sharex=True)
@@ -45,12 +44,12 @@ def ability_figure(curves: Sequence[AbilityCurve]) -> "Figure":
 
 
 def width_figure(found: Sequence[TrendFinding]) -> "Figure":
-    """What every arm costs in tokens, by the width."""
+    """Draw the cost of every arm in tokens, by width."""
     figure, (axis,) = panels(1, 1, _WIDTHS)
     axis.axhline(0, color=_GREY, linewidth=0.8)
     drawn = [one for one in found if one.costs]
     for place, one in enumerate(drawn):
-        shift = 2 ** (0.06 * (place - (len(drawn) - 1) / 2))  # side by side
+        shift = 2 ** (0.06 * (place - (len(drawn) - 1) / 2))  # next to each other
         widths = [cost.width * shift for cost in one.costs]
         means = [_share(sum(cost.costs) / len(cost.costs)) for cost in one.costs]
         ends = [[_share(end) for end in cost.interval] for cost in one.costs]
@@ -60,14 +59,16 @@ def width_figure(found: Sequence[TrendFinding]) -> "Figure":
     ticks = sorted({cost.width for one in drawn for cost in one.costs})
     axis.set_xscale("log", base=2)
     axis.set_xticks(ticks, [f"{width}" for width in ticks])
-    figure.legend(loc="outside upper center", ncols=len(drawn))  # within, it hides intervals
+    figure.legend(
+        loc="outside upper center", ncols=len(drawn)
+    )  # inside the axes it hides intervals
     figure.supxlabel("width of the residual stream")
     figure.supylabel("% of tokens for the same loss")
     return figure
 
 
 def truncation_figure(curves: Mapping[str, Mapping[int, float]], head_dim: int) -> "Figure":
-    """The loss of each form by the rank that every S_h is cut to."""
+    """Draw the loss of each form by the rank to which every S_h is cut."""
     figure, (axis,) = panels(1, 1, _WIDTHS)
     axis.axvline(head_dim, color=_GREY, linewidth=0.8)
     for place, (form, losses) in enumerate(curves.items()):
@@ -82,7 +83,7 @@ def truncation_figure(curves: Mapping[str, Mapping[int, float]], head_dim: int) 
 
 
 def parting_figure(curves: Mapping[str, Mapping[int, float]]) -> "Figure":
-    """How far two forms of one model have parted after each step of their trainings."""
+    """Draw the distance between two forms of one model after each step of their trainings."""
     says = {"S": "S_h, of its size", "attention": "a token's attention"}
     figure, (axis,) = panels(1, 1, _WIDTHS)
     for place, (what, shares) in enumerate(curves.items()):

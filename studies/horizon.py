@@ -1,11 +1,11 @@
-"""Delay or ceiling: whether longer training makes up for what an arm costs at first.
+"""Delay or ceiling: test if longer training makes up for the first cost of an arm.
 
     d_s(T) = loss of the arm - loss of the standard form, after T steps, seed s
     h_s    = d_s(300) / 2 - d_s(end)
 
-Above 0, h says that at least half of the first cost is made up for. In steps: the standard form's
-losses at its lengths are joined by straight lines in log T, and the arm at T equals it at some T';
-the delay is T - T'.
+If h is above 0, longer training makes up for at least half of the first cost. The delay is measured
+in steps: straight lines in log T join the standard form's losses at its lengths. The arm's loss at
+T equals the line at some T', and the delay is T - T'.
 """
 
 import itertools
@@ -33,13 +33,13 @@ _LEVEL = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What is known of an arm between the first length and an end.
+    """The results of an arm between the first length and an end.
 
     Attributes:
         costs: Differences at both lengths, seed by seed; empty before they are finished.
-        samples: Of the three tests, with variances shared over the arms of a text.
-        delays: In steps at the end, seed by seed.
-        word: Such as "delayed"; `UNFINISHED` before both lengths are there.
+        samples: The samples of the three tests, with variances shared over the arms of a text.
+        delays: Delays in steps at the end, seed by seed.
+        word: A verdict such as "delayed"; `UNFINISHED` until both lengths are finished.
     """
 
     text: str
@@ -52,7 +52,7 @@ class Course:
 
 
 def courses(study: Study, records: Records, found: Sequence[Finding], end: int) -> list[Course]:
-    """Every arm on every text, from the first length to an end, with words corrected for all."""
+    """Return all arms on all texts, from the first length to an end, with corrected verdicts."""
     by = {(f.contrast.arm, f.world): f.verdict.differences for f in found if f.verdict}
     texts = [*dict.fromkeys(world.rpartition("-")[0] for world in study.worlds)]
     arms = [*dict.fromkeys(f.contrast.arm for f in found)]
@@ -97,7 +97,7 @@ def _samples(
     tests: Mapping[tuple[str, str], Mapping[str, Sequence[float]]],
     pair: tuple[str, str],
 ) -> dict[str, Sample]:
-    """The three tests of an arm; each shares its variance with the text's other arms."""
+    """Return the three tests of an arm, with variances shared over the text's other arms."""
     found: dict[str, Sample] = {}
     for test in _TESTS:
         of_text = [Sample.of(of[test]) for (where, _), of in tests.items() if where == text]
@@ -109,13 +109,13 @@ def _samples(
 
 
 def _p(test: str, sample: Sample) -> float:
-    if test == _TESTS[2]:  # that at least half is made up for: one-sided
+    if test == _TESTS[2]:  # one-sided: longer training makes up for at least half
         return float(sample.test.one_sided(sample.statistic(sample.mean)))
     return sample.p_difference()
 
 
 def word_of(shown: Mapping[str, float]) -> str:
-    """Return the word for the tests that were shown, by name with their means."""
+    """Return the verdict for the tests that succeeded, by name with their means."""
     start, end = shown.get("start", 0.0), shown.get("end", 0.0)
     if start < 0 < end:
         return "sooner but worse"
@@ -125,7 +125,7 @@ def word_of(shown: Mapping[str, float]) -> str:
 
 
 def delays(study: Study, records: Records, text: str, arm: str, end: int) -> tuple[float, ...]:
-    """Return how many of its steps an arm is behind the standard form at an end, by seed."""
+    """Return an arm's delay behind the standard form at an end, in steps, by seed."""
     lengths = sorted(world.settings["steps"] for w, world in study.worlds.items() if text in w)
     known = [
         (steps, losses)
@@ -138,7 +138,7 @@ def delays(study: Study, records: Records, text: str, arm: str, end: int) -> tup
 
 
 def steps_to(loss: float, curve: Sequence[tuple[int, float]]) -> float:
-    """Return the steps at which a curve has a loss: straight lines in log T, extended."""
+    """Return the steps at which a curve reaches a loss: straight lines in log T, extended."""
     pieces = [*itertools.pairwise(curve)]
     (a, of_a), (b, of_b) = next((p for p in pieces if p[1][1] <= loss), pieces[-1])
     return exp(log(a) + (loss - of_a) * (log(b) - log(a)) / (of_b - of_a))
@@ -163,7 +163,7 @@ def cost(course: Course, test: str) -> str:
 
 
 def statement(found: Sequence[Course]) -> str:
-    """Return how the registered statement fares at an end, as far as arms have reached it."""
+    """Judge the registered statement at an end, for the arms that have reached it."""
     against = [
         f"{one.arm} on {one.text}"
         for one in found

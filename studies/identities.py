@@ -1,4 +1,4 @@
-"""What algebra and counting say, checked on one trained model: the same numbers every time."""
+"""Check results of algebra and counting on one trained model, with the same numbers every time."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +33,7 @@ from mlx_attn.training.tracking import drift
 from mlx_attn.training.trainer import Trainer
 
 EXACT = 1e-5
-"""Largest difference of logits, relative to the largest logit, that counts as none in float32."""
+"""Largest difference of logits, relative to the largest logit, that counts as zero in float32."""
 
 SETTINGS: dict[str, Any] = {
     "preset": "nano",
@@ -45,19 +45,19 @@ SETTINGS: dict[str, Any] = {
     # Positions that are the same for any number of heads.
     "position": "learned",
 }
-"""Of the model that checks are made on; with biases, which exact conversions must carry."""
+"""Settings of the model for the checks; it has biases, which exact conversions must keep."""
 
 
 @cache
 def _trained() -> tuple[GPT, Corpus]:
-    """A model trained until its weights say something, and its text."""
+    """Return a model trained until its weights have structure, and its text."""
     settings = resolve(SETTINGS)
     corpus = corpus_of(settings)
     return _finish(Trainer(settings, corpus)), corpus
 
 
 def _converted(form: str) -> dict[str, float]:
-    """The changes that converting the trained model into another form makes."""
+    """Measure the changes after converting the trained model into another form."""
     greedy = SamplerConfig(temp=0.0)
     before, corpus = _trained()
     after = convert(before, form)
@@ -75,7 +75,7 @@ def _converted(form: str) -> dict[str, float]:
 
 
 def _logits(after: GPT) -> dict[str, float]:
-    """How far a model's logits are from those of the trained one."""
+    """Return the distance of a model's logits from the trained model's."""
     before, corpus = _trained()
     found = compare_logits(before, after, corpus.val)
     difference, largest = found.logit_difference, found.largest_logit
@@ -87,7 +87,7 @@ def _same(numbers: Mapping[str, float]) -> bool:
 
 
 def _bias_moved() -> dict[str, float]:
-    """Key biases moved by 1: the softmax does not see what they add to all scores of a row."""
+    """Move key biases by 1: the softmax ignores a constant added to all scores of a row."""
     before, corpus = _trained()
     moved = GPT(before.config, seed=None)
     moved.update(before.parameters())
@@ -110,7 +110,7 @@ def _bias_moved() -> dict[str, float]:
 
 
 def _other_heads() -> dict[str, float]:
-    """The same weights, their columns cut into fewer heads at the same scale."""
+    """Split the columns of the same weights into fewer heads, at the same scale."""
     before, corpus = _trained()
     T = before.config.context_length
     tokens = mx.array(corpus.val.tokens[: T + 1].astype(np.uint32))[None]
@@ -127,7 +127,7 @@ def _other_heads() -> dict[str, float]:
 
 
 def _costs() -> dict[str, float]:
-    """GPT-2 small's attention with S instead of W_query and W_key, by counting."""
+    """Count the costs of GPT-2 small's attention with S instead of W_query and W_key."""
     config = GPTConfig(n_heads=12, emb_dim=768, n_layers=12, vocab_size=50257, context_length=256)
     separate, merged = (
         attention_cost(c.attention()) for c in (config, replace(config, score="merged"))
@@ -147,7 +147,7 @@ def _costs() -> dict[str, float]:
 
 
 def _costs_without_query() -> dict[str, float]:
-    """GPT-2 small's attention without W_query, by counting."""
+    """Count the costs of GPT-2 small's attention without W_query."""
     config = GPTConfig(n_heads=12, emb_dim=768, n_layers=12, vocab_size=50257, context_length=256)
     separate, without = (
         attention_cost(c.attention()) for c in (config, replace(config, score="no_query"))
@@ -160,7 +160,7 @@ def _costs_without_query() -> dict[str, float]:
 
 
 def _floor() -> dict[str, float]:
-    """The least loss that is possible on the validation text, and that of the trained model."""
+    """Return the lowest possible loss on the validation text, and the trained model's loss."""
     model, corpus = _trained()
     tokens = _windows(corpus, model.config.context_length, len(corpus.val.tokens))
     loss = float(window_losses(model, tokens).mean())
@@ -168,12 +168,12 @@ def _floor() -> dict[str, float]:
 
 
 def _parting() -> dict[str, float]:
-    """Two forms of one untrained model, trained with the same batches: how far S_h parts."""
+    """Train two forms of one untrained model with the same batches; measure how S_h diverges."""
     corpus = corpus_of(resolve(SETTINGS))
     pair = _trainers(corpus, SETTINGS["steps"])
     models = (pair[1].model, pair[0].model)
     found, parted = {_distance(0): _apart(*models, corpus)[0]}, dict[str, float]()
-    # Side by side, so that both are measured after the same step.
+    # In parallel, so that both are measured after the same step.
     for step, _ in zip(*map(_steps, pair), strict=True):
         parted = dict(zip(_PARTED, _apart(*models, corpus), strict=True))
         distance, attention = (parted[name] for name in _PARTED[:2])
@@ -182,22 +182,22 @@ def _parting() -> dict[str, float]:
 
 
 def _steps(trainer: Trainer) -> Iterator[int]:
-    """Trains; yields the steps that it stops at, the last one too."""
+    """Train; yield each step at which it stops, including the last."""
     yield from (event.step for event in train(trainer) if isinstance(event, events.Stepped))
 
 
 def _distance(step: int) -> str:
-    """The name of the distance of S from the product after a step."""
+    """Return the name of the distance of S from the product after a step."""
     return f"distance of S, of its size, after {step}"
 
 
 def _attention(step: int) -> str:
-    """The name of the share of attention that is given to other tokens after a step."""
+    """Return the name of the share of attention on different tokens after a step."""
     return f"attention given to other tokens, after {step}"
 
 
 def parting_curves(numbers: Mapping[str, float]) -> dict[str, dict[int, float]]:
-    """What `merged-learns-another-s` measured: by step, the distance of S and of the attention."""
+    """Return the distances of S and attention by step, from `merged-learns-another-s`."""
     names = {"S": _distance, "attention": _attention}
     steps = range(SETTINGS["steps"] + 1)
     return {
@@ -211,20 +211,20 @@ _POINTS = 10  # of a course
 
 
 def _trainer(corpus: Corpus, steps: int, **changes: Any) -> Trainer:
-    """Without biases, which S and its factors do not share."""
+    """Return a trainer without biases, which S and its factors do not share."""
     mine = {"qkv_bias": False, "steps": steps, "log_every": max(1, steps // _POINTS)}
     return Trainer(resolve({**SETTINGS, **mine, **changes}), corpus)
 
 
 def _trainers(corpus: Corpus, steps: int) -> tuple[Trainer, Trainer]:
-    """Of two forms of one untrained model, those of `FORMS`, with the same batches."""
+    """Return trainers of one untrained model in both forms of `FORMS`, with the same batches."""
     separate, merged = _trainer(corpus, steps), _trainer(corpus, steps, variant="merged")
     merged.model.update(convert(separate.model, "merged").parameters())
     return separate, merged
 
 
 def _finish(trainer: Trainer) -> GPT:
-    """The model, trained to the end."""
+    """Train to the end and return the model."""
     for _ in train(trainer):
         pass
     trainer.model.eval()
@@ -242,7 +242,7 @@ _PARTED = (
 
 
 def _apart(one: GPT, other: GPT, corpus: Corpus) -> tuple[float, ...]:
-    """Means over layers and heads of `tracking.drift`, and both models' ranks and losses."""
+    """Return means over layers and heads of `tracking.drift`, and both models' ranks and losses."""
     tokens = _windows(corpus, one.config.context_length, 8)
     for model in (one, other):
         model.eval()
@@ -257,35 +257,35 @@ def _apart(one: GPT, other: GPT, corpus: Corpus) -> tuple[float, ...]:
 
 
 def _windows(corpus: Corpus, T: int, most: int) -> mx.array:
-    """The first windows of the validation text, so many at most."""
+    """Return at most this many first windows of the validation text."""
     windows = min(most, len(corpus.val.tokens) // T)
     return mx.array(corpus.val.tokens[: windows * T].astype(np.uint32)).reshape(windows, T)
 
 
 def _rank(model: GPT) -> float:
-    """The mean effective rank of S_h."""
+    """Return the mean effective rank of S_h."""
     found = analysis.spectra(analysis.qk_circuit(block.att) for block in model.trf_blocks)
     return float(found.effective_rank.mean())
 
 
 LONGER = 5
-"""Times as many steps as other checks, for what takes longer to learn."""
+"""Factor on the number of steps, for checks that take longer to learn."""
 
 
 @cache
 def _both_forms() -> dict[str, GPT]:
-    """Two forms of one untrained model, trained with the same batches."""
+    """Train two forms of one untrained model with the same batches."""
     pair = _trainers(corpus_of(resolve(SETTINGS)), LONGER * SETTINGS["steps"])
     return {form: _finish(trainer) for form, trainer in zip(FORMS, pair, strict=True)}
 
 
 def _cut(form: str, rank: int) -> str:
-    """The name of the loss of a form whose every S_h is cut to its largest singular values."""
+    """Return the name of a form's loss with every S_h cut to its largest singular values."""
     return f"loss, {form}, S cut to rank {rank}"
 
 
 def truncation_curves(numbers: Mapping[str, float]) -> dict[str, dict[int, float]]:
-    """What `merged-has-a-flatter-spectrum` measured: by form and rank of S_h, the loss in nats."""
+    """Return the loss in nats by form and rank of S_h, from `merged-has-a-flatter-spectrum`."""
     ranks = [2**power for power in range(16)]
     return {
         form: {rank: numbers[_cut(form, rank)] for rank in ranks if _cut(form, rank) in numbers}
@@ -294,7 +294,7 @@ def truncation_curves(numbers: Mapping[str, float]) -> dict[str, dict[int, float
 
 
 def _truncated() -> dict[str, float]:
-    """Both forms with the nearest S_h of each rank in the place of theirs."""
+    """Replace S_h in both forms by the nearest matrix of each rank."""
     models, corpus = _both_forms(), corpus_of(resolve(SETTINGS))
     found = {f"effective rank of S, {form}": _rank(model) for form, model in models.items()}
     for form, model in models.items():
@@ -310,7 +310,7 @@ def _truncated() -> dict[str, float]:
 
 
 def _decayed() -> dict[str, float]:
-    """Training with and without weight decay of W_query and W_key alone."""
+    """Train with and without weight decay of only W_query and W_key."""
     plain, corpus = _both_forms()["separate"], corpus_of(resolve(SETTINGS))
     steps, decay = LONGER * SETTINGS["steps"], {"weight_decay": 1.0, "decay": "query-key"}
     decayed = _finish(_trainer(corpus, steps, **decay))
@@ -374,7 +374,7 @@ _CHECKS: dict[str, tuple[Callable[[], dict[str, float]], Callable[[Mapping[str, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A statement of algebra or of a count, and how it is checked."""
+    """A statement of algebra or counting, with its check."""
 
     statement: str
     source: str
@@ -388,14 +388,14 @@ IDENTITIES = {name: Identity(**row) for name, row in _TABLE.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a check measured, by name, and whether that bears the statement out."""
+    """The measurements of a check by name, and if they confirm the statement."""
 
     holds: bool
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 def check(name: str) -> Checked:
-    """Check an identity; an unknown one is refused with the nearest."""
+    """Check an identity; raise an error with the nearest name if it is unknown."""
     find_row(IDENTITIES, name, "identity")
     measure, holds = _CHECKS[name]
     numbers = measure()
@@ -406,18 +406,18 @@ CHECKED = "identities.json"
 
 
 def write_checked(checked: Mapping[str, Checked], folder: Path) -> None:
-    """Keep what checks of identities measured."""
+    """Save the measurements of the checks."""
     content = {name: asdict(one) for name, one in checked.items()}
     write_text(folder / CHECKED, json.dumps(content, indent=1) + "\n")
 
 
 def read_checked(folder: Path) -> dict[str, Checked]:
-    """Return what checks of identities measured; none if nothing was kept."""
+    """Return the saved measurements of the checks, or an empty mapping."""
     file = folder / CHECKED
     return read_record(file, dict[str, Checked]) if file.exists() else {}
 
 
 def checked_lines(name: str, checked: Checked) -> list[str]:
-    """Return what a check measured, and whether that bears the statement out."""
+    """Return lines with the measurements of a check, and if they confirm the statement."""
     head = f"{name}: {HOLDS if checked.holds else FAILS}"
     return [head, *(f"  {what}: {number:.4g}" for what, number in checked.numbers.items())]

@@ -1,4 +1,4 @@
-"""docs/answers.md, the answers in short, and docs/answers/record.md, all that they rest on."""
+"""Write docs/answers.md, the short answers, and docs/answers/record.md, all their evidence."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,22 +20,21 @@ from studies import FOLLOW_UPS, figures, follow_up, tables
 from studies.horizon import ENDS, courses
 from studies.identities import CHECKED, Checked, parting_curves, read_checked, truncation_curves
 from studies.trends import AbilityCurve, TrendFinding, ability_curves, trend_findings
-from studies.withdrawn import FIRST, take_back, withdrawals
 
 _MATRICES = ("no-key", "no-value")
-"""Arms whose learning curves are drawn beside those of the protocol's first."""
+"""Arms whose learning curves are drawn next to the protocol's first curves."""
 
 
 def record_of(folder: Path) -> Path:
-    """The page of everything, in the folder of the records."""
+    """Return the path of the full record, in the folder of the records."""
     return folder / "record.md"
 
 
 @dataclass(frozen=True)
 class FollowUp:
-    """A study that was asked besides the first, with what it found.
+    """A follow-up study with its findings.
 
-    `book` has its own records; `records`, `found` and `trends` know those of the first study too.
+    `book` has its own records; `records`, `found` and `trends` include those from the first study.
     """
 
     study: Study
@@ -47,33 +46,33 @@ class FollowUp:
 
     @classmethod
     def read(cls, study: Study, folder: Path, known: Records) -> Self:
-        """From its folder and the records of the first study."""
+        """Read a follow-up from its folder and the records of the first study."""
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
         records = {**known, **book.records}
-        found = take_back(findings.findings(study, records), folder.name)
+        found = findings.withdraw(findings.findings(study, records), findings.withdrawals(folder))
         return cls(study, registration, book, records, found, trend_findings(study, records))
 
     @property
     def searched(self) -> bool:
-        """Whether it searched for rates that the first study did not."""
+        """Return True if it searched for rates that the first study did not search."""
         tuning = {*self.study.protocol.tuning_seeds}
         return any(record.seed in tuning for record in self.book.records.values())
 
     def progress(self) -> str:
-        """How much of it is done, in words."""
+        """Describe in words how much of it is done."""
         finished = sum(f.verdict is not None for f in self.found)
         return f"{len(self.book.records):,} trainings of its own; {finished} of {len(self.found)}"
 
     def table(self, question: str) -> str:
-        """The contrasts of a question, world by world."""
+        """Return the contrasts of a question, world by world."""
         return study_tables.contrasts(self.of(question))
 
     def of(self, question: str) -> list[Finding]:
-        """What is found of a question."""
+        """Return the findings of a question."""
         return [f for f in self.found if f.question == question]
 
     def places(self, question: str) -> str:
-        """Where a question is asked, and with which margins."""
+        """Return the worlds of a question, with its margins."""
         places: list[str] = []
         for name in dict.fromkeys(f.world for f in self.of(question)):
             world = self.study.world(name)
@@ -83,7 +82,7 @@ class FollowUp:
         return "; ".join(places)
 
     def single_runs(self) -> str:
-        """How often one run of one seed has the sign of the mean."""
+        """Return how often a single run has the sign of the mean."""
         signs = [
             sum((d > 0) == (f.verdict.mean > 0) for d in f.verdict.differences)
             for f in self.found
@@ -93,17 +92,17 @@ class FollowUp:
         return f"{signs[0]} of {seeds} single runs have the sign of the mean." if signs else ""
 
     def trend_table(self) -> str:
-        """What every arm costs in tokens at each width, and whether that changes."""
+        """Return the cost of every arm in tokens at each width, and its trend."""
         return tables.trends(self.study, self.found, self.trends)
 
     def courses(self) -> str:
-        """What longer training makes up for, until each end that some arm has reached."""
+        """Return the gain from longer training, up to each end that an arm has reached."""
         each = [courses(self.study, self.records, self.found, end) for end in ENDS]
         reached = [of for of in each if any(one.costs for one in of)]
         return "\n\n".join(map(tables.courses, reached)) or "No arm has two lengths yet."
 
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """Its pictures by the question's name: of the widths where it has trends."""
+        """Return its pictures by the question's name, with the widths if it has trends."""
         for question in self.study.questions:
             found = self.of(question)
             if any(one.costs for one in self.trends):
@@ -114,20 +113,20 @@ class FollowUp:
 
 @dataclass(frozen=True)
 class AnswersPage(StudyPage):
-    """What docs/answers.md and its record say."""
+    """The contents of docs/answers.md and its record."""
 
     checked: Mapping[str, Checked]
     besides: Mapping[str, FollowUp]
 
     @classmethod
     def read(cls, study: Study, folder: Path) -> Self:
-        """The page of a folder with a registration, records, and folders of follow-ups.
+        """Read the page from a folder with a registration, records, and folders of follow-ups.
 
         Raises:
             RunError: A study is not the registered one, or a record was changed.
         """
         first = StudyPage.read(study, folder)
-        first = replace(first, found=take_back(first.found, FIRST))
+        first = replace(first, found=findings.withdraw(first.found, findings.withdrawals(folder)))
         besides = {
             name: FollowUp.read(follow_up(name), folder / name, first.book.records)
             for name in FOLLOW_UPS
@@ -136,22 +135,22 @@ class AnswersPage(StudyPage):
         return cls(**vars(first), checked=read_checked(folder), besides=besides)
 
     def withdrawn(self) -> list[str]:
-        """The words that were taken back: where, what is computed there, and why."""
-        of_first = [(FIRST, self.found)]
-        each = [*of_first, *((name, one.found) for name, one in self.besides.items())]
+        """Return the withdrawn verdicts: the place, the computed numbers, and the reason."""
+        besides = ((self.folder / name, one.found) for name, one in self.besides.items())
+        each = [(self.folder, self.found), *besides]
         return [
             f"**{row.arm}** in {tables.values_of(found, row.arm, row.worlds)}. {row.reason}"
-            for name, found in each
-            for row in withdrawals().get(name, ())
+            for folder, found in each
+            for row in findings.withdrawals(folder)
         ]
 
     def unprinted(self) -> dict[str, str]:
-        """Digests of the figures and of what checks measured, which the page prints in part."""
+        """Return digests of the figures and of the checks' measurements, printed in part."""
         checked = [path for path in (self.folder / CHECKED,) if path.exists()]
         return {**super().unprinted(), CHECKED: digest_of_files(checked)}
 
     def both_tests(self) -> tuple[int, int, int]:
-        """How many contrasts of the first study there are, and how many each test decides."""
+        """Return the number of contrasts in the first study, and how many each test decides."""
         arms = self.study.arms
         asked = [
             f.verdict
@@ -163,17 +162,17 @@ class AnswersPage(StudyPage):
         return len(asked), by_registered, by_t
 
     def counted(self) -> tuple[int, int, int]:
-        """How many contrasts, trends and studies with corrections of their own the page has."""
+        """Return the number of contrasts, trends and separately corrected studies."""
         besides = [one.study for one in self.besides.values()]
         contrasts = sum(len(study.asked()) for study in (self.study, *besides))
         return contrasts, sum(len(study.trends) for study in besides), 1 + len(besides)
 
     def template(self) -> str:
-        """The answers, with places for what is computed."""
+        """Return the template of the answers."""
         return Path(__file__).with_name("answers.md.jinja").read_text(encoding="utf-8")
 
     def texts(self) -> dict[Path, str]:
-        """The answers, and the record that lies in their folder."""
+        """Return the texts of the answers and of the record in their folder."""
         template = Path(__file__).with_name("record.md.jinja").read_text(encoding="utf-8")
         facts = {"study": self.study, "registration": self.registration, "folder": "."}
         return {
@@ -182,19 +181,19 @@ class AnswersPage(StudyPage):
         }
 
     def in_worlds(self, study: str, arm: str, control: str = STANDARD) -> str:
-        """What is found of an arm in every world, in one line; without a study, of the first."""
+        """Return an arm's findings in every world in one line, by default in the first study."""
         found = self.besides[study].found if study in self.besides else self.found
         return tables.in_worlds(found, arm, control)
 
     def means(self, study: str, arm: str) -> str:
-        """The mean difference of an arm in every world, without intervals."""
+        """Return the mean difference of an arm in every world, without intervals."""
         found = self.besides[study].found if study in self.besides else []
         of_arm = [f for f in found if f.contrast.arm == arm and f.verdict]
         each = (f"{f.verdict.mean:+.3f} on {f.world}" for f in of_arm if f.verdict)
         return ", ".join(each) or "(not finished)"
 
     def longest(self, arm: str) -> str:
-        """The mean difference of an arm at the longest training that is finished, text by text."""
+        """Return an arm's mean difference after the longest finished training, for each text."""
         found = self.besides["horizon"].found if "horizon" in self.besides else []
         texts = dict.fromkeys(f.world.rpartition("-")[0] for f in found)
         said = ""
@@ -206,34 +205,34 @@ class AnswersPage(StudyPage):
         return said
 
     def at_lengths(self, arm: str) -> str:
-        """What is found of an arm at several lengths of training, in one line."""
+        """Return an arm's findings at several lengths of training, in one line."""
         found = self.besides["horizon"].found if "horizon" in self.besides else []
         steps = self.study.worlds["tales"].settings["steps"]
         longer = tables.at_lengths([f for f in found if f.contrast.arm == arm])
         return f"{steps} steps" + (f"; {longer}" if longer else "")
 
     def loss(self, study: str, place: int) -> str:
-        """The mean loss of the control (0), the reference (1) or the arm (2) of a study's first."""
+        """Return a mean loss in a study's first finding: control (0), reference (1) or arm (2)."""
         losses = self.besides[study].found[0].losses if study in self.besides else None
         return f"{losses[place]:.3f}" if losses else "(not measured)"
 
     def steps(self, study: str) -> int:
-        """The steps of a study's trainings."""
+        """Return the number of steps of a study's trainings."""
         return next(iter(follow_up(study).worlds.values())).settings["steps"]
 
     def complaints(self) -> Iterator[str]:
-        """Records that are not of their study."""
+        """Return the complaints about records that do not belong to their study."""
         yield from super().complaints()
         for one in self.besides.values():
             yield from complaints(one.study, one.book)
 
     def strictness_besides(self, name: str) -> str:
-        """The strictness of all contrasts of a follow-up."""
+        """Return the strictness of all contrasts of a follow-up."""
         study = self.besides[name].study
         return strictness(study, len(study.asked()))
 
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """The pictures by name: also of each world with abilities, of checks and follow-ups."""
+        """Return all pictures by name, including worlds with abilities, checks and follow-ups."""
         yield from super().figures()
         for world, curves in self.curves().items():
             yield f"abilities-{world}", partial(figures.ability_figure, curves)
@@ -248,14 +247,14 @@ class AnswersPage(StudyPage):
                 yield f"rates-{name}", partial(show.rates_figure, found)
 
     def machines(self) -> str:
-        """What the records were made on."""
+        """Return the machines that made the records."""
         books = [self.book, *(one.book for one in self.besides.values())]
         machines = [r.machine for book in books for r in book.records.values() if r.machine]
         made = {(machine.get("chip", ""), machine.get("device", "")) for machine in machines}
         return "; ".join(f"{chip} ({device})" for chip, device in sorted(made)) or "no machine yet"
 
     def versions(self) -> str:
-        """With which versions and commits the records were made, as far as they were recorded."""
+        """Return the versions and commits that made the records, if they were recorded."""
         books = [self.book, *(one.book for one in self.besides.values())]
         machines = [r.machine for book in books for r in book.records.values() if r.machine]
         made = Counter(
@@ -266,7 +265,7 @@ class AnswersPage(StudyPage):
         return "; ".join(f"{count:,} by {name}" for name, count in made.items())
 
     def curves(self) -> dict[str, list[AbilityCurve]]:
-        """By world, how the arms of its abilities differ from the control in training."""
+        """Return, by world, how its arms differ from the control by ability during training."""
         arms = dict.fromkeys((*self.study.protocol.first, *_MATRICES))
         asked = [arm for arm in arms if arm in self.study.arms]
         found = {
@@ -276,30 +275,30 @@ class AnswersPage(StudyPage):
         return {world: curves for world, curves in found.items() if curves}
 
     def number(self, identity: str, name: str, form: str) -> str:
-        """What a check of an identity measured."""
+        """Return a number that the check of an identity measured."""
         if identity not in self.checked:
             return "(not measured)"
         return format(self.checked[identity].numbers[name], form)
 
     def overview(self) -> str:
-        """Every contrast in one line: the answers world by world."""
+        """Return every contrast in one line, with the answers world by world."""
         return tables.overview(self.study, self.found)
 
     def overview_besides(self, name: str) -> str:
-        """The same of a follow-up."""
+        """Return the same for a follow-up."""
         return tables.overview(self.besides[name].study, self.besides[name].found)
 
     def resolution(self) -> str:
-        """What differences are worth where two forms compute the same functions."""
+        """Return the size of differences between forms that compute the same functions."""
         return tables.resolution(self.study, self.found)
 
     def rates_besides(self) -> dict[str, str]:
-        """The rates of every follow-up that searched for some, by its name."""
+        """Return by name the rates of every follow-up that searched for rates."""
         searched = {name: one for name, one in self.besides.items() if one.searched}
         return {n: study_tables.rates(one.study, one.records) for n, one in searched.items()}
 
     def searched(self) -> tuple[int, int]:
-        """How many searches for rates are settled, and in how many the best factor is inside."""
+        """Count the settled searches for rates, and those with the best factor inside the range."""
         settled = [
             search
             for study, records in self._searched
@@ -309,16 +308,16 @@ class AnswersPage(StudyPage):
         return len(settled), sum(search.interior for search in settled)
 
     def changed(self) -> str:
-        """Differences of arms with settings that their study asks no longer; "" without any."""
+        """Return the differences of arms with former settings, or ""."""
         each = (tables.changed(study, records) for study, records in self._searched)
         return "; ".join(filter(None, each))
 
     def beside_first(self, name: str, suffix: str) -> str:
-        """Differences of a follow-up beside those of the first, where worlds differ by a suffix."""
+        """Compare a follow-up with the first study if their worlds differ only by a suffix."""
         return tables.beside_first(self.besides[name].found, self.found, suffix)
 
     @cached_property
     def _searched(self) -> list[tuple[Study, Records]]:
-        """The first study, and the follow-ups that searched, with their records."""
+        """Return the first study and the follow-ups that searched for rates, with their records."""
         besides = ((one.study, one.records) for one in self.besides.values() if one.searched)
         return [(self.study, self.book.records), *besides]

@@ -1,4 +1,4 @@
-"""The tables that only docs/answers.md has."""
+"""Write the tables that only docs/answers.md has."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from studies.trends import Cost, TrendFinding
 
 
 def overview(study: Study, found: Sequence[Finding]) -> str:
-    """Every contrast in one line: the answers world by world."""
+    """Return every contrast in one line, with the answers world by world."""
     names, rows = [*study.worlds], list[list[str]]()
     for contrast in (c for question in study.questions.values() for c in question.contrasts):
         of_contrast = [f for f in found if f.contrast == contrast]
@@ -26,7 +26,7 @@ def overview(study: Study, found: Sequence[Finding]) -> str:
 
 
 def values_of(found: Sequence[Finding], arm: str, worlds: Sequence[str]) -> str:
-    """The computed differences of an arm to the standard form in some worlds, in one line."""
+    """Return an arm's differences to the standard form in some worlds, in one line."""
     here = [
         f"{f.world}: {difference(f, 3)}, computed as {f.word} at {f.steps} steps"
         for f in found
@@ -38,7 +38,7 @@ def values_of(found: Sequence[Finding], arm: str, worlds: Sequence[str]) -> str:
 
 
 def in_worlds(found: Sequence[Finding], arm: str, control: str) -> str:
-    """An arm in every world: its difference and word, and the other test's if that differs."""
+    """Return an arm's difference and verdict in every world, and the other test's if it differs."""
     cells: list[str] = []
     for one in found:
         if (one.contrast.arm, one.contrast.control) != (arm, control):
@@ -54,7 +54,7 @@ def in_worlds(found: Sequence[Finding], arm: str, control: str) -> str:
 
 
 def at_lengths(found: Sequence[Finding]) -> str:
-    """An arm at every length of training that is finished, text by text."""
+    """Return an arm's difference at every finished length of training, text by text."""
     texts: dict[str, list[Finding]] = {}
     for one in sorted(found, key=lambda f: f.steps):
         if one.verdict:
@@ -68,10 +68,10 @@ def at_lengths(found: Sequence[Finding]) -> str:
 
 
 def resolution(study: Study, found: Sequence[Finding]) -> str:
-    """World by world, what rounding makes of a difference, and what learning does.
+    """Return, world by world, the differences caused by rounding and by learning.
 
-    Forms in a contrast with `null` compute the same functions, so that a difference between them
-    is one of learning alone.
+    Forms in a contrast with `null` compute the same functions, so only learning can make them
+    differ.
     """
     rows: list[list[str]] = []
     for world in study.worlds:
@@ -89,7 +89,7 @@ def resolution(study: Study, found: Sequence[Finding]) -> str:
 
 
 def beside_first(found: Sequence[Finding], first: Sequence[Finding], suffix: str) -> str:
-    """Differences of a study beside those of the first, where worlds differ by a suffix."""
+    """Compare a study with the first one if their worlds differ only by a suffix."""
     known = {(f.world, f.contrast.arm, f.contrast.control): f for f in first}
     rows: list[list[str]] = []
     for one in found:
@@ -101,7 +101,7 @@ def beside_first(found: Sequence[Finding], first: Sequence[Finding], suffix: str
 
 
 def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -> str:
-    """What every arm costs in tokens at each width, and whether that changes."""
+    """Return the cost of every arm in tokens at each width, and its trend."""
     widths = {world.settings["emb_dim"]: name for name, world in study.worlds.items()}
     steps = next(iter(study.worlds.values())).settings["steps"]
     done = {(f.contrast.arm, f.world): DONE.format(*f.done) for f in found}
@@ -124,7 +124,7 @@ def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -
 
 
 def courses(found: Sequence[Course]) -> str:
-    """What every arm costs at the first length and at an end, and how far behind it is there."""
+    """Return the cost and the delay of every arm at the first length and at an end."""
     end = found[0].end
     head = ("arm", "text", f"at {START} steps", f"at {end} steps", "behind, steps", "word")
     rows = [
@@ -136,9 +136,9 @@ def courses(found: Sequence[Course]) -> str:
 
 
 def changed(study: Study, records: Records) -> str:
-    """Mean differences to the control of arms with settings that their study asks no longer.
+    """Return mean differences to the control for arms with former settings of their study.
 
-    "" where there are none with all of the verdict's seeds.
+    Return "" if no such arm has all of the verdict's seeds.
     """
     seeds, losses = study.protocol.verdict_seeds, dict[tuple[str, str, str], dict[int, float]]()
     for record in records.values():
@@ -184,6 +184,6 @@ def _tokens(cost: Cost) -> str:
 
 
 def _percent(mean: float, interval: tuple[float, float]) -> str:
-    """A change of ln(tokens) with its interval, as a share of the tokens."""
+    """Return a change of ln(tokens) with its interval, as a percentage of the tokens."""
     share, low, high = (f"{-expm1(-number):+.0%}" for number in (mean, *interval))
     return f"{share} ({low} to {high})"

@@ -1,10 +1,10 @@
-"""How a cost changes with the width, and how it comes about in the course of training.
+"""Measure how a cost changes with the width, and how it develops during training.
 
     p_s(C) = d_s(C) / b(C)                                    a cost in tokens, at width C
-    b(C)   = nats that the control gains where its tokens are multiplied by e, at width C
+    b(C)   = nats that the control gains if its tokens are multiplied by e, at width C
     g_s    = slope of the least-squares line of p_s over log2 C
 
-A trend is whether a cost vanishes, stays or grows: two tests of g, that its mean is 0 and that it
+A trend states if a cost vanishes, stays or grows. Two tests of g, that its mean is 0 and that it
 lies within the margin, are corrected in the same way for all trends of the study.
 """
 
@@ -36,13 +36,13 @@ _CHANGES = {"equivalent": "stays", "worse": "rises", "better": "falls"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What an arm costs at one width.
+    """The cost of an arm at one width.
 
     Attributes:
-        width: The residual stream's, C.
-        costs: p by seed; positive where the control could do with fewer tokens.
+        width: The width C of the residual stream.
+        costs: p by seed; positive if the control needs fewer tokens.
         error: Standard error that tuning and b add to their mean.
-        interval: Of the mean, for this width alone, uncorrected.
+        interval: The interval of the mean for only this width, uncorrected.
     """
 
     width: int
@@ -53,12 +53,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendFinding:
-    """What is known of a trend.
+    """The results of a trend.
 
     Attributes:
-        costs: At each width that is finished, the narrowest first.
-        verdict: On the change of p with each doubling; None before all widths are finished.
-        word: One of `study.TRENDS`; "" while it is not finished.
+        costs: The costs at each finished width, the narrowest first.
+        verdict: The verdict on the change of p per doubling; None until all widths are finished.
+        word: One of `study.TRENDS`; "" until it is finished.
         answer: One of the words of `findings`.
     """
 
@@ -70,7 +70,7 @@ class TrendFinding:
 
 
 def trend_findings(study: Study, records: Records) -> list[TrendFinding]:
-    """Every trend of a study, in its order."""
+    """Return every trend of a study, in its order."""
     found, confidence = findings(study, records), study.protocol.confidence
     values = {world: token_values(study, records, world) for world in study.worlds}
     rows: list[tuple[Trend, tuple[Cost, ...], Case | None]] = []
@@ -86,7 +86,7 @@ def trend_findings(study: Study, records: Records) -> list[TrendFinding]:
 
 
 def _cost(study: Study, found: Finding, values: Sequence[float], confidence: float) -> Cost | None:
-    """A finding in tokens; None while it or the worth of tokens is not finished."""
+    """Return a finding in tokens; None until it and the worth of tokens are finished."""
     if found.verdict is None or not values or fmean(values) <= 0:
         return None
     b, n = fmean(values), len(values)
@@ -99,7 +99,7 @@ def _cost(study: Study, found: Finding, values: Sequence[float], confidence: flo
 
 
 def slope_of(costs: Sequence[Cost]) -> Case:
-    """The slopes of all seeds over log2 of the width, with the errors of all widths."""
+    """Return the slopes of all seeds over log2 of the width, with the errors of all widths."""
     octaves = np.log2([cost.width for cost in costs])
     centred = octaves - octaves.mean()
     weights = centred / (centred @ centred)
@@ -118,19 +118,19 @@ def _trend_finding(trend: Trend, costs: tuple[Cost, ...], verdict: Verdict | Non
 
 
 def _in_trends(word: str) -> str:
-    """A word of differences as one of trends: a cost that gets worse rises."""
+    """Translate a verdict on differences into one on trends: a cost that gets worse rises."""
     direction, space, rest = word.partition(" ")
     return _CHANGES.get(direction, direction) + space + rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbilityCurve:
-    """An arm's course beside the control's, by ability, in means over the verdict's seeds.
+    """An arm's losses above the control's during training, by ability, as means over seeds.
 
     Attributes:
-        tokens: Read in training, at each point.
+        tokens: Tokens read in training at each point.
         differences: By ability, the loss above the control's at each point, in nats per such token.
-        is_reference: Whether it takes a part away altogether, so that others are judged by it.
+        is_reference: True if it removes a whole part, so that other arms are judged by it.
     """
 
     arm: str
@@ -142,7 +142,7 @@ class AbilityCurve:
 def ability_curves(
     study: Study, records: Records, world: str, arms: Sequence[str]
 ) -> list[AbilityCurve]:
-    """The courses of arms whose runs are all there; none where the text knows no abilities."""
+    """Return the curves of arms with all runs; no curves if the text has no abilities."""
     control = _means(plan_of(study, records, world, STANDARD).verdict())
     references = {contrast.reference for _, contrast, _ in study.asked()}
     found: list[AbilityCurve] = []
@@ -161,7 +161,7 @@ def ability_curves(
 
 
 def _means(verdict: Sequence[Record]) -> dict[int, dict[str, float]]:
-    """By tokens read, the mean loss on the tokens of every ability."""
+    """Return, by tokens read, the mean loss on the tokens of every ability."""
     points = [record.curve for record in verdict]
     return {
         same[0].tokens: {n: fmean(p.abilities[n] for p in same) for n in same[0].abilities}

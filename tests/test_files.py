@@ -1,6 +1,7 @@
 """A file is written whole or not at all."""
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
 
 def test_the_content_is_flushed_before_the_rename(tmp_path, monkeypatch):
     calls = []
+    monkeypatch.delattr(fcntl, "F_FULLFSYNC", raising=False)
     monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("flush"))
     rename = Path.replace
     monkeypatch.setattr(
@@ -64,6 +66,26 @@ def test_the_content_is_flushed_before_the_rename(tmp_path, monkeypatch):
     )
     write_bytes(tmp_path / "file.bin", b"x")
     assert calls == ["flush", "rename", "flush"]
+
+
+@pytest.mark.parametrize(
+    ("supported", "flushed"), [(True, ["full"] * 2), (False, ["full", "fsync"] * 2)]
+)
+def test_on_a_mac_a_file_is_flushed_out_of_the_drives_cache_where_the_disk_can(
+    tmp_path, monkeypatch, supported, flushed
+):
+    calls = []
+
+    def full(descriptor, command):
+        calls.append("full")
+        if not supported:
+            raise OSError(errno.ENOTSUP, "not supported")
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("fsync"))
+    write_bytes(tmp_path / "file.bin", b"x")  # the file, then its folder
+    assert calls == flushed
 
 
 @pytest.mark.parametrize(

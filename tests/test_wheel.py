@@ -65,10 +65,18 @@ def run(wheel, tmp_path_factory):
         ["variants"],
         ["claims", "list"],
     ],
-    ids=lambda arguments: arguments[0],
+    ids=" ".join,
 )
 def test_commands_run_in_an_empty_directory(run, arguments):
     assert run(*arguments)
+
+
+@pytest.mark.slow
+def test_it_answers_questions_as_a_clone_does(run):
+    shown = json.loads(run("claims", "show", "query", "--json"))
+    here = [sys.executable, "-m", "mlx_attn", "claims", "show", "query", "--json"]
+    assert shown == json.loads(subprocess.check_output(here, cwd=ROOT))
+    assert {row["answer"] for row in shown["findings"]} - {"not finished"}
 
 
 @pytest.mark.slow

@@ -2,12 +2,12 @@
 # # Three identities of attention, by hand
 #
 # A notebook in the percent format: open it in VS Code, or with `jupytext --to notebook`, or run it
-# as a script. Nothing is trained here. Every claim is an equation, and the last line of each cell
+# as a script. It trains nothing. Every claim is an equation, and the last line of each cell
 # checks it.
 
 # %%
 # isort: off
-from mlx_attn.attention import MultiHeadAttention  # before MLX, for which it finds a fast BLAS
+from mlx_attn.attention import MultiHeadAttention  # before MLX, because it loads a fast BLAS
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit
 import mlx.core as mx
 import numpy as np
@@ -22,8 +22,7 @@ attention.eval()
 # ## W_query and W_key act only through their product
 #
 # The score of head h is `x_i W_query_h (x_j W_key_h)^T = x_i S_h x_j^T` with `S_h = W_query_h
-# W_key_h^T`. The analysis gives S_h of every head; the scores computed from it are those of the
-# layer.
+# W_key_h^T`. The analysis computes S_h of every head, and S_h gives the same scores as the layer.
 
 # %%
 S = qk_circuit(attention).products  # (H, C, C)
@@ -35,10 +34,10 @@ weights /= weights.sum(-1, keepdims=True)
 assert np.allclose(weights, np.array(attention.weights(x))[0], atol=1e-5)
 
 # %% [markdown]
-# ## W_value and out_proj act only through theirs
+# ## W_value and out_proj act only through their product
 #
-# `y_i = sum_h sum_j weights_h(i, j) x_j (V_h O_h)`: the heads are added up, and concatenating them
-# is bookkeeping.
+# `y_i = sum_h sum_j weights_h(i, j) x_j (V_h O_h)`: the layer adds up the heads. Concatenating them
+# is only bookkeeping.
 
 # %%
 VO = ov_circuit(attention)
@@ -46,10 +45,10 @@ y = np.einsum("hij,jc,hcd->id", weights, rows, VO.products) + VO.total_constant
 assert np.allclose(y, np.array(attention(x))[0], atol=1e-5)
 
 # %% [markdown]
-# ## The same weights, cut into other heads, are another function
+# ## The same weights, split into other heads, compute another function
 #
-# Heads are not a reshaping of the same computation: each has a softmax of its own. The same four
-# matrices with one head and with four give different outputs, and no training is needed to see it.
+# Heads do more than reshape the same computation, because each head has its own softmax. The same
+# four matrices give different outputs with one head and with four, even without training.
 
 # %%
 one_head = MultiHeadAttention(C, C, context_length=T, dropout=0.0, num_heads=1)

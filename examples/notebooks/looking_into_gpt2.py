@@ -2,8 +2,8 @@
 # # Looking into GPT-2
 #
 # Import it first: `mlx-attn import gpt2 --out runs/gpt2` (a download of 550 MB, with the extra
-# `hub`), or a folder of yours. Then this notebook reads the run; RUN in the environment names
-# another one.
+# `hub`), or from your own folder. Then this notebook reads the run. To use another run, set RUN in
+# the environment.
 
 # %%
 import os
@@ -17,7 +17,7 @@ TEXT = "When Mary and John went to the store, John gave a drink to"
 model
 
 # %% [markdown]
-# ## What comes next
+# ## The next token
 
 # %%
 logits = model.logits(TEXT)[-1]
@@ -26,10 +26,10 @@ for token in likeliest.tolist():
     print(f"{logits[token]:7.2f}  {model.tokenizer.decode([token])!r}")
 
 # %% [markdown]
-# ## Where every head looks
+# ## The attention of every head
 #
-# Rows are tokens that read, columns those that are read. A head that looks one token back is a
-# diagonal.
+# The token of a row attends to the tokens of the columns. A head that attends to the previous token
+# shows a diagonal.
 
 # %%
 maps = model.attention(TEXT)
@@ -41,8 +41,8 @@ maps
 # %% [markdown]
 # ## How many directions a head compares
 #
-# S_h is a C x C matrix of rank head_dim at most. The sum of its squared singular values in the
-# first directions says how many of them it uses.
+# S_h is a C x C matrix of rank at most head_dim. The sum of its squared singular values over the
+# first directions shows how many directions it uses.
 
 # %%
 S = model.matrices(int(layer)).S[int(head)]

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Is W_query needed? Your own ablation
 #
-# Two forms of attention are trained with the same seeds, and their difference is judged beside its
-# noise. The sizes here are so small that the cell ends in a minute; the answer is worth as little.
-# Change `SETTINGS` to ask seriously: `mlx-attn compare --help` names the defaults that can answer.
+# This notebook trains two forms of attention with the same seeds, and compares their difference
+# with its noise. The sizes are so small that the cell takes a minute, and the answer means little.
+# For a real answer, change `SETTINGS`: `mlx-attn compare --help` shows defaults that are enough.
 
 # %%
 import mlx_attn
@@ -14,8 +14,8 @@ SETTINGS = {"preset": "nano", "steps": 30, "batch_size": 4, "emb_dim": 32, "n_he
 # %% [markdown]
 # ## One training, event by event
 #
-# As a script this file is imported again by every process that `compare` starts, so whatever trains
-# stands under `if __name__ == "__main__"`; in a notebook that changes nothing.
+# Every process that `compare` starts imports this file again if you run it as a script. So all code
+# that trains is under `if __name__ == "__main__"`. In a notebook this changes nothing.
 
 # %%
 if __name__ == "__main__":
@@ -35,8 +35,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Two forms, several seeds, one answer
 #
-# `compare` also trains the reference without scores, which says what queries and keys are worth
-# here. Where they are worth little, no verdict on W_query means anything, and the word is
+# `compare` also trains the reference without scores, to measure the worth of queries and keys on
+# this text. If they are worth little, a verdict on W_query means nothing, and the answer is
 # "insensitive".
 
 # %%

@@ -11,17 +11,24 @@ Two tests of each d, that its mean is 0 and that it lies within the margin, are 
 all contrasts of all worlds; those that are not finished count with p = 1, so that finishing them
 withdraws no word. Each p-value is the largest of all means within the rounding floor of d, so that
 no word stands that a rounding of the start could turn.
+
+A word can be withdrawn later: the folder of the study lists it in `withdrawn.toml`, beside its
+registration. Its numbers stay as computed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, isfinite, log, sqrt
+from pathlib import Path
 from statistics import fmean
+
+import msgspec
 
 from mlx_attn.answers.schedule import ArmPlan, Records
 from mlx_attn.answers.study import STANDARD, Contrast, Study
 from mlx_attn.comparison.decisions import Case, Verdict, judge_all
 from mlx_attn.comparison.tuning import replicates_of, tuning_error
+from mlx_attn.records import as_record, read_toml
 
 HOLDS, FAILS = "holds", "does not hold"
 UNDECIDED, INSENSITIVE = "undecided", "insensitive"
@@ -225,3 +232,37 @@ def answer_of(contrast: Contrast, word: str) -> str:
     if word in (UNDECIDED, INSENSITIVE):
         return word
     return HOLDS if meanings & {*contrast.expects} else FAILS
+
+
+# Words that were withdrawn later.
+
+_WITHDRAWN_FILE = "withdrawn.toml"
+
+
+class Withdrawal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An arm whose words against the standard form are withdrawn, where, and why."""
+
+    arm: str
+    worlds: tuple[str, ...]
+    reason: str
+
+
+def withdrawals(folder: Path) -> tuple[Withdrawal, ...]:
+    """Return the words that were withdrawn of the study in a folder.
+
+    Raises:
+        RunError: The file that lists them is damaged.
+    """
+    file = folder / _WITHDRAWN_FILE
+    if not file.exists():
+        return ()
+    return as_record(read_toml(file).get("words", []), tuple[Withdrawal, ...], str(file))
+
+
+def withdraw(found: Sequence[Finding], listed: Sequence[Withdrawal]) -> list[Finding]:
+    """Return the findings of a study, those with a withdrawn word answered so."""
+    withdrawn = {(one.arm, world) for one in listed for world in one.worlds}
+    return [
+        replace(f, answer=WITHDRAWN) if f.verdict and (f.contrast.arm, f.world) in withdrawn else f
+        for f in found
+    ]

@@ -29,6 +29,7 @@ from mlx_attn.attention.layer import (
     split_heads,
 )
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.machine.device import float64
 
 
 def to_numpy(array: mx.array) -> np.ndarray:
@@ -150,7 +151,7 @@ def qk_circuit(attention: Attention) -> ScoreFactors:
 
     See `why_not_one_matrix` for when there is more to the scores.
     """
-    with mx.stream(mx.cpu):  # Metal has no float64
+    with float64():
         exact = _in_float64(attention, "score")
         q, k = exact.score(_basis(exact.config.d_in)[None])
         (query, query_bias), (key, key_bias) = _affine(q), _affine(k)
@@ -159,7 +160,7 @@ def qk_circuit(attention: Attention) -> ScoreFactors:
 
 def ov_circuit(attention: Attention) -> OutputFactors:
     """The value and output maps of a layer; keys that are not affine must not be read by it."""
-    with mx.stream(mx.cpu):
+    with float64():
         exact = _in_float64(attention, "value", "output")
         config, x = exact.config, _basis(exact.config.d_in)[None]
         _, k = exact.score(x)

@@ -68,7 +68,7 @@ _FORMS = (
         value="identity",
         output="none",
         formula="v_h = x[slice h], y = g concat(heads)",
-        summary="attention only moves slices of x about",
+        summary="attention only moves slices of x to other tokens",
     ),
     Variant(
         name="key-as-value",
@@ -98,19 +98,19 @@ _PAPERS = (
         score="latent",
         value="latent",
         formula="c = x W_latent, k_h = c W_up_key_h, v_h = c W_up_value_h",
-        summary="keys and values are read from one narrow latent, which alone is cached",
+        summary="keys and values are computed from one narrow latent; only the latent is cached",
     ),
     Variant(
         name="nonlinear-query",
         score="nonlinear_query",
         formula="q = (x + norm(gelu(norm(x) W_down) W_up)) / 2, k = x W_key",
-        summary="a narrow network beside x itself in the place of W_query, in as many weights",
+        summary="a narrow network of x, added to x, replaces W_query; same number of weights",
     ),
     Variant(
         name="value-residual",
         value="residual",
         formula="v = l_1 v of the first layer + l_2 x W_value",
-        summary="the first layer's values are mixed into those of every layer",
+        summary="the first layer's values are mixed into the values of every layer",
     ),
     Variant(
         name="value-embedding",
@@ -122,13 +122,13 @@ _PAPERS = (
         name="bank-of-values",
         value="bank",
         formula="v = table[token]",
-        summary="the value is looked up by token and does not see the context",
+        summary="the value is looked up by token, without its context",
     ),
     Variant(
         name="gated",
         output="gated",
         formula="y = (concat(heads) * sigmoid(x W_gate)) out_proj",
-        summary="a gate for every number that heads bring back",
+        summary="a gate for every output number of the heads",
     ),
     Variant(
         name="head-gated",
@@ -140,13 +140,13 @@ _PAPERS = (
         name="exclusive",
         output="exclusive",
         formula="y = concat(head_h - its part along v_h) out_proj",
-        summary="heads without the direction of the token's own value",
+        summary="heads lose the direction of the token's own value",
     ),
     Variant(
         name="hadamard",
         output="hadamard",
         formula="y = a * (concat(heads) Hadamard) + b",
-        summary="a fixed mixing of heads in the place of out_proj",
+        summary="a fixed mixing of heads replaces out_proj",
     ),
     Variant(
         name="orthogonal",
@@ -165,7 +165,7 @@ _PAPERS = (
         name="sliding-window",
         window=32,
         formula="w_h(i, j) = 0 where i - j >= window",
-        summary="a token sees the last 32 tokens alone, and no more are cached; --window N",
+        summary="a token sees only the last 32 tokens, and only these are cached; --window N",
         source="Longformer, arXiv:2004.05150",
     ),
     Variant(
@@ -173,14 +173,14 @@ _PAPERS = (
         window=32,
         global_every=2,
         formula="w_h(i, j) = 0 where i - j >= window, in every other layer",
-        summary="layers with a window of 32 and layers that see all, in turn; --global-every K",
+        summary="layers with a window of 32 alternate with layers that see all; --global-every K",
         source="Gemma 2, arXiv:2408.00118",
     ),
     Variant(
         name="forgetting",
         logits="forget",
         formula="s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",
-        summary="a gate for each token decides how much of the past is forgotten there",
+        summary="a gate at each token sets how much of the past is forgotten",
     ),
     Variant(
         name="temperature",
@@ -221,7 +221,7 @@ _REFERENCES = (
         name="scores-off",
         score="off",
         formula="score_h = 0",
-        summary="reference arm: positions alone decide what a token looks at",
+        summary="reference arm: only positions decide which tokens a token attends to",
     ),
     Variant(
         name="attention-off",

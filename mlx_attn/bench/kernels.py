@@ -15,7 +15,6 @@ copies arrays that are not contiguous where it must.
 """
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from mlx_attn.bench.speed import Setup, eval_model, exported, random_tokens, tra
 from mlx_attn.errors import RunError
 from mlx_attn.machine.attention_kernels import has_fused_kernel
 from mlx_attn.machine.device import gpu_path
+from mlx_attn.machine.graphs import has_compiler
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState
@@ -100,7 +100,7 @@ def kernel_counts(setups: Mapping[str, Setup], works: Sequence[str]) -> Iterator
 
 def _joins() -> bool:
     twice: Any = mx.compile(lambda x: mx.exp(x) + 1)
-    return bool(shutil.which("g++")) and count_kernels(twice(mx.array([1.0]))).total() == 1
+    return has_compiler() and count_kernels(twice(mx.array([1.0]))).total() == 1
 
 
 # The graphs of one step of each kind of work.

@@ -17,7 +17,6 @@ from mlx_attn.errors import RunError, plural
 
 if TYPE_CHECKING:
     from mlx_attn.answers.book import RecordBook
-    from mlx_attn.answers.findings import Finding
     from mlx_attn.answers.page import StudyPage
     from mlx_attn.answers.study import Study
     from mlx_attn.comparison.runner import Runner
@@ -43,9 +42,14 @@ def _folder() -> Path:
 
 
 def _measured() -> Path:
-    """Return the answers of this folder, else those of the clone that the package lies in."""
-    here, clone = _folder(), Path(__file__).parents[2] / "docs" / "answers"
-    return clone if not here.exists() and (clone / _REGISTRATION).is_file() else here
+    """Return the answers of this folder, else those that were measured for this package."""
+    here, package = _folder(), Path(__file__).parents[1]
+    return here if here.exists() else next(filter(Path.is_dir, _places(package)), here)
+
+
+def _places(package: Path) -> tuple[Path, Path]:
+    """Return where the measured answers are: in a wheel, and in a clone of the repository."""
+    return package / "answers" / "measured", package.parent / "docs" / "answers"
 
 
 def _out(default: Callable[[], Path]) -> Callable[[Callable], Callable]:
@@ -268,7 +272,7 @@ def check(names: tuple[str, ...], out: Path) -> None:
 @_out(_measured)
 def show(question: str, as_json: bool, out: Path) -> None:
     """Show the results for a question: every contrast in every world."""
-    from mlx_attn.answers.findings import findings
+    from mlx_attn.answers.findings import findings, withdraw, withdrawals
     from mlx_attn.answers.show import finding_rows, question_lines
     from mlx_attn.ui.terminal import stdout_console
 
@@ -283,7 +287,8 @@ def show(question: str, as_json: bool, out: Path) -> None:
     question = study.question_name(question)
     if besides:
         known = {**known, **_book(out / besides).records}
-    found = [f for f in _standing(findings(study, known), besides) if f.question == question]
+    standing = withdraw(findings(study, known), withdrawals(out / besides))
+    found = [f for f in standing if f.question == question]
     if as_json:
         say(json.dumps({"question": question, "findings": finding_rows(found)}))
     else:
@@ -321,15 +326,6 @@ def _follow_ups() -> tuple[str, ...]:
     from studies import FOLLOW_UPS
 
     return FOLLOW_UPS
-
-
-def _standing(found: "list[Finding]", study: str) -> "list[Finding]":
-    """Return findings, words that the repository withdrew marked as such."""
-    if not _has_repository():
-        return found
-    from studies.withdrawn import FIRST, take_back
-
-    return take_back(found, study or FIRST)
 
 
 def _study(name: str, folder: Path | None = None) -> "Study":

@@ -22,6 +22,7 @@ from mlx_attn.comparison.executors import KEPT, Engine, Worker
 from mlx_attn.comparison.machines import kind_of
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.machine.device import DEVICE, chosen_device
 from mlx_attn.machine.streams import concurrent_trainings
 from mlx_attn.records import Object
 from mlx_attn.text.downloads import data_directory
@@ -262,8 +263,10 @@ def _own_address(host: str) -> str:
 
 def _start_worker(host: str, scheduler: str, jobs: int) -> "subprocess.Popen[str]":
     processes = str(jobs or concurrent_trainings(-1))  # -1: one for every core
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--nthreads", "1"]
-    command += ["--nworkers", processes, "--no-dashboard", "--death-timeout", "60"]
+    chosen = ["env", f"{DEVICE}={chosen_device()}"] if chosen_device() else []
+    command = [*chosen, sys.executable, "-m", "distributed.cli.dask_worker", scheduler]
+    command += ["--nthreads", "1", "--nworkers", processes]
+    command += ["--no-dashboard", "--death-timeout", "60"]
     silent: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     return subprocess.Popen(["ssh", "-o", "BatchMode=yes", host, shlex.join(command)], **silent)
 

@@ -21,6 +21,7 @@ from mlx_attn.attention.attention import explicit_attention
 from mlx_attn.attention.conversions import changes_output, changes_scores, find_conversion
 from mlx_attn.convert.model import convert, converted_config, fold_norms
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine.device import float64
 from mlx_attn.machine.facts import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
@@ -96,7 +97,7 @@ def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
 
     The angles of RoPE and the slopes of ALiBi stay those of float32: they belong to the model.
     """
-    with mx.stream(mx.cpu):  # Metal has no float64
+    with float64():
         exact = copy.deepcopy(model)
         exact.set_dtype(mx.float64)
         exact.eval()

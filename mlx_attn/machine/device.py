@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
+from typing import Any
 
 import mlx.core as mx
 
@@ -61,6 +62,16 @@ def use_device(name: str) -> None:
         )
     os.environ[DEVICE] = name
     mx.set_default_device(getattr(mx, name))
+
+
+def chosen_device() -> str:
+    """Return the device that `use_device` or the environment chose; "" if neither did."""
+    return os.environ.get(DEVICE, "")
+
+
+def float64() -> AbstractContextManager[Any]:
+    """Compute float64 for a while: on the processor, because Metal cannot."""
+    return mx.stream(mx.cpu)
 
 
 @contextmanager
@@ -123,5 +134,5 @@ def _wished() -> str:
     return wish
 
 
-if os.environ.get(DEVICE):
-    use_device(os.environ[DEVICE])
+if chosen_device():
+    use_device(chosen_device())

@@ -5,6 +5,7 @@ operations that it joins, once on a machine, and which not every machine has.
 """
 
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -73,16 +74,14 @@ class Graph:
         runs: Runs | None = None,
     ):
         self._function, self._runs = without_gradients(function), runs or Runs()
-        self._waits = on_linux_cpu() and _has_compiler()  # to be compiled
-        self._run = (
-            _exported(self._function, like) if on_linux_cpu() else mx.compile(self._function)
-        )
+        self._waits = on_linux_cpu() and has_compiler()  # to be compiled
+        self._run = _exported(self._function, like) if on_linux_cpu() else compiled(self._function)
 
     def __call__(self, *arrays: mx.array) -> Sequence[mx.array]:
         """Run the graph and return the function's results."""
         self._runs.count += 1
         if self._waits and self._runs.count >= HOT:
-            self._run, self._waits = mx.compile(self._function), False
+            self._run, self._waits = compiled(self._function), False
         return self._run(*arrays)
 
 
@@ -106,7 +105,7 @@ def _exported(function: Callable[..., list[mx.array]], like: Sequence[mx.array])
         try:
             mx.export_function(file, function, *like)
         except ValueError:  # an operation that is not written, such as a gradient of a user's own
-            return mx.compile(function)
+            return compiled(function)
         read: Any = mx.import_function(file)
         return read
 
@@ -121,14 +120,28 @@ def is_compiled(x: mx.array) -> bool:
     MLX's back end for Linux compiles with g++, which not every machine has.
     """
     few = x.size < FEW and x.dtype != mx.float64
-    return few and on_linux_cpu() and (_has_compiler() or _within_graph())
+    return few and on_linux_cpu() and (has_compiler() or _within_graph())
 
 
 @cache
-def _has_compiler() -> bool:
-    return shutil.which("g++") is not None
+def has_compiler() -> bool:
+    """Tell whether g++ can be started.
+
+    A Mac without Apple's command line tools has a g++ that only opens a window to install them, so
+    it is not started: `xcode-select -p` tells where the tools are, and fails without them.
+    """
+    if not shutil.which("g++"):
+        return False
+    if sys.platform != "darwin":
+        return True
+    return subprocess.run(["xcode-select", "-p"], capture_output=True, check=False).returncode == 0
 
 
 def lacks_compiler() -> bool:
-    """Tell whether `mx.compile` does nothing: on a Linux processor without g++."""
-    return sys.platform == "linux" and device_name() == "cpu" and not shutil.which("g++")
+    """Tell whether nothing can be compiled: on a processor without g++."""
+    return device_name() == "cpu" and not has_compiler()
+
+
+def compiled(function: Callable, **options: Any) -> Callable:
+    """Return the function compiled by MLX, or as it is without a compiler."""
+    return function if lacks_compiler() else mx.compile(function, **options)

@@ -13,6 +13,7 @@ from mlx.utils import tree_flatten
 
 from mlx_attn.machine import blas
 from mlx_attn.machine.device import on_gpu, on_linux_cpu
+from mlx_attn.machine.graphs import compiled
 
 _of_this_thread = threading.local()
 """MLX knows a stream only in the thread that made it."""
@@ -110,7 +111,7 @@ def compiled_step(function: Callable, setting: str, state: list) -> Callable:
     """Return the function as one compiled graph, if steps are compiled; `state` is what changes."""
     if not compiles_step(setting):
         return function
-    return mx.compile(single_stream(function), inputs=state, outputs=state)
+    return compiled(single_stream(function), inputs=state, outputs=state)
 
 
 def compiled_share(function: Callable, setting: str, state: list) -> Callable:
@@ -121,7 +122,7 @@ def compiled_share(function: Callable, setting: str, state: list) -> Callable:
     """
     if not on_linux_cpu() or setting != "on":
         return function
-    return mx.compile(single_stream(function), inputs=state, outputs=state)
+    return compiled(single_stream(function), inputs=state, outputs=state)
 
 
 def concurrent_trainings(cores: int) -> int:

@@ -4,14 +4,13 @@ A check compares many results with what they must be. One that fails says which 
 shape; a kernel that raises fails too, with MLX's message.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mlx_attn.machine.device import DEVICE, device_name, devices, on_device
+from mlx_attn.machine.device import chosen_device, device_name, devices, on_device
 from mlx_attn.verify import draws, models, operations
 from mlx_attn.verify.tolerance import FLOAT32, Comparison, Rounding, measured_rounding
 
@@ -128,7 +127,7 @@ def _row(comparison: Comparison) -> dict[str, Any]:
 
 def checked_devices() -> list[str]:
     """Return the device that was chosen; if none was, all that MLX can use here."""
-    return [device_name()] if os.environ.get(DEVICE) else devices()
+    return [device_name()] if chosen_device() else devices()
 
 
 def verify(checks: Sequence[Check]) -> Iterator[Finding]:

@@ -14,8 +14,8 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import VARIANTS, AttentionConfig
 from mlx_attn.attention.conversions import CONVERSIONS
+from mlx_attn.machine import graphs
 from mlx_attn.machine.device import repeats_bits
-from mlx_attn.machine.graphs import lacks_compiler
 from mlx_attn.machine.streams import compiles_step
 from mlx_attn.model.config import BLOCKS, config_from
 from mlx_attn.model.gpt import GPT
@@ -195,9 +195,9 @@ def compiled(rounding: Rounding) -> Comparisons:
 
     On a processor trainings are not compiled unless that is asked for: g++ takes a minute for one.
     """
-    x, chain = Numbers(14)(3, 5, 7), mx.compile(lambda x: x * mx.sigmoid(1.7 * x) + 0.5 * x)
+    x, chain = Numbers(14)(3, 5, 7), graphs.compiled(lambda x: x * mx.sigmoid(1.7 * x) + 0.5 * x)
     y = x / (1 + np.exp(-1.7 * x)) + 0.5 * x
-    note = "no g++, so that mx.compile does nothing here" if lacks_compiler() else ""
+    note = "left out: there is no g++ to compile with" if graphs.lacks_compiler() else ""
     apart = difference(as_numpy(chain(as_mlx(x))), y)
     yield Comparison("a chain of operations", apart, rounding.tolerance, note)
     if compiles_step("auto"):

@@ -291,6 +291,18 @@ exec sh -c "$*"
 """
 
 
+@pytest.mark.parametrize(
+    ("chosen", "begins"), [("cpu", "env MLX_ATTN_DEVICE=cpu /"), ("", "/")], ids=["cpu", "none"]
+)
+def test_workers_on_another_machine_compute_on_the_chosen_device(monkeypatch, chosen, begins):
+    commands: list[list[str]] = []
+    monkeypatch.setenv("MLX_ATTN_DEVICE", chosen)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
+    dask_engine._start_worker("mac", "tcp://here:8786", 1)
+    assert commands[0][-2] == "mac"
+    assert commands[0][-1].startswith(begins)
+
+
 @pytest.mark.slow
 def test_ssh_starts_workers_and_ends_them(brief, compare, tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()

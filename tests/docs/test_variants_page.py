@@ -1,6 +1,6 @@
-"""docs/variants.md is made from the tables of variants, choices, conversions and questions.
+"""Check that docs/variants.md agrees with the tables of variants, choices and conversions.
 
-`python tests/docs/test_variants_page.py` writes its cards again.
+`python tests/docs/test_variants_page.py` rewrites its cards.
 """
 
 from functools import cache
@@ -40,7 +40,7 @@ def config_of(variant: Variant) -> GPTConfig:
 
 
 def choices_of(config: GPTConfig) -> list[Choice]:
-    """The choices that are not those of the standard form."""
+    """Return the choices that differ from the standard form."""
     attention = config.attention()
     chosen = [choice for name in MAPS for choice in attention.choices(name)]
     return [choice for choice in chosen if choice.name != MAPS[choice.map]]
@@ -54,7 +54,7 @@ def cost_line(cost: ModelCost, standard: ModelCost) -> str:
 
 
 def random_model(variant: Variant) -> GPT:
-    """A small model of the variant, with every trained number away from where it starts."""
+    """Return a small model of the variant, with all trained numbers moved from their start."""
     mx.random.seed(0)
     model = GPT(GPTConfig(**{**SIZES, "latent_dim": 6, **variant.settings}))
     model.apply(
@@ -65,7 +65,7 @@ def random_model(variant: Variant) -> GPT:
 
 
 def conversions_of(variant: Variant) -> list[str]:
-    """What happens to a small random model of the variant: exact, with an error, or refused."""
+    """List the conversions of a small random model: exact, with an error, or refused."""
     model, (tokens, fitted) = random_model(variant), mx.random.randint(0, 16, (2, 8, 8))
     logits, exact, near, refusals = float64_logits(model, tokens), [], [], []
     for name in CONVERSIONS:
@@ -84,9 +84,9 @@ def conversions_of(variant: Variant) -> list[str]:
 
 @cache
 def measured() -> dict[str, dict[str, str]]:
-    """By variant and world: its loss minus that of standard, with 24 seeds where there are as many.
+    """Return the loss minus the standard form's by variant and world, over 24 seeds if measured.
 
-    Of the reference arm it is what queries and keys are worth.
+    For the reference arm, return the worth of queries and keys.
     """
     study, known = the_study(), RecordBook(ANSWERS / "records").records
     more = RecordBook(ANSWERS / "replication" / "records").records
@@ -103,9 +103,9 @@ def measured() -> dict[str, dict[str, str]]:
 
 
 def measured_lines(variant: str) -> list[str]:
-    """Differences of loss to the standard form, where they were measured."""
+    """Return the line with the measured differences of loss, if any."""
     words = [f"{world} {difference}" for world, difference in measured().get(variant, {}).items()]
-    return [f"- Loss beside `standard`: {', '.join(words)}"] if words else []
+    return [f"- Loss minus `standard`: {', '.join(words)}"] if words else []
 
 
 def card(variant: Variant, standard: ModelCost) -> str:
@@ -115,10 +115,10 @@ def card(variant: Variant, standard: ModelCost) -> str:
     sources = list(dict.fromkeys(choice.source for choice in named if choice.source))
     keeps = {choice.cache for choice in chosen if choice.map in ("score", "value")} - {"kv"}
     kept = KEPT[keeps.pop() if keeps else "kv"]
-    more = ", and what its hook reads" if any(choice.remembers for choice in chosen) else ""
+    more = ", and the numbers that its hook reads" if any(c.remembers for c in chosen) else ""
     windowed = f" of the last {variant.window} tokens" if variant.window else ""
     if every := variant.global_every:
-        windowed += f" in {every - 1} of {every} layers, of all in the other"
+        windowed += f" in {every - 1} of {every} layers, of all tokens in the other"
     cached = f"{kept}{more}{windowed}"
     lines = [
         f"### {variant.name}",
@@ -129,15 +129,15 @@ def card(variant: Variant, standard: ModelCost) -> str:
         "",
         f"- From: {variant.source or '; '.join(sources)}",
         *measured_lines(variant.name),
-        f"- Costs beside `standard`: {cost_line(model_cost(config), standard)}",
-        *([f"- Cached for each token: {cached}"] if cached != KEPT["kv"] else []),
+        f"- Costs relative to `standard`: {cost_line(model_cost(config), standard)}",
+        *([f"- Cache per token: {cached}"] if cached != KEPT["kv"] else []),
         *conversions_of(variant),
     ]
     return "\n".join(lines)
 
 
 def page(head: str) -> str:
-    """The page's first lines, which are written by hand, and all cards."""
+    """Join the first lines of the page, which are written by hand, with all cards."""
     standard = model_cost(config_of(VARIANTS["standard"]))
     parts = [head]
     for group in dict.fromkeys(variant.group for variant in VARIANTS.values()):
@@ -148,7 +148,7 @@ def page(head: str) -> str:
 
 
 def test_the_page_has_a_card_of_every_variant_group_by_group():
-    """What a card says of each, tests/test_every_variant.py compares."""
+    """tests/test_every_variant.py checks the contents of the cards."""
     headings = []
     for name, variant in VARIANTS.items():
         group = f"## {variant.group[0].upper()}{variant.group[1:]}"

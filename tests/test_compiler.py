@@ -1,0 +1,38 @@
+"""Whether MLX can compile is found out without starting a compiler."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_attn.machine import graphs
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew():
+    graphs.has_compiler.cache_clear()
+    yield
+    graphs.has_compiler.cache_clear()
+
+
+@pytest.mark.parametrize(("code", "found"), [(0, True), (2, False)])
+def test_on_a_mac_g_plus_plus_counts_only_with_the_command_line_tools(monkeypatch, code, found):
+    """Without them, starting it opens a window to install them."""
+    started = []
+
+    def run(command, **_):
+        started.append(command)
+        return SimpleNamespace(returncode=code)
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(graphs.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(subprocess, "run", run)
+    assert graphs.has_compiler() is found
+    assert started == [["xcode-select", "-p"]]
+
+
+def test_without_a_compiler_a_function_stays_as_it_is(monkeypatch):
+    monkeypatch.setattr(graphs, "device_name", lambda: "cpu")
+    monkeypatch.setattr(graphs.shutil, "which", lambda name: None)
+    assert graphs.compiled(len) is len
