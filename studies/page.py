@@ -193,7 +193,7 @@ class AnswersPage(StudyPage):
         return ", ".join(each) or "(not finished)"
 
     def longest(self, arm: str) -> str:
-        """Return an arm's mean difference after the longest finished training, for each text."""
+        """Return an arm's mean difference after the longest training on each text, in one line."""
         found = self.besides["horizon"].found if "horizon" in self.besides else []
         texts = dict.fromkeys(f.world.rpartition("-")[0] for f in found)
         said = ""
@@ -201,7 +201,8 @@ class AnswersPage(StudyPage):
             of_arm = [f for f in found if f.contrast.arm == arm and f.world.startswith(text)]
             last = max((f for f in of_arm if f.verdict), key=lambda f: f.steps, default=None)
             if last and last.verdict:
-                said += f"; {last.verdict.mean:+.3f} on {text} after {last.steps}"
+                doubt = f", {UNDECIDED}" if last.word == UNDECIDED else ""
+                said += f"; {last.verdict.mean:+.3f} on {text} after {last.steps}{doubt}"
         return said
 
     def at_lengths(self, arm: str) -> str:
