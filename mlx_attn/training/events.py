@@ -18,6 +18,7 @@ class Started:
     params: int
     tokens_per_step: int
     run: str
+    compiles: bool = False  # the first step takes longer: kernels or C++ are compiled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.machine.advice import translate_mlx_errors
+from mlx_attn.machine.streams import compiles_step
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.documents import document_ends, start_tokens
 from mlx_attn.sampling.generate import stream_generate
@@ -160,6 +161,7 @@ class Monitor:
             params=count_parameters(trainer.model),
             tokens_per_step=trainer.tokens_per_step,
             run=_place(trainer),
+            compiles=trainer.config.compile == "on" or compiles_step(trainer.config.compile),
         )
 
     def stepped(self) -> Stepped:

@@ -33,6 +33,8 @@ BAR = 20
 
 WIDE_ENOUGH_FOR_A_BAR = 70
 
+COMPILING = "the first step compiles its kernels, once"
+
 Mode = Literal["live", "plain", "quiet", "json", "silent"]
 """A bar; a line an event; the run's directory alone; a JSON object an event; nothing at all."""
 
@@ -100,6 +102,8 @@ class Display:
             self.message(evaluation_line(event))
         elif isinstance(event, Stepped) and self.mode == "plain":
             self.message(step_line(event))
+        elif isinstance(event, Started) and event.compiles and self.mode == "plain":
+            self.message(COMPILING)
 
     def message(self, text: str) -> None:
         """Show a line that stays, above the bar where there is one."""
@@ -118,7 +122,10 @@ class Display:
 
     def _move_bar(self, event: Event) -> None:
         if isinstance(event, Started):
-            self._bar.update(self._task, total=event.steps or None, completed=event.step)
+            total = event.steps or None
+            self._bar.update(self._task, total=total, completed=event.step)
+            if event.compiles:
+                self._bar.update(self._task, description=COMPILING)
         elif isinstance(event, Stepped):
             self._bar.add(event.loss)
             total = event.seconds + event.seconds_left

@@ -47,6 +47,12 @@ def test_a_training_reports_its_start_its_steps_its_validations_and_its_end(trai
     assert end_of(reports).reason == "done"
 
 
+def test_the_start_tells_that_the_first_step_of_a_gpu_compiles(trainer, gpu_path):
+    start = next(train(trainer(steps=2)))
+    assert isinstance(start, Started)
+    assert start.compiles
+
+
 def test_every_report_is_a_json_object_with_its_event(trainer):
     records = [as_record(report) for report in train(trainer(steps=2))]
     assert [record["event"] for record in records] == ["start", "step", "eval", "end"]

@@ -10,6 +10,7 @@ from rich.console import Console
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Started, Stepped
 from mlx_attn.training.show import (
+    COMPILING,
     Display,
     closing_lines,
     display_for,
@@ -224,3 +225,15 @@ def test_a_pipe_stays_plain_whatever_forces_colour(monkeypatch):
 def test_a_terminal_that_cannot_be_redrawn_gets_plain_lines(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     assert display_for(False, False, terminal(80)).mode == "plain"
+
+
+@pytest.mark.parametrize("console", [terminal(80), pipe()], ids=["bar", "lines"])
+def test_that_the_first_step_compiles_is_shown_while_it_does(console):
+    shown(display_for(False, False, console), [replace(STARTED, compiles=True)])
+    assert COMPILING in written(console)
+
+
+def test_nothing_is_shown_of_compiling_if_nothing_is_compiled():
+    console = pipe()
+    shown(display_for(False, False, console), [STARTED])
+    assert written(console) == ""
