@@ -75,6 +75,13 @@ def two_cores(monkeypatch) -> None:
 
 
 @pytest.fixture
+def compiling() -> None:
+    """Skip the test if MLX is told not to compile."""
+    if "MLX_DISABLE_COMPILE" in os.environ:
+        pytest.skip("MLX_DISABLE_COMPILE is set, and this test counts what is compiled")
+
+
+@pytest.fixture
 def gpu_path() -> Iterator[None]:
     """What runs on a GPU is what this test runs."""
     with device.gpu_path():

@@ -164,7 +164,7 @@ def test_matrices_are_products_of_the_heads_weights(model):
         (lambda model: model.logits("a" * 17), "has 17 tokens, and this model reads 1 to 16"),
         (lambda model: model.loss("a"), "at least two tokens"),
         (lambda model: model.matrices(3), "layer=3: this model's layers are 0 to 0"),
-        (lambda model: model.generate(temp=-1), "temp"),
+        (lambda model: model.generate(temp=-1.0), "temp"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(model, wrong, message):

@@ -74,6 +74,7 @@ ADVICE = (
 )
 
 
+@pytest.mark.usefixtures("compiling")
 def test_every_variant_starts_as_many_kernels_as_recorded():
     before, now = recorded()["variants"], counted(setups("nano", list(VARIANTS)))
     assert not changes(now, before), ADVICE
@@ -83,6 +84,7 @@ def test_every_variant_starts_as_many_kernels_as_recorded():
 @pytest.mark.parametrize(
     "preset", [p if p in FIRST else pytest.param(p, marks=pytest.mark.slow) for p in PRESETS]
 )
+@pytest.mark.usefixtures("compiling")
 def test_every_small_preset_starts_as_many_kernels_as_recorded(preset):
     before = recorded()["presets"][preset]
     assert not changes(counted(setups(preset, list(COMPARED))), before), ADVICE
@@ -110,6 +112,7 @@ def evaluated(*shape: int) -> mx.array:
     return x
 
 
+@pytest.mark.usefixtures("compiling")
 def test_a_chain_that_is_compiled_is_one_kernel():
     compiled: Any = mx.compile(lambda x: mx.exp(2 * x) + 1)
     assert kernels_of(compiled(evaluated(3))) == 1
@@ -158,6 +161,7 @@ def test_mlx_s_operations_are_its_own_again_afterwards():
     assert mx.fast.rms_norm is before
 
 
+@pytest.mark.usefixtures("compiling")
 def test_counting_leaves_the_path_as_it_was():
     before = on_gpu()
     counted(setups("nano", ["standard"]))

@@ -48,6 +48,7 @@ def test_the_figure_is_written_beside_its_name(run_command, tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {"speed.svg", "speed.png"}
 
 
+@pytest.mark.usefixtures("compiling")
 def test_kernels_are_counted_in_place_of_times(run_command):
     result = run_command("bench", *SMALL, "--kernels", "--variants=standard", "--json")
     rows = json.loads(result.stdout)["kernels"]
@@ -57,6 +58,7 @@ def test_kernels_are_counted_in_place_of_times(run_command):
     assert all(row["kernels"] == sum(row["operations"].values()) > 0 for row in rows)
 
 
+@pytest.mark.usefixtures("compiling")
 def test_people_see_the_kernels_of_a_variant_in_one_line(run_command):
     result = run_command("bench", *SMALL, "--kernels", "--variants=standard", "--part=decode")
     rows = [row.split() for row in result.stdout.splitlines() if row.strip()]
