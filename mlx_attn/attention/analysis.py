@@ -22,7 +22,6 @@ from mlx_attn.attention.attention import Attention, attention_scores
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
-    ShrunkLinear,
     maps_of,
     merge_query_key,
     merge_value_output,
@@ -186,7 +185,7 @@ def written_out(attention: Attention) -> Attention:
     dense = Attention(replace(config, **words, out_bias=config.out_bias or "output" in words))
     arrays = named_arrays(attention)
     for name, part in attention.items():
-        if isinstance(part, ShrunkLinear):
+        if hasattr(part, "dense_weight"):
             arrays[f"{name}.weight"] = part.dense_weight()
     if "output" in words:
         factors = ov_circuit(attention)

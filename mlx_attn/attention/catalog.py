@@ -71,6 +71,20 @@ _FORMS = (
         summary="attention only moves slices of x to other tokens",
     ),
     Variant(
+        name="sliced-heads",
+        score="sliced",
+        value="sliced",
+        formula="q_h, k_h, v_h = x[slice h] W_query_h, x[slice h] W_key_h, x[slice h] W_value_h",
+        summary="x is cut into heads before the projections, so a head reads only its own slice",
+    ),
+    Variant(
+        name="key-only",
+        score="no_query",
+        value="identity",
+        formula="q_h = x[slice h], k = x W_key, v_h = x[slice h]",
+        summary="only W_key and out_proj are trained: queries and values are slices of x",
+    ),
+    Variant(
         name="key-as-value",
         value="key",
         formula="v = k = x W_key",

@@ -129,46 +129,9 @@ def product_std(first: mx.array, second: mx.array, inner: int) -> mx.array:
     return inner**0.5 * mx.std(first) * mx.std(second)
 
 
-class ShrunkLinear(nn.Module):
-    """y_h = x[kept_h] + x[rest_h] R_h, for each head h: D coordinates of x pass as they are.
-
-    Where only the product of two maps matters, W_1 W_2 = (W_1 B) (B^-1 W_2) for every invertible B.
-    The B that turns D rows of W_2 into the identity leaves D^2 weights fewer to keep and computes
-    the same (Wasielewski and Graef, "MatShrink").
-
-    Args:
-        C: Width of x.
-        n_heads: Number of heads H.
-        head_dim: Width D of a head, less than C.
-        bias: Whether a bias is added.
-
-    Attributes:
-        weight: The matrices R_h as (out, in): [H D, C - D], head h in rows h D..(h+1) D.
-        places: Position of coordinate c of x in (kept_h, rest_h): [H, C] integers, not trained.
-    """
-
-    def __init__(self, C: int, n_heads: int, head_dim: int, bias: bool):
-        super().__init__()
-        self.weight = mx.zeros((n_heads * head_dim, C - head_dim))
-        self.places = (mx.arange(C)[None] - head_dim * mx.arange(n_heads)[:, None]) % C
-        if bias:
-            self.bias = mx.zeros((n_heads * head_dim,))
-        self.freeze(recurse=False, keys=["places"])
-
-    def __call__(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T width"]:
-        """The heads of x, side by side."""
-        y = x @ self.dense_weight().T
-        return y + self.bias if "bias" in self else y
-
-    def dense_weight(self) -> Float[mx.array, "width C"]:
-        """The matrix with the identity written out, as (out, in)."""
-        n_heads, C = self.places.shape
-        rest = self.weight.reshape(n_heads, -1, self.weight.shape[1])
-        D = rest.shape[1]
-        kept = mx.broadcast_to(mx.eye(D, dtype=rest.dtype), (n_heads, D, D))
-        dense = mx.concatenate([kept, rest], axis=2)
-        places = mx.broadcast_to(self.places[:, None], dense.shape)
-        return mx.take_along_axis(dense, places, axis=2).reshape(-1, C)
+def dense_weight(linear: Any) -> Float[mx.array, "width C"]:
+    """Return the whole matrix of a linear layer, as (out, in), if it stores only a part of it."""
+    return linear.dense_weight() if hasattr(linear, "dense_weight") else linear.weight
 
 
 # The book's W_value and out_proj, which many choices share.

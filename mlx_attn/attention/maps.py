@@ -20,9 +20,9 @@ from mlx_attn.attention.layer import (
     Keys,
     MapWeights,
     Queries,
-    ShrunkLinear,
     Values,
     choice,
+    dense_weight,
     merge_heads,
     merge_query_key,
     merge_value_output,
@@ -40,7 +40,8 @@ from mlx_attn.machine.exponentials import gelu
 # Score maps.
 
 
-def _query(c: AttentionConfig) -> nn.Linear:
+def query_linear(c: AttentionConfig) -> nn.Linear:
+    """Make the book's W_query."""
     return nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias)
 
 
@@ -48,7 +49,8 @@ def _key(c: AttentionConfig) -> nn.Linear:
     return nn.Linear(c.d_in, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
 
 
-def _key_shape(c: AttentionConfig) -> tuple[int, int]:
+def key_shape(c: AttentionConfig) -> tuple[int, int]:
+    """Return the number and the width of the keys of a token."""
     return c.n_kv_heads, c.head_dim
 
 
@@ -61,23 +63,14 @@ def _needs_slices(word: str, heads: int, width: int, c: AttentionConfig) -> str:
     )
 
 
-def _needs_a_rest(word: str, width: int, c: AttentionConfig) -> str:
-    if width < c.d_in:
-        return ""
-    return (
-        f"{word} passes {width} coordinates of x on as they are, which must be fewer "
-        f"than emb_dim={c.d_in}: use more heads"
-    )
-
-
 @choice(
     "score",
     "separate",
     "q_h = x W_query_h, k_h = x W_key_h",
     input_weights=("W_query", "W_key"),
     source="the book, section 3.6",
-    weights={"W_query": _query, "W_key": _key},
-    shape=_key_shape,
+    weights={"W_query": query_linear, "W_key": _key},
+    shape=key_shape,
 )
 def separate(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     """The book's form: S_h = W_query_h W_key_h^T has rank at most head_dim."""
@@ -118,7 +111,7 @@ def _merged_score_init(c: AttentionConfig, draw: Initializer) -> mx.array:
     "q_h = x[slice h], k_h = x W_key_h",
     source="Karbevski, arXiv:2510.23912",
     weights={"W_key": _key},
-    shape=_key_shape,
+    shape=key_shape,
     refuses=lambda c: _needs_slices("score=no_query", c.n_heads, c.head_dim, c),
 )
 def no_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
@@ -143,7 +136,7 @@ def no_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]
         "W_up": draw("W_up", c.d_in, c.d_in // 2),
         "W_key": draw("W_key", c.n_kv_heads * c.head_dim, c.d_in),
     },
-    shape=_key_shape,
+    shape=key_shape,
     affine=False,
     refuses=lambda c: _needs_slices("score=nonlinear_query", c.n_heads, c.head_dim, c),
 )
@@ -160,8 +153,8 @@ def nonlinear_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries
     "no_key",
     "q_h = x W_query_h, k_h = x[slice h]",
     source="the mirror image of score=no_query",
-    weights={"W_query": _query},
-    shape=_key_shape,
+    weights={"W_query": query_linear},
+    shape=key_shape,
     refuses=lambda c: _needs_slices("score=no_key", c.n_kv_heads, c.head_dim, c),
 )
 def no_key(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
@@ -184,8 +177,8 @@ def _shared_refuses(c: AttentionConfig) -> str:
     "q_h = k_h = x W_query_h",
     input_weights=("W_query",),
     source="Reformer, arXiv:2001.04451",
-    weights={"W_query": _query},
-    shape=_key_shape,
+    weights={"W_query": query_linear},
+    shape=key_shape,
     refuses=_shared_refuses,
 )
 def shared(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
@@ -201,8 +194,8 @@ def shared(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     input_weights=("W_query", "W_key"),
     source="Cordonnier et al., arXiv:2006.16362",
     weights={
-        "W_query": _query,
-        "W_key": _query,  # as wide: n_kv_heads does not count
+        "W_query": query_linear,
+        "W_key": query_linear,  # as wide: n_kv_heads does not count
         # Each head its own block of the mixing vector: the start is the separate form.
         "mixing": lambda c: mx.repeat(mx.eye(c.n_heads), c.head_dim, axis=1),
     },
@@ -214,29 +207,14 @@ def collaborative(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, 
     return q, a.W_key(x)[:, None]
 
 
-choice(
-    "score",
-    "shrunk",
-    "q_h = x W_query_h, k_h = x[kept_h] + x[rest_h] R_h",
-    same_as="separate",
-    source="Wasielewski and Graef, MatShrink",
-    weights={
-        "W_query": _query,
-        "W_key": lambda c: ShrunkLinear(c.d_in, c.n_kv_heads, c.head_dim, c.qkv_bias),
-    },
-    shape=_key_shape,
-    refuses=lambda c: _needs_a_rest("score=shrunk", c.head_dim, c),
-)(separate)
-
-
 # Value maps. A map can be applied to x before the weighted sum or to softmax_h x after it: the sum
 # is linear and its weights add up to 1, so biases too come out the same.
 
 
-def _linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array, "B H T D"]:
+def linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array, "B H T D"]:
+    """Apply W_value to the weighted sums of x, head by head."""
     group, W_value = y.shape[1] // a.config.n_kv_heads, a.W_value
-    weight = W_value.dense_weight() if isinstance(W_value, ShrunkLinear) else W_value.weight
-    weight = weight.reshape(a.config.n_kv_heads, a.config.value_dim, -1)
+    weight = dense_weight(W_value).reshape(a.config.n_kv_heads, a.config.value_dim, -1)
     heads = y @ mx.repeat(weight, group, axis=0).swapaxes(1, 2)
     if "bias" not in W_value:
         return heads
@@ -256,19 +234,7 @@ choice(
     source="the book, section 3.6",
     weights={"W_value": value_linear},
     shape=value_shape,
-    after=_linear_after,
-)(linear_value)
-
-choice(
-    "value",
-    "shrunk",
-    "v_h = x[kept_h] + x[rest_h] R_h",
-    same_as="linear",
-    source="Wasielewski and Graef, MatShrink",
-    weights={"W_value": lambda c: ShrunkLinear(c.d_in, c.n_kv_heads, c.value_dim, c.qkv_bias)},
-    shape=value_shape,
-    after=_linear_after,
-    refuses=lambda c: _needs_a_rest("value=shrunk", c.value_dim, c),
+    after=linear_after,
 )(linear_value)
 
 
@@ -295,7 +261,7 @@ choice(
     source="Graef and Wasielewski, arXiv:2503.05840 (slim attention)",
     weights={"W_value": lambda c: value_linear(c, c.n_kv_heads * c.head_dim)},
     shape=value_shape,
-    after=_linear_after,
+    after=linear_after,
     cache="k",  # the keys of all heads hold all of x
     refuses=_needs_a_key_per_head,
 )(linear_value)

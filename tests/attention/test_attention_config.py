@@ -35,6 +35,7 @@ def config(**choices: Any) -> AttentionConfig:
         ({"score": "no_query", "head_dim": 5}, "must make up emb_dim=24"),
         ({"score": "no_key", "n_kv_heads": 2}, "must make up emb_dim=24"),
         ({"value": "identity", "n_kv_heads": 2}, "must make up emb_dim=24"),
+        ({"score": "sliced", "n_heads": 5, "head_dim": 4}, "equal slices: choose numbers of heads"),
         ({"output": "none", "head_dim": 5}, "which must be 24"),
         ({"score": "shared", "n_kv_heads": 2}, "n_kv_heads=2"),
         ({"score": "merged", "value": "key"}, "value=key needs a key per head"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.linalg import block_diag
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import attention_cost
@@ -163,6 +164,27 @@ def test_one_head_without_query_is_one_head_separate(seed):
         {"W_key": {"weight": folded}, "W_value": separate.W_value, "out_proj": separate.out_proj}
     )
     assert difference(separate(tokens(seed)), no_query(tokens(seed))) < 1e-5
+
+
+@pytest.mark.parametrize("n_kv_heads", [4, 2])
+def test_sliced_heads_are_separate_heads_with_block_diagonal_matrices(n_kv_heads):
+    sliced = layer("sliced-heads", n_kv_heads=n_kv_heads)
+    separate = layer("standard", n_kv_heads=n_kv_heads)
+    separate.update({"out_proj": sliced.out_proj})
+    for name, heads in (("W_query", 4), ("W_key", n_kv_heads), ("W_value", n_kv_heads)):
+        blocks = np.split(np.array(sliced[name].weight), heads)
+        whole = mx.array(block_diag(*blocks))
+        separate[name].update({"weight": whole, "bias": sliced[name].bias})
+    assert difference(sliced(tokens(0)), separate(tokens(0))) < 1e-5
+
+
+def test_a_sliced_head_reads_its_own_slice_only():
+    module = layer("sliced-heads")
+    x = tokens(0)
+    other = mx.concatenate([x[..., :18], tokens(1)[..., 18:]], axis=-1)  # the slice of head 3
+    (q, k), (other_q, other_k) = module.score(x), module.score(other)
+    assert difference(q[:, :3], other_q[:, :3]) == difference(k[:, :3], other_k[:, :3]) == 0
+    assert difference(q[:, 3], other_q[:, 3]) > 0.1
 
 
 def test_a_transposed_merged_matrix_is_noticed():

@@ -18,6 +18,7 @@ from mlx_attn.comparison.trial import Diverged, Store, train_trial
 from mlx_attn.comparison.tuning import TunedArm, trial_for
 from mlx_attn.comparison.worker import train_order
 from mlx_attn.errors import RunError
+from mlx_attn.machine.device import forced_path
 from mlx_attn.machine.streams import single_stream
 
 
@@ -90,7 +91,12 @@ def test_a_damaged_file_names_itself(in_this_process, trials, store):
 
 
 def test_as_many_trainings_at_once_as_there_are_cores(store):
-    assert Runner(store).size == os.cpu_count()
+    with forced_path("mac-cpu"):
+        assert Runner(store).size == os.cpu_count()
+
+
+def test_a_gpu_trains_one_at_a_time(store, gpu_path):
+    assert Runner(store).size == 1
 
 
 def test_a_training_records_its_course(trials):

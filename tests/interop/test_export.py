@@ -31,7 +31,8 @@ from .conftest import MODERN
 EXACT = (
     "scores-off",
     *("standard", "no-out-proj", "no-query", "no-key", "shared-query-key", "no-value"),
-    *("no-value-no-out-proj", "key-as-value", "mla", "hadamard", "orthogonal", "temperature"),
+    *("no-value-no-out-proj", "key-only", "key-as-value", "sliced-heads", "mla", "hadamard"),
+    *("orthogonal", "temperature"),
 )
 """The variants that are GPT-2, after an exact conversion where it needs one."""
 

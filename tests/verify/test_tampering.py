@@ -261,6 +261,8 @@ LONG = ("a slot of the cache that is stale beyond 1,024", "a ring that is turned
 def broken(request, monkeypatch) -> tuple[str, str]:
     """Something is broken; the check that must find it, and words of the case that it names."""
     check, case, tamper = TAMPERINGS[request.param]
+    if check == "compiling":
+        request.getfixturevalue("compiling")
     monkeypatch.setattr(attention, "text_mask", attention.text_mask.__wrapped__)  # not remembered
     tamper(monkeypatch)
     return check, case
