@@ -322,6 +322,16 @@ def _decayed() -> dict[str, float]:
     }
 
 
+def _symmetry() -> dict[str, float]:
+    """Return the symmetry of S_h, the mean of a model's heads and the head nearest to symmetric."""
+    numbers = {}
+    for form, model in _both_forms().items():
+        spectra = analysis.spectra(analysis.qk_circuit(block.att) for block in model.trf_blocks)
+        numbers[f"symmetry of S, {form}"] = float(spectra.symmetry.mean())
+        numbers[f"largest symmetry of S, {form}"] = float(spectra.symmetry.max())
+    return numbers
+
+
 _CHECKS: dict[str, tuple[Callable[[], dict[str, float]], Callable[[Mapping[str, float]], bool]]] = {
     "merging-is-exact": (lambda: _converted("merged"), _same),
     "merging-costs": (
@@ -356,6 +366,7 @@ _CHECKS: dict[str, tuple[Callable[[], dict[str, float]], Callable[[Mapping[str, 
         _parting,
         lambda n: n[_distance(0)] <= EXACT and n["distance of S, of its size, at the end"] > 0.1,
     ),
+    "merged-is-not-symmetric": (_symmetry, lambda n: n["largest symmetry of S, merged"] < 0.5),
     "merged-has-a-flatter-spectrum": (
         _truncated,
         lambda n: n["effective rank of S, merged"] > n["effective rank of S, separate"],

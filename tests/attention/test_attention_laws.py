@@ -173,7 +173,7 @@ def test_sliced_heads_are_separate_heads_with_block_diagonal_matrices(n_kv_heads
     separate.update({"out_proj": sliced.out_proj})
     for name, heads in (("W_query", 4), ("W_key", n_kv_heads), ("W_value", n_kv_heads)):
         blocks = np.split(np.array(sliced[name].weight), heads)
-        whole = mx.array(block_diag(*blocks))
+        whole = mx.array(np.array(block_diag(*blocks)))
         separate[name].update({"weight": whole, "bias": sliced[name].bias})
     assert difference(sliced(tokens(0)), separate(tokens(0))) < 1e-5
 

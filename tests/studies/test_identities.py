@@ -51,6 +51,7 @@ def small_model(monkeypatch, tmp_path):
         ("key-bias-is-inert", {}),
         ("heads-are-not-a-layout", {}),
         ("merged-learns-another-s", {}),
+        ("merged-is-not-symmetric", {}),
         ("merged-has-a-flatter-spectrum", {"head_dim": 8}),
         ("decay-lowers-the-rank", {}),
         ("without-query-costs", {"cache, times separate": 1}),
