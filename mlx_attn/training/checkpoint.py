@@ -1,7 +1,7 @@
-"""All that a training step changes, as one flat mapping: to be saved, or stacked with others'.
+"""All state that a training step changes, as one flat mapping to save.
 
-Weights are named "model.*", optimizer states "optimizer.N.*" with the number N of the optimizer.
-Random numbers are not among them: those of a step are a function of the seed and the step.
+Weights are named "model.*", and optimizer states "optimizer.N.*", where N is the optimizer's
+number. Random numbers are not included, because the seed and the step determine them.
 """
 
 import json
@@ -20,18 +20,18 @@ from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.records import Count, Object, Seconds, as_record, check_agrees, parse_record
 from mlx_attn.training.evaluation import Evaluation, evaluation_record
-from mlx_attn.training.optimizers import GroupedOptimizer, recut
+from mlx_attn.training.optimizers import GroupedOptimizer, resplit
 
 _MODEL = "model."
 
 
 def get_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
-    """Weights and optimizer states as they are now."""
+    """Return the current weights and optimizer states."""
     return named_arrays({"model": model.parameters(), "optimizer": optimizer.state})
 
 
 def set_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOptimizer) -> None:
-    """Make the arrays of `get_state` those of the training, in its own containers."""
+    """Copy the arrays of `get_state` into a training, within its own containers."""
     tree = _nested(arrays)
     model.update(tree["model"])
     for state, values in zip(optimizer.state, tree["optimizer"], strict=True):
@@ -39,13 +39,13 @@ def set_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOpti
 
 
 def _nested(arrays: Mapping[str, mx.array]) -> Any:
-    """The tree whose `named_arrays` these are."""
+    """Return the tree whose `named_arrays` these are."""
     return tree_unflatten(list(arrays.items()))
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a training stands."""
+    """Steps, seconds and losses of a training so far."""
 
     step: Count = 0  # steps done
     seconds: Seconds = 0.0  # of training so far, validations included
@@ -62,21 +62,21 @@ class Progress:
 
     @property
     def latest(self) -> tuple[int, int, int]:
-        """The steps of the latest weights, validation, and record of the heads."""
+        """Return the steps of the latest weights, validation, and record of the heads."""
         return self.step, self.evaluated_step, self.tracked_step
 
     @property
     def unreported(self) -> set[str]:
-        """The events of this step that are still to come, though it is done."""
-        to_come = {
+        """Return the events that are still missing for the current step."""
+        missing = {
             "step": bool(self.losses),
             "eval": self.evaluated_step != self.step,
             "track": self.tracked_step != self.step,
         }
-        return {event for event, holds in to_come.items() if holds}
+        return {event for event, is_missing in missing.items() if is_missing}
 
     def record(self, evaluation: Evaluation) -> bool:
-        """Take note of a validation of this step; say whether it is the best one so far."""
+        """Record a validation of this step, and return whether it is the best so far."""
         best = self.best is None or evaluation.val_loss < self.best.val_loss
         self.evaluated_step = self.step
         self.waited = 0 if best else self.waited + 1
@@ -85,24 +85,24 @@ class Progress:
         return best
 
     def as_record(self) -> dict[str, Any]:
-        """All of it as JSON; the best evaluation's keys begin with "best_"."""
+        """Return all fields as JSON; the best evaluation's keys begin with "best_"."""
         record = asdict(self)
         del record["best"]
         return record | {_BEST[key]: v for key, v in evaluation_record(self.best).items()}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], place: str = "a checkpoint") -> "Progress":
-        """The inverse of `as_record`; keys that this version does not know are ignored.
+        """Read the result of `as_record`, ignoring keys that this version does not know.
 
         Raises:
-            RunError: A value is not what it must be; the message names the place.
+            RunError: A value is invalid; the message names the place.
         """
         best = {key: record[name] for key, name in _BEST.items() if record.get(name) is not None}
         return as_record({**record, "best": best if "val_loss" in best else None}, cls, place)
 
 
 _BEST = {key.name: "best_" + key.name.removeprefix("val_") for key in fields(Evaluation)}
-"""Keys of an evaluation, and what a checkpoint calls them."""
+"""Keys of an evaluation, and their names in a checkpoint."""
 
 
 def save_checkpoint(
@@ -112,7 +112,7 @@ def save_checkpoint(
     progress: Progress,
     recipe: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Write everything that resuming needs, and the recipe that it belongs to."""
+    """Write everything that resuming needs, and the recipe that belongs to it."""
     facts = {"progress": json.dumps(progress.as_record()), "recipe": json.dumps(dict(recipe))}
     save_arrays(path, get_state(model, optimizer), facts)
 
@@ -123,19 +123,19 @@ def load_checkpoint(
     optimizer: GroupedOptimizer,
     recipe: Mapping[str, Any] = MappingProxyType({}),
 ) -> Progress:
-    """Restore model and optimizer in place; return where the training stood.
+    """Restore model and optimizer in place, and return the progress.
 
-    Must be called before the first step: the compiled step holds on to these very containers.
+    Call this before the first step: the compiled step refers to these containers.
 
     Raises:
-        RunError: The file is missing, damaged, or of another configuration or recipe.
+        RunError: The file is missing, damaged, or has another configuration or recipe.
     """
     if not path.exists():
         raise RunError(f"{path}: no such file: there is no checkpoint to resume from")
     arrays, facts = load_arrays(path)
     if "progress" not in facts:
-        raise RunError(f"{path}: weights alone, no checkpoint: there is nothing to resume from")
-    # Until 0.1.0 the best loss was infinite where there was none.
+        raise RunError(f"{path}: only weights, no checkpoint: there is nothing to resume from")
+    # Until 0.1.0 a missing best loss was stored as infinity.
     text = facts["progress"].replace('"best_loss": Infinity', '"best_loss": null')
     progress = parse_record(text, Object, f"{path}, progress")
     weights = {
@@ -144,7 +144,7 @@ def load_checkpoint(
         if name.startswith(_MODEL)
     }
     check_weights(path, model, weights)
-    arrays = _cut_like(get_state(model, optimizer), arrays)
+    arrays = _resplit_like(get_state(model, optimizer), arrays)
     if _forms(arrays) != _forms(get_state(model, optimizer)):
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
     check_agrees(facts.get("recipe", "{}"), recipe, str(path))
@@ -156,8 +156,13 @@ def load_checkpoint(
 _VECTOR = re.compile(r"optimizer\.(\d+)\.\d+\.(m|v)")
 
 
-def _cut_like(now: Mapping[str, mx.array], saved: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    """What was saved, with AdamW's vectors cut as they are now: those of a large model were two."""
+def _resplit_like(
+    now: Mapping[str, mx.array], saved: Mapping[str, mx.array]
+) -> dict[str, mx.array]:
+    """Return the saved arrays with AdamW's vectors divided as they are now.
+
+    Version 0.1.0 stored two vectors, whatever the size of the model.
+    """
     arrays = dict(saved)
     groups = {match.groups() for name in now if (match := _VECTOR.fullmatch(name))}
     for group in groups:
@@ -165,16 +170,18 @@ def _cut_like(now: Mapping[str, mx.array], saved: Mapping[str, mx.array]) -> dic
         sizes = [sum(array.size for array in each.values()) for each in (old, new)]
         if len(old) != len(new) and sizes[0] == sizes[1]:
             arrays = {name: array for name, array in arrays.items() if name not in old}
-            arrays |= zip(new, recut([*old.values()], [*new.values()]), strict=True)
+            arrays |= zip(new, resplit([*old.values()], [*new.values()]), strict=True)
     return arrays
 
 
 def _vectors(arrays: Mapping[str, mx.array], group: tuple[str, ...]) -> dict[str, mx.array]:
-    """The vectors of one moment of one optimizer, in order."""
-    found = {n: a for n, a in arrays.items() if (m := _VECTOR.fullmatch(n)) and m.groups() == group}
-    return {name: found[name] for name in sorted(found, key=lambda n: int(n.split(".")[2]))}
+    """Return the vectors of one moment of one optimizer, in order."""
+    vectors = {
+        n: a for n, a in arrays.items() if (m := _VECTOR.fullmatch(n)) and m.groups() == group
+    }
+    return {name: vectors[name] for name in sorted(vectors, key=lambda n: int(n.split(".")[2]))}
 
 
 def _forms(arrays: Mapping[str, mx.array]) -> dict[str, tuple[tuple[int, ...], mx.Dtype]]:
-    """Shapes and types by name; the random numbers of 0.1.0, which a step makes now, aside."""
+    """Return shapes and types by name, without the random state that only 0.1.0 stored."""
     return {n: (array.shape, array.dtype) for n, array in arrays.items() if n != "random"}

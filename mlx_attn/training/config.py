@@ -1,4 +1,4 @@
-"""How a model is trained: every number, with its meaning as `help`."""
+"""The settings of a training, each with its meaning as `help`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -20,21 +20,26 @@ from mlx_attn.plugins import check_plugins, used_plugins
 
 CHOICES = {
     "optimizer": ("adamw", "muon"),
-    "schedule": ("cosine", "trapezoid", "constant"),
+    "schedule": ("cosine", "wsd", "constant", "trapezoid"),
     "windows": ("random", "epochs"),
     "decay": ("matrices", "all", "query-key"),
     "dtype": ("float32", "bfloat16"),
     "compile": ("auto", "on", "off"),
 }
-"""The settings that are one of a few words."""
+"""The settings that take one of a few words."""
+
+WSD = "trapezoid"
+"""How files spell the schedule "wsd", as they did in version 0.1.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """A training recipe: steps, epochs and minutes bound it, and the first one reached ends it.
+    """A training recipe. It ends at the first bound reached: steps, epochs or minutes.
+
+    The schedule "wsd" (warmup-stable-decay) is stored as "trapezoid".
 
     Raises:
-        ConfigError: A value cannot work; the message has the number.
+        ConfigError: A value cannot work; the message contains the number.
     """
 
     steps: int = setting(0, "optimizer steps (0: no bound)")
@@ -48,21 +53,23 @@ class TrainConfig:
     muon_momentum: float = setting(0.95, "momentum of Muon, a moving average")
     merged_lr: float = setting(0.0, "learning rate of S under AdamW, times lr (0: 1 / n_heads)")
     base_width: int = setting(
-        0, "emb_dim that lr was found at: AdamW's rate of other widths follows (0: it is lr)"
+        0, "emb_dim for which lr was tuned: AdamW scales it to other widths (0: it does not)"
     )
     optimizer: str = setting("adamw", "adamw, or muon for the blocks' matrices")
-    schedule: str = setting("cosine", "cosine, trapezoid or constant, after the warm-up")
+    schedule: str = setting(
+        "cosine", "cosine, wsd (stable, then decay) or constant, after the warm-up"
+    )
     warmup: int = setting(100, "steps of linear warm-up")
-    cooldown: float = setting(0.6, "share of the training that a trapezoid spends decaying")
+    cooldown: float = setting(0.6, "fraction of the training that wsd spends decaying")
     weight_decay: float = setting(0.0, "decoupled weight decay of AdamW")
-    decay: str = setting("matrices", "what decays: matrices, all, or query-key alone")
+    decay: str = setting("matrices", "weights that decay: matrices, all, or query-key")
     beta1: float = setting(0.9, "AdamW's first decay rate")
     beta2: float = setting(0.99, "AdamW's second decay rate")
     clip: float = setting(1.0, "largest global norm of the gradient (0: no clipping)")
     windows: str = setting("random", "random: windows anywhere; epochs: each window once, shuffled")
     dtype: str = setting("float32", "compute type; weights and optimizer stay float32")
     seed: int = setting(0, "seed of weights, batches and dropout")
-    init_seed: int = setting(-1, "seed of weights and dropout alone (-1: seed)")
+    init_seed: int = setting(-1, "seed of only weights and dropout (-1: seed)")
     eval_every: int = setting(250, "steps between validations (0: only at the end)")
     save_every: int = setting(0, "steps between checkpoints (0: at every validation)")
     log_every: int = setting(10, "steps between reports of the training loss")
@@ -71,11 +78,13 @@ class TrainConfig:
     token_memory: int = setting(256, "MB of tokens to keep in memory; a longer text stays on disk")
     compile: str = setting("auto", "mx.compile the step: auto (on a GPU), on or off")
     checkpoint_blocks: bool = setting(
-        False, "keep each block's input alone for the backward pass: less memory, more time"
+        False, "keep only each block's input for the backward pass: less memory, more time"
     )
 
     def __post_init__(self):
         check_choices(self, CHOICES)
+        if self.schedule == "wsd":
+            object.__setattr__(self, "schedule", WSD)
         self._check_bounds()
         if not (self.steps or self.epochs or self.minutes):
             raise ConfigError("nothing bounds the training: give steps, epochs or minutes")
@@ -89,7 +98,7 @@ class TrainConfig:
             raise ConfigError("lr=0 trains nothing: use a positive learning rate")
         if (self.decay, self.optimizer) == ("query-key", "muon"):
             raise ConfigError(
-                "decay=query-key is of AdamW, and muon moves W_query and W_key without any: "
+                "decay=query-key is for AdamW, and muon updates W_query and W_key without decay: "
                 "use --optimizer adamw"
             )
         if self.schedule != "constant" and self.min_lr > self.lr:
@@ -99,11 +108,11 @@ class TrainConfig:
 
     @property
     def random_seed(self) -> int:
-        """What weights and dropout are drawn from."""
+        """Return the seed of weights and dropout."""
         return self.seed if self.init_seed < 0 else self.init_seed
 
     def as_dict(self) -> dict[str, Any]:
-        """All keys with their values, for a file."""
+        """Return all keys with their values, for a file."""
         return asdict(self)
 
 
@@ -129,12 +138,13 @@ RESUMABLE = frozenset(
     {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "patience", "compile"}
     | {"data", "token_memory"}
 )
-"""What may change when a training resumes: its length, its reports, and where its text lies."""
+"""Settings that may change when a training resumes: its length, its reports, its text's location.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextConfig:
-    """What a model is trained on."""
+    """The text that a model is trained on."""
 
     data: str = setting("tales", "tales, a task or a corpus by name, a file, a folder, or -")
     tokenizer: str = setting("bpe", "char, byte, bpe, unigram, gpt2, or a run's directory")
@@ -143,7 +153,7 @@ class TextConfig:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings of one training, complete but for the vocabulary's final size."""
+    """All settings of one training, except the final size of the vocabulary."""
 
     preset: str
     model: Mapping[str, Any]
@@ -152,20 +162,20 @@ class Settings:
 
     @property
     def variant(self) -> str:
-        """The name of the attention's three choices."""
+        """Return the name of the attention variant."""
         return variant_name(self.model)
 
     def complete(self) -> "Settings":
-        """Return the same settings with every key of the model, also those at their default."""
+        """Return the same settings with every model key, including defaults."""
         defaults = {key.name: key.default for key in fields(GPTConfig)}
         return replace(self, model=defaults | dict(self.model))
 
     def model_config(self, vocab_size: int) -> GPTConfig:
-        """The model's configuration, once the tokenizer is known."""
+        """Return the model's configuration, once the tokenizer is known."""
         return config_from({**self.model, "vocab_size": vocab_size})
 
     def record(self, config: GPTConfig, **facts: Any) -> dict[str, Any]:
-        """What config.json holds."""
+        """Return the contents of config.json."""
         plugins = used_plugins(self.model)
         return {
             "preset": self.preset,
@@ -179,7 +189,7 @@ class Settings:
 
 
 def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
-    """The settings that a config.json holds, to resume with some of them changed.
+    """Read the settings of a config.json, and change some of them to resume.
 
     Raises:
         ConfigError: A value cannot work, or a change is not among `RESUMABLE`.
@@ -190,18 +200,18 @@ def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Sett
     training, text = keys_of(TrainConfig), keys_of(TextConfig)
     try:
         model = saved_settings(record["model"])
-        recipe = _join((validate(record["training"], training), _only(changes, training)))
-        where = validate(record["text"], text) | _only(changes, text)
+        recipe = _join((validate(record["training"], training), _select(changes, training)))
+        source = validate(record["text"], text) | _select(changes, text)
     except ConfigError as error:
         raise ConfigError(f"config.json: {error}") from error
     model.pop("vocab_size", None)
     return Settings(
-        str(record.get("preset", "")), model, TrainConfig(**recipe), TextConfig(**where)
+        str(record.get("preset", "")), model, TrainConfig(**recipe), TextConfig(**source)
     )
 
 
 def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a config.json holds, as a layer for `resolve`."""
+    """Return the settings of a config.json as a layer for `resolve`."""
     check_plugins(record)
     model = saved_settings(record["model"])
     model.pop("vocab_size", None)
@@ -210,69 +220,71 @@ def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(*layers: Mapping[str, Any]) -> Settings:
-    """Join layers of flat settings, later ones winning, over the preset that they name.
+    """Merge layers of flat settings, later ones winning, over the preset that they name.
 
-    Where the text is a probing task and no preset is named, the task's own settings take its place.
+    If the text is a probing task and no preset is named, the task's own settings replace the
+    preset.
 
-    Besides the keys of `GPTConfig`, `TrainConfig` and `TextConfig` there are three that stand for
-    several: preset, variant and block.
+    Three more keys are shorthands for several others: preset, variant and block.
 
     Raises:
         ConfigError: A key or a value cannot work.
     """
     named = max((i for i, layer in enumerate(layers) if "variant" in layer), default=0)
-    # A variant replaces all of one below it, its windows too.
+    # A variant replaces the whole variant of a lower layer, including its windows.
     layers = tuple(
         expanded({k: v for k, v in layer.items() if k != "variant" or i == named})
         for i, layer in enumerate(layers)
     )
-    preset, lowest = _lowest(_join(layers))
-    merged = _join((lowest, *layers))
+    preset, base = _base_layer(_join(layers))
+    merged = _join((base, *layers))
     text = keys_of(TextConfig)
-    model = {k: v for k, v in _only(merged, keys_of(GPTConfig)).items() if k not in text}
+    model = {k: v for k, v in _select(merged, keys_of(GPTConfig)).items() if k not in text}
     return Settings(
         preset,
         model,
-        TrainConfig(**_only(merged, keys_of(TrainConfig))),
-        TextConfig(**_only(merged, text)),
+        TrainConfig(**_select(merged, keys_of(TrainConfig))),
+        TextConfig(**_select(merged, text)),
     )
 
 
-def _lowest(wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name and the settings of what all layers lie upon."""
-    from mlx_attn.text.tasks import TASKS  # imports NumPy, which `--help` does without
+def _base_layer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name and the settings of the layer below all others."""
+    from mlx_attn.text.tasks import TASKS  # imports NumPy, which `--help` avoids
 
-    task = TASKS.get(wanted.get("data", ""))
-    if task and wanted.get("preset", task.name) == task.name:
+    task = TASKS.get(settings.get("data", ""))
+    if task and settings.get("preset", task.name) == task.name:
         return task.name, expanded(task.settings)
-    preset = str(wanted.get("preset", DEFAULT_PRESET))
+    preset = str(settings.get("preset", DEFAULT_PRESET))
     chosen = find_preset(preset)
-    fit = task.fit if task else {}
-    return preset, expanded({**chosen.text, **chosen.training, **chosen.model, **fit})
+    overrides = task.fit if task else {}
+    return preset, expanded({**chosen.text, **chosen.training, **chosen.model, **overrides})
 
 
 def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """A checked layer with `variant` and `block` replaced by the keys they stand for.
+    """Check a layer and expand its shorthands `variant` and `block`.
 
-    A key that the layer itself names wins over what these two say of it.
+    A key in the layer itself wins over those.
 
     Raises:
-        ConfigError: A key is unknown, or a value is of another type or names nothing.
+        ConfigError: A key is unknown, a value has the wrong type, or a name is unknown.
     """
-    plain = validate(layer, keys_of(*_CONFIGS) | dict.fromkeys(_SEVERAL, str))
+    settings = validate(layer, keys_of(*_CONFIGS) | dict.fromkeys(_SHORTHANDS, str))
     short: dict[str, Any] = {}
-    if "block" in plain:
-        short |= find_row(BLOCKS, plain.pop("block"), "block")
-    if "variant" in plain:
-        short |= find_variant(plain.pop("variant")).settings
-    return {**short, **plain}
+    if "block" in settings:
+        short |= find_row(BLOCKS, settings.pop("block"), "block")
+    if settings.get("schedule") == "wsd":
+        settings["schedule"] = WSD
+    if "variant" in settings:
+        short |= find_variant(settings.pop("variant")).settings
+    return {**short, **settings}
 
 
 def variant_name(model: Mapping[str, Any]) -> str:
-    """Return the row of the table with these maps, or the maps themselves if there is none.
+    """Return the name of the variant with these maps, or the maps joined by "+" if no variant has them.
 
-    Of rows with the same maps it is the one with windows in the same layers, and with what else it
-    needs, if there is one.
+    Several variants may share the maps: the best match in windows, then in other needed settings,
+    wins.
     """
     maps = {key: model.get(key, default) for key, default in MAPS.items()}
     windows = [bool(model.get(key)) for key in ("window", "global_every")]
@@ -301,7 +313,7 @@ def _check_resumable(record: Mapping[str, Any], changes: Mapping[str, Any]) -> N
 
 
 def _join(layers: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
-    """Join layers; one that sets a budget replaces the budgets of those below it."""
+    """Merge layers; one that sets a budget replaces the budgets below it."""
     merged: dict[str, Any] = {}
     for layer in layers:
         if any(layer.get(budget) for budget in _BUDGETS):
@@ -310,9 +322,9 @@ def _join(layers: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
     return merged
 
 
-def _only(settings: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    return {key: settings[key] for key in known if key in settings}
+def _select(settings: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    return {key: settings[key] for key in keys if key in settings}
 
 
 _CONFIGS = (GPTConfig, TrainConfig, TextConfig)
-_SEVERAL = ("preset", "variant", "block")
+_SHORTHANDS = ("preset", "variant", "block")

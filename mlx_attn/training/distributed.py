@@ -1,9 +1,9 @@
-"""Several processes that train one model, on one machine or several (MLX's ranks).
+"""Data-parallel training by several processes (MLX's ranks), on one machine or several.
 
 Every process, or rank, runs the same program. `Distributed` is a single process: a group of one
-rank. `ProcessGroup` is several, connected by MLX: by TCP in a ring, or by whatever else
-`mlx.launch` offers. All communication goes through the methods that it overrides, which every rank
-must call in the same order.
+rank. `ProcessGroup` connects several ranks through MLX: by TCP in a ring, or by any other backend
+of `mlx.launch`. All communication uses the methods that it overrides, which every rank must call in
+the same order.
 """
 
 import json
@@ -25,85 +25,89 @@ from mlx_attn.machine import messages
 
 Item = TypeVar("Item")
 
-PLACES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-"""Environment variables that give a process its rank: `mlx.launch` and MPI set them."""
+RANK_VARIABLES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+"""Environment variables that contain a process's rank; `mlx.launch` and MPI set them."""
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds that a rank waits for the others unless told otherwise."""
+"""Seconds that a rank waits for the others by default."""
 
 
 class LostRank(RunError):
-    """Another rank ended, cannot be reached, or is silent for too long."""
+    """Another rank ended, cannot be reached, or has been silent for too long."""
 
 
 class Distributed:
     """A single process."""
 
-    rank: int = 0  # rank 0 alone writes files and prints
+    rank: int = 0  # only rank 0 writes files and prints
     size: int = 1  # the number of ranks
 
     def average(self, tree: Any) -> Any:
-        """The mean over the ranks of every array in a tree, such as a gradient; may be compiled."""
+        """Average every array of a tree, such as a gradient, over the ranks; may be compiled."""
         return tree
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
-        """What to evaluate of an averaged tree before all else, one by one.
+        """Return the arrays of an averaged tree to evaluate first, one by one.
 
-        MLX computes what one call evaluates in an order of its own, in which messages come last.
+        MLX orders the arrays of one evaluation itself, and would put messages last.
         """
         return []
 
     def sent_bytes(self, tree: Any) -> int:
-        """Bytes that a rank sends for an average of a tree.
+        """Return the bytes that a rank sends to average a tree.
 
-        In a ring of n ranks it sends each array's n parts but one twice, once to be added up and
-        once to be handed on: 2 (n - 1) / n of the array (Patarasuk and Yuan, "Bandwidth optimal
+        In a ring of n ranks, each rank sends n - 1 of an array's n parts twice, once to be summed
+        and once to be passed on: 2 (n - 1) / n of the array (Patarasuk and Yuan, "Bandwidth optimal
         all-reduce algorithms", 2009).
         """
-        held = sum(array.nbytes for array in named_arrays(tree).values())
-        return 2 * (self.size - 1) * held // self.size
+        total = sum(array.nbytes for array in named_arrays(tree).values())
+        return 2 * (self.size - 1) * total // self.size
 
     def sum(self, array: mx.array) -> mx.array:
-        """The sum over the ranks of an array of one shape, evaluated."""
+        """Return the evaluated sum of an array over the ranks; its shape is the same on all."""
         return array
 
     def gather(self, record: Any) -> list[Any]:
-        """Every rank's record, by rank: any JSON value; raises `LostRank` when one is gone."""
+        """Return every rank's record (any JSON value), by rank.
+
+        Raises:
+            LostRank: A rank is gone.
+        """
         return [record]
 
     @contextmanager
     def with_timeout(self) -> Iterator[None]:
-        """A context for waiting for other ranks; raises `LostRank` when one is gone."""
+        """Limit the time spent waiting for other ranks; raise `LostRank` if one is gone."""
         yield
 
     def first(self, record: Any) -> Any:
-        """Rank 0's record, whatever the other ranks give."""
+        """Return rank 0's record on every rank."""
         return self.gather(record)[0]
 
     def barrier(self) -> None:
-        """Return when every rank has come here."""
+        """Wait until every rank has called this."""
         self.gather(None)
 
     def broadcast(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-        """Rank 0's arrays; the other ranks give arrays of the same names, types and shapes."""
+        """Return rank 0's arrays; all ranks pass the same names, types and shapes."""
         others = self.rank > 0
-        # By name: what was read from a file comes in another order than what was made.
+        # Sorted, because arrays read from a file have another order than new ones.
         return {
             name: self.sum(mx.zeros_like(arrays[name]) if others else arrays[name])
             for name in sorted(arrays)
         }
 
     def share(self, items: Sequence[Item]) -> Sequence[Item]:
-        """This rank's share of a list that all ranks have: every `size`-th item from `rank` on."""
+        """Return this rank's part of a list that all ranks have: every `size`-th item."""
         return items[self.rank :: self.size]
 
     def part(self, batch: mx.array) -> mx.array:
-        """This rank's equal part of a batch, along its first axis."""
+        """Return this rank's equal part of a batch, along the first axis."""
         count = batch.shape[0] // self.size
         return batch[self.rank * count : (self.rank + 1) * count]
 
     def check_divides(self, batch_size: int) -> None:
-        """Raise a `ConfigError` where a batch cannot be shared equally."""
+        """Raise a `ConfigError` if a batch cannot be divided equally."""
         if batch_size % self.size:
             fitting = max(1, batch_size // self.size) * self.size
             raise ConfigError(
@@ -112,17 +116,17 @@ class Distributed:
             )
 
     def check_same(self, what: str, value: Any) -> None:
-        """Raise a `ConfigError` where a rank has another value than rank 0."""
+        """Raise a `ConfigError` if a rank's value differs from rank 0's."""
         values = self.gather(value)
         for rank, other in enumerate(values):
             if other != values[0]:
                 raise ConfigError(f"rank {rank} has another {what} than rank 0")
 
     def random_seed(self, seed: int, step: int) -> int:
-        """What this rank draws the random numbers of a step from, such as those of dropout.
+        """Return the seed of this rank's random numbers, such as dropout's, for one step.
 
-        A function of (seed, step, rank) alone: whatever else draws numbers, and however often a
-        training is resumed, its steps draw the same. Rank 0 draws what a single process would.
+        It depends only on (seed, step, rank), so resuming or drawing other numbers does not change
+        a step. Rank 0 draws the same numbers as a single process.
         """
         high, low = np.random.SeedSequence([seed, step, self.rank]).generate_state(2)
         return (int(high) << 32) | int(low)
@@ -132,8 +136,8 @@ class ProcessGroup(Distributed):
     """Several processes.
 
     Args:
-        group: MLX's connection of them.
-        timeout: Seconds that one waits for the others.
+        group: MLX's connection between them.
+        timeout: Seconds to wait for the others.
         give_up: Called from another thread with a message after that time; it must end the
             process, because the thread that waits cannot be interrupted.
     """
@@ -144,7 +148,7 @@ class ProcessGroup(Distributed):
         self._stream = mx.new_stream(mx.cpu)
 
     def average(self, tree: Any) -> Any:
-        """Message by message beside the backward pass, where that pays."""
+        """Average message by message, on a GPU during the backward pass."""
         return messages.average_gradients(tree, self._group, self._stream)
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
@@ -152,11 +156,11 @@ class ProcessGroup(Distributed):
         return messages.sending_order(averaged)
 
     def sum(self, array: mx.array) -> mx.array:
-        """Waits for all ranks."""
+        """Sum over the ranks; this waits for all of them."""
         return self._exchanged(mx.distributed.all_sum, array)
 
     def gather(self, record: Any) -> list[Any]:
-        """As JSON in bytes, padded to the longest."""
+        """Gather the records as JSON bytes, padded to the longest."""
         data = json.dumps(record).encode()
         lengths = np.array(self._exchanged(mx.distributed.all_gather, mx.array([len(data)])))
         padded = np.zeros(lengths.max(), np.uint8)
@@ -168,7 +172,7 @@ class ProcessGroup(Distributed):
 
     @contextmanager
     def with_timeout(self) -> Iterator[None]:
-        """Gives up when it takes too long."""
+        """Call `give_up` after the timeout."""
         message = (
             f"nothing was heard of another of the {self.size} ranks for {self._timeout:g} s: end "
             "them all, and resume from the last checkpoint"
@@ -198,15 +202,15 @@ SINGLE_PROCESS = Distributed()
 
 
 def init_distributed(timeout: float, give_up: Callable[[str], None]) -> Distributed:
-    """All ranks that this process was launched with; waits until they are there.
+    """Connect to all ranks launched with this process; wait until they are there.
 
-    Arguments as of `ProcessGroup`.
+    The arguments are those of `ProcessGroup`.
 
     Raises:
         RunError: The environment names ranks that cannot be connected.
     """
-    place = next((os.environ[name] for name in PLACES if name in os.environ), None)
-    if place is None:
+    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
+    if rank is None:
         return SINGLE_PROCESS
     try:
         group = mx.distributed.init()
@@ -215,19 +219,19 @@ def init_distributed(timeout: float, give_up: Callable[[str], None]) -> Distribu
     if group.size() > 1:
         _compile_apart(group.rank())
         return ProcessGroup(group, timeout, give_up)
-    if place != "0":
+    if rank != "0":
         raise RunError(
-            f"this is rank {place}, and nothing says where the others are: start all with "
+            f"this is rank {rank}, and the addresses of the others are missing: start all with "
             "mlx.launch, or set MLX_HOSTFILE"
         )
     return SINGLE_PROCESS
 
 
 def _compile_apart(rank: int) -> None:
-    """Give every rank but the first a temporary folder of its own.
+    """Give every rank but the first its own temporary folder.
 
-    MLX compiles code for the processor into files there, not in one step: ranks on one machine
-    would read each other's unfinished ones.
+    MLX compiles code for the processor into files there, and does not write them atomically: ranks
+    on one machine would read each other's unfinished files.
     """
     if rank:
         folder = Path(tempfile.gettempdir()) / f"mlx-rank-{rank}-of-{os.getuid()}"

@@ -22,9 +22,9 @@ from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 
 
 def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
-    """The first document of a task with the model's answers in it.
+    """Return the first document of a task with the model's answers.
 
-    Behind each wrong answer stands the right one in brackets: `k3 v5[v1]`. The model must be in
+    A wrong answer is followed by the right one in brackets: `k3 v5[v1]`. The model must be in
     evaluation mode.
     """
     starts, abilities = np.asarray(split.document_starts), np.asarray(split.token_abilities)
@@ -32,55 +32,58 @@ def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
     tokens, asked = split.tokens[document], abilities[document] == ABILITIES.index("answer")
     likeliest = np.array(model(mx.array(tokens[None])).argmax(axis=-1))[0]
     texts = [tokenizer.decode([token]) for token in tokens]
+    # Position i predicts token i + 1.
     for i in np.flatnonzero(asked[1:] & (likeliest[:-1] != tokens[1:])):
         texts[i + 1] = f"{tokenizer.decode([likeliest[i]])}[{texts[i + 1].strip()}]"
     return "".join(texts).strip()
 
 
 EVALUATION_TOKENS = 2048
-"""Tokens that an evaluation computes at a time, about: fewer than what a step has in memory."""
+"""About how many tokens to compute at a time: fewer than a training step."""
 
 SPAN = 256
-"""Forward passes whose losses are in memory, until they are added up."""
+"""Forward passes whose losses stay in memory until they are summed."""
 
 LOGITS = 2**23
-"""Logits that a core has in memory at a time: 34 MB, and as much again for each thing done to them.
+"""The most logits per core at a time: 34 MB, and as much again for each operation on them.
+
+With a large vocabulary, the tokens are computed in parts.
 
 A large vocabulary's are computed for a part of the tokens after the other."""
 
 _COPIES = 6
-"""Arrays of the logits' size that their exponentials take, themselves included."""
+"""Arrays of the logits' size that exist while their exponentials are computed."""
 
 Measure = Callable[[Float[mx.array, "1 N V"], Integer[mx.array, "1 N"]], mx.array]
-"""Numbers for every target, from its logits in float32: shape "*measures 1 N"."""
+"""Computes numbers for every target from its float32 logits: shape "*measures 1 N"."""
 
 _WINDOW = [("start", np.int64), ("first", np.int64), ("last", np.int64)]
 Windows = np.recarray
-"""Each T + 1 tokens from its `start`, of which the targets `first` to `last` are scored."""
+"""Each has T + 1 tokens from `start`; the targets `first` to `last` are scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What a validation found; the fields are also its keys in JSON.
+    """The results of a validation; the fields are also its keys in JSON.
 
     Attributes:
         bits_per_byte: The loss per byte of text: comparable between tokenizers. None for a task,
             whose symbols have no meaningful bytes.
-        above_floor: Bits per byte above the exact entropy of the text, where that is known; for a
-            task, nats per scored token above its floor.
+        above_floor: Bits per byte above the exact entropy of the text, if known; for a task, nats
+            per scored token above its floor.
     """
 
     val_loss: float  # nats per scored token
     bits_per_byte: float | None = None
     above_floor: float | None = None
     abilities: Mapping[str, float] = field(default_factory=dict)  # shares of `above_floor`
-    accuracy: float | None = None  # share of a task's answers predicted right; None for a text
+    accuracy: float | None = None  # of a task's answers; None for a text
 
 
 def evaluation_record(evaluation: Evaluation | None) -> dict[str, Any]:
-    """Flat JSON keys, to be joined with those of what reports the evaluation.
+    """Return flat JSON keys, to merge into the record of an event.
 
-    Where there was no validation, all but `abilities` are None.
+    Without a validation, all values but `abilities` are None.
     """
     if evaluation is None:
         return {field.name: None for field in fields(Evaluation)} | {"abilities": {}}
@@ -88,15 +91,15 @@ def evaluation_record(evaluation: Evaluation | None) -> dict[str, Any]:
 
 
 class Evaluator:
-    """Evaluates a model on one split: a call returns the loss over all of it, without dropout.
+    """Evaluates a model on one split; a call returns the loss over all of it, without dropout.
 
     Args:
-        split: Tokens, and what is known of them.
+        split: The tokens to score.
         context_length: Longest window; a shorter text makes one window.
         ranks: The processes that share the windows; the result is the same on all of them.
 
     Raises:
-        ConfigError: There is no token to score.
+        ConfigError: The text has no token to score.
     """
 
     def __init__(self, split: Split, context_length: int, ranks: Distributed = SINGLE_PROCESS):
@@ -112,7 +115,7 @@ class Evaluator:
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
 
     def __call__(self, model: GPT) -> Evaluation:
-        """The model's loss over the whole split; the model's training mode is left as it was."""
+        """Return the loss over the whole split; leave the model's training mode unchanged."""
         training = model.training
         model.eval()
         spans = self._spans(model, cross_entropy if self.split.scored is None else _answers)
@@ -121,7 +124,7 @@ class Evaluator:
         return _evaluation(self.split, sums.tolist())
 
     def try_out(self, model: GPT) -> float:
-        """Read a batch on every core, without a result; returns its share of all windows."""
+        """Evaluate a batch on every core, and return its fraction of all windows."""
         training = model.training
         model.eval()
         windows = self.windows[: self._batch_size * cores()]
@@ -131,7 +134,7 @@ class Evaluator:
         return len(windows) / len(self.windows)
 
     def token_losses(self, model: GPT) -> Float[np.ndarray, " N"]:
-        """Nats of each token of the split given those before it; 0 for the first one."""
+        """Return the nats of each token given those before it; 0 for the first."""
         losses = np.zeros(len(self.split.tokens))
         for span, measured in self._spans(model, cross_entropy):
             losses[span] = measured
@@ -140,17 +143,17 @@ class Evaluator:
     def _spans(
         self, model: GPT, measure: Measure
     ) -> Iterator[tuple[slice, Float[np.ndarray, "*measures N"]]]:
-        """What `measure` says of the tokens but the first, span after span."""
-        place = 1
+        """Yield spans of all tokens but the first, with the numbers of `measure`."""
+        start = 1
         for windows in _parts(self.windows, self._batch_size * SPAN):
-            span = slice(place, int(windows[-1].start + windows[-1].last + 1))
+            span = slice(start, int(windows[-1].start + windows[-1].last + 1))
             yield span, self._over_span(model, measure, windows, span)
-            place = span.stop
+            start = span.stop
 
     def _over_span(
         self, model: GPT, measure: Measure, windows: Windows, span: slice
     ) -> Float[np.ndarray, "*measures N"]:
-        """What `measure` says of a span's tokens, from all ranks."""
+        """Return the numbers of `measure` for a span's tokens, from all ranks."""
         batches = self.ranks.share(list(_parts(windows, self._batch_size)))
         measured = list(self._measured(model, measure, batches))
         measures = self.ranks.first(list(measured[0].shape[:-2]) if measured else None)
@@ -164,24 +167,24 @@ class Evaluator:
     def _measured(
         self, model: GPT, measure: Measure, batches: Sequence[Windows]
     ) -> Iterator[Float[np.ndarray, "*measures B T"]]:
-        """What `measure` says of each batch, computed on all cores."""
+        """Yield the numbers of `measure` for each batch, computed on all cores."""
         length = self.context_length + 1
-        for several in _parts(batches, cores()):
-            read = (read_windows(self.split.tokens, batch.start, length) for batch in several)
+        for group in _parts(batches, cores()):
+            read = (read_windows(self.split.tokens, batch.start, length) for batch in group)
             windows = [mx.array(batch) for batch in read]
             for parts in parallel_map(partial(_by_parts, model, measure), windows):
                 numbers = np.concatenate([np.array(part) for part in parts], axis=-1)
                 yield numbers.reshape(*numbers.shape[:-2], -1, self.context_length)
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
-        """At most `count` of the windows as tokens, evenly spread over the split."""
+        """Return up to `count` windows as tokens, evenly spread over the split."""
         spread = np.linspace(0, len(self.windows) - 1, count).astype(int)
         starts = self.windows.start[np.unique(spread)]
         return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
 
 
 def _by_parts(model: GPT, measure: Measure, windows: Integer[mx.array, "B T1"]) -> list[mx.array]:
-    """A measure of every target of some windows, part after part: "*measures 1 N" each."""
+    """Return a measure of every target of the windows, in parts of shape "*measures 1 N"."""
     features, targets = model.features(windows[:, :-1]), windows[:, 1:].reshape(1, -1)
     x = features.reshape(1, -1, features.shape[-1])
     size = _rows(model.config.vocab_size)
@@ -196,19 +199,19 @@ def _rows(vocab_size: int) -> int:
 def _answers(
     logits: Float[mx.array, "1 N V"], targets: Integer[mx.array, "1 N"]
 ) -> Float[mx.array, "2 1 N"]:
-    """The losses, and 1 where the likeliest token is the right one, else 0."""
+    """Return the losses, and 1 if the likeliest token is the right one, else 0."""
     right = logits.argmax(axis=-1) == targets
     return mx.stack([cross_entropy(logits, targets), right.astype(mx.float32)])
 
 
 def evaluation_memory(context_length: int, vocab_size: int) -> int:
-    """The most bytes of an evaluation's logits: a part on every core, and what becomes of it."""
+    """Return the most bytes that an evaluation's logits take, over all cores."""
     tokens = min(_rows(vocab_size), _batch_size(context_length) * context_length)
     return _COPIES * 4 * cores() * tokens * vocab_size
 
 
 def _batch_size(context_length: int) -> int:
-    """Windows that a core reads at a time."""
+    """Return the windows that a core reads at a time."""
     return max(1, EVALUATION_TOKENS // cores() // context_length)
 
 
@@ -219,7 +222,7 @@ def _parts(of: Any, size: int) -> Iterator[Any]:
 def _sums(
     split: Split, span: slice, measured: Float[np.ndarray, "*measures N"]
 ) -> Float[np.ndarray, " sums"]:
-    """Of a span: a task's right answers and all its answers; nats, and nats by ability if known."""
+    """Sum a span's right answers, all answers, nats, and nats by ability if known."""
     right, answers, losses = 0.0, 0, measured
     if split.scored is not None:
         losses, is_right = measured * np.asarray(split.scored)[span]
@@ -233,7 +236,7 @@ def _sums(
 
 
 def _evaluation(split: Split, sums: Sequence[float]) -> Evaluation:
-    """A task's loss is counted per scored token, a text's per byte too, whatever its tokenizer."""
+    """Divide the sums: a task's loss by its scored tokens, a text's also by its bytes."""
     right, answers, nats, *by_ability = sums
     is_text = split.scored is None
     tokens = len(split.tokens) - 1 if is_text else split.n_scored
@@ -255,7 +258,7 @@ def _evaluation(split: Split, sums: Sequence[float]) -> Evaluation:
 def losses_by_ability(evaluation: Evaluation, split: Split) -> dict[str, float]:
     """Return the loss of the tokens that call for each ability, in nats per such token.
 
-    Empty if the split does not say what its tokens call for, and for a task.
+    Empty for a task, and if the abilities of the split's tokens are unknown.
     """
     floors = split.ability_floor_nats
     if split.scored is not None or split.token_abilities is None or not floors:
@@ -270,7 +273,7 @@ def losses_by_ability(evaluation: Evaluation, split: Split) -> dict[str, float]:
 
 
 def beginning(split: Split, share: float) -> Split:
-    """Return the first part of a split; it ends with a document if documents are known."""
+    """Return the first part of a split; it ends with a document if their starts are known."""
     stop = max(2, int(share * len(split.tokens)))
     starts = split.document_starts
     if starts is not None:
@@ -292,10 +295,10 @@ def evaluation_windows(
     context_length: int,
     document_starts: Integer[np.ndarray, " documents"] | None = None,
 ) -> Windows:
-    """Windows that together score every token but the first exactly once.
+    """Return windows that together score every token but the first exactly once.
 
-    Side by side in a plain text. Where documents are known, a window ends with the last document
-    that fits whole, so that no document is read without its beginning unless it is longer than T.
+    In a plain text they are adjacent. If documents are known, a window ends with the last document
+    that fits completely, so that a document is read from its beginning unless it is longer than T.
 
     Raises:
         ConfigError: The text is shorter than one window.
@@ -310,7 +313,7 @@ def evaluation_windows(
 def _stops(
     end: int, T: int, document_starts: Integer[np.ndarray, " documents"] | None
 ) -> Iterator[int]:
-    """Where the windows end, of which each begins where the one before it ends."""
+    """Yield the ends of the windows; each window begins at the end of the previous one."""
     stop = 0
     while stop < end:
         place, stop = stop, min(stop + T, end)

@@ -1,4 +1,4 @@
-"""What the training loop yields: events as values, to be shown and stored."""
+"""The events that the training loop yields, to be displayed and stored."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -27,7 +27,7 @@ class Stepped:
 
     event: ClassVar[str] = "step"
     step: int  # done so far
-    steps: int  # bound; 0 where there is none
+    steps: int  # bound; 0 without one
     tokens: int  # trained on so far
     loss: float  # nats per token
     grad_norm: float  # global norm before clipping, at this step
@@ -57,7 +57,7 @@ class Tracked:
     event: ClassVar[str] = "track"
     step: int  # done so far
     scores: Mapping[str, list[list[float]]]  # effective rank, norm and symmetry of S_h
-    value_outputs: Mapping[str, list[list[float]]]  # the same of V_h O_h
+    value_outputs: Mapping[str, list[list[float]]]  # the same for V_h O_h
     drift: Mapping[str, list[list[float]]] | None  # None without a start to compare with
 
 
@@ -69,7 +69,7 @@ class Ended:
     variant: str  # name of the attention variant
     steps: int  # done
     tokens: int  # trained on
-    evaluation: Evaluation | None  # the best; None where there was none
+    evaluation: Evaluation | None  # the best, if any
     params: int  # trained numbers
     tok_s: float  # tokens per second, without validations and the first step
     peak_memory: int  # bytes
@@ -82,11 +82,11 @@ Event = Started | Stepped | Evaluated | Tracked | Ended
 
 
 def as_record(report: Event) -> dict[str, Any]:
-    """A report as one flat JSON object."""
+    """Return an event as one flat JSON object."""
     record = {"event": report.event, **asdict(report)}
     if isinstance(report, Evaluated | Ended):
         del record["evaluation"]
         record |= evaluation_record(report.evaluation)
     if isinstance(report, Evaluated):
-        del record["abilities"]  # of the best validation alone, in the last line
+        del record["abilities"]  # reported once, for the best validation
     return record

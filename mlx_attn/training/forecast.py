@@ -1,9 +1,9 @@
-"""How long a training will take and how much memory, measured before it begins.
+"""A forecast of a training's time and memory, from measurements before it begins.
 
-A block costs what the next block costs, so that time and the memory of each phase of a step are
-straight lines in the number of layers. Models of two layers and of four, alike in all else, are
-trained for a few steps and validated on a few windows; the lines through both are followed to the
-model's own depth. A model of four layers or fewer is measured itself.
+Every block costs the same, so the time and the memory of each phase of a step are linear in the
+number of layers. Models with two and with four layers, otherwise identical, train for a few steps
+and validate on a few windows; the results are extrapolated to the model's depth. A model of at most
+four layers is measured itself.
 """
 
 import gc
@@ -19,28 +19,28 @@ from mlx_attn.training.config import Settings
 from mlx_attn.training.trainer import Trainer
 
 DEPTHS = (2, 4)
-"""Layers of the models that are measured. What two streams hold at a time differs between odd and
-even numbers of layers."""
+"""Layers of the measured models; both even, because two streams hold different memory at odd
+depths."""
 
 STEPS = 3
-"""Steps of each that are timed, at most, after a first one whose memory is measured."""
+"""The most steps to time, after a first one whose memory is measured."""
 
 ENOUGH = 2.0
-"""Seconds of steps after which no other is taken."""
+"""Stop timing steps after this many seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a training will take on this machine, in seconds and bytes.
+    """The expected time and memory of a training on this machine.
 
     Attributes:
-        step_seconds: Of one step.
-        validation_seconds: Of one validation.
-        seconds: Of all steps that are to be done and their validations; samples, checkpoints and
-            reports come on top. 0 where only a clock bounds the training.
-        steps: That are to be done; those that fit where only a clock bounds it.
-        validations: Among them.
-        peak_memory: The most bytes of arrays at a time.
+        step_seconds: Time of one step.
+        validation_seconds: Time of one validation.
+        seconds: Time of all remaining steps and validations, without samples, checkpoints and
+            reports.
+        steps: Steps that remain, or that fit into the minutes.
+        validations: Validations during these steps.
+        peak_memory: The most bytes of arrays at any time.
     """
 
     step_seconds: float
@@ -53,7 +53,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Of a model of some depth: seconds, and the peak of each phase of a step in bytes."""
+    """Seconds, and the peak bytes of each phase of a step, for a model of some depth."""
 
     step_seconds: float
     validation_seconds: float
@@ -61,12 +61,12 @@ class _Measured:
 
 
 def _follow(few: float, many: float, layers: int) -> float:
-    """The line through both depths at this one; never below its smaller depth's."""
+    """Extrapolate linearly from both depths; never below the value of the smaller depth."""
     return few + max(many - few, 0.0) * (layers - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
 
 
 def _at_depth(layers: int, settings: Settings, corpus: Corpus) -> _Measured:
-    """What a model of so many layers takes."""
+    """Return the cost of a model with this many layers."""
     if layers <= DEPTHS[1]:
         return _measure(settings, layers, corpus)
     few, many = (_measure(settings, depth, corpus) for depth in DEPTHS)
@@ -78,9 +78,9 @@ def _at_depth(layers: int, settings: Settings, corpus: Corpus) -> _Measured:
 
 
 def forecast(trainer: Trainer, corpus: Corpus) -> Forecast:
-    """Measure what the rest of a training takes; the trainer itself is left as it is.
+    """Measure the cost of the rest of a training; the trainer itself does not change.
 
-    The random state of MLX is left elsewhere; a training seeds every step of its own.
+    MLX's random state does change; a training seeds every step itself.
     """
     config = trainer.config
     whole = _at_depth(trainer.model.config.n_layers, trainer.settings, corpus)
@@ -101,7 +101,7 @@ def forecast(trainer: Trainer, corpus: Corpus) -> Forecast:
 
 
 def _measure(settings: Settings, layers: int, corpus: Corpus) -> _Measured:
-    """What a model of so many layers takes, trained as the settings say."""
+    """Measure a model with this many layers, trained with the settings."""
     shallow = replace(settings, model={**settings.model, "n_layers": layers})
     gc.collect()
     mx.clear_cache()
@@ -116,8 +116,8 @@ def _measure(settings: Settings, layers: int, corpus: Corpus) -> _Measured:
 
 
 def _steps(trainer: Trainer) -> tuple[float, list[int]]:
-    """Seconds of a step, and the most memory of each phase of one."""
-    mx.eval(trainer.step.state)  # the optimizer's too, which every step but the first finds there
+    """Return the seconds of a step, and the peak memory of each of its phases."""
+    mx.eval(trainer.step.state)  # includes the optimizer's, as in every step but the first
     peaks: list[int] = []
     mx.reset_peak_memory()
     for phase in trainer.step.in_phases(trainer.starts()):

@@ -1,6 +1,6 @@
-"""A training's numbers where users keep theirs: TensorBoard, Weights & Biases, Trackio.
+"""Loggers for a training's numbers: TensorBoard, Weights & Biases, Trackio.
 
-None of them is a dependency, and none is imported unless `--log-to` names it.
+None of them is a dependency; `--log-to` imports the one that it names.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,17 +13,17 @@ from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Evaluated, Event, Stepped, as_record
 
 PROJECT = "mlx_attn"
-"""What runs are filed under, where a service has projects."""
+"""The project name of runs, for services that have projects."""
 
 _PREFIXES = {Stepped: "train", Evaluated: "val"}
 _NOT_CURVES = {"event", "step", "steps", "best", "seconds_left"}
 
 Log = Callable[[Mapping[str, float], int], None]
-"""Takes values by name, and the step that they are of."""
+"""Takes values by name, and their step."""
 
 
 def values_of(event: Event) -> dict[str, float]:
-    """The numbers of an event that make curves: "train/loss", "val/bits_per_byte"; maybe none."""
+    """Return the plottable numbers of an event, such as "train/loss" or "val/bits_per_byte"."""
     prefix = _PREFIXES.get(type(event))
     if prefix is None:
         return {}
@@ -41,27 +41,27 @@ def check_logger(name: str) -> None:
 
 @contextmanager
 def logging_to(name: str, run: Run | None) -> Iterator[Callable[[Event], None]]:
-    """Passes the events of a run on, until the block ends.
+    """Yield a function that sends the events of a run to a logger.
 
     Args:
         name: One of `LOGGERS`, or "" for nowhere.
-        run: What is trained; None on a rank that keeps nothing, and so logs nothing.
+        run: The run; None on a rank that saves nothing, and so logs nothing.
     """
     if not name or run is None:
         yield lambda event: None
         return
     with LOGGERS[name](name, run) as log:
 
-        def pass_on(event: Event) -> None:
+        def send(event: Event) -> None:
             if values := values_of(event):
                 log(values, getattr(event, "step", 0))
 
-        yield pass_on
+        yield send
 
 
 @contextmanager
 def _tensorboard(name: str, run: Run) -> Iterator[Log]:
-    """Event files in the run's own directory: `tensorboard --logdir runs`."""
+    """Write event files to the run's own directory: `tensorboard --logdir runs`."""
     writer = _library(_MODULES[name]).SummaryWriter(str(run.path / name))
 
     def log(values: Mapping[str, float], step: int) -> None:
@@ -76,7 +76,7 @@ def _tensorboard(name: str, run: Run) -> Iterator[Log]:
 
 @contextmanager
 def _hosted(name: str, run: Run) -> Iterator[Log]:
-    """Weights & Biases, or Trackio, which has the same three functions."""
+    """Log to Weights & Biases, or to Trackio, which has the same three functions."""
     library = _library(name)
     library.init(project=PROJECT, name=run.name, config=dict(run.settings), resume="allow")
     try:
@@ -93,7 +93,7 @@ def _library(module: str) -> Any:
 
 
 LOGGERS = {"tensorboard": _tensorboard, "wandb": _hosted, "trackio": _hosted}
-"""By the name that `--log-to` takes."""
+"""Loggers by their name in `--log-to`."""
 
 _MODULES = {"tensorboard": "tensorboardX"}
-"""Where the module has another name."""
+"""Modules whose names differ."""

@@ -1,7 +1,7 @@
-"""The training loop: a generator of events, and the recorder that stores them in the run directory.
+"""The training loop: a generator of events, and a recorder that stores them in the run directory.
 
-Each step is launched before the loss of the one before it is read, so that preparing a step and
-computing one overlap.
+Each step is launched before the loss of the previous one is read, so that the host prepares a step
+while the device computes one.
 """
 
 import math
@@ -35,17 +35,17 @@ INTERRUPTED = "interrupted"
 
 
 def never() -> bool:
-    """No early end is asked for."""
+    """Never stop early."""
     return False
 
 
 def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator[Event]:
-    """Train until a bound is reached, and yield what happens.
+    """Train until a bound is reached, yielding events.
 
     Args:
-        trainer: The training; its run directory is kept up to date.
-        should_stop: Asked before every step; once true, the state is saved and the training ends,
-            on all ranks after the same step.
+        trainer: The training; its run directory is updated as it goes.
+        should_stop: Called before every step. Once it returns true, the state is saved and the
+            training ends, on all ranks after the same step.
 
     Raises:
         ConfigError: The ranks train on different texts.
@@ -60,6 +60,7 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
             yield monitor.started()
             reason = yield from between_steps(trainer, monitor, should_stop)
             while not reason:
+                # Returns before the step is computed; `launched` reads the loss of the step before.
                 monitor.launched(trainer.launch_step())
                 reason = yield from between_steps(trainer, monitor, should_stop)
             yield monitor.ended(reason)
@@ -71,25 +72,26 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
 def between_steps(
     trainer: Trainer, monitor: "Monitor", should_stop: Callable[[], bool]
 ) -> Generator[Event, None, str]:
-    """Report, validate and save what is due after the latest step.
+    """Report, validate and save whatever is due after the latest step.
 
     Returns:
-        Why the training ends now: "interrupted", "done", "time" or "patience"; "" if it does not.
+        Why the training ends now: "interrupted", "done", "time" or "patience"; "" if it continues.
     """
     config, step = trainer.config, trainer.progress.step
     if _due(step, config.track, first=True) and step != trainer.progress.tracked_step:
         yield monitor.tracked()
     reason = _agreed_reason(trainer, should_stop)
-    # A validation that an interruption leaves out is made up for when the training resumes.
+    # An interrupted training validates when it resumes.
     evaluates = step not in (0, trainer.progress.evaluated_step) and reason != INTERRUPTED
     evaluates = evaluates and (bool(reason) or _due(step, config.eval_every))
-    # So is a report that it would make, whose loss is then the mean over as many steps as without.
+    # It also reports then, so that the loss is a mean over as many steps as without the interrupt.
     ends = bool(reason) and reason != INTERRUPTED
     if monitor.unreported and (ends or evaluates or _due(step, config.log_every)):
         yield monitor.stepped()
     if evaluates:
         yield monitor.evaluated()
         reason = reason or _agreed_reason(trainer, should_stop)
+    # A checkpoint comes after the validation: it stores whether that was the best one.
     if reason or _due(step, config.save_every or config.eval_every):
         monitor.save()
     monitor.pause()
@@ -97,10 +99,10 @@ def between_steps(
 
 
 def _agreed_reason(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
-    """The reason to end that all ranks agree on: any may be interrupted, else rank 0 decides.
+    """Return the reason to end that all ranks agree on.
 
-    Answers from all ranks mean that all finished the step before: no state is saved that lacks the
-    gradients of a lost rank.
+    Any rank may interrupt; otherwise rank 0 decides. Once all ranks have answered, all have
+    finished the previous step, so no saved state lacks the gradients of a lost rank.
     """
     config, progress = trainer.config, trainer.progress
     reasons = {
@@ -109,22 +111,23 @@ def _agreed_reason(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
         "time": config.minutes and progress.seconds >= 60 * config.minutes,
         "patience": config.patience and progress.waited >= config.patience,
     }
-    own = next((reason for reason, holds in reasons.items() if holds), "")
+    own = next((reason for reason, applies in reasons.items() if applies), "")
+    # The clocks of ranks differ: all adopt the seconds of rank 0.
     answers = trainer.ranks.gather((own, progress.seconds))
     reason, progress.seconds = answers[0]
     return INTERRUPTED if any(answer[0] == INTERRUPTED for answer in answers) else reason
 
 
 def _due(step: int, every: int, first: bool = False) -> bool:
-    """Whether a multiple of `every` steps is done; none are at the first one unless it counts."""
+    """Return whether `step` is a multiple of `every`; step 0 counts only if `first` is true."""
     return bool(every and (step or first)) and step % every == 0
 
 
 class Monitor:
     """Reads the losses of launched steps, keeps time, and makes the reports of one training.
 
-    Time is counted in laps, each of which is training or a pause. Pauses are validating, saving,
-    showing, and the first step, which compiles; only training counts for tokens per second.
+    Time is counted in laps of either training or pausing. Validating, saving, displaying and the
+    first step, which compiles, are pauses; only training counts for tokens per second.
     """
 
     def __init__(self, trainer: Trainer):
@@ -136,11 +139,11 @@ class Monitor:
 
     @property
     def unreported(self) -> bool:
-        """Whether there was a step since the last report of one."""
+        """Return whether there was a step since the last report."""
         return bool(self.progress.losses) or self._unread is not None
 
     def launched(self, result: tuple[mx.array, mx.array]) -> None:
-        """Take the loss and gradient norm of a new step, and read those of the step before it."""
+        """Take the loss and gradient norm of a new step, and read the previous step's."""
         self._read()
         self._unread = (self.progress.step, *result)
         if self._warm:
@@ -148,11 +151,12 @@ class Monitor:
             self.progress.timed_steps += 1
         else:
             self._read()
+            # The first step includes compiling, so it is read at once and not timed.
             self._warm = True
             self.pause()
 
     def started(self) -> Started:
-        """The report that opens a training."""
+        """Return the report that opens a training."""
         trainer = self.trainer
         return Started(
             variant=trainer.settings.variant,
@@ -165,7 +169,7 @@ class Monitor:
         )
 
     def stepped(self) -> Stepped:
-        """The report of the steps since the last such report."""
+        """Return the report of the steps since the previous one."""
         self._read()
         trainer, progress = self.trainer, self.progress
         self._count_training()
@@ -187,7 +191,7 @@ class Monitor:
         )
 
     def evaluated(self) -> Evaluated:
-        """Validate, and report it; see `Trainer.evaluate`."""
+        """Validate and return the report; see `Trainer.evaluate`."""
         trainer, progress = self.trainer, self.progress
         evaluation, best = trainer.evaluate()
         self.pause()
@@ -200,7 +204,7 @@ class Monitor:
         )
 
     def tracked(self) -> Tracked:
-        """The report of the heads' matrices, measured now that the loss is known to be finite."""
+        """Measure the heads' matrices once the loss is known to be finite."""
         self._read()
         self._count_training()
         tracked = self.trainer.track()
@@ -209,7 +213,7 @@ class Monitor:
         return tracked
 
     def ended(self, reason: str) -> Ended:
-        """The report that closes a training."""
+        """Return the report that closes a training."""
         trainer, progress = self.trainer, self.progress
         return Ended(
             variant=trainer.settings.variant,
@@ -225,7 +229,7 @@ class Monitor:
         )
 
     def save(self) -> None:
-        """Write a checkpoint of a state whose loss is known to be a model's."""
+        """Write a checkpoint, unless the loss shows that the training has diverged."""
         self._read()
         if self.progress.losses:
             self.trainer.check_sane("loss", self.progress.losses[-1])
@@ -244,12 +248,13 @@ class Monitor:
         self.progress.training_seconds += self.progress.seconds - before
 
     def _read(self) -> None:
-        """Wait for the launched step and keep its loss."""
+        """Wait for the launched step and store its loss."""
         if self._unread is None:
             return
         step, *result = self._unread
         self._unread = None
         with self.trainer.ranks.with_timeout():
+            # `item` waits for the device, and for the other ranks.
             values: list[Any] = [number.item() for number in result]
         loss, norm = values
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -260,7 +265,7 @@ class Monitor:
         progress.grad_norm = norm
 
     def _speed(self, steps: int, seconds: float) -> float:
-        """Tokens per second; where only a first step was taken, of that one."""
+        """Return tokens per second; of the first step if it was the only one."""
         if not steps:
             steps, seconds = self.progress.step, self.progress.seconds
         return steps * self.trainer.tokens_per_step / max(seconds, 1e-9)
@@ -269,6 +274,7 @@ class Monitor:
         trainer, progress = self.trainer, self.progress
         left = math.inf
         if trainer.steps:
+            # Seconds per step so far, validations included.
             left = (trainer.steps - progress.step) * progress.seconds / progress.step
         if trainer.config.minutes:
             left = min(left, 60 * trainer.config.minutes - progress.seconds)
@@ -283,7 +289,7 @@ SAMPLE_TOKENS = 120
 
 
 class RunRecorder:
-    """Stores events and samples in the run directory; drops those after the checkpoint first."""
+    """Stores events and samples in the run directory; first deletes those after the checkpoint."""
 
     def __init__(self, trainer: Trainer, tokenizer: Tokenizer):
         self.trainer, self.tokenizer, self.sample = trainer, tokenizer, ""
@@ -304,7 +310,7 @@ class RunRecorder:
 
 
 def write_sample(trainer: Trainer, tokenizer: Tokenizer) -> str:
-    """What the model writes now: a text from nothing, or its answers to a task."""
+    """Return a sample of the model's output: a text from nothing, or its answers to a task."""
     model, split = trainer.model, trainer.evaluator.split
     model.eval()
     if split.scored is None:

@@ -1,6 +1,7 @@
-"""The learning rate's schedule, and the optimizers: AdamW and Muon on a few packed arrays.
+"""Learning rate schedules, and the optimizers AdamW and Muon on a few packed arrays.
 
-Progress is the share of the budget that is spent, in steps or in seconds, so one rule serves both.
+Progress is the fraction of the budget that is spent, in steps or in seconds, so one rule serves
+both.
 """
 
 import math
@@ -25,13 +26,16 @@ Shape = Callable[[float, TrainConfig], float]
 
 
 def cosine(progress: float, config: TrainConfig) -> float:
-    """From 1 to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983)."""
+    """Decay from 1 to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983)."""
     floor = config.min_lr / config.lr
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def trapezoid(progress: float, config: TrainConfig) -> float:
-    """1, then linearly down to min_lr / lr over the last `cooldown` share (arXiv:2405.18392)."""
+def wsd(progress: float, config: TrainConfig) -> float:
+    """Warmup-stable-decay: 1, then linearly down to min_lr / lr (arXiv:2405.18392).
+
+    The decay takes the last `cooldown` part of the training.
+    """
     floor = config.min_lr / config.lr
     if progress <= 1 - config.cooldown:
         return 1.0
@@ -40,23 +44,25 @@ def trapezoid(progress: float, config: TrainConfig) -> float:
 
 SHAPES: dict[str, Shape] = {
     "cosine": cosine,
-    "trapezoid": trapezoid,
+    "trapezoid": wsd,
     "constant": lambda progress, config: 1.0,
 }
 
 
 def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
-    """What to multiply the peak learning rates by, in [0, 1].
+    """Return the factor of the peak learning rates, in [0, 1].
 
     Args:
         config: The recipe.
         step: Steps done.
-        steps: Bound in steps; 0 where there is none.
-        seconds: Of training so far.
+        steps: Bound in steps; 0 without one.
+        seconds: Training time so far.
     """
+    # Linear warm-up. Its first factor is above 0, so that no step is wasted.
     if step < config.warmup:
         return (step + 1) / (config.warmup + 1)
     spent = (step - config.warmup) / max(1, steps - config.warmup) if steps else 0.0
+    # With two bounds, the one that ends the training first sets the rate.
     if config.minutes:
         spent = max(spent, seconds / (60 * config.minutes))
     return SHAPES[config.schedule](min(1.0, spent), config)
@@ -70,10 +76,10 @@ Stacks = list[Float[mx.array, "_ _ _"]]
 
 
 class Muon(optim.Optimizer):
-    """W - lr sqrt(max(1, rows / columns)) orthogonal(u), with u = (1 - m) g + m v.
+    """Muon: W - lr sqrt(max(1, rows / columns)) orthogonal(u), with u = (1 - m) g + m v.
 
-    The momentum v is the moving average m v + (1 - m) g, and u is Nesterov's. Its state is that of
-    the stacks of `packed`, with which it is initialised, not of matrices.
+    The momentum v is the moving average m v + (1 - m) g, and u is Nesterov's. The state belongs to
+    the stacks of `packed`, not to single matrices; initialise it with those.
 
     Args:
         learning_rate: lr.
@@ -91,39 +97,41 @@ class Muon(optim.Optimizer):
         return parameters
 
     def init_single(self, parameter: mx.array, state: dict) -> None:
-        """The momentum of a stack of matrices starts at 0."""
+        """Start the momentum of a stack of matrices at 0."""
         state["v"] = mx.zeros_like(parameter)
 
     def packed(self, arrays: Arrays) -> Stacks:
-        """Matrices of one shape, or of its transpose, as one stack of wide ones."""
+        """Stack matrices of the same shape, or its transpose, as wide matrices."""
         return [mx.stack([_wide(arrays[name]) for name in names]) for names in _by_shape(arrays)]
 
-    def moved(self, gradients: Stacks, parameters: Arrays, factor: mx.array) -> Arrays:
-        """The matrices after one step.
+    def updated(self, gradients: Stacks, parameters: Arrays, factor: mx.array) -> Arrays:
+        """Return the matrices after one step.
 
         Args:
-            gradients: As `packed` gives them.
-            parameters: What they are the gradients of.
-            factor: Multiplies the gradients.
+            gradients: As `packed` returns them.
+            parameters: The matrices before the step.
+            factor: Multiplies the gradients, to clip their norm.
         """
         self.state["step"] = self.step + 1
         momenta = [self.state[str(i)]["v"] for i in range(len(gradients))]
+        # The clipping factor is a scalar: multiplying it here saves a pass over every gradient.
         new = (1 - self.momentum) * factor
-        given = [(*pair, new) for pair in zip(gradients, momenta, strict=True)]
-        moved = {}
-        for i, (v, u) in enumerate(parallel_map(self._update, given)):
+        inputs = [(*pair, new) for pair in zip(gradients, momenta, strict=True)]
+        directions = {}
+        for i, (v, u) in enumerate(parallel_map(self._update, inputs)):
             self.state[str(i)]["v"] = v
-            shares = parallel_map(newton_schulz, u.split(num_shards(len(u))))
-            moved |= zip(_by_shape(parameters)[i], chain.from_iterable(shares), strict=True)
-        return {name: self._moved(moved[name], array) for name, array in parameters.items()}
+            # [n, rows, columns], divided along n among the processor's cores.
+            shards = parallel_map(newton_schulz, u.split(num_shards(len(u))))
+            directions |= zip(_by_shape(parameters)[i], chain.from_iterable(shards), strict=True)
+        return {name: self._updated(directions[name], array) for name, array in parameters.items()}
 
-    def _update(self, given: tuple[Stack, Stack, mx.array]) -> tuple[Stack, Stack]:
-        gradient, v, new = given
+    def _update(self, inputs: tuple[Stack, Stack, mx.array]) -> tuple[Stack, Stack]:
+        gradient, v, new = inputs
         newest = new * gradient
         v = self.momentum * v + newest
         return v, newest + self.momentum * v
 
-    def _moved(self, direction: mx.array, parameter: mx.array) -> mx.array:
+    def _updated(self, direction: mx.array, parameter: mx.array) -> mx.array:
         rows, columns = parameter.shape
         rate = self.learning_rate * max(1, rows / columns) ** 0.5
         step = rate.astype(parameter.dtype) * direction
@@ -131,7 +139,7 @@ class Muon(optim.Optimizer):
 
 
 def _by_shape(matrices: Arrays) -> list[list[str]]:
-    """The names of matrices, those of one shape or its transpose together."""
+    """Group the names of matrices by shape, with transposes in one group."""
     shapes = defaultdict(list)
     for name, matrix in matrices.items():
         shapes[tuple(sorted(matrix.shape))].append(name)
@@ -146,7 +154,9 @@ def newton_schulz(stack: Stack, iterations: int = ITERATIONS) -> Stack:
     a, b, c = 3.4445, -4.7750, 2.0315
     x = stack / (mx.sqrt(mx.square(stack).sum(axis=(1, 2), keepdims=True)) + 1e-7)
     for _ in range(iterations):
+        # [n, rows, rows]: small, because the matrices are wide.
         gram = x @ x.swapaxes(1, 2)
+        # a x + (b gram + c gram^2) x
         x = mx.addmm(x, mx.addmm(gram, gram, gram, alpha=c, beta=b), x, beta=a)
     return x
 
@@ -160,20 +170,20 @@ def _wide(matrix: mx.array) -> mx.array:
 
 
 Vector = Float[mx.array, "_"]
-"""Of any length."""
+"""A vector of any length."""
 
-MOST_JOINED = 2**24
-"""Numbers at most that are put end to end: of more, the copies would take more memory than starting
-some operations takes time."""
+MAX_FLAT = 2**24
+"""The most numbers to flatten into one vector; beyond that, copying costs more memory than starting
+fewer operations saves time."""
 
 
 class AdamW(optim.AdamW):
-    """AdamW (arXiv:1711.05101, algorithm 2) on parameters put end to end, with bias correction.
+    """AdamW (arXiv:1711.05101, algorithm 2) on flattened parameters, with bias correction.
 
-    It computes every weight by itself, so the numbers are MLX's; the cost of starting eighteen
-    operations is paid once, not once for every parameter. Two vectors are computed side by side.
-    Its state is that of the vectors of `packed`, with which it is initialised. The parameters stay
-    end to end from step to step: those that `moved` returns are views of `held`.
+    It updates each weight independently, so the numbers are MLX's, but it starts eighteen
+    operations once instead of once per parameter. Two vectors are computed in parallel. The state
+    belongs to the vectors of `packed`; initialise it with those. The parameters stay flat from step
+    to step: `updated` returns views of `held`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -181,57 +191,60 @@ class AdamW(optim.AdamW):
         self.held: list[Vector] = []
 
     def hold(self, parameters: Arrays) -> Arrays:
-        """Put parameters end to end, and return views of that."""
+        """Flatten the parameters and return views of the result."""
         self.held[:] = self.packed(parameters)
         views: Arrays = {}
         for vector, part in zip(self.held, _parts(parameters), strict=True):
-            views |= parted(vector, part)
+            views |= unflatten(vector, part)
         return views
 
     def packed(self, arrays: Arrays) -> list[Vector]:
-        """The numbers of all arrays as two vectors; of large arrays, each as one."""
-        return [joined(part) for part in _parts(arrays)]
+        """Flatten all arrays into two vectors; large arrays get vectors of their own."""
+        return [flatten(part) for part in _parts(arrays)]
 
-    def moved(self, gradients: list[Vector], parameters: Arrays, factor: mx.array) -> Arrays:
-        """The parameters after one step; arguments as of `Muon.moved`."""
+    def updated(self, gradients: list[Vector], parameters: Arrays, factor: mx.array) -> Arrays:
+        """Return the parameters after one step; the arguments are those of `Muon.updated`."""
         self.state["step"] = self.step + 1
         parts, rates = _parts(parameters), self._rates(factor)
-        # The rates are given along because both vectors wait for them.
-        given = (
+        # The rates are arguments because both vectors wait for them.
+        inputs = (
             (gradient, self.held[i], self.state[str(i)], rates)
             for i, gradient in enumerate(gradients)
         )
         arrays: Arrays = {}
-        for i, (vector, state) in enumerate(_some_at_a_time(self._moved, given)):
+        for i, (vector, state) in enumerate(_some_at_a_time(self._updated, inputs)):
             self.state[str(i)] |= state
             self.held[i] = vector
-            arrays |= parted(vector, parts[i])
+            arrays |= unflatten(vector, parts[i])
         return arrays
 
     def _rates(self, factor: mx.array) -> list[mx.array]:
-        """What the formulas multiply by, so that no whole vector is corrected or clipped."""
+        """Return the scalars of the formulas, so that no whole vector is corrected or clipped."""
         beta1, beta2 = self.betas
         correction = mx.sqrt(1 - beta2**self.step)
         return [
+            # Clipping multiplies g by `factor`, hence m by it and v by its square.
             (1 - beta1) * factor,
             (1 - beta2) * factor * factor,
+            # lr m_hat / (sqrt(v_hat) + eps) with both sides multiplied by sqrt(1 - beta2^t).
             self.learning_rate * correction / (1 - beta1**self.step),
             self.eps * correction,
+            # Decoupled weight decay.
             1 - self.learning_rate * self.weight_decay,
         ]
 
-    def _moved(self, given: tuple) -> tuple[Vector, dict]:
-        gradient, parameter, state, (new, new_square, rate, eps, kept) = given
+    def _updated(self, inputs: tuple) -> tuple[Vector, dict]:
+        gradient, parameter, state, (new, new_square, rate, eps, decay) = inputs
         beta1, beta2 = self.betas
         m = beta1 * state["m"] + new * gradient
         v = beta2 * state["v"] + new_square * mx.square(gradient)
-        return parameter * kept - rate * m / (mx.sqrt(v) + eps), {"m": m, "v": v}
+        return parameter * decay - rate * m / (mx.sqrt(v) + eps), {"m": m, "v": v}
 
 
 def _some_at_a_time(function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
-    """The results of `parallel_map`, begun for as many parts at a time as there are cores.
+    """Apply `parallel_map` to as many parts at a time as there are cores.
 
-    Where a part is large, what it took is free again before others begin.
+    The memory of large parts is free again before the next ones start.
     """
     waiting = iter(parts)
     while some := list(islice(waiting, max(2, cores()))):
@@ -239,26 +252,26 @@ def _some_at_a_time(function: Callable[[Any], Any], parts: Iterable[Any]) -> Ite
 
 
 def _parts(arrays: Arrays) -> list[Arrays]:
-    """The arrays in order, cut into what is computed as one vector."""
-    if sum(array.size for array in arrays.values()) <= MOST_JOINED:
+    """Divide the arrays, in order, into groups that become one vector each."""
+    if sum(array.size for array in arrays.values()) <= MAX_FLAT:
         return _halves(arrays)
     parts: list[Arrays] = []
     for name, array in arrays.items():
-        held = sum(other.size for other in parts[-1].values()) if parts else MOST_JOINED
-        if held + array.size > MOST_JOINED // 16:
+        size = sum(other.size for other in parts[-1].values()) if parts else MAX_FLAT
+        if size + array.size > MAX_FLAT // 16:
             parts.append({})
         parts[-1][name] = array
     return parts
 
 
-def recut(vectors: Sequence[Vector], like: Sequence[Vector]) -> list[Vector]:
-    """The same numbers end to end, as vectors of other lengths."""
+def resplit(vectors: Sequence[Vector], like: Sequence[Vector]) -> list[Vector]:
+    """Divide the same numbers into vectors of other lengths."""
     *ends, _ = accumulate(vector.size for vector in like)
     return [*mx.split(mx.concatenate([*vectors]), ends)]
 
 
 def _halves(arrays: Arrays) -> list[Arrays]:
-    """The arrays in order, cut where half of their numbers are passed; one alone stays whole."""
+    """Divide the arrays, in order, where half of the numbers are reached; a single one stays."""
     half, parts = sum(array.size for array in arrays.values()) / 2, ({}, {})
     before = 0
     for name, array in arrays.items():
@@ -267,13 +280,13 @@ def _halves(arrays: Arrays) -> list[Arrays]:
     return [part for part in parts if part]
 
 
-def joined(arrays: Arrays) -> Vector:
-    """All numbers of some arrays, one array after the other."""
+def flatten(arrays: Arrays) -> Vector:
+    """Concatenate the numbers of all arrays, one array after the other."""
     return mx.concatenate([array.reshape(-1) for array in arrays.values()])
 
 
-def parted(vector: Vector, like: Arrays) -> Arrays:
-    """The inverse of `joined`: arrays of the names and shapes of `like`."""
+def unflatten(vector: Vector, like: Arrays) -> Arrays:
+    """Undo `flatten`: return arrays with the names and shapes of `like`."""
     *ends, _ = accumulate(array.size for array in like.values())
     pairs = zip(like.items(), mx.split(vector, ends), strict=True)
     return {name: part.reshape(array.shape) for (name, array), part in pairs}
@@ -281,16 +294,16 @@ def parted(vector: Vector, like: Arrays) -> Arrays:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parameters that one optimizer moves at one learning rate."""
+    """Parameters that share an optimizer and a learning rate."""
 
     name: str
-    claims: Callable[[str, mx.array], bool]  # whether a parameter, by name, belongs to it
+    claims: Callable[[str, mx.array], bool]  # whether a parameter belongs to the group
     optimizer: AdamW | Muon
-    peak: float  # learning rate at the schedule's top
-    parameters: tuple[str, ...] = ()  # the names of those that do
+    peak: float  # highest learning rate of the schedule
+    parameters: tuple[str, ...] = ()  # names of those that belong to it
 
     def own(self, arrays: Arrays) -> Arrays:
-        """Its own among some arrays named like the parameters."""
+        """Return the group's arrays from arrays named like the parameters."""
         return {name: arrays[name] for name in self.parameters}
 
 
@@ -298,15 +311,15 @@ class GroupedOptimizer:
     """Several optimizers, one per group of parameters, under one schedule.
 
     Args:
-        model: Its parameters are divided among the groups; groups left empty are dropped.
+        model: Its parameters are divided among the groups; empty groups are dropped.
         config: The recipe.
         n_heads: Heads H: the merged S moves its scores about H times further per Adam step than
             the factors do, so its learning rate starts at lr / H.
-        width: The residual stream's; with `base_width`, matrices that AdamW moves and x is
-            multiplied by, S among them, have the rate lr base_width / width.
+        width: Of the residual stream. With `base_width`, matrices that multiply x under AdamW, such
+            as S, have the rate lr base_width / width.
 
     Raises:
-        ConfigError: The factors of S alone are to decay, and the model has none.
+        ConfigError: Only the factors of S should decay, and the model has no factors.
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int, width: int):
@@ -314,6 +327,7 @@ class GroupedOptimizer:
         self.groups: list[Group] = []
         self._left: Arrays = {}
         for group in _groups(config, n_heads, width):
+            # Each parameter goes to the first group that claims it.
             claimed = {n: a for n, a in parameters.items() if group.claims(n, a)}
             parameters = {n: a for n, a in parameters.items() if n not in claimed}
             if claimed:
@@ -329,7 +343,7 @@ class GroupedOptimizer:
         self.leave(model)
 
     def hold(self, model: nn.Module) -> None:
-        """Take over the model's weights if anybody but `update` has set them; before each step."""
+        """Take over the model's weights, before each step, unless `update` made them."""
         parameters = named_arrays(model.trainable_parameters())
         if any(array is not self._left.get(name) for name, array in parameters.items()):
             for group in self.groups:
@@ -337,74 +351,77 @@ class GroupedOptimizer:
             model.update(tree_unflatten(list(parameters.items())))
 
     def leave(self, model: nn.Module) -> None:
-        """Remember the model's weights as those of `update`; after each step.
+        """Remember the model's weights as the result of `update`; call after each step.
 
-        A compiled step makes new arrays of them, so this is not for `update` to do.
+        `update` cannot do this itself: a compiled step makes new arrays of them.
         """
         self._left = named_arrays(model.trainable_parameters())
 
     def schedule(self, factor: float) -> None:
-        """Set every group's learning rate to its peak times the factor."""
+        """Set the learning rate of every group to its peak times the factor."""
         for group in self.groups:
             group.optimizer.learning_rate = mx.array(group.peak * factor)
 
-    def update(self, model: nn.Module, gradients: dict, longest: float = math.inf) -> mx.array:
+    def update(self, model: nn.Module, gradients: dict, max_norm: float = math.inf) -> mx.array:
         """Move the model's weights by one step, in place.
 
         Args:
-            model: Whose weights.
-            gradients: Of all of its trained parameters.
-            longest: Gradients whose global norm is larger are scaled down to it.
+            model: The model to update.
+            gradients: The gradients of all its trained parameters.
+            max_norm: Scale gradients down to this global norm if theirs is larger.
 
         Returns:
-            The gradients' global norm, sqrt(sum g^2), before that.
+            The global norm of the gradients, sqrt(sum g^2), before clipping.
         """
         named, parameters = named_arrays(gradients), named_arrays(model.trainable_parameters())
         packed = [group.optimizer.packed(group.own(named)) for group in self.groups]
+        # One norm over all groups, so that clipping does not change their proportions.
         squares = [_some_at_a_time(lambda a: mx.square(a).sum(), arrays) for arrays in packed]
         norm = mx.sqrt(sum(chain.from_iterable(squares), start=mx.array(0.0)))
-        factor = mx.minimum(longest / (norm + 1e-6), 1.0)
-        moved = {}
+        # The 1e-6 keeps a gradient of 0 from dividing by 0.
+        factor = mx.minimum(max_norm / (norm + 1e-6), 1.0)
+        updated = {}
         for group, arrays in zip(self.groups, packed, strict=True):
-            moved |= group.optimizer.moved(arrays, group.own(parameters), factor)
-        model.update(tree_unflatten([(name, moved[name]) for name in parameters]))
+            updated |= group.optimizer.updated(arrays, group.own(parameters), factor)
+        model.update(tree_unflatten([(name, updated[name]) for name in parameters]))
         return norm
 
     @property
     def state(self) -> list[dict]:
-        """The optimizers' state dictionaries themselves: shared, not copied."""
+        """Return the optimizers' state dictionaries themselves, not copies."""
         return [group.optimizer.state for group in self.groups]
 
     @property
     def held(self) -> list[list[mx.array]]:
-        """The weights as the optimizers hold them: the lists themselves."""
+        """Return the lists in which the optimizers hold the weights, not copies."""
         return [group.optimizer.held for group in self.groups]
 
 
 def is_hidden_matrix(name: str, array: mx.array) -> bool:
-    """Whether a parameter is a matrix inside a block that multiplies: tables are looked up."""
+    """Return whether a parameter is a matrix in a block that is multiplied, not looked up."""
     in_block = name.startswith("trf_blocks.") and name.endswith("weight")
     return array.ndim == 2 and in_block and "table" not in name
 
 
 def _is_factor(name: str, _: mx.array) -> bool:
-    """Whether a parameter is a factor of S = W_query W_key^T."""
+    """Return whether a parameter is a factor of S = W_query W_key^T."""
     return name.endswith(("att.W_query.weight", "att.W_key.weight"))
 
 
 def _multiplies(name: str, array: mx.array) -> bool:
-    """Whether a product with a parameter sums over the width."""
+    """Return whether a product with a parameter sums over the width."""
     return is_hidden_matrix(name, array) or name == "out_head.weight"
 
 
 def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
-    """The groups in the order in which they claim parameters; the last takes the rest.
+    """Return the groups in the order in which they claim parameters; the last one takes the rest.
 
-    A step of Adam moves every number of a matrix by the rate, whatever its size, and x W by that
-    times the width: divided by it, one rate serves every width (Tensor Programs V,
-    arXiv:2203.03466, for Adam). Muon's steps have a norm that does not depend on it. Decay of both
-    factors of S is a penalty on the nuclear norm of S (Kobayashi, Akram and von Oswald,
-    arXiv:2410.23819), so it may be had alone.
+    A step of Adam changes every number of a matrix by about the learning rate, so it changes x W by
+    that times the width. Dividing by the width lets one rate serve every width (Tensor Programs V,
+    arXiv:2203.03466, for Adam). The norm of Muon's steps does not depend on the width.
+
+    Decay of both factors of S is a penalty on the nuclear norm of S (Kobayashi, Akram and von
+    Oswald, arXiv:2410.23819), so it is available on its own.
     """
 
     def adamw(decay: float) -> AdamW:
@@ -413,8 +430,8 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
     lr, decay = config.lr, config.weight_decay
     product_lr = lr * (config.base_width / width if config.base_width else 1.0)
     merged_peak = product_lr * (config.merged_lr or 1 / n_heads)
-    own = 0.0 if config.decay == "query-key" else decay  # of matrices
-    rest = decay if config.decay == "all" else 0.0
+    own = 0.0 if config.decay == "query-key" else decay  # decay of matrices
+    rest = decay if config.decay == "all" else 0.0  # of vectors: biases and norms
     groups = [
         Group("merged", lambda name, _: name.endswith("att.S.weight"), adamw(own), merged_peak),
         Group("matrices", lambda _, array: array.ndim >= 2, adamw(own), lr),

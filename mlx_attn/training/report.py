@@ -1,4 +1,4 @@
-"""A training on the screen: its plan, line by line or as facts, and its losses as a curve."""
+"""A training on the screen: its plan, as lines or as facts, and a curve of its losses."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ def _time(expected: Forecast) -> str:
 def plan_facts(
     trainer: Trainer, corpus: Corpus, expected: Forecast | None = None
 ) -> dict[str, Any]:
-    """Return the plan for a program."""
+    """Return the plan of a training as JSON values."""
     cost = model_cost(trainer.model.config)
     return {
         "event": "plan",
@@ -80,12 +80,12 @@ def plan_facts(
 
 
 def sent_bytes(trainer: Trainer) -> int:
-    """Bytes that a rank sends in a step: gradients have the type of the weights."""
+    """Return the bytes that a rank sends per step; gradients have the type of the weights."""
     return trainer.ranks.sent_bytes(trainer.model.trainable_parameters())
 
 
 def _state_bytes(cost: ModelCost) -> int:
-    """Bytes of weights, gradient and AdamW's two moments."""
+    """Return the bytes of weights, gradient and AdamW's two moments."""
     return 4 * FLOAT_BYTES * cost.parameters
 
 
@@ -117,17 +117,17 @@ def _recipe(trainer: Trainer) -> str:
     return recipe + (f"; {done} steps are done" if done else "")
 
 
-# The losses as a curve: above the bar, drawn with dots of braille; as a figure.
+# The curve of the losses: in braille above the progress bar, or as a figure.
 
 CURVE = (70, 6)
-"""Most columns, and the lines, of the curve."""
+"""The most columns of the curve, and its lines."""
 _FITS = (50, 20)
 """Columns and lines that a terminal needs to show it."""
-_FEWEST = 3  # losses that make a curve
+_FEWEST = 3  # losses in a curve
 
 
 class ProgressWithCurve(Progress):
-    """A bar, and above it the losses so far where the terminal has room for them."""
+    """A progress bar, with a curve of the losses above it if the terminal has room."""
 
     def __init__(self, *columns: Any, **options: Any):
         self._losses: list[float] = []
@@ -139,11 +139,11 @@ class ProgressWithCurve(Progress):
             self._losses.append(loss)
 
     def restart(self) -> None:
-        """Begin the curve of another training."""
+        """Start an empty curve for another training."""
         self._losses.clear()
 
     def curve(self) -> str:
-        """The losses as lines; "" on a small terminal, one without braille, or too early."""
+        """Return the curve; "" if it is too early, or the terminal is too small."""
         if len(self._losses) < _FEWEST:
             return ""
         size, encoding = self.console.size, self.console.encoding.lower()
@@ -153,23 +153,23 @@ class ProgressWithCurve(Progress):
         return "\n".join(line_plot(self._losses, width, height, "training loss"))
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """What is drawn again and again."""
+        """Return what rich draws at every refresh."""
         if curve := self.curve():
             yield Text(curve)
         yield self.make_tasks_table(self.tasks)
 
 
 def line_plot(values: Sequence[float], width: int, height: int, title: str) -> list[str]:
-    """A curve as `height` lines of `width` columns, on a logarithmic scale.
+    """Plot a curve as `height` lines of `width` columns, on a logarithmic scale.
 
-    Each character holds 2 x 4 dots of braille (U+2800 to U+28FF). The first line says the largest
-    value, the last one the smallest.
+    Each character has 2 x 4 braille dots (U+2800 to U+28FF). The first line is labelled with the
+    largest value, the last one with the smallest.
 
     Args:
-        values: In order; all positive, or the scale is linear.
-        width: Columns, with the labels.
+        values: In order. If any is not positive, the scale is linear.
+        width: Columns, labels included.
         height: Lines.
-        title: Stands at the right of the first line.
+        title: Shown at the right of the first line.
     """
     label = max(len(f"{bound:.2f}") for bound in (min(values), max(values)))
     columns = 2 * (width - label - 2)
@@ -188,22 +188,22 @@ def line_plot(values: Sequence[float], width: int, height: int, title: str) -> l
 
 
 _BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-"""The bits of the dots of a character, from top to bottom, by column."""
+"""The bits of a character's dots, from top to bottom, by column."""
 
 
 def _heights(values: Sequence[float], columns: int, dots: int) -> list[int]:
-    """For each column of dots, how far below the top the curve is there."""
+    """Return how far below the top the curve is, for each column of dots."""
     scaled = [math.log(value) for value in values] if min(values) > 0 else list(values)
     top, span = max(scaled), (max(scaled) - min(scaled)) or 1.0
     last = len(values) - 1
-    places = [x * last / max(columns - 1, 1) for x in range(columns)]
-    between = ((math.floor(p), math.ceil(p), p % 1) for p in places)
+    positions = [x * last / max(columns - 1, 1) for x in range(columns)]
+    between = ((math.floor(p), math.ceil(p), p % 1) for p in positions)
     curve = (scaled[low] * (1 - part) + scaled[high] * part for low, high, part in between)
     return [round((top - y) / span * (dots - 1)) for y in curve]
 
 
 def draw_losses(training: Mapping[int, float], validation: Mapping[int, float]) -> "Figure":
-    """The losses of a training in nats per token, by step."""
+    """Draw the losses of a training in nats per token, by step."""
     figure, (axis,) = panels(1, 1, (4.5, 2.5))
     for losses, colour, mark, label in (
         (training, COLOURS[7], "-", "training"),

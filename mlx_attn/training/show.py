@@ -29,27 +29,27 @@ from mlx_attn.ui.terminal import (
 )
 
 BAR = 20
-"""Columns of the bar."""
+"""Width of the progress bar in columns."""
 
 WIDE_ENOUGH_FOR_A_BAR = 70
 
 COMPILING = "the first step compiles its kernels, once"
 
 Mode = Literal["live", "plain", "quiet", "json", "silent"]
-"""A bar; a line an event; the run's directory alone; a JSON object an event; nothing at all."""
+"""A bar; one line per event; only the run's directory; one JSON object per event; nothing."""
 
 
 class Display:
-    """Shows the events of a training while its context lasts, and then the result.
+    """Shows the events of a training in a `with` block, and then the result.
 
-    Results and JSON go to stdout, progress and messages to a console on stderr.
+    Results and JSON are written to stdout, progress and messages to a console on stderr.
 
     Args:
-        console: For progress and messages.
-        mode: What is shown. "silent" is for all processes but the first.
+        console: Receives progress and messages.
+        mode: The output format; "silent" is for all processes but the first.
 
     Attributes:
-        failure: Why events can no longer be shown; the training should end.
+        failure: Why events can no longer be displayed; the training should end.
     """
 
     def __init__(self, console: Console, mode: Mode):
@@ -61,7 +61,7 @@ class Display:
             "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
         )
         columns = [rich.progress.BarColumn(bar_width=BAR)] if self._has_bar else []
-        # Results on stdout are not the bar's to redirect: stdout may be a file.
+        # The bar must not redirect results: stdout may be a file.
         self._bar = ProgressWithCurve(
             *columns, text, console=console, transient=True, redirect_stdout=False
         )
@@ -88,7 +88,7 @@ class Display:
                 discard_unread()
 
     def check(self) -> None:
-        """Raise the first failure, unless it is that nobody reads on, as after `| head`."""
+        """Raise the first failure, unless the reader closed the pipe, as with `| head`."""
         if self.failure and not isinstance(self.failure, BrokenPipeError):
             raise self.failure
 
@@ -106,12 +106,12 @@ class Display:
             self.message(COMPILING)
 
     def message(self, text: str) -> None:
-        """Show a line that stays, above the bar where there is one."""
+        """Show a permanent line, above the bar if there is one."""
         if self.mode != "silent":
             print_text(text, self.console)
 
     def conclude(self, ended: Ended, sample: str, neighbour: Neighbour | None = None) -> None:
-        """Show the result of a training, what the model writes now, and what to do next."""
+        """Show the result of a training, a sample of the model's text, and the next commands."""
         if self.mode == "quiet":
             print(printable(ended.run))
         elif self.mode in ("live", "plain"):
@@ -137,13 +137,13 @@ class Display:
 
 
 def display_for(json_lines: bool, quiet: bool, console: Console) -> Display:
-    """The display that fits the flags and the terminal."""
+    """Return the display that suits the flags and the terminal."""
     progress: Mode = "live" if is_live(console) else "plain"
     return Display(console, "json" if json_lines else "quiet" if quiet else progress)
 
 
 def step_line(event: Stepped, val_loss: str = "", width: int = 200) -> str:
-    """Where the training stands, in one line, with fewer figures where they do not fit."""
+    """Return the state of a training in one line, with fewer figures if the line is too long."""
     parts = {
         "step": f"step {event.step}" + (f"/{event.steps}" if event.steps else ""),
         "loss": f"loss {event.loss:.3f}",
@@ -161,48 +161,48 @@ def step_line(event: Stepped, val_loss: str = "", width: int = 200) -> str:
 
 
 def evaluation_line(event: Evaluated) -> str:
-    """A validation, in one line."""
+    """Return a validation as one line."""
     best = "  best so far" if event.best else ""
     return f"step {event.step}  val loss {_loss(event.evaluation, '  ', True)}{best}"
 
 
-def _loss(found: Evaluation, separator: str = ", ", floor: bool = False) -> str:
-    parts = [f"{found.val_loss:.4f} nats per token"]
-    if found.bits_per_byte is not None:
-        parts.append(f"{found.bits_per_byte:.4f} bits per byte")
-    if floor and found.above_floor is not None:
-        parts[-1] += f" ({found.above_floor:.3f} above the floor)"
-    if found.accuracy is not None:
-        parts.append(f"{found.accuracy:.1%} of answers right")
+def _loss(evaluation: Evaluation, separator: str = ", ", floor: bool = False) -> str:
+    parts = [f"{evaluation.val_loss:.4f} nats per token"]
+    if evaluation.bits_per_byte is not None:
+        parts.append(f"{evaluation.bits_per_byte:.4f} bits per byte")
+    if floor and evaluation.above_floor is not None:
+        parts[-1] += f" ({evaluation.above_floor:.3f} above the floor)"
+    if evaluation.accuracy is not None:
+        parts.append(f"{evaluation.accuracy:.1%} of answers right")
     return separator.join(parts)
 
 
 def closing_lines(ended: Ended) -> list[str]:
-    """The result of a training: loss, cost, and where the loss above the floor comes from."""
-    found = ended.evaluation
-    if found is None:
+    """Return the result of a training: loss, cost, and the parts of the loss above the floor."""
+    best = ended.evaluation
+    if best is None:
         return [f"{ended.steps} steps, no validation yet"]
     lines = [
-        f"best val loss {_loss(found)}; {ended.steps} steps, {count(ended.tokens)} tokens, "
+        f"best val loss {_loss(best)}; {ended.steps} steps, {count(ended.tokens)} tokens, "
         f"{duration(ended.seconds)}, {count(ended.tok_s)} tok/s, {memory(ended.peak_memory)}"
     ]
-    if found.above_floor is not None:
-        shares = ", ".join(f"{name} {share:.3f}" for name, share in found.abilities.items())
-        unit = "nats per token" if found.bits_per_byte is None else "bits per byte"
-        lines.append(f"{found.above_floor:.3f} {unit} above the floor: {shares}")
+    if best.above_floor is not None:
+        shares = ", ".join(f"{name} {share:.3f}" for name, share in best.abilities.items())
+        unit = "nats per token" if best.bits_per_byte is None else "bits per byte"
+        lines.append(f"{best.above_floor:.3f} {unit} above the floor: {shares}")
     return lines
 
 
 def what_next(run: str, neighbour: Neighbour | None = None) -> list[str]:
-    """What to do with a run that is trained."""
+    """Return the next commands for a trained run."""
     name = quote(run)
     lines = [f"talk to it:    mlx-attn repl {name}", f"look into it:  mlx-attn open {name}"]
     return lines + (_beside(neighbour, run) if neighbour else [])
 
 
 def _beside(neighbour: Neighbour, run: str) -> list[str]:
-    """Return what another run's loss beside this one's means, and how to find out."""
-    lesson = "one seed each is no verdict" if neighbour.question else "so far chance alone moves it"
+    """Compare the run's loss with another run's, and tell how to get a verdict."""
+    lesson = "one seed each is no verdict" if neighbour.question else "so far only chance moves it"
     lines = [
         f"beside it:     {neighbour.run.name} {neighbour.loss:.4f} {neighbour.unit}, this one "
         f"{neighbour.difference:+.4f}: {lesson}"
@@ -215,10 +215,10 @@ def _beside(neighbour: Neighbour, run: str) -> list[str]:
 def follow(
     trainer: Trainer, tokenizer: Tokenizer, display: Display, should_stop: Callable[[], bool]
 ) -> str:
-    """Train, show and store every event, conclude, and return why the training ended.
+    """Train, show and store every event, and return why the training ended.
 
     Raises:
-        OSError: Events could not be shown, as on a full disk; all is saved.
+        OSError: Events could not be displayed, as on a full disk; everything is saved.
     """
     first_step, recorder = trainer.progress.step, RunRecorder(trainer, tokenizer)
     with display:
@@ -237,7 +237,7 @@ def follow(
 
 
 def what_is_saved(trainer: Trainer) -> str:
-    """Return how to resume a training that was interrupted."""
+    """Return how to resume an interrupted training."""
     run, step = trainer.run, trainer.saved_step
     if not run or step is None:
         return "stopped; nothing was saved"

@@ -1,7 +1,8 @@
-"""One training step, its batch divided among the processor's cores.
+"""One training step, with the batch divided among the processor's cores.
 
-The loss is a mean over tokens, so it is also the sum of the shares' losses, each by the part of the
-tokens that its share has; the forward and backward pass of each share runs beside the others'.
+The loss is a mean over tokens. It equals the sum of the shards' losses, each weighted by the
+shard's fraction of the tokens. Each shard runs its forward and backward pass in parallel with the
+others.
 """
 
 import math
@@ -29,34 +30,37 @@ from mlx_attn.training.optimizers import GroupedOptimizer
 Gradients = Callable[..., tuple[Scalar, dict]]
 
 MOST_COPIED = 2**26
-"""Weights at most whose gradients are held, those of all shares together."""
+"""The most gradient numbers to hold at a time, summed over all shards."""
 
 
 def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights: int) -> Gradients:
-    """The same mean loss and gradients, computed by shares.
+    """Return a function with the same mean loss and gradients, computed in shards.
 
     Args:
-        gradients: Of a batch and a weight, the mean loss by that weight and its gradients.
-        weight: How many tokens of a batch that is the mean of.
-        n_weights: How many gradients there are.
+        gradients: Returns the mean loss of a batch times a weight, and its gradients.
+        weight: Returns the number of tokens in the mean.
+        n_weights: The number of gradients.
     """
 
-    def of_shares(batch: Any) -> tuple[Scalar, dict]:
-        shares = num_shards(len(next(iter(named_arrays([batch]).values()))))
-        if shares == 1 or shares * n_weights > MOST_COPIED:
+    def sharded(batch: Any) -> tuple[Scalar, dict]:
+        shards = num_shards(len(next(iter(named_arrays([batch]).values()))))
+        # Each shard has gradients of its own until they are added up.
+        if shards == 1 or shards * n_weights > MOST_COPIED:
             return parallel_map(gradients, [batch])[0]
-        parts = [tree_map(lambda a, i=i: a.split(shares)[i], batch) for i in range(shares)]
+        parts = [tree_map(lambda a, i=i: a.split(shards)[i], batch) for i in range(shards)]
+        # [shards]: a task may score a different number of tokens in each.
         weights = mx.stack([weight(part) for part in parts])
         weights = weights / mx.maximum(weights.sum(), 1)
+        # The weighted losses and gradients of the shards only need to be added.
         pairs = list(zip(parts, weights, strict=True))
         results = parallel_map(lambda part: gradients(*part), pairs)
         return tree_map(lambda first, *others: sum(others, start=first), *results)
 
-    return of_shares
+    return sharded
 
 
 class TrainStep:
-    """Trains a model in place by one step at a call; the ranks average their gradients."""
+    """Trains a model in place, one step per call; the ranks average their gradients."""
 
     def __init__(
         self,
@@ -69,7 +73,7 @@ class TrainStep:
         self.model, self.optimizer, self.config = model, optimizer, config
         self.objective, self.ranks = objective, ranks
         self._dtype = getattr(mx, config.dtype)
-        drawing = [model.state, mx.random.state]  # what a share reads and changes
+        drawing = [model.state, mx.random.state]  # read and changed by a share
         whole = compiled_share(nn.value_and_grad(model, self._loss), config.compile, drawing)
         self._value_and_grad = shard_batch(whole, objective.weight, count_parameters(model))
         self._whole = compiled_step(self._step, config.compile, self.state)
@@ -77,11 +81,11 @@ class TrainStep:
         self._finish = compiled_step(self._apply, config.compile, self.state)
 
     def __call__(self, starts: Starts) -> tuple[Scalar, Scalar]:
-        """Train on the windows that start there; lazily, `state` is to be evaluated with these.
+        """Train on the windows at these starts, lazily: evaluate `state` with the results.
 
         Returns:
-            The mean loss in nats per token, and the gradient's global norm before clipping; both of
-            all ranks' windows.
+            The mean loss in nats per token and the gradients' global norm before clipping, over
+                the windows of all ranks.
         """
         self.optimizer.hold(self.model)
         loss, norm = self._step_on(starts)
@@ -92,17 +96,18 @@ class TrainStep:
         if self.config.accumulate == 1:
             return _begun(*self._whole(self.objective.fetch(starts)))
         total, loss = None, mx.array(0.0)
+        # [accumulate B] starts, B at a time.
         for part in starts.split(self.config.accumulate):
             part_loss, total = self._micro(total, self.objective.fetch(part))
             loss = loss + part_loss / self.config.accumulate
-            # Without this the graphs of all micro-batches would be alive at once.
+            # Otherwise the graphs of all micro-batches would be in memory at once.
             mx.eval(loss, total, self.state)
         return _begun(*self._finish(loss, total))
 
     def in_phases(self, starts: Starts) -> Iterator[Any]:
-        """Take a step in two phases, and yield what to evaluate after each: for measurements.
+        """Take a step in two phases, yielding what to evaluate after each one, for measurements.
 
-        The gradients are there before the optimizer begins; a compiled step has one phase.
+        The gradients are ready before the optimizer begins. A compiled step has only one phase.
         """
         if compiles_step(self.config.compile) or self.config.accumulate > 1:
             yield [self(starts), self.state]
@@ -116,7 +121,7 @@ class TrainStep:
 
     @property
     def state(self) -> list:
-        """All that a step changes, for `mx.eval`."""
+        """Return everything that a step changes, for `mx.eval`."""
         return [self.model.state, self.optimizer.state, self.optimizer.held, mx.random.state]
 
     def _step(self, fetched: Any) -> tuple[Scalar, Scalar, list[mx.array]]:
@@ -124,19 +129,22 @@ class TrainStep:
 
     def _micro_batch(self, total: dict | None, fetched: Any) -> tuple[Scalar, dict]:
         loss, gradients = self._value_and_grad(self.objective.gather(fetched))
+        # Micro-batches have equal sizes, so their mean is the batch's.
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)
 
     def _apply(self, loss: Scalar, gradients: dict) -> tuple[Scalar, Scalar, list[mx.array]]:
+        # The loss is averaged as well: every rank reports the same one.
         averaged = self.ranks.average([loss, gradients])
         loss, gradients = averaged
         norm = self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
         return loss, norm, self.ranks.sending_order(averaged)
 
     def _loss(self, batch: Any, weight: float | Scalar = 1.0) -> Scalar:
-        """Mean loss by weight, computed in the compute type over float32 master weights."""
+        """Return the weighted mean loss in the compute type, from float32 master weights."""
         if self._dtype == mx.float32:
             return self.objective.loss(self.model, batch) * weight
+        # The gradients flow through the cast, so they are float32 like the masters.
         masters = self.model.trainable_parameters()
         self.model.update(tree_map(lambda p: p.astype(self._dtype), masters))
         loss = self.objective.loss(self.model, batch)
@@ -145,7 +153,7 @@ class TrainStep:
 
 
 def _begun(loss: Scalar, norm: Scalar, sent: list[mx.array]) -> tuple[Scalar, Scalar]:
-    """A step's loss and norm, once the messages of its gradients are begun in their order."""
+    """Start sending the gradients in order, and return the step's loss and norm."""
     for array in sent:
         mx.async_eval(array)
     return loss, norm

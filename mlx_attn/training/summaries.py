@@ -1,4 +1,4 @@
-"""Runs in a list: what can be said of each without loading its model."""
+"""Summaries of runs for a list, without loading the models."""
 
 import os
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ class RunSummary:
 
     Attributes:
         name: As in `run_names`.
-        path: Where it lies.
-        changed: When a file of it but a page last changed, in seconds since 1970.
-        n_bytes: Bytes of all its files.
-        variant: Its form of attention.
-        text: The text that it was trained on, by name; "" if that is not recorded.
-        digest: What tells that text from another of its name.
-        seed: Of its batches and its start.
+        path: The run directory.
+        changed: When one of its files other than pages last changed, in seconds since 1970.
+        n_bytes: Total size of its files.
+        variant: Name of the attention variant.
+        text: Name of its training text; "" if not recorded.
+        digest: Identifies that text among texts of the same name.
+        seed: Seed of its batches and weights.
         parameters: Trained numbers.
-        steps: Done at its last report.
-        planned: Steps that its training was to take; 0 if another bound ends it.
-        ended: Whether its training came to an end.
-        interrupted: Whether that end was Ctrl-C.
-        val_loss: The lowest, in nats per token.
-        bits_per_byte: At that validation.
-        problem: Why it cannot be used, in one line.
+        steps: Steps done at its last report.
+        planned: Planned steps; 0 if another bound ends the training.
+        ended: Whether its training has ended.
+        interrupted: Whether Ctrl-C ended it.
+        val_loss: Lowest validation loss, in nats per token.
+        bits_per_byte: The same validation's bits per byte.
+        problem: Why the run cannot be used, in one line.
     """
 
     name: str
@@ -56,34 +56,34 @@ class RunSummary:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether its training was cut off, interrupted, or goes on."""
+        """Return whether its training was cut off, interrupted, or still continues."""
         return not self.problem and (self.interrupted or not self.ended)
 
 
 def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
-    """Return the runs in a directory, the latest first; damaged ones say what is wrong."""
+    """Return the runs in a directory, latest first; damaged ones have a `problem`."""
     return [_summary(path, str(path.relative_to(directory))) for path in find_runs(directory)]
 
 
 def _summary(path: Path, name: str) -> RunSummary:
     states = dict(_states(path))
     changed = max((s.st_mtime for f, s in states.items() if f.suffix != ".html"), default=0.0)
-    known = RunSummary(name, path, changed, sum(state.st_size for state in states.values()))
+    summary = RunSummary(name, path, changed, sum(state.st_size for state in states.values()))
     try:
         run = open_run(path)
-        known = replace(known, **_settings(run))
-        known = replace(known, **_progress(run.metrics()))
+        summary = replace(summary, **_settings(run))
+        summary = replace(summary, **_progress(run.metrics()))
         if not run.weights.exists():
-            return replace(known, problem="no weights yet: its training came to no validation")
+            return replace(summary, problem="no weights yet: its training came to no validation")
         check_whole(run.weights)
         run.load_tokenizer()
     except RunError as error:
-        return replace(known, problem=str(error))
-    return known
+        return replace(summary, problem=str(error))
+    return summary
 
 
 def _states(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files below a directory but those that go while a training writes."""
+    """Yield the files below a directory; skip files that disappear during a training."""
     for file in path.rglob("*"):
         with suppress(OSError):
             if file.is_file():
@@ -101,10 +101,10 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _progress(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return how far a training came, and its lowest validation loss."""
+    """Return the steps of a training, its end, and its lowest validation loss."""
     last = reports[-1] if reports else {}
-    found = [r for r in reports if isinstance(r.get("val_loss"), float)]
-    best = min(found, key=lambda report: report["val_loss"], default={})
+    validations = [r for r in reports if isinstance(r.get("val_loss"), float)]
+    best = min(validations, key=lambda report: report["val_loss"], default={})
     return {
         "parameters": _latest(reports, "params"),
         "steps": max((r["step"] for r in reports if isinstance(r.get("step"), int)), default=0),
@@ -121,7 +121,7 @@ def _latest(reports: list[dict[str, Any]], key: str) -> int | None:
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return the settings of one model that another lacks, without those that follow from heads."""
+    """Return the settings that differ between two models, except those implied by `n_heads`."""
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     if "n_heads" in changed and after["head_dim"] * after["n_heads"] == after["emb_dim"]:
         changed = {key: value for key, value in changed.items() if key not in _FROM_HEADS}
@@ -130,14 +130,14 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A finished run beside another that differs from it in its attention or its seed.
+    """A finished run to compare with another one that differs in attention or seed.
 
     Attributes:
-        run: The neighbour.
-        difference: The other run's loss less the neighbour's, in `unit`; positive is worse.
-        loss: The neighbour's, in `unit`.
+        run: The finished run.
+        difference: The other run's loss minus this one's, in `unit`; positive is worse.
+        loss: The loss of `run`, in `unit`.
         unit: "bits per byte" or "nats per token".
-        question: The options of `compare` that ask which is better; "" if only the seed differs.
+        question: Options of `compare` that test which is better; "" if only the seed differs.
     """
 
     run: Run
@@ -153,10 +153,10 @@ _FREE = ("seed", "eval_every", "save_every", "log_every", "track")
 
 
 def neighbour_of(run: Run) -> Neighbour | None:
-    """Return the run that this one is best compared with, of those in the same directory.
+    """Return the run in the same directory that is best to compare with.
 
-    It is finished, and has the same text, sizes and recipe. The standard form with the same seed
-    comes first, then the same model with another seed, then another form; the latest of several.
+    It is finished and has the same text, sizes and recipe. The standard form with the same seed
+    comes first, then the same model with another seed, then another form; of several, the latest.
     """
     candidates = [other for path in find_runs(run.path.parent) if (other := _twin(run, path))]
     own = run.best_validation()
@@ -180,7 +180,7 @@ def neighbour_of(run: Run) -> Neighbour | None:
 
 
 def _question(control: Run, run: Run) -> str:
-    """Return the options of `compare` with which two runs' forms of attention are compared."""
+    """Return the options of `compare` for two runs' forms of attention."""
     models = [dict(each.settings["model"]) for each in (control, run)]
     if models[0] == models[1]:
         return ""
@@ -207,7 +207,7 @@ def _twin(run: Run, path: Path) -> Run | None:
 
 
 def _comparable(run: Run) -> tuple[Any, ...]:
-    """Return what two runs must share for their losses to be compared."""
+    """Return the settings that two runs must share for their losses to be comparable."""
     training = {k: v for k, v in run.settings["training"].items() if k not in _FREE}
     sizes = [run.settings["model"].get(key) for key in _SIZES]
     text = run.settings.get("digest"), run.settings["text"].get("tokenizer")

@@ -1,8 +1,8 @@
-"""How every head's matrices change while a model trains, and how far they drift from a start.
+"""Changes of every head's matrices during training, and their drift from a start.
 
-Two models that start as the same function, one with W_query and W_key apart and one with S merged,
-learn differently. What can be compared as they do: the spectra of S_h and V_h O_h, and the drift of
-one from the other, in the matrices and in what these do to fixed windows of text.
+Two models that start as the same function, one with separate W_query and W_key and one with a
+merged S, learn differently. Comparable are the spectra of S_h and V_h O_h, and the drift from each
+other: of the matrices, and of their effect on fixed windows of text.
 """
 
 from collections.abc import Callable
@@ -22,21 +22,21 @@ from mlx_attn.training.events import Tracked
 
 TRACKED_TEXTS = 4
 TRACKED_TOKENS = 64
-"""How many windows of text the drift is measured on, and their length at most."""
+"""The number of windows that the drift is measured on, and their greatest length."""
 
 PerHead = list[list[float]]
-"""A number for every layer and head, as it is written to metrics.jsonl."""
+"""One number for every layer and head, as in metrics.jsonl."""
 
 
 class Tracker:
     """Measures a model in training.
 
     Args:
-        model: Measured as it is when called.
-        tokens: Fixed windows of text, for the drift; of each the beginning is used.
+        model: The model in training.
+        tokens: Fixed windows of text for the drift, which uses the beginning of each.
 
     Attributes:
-        start: The model that it started from, in any form; without one there is no drift.
+        start: The model that it started from, in any form; required for the drift.
     """
 
     def __init__(self, model: GPT, tokens: Integer[np.ndarray, "B T"]):
@@ -44,7 +44,7 @@ class Tracker:
         self.start: GPT | None = None
 
     def __call__(self, step: int) -> Tracked:
-        """The numbers of every head after this step; the model's training mode is left as it was.
+        """Measure every head after this step; leave the model's training mode unchanged.
 
         Raises:
             RunError: Weights are not finite.
@@ -62,42 +62,41 @@ class Tracker:
 
 
 def _spectra(model: GPT, circuit: Callable[[Attention], Any]) -> dict[str, PerHead]:
-    """Effective rank, norm and symmetry of S_h or of V_h O_h."""
-    found = analysis.spectra(circuit(block.att) for block in model.trf_blocks)
-    return {key: getattr(found, key).tolist() for key in ("effective_rank", "norm", "symmetry")}
+    """Return effective rank, norm and symmetry of S_h or of V_h O_h."""
+    spectra = analysis.spectra(circuit(block.att) for block in model.trf_blocks)
+    return {key: getattr(spectra, key).tolist() for key in ("effective_rank", "norm", "symmetry")}
 
 
 def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str, PerHead]:
-    """How far every head of one model is from the same head of another; both in evaluation mode.
+    """Measure how far every head of one model is from the same head of another.
 
     - matrices: |S_h - S'_h|_F / |S'_h|_F, where S_h is W_query_h W_key_h^T in separate form.
-    - scores: |s - s'|_F / |s'|_F with s = scale * x S_h x^T over all pairs of tokens of the windows
-      that attend to each other, less the mean of every row, which the softmax does not see. Every
-      model has its own x.
-    - maps: sum_j |A_ij - A'_ij| / 2 of the attention weights, averaged over i: the share of its
-      attention that a token gives to others than in the other model.
+    - scores: |s - s'|_F / |s'|_F with s = scale * x S_h x^T over all pairs of tokens that attend to
+      each other, minus the mean of every row, which the softmax ignores. Every model has its own x.
+    - maps: sum_j |A_ij - A'_ij| / 2 of the attention weights, averaged over i: the fraction of
+      its attention that a token moves to other tokens.
 
-    Both models have as many layers and heads, and read the same tokens; S', s' and A' are those of
-    `start`.
+    Both models are in evaluation mode, have the same number of layers and heads, and read the same
+    tokens; S', s' and A' belong to `start`.
     """
     rows: dict[str, PerHead] = {"matrices": [], "scores": [], "maps": []}
     pairs = zip(attention_inputs(model, tokens), attention_inputs(start, tokens), strict=True)
     for (one, x), (other, y) in pairs:
         S, S_other = (analysis.qk_circuit(layer).products for layer in (one, other))
         rows["matrices"].append(_relative(S, S_other))
-        rows["scores"].append(_relative(_seen_scores(one, x), _seen_scores(other, y)))
-        rows["maps"].append(_moved(one.weights(x), other.weights(y)))
+        rows["scores"].append(_relative(_visible_scores(one, x), _visible_scores(other, y)))
+        rows["maps"].append(_shifted_attention(one.weights(x), other.weights(y)))
     return rows
 
 
 def save_snapshot(run: Run, model: GPT, step: int) -> None:
-    """Keep the weights of this step, for a comparison with another run."""
+    """Save the weights of this step, to compare with another run."""
     run.check_present()
     save_arrays(_folder(run) / f"{step}.safetensors", named_arrays(model), {})
 
 
 def snapshots(run: Run) -> dict[int, Path]:
-    """The weights that a run kept, by step in order."""
+    """Return the saved weights of a run, by step in order."""
     files = {int(file.stem): file for file in _folder(run).glob("*.safetensors")}
     return dict(sorted(files.items()))
 
@@ -106,8 +105,8 @@ def _folder(run: Run) -> Path:
     return run.path / "track"
 
 
-def _seen_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H seen"]:
-    """The scores of tokens that attend to each other, less the mean of every row."""
+def _visible_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H seen"]:
+    """Return the scores of tokens that attend to each other, minus the mean of every row."""
     scores = analysis.to_numpy(analysis.raw_scores(attention, x))
     T = scores.shape[-1]
     causal = np.tril(np.ones((T, T)))
@@ -116,13 +115,14 @@ def _seen_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H se
 
 
 def _relative(one: np.ndarray, other: np.ndarray) -> list[float]:
-    """|one - other| / |other| for every head."""
+    """Return |one - other| / |other| for every head."""
     one, other = one.reshape(len(one), -1), other.reshape(len(other), -1)
     size = np.maximum(np.linalg.norm(other, axis=1), 1e-30)
     return (np.linalg.norm(one - other, axis=1) / size).tolist()
 
 
-def _moved(one: mx.array, other: mx.array) -> list[float]:
-    """Half the sum of differences in a row, averaged over rows and windows, for every head."""
+def _shifted_attention(one: mx.array, other: mx.array) -> list[float]:
+    """Return half the summed differences of a row, averaged over rows and windows, per head."""
     gap = np.abs(np.array(one.astype(mx.float32)) - np.array(other.astype(mx.float32)))
+    # [B, H, T, T] -> [H]
     return (gap.sum(-1) / 2).mean(axis=(0, 2), dtype=np.float64).tolist()

@@ -1,7 +1,7 @@
-"""One training: its model, optimizer, text and run; and the memory that it may ask for.
+"""One training: its model, optimizer, text and run; and a check of the memory it needs.
 
-A process that asks for too much memory is killed without a word. A lower bound of what a training
-needs, checked before anything is allocated, finds the settings with a zero too many.
+The system kills a process that asks for too much memory without a message. A lower bound, checked
+before anything is allocated, catches settings with a zero too many.
 """
 
 import math
@@ -40,21 +40,22 @@ from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, sn
 
 FLOAT_BYTES = 4
 EXPLODED = 10
-"""A loss so many times that of guessing is no model's: nothing of it is kept."""
+"""Abort if the loss exceeds this multiple of ln(vocab_size), the loss of guessing."""
 _STEEP = 100
-"""Times the usual factor of the scores: one so large is to blame where a training diverges."""
+"""If `scale` exceeds its default by this factor, it gets the blame for divergence."""
 
 
 def least_memory(
     model: GPTConfig, batch_size: int, accumulate: int = 1, checkpoint_blocks: bool = False
 ) -> int:
-    """Bytes that a training cannot do without; on a processor steps take up to 3.5 times as many.
+    """Return a lower bound of the bytes that a training needs.
 
-    Weights of the feed-forward layers and the embedding, each with its gradient and one optimizer
-    state; logits of one batch with their gradient; what the backward pass reads of every layer: six
-    numbers for each of the stream's, two for each hidden one, and the attention weights unless a
-    fused kernel computes them; and where each window of a step starts. With `checkpoint_blocks`
-    the backward pass reads that of one layer, and of the others the stream.
+    On a processor a training takes up to 3.5 times as many. The bound counts the weights of the
+    feed-forward layers and the embedding, each with its gradient and one optimizer state; the
+    logits of one batch with their gradient; the starts of a step's windows; and the numbers that
+    the backward pass reads. For every layer these are six per number of the residual stream, two
+    per hidden one, and the attention weights unless a fused kernel computes them. With
+    `checkpoint_blocks` only one layer counts in full, and of the others the residual stream.
     """
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
     weights = feed_forward + model.vocab_size * model.emb_dim
@@ -76,28 +77,28 @@ def _stored_keys(model: GPTConfig) -> int:
 def check_memory(
     model: GPTConfig, batch_size: int, accumulate: int = 1, checkpoint_blocks: bool = False
 ) -> None:
-    """Raise a `ConfigError` where the training needs more memory than there is."""
+    """Raise a `ConfigError` if the training needs more memory than is available."""
     needed = least_memory(model, batch_size, accumulate, checkpoint_blocks)
-    there = usable_memory()
-    if needed > there:
+    available = usable_memory()
+    if needed > available:
         also = "" if checkpoint_blocks else ", or checkpoint_blocks"
         raise ConfigError(
             f"this training needs more than {needed / 1e9:,.1f} GB and there are "
-            f"{there / 1e9:,.1f} GB: use fewer or narrower layers, a shorter context, a smaller "
-            f"batch_size with accumulate{also}"
+            f"{available / 1e9:,.1f} GB: use fewer or narrower layers, a shorter context, a "
+            f"smaller batch_size with accumulate{also}"
         )
 
 
 def check_blocks_can_be_computed_again(model: GPT) -> None:
-    """Raise a `ConfigError` where a block computed twice would not be the same block."""
+    """Raise a `ConfigError` if computing a block again would give another result."""
     if model.config.drop_rate:
         raise ConfigError(
             f"checkpoint_blocks computes every block twice, and drop_rate={model.config.drop_rate} "
-            "would drop other numbers each time: use one of the two"
+            "would drop different numbers each time: use one of the two"
         )
     if any(block.att.maps.value.carries for block in model.trf_blocks):
         raise ConfigError(
-            f"checkpoint_blocks passes x alone between blocks, and value={model.config.value} "
+            f"checkpoint_blocks passes only x between blocks, and value={model.config.value} "
             "reads more: leave out one of the two"
         )
 
@@ -113,21 +114,21 @@ class Trainer:
         settings: The recipe.
         corpus: The text.
         ranks: The processes that train together, of which rank 0 gets a `run`.
-        draw: Whether weights are drawn: a plan needs none, and resuming has its own.
+        draw: Whether to draw weights: a plan needs none, and resuming loads them.
 
     Attributes:
         model: Trained in place.
-        progress: Where the training stands.
+        progress: Steps, seconds and losses so far.
         tracker: Measures the matrices of the heads.
-        step: Trains on windows that start at given places; `launch_step` chooses them.
-        run: Where weights and checkpoints are kept; None keeps nothing on disk.
-        log: Told of every event beside the run's own files; see `mlx_attn.training.loggers`.
-        saved_step: The step of the latest checkpoint; None where there is none.
-        steps: Bound in steps; 0 where there is none.
-        tokens_per_step: Tokens that a step trains on, on all ranks.
+        step: Trains on windows at given positions; `launch_step` chooses them.
+        run: Where weights and checkpoints are saved; with None, nothing is.
+        log: Also receives every event; see `mlx_attn.training.loggers`.
+        saved_step: The step of the latest checkpoint, if any.
+        steps: Bound in steps; 0 without one.
+        tokens_per_step: Tokens of one step, summed over all ranks.
 
     Raises:
-        ConfigError: The text is too short, or settings cannot work together.
+        ConfigError: The text is too short, or settings contradict each other.
     """
 
     def __init__(
@@ -169,18 +170,18 @@ class Trainer:
         self.step = TrainStep(self.model, self.optimizer, objective, self.config, ranks)
 
     def start_from(self, source: GPT) -> None:
-        """Start with the weights of a model of the same form, and track the drift from it.
+        """Load the weights of a model of the same form, and track the drift from it.
 
-        To be called before the first step.
+        Call this before the first step.
         """
         self.model.load_weights(list(named_arrays(source).items()))
         self.tracker.start = source
 
     def resume(self, run: Run) -> None:
-        """Resume from a run's checkpoint; to be called before the first step.
+        """Resume from a run's checkpoint; call this before the first step.
 
         Raises:
-            RunError: The checkpoint is missing, damaged, or of another configuration.
+            RunError: The checkpoint is missing, damaged, or has another configuration.
         """
         self.run = run
         if self.config.track and 0 in snapshots(run):
@@ -189,13 +190,13 @@ class Trainer:
         self.saved_step, self._saved = self.progress.step, self.progress.latest
 
     def recipe(self) -> dict[str, Any]:
-        """What must stay as it is when the training resumes: model, text, and most settings."""
+        """Return everything that resuming must not change: model, text, and most settings."""
         training = self.config.as_dict().items()
-        kept = {key: value for key, value in training if key not in RESUMABLE}
-        return {**self.model.config.as_dict(), **kept, "text": self.text[0]}
+        fixed = {key: value for key, value in training if key not in RESUMABLE}
+        return {**self.model.config.as_dict(), **fixed, "text": self.text[0]}
 
     def join(self) -> None:
-        """Begin where rank 0 begins; to be called on every rank before the first step.
+        """Copy the state of rank 0; call this on every rank before the first step.
 
         Raises:
             ConfigError: The ranks train on different texts, or another model or recipe.
@@ -209,8 +210,8 @@ class Trainer:
             set_state(state, self.model, self.optimizer)
 
     def launch_step(self) -> tuple[mx.array, mx.array]:
-        """Start one step: its loss and gradient norm, on their way to being computed."""
-        # A schedule by the clock goes by rank 0's.
+        """Start computing one step, and return its loss and gradient norm lazily."""
+        # A schedule in minutes follows the clock of rank 0.
         factor = self.factor()
         self.optimizer.schedule(self.ranks.first(factor) if self.config.minutes else factor)
         mx.random.seed(self.ranks.random_seed(self.config.random_seed, self.progress.step))
@@ -221,23 +222,23 @@ class Trainer:
         return result
 
     def starts(self) -> Integer[mx.array, " B"]:
-        """Where this rank's windows of the next step start, one micro-batch's after another's."""
+        """Return the starts of this rank's windows for the next step, by micro-batch."""
         seed, parts = self.config.seed, self.config.accumulate
         first = self.progress.step * parts
         batches = [self.sampler.starts(seed, first + i) for i in range(parts)]
         return mx.concatenate([self.ranks.part(batch) for batch in batches])
 
     def factor(self, step: int | None = None) -> float:
-        """The factor of the peak learning rates after `step` steps; by default after those done."""
+        """Return the factor of the peak learning rates after `step` steps, or after those done."""
         done = self.progress.step if step is None else step
         return learning_rate_factor(self.config, done, self.steps, self.progress.seconds)
 
     def learning_rate(self, step: int) -> float:
-        """AdamW's learning rate at a step, counted from 1."""
+        """Return AdamW's learning rate at a step, counted from 1."""
         return self.config.lr * self.factor(max(0, step - 1))
 
     def evaluate(self) -> tuple[Evaluation, bool]:
-        """Validate; keep the weights if they are the best so far, and say whether they are.
+        """Validate, save the weights if they are the best so far, and return whether they are.
 
         Raises:
             RunError: The loss is not finite, or the weights cannot be written.
@@ -252,15 +253,15 @@ class Trainer:
         return result, best
 
     def track(self) -> Tracked:
-        """Measure the heads; where there is a start to compare with, keep the weights as well."""
+        """Measure the heads; if there is a start to compare with, save the weights too."""
         if self.run and self.tracker.start:
             save_snapshot(self.run, self.model, self.progress.step)
         return self.tracker(self.progress.step)
 
     def save(self) -> None:
-        """Write a checkpoint if there is none of this state; before any validation, weights too.
+        """Write a checkpoint unless this state has one; before any validation, also the weights.
 
-        The same step has another once it is validated: an interruption saves before that.
+        A step may have two: an interruption saves before the validation.
         """
         if self._saved == self.progress.latest:
             return
@@ -276,11 +277,11 @@ class Trainer:
         self.saved_step, self._saved = self.progress.step, self.progress.latest
 
     def check_sane(self, what: str, loss: float) -> None:
-        """Refuse to keep a model that is far worse than one that has learned nothing.
+        """Refuse to save a model that is far worse than an untrained one.
 
         Raises:
-            Diverged: The loss is more than `EXPLODED` times ln(vocab_size), that of guessing, and
-                than that of the first step.
+            Diverged: The loss exceeds `EXPLODED` ln(vocab_size), where ln(vocab_size) is the loss of guessing, and
+                that of the first step.
         """
         worst = EXPLODED * max(math.log(self.model.config.vocab_size), self.progress.first_loss)
         if loss > worst:
@@ -290,14 +291,14 @@ class Trainer:
             )
 
     def divergence(self, what: str, step: int) -> Diverged:
-        """The error of a number that is not finite."""
+        """Return the error for a training that has diverged."""
         return Diverged(
             f"{what} at step {step}, learning rate {self.learning_rate(step):.3g}: "
             f"{self._way_to_converge()}; {self.last_checkpoint()}"
         )
 
     def _way_to_converge(self) -> str:
-        """The setting that most likely made a training diverge, for a message."""
+        """Return advice about the setting that most likely caused a divergence."""
         model, config = self.model.config, self.config
         if model.scale > _STEEP * model.head_dim**-0.5:
             usual = model.head_dim**-0.5
@@ -312,7 +313,7 @@ class Trainer:
         return "try a smaller --lr, or --clip 1"
 
     def last_checkpoint(self) -> str:
-        """Where to resume from, for a message."""
+        """Return where to resume from, for a message."""
         if self.saved_step is None:
             return "no checkpoint was saved yet"
         place = self.run.checkpoint if self.run else "kept by rank 0"
@@ -328,13 +329,13 @@ def _batch_sampler(corpus: Corpus, context_length: int, config: TrainConfig) -> 
 
 
 def document_places(split: Split, context_length: int) -> np.ndarray | None:
-    """Where documents start, if every document fits into a window; None otherwise.
+    """Return where documents start if every document fits into a window, else None.
 
-    A window that starts with its document shows all that the rest of it refers to; but starting
-    there only would never show the end of a document that is longer than a window.
+    A window that starts with its document contains everything that the document refers to. But if
+    documents are longer than a window, starting only there would never show their ends.
 
     Raises:
-        ConfigError: Documents of a task do not fit, so that what they ask could not be known.
+        ConfigError: Documents of a task do not fit, so that their questions lack the facts.
     """
     starts = split.document_starts
     if starts is None:
@@ -351,6 +352,6 @@ def document_places(split: Split, context_length: int) -> np.ndarray | None:
 
 
 def _bound_in_steps(config: TrainConfig, sampler: BatchSampler) -> int:
-    """The bound in steps that steps and epochs make together; 0 where there is none."""
+    """Return the bound in steps that follows from steps and epochs; 0 without one."""
     by_epochs = math.ceil(config.epochs * sampler.steps_per_epoch / config.accumulate)
     return min((bound for bound in (config.steps, by_epochs) if bound), default=0)

@@ -148,10 +148,10 @@ def test_their_bound_is_lower_and_below_what_a_step_takes(trained, trainer):
 
 
 def test_a_block_that_drops_numbers_is_not_computed_twice(trainer):
-    with pytest.raises(ConfigError, match=r"drop_rate=0\.1 would drop other numbers each time"):
+    with pytest.raises(ConfigError, match=r"drop_rate=0\.1 would drop different numbers each time"):
         trainer(drop_rate=0.1, checkpoint_blocks=True)
 
 
 def test_a_block_that_reads_more_than_x_is_not_computed_twice(trainer):
-    with pytest.raises(ConfigError, match="checkpoint_blocks passes x alone between blocks"):
+    with pytest.raises(ConfigError, match="checkpoint_blocks passes only x between blocks"):
         trainer(variant="value-residual", checkpoint_blocks=True)

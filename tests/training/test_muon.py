@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.machine import streams
-from mlx_attn.training.optimizers import AdamW, Muon, joined, newton_schulz, parted
+from mlx_attn.training.optimizers import AdamW, Muon, flatten, newton_schulz, unflatten
 
 SHAPES = {"a": (8, 8), "b": (24, 8), "c": (8, 24), "d": (8, 8)}
 
@@ -35,7 +35,7 @@ def trained(optimizer: optim.Optimizer, steps: int = 4) -> dict[str, np.ndarray]
         gradients = named_arrays(tree(step + 1))
         if isinstance(optimizer, Muon | AdamW):
             packed = optimizer.packed(gradients)
-            parameters = optimizer.moved(packed, parameters, mx.array(1.0))
+            parameters = optimizer.updated(packed, parameters, mx.array(1.0))
         else:
             parameters = optimizer.apply_gradients(gradients, parameters)
     return {name: np.array(array) for name, array in parameters.items()}
@@ -76,7 +76,7 @@ def test_nothing_becomes_nothing():
 
 def test_parts_are_what_was_joined():
     arrays = named_arrays(tree(3))
-    parts = parted(joined(arrays), arrays)
+    parts = unflatten(flatten(arrays), arrays)
     assert list(parts) == list(arrays)
     for name, array in arrays.items():
         assert np.array_equal(np.array(parts[name]), np.array(array))

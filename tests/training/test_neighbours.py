@@ -57,7 +57,7 @@ def test_the_same_model_with_another_seed_shows_chance_and_asks_nothing(trained)
     trained("merged", 0.2, variant="merged", training={"seed": 5})
     trained("first", 0.25)
     second = trained("second", 0.26, training={"seed": 1})
-    line = "first 0.2500 bits per byte, this one +0.0100: so far chance alone moves it"
+    line = "first 0.2500 bits per byte, this one +0.0100: so far only chance moves it"
     shown = what_next(str(second.path), neighbour_of(second))
     assert line in shown[2]
     assert not any("compare" in line for line in shown)

@@ -234,7 +234,9 @@ def test_a_single_process_is_connected_to_nobody(monkeypatch):
 def test_a_rank_that_cannot_know_of_the_others_is_refused(monkeypatch):
     monkeypatch.setenv("MLX_RANK", "1")
     monkeypatch.delenv("MLX_HOSTFILE", raising=False)
-    with pytest.raises(RunError, match="this is rank 1, and nothing says where the others are"):
+    with pytest.raises(
+        RunError, match="this is rank 1, and the addresses of the others are missing"
+    ):
         init_distributed(1.0, lambda message: None)
 
 

@@ -90,7 +90,7 @@ def test_a_checkpoint_whose_vectors_were_cut_otherwise_goes_on(trainer, tmp_path
     settings = {**NOISY, "clip": 0.0}
     expected = losses(finish(trainer(**settings)))
     first = losses(finish(trainer(run=tmp_path / "run", **settings), STOP))
-    monkeypatch.setattr("mlx_attn.training.optimizers.MOST_JOINED", 2000)
+    monkeypatch.setattr("mlx_attn.training.optimizers.MAX_FLAT", 2000)
     second = trainer(**settings)
     assert sum(len(state) for state in second.optimizer.state) > 12
     second.resume(open_run(tmp_path / "run"))

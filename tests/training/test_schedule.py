@@ -31,15 +31,15 @@ def test_the_cosine_is_half_way_in_the_middle_and_ends_at_min_lr():
     assert factor(config, 100) == pytest.approx(0.1)
 
 
-def test_the_trapezoid_stays_and_then_falls_in_a_straight_line_to_min_lr():
-    config = recipe(schedule="trapezoid", cooldown=0.5)
+def test_wsd_stays_at_the_peak_and_then_falls_linearly_to_min_lr():
+    config = recipe(schedule="wsd", cooldown=0.5)
     assert factor(config, 55) == 1
     assert factor(config, 77) == pytest.approx((factor(config, 55) + factor(config, 99)) / 2)
     assert factor(config, 100) == pytest.approx(0.1)
 
 
-def test_a_trapezoid_without_cooldown_never_falls():
-    assert factor(recipe(schedule="trapezoid", cooldown=0.0), 100) == 1
+def test_wsd_without_cooldown_never_falls():
+    assert factor(recipe(schedule="wsd", cooldown=0.0), 100) == 1
 
 
 def test_a_constant_schedule_stays_at_the_peak():

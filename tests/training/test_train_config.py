@@ -3,7 +3,7 @@ import math
 import pytest
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.config import TrainConfig, expanded
 
 
 def test_a_training_needs_a_bound():
@@ -35,7 +35,7 @@ def test_any_bound_will_do(bound):
         ("seed", 2**32, "seed=4294967296 must be at most 4294967295"),
         ("steps", 10**30, "must be at most"),
         ("optimizer", "sgd", "optimizer='sgd' must be one of adamw, muon"),
-        ("schedule", "linear", "one of cosine, trapezoid, constant"),
+        ("schedule", "linear", "one of cosine, wsd, constant, trapezoid"),
         ("windows", "all", "one of random, epochs"),
         ("decay", "none", "one of matrices, all, query-key"),
         ("dtype", "float16", "one of float32, bfloat16"),
@@ -54,10 +54,17 @@ def test_a_constant_schedule_has_no_use_for_min_lr():
 
 
 def test_decay_of_the_factors_alone_is_refused_where_muon_moves_them():
-    with pytest.raises(ConfigError, match="decay=query-key is of AdamW"):
+    with pytest.raises(ConfigError, match="decay=query-key is for AdamW"):
         TrainConfig(steps=10, optimizer="muon", decay="query-key")
 
 
 def test_a_recipe_survives_a_file():
     config = TrainConfig(steps=10, optimizer="muon", lr=0.5)
     assert TrainConfig(**config.as_dict()) == config
+
+
+def test_wsd_is_another_name_of_the_schedule_that_files_call_trapezoid():
+    written = TrainConfig(steps=1, schedule="wsd")
+    assert written == TrainConfig(steps=1, schedule="trapezoid")
+    assert written.as_dict()["schedule"] == "trapezoid"
+    assert expanded({"schedule": "wsd"}) == {"schedule": "trapezoid"}
