@@ -1,1 +1,1 @@
-"""Whether this machine computes the right thing: every check against NumPy's float64."""
+"""Check that this machine computes correctly, against NumPy in float64."""

@@ -1,7 +1,7 @@
-"""Every check, and what it found on each device of this machine.
+"""List every check, and run it on each device of this machine.
 
-A check compares many results with what they must be. One that fails says which kernel and which
-shape; a kernel that raises fails too, with MLX's message.
+A check compares many results with the expected ones. A failed check names the kernel and the shape.
+A kernel that raises an error also fails, with MLX's message.
 """
 
 import time
@@ -17,11 +17,11 @@ from mlx_attn.verify.tolerance import FLOAT32, Comparison, Rounding, measured_ro
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A question to a device.
+    """A set of comparisons that runs on a device.
 
     Attributes:
-        name: What a report calls it.
-        compare: Compares, given how the device rounds products.
+        name: The name in reports.
+        compare: Yields comparisons, given the rounding of products on the device.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Check:
 
     @property
     def asks(self) -> str:
-        """What it compares, the first line of the function's docstring."""
+        """Return the description of the check: the first line of the function's docstring."""
         return (self.compare.__doc__ or "").partition("\n")[0]
 
 
@@ -53,7 +53,7 @@ CHECKS = (
     Check("compiling", models.compiled),
     Check("repeated training", models.repeated_training),
 )
-"""The parts come first: what is wrong in one of them is wrong in wholes too."""
+"""Operations come first, because an error in one also makes whole models wrong."""
 
 _SLOW = {
     "causality",
@@ -64,15 +64,15 @@ _SLOW = {
     "sampling",
 }
 QUICK = tuple(check for check in CHECKS if check.name not in _SLOW)
-"""What a training rests on, in about a second."""
+"""The checks that a training depends on; they take about a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found on a device.
+    """The result of a check on a device.
 
     Attributes:
-        error: The message of what the device raised; "" where nothing was.
+        error: The message of the error that the device raised, or "".
     """
 
     check: Check
@@ -83,27 +83,27 @@ class Finding:
 
     @property
     def wrong(self) -> list[Comparison]:
-        """What differs by more than rounding, the furthest first."""
+        """Return the comparisons that differ by more than rounding, the largest excess first."""
         found = [comparison for comparison in self.comparisons if not comparison.is_right]
         return sorted(found, key=lambda comparison: -comparison.share)
 
     @property
     def is_right(self) -> bool:
-        """Whether all that was asked for was computed, and is right."""
+        """Return True if every comparison was made and is right."""
         return not self.error and bool(self.comparisons) and not self.wrong
 
     @property
     def furthest(self) -> Comparison | None:
-        """The comparison nearest to its tolerance, or furthest beyond it."""
+        """Return the comparison nearest to its tolerance, or furthest beyond it."""
         return max(self.comparisons, key=lambda comparison: comparison.share, default=None)
 
     @property
     def notes(self) -> list[str]:
-        """What else is to be known."""
+        """Return the notes of all comparisons."""
         return list(dict.fromkeys(c.note for c in self.comparisons if c.note))
 
     def as_dict(self) -> dict[str, Any]:
-        """For a program; of the comparisons those that are wrong, else the furthest."""
+        """Return a JSON record with the wrong comparisons, or else the furthest one."""
         shown = self.wrong or ([self.furthest] if self.furthest else [])
         return {
             "check": self.check.name,
@@ -119,19 +119,19 @@ class Finding:
 
 
 def _row(comparison: Comparison) -> dict[str, Any]:
-    """What is infinite or no number has no JSON."""
+    """Return a comparison as JSON, with null for infinity and NaN."""
     number = comparison.difference
     shown = number if abs(number) < float("inf") else None
     return {"case": comparison.case, "difference": shown, "tolerance": comparison.tolerance}
 
 
 def checked_devices() -> list[str]:
-    """Return the device that was chosen; if none was, all that MLX can use here."""
+    """Return the chosen device, or by default all devices that MLX can use here."""
     return [device_name()] if chosen_device() else devices()
 
 
 def verify(checks: Sequence[Check]) -> Iterator[Finding]:
-    """What every check finds on every device, one after the other."""
+    """Yield the finding of every check on every device."""
     for name in checked_devices():
         with on_device(name):
             rounding = _rounding()
@@ -139,7 +139,7 @@ def verify(checks: Sequence[Check]) -> Iterator[Finding]:
 
 
 def run(check: Check, device: str, rounding: Rounding = FLOAT32) -> Finding:
-    """What a check finds on the default device; whatever this raises is a finding too."""
+    """Run a check on the default device; an error that it raises becomes a finding."""
     began, comparisons, error = time.perf_counter(), [], ""
     try:
         comparisons.extend(check.compare(rounding))
@@ -149,7 +149,7 @@ def run(check: Check, device: str, rounding: Rounding = FLOAT32) -> Finding:
 
 
 def _rounding() -> Rounding:
-    """A device that raises here does so in the check of products too, which says it."""
+    """Measure the rounding; a device that raises here also fails the check of products."""
     with suppress(Exception):
         return measured_rounding()
     return FLOAT32

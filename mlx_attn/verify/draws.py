@@ -1,6 +1,6 @@
-"""Random numbers and the sampler, beside NumPy: what a token's draw at a temperature rests on.
+"""Check random numbers and the sampler against NumPy.
 
-Filters and penalties are compared number by number, draws by how often each token comes.
+Filters and penalties are compared number by number, and draws by the frequency of each token.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,15 +20,15 @@ DRAWS = 2_000
 FREQUENCY = 5 / (2 * DRAWS**0.5)
 """Tolerance of a frequency: five standard deviations, which are at most 1 / (2 sqrt(draws))."""
 _SIDE = 1_000
-"""Rows and columns of the matrices that a start draws."""
+"""Rows and columns of the matrices that initialisation draws."""
 SPREAD = 0.015
 """Tolerance of moments of a million numbers: more than four standard deviations of the fourth."""
 CUT = -1e3
-"""Stands for minus infinity, so that tokens that were left out have a difference."""
+"""Replaces minus infinity, so that filtered tokens have a finite difference."""
 
 
 def random_numbers(rounding: Rounding) -> Comparisons:
-    """Mean, spread and fourth moment of the numbers that a layer starts with."""
+    """Compare the mean, spread and fourth moment of the numbers that initialise a layer."""
     mx.random.seed(7)
     start = UniformInit()
     uniform, normal = start("", _SIDE, _SIDE) * _SIDE**0.5, start.normal("", (_SIDE, _SIDE))
@@ -76,7 +76,7 @@ def _penalised(logits: Array, recent: Array, penalty: float) -> Array:
 
 
 def sampling(rounding: Rounding) -> Comparisons:
-    """Top-k, top-p, min-p and the penalty token by token; how often each token is drawn."""
+    """Compare top-k, top-p, min-p and the penalty token by token, and the frequency of draws."""
     numbers = Numbers(15)
     for size in (12, 1024):
         logits, recent = numbers(3, size) * 6, numbers.tokens(size, 3, 5)
@@ -96,7 +96,7 @@ def sampling(rounding: Rounding) -> Comparisons:
 
 
 def _frequencies(logits: Array) -> Comparisons:
-    """How often texts of consecutive seeds begin with each token, beside its probability."""
+    """Compare the first tokens of texts with consecutive seeds with their probabilities."""
     settings = {
         "temperature 1": ({"temp": 1.0}, logits),
         "temperature 0.5": ({"temp": 0.5}, logits / 0.5),

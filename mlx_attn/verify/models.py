@@ -1,4 +1,4 @@
-"""Whole models: golden losses, decoding, compiled and repeated trainings, what a seed draws."""
+"""Check whole models: golden losses, decoding, compiled and repeated trainings, draws of a seed."""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -37,7 +37,7 @@ from mlx_attn.verify.tolerance import (
 Comparisons = Iterator[Comparison]
 _SIZES: dict[str, Any] = {"vocab_size": 65, "context_length": 32, "emb_dim": 128, "n_layers": 2}
 
-# What a seed draws.
+# Draws of a seed.
 
 STARTS = {"book": "ecaad6cb6cf0a404", "gpt2": "99b03b3b9cd6a10b", "zero": "ed3c1b8f7be04d3a"}
 """Digests of the weights of seed 7."""
@@ -46,7 +46,7 @@ WINDOWS = "cafaf2dd3ec14b9d"
 
 
 def starting_weights(rounding: Rounding) -> Comparisons:
-    """The digests of all starting weights of a seed, the same ones on every machine."""
+    """Compare digests of all initial weights of a seed, which are the same on every machine."""
     sizes = {"vocab_size": 50, "context_length": 16, "emb_dim": 32, "n_heads": 4, "n_layers": 2}
     for start, expected in STARTS.items():
         weights = named_arrays(GPT(config_from({**sizes, "start": start}), seed=7))
@@ -55,7 +55,7 @@ def starting_weights(rounding: Rounding) -> Comparisons:
 
 
 def batches_of_a_seed(rounding: Rounding) -> Comparisons:
-    """Where the windows of a training's steps start, the same places on every machine."""
+    """Compare the starts of a training's windows, which are the same on every machine."""
     windows = batches.RandomWindows(1_000_000, 64, 8)
     starts = [np.array(windows.starts(7, n)).astype("<i8").tobytes() for n in range(4)]
     yield _same_digest("four steps of seed 7", b"".join(starts), WINDOWS)
@@ -80,11 +80,11 @@ GOLDEN: dict[str, tuple[dict[str, Any], float]] = {
         4.823812071997574,
     ),
 }
-"""Small models, and their losses in nats per token as NumPy's float64 had them."""
+"""Small models, with their losses in nats per token, computed by NumPy in float64."""
 
 
 def golden_models(rounding: Rounding) -> Comparisons:
-    """Losses and all gradients of small GPTs; NumPy's own loss beside the stored one as well."""
+    """Compare losses and all gradients of small GPTs; also NumPy's own loss with the stored one."""
     for name, (settings, golden) in GOLDEN.items():
         judge, model, windows = _pair(settings)
         expected = judge.loss_and_gradients(windows)
@@ -102,7 +102,7 @@ def _largest(arrays: dict[str, np.ndarray]) -> float:
 
 
 def _pair(settings: dict[str, Any]) -> tuple[ReferenceGPT, GPT, np.ndarray]:
-    """The reference and the model with the same weights, and windows to read."""
+    """Return the reference and the model with the same weights, and windows to read."""
     config, numbers = config_from({**_SIZES, **settings}), Numbers(11)
     model, weights = GPT(config, seed=None), {}
     for name, array in sorted(named_arrays(model).items()):
@@ -133,19 +133,19 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "keys alone": {**CONVERSIONS["slim"].keys(_ANY, 0), "position": "rope"},
     "what a hook keeps": VARIANTS["forgetting"].maps,
 }
-"""Every layout of the cache, with what may go wrong beside it."""
+"""Every layout of the cache, with settings that may break it."""
 PROMPT, CHUNK, END = 1_020, 240, 1_284
-"""Tokens read at first, at once after ten single ones, and in the end."""
+"""Tokens read at first, together after ten single ones, and in all."""
 
 
 def cached_decoding(rounding: Rounding) -> Comparisons:
-    """Tokens read one by one and in chunks beside all at once, beyond 1,024 keys."""
+    """Compare tokens read one by one and in chunks with all at once, beyond 1,024 keys."""
     tokens = as_mlx(Numbers(12).tokens(50, 1, END))
     chunks = [PROMPT, *[1] * 10, CHUNK, *[1] * (END - PROMPT - CHUNK - 10)]
     for name, settings in LAYOUTS.items():
         yield from _slots(name, settings.get("window", 0), chunks)
         sizes = {"vocab_size": 50, "context_length": END, "emb_dim": 128, "n_heads": 2}
-        # Scores are not divided by the root of the width: sharp attention shows what a cache lost.
+        # Scores stay unscaled: sharp attention reveals lost cache entries.
         config = config_from({**sizes, "n_layers": 1, "start": "book", "scale": 1.0, **settings})
         model = GPT(config)
         model.eval()
@@ -156,7 +156,7 @@ def cached_decoding(rounding: Rounding) -> Comparisons:
 
 
 def _slots(name: str, window: int, chunks: list[int]) -> Comparisons:
-    """What a cache hands back of numbered tokens: those that the new queries see, each in place."""
+    """Compare the numbered tokens that a cache returns with those that the new queries see."""
     cache, end, wrong = make_cache(END, window), 0, 0
     for size in chunks:
         start, end = end, end + size
@@ -170,7 +170,7 @@ def _slots(name: str, window: int, chunks: list[int]) -> Comparisons:
 
 
 def greedy_sampling(rounding: Rounding) -> Comparisons:
-    """Decoding at temperature 0: each token's logit beside the largest one, both by NumPy."""
+    """Compare each token's logit at temperature 0 with the largest logit, both by NumPy."""
     for name, (settings, _) in GOLDEN.items():
         judge, model, windows = _pair(settings)
         prompt = windows[0, :8].tolist()
@@ -187,13 +187,13 @@ def greedy_sampling(rounding: Rounding) -> Comparisons:
 # Training.
 
 LOOSE = 2e-2
-"""Of weights: a first step goes by the sign of a gradient, which rounding decides near 0."""
+"""Tolerance of weights: the first step follows the gradient's sign, which rounding sets near 0."""
 
 
 def compiled(rounding: Rounding) -> Comparisons:
-    """What is compiled beside the same as it is written: a training on a GPU, else one activation.
+    """Compare compiled code with uncompiled: a training on a GPU, otherwise one activation.
 
-    On a processor trainings are not compiled unless that is asked for: g++ takes a minute for one.
+    On a processor, trainings are compiled only on request, because g++ takes a minute for one.
     """
     x, chain = Numbers(14)(3, 5, 7), graphs.compiled(lambda x: x * mx.sigmoid(1.7 * x) + 0.5 * x)
     y = x / (1 + np.exp(-1.7 * x)) + 0.5 * x
@@ -207,9 +207,9 @@ def compiled(rounding: Rounding) -> Comparisons:
 
 
 def repeated_training(rounding: Rounding) -> Comparisons:
-    """Two trainings of one seed: the same bits on a Linux processor, elsewhere nearly the same.
+    """Compare two trainings of a seed: the same bits on a Linux processor, elsewhere almost.
 
-    On a GPU sums have no order; on a Mac's processor nobody has tried yet.
+    On a GPU the order of sums may change; nobody has tested this on a Mac's processor.
     """
     (first, weights), (second, again) = _training("auto"), _training("auto")
     apart = max(difference(second, first), _furthest(again, weights))
@@ -223,7 +223,7 @@ def _furthest(found: dict[str, mx.array], expected: dict[str, mx.array]) -> floa
 
 
 def _training(compile_: str) -> tuple[np.ndarray, dict[str, mx.array]]:
-    """Losses and norms of a small model's training on drawn tokens, and its weights afterwards."""
+    """Train a small model on random tokens; return its losses, norms and final weights."""
     settings = {"n_layers": 1, "emb_dim": 32, "n_heads": 2, "drop_rate": 0.1, **BLOCKS["modern"]}
     recipe = TrainConfig(steps=5, batch_size=8, compile=compile_, optimizer="muon")
     model, tokens = GPT(config_from({**_SIZES, **settings}), seed=1), Numbers(13).tokens(65, 4096)

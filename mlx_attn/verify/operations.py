@@ -1,8 +1,8 @@
-"""The operations that a GPT is made of, each against NumPy's float64.
+"""Check each operation of a GPT against NumPy in float64.
 
-Shapes are those of the presets: their widths of heads and of the residual stream, decoding with one
-query against more than a thousand keys, and heads that share keys. Functions of the package are
-called where it calls them, so that what is verified is what runs.
+The shapes come from the presets: their widths of heads and of the residual stream, decoding with
+one query against more than a thousand keys, and heads that share keys. Checks call the functions of
+the package through the same names as the package, so they verify the code that runs.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,11 +37,11 @@ from mlx_attn.verify.tolerance import (
 
 Comparisons = Iterator[Comparison]
 LONG = 1_100
-"""Keys while decoding: some kernels of Metal change at 1,024, others at 4,096."""
+"""Numbers of keys in decoding: some Metal kernels change at 1,024, others at 4,096."""
 LONGER = 4_100
 _TOKENS = 40
 ROTATED = 1e-3
-"""Tolerance of RoPE: Metal computes sines of large angles fast, and less exactly."""
+"""Tolerance of RoPE: Metal computes sines of large angles fast but less exactly."""
 
 
 def _of_presets(size: Callable[[GPTConfig], int]) -> list[int]:
@@ -55,7 +55,7 @@ VOCABULARIES = _of_presets(lambda model: model.vocab_size)
 
 
 def products(rounding: Rounding) -> Comparisons:
-    """How products round, then every width of the presets: by rows, of one token, and batched."""
+    """Compare products: their rounding, then each preset width by rows, one token, and batched."""
     note = f"rounds like {rounding.name}"
     yield Comparison("float32 against float64", product_error(), rounding.most, note)
     numbers = Numbers(2)
@@ -66,7 +66,7 @@ def products(rounding: Rounding) -> Comparisons:
             case = f"[{T}, {C}] times [{C}, {4 * C}]"
             yield _product(case, x, W.T, rounding)
         yield _product(f"[{4 * C}, 64] times [64, {C}]", numbers(64, 4 * C).T, x, rounding)
-    large = numbers(64, 64) * 2.0**20  # more than float16 holds
+    large = numbers(64, 64) * 2.0**20  # beyond the range of float16
     yield _product("large numbers", large, numbers(64, 64), rounding)
     yield _product("by heads", numbers(2, 4, 64, 32), numbers(2, 4, 32, 64), rounding)
 
@@ -80,7 +80,7 @@ def _product(case: str, a: Array, b: Array, rounding: Rounding) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Shapes of queries, keys and values, and what the layer does besides."""
+    """Shapes of queries, keys and values, and the other settings of the layer."""
 
     heads: int
     key_heads: int
@@ -118,7 +118,7 @@ _EXTRAS = ({"position": "alibi"}, {"window": 16})
 
 
 def _last(q: mx.array, k: mx.array) -> Places:
-    """The last query is at the last key."""
+    """Return the positions of queries if the last query is at the last key."""
     return Places.of_text(k.shape[2], k.shape[2] - q.shape[2])
 
 
@@ -132,7 +132,7 @@ KERNELS: dict[str, Callable[..., mx.array]] = {
 
 
 def attention_kernels(rounding: Rounding) -> Comparisons:
-    """MLX's operation, the written-out form and the one that the package picks; with gradients."""
+    """Compare MLX's attention, the explicit form and the package's choice, with gradients."""
     numbers = Numbers(3)
     for shape in _shapes():
         layer = attention.Attention(
@@ -158,7 +158,7 @@ def _kernels(
     numbers: Numbers,
     rounding: Rounding,
 ) -> Comparisons:
-    """Every kernel that takes the shape; a gradient where queries and keys are as many."""
+    """Yield every kernel that takes the shape, with a gradient if T_q equals T_k."""
     c = layer.config
     slopes = c.slopes() if c.position == "alibi" else ()
     q, k, v = inputs
@@ -182,13 +182,13 @@ def _kernels(
 
 
 def _weighted(function: Callable[..., mx.array], weights: Array) -> Callable[..., mx.array]:
-    """A number whose gradient is the function's by `weights`."""
+    """Return a scalar whose gradient is the function's gradient weighted by `weights`."""
     factors = as_mlx(weights)
     return lambda *arguments: (function(*arguments) * factors).sum()
 
 
 def order_of_heads(rounding: Rounding) -> Comparisons:
-    """A layer beside its heads one at a time, each computed from its own rows and columns."""
+    """Compare a layer with its heads, each computed from only its own rows and columns."""
     C, H, D, numbers = 24, 4, 6, Numbers(4)
     for kv in (4, 2, 1):
         layer = attention.MultiHeadAttention(C, C, 12, 0.0, H, n_kv_heads=kv, out_bias=False)
@@ -204,7 +204,7 @@ def order_of_heads(rounding: Rounding) -> Comparisons:
 
 
 def _head_alone(weights: dict[str, Array], x: Array, h: int, shared: int, D: int) -> Array:
-    """What head h adds to the output, with the keys and values of head `shared`."""
+    """Return the part of the output that head h adds, with keys and values of head `shared`."""
     own, keys = slice(h * D, (h + 1) * D), slice(shared * D, (shared + 1) * D)
     q, k = x @ weights["W_query"][own].T, x @ weights["W_key"][keys].T
     bias = np.where(reference.is_seen(len(x), len(x)), 0.0, -np.inf)
@@ -213,7 +213,7 @@ def _head_alone(weights: dict[str, Array], x: Array, h: int, shared: int, D: int
 
 
 def causality(rounding: Rounding) -> Comparisons:
-    """The bits of earlier outputs while later tokens change: they must stay the same."""
+    """Compare the bits of earlier outputs while later tokens change: they must stay the same."""
     T, changed = 24, 13
     sizes: dict[str, Any] = {"vocab_size": 50, "context_length": T, "emb_dim": 32, "n_heads": 2}
     forms = {name: {**row.settings} for name, row in VARIANTS.items() if row.group != "yours"}
@@ -238,7 +238,7 @@ def causality(rounding: Rounding) -> Comparisons:
 
 
 def hooks(rounding: Rounding) -> Comparisons:
-    """The attention weights of a layer with each hook on its scores or on its weights."""
+    """Compare the attention weights of a layer with each hook on its scores or weights."""
     numbers, C, H, T = Numbers(16), 24, 4, 12
     for name, rows in REFERENCES.items():
         for choice, hook in rows.items():
@@ -256,11 +256,11 @@ def hooks(rounding: Rounding) -> Comparisons:
             yield compared(case, layer.weights(as_mlx(x))[0], y, rounding.tolerance)
 
 
-# What stands around attention.
+# Operations outside attention.
 
 
 def positions(rounding: Rounding) -> Comparisons:
-    """RoPE's rotation and ALiBi's bias. Angles are float32's: they grow by position."""
+    """Compare RoPE's rotation and ALiBi's bias; angles are float32, and grow with the position."""
     numbers = Numbers(6)
     for width in sorted({*HEAD_WIDTHS, *WIDTHS}):
         for first in (0, 5, LONG):
@@ -277,7 +277,7 @@ def positions(rounding: Rounding) -> Comparisons:
 
 
 def norms(rounding: Rounding) -> Comparisons:
-    """LayerNorm, RMSNorm and QK-norm, with gradients; few numbers, and many."""
+    """Compare LayerNorm, RMSNorm and QK-norm, with gradients, on few and on many numbers."""
     numbers = Numbers(7)
     kinds = (("LayerNorm", gpt.LayerNorm, FLOAT32.tolerance), ("RMSNorm", gpt.RMSNorm, 1e-6))
     for C in WIDTHS:
@@ -304,7 +304,7 @@ def norms(rounding: Rounding) -> Comparisons:
 
 
 def activations(rounding: Rounding) -> Comparisons:
-    """GELU and the square of ReLU, with gradients; few numbers, and many."""
+    """Compare GELU and squared ReLU, with gradients, on few and on many numbers."""
     numbers = Numbers(8)
     for name, layer in gpt.ACTIVATION_LAYERS.items():
         for size in (64, 8192):
@@ -317,7 +317,7 @@ def activations(rounding: Rounding) -> Comparisons:
 
 
 def cross_entropy(rounding: Rounding) -> Comparisons:
-    """The loss of each token and its gradient, for every vocabulary of the presets."""
+    """Compare each token's loss and its gradient, for every vocabulary of the presets."""
     numbers = Numbers(9)
     for V in VOCABULARIES:
         logits, windows = numbers(2, 8, V) * 20, numbers.tokens(V, 2, 9)

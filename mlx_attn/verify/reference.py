@@ -1,7 +1,8 @@
-"""Attention and a small GPT in NumPy's float64, forward and backward; nothing here is MLX's.
+"""Attention and a small GPT in NumPy with float64, forward and backward, without MLX.
 
-The book's definitions, one head at a time, and shared with nothing that they judge. A function that
-has a gradient returns its result and a function from the gradient of that to those of its inputs.
+Follows the book's definitions, one head at a time, and shares no code with the functions it checks.
+A function with a gradient returns its result and a backward function, which maps the gradient of
+the result to the gradients of its inputs.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,17 +19,17 @@ ROPE_BASE = 10_000.0
 
 
 class Numbers:
-    """Numbers between -1 and 1 that float32 holds exactly, the same ones on every machine."""
+    """Draw numbers between -1 and 1 that float32 represents exactly, equal on every machine."""
 
     def __init__(self, seed: int):
         self._generator = np.random.Generator(np.random.Philox(key=seed))
 
     def __call__(self, *shape: int) -> Array:
-        """The next ones."""
+        """Return the next numbers in this shape."""
         return (2 * self._generator.random(shape) - 1).astype(np.float32).astype(np.float64)
 
     def tokens(self, vocab_size: int, *shape: int) -> Integer[np.ndarray, "..."]:
-        """Token ids."""
+        """Return token ids."""
         return np.floor(self._generator.random(shape) * vocab_size).astype(np.int64)
 
 
@@ -36,12 +37,12 @@ class Numbers:
 
 
 def distance(T_q: int, T_k: int) -> Integer[np.ndarray, "T_q T_k"]:
-    """How many tokens key j stands before query i; the last query is at the last key."""
+    """Return the distance in tokens from key j to query i; the last query is at the last key."""
     return np.subtract.outer(np.arange(T_k - T_q, T_k), np.arange(T_k))
 
 
 def is_seen(T_q: int, T_k: int, window: int = 0) -> Bool[np.ndarray, "T_q T_k"]:
-    """Whether query i sees key j: no later one, and with a window the last `window` of these."""
+    """Return True if query i sees key j: no later key, and with a window only the last ones."""
     behind = distance(T_q, T_k)
     return (behind >= 0) & (behind < (window or T_k))
 
@@ -53,7 +54,7 @@ def one_head(
     scale: float,
     bias: Float[np.ndarray, "T_q T_k"],
 ) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]:
-    """softmax(scale q k^T + bias) v, where the mask is the bias's minus infinity."""
+    """Return softmax(scale q k^T + bias) v; masked scores have a bias of minus infinity."""
     scores = scale * (q @ k.T) + bias
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights = powers / powers.sum(axis=1, keepdims=True)
@@ -74,7 +75,7 @@ def attention(
     window: int = 0,
     slopes: tuple[float, ...] = (),
 ) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]:
-    """Every head by itself; consecutive query heads share a key head and a value head."""
+    """Compute every head separately; consecutive query heads share a key head and a value head."""
     B, H, T_q, _ = q.shape
     seen, behind = is_seen(T_q, k.shape[2], window), distance(T_q, k.shape[2])
     y = np.empty((B, H, T_q, v.shape[3]))
@@ -97,17 +98,17 @@ def attention(
 
 
 def split(y: Float[np.ndarray, "B T width"], heads: int) -> Float[np.ndarray, "B H T D"]:
-    """Head h is columns h D..(h+1) D."""
+    """Split the columns into heads: head h has columns h D..(h+1) D."""
     return np.stack(np.split(y, heads, axis=2), axis=1)
 
 
 def merge(y: Float[np.ndarray, "B H T D"]) -> Float[np.ndarray, "B T width"]:
-    """Heads side by side."""
+    """Concatenate the heads."""
     return np.concatenate([y[:, h] for h in range(y.shape[1])], axis=2)
 
 
 def rope(y: Array, first: int, back: bool = False) -> Array:
-    """Coordinates c and c + D/2 rotated by the angle position / 10000^(2 c / D)."""
+    """Rotate coordinates c and c + D/2 by the angle position / 10000^(2 c / D)."""
     half = y.shape[-1] // 2
     rates = ROPE_BASE ** (-np.arange(half) / half)
     angles = np.outer(np.arange(first, first + y.shape[-2]), rates) * (-1 if back else 1)
@@ -116,11 +117,11 @@ def rope(y: Array, first: int, back: bool = False) -> Array:
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
 
-# What stands around it.
+# Operations outside attention.
 
 
 def normalized(x: Array, eps: float, centred: bool) -> tuple[Array, Gradient]:
-    """Each row over its root mean square, less its mean before that if `centred`."""
+    """Divide each row by its root mean square; first subtract its mean if `centred`."""
     moved = x - x.mean(axis=-1, keepdims=True) if centred else x
     size = np.sqrt((moved**2).mean(axis=-1, keepdims=True) + eps)
     y = moved / size
@@ -133,7 +134,7 @@ def normalized(x: Array, eps: float, centred: bool) -> tuple[Array, Gradient]:
 
 
 def activation(x: Array, name: str) -> tuple[Array, Gradient]:
-    """GELU in the tanh form (arXiv:1606.08415), or the square of ReLU."""
+    """Return GELU in the tanh form (arXiv:1606.08415), or squared ReLU."""
     if name == "relu2":
         positive = np.maximum(x, 0)
         return positive**2, lambda dy: 2 * dy * positive
@@ -144,7 +145,7 @@ def activation(x: Array, name: str) -> tuple[Array, Gradient]:
 
 
 def cross_entropy(logits: Array, targets: Integer[np.ndarray, "..."]) -> tuple[Array, Gradient]:
-    """The loss log sum e^logits - logits[target] of each token."""
+    """Return the loss log sum e^logits - logits[target] of each token."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     log_sum = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     right = np.arange(logits.shape[-1]) == targets[..., None]
@@ -157,7 +158,7 @@ class ReferenceGPT:
     """A GPT of the standard form, which reads the names and shapes of a checkpoint.
 
     Attributes:
-        gradients: Of the loss by name, once `loss_and_gradients` has been called.
+        gradients: Gradients of the loss by name, after a call of `loss_and_gradients`.
     """
 
     config: GPTConfig
@@ -165,7 +166,7 @@ class ReferenceGPT:
     gradients: dict[str, Array] = field(default_factory=dict)
 
     def loss_and_gradients(self, windows: Integer[np.ndarray, "B T1"]) -> float:
-        """Mean nats per token of the windows."""
+        """Return the mean loss of the windows in nats per token, and store the gradients."""
         self.gradients = {name: np.zeros_like(w) for name, w in self.weights.items()}
         logits, back = self.logits(windows[:, :-1])
         losses, gradient = cross_entropy(logits, windows[:, 1:])
@@ -173,7 +174,7 @@ class ReferenceGPT:
         return float(losses.mean())
 
     def logits(self, tokens: Integer[np.ndarray, "B T"]) -> tuple[Array, Gradient]:
-        """Of the next token after each; the gradient adds to `gradients`."""
+        """Return the logits of the next token after each; the backward adds to `gradients`."""
         x, steps = self.weights["tok_emb.weight"][tokens], []
         T, learned = tokens.shape[1], self.config.position == "learned"
         if learned:
@@ -245,7 +246,7 @@ class ReferenceGPT:
         return y, gradient
 
     def _positioned(self, name: str, x: Array, heads: int) -> tuple[Array, Gradient]:
-        """Queries or keys, over their root mean square and rotated where the model asks for it."""
+        """Return queries or keys, normalised and rotated if the model is configured so."""
         y, back = self._linear(name, x)
         y, norm_back = split(y, heads), lambda dy: dy
         if self.config.qk_norm:

@@ -1,4 +1,4 @@
-"""What was verified, as text to paste into a bug report, and as JSON."""
+"""Write the findings of `verify` as text for a bug report, and as JSON."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -8,12 +8,12 @@ from mlx_attn.errors import plural
 from mlx_attn.verify.checks import Comparison, Finding
 
 REPORT_LINES = 5
-"""Wrong comparisons of a check that are listed; JSON has all."""
+"""The largest number of wrong comparisons listed per check; JSON has all."""
 _NAMES = {"cpu": "processor", "gpu": "GPU"}
 
 
 def machine_rows(facts: dict[str, Any], devices: Sequence[str]) -> list[tuple[str, str]]:
-    """Versions and machine in a few lines."""
+    """Return rows with the versions and the machine."""
     versions = ", ".join(f"{name} {facts[name]}" for name in ("mlx_attn", "mlx", "numpy", "python"))
     where = " and ".join(_NAMES[name] for name in devices)
     return [
@@ -26,7 +26,7 @@ def machine_rows(facts: dict[str, Any], devices: Sequence[str]) -> list[tuple[st
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    """A line about a check, and below it what is wrong."""
+    """Return a line about a check, followed by its wrong comparisons."""
     word = "right" if finding.is_right else "WRONG"
     lines = [f"{finding.device}  {word}  {finding.check.name:18} {_summary(finding)}".rstrip()]
     if finding.error:
@@ -55,7 +55,7 @@ def _difference(wrong: Comparison) -> str:
 
 
 def verdict(findings: Iterable[Finding]) -> str:
-    """One sentence."""
+    """Return the verdict in one sentence."""
     findings = list(findings)
     wrong = [finding for finding in findings if not finding.is_right]
     if not wrong:
@@ -69,7 +69,7 @@ def verdict(findings: Iterable[Finding]) -> str:
 
 
 def as_json(facts: dict[str, Any], findings: Sequence[Finding], seconds: float) -> dict[str, Any]:
-    """All of it for a program."""
+    """Return all findings as JSON."""
     return {
         "right": all(finding.is_right for finding in findings),
         "verdict": verdict(findings),

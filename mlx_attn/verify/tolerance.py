@@ -1,8 +1,8 @@
-"""How far a result may be from what it must be, and how this device rounds a product.
+"""Set the tolerances of comparisons, and measure how this device rounds a product.
 
-Differences are the largest one over the largest number expected. MLX rounds the factors of float32
-products to TF32 on newer Apple and NVIDIA GPUs, unless `MLX_ENABLE_TF32=0`: a device that does so
-is told from one that rounds worse, and its results are given more room.
+A difference is the largest one divided by the largest expected number. MLX rounds the factors of
+float32 products to TF32 on newer Apple and NVIDIA GPUs, unless `MLX_ENABLE_TF32=0`. Such a device
+gets larger tolerances; one that rounds worse does not.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class Rounding:
     """A number format of products.
 
     Attributes:
-        name: Of the format.
-        most: The largest error of a product, root mean square over that of the result, that it
-            explains.
+        name: The name of the format.
+        most: The largest error of a product that it explains, as root mean square relative to the
+            result's.
         tolerance: The largest difference of any other result that it explains.
     """
 
@@ -34,10 +34,10 @@ TF32 = Rounding("TF32", most=1e-3, tolerance=1e-2)
 
 
 def product_error() -> float:
-    """The largest error of float32 products of several sizes, which may run in different kernels.
+    """Return the largest error of float32 products of several sizes, which may use other kernels.
 
-    Root mean square over that of the result: about 1e-7 in float32, 3e-4 in TF32 (10 bits after the
-    point), 2e-3 in bfloat16 (7 bits).
+    The error is a root mean square relative to the result's: about 1e-7 in float32, 3e-4 in TF32
+    (10 bits after the point), 2e-3 in bfloat16 (7 bits).
     """
     return max(map(_product_error, (64, 256, 1024)))
 
@@ -50,19 +50,19 @@ def _product_error(width: int) -> float:
 
 
 def measured_rounding() -> Rounding:
-    """How the default device rounds; what rounds worse than TF32 is held to float32."""
+    """Return the rounding of the default device; if worse than TF32, return float32's."""
     return TF32 if FLOAT32.most < product_error() <= TF32.most else FLOAT32
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A result beside what it must be.
+    """The difference of a result from the expected one.
 
     Attributes:
-        case: What was computed: the kernel and the shape.
-        difference: Between the two.
-        tolerance: The largest difference that is right; 0 where bits must be the same.
-        note: What else is to be known.
+        case: The kernel and the shape.
+        difference: The difference from the expected result.
+        tolerance: The largest difference that is right; 0 if the bits must be the same.
+        note: Additional information.
     """
 
     case: str
@@ -72,12 +72,12 @@ class Comparison:
 
     @property
     def is_right(self) -> bool:
-        """A difference that is no number is wrong."""
+        """Return True if the difference is within the tolerance; NaN is wrong."""
         return self.difference <= self.tolerance
 
     @property
     def share(self) -> float:
-        """The difference as a share of the tolerance, or itself where that is 0."""
+        """Return the difference relative to the tolerance, or the difference if that is 0."""
         found = self.difference / self.tolerance if self.tolerance else self.difference
         return float("inf") if np.isnan(found) else found
 
@@ -85,14 +85,14 @@ class Comparison:
 def compared(
     case: str, found: mx.array, expected: Array, tolerance: float, least: float = 0.0
 ) -> Comparison:
-    """A result of MLX beside what it must be; see `difference`."""
+    """Compare a result of MLX with the expected one; see `difference`."""
     return Comparison(case, difference(as_numpy(found), expected, least), tolerance)
 
 
 def difference(found: Array, expected: Array, least: float = 0.0) -> float:
-    """The largest difference over the largest number expected, or over `least` if that is larger.
+    """Return the largest difference over the largest expected number, or over `least` if larger.
 
-    It is infinite where the shapes differ.
+    It is infinite if the shapes differ.
     """
     if found.shape != expected.shape:
         return float("inf")
@@ -101,10 +101,10 @@ def difference(found: Array, expected: Array, least: float = 0.0) -> float:
 
 
 def as_mlx(array: Array) -> mx.array:
-    """As float32, or as whole numbers."""
+    """Convert to float32, or to integers."""
     return mx.array(array.astype(np.int32 if array.dtype.kind == "i" else np.float32))
 
 
 def as_numpy(array: mx.array) -> Array:
-    """As float64."""
+    """Convert to float64."""
     return np.array(array.astype(mx.float32)).astype(np.float64)
