@@ -4,7 +4,6 @@ Every line is sealed with a digest of its content, so that a digit changed by ha
 found, and named by a digest of what was trained, so that nothing is trained twice.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from mlx_attn.comparison.trial import Diverged, Outcome, Store
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
 from mlx_attn.machine.facts import commit
-from mlx_attn.records import parse_record, read_text
+from mlx_attn.records import content_digest, parse_record, read_text
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +134,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def content_digest(self) -> str:
         """What the seal must be."""
-        content = msgspec.json.encode(msgspec.structs.replace(self, seal=""), order="sorted")
-        return hashlib.blake2b(content, digest_size=8).hexdigest()
+        return content_digest(self, "seal")
 
 
 def _rounded(losses: Mapping[str, float]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from mlx_attn.about import PREFIX
 from mlx_attn.attention.config import MAPS, VARIANTS
@@ -41,6 +42,7 @@ def bench(
     variants: str,
     part: Sequence[str],
     kernels: bool,
+    contribute: bool,
     seconds: float,
     scaling: str | None,
     as_json: bool,
@@ -58,6 +60,9 @@ def bench(
     from mlx_attn.bench import show, speed
     from mlx_attn.ui.terminal import stdout_console
 
+    if contribute:
+        _contribute()
+        return
     if kernels and figure:
         raise click.UsageError("--figure draws speeds, and --kernels measures none: leave one out")
     given = {key: value for key, value in given.items() if value is not None}
@@ -78,6 +83,33 @@ def bench(
         _print_record(preset, given, "measurements", measured)
     for file in show.save_bench_figure(measured, figure) if figure else ():
         say(f"wrote {file}", err=True)
+
+
+def _contribute() -> None:
+    """Measure this machine by the fixed recipe, and write its file."""
+    from mlx_attn.bench import contribution, show
+    from mlx_attn.ui.terminal import stdout_console
+
+    _refuse_other_options()
+    made = contribution.measure(lambda text: say(text, err=True))
+    stdout_console().print(*show.contribution_lines(made), sep="\n")
+    file = contribution.write(made, contribution.destination(Path.cwd()))
+    say(str(file))
+    say("To add this machine to docs/machines.md, open a pull request with this file.", err=True)
+
+
+def _refuse_other_options() -> None:
+    context = click.get_current_context()
+    named = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name and option.name != "contribute"
+        if context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+    if named:
+        raise click.UsageError(
+            f"--contribute measures by a fixed recipe, on all devices: leave out {', '.join(named)}"
+        )
 
 
 def _chosen_devices(device: str | None) -> list[str]:
@@ -143,6 +175,7 @@ Examples:
   mlx-attn bench --variants standard,merged --part train
   mlx-attn bench --preset macbook --block modern --json > bench.json
   mlx-attn bench --kernels --variants standard,merged
+  mlx-attn bench --contribute
 """
 
 
@@ -171,6 +204,12 @@ command = SectionedCommand(
             "--kernels",
             is_flag=True,
             help="instead of times, how many kernels a GPU starts for one step; counted anywhere",
+        ),
+        _what(
+            "--contribute",
+            is_flag=True,
+            help="measure this machine by a fixed recipe (some minutes) and write a file for "
+            "docs/machines.md",
         ),
         _what(
             "--seconds",

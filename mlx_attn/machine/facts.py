@@ -84,18 +84,18 @@ def usable_memory() -> int:
     limits = [machine_memory(), resource.getrlimit(resource.RLIMIT_AS)[0]]
     with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    limits.append(_recommended_working_set())
+    limits.append(recommended_working_set())
     return min(limit for limit in limits if limit > 0)
 
 
-def _recommended_working_set() -> int:
+def recommended_working_set() -> int:
     """Return the bytes that Metal recommends to use at most; 0 on another device."""
     import mlx.core as mx
 
     from mlx_attn.machine.device import device_name
 
     facts: Any = mx.device_info() if device_name() == "gpu" else {}
-    return int(facts.get("max_recommended_working_set_size", 0))
+    return int(facts.get("maxrecommended_working_set_size", 0))
 
 
 def machine_facts() -> dict[str, Any]:

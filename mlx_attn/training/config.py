@@ -281,7 +281,7 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def variant_name(model: Mapping[str, Any]) -> str:
-    """Return the name of the variant with these maps, or the maps joined by "+" if no variant has them.
+    """Return the name of the variant with these maps, or, without one, the maps joined by "+".
 
     Several variants may share the maps: the best match in windows, then in other needed settings,
     wins.

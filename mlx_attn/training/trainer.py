@@ -280,8 +280,8 @@ class Trainer:
         """Refuse to save a model that is far worse than an untrained one.
 
         Raises:
-            Diverged: The loss exceeds `EXPLODED` ln(vocab_size), where ln(vocab_size) is the loss of guessing, and
-                that of the first step.
+            Diverged: The loss exceeds both the loss of guessing, ln(vocab_size), and the loss of
+                the first step by a factor of more than `EXPLODED`.
         """
         worst = EXPLODED * max(math.log(self.model.config.vocab_size), self.progress.first_loss)
         if loss > worst:

@@ -26,6 +26,7 @@ from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.verify.reference import Numbers, ReferenceGPT
 from mlx_attn.verify.tolerance import (
+    FLOAT32,
     Comparison,
     Rounding,
     as_mlx,
@@ -59,6 +60,12 @@ def batches_of_a_seed(rounding: Rounding) -> Comparisons:
     windows = batches.RandomWindows(1_000_000, 64, 8)
     starts = [np.array(windows.starts(7, n)).astype("<i8").tobytes() for n in range(4)]
     yield _same_digest("four steps of seed 7", b"".join(starts), WINDOWS)
+
+
+def seed_digest() -> str:
+    """Return a digest of the starting weights and batches of a seed, the same on every machine."""
+    found = [*starting_weights(FLOAT32), *batches_of_a_seed(FLOAT32)]
+    return sha256("".join(comparison.case for comparison in found).encode()).hexdigest()[:16]
 
 
 def _same_digest(case: str, content: bytes, expected: str) -> Comparison:

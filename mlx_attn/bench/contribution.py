@@ -1,0 +1,325 @@
+"""A machine's figures in one file, made by a fixed recipe, for the table of docs/machines.md.
+
+A file names the chip and the system, and no user, host, folder or serial number. Its digest covers
+its content, and `weights` is a digest that every machine must get for the same code.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from mlx_attn.bench.kernels import kernel_counts
+from mlx_attn.bench.speed import Setup, bench, train_step, variant_setups
+from mlx_attn.errors import RunError
+from mlx_attn.files import write_text
+from mlx_attn.machine import hardware
+from mlx_attn.machine.device import devices, on_device
+from mlx_attn.machine.facts import commit, machine_facts, recommended_working_set
+from mlx_attn.model.config import find_preset
+from mlx_attn.records import content_digest, read_record
+from mlx_attn.training.config import resolve
+from mlx_attn.verify.checks import CHECKS, Check, run
+from mlx_attn.verify.models import seed_digest
+from mlx_attn.verify.tolerance import measured_rounding
+
+SCHEMA = 1
+"""Version of the file's keys."""
+
+VARIANTS, WORKS = ("standard", "merged"), ("train", "decode")
+RECIPE: Mapping[str, Mapping[str, Any]] = {"tiny": {}, "macbook": {}, "small": {"batch_size": 8}}
+"""By preset: the settings that differ from it. A step of `small` at 32 texts takes a processor
+seconds."""
+
+SECONDS = 25.0
+"""About how long each preset is measured on each device."""
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The speed of one kind of work of one model on one device.
+
+    Attributes:
+        tok_s: Tokens per second, the median of the rounds.
+        tok_s_low: Their lower quartile.
+        tok_s_high: Their upper quartile.
+        seconds: Median time of doing the work once.
+        peak_memory: Bytes.
+        kernels: That a GPU starts for one step, by counting; 0 if they were not counted.
+    """
+
+    device: str
+    preset: str
+    variant: str
+    work: str
+    tok_s: Positive
+    tok_s_low: Positive
+    tok_s_high: Positive
+    seconds: Positive
+    peak_memory: int
+    kernels: int
+
+
+class FirstStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds of the first training step of `tiny` in two new processes, one after the other.
+
+    The first compiles the kernels, and the second may find them in the system's cache.
+    """
+
+    device: str
+    first: Positive
+    second: Positive
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The result of `mlx-attn verify` on a device."""
+
+    device: str
+    right: int
+    wrong: tuple[str, ...]
+    rounding: str
+
+
+class Contribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The figures of one machine.
+
+    Attributes:
+        commit: Of the clone, with "+" if the code was changed; "" if the package was installed.
+        performance_cores: Of the processor; on other machines than Macs, all of its cores.
+        gpu_cores: 0 if unknown, or if there is no GPU.
+        memory_bytes: Of the machine.
+        working_set_bytes: That Metal recommends to use at most; 0 without Metal.
+        power: "mains" or "battery", and "low power mode" if it is on; "" if unknown.
+        environment: The variables of MLX and of this package that were set.
+        weights: Digest of the starting weights and batches of a seed, the same on every machine.
+        digest: Of everything else.
+    """
+
+    schema: int
+    date: str
+    mlx_attn: str
+    commit: str
+    mlx: str
+    python: str
+    system: str
+    chip: str
+    blas: str
+    performance_cores: int
+    efficiency_cores: int
+    gpu_cores: int
+    memory_bytes: int
+    working_set_bytes: int
+    power: str
+    environment: dict[str, str]
+    verified: tuple[Verified, ...]
+    weights: str
+    first_steps: tuple[FirstStep, ...]
+    speeds: tuple[Speed, ...]
+    digest: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """Return the name of the file: chip, cores and memory."""
+        cores = f"{self.gpu_cores}gpu" if self.gpu_cores else f"{self.performance_cores}cpu"
+        memory = f"{round(self.memory_bytes / 2**30)}gb"
+        return re.sub(r"[^a-z0-9]+", "-", f"{self.chip} {cores} {memory}".lower()) + ".json"
+
+
+def measure(
+    say: Callable[[str], None],
+    recipe: Mapping[str, Mapping[str, Any]] = RECIPE,
+    seconds: float = SECONDS,
+    checks: Sequence[Check] = CHECKS,
+) -> Contribution:
+    """Measure this machine.
+
+    Args:
+        say: Is told what is measured next.
+        recipe: The settings that differ from a preset, by preset.
+        seconds: About how long each preset is measured on each device.
+        checks: The checks of `verify` to run.
+    """
+    names = devices()
+    say("the first step, in two new processes")
+    first_steps = tuple(_first_step(name) for name in names)
+    say("verify")
+    verified = tuple(_verified(name, checks) for name in names)
+    speeds: list[Speed] = []
+    for preset, settings in recipe.items():
+        say(f"{preset}: training and decoding of {' and '.join(VARIANTS)}")
+        speeds += _speeds(preset, settings, seconds * len(names), names)
+    made = Contribution(
+        **_machine(),
+        verified=verified,
+        weights=seed_digest(),
+        first_steps=first_steps,
+        speeds=tuple(speeds),
+    )
+    return msgspec.structs.replace(made, digest=content_digest(made, "digest"))
+
+
+def _machine() -> dict[str, Any]:
+    facts, (performance, efficiency) = machine_facts(), hardware.core_counts()
+    return {
+        **{
+            key: facts[key] for key in ("mlx_attn", "mlx", "python", "chip", "memory_bytes", "blas")
+        },
+        "schema": SCHEMA,
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+        "system": hardware.system_name(),
+        "performance_cores": performance,
+        "efficiency_cores": efficiency,
+        "gpu_cores": hardware.gpu_cores(),
+        "working_set_bytes": recommended_working_set(),
+        "power": hardware.power_source(),
+        "environment": {key: _without_folder(value) for key, value in _environment()},
+    }
+
+
+def _environment() -> Iterator[tuple[str, str]]:
+    return ((k, v) for k, v in sorted(os.environ.items()) if k.startswith("MLX_"))
+
+
+def _without_folder(value: str) -> str:
+    return "(a folder)" if os.sep in value or "~" in value else value
+
+
+def _first_step(device: str) -> FirstStep:
+    first, second = (_in_new_process(device) for _ in range(2))
+    return FirstStep(device=device, first=round(first, 3), second=round(second, 3))
+
+
+def _in_new_process(device: str) -> float:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(first_step_seconds, device).result()
+
+
+def first_step_seconds(device: str) -> float:
+    """Return the seconds of the first training step of `tiny` in this process."""
+    import mlx.core as mx
+
+    with on_device(device):
+        step = train_step(*_setups("tiny", {})["standard"])
+        starts = mx.zeros((12,), mx.int64)
+        began = time.perf_counter()
+        mx.eval(step(starts), step.state)
+        return time.perf_counter() - began
+
+
+def _verified(device: str, checks: Sequence[Check]) -> Verified:
+    with on_device(device):
+        rounding = measured_rounding()
+        findings = [run(check, device, rounding) for check in checks]
+    wrong = tuple(finding.check.name for finding in findings if not finding.is_right)
+    return Verified(
+        device=device, right=len(findings) - len(wrong), wrong=wrong, rounding=rounding.name
+    )
+
+
+def _setups(preset: str, settings: Mapping[str, Any]) -> dict[str, Setup]:
+    resolved = resolve({"preset": preset, **settings})
+    model = {
+        **resolved.model,
+        "vocab_size": settings.get("vocab_size", find_preset(preset).vocab_size),
+    }
+    return variant_setups(model, resolved.training, VARIANTS)[0]
+
+
+def _speeds(
+    preset: str, settings: Mapping[str, Any], seconds: float, names: Sequence[str]
+) -> Iterator[Speed]:
+    setups = _setups(preset, settings)
+    kernels: dict[tuple[str, str], int] = {}
+    with suppress(RunError):  # without a compiler nothing is joined, and so not counted
+        kernels = {(row.work, row.name): row.kernels for row in kernel_counts(setups, WORKS)}
+    for row in bench(setups, WORKS, seconds, names):
+        yield Speed(
+            device=row.device,
+            preset=preset,
+            variant=row.name,
+            work=row.work,
+            tok_s=round(row.tok_s.median, 1),
+            tok_s_low=round(row.tok_s.low, 1),
+            tok_s_high=round(row.tok_s.high, 1),
+            seconds=row.seconds.median,
+            peak_memory=row.peak_memory,
+            kernels=kernels.get((row.work, row.name), 0),
+        )
+
+
+# The file.
+
+_FOLDER = re.compile(r"(^|[\s=:\"'])(~|/|[A-Za-z]:\\)|/(Users|home|root|private|Volumes)/")
+"""The beginning of a path."""
+
+
+def write(made: Contribution, folder: Path) -> Path:
+    """Write a contribution to a folder and return its file."""
+    check(made, made.file_name)
+    content = json.dumps(msgspec.to_builtins(made), indent=1) + "\n"
+    write_text(folder / made.file_name, content)
+    return folder / made.file_name
+
+
+def read(path: Path) -> Contribution:
+    """Read and check a contribution.
+
+    Raises:
+        RunError: A key is missing or unknown, the content was changed, a text holds a path, or the
+            figures cannot be those of this recipe; names the file and the key.
+    """
+    made = read_record(path, Contribution)
+    check(made, str(path))
+    return made
+
+
+def check(made: Contribution, place: str) -> None:
+    """Check a contribution; see `read`."""
+    for problem in _problems(made):
+        raise RunError(f"{place}: {problem}")
+
+
+def _problems(made: Contribution) -> Iterator[str]:
+    if made.schema != SCHEMA:
+        yield f"schema is {made.schema}, and this version reads {SCHEMA}"
+    if made.digest != content_digest(made, "digest"):
+        yield "digest does not fit the content, which was changed: measure again"
+    if made.weights != seed_digest():
+        yield f"weights is {made.weights}, and this code gives {seed_digest()}: other code measured"
+    for key, text in _texts(msgspec.to_builtins(made), ""):
+        if _FOLDER.search(text):
+            yield f"{key} holds a folder, {text!r}: a file names no folder, user or host"
+    for variable in (name for name in made.environment if not name.startswith("MLX_")):
+        yield f"environment has {variable}: only MLX_ variables belong there"
+
+
+def _texts(content: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield every text in plain data with the key that it has."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            yield from _texts(value, f"{key}.{name}".lstrip("."))
+    elif isinstance(content, list | tuple):
+        for value in content:
+            yield from _texts(value, key)
+    elif isinstance(content, str):
+        yield key, content
+
+
+def destination(start: Path) -> Path:
+    """Return `benchmarks/machines` of the clone that a folder lies in, otherwise the folder."""
+    for folder in (start, *start.parents):
+        if (folder / "benchmarks" / "machines").is_dir() and (folder / "mlx_attn").is_dir():
+            return folder / "benchmarks" / "machines"
+    return start

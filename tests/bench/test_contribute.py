@@ -1,0 +1,214 @@
+"""The file of a machine's figures: what it holds, and what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from benchmarks import machines
+from mlx_attn.bench import contribution
+from mlx_attn.bench.contribution import Contribution
+from mlx_attn.errors import RunError
+from mlx_attn.machine import hardware
+from mlx_attn.records import content_digest
+from mlx_attn.verify.checks import CHECKS
+
+SMALL = {"nano": {"context_length": 16, "emb_dim": 16, "vocab_size": 40, "batch_size": 2}}
+
+
+@pytest.fixture(scope="module")
+def made() -> Contribution:
+    """A contribution of this machine by a small recipe."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLX_ATTN_DATA_DIR", "/home/somebody/data")
+        patch.setenv("MLX_ENABLE_TF32", "0")
+        patch.setattr(contribution, "_in_new_process", lambda device: 0.25)
+        return contribution.measure(lambda text: None, SMALL, seconds=0, checks=CHECKS[:3])
+
+
+@pytest.fixture
+def file(made, tmp_path) -> Path:
+    return contribution.write(made, tmp_path)
+
+
+def changed(file: Path, **changes: Any) -> Path:
+    """The file with other values and a digest that fits them."""
+    content = msgspec.convert({**json.loads(file.read_text()), **changes}, Contribution)
+    sealed = msgspec.structs.replace(content, digest=content_digest(content, "digest"))
+    file.write_bytes(msgspec.json.encode(sealed))
+    return file
+
+
+def test_what_is_written_is_read_again(made, file):
+    assert contribution.read(file) == made
+
+
+def test_every_preset_form_and_work_is_measured(made):
+    assert [(s.preset, s.variant, s.work) for s in made.speeds] == [
+        *(("nano", "standard", "train"), ("nano", "merged", "train")),
+        *(("nano", "standard", "decode"), ("nano", "merged", "decode")),
+    ]
+
+
+def test_a_folder_in_a_variable_is_left_out(made):
+    assert made.environment["MLX_ATTN_DATA_DIR"] == "(a folder)"
+    assert made.environment["MLX_ENABLE_TF32"] == "0"
+
+
+def test_nothing_in_it_names_the_host_the_user_or_a_folder(file):
+    text = file.read_text()
+    for word in (os.uname().nodename, str(Path.home()), str(Path.cwd())):
+        assert word not in text
+
+
+def test_the_name_has_chip_cores_and_memory(made):
+    mac = msgspec.structs.replace(made, chip="Apple M3 Pro", gpu_cores=18, memory_bytes=36 * 2**30)
+    assert mac.file_name == "apple-m3-pro-18gpu-36gb.json"
+
+
+@pytest.mark.parametrize("key", [key for key in Contribution.__struct_fields__ if key != "digest"])
+def test_a_file_without_a_key_is_refused(file, key):
+    content = json.loads(file.read_text())
+    del content[key]
+    file.write_text(json.dumps(content))
+    with pytest.raises(RunError, match=f"missing required field `{key}`"):
+        contribution.read(file)
+
+
+def test_a_file_with_an_unknown_key_is_refused(file):
+    file.write_text(json.dumps({**json.loads(file.read_text()), "host": "mine"}))
+    with pytest.raises(RunError, match="unknown field `host`"):
+        contribution.read(file)
+
+
+def test_a_changed_figure_is_refused(file):
+    file.write_text(file.read_text().replace('"memory_bytes": ', '"memory_bytes": 1'))
+    with pytest.raises(RunError, match="digest does not fit the content"):
+        contribution.read(file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"schema": 9}, "schema is 9"),
+        ({"weights": "0123456789abcdef"}, "other code measured"),
+        (
+            {"environment": {"MLX_ATTN_DATA_DIR": "/Users/me/data"}},
+            "MLX_ATTN_DATA_DIR holds a folder",
+        ),
+        ({"chip": "Apple M3 of /Users/me"}, "chip holds a folder"),
+        ({"environment": {"USER": "me"}}, "environment has USER"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(file, changes, problem):
+    with pytest.raises(RunError, match=problem):
+        contribution.read(changed(file, **changes))
+
+
+def test_a_speed_that_is_not_above_0_is_refused(file):
+    content = json.loads(file.read_text())
+    content["speeds"][0]["tok_s"] = -1.0
+    file.write_text(json.dumps(content))
+    with pytest.raises(RunError, match=r"Expected `float` > 0.0 - at `\$.speeds\[0\].tok_s`"):
+        contribution.read(file)
+
+
+def test_the_first_step_is_timed_in_a_new_process():
+    assert contribution._in_new_process("cpu") > 0
+
+
+def test_a_clone_has_a_folder_for_it_and_other_folders_take_it_themselves(tmp_path):
+    (tmp_path / "clone" / "benchmarks" / "machines").mkdir(parents=True)
+    (tmp_path / "clone" / "mlx_attn" / "cli").mkdir(parents=True)
+    inside = contribution.destination(tmp_path / "clone" / "mlx_attn" / "cli")
+    assert inside == tmp_path / "clone" / "benchmarks" / "machines"
+    assert contribution.destination(tmp_path) == tmp_path
+
+
+# A Mac's facts, from the output of its programs.
+
+MAC = {
+    "sysctl": "6\n4\n",
+    "system_profiler": '{"SPDisplaysDataType": [{"sppci_cores": "16"}]}',
+    "pmset -g batt": "Now drawing from 'Battery Power'\n -InternalBattery-0\t80%; discharging\n",
+    "pmset -g": "System-wide power settings:\n lowpowermode         1\n sleep\n",
+}
+
+
+@pytest.fixture
+def mac(monkeypatch):
+    def answered(command, **_):
+        text = MAC.get(" ".join(command), MAC.get(command[0], ""))
+        return subprocess.CompletedProcess(command, 0, text)
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(subprocess, "run", answered)
+
+
+def test_a_mac_has_two_kinds_of_cores_a_gpu_and_a_battery(mac):
+    assert hardware.core_counts() == (6, 4)
+    assert hardware.gpu_cores() == 16
+    assert hardware.power_source() == "battery, low power mode"
+
+
+def test_a_mac_without_these_programs_has_unknown_facts(mac, monkeypatch):
+    def missing(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    assert (hardware.core_counts(), hardware.gpu_cores(), hardware.power_source()) == (
+        (0, 0),
+        0,
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("supplies", "power"),
+    [
+        ({"AC": ("Mains", "online", "1")}, "mains"),
+        ({"AC": ("Mains", "online", "0"), "BAT0": ("Battery", "status", "Discharging")}, "battery"),
+        ({}, ""),
+    ],
+)
+def test_linux_lists_its_power_supplies(monkeypatch, tmp_path, supplies, power):
+    for name, (kind, file, text) in supplies.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "type").write_text(kind + "\n")
+        (tmp_path / name / file).write_text(text + "\n")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(hardware, "_SUPPLIES", tmp_path)
+    assert hardware.power_source() == power
+
+
+# The files in the repository.
+
+FILES = sorted(machines.FILES.glob("*.json"))
+
+
+def test_there_are_files():
+    assert FILES
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_file_of_the_repository_is_whole_and_has_its_name(file):
+    read = contribution.read(file)
+    assert read.file_name == file.name
+    assert {(s.preset, s.variant, s.work) for s in read.speeds} == {
+        (preset, variant, work)
+        for preset in contribution.RECIPE
+        for variant in contribution.VARIANTS
+        for work in contribution.WORKS
+    }
+
+
+def test_the_documentation_has_the_tables_of_the_files():
+    contributed, text = machines.machines(), machines.PERFORMANCE.read_text(encoding="utf-8")
+    assert machines.PAGE.read_text(encoding="utf-8") == machines.page(contributed)
+    assert text == machines.with_table(text, machines.summary(contributed))
+    assert machines.summary(contributed) in text
