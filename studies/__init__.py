@@ -24,6 +24,7 @@ FOLLOW_UPS = (
     "chapter5-gpt2",
     "horizon",
     "alternatives",
+    "confirmed",
 )
 """Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""
 
