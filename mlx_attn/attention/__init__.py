@@ -1,4 +1,4 @@
-"""The heart: attention as three maps, each of which can be replaced. Readable alone.
+"""The heart: attention as three maps, each of which can be replaced.
 
 Read `attention` from top to bottom, then `maps`; `config` has the named variants.
 """

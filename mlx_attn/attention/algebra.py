@@ -74,11 +74,11 @@ def balanced_factors_of_product(
 def _low_rank_svd(
     matrix: Float[np.ndarray, "*heads rows columns"], rank: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """The decomposition of a matrix that has the given rank but for rounding; None for others.
+    """Decompose a matrix that has the given rank except for rounding; return None for others.
 
-    A wide matrix times some more random vectors than its rank spans its columns; what it is in that
-    basis is decomposed, which takes a twentieth of the time for heads of GPT-2 (Halko, Martinsson
-    and Tropp, arXiv:0909.4061, algorithms 4.4 and 5.1).
+    The products of a wide matrix with a few more random vectors than its rank span its columns. The
+    matrix is decomposed in that basis, which takes a twentieth of the time for heads of GPT-2
+    (Halko, Martinsson and Tropp, arXiv:0909.4061, algorithms 4.4 and 5.1).
     """
     width = rank + _SPARE
     if 2 * width > min(matrix.shape[-2:]):
@@ -108,7 +108,7 @@ class Shrunk(NamedTuple):
 
     Attributes:
         basis: The kept columns of W.
-        rest: What multiplies the basis to give the other columns.
+        rest: The factor that turns the basis into the other columns.
         places: Where each column of W is in that order.
     """
 
@@ -175,13 +175,13 @@ class SharedMaps(NamedTuple):
 
 
 def fit_shared_maps(S: Float[np.ndarray, "H rows C"], width: int) -> SharedMaps:
-    """Maps of that width, shared by all heads, that give the nearest S_h (arXiv:2006.16362).
+    """Return maps of that width, shared by all heads, that give the nearest S_h (arXiv:2006.16362).
 
     This is the canonical polyadic decomposition of the tensor S. It starts from every head's best
-    factors of rank width / H, each mixed in by its own head alone, which is exact where the rank of
-    S_h is no more; alternating least squares then solves for one of the three at a time, and goes
-    further in the direction of each sweep where that is better still. The error never grows; what
-    is found need not be the global optimum.
+    factors of rank width / H, each used by only its own head, which is exact if S_h has no higher
+    rank. Alternating least squares then solves for one of the three at a time, and goes further in
+    the direction of a sweep if that reduces the error more. The error never grows, but the result
+    may be a local optimum.
 
     Args:
         S: A matrix per head.
@@ -225,7 +225,7 @@ def _sweep(S: Float[np.ndarray, "H rows C"], maps: SharedMaps) -> SharedMaps:
 
 
 def _extrapolated(start: SharedMaps, end: SharedMaps, pace: float) -> SharedMaps:
-    """As much further than `end` as the pace says, in the direction from `start`."""
+    """Extrapolate from `start` beyond `end`, by the step between them times the pace."""
     return SharedMaps(*(b + pace * (b - a) for a, b in zip(start, end, strict=True)))
 
 

@@ -220,7 +220,7 @@ def raw_scores(attention: Attention, x: Float[mx.array, "B T C"]) -> Float[mx.ar
 
 
 class NoMatrix(ConfigError):
-    """A map of a layer is not linear up to a bias; `reason` says which."""
+    """A map of a layer is not linear up to a bias; `reason` names it."""
 
     def __init__(self, reason: str):
         self.reason = reason
@@ -231,7 +231,7 @@ class NoMatrix(ConfigError):
 
 
 def check_affine(attention: Attention, *maps: str) -> None:
-    """Refuse a layer whose heads have no matrices, before anything is read or trained."""
+    """Refuse a layer without matrices for its heads, before any reading or training."""
     for key in maps:
         choice = getattr(attention.maps, key)
         if not choice.affine:
@@ -241,7 +241,7 @@ def check_affine(attention: Attention, *maps: str) -> None:
 
 
 def _in_float64(attention: Attention, *maps: str) -> Attention:
-    """A copy in float64, refused where weights are not finite or a map has no matrix."""
+    """Copy a layer in float64; refuse weights that are not finite and maps without a matrix."""
     check_affine(attention, *maps)
     layer_weights(attention)
     exact = copy.deepcopy(attention)
@@ -281,7 +281,7 @@ def _singular_values(
 ) -> Float64[np.ndarray, "H rank"]:
     """Of left_h right_h; no more values than the factors allow to be other than 0.
 
-    With left = Q_1 R_1 and right^T = Q_2 R_2, the values are those of the small R_1 R_2^T.
+    With left = Q_1 R_1 and right^T = Q_2 R_2, the small R_1 R_2^T has the same values.
     """
     if left.shape[2] >= left.shape[1]:
         return np.linalg.svd(left @ right, compute_uv=False)

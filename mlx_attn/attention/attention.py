@@ -63,7 +63,7 @@ def alibi_bias(
 def causal_mask(
     queries: Integer[mx.array, " T_q"], keys: Integer[mx.array, " T_k"], window: int = 0
 ) -> Float[mx.array, "T_q T_k"]:
-    """0 where the query at i sees the key at j, minus infinity elsewhere.
+    """Return 0 for keys that a query sees, and minus infinity for the others.
 
     A query sees the keys that are not after it, with a window only the last `window` of these
     (sliding window attention, arXiv:2004.05150).
@@ -86,8 +86,8 @@ def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.arr
 def stores_weights(config: AttentionConfig, T: int) -> bool:
     """Tell whether training must store the attention weights [H, T, T] of a layer.
 
-    A fused kernel stores none. It serves neither hooks nor dropout, an array mask or a width
-    without a kernel; a processor has no such kernel.
+    Only a GPU has fused kernels, which do not. Hooks, dropout, an array as mask, and some
+    widths have no fused kernel.
     """
     if config.drop_rate or is_hooked(config):
         return True
@@ -135,7 +135,7 @@ def fastest_attention(
 
 
 def project_values_first(a: "Attention", T_q: int, T_k: int) -> bool:
-    """Whether values are computed before the weighted sum of cached keys, or after it.
+    """Return True if values are computed before the weighted sum of cached keys.
 
     With P_h the attention weights of head h, P_h (x W_value_h) = (P_h x) W_value_h.
 
@@ -145,8 +145,8 @@ def project_values_first(a: "Attention", T_q: int, T_k: int) -> bool:
       serves where C has one, and decoding computes no value of an old token. It costs
       H T_q T_k C + H T_q C D.
 
-    On a GPU the fused kernel decides for x; elsewhere the smaller count does, as for keys that
-    stand for x. Weights that need not add up to 1, after dropout too, scale a bias: values first.
+    On a GPU x is chosen if it has a fused kernel, elsewhere if the count is smaller; likewise keys
+    in place of x. Weights that may not add up to 1, as after dropout, scale a bias: values first.
     """
     config = a.config
     if a.has_dropout or not a.maps.mixing.sums_to_one:
@@ -217,7 +217,7 @@ def _attend_by_keys(
 ) -> Heads:
     """Attend where only keys are cached, before rotation: values are computed when they are read.
 
-    Side by side, the keys are what the value map reads; for merged scores they are x itself.
+    The value map reads the keys side by side; for merged scores they are x itself.
     """
     inputs, k = merge_heads(keys), a.normalize_and_rotate(keys, positions.first)
     after = a.maps.value.after
@@ -273,17 +273,17 @@ class Attention(MapWeights):
         Args:
             x: New tokens.
             cache: What earlier calls kept; it is extended.
-            carry: What layers hand on in one forward pass of a model.
+            carry: Arrays that layers pass on in one forward pass of a model.
         """
         return self.forward(self, x, cache, carry)
 
     def cache_entries(
         self, x: Float[mx.array, "B T C"], k: Keys, start: Position, carry: Carry | None = None
     ) -> Kept:
-        """Return what the cache holds of tokens x with keys k, the first one at `start`.
+        """Return the cache entries of tokens x with keys k, the first one at `start`.
 
-        Key and value; one of them if they are the same, and the key before rotation if the value
-        is made from it.
+        These are key and value; one of them if they are equal, and the key before rotation if the
+        value is computed from it.
         """
         if self.maps.caches_keys_only:
             return (k,)
@@ -292,7 +292,7 @@ class Attention(MapWeights):
         return (key,) if v is key else (key, v)
 
     def remembered(self, x: Float[mx.array, "B T C"]) -> Kept:
-        """What hooks keep of the tokens x."""
+        """Return the numbers of the tokens x that hooks remember."""
         return tuple(hook.remembers(self, x) for hook in self.maps.logits if hook.remembers)
 
     def weights(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T T"]:
@@ -321,7 +321,7 @@ class Attention(MapWeights):
     def logits(
         self, scores: Float[mx.array, "B H T_q T_k"], *memories: mx.array
     ) -> Float[mx.array, "B H T_q T_k"]:
-        """Return the scores after every hook; `memories` are those of hooks that have one."""
+        """Return the scores after every hook; `memories` belong to the hooks that have one."""
         names = [hook.name for hook in self.maps.logits if hook.remembers]
         memory = dict(zip(names, memories, strict=True))
         for hook in self.maps.logits:
@@ -333,7 +333,7 @@ class Attention(MapWeights):
 
     @property
     def has_dropout(self) -> bool:
-        """Whether attention weights are dropped now."""
+        """Return True if attention weights are dropped now."""
         return self.training and self.config.drop_rate > 0
 
     def normalize_and_rotate(
@@ -344,7 +344,7 @@ class Attention(MapWeights):
         return rope(y, offset) if self.config.position == "rope" else y
 
     def bias(self, places: Places) -> mx.array | None:
-        """Return the mask with window and ALiBi's bias in it; None for the causal mask alone."""
+        """Return the mask with window and ALiBi's bias in it; None if it is only causal."""
         window, T, learned = self.config.window, places.keys.size, "log_slopes" in self
         if places.whole and not self.alibi_slopes.size and not 0 < window < T:
             return None
@@ -402,8 +402,8 @@ class CausalAttention(Attention):
 class MultiHeadAttention(CausalAttention):
     """Several heads and an output projection (the book's section 3.6).
 
-    The other arguments are those of `CausalAttention`; d_out is the width of all heads together and
-    must be a multiple of num_heads.
+    For the other arguments see `CausalAttention`; d_out is the width of all heads together and must
+    be a multiple of num_heads.
     """
 
     def __init__(

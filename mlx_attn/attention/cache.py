@@ -28,12 +28,12 @@ def counted(n: int) -> Integer[mx.array, " n"]:
 
 
 class Places(NamedTuple):
-    """Where queries stand, and the keys that they read.
+    """Positions of queries, and the keys that they read.
 
     Attributes:
         query: Position of the first query.
         queries: Position of every query.
-        first: Position of the first key, where the keys are in order.
+        first: Position of the first key, if the keys are in order.
         keys: Position of every key.
         whole: Whether both are all tokens of one text.
     """
@@ -77,7 +77,7 @@ class KVCache:
         They come in the order of slots, or with `in_order` copied, oldest token first.
 
         Raises:
-            ConfigError: There is no room for so many tokens.
+            ConfigError: The tokens do not fit.
         """
         start, T = self.offset, arrays[0].shape[2]
         self._check_room(T)
@@ -110,7 +110,7 @@ class KVCache:
             )
 
     def reserve(self, length: int) -> None:
-        """Make room for so many tokens, more than there was for."""
+        """Grow to hold this many tokens."""
         held, self.length = self.slots, length
         grown = [(0, 0), (0, 0), (0, self.slots - held), (0, 0)]
         self.buffers = [mx.pad(buffer, grown) for buffer in self.buffers]
@@ -168,7 +168,7 @@ class RotatingKVCache(KVCache):
 
 
 def make_cache(length: int, window: int = 0) -> KVCache:
-    """Return an empty cache with room for so many tokens; with a window, of the last ones only."""
+    """Return an empty cache for `capacity` tokens; with a window, for only the last ones."""
     return RotatingKVCache(length, window) if window else KVCache(length)
 
 

@@ -31,7 +31,7 @@ MAPS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One choice of a map: its formula, the weights that it trains, what it computes.
+    """A choice of a map: its formula, its trained weights and its function.
 
     Functions of a configuration are called with an `AttentionConfig`, functions of a layer with an
     `Attention`, whose attributes hold the weights by name.
@@ -39,13 +39,13 @@ class Choice:
     Attributes:
         map: The map that it is a choice of, one of `MAPS`.
         name: The word in a configuration.
-        formula: What it computes, in the field's letters.
+        formula: In the field's letters.
         source: The paper or book section it is from.
         apply: Computes the map: `score(a, x) -> q, k`; `value(a, x, k) -> v`;
             `output(a, heads, x) -> y`; `logits(a, s) -> s`; `mixing(a, s) -> weights`.
         weights: Makes each of its trained parts by name: a Linear layer, an array, or None where a
             configuration needs none.
-        init: Starting weights by name, where they are not drawn as every Linear layer's are.
+        init: Starting weights by name, if they are not drawn like other Linear layers.
         shape: Of a score or value map: how many heads its keys or values have, and their width.
         after: Of a value map: the same map applied to softmax_h x, which gives the same heads.
         cache: What decoding keeps of a token: "kv" key and value; "k" the key alone, which the
@@ -57,7 +57,7 @@ class Choice:
             may be computed after the weighted sum and their bias is a constant.
         shift_invariant: Of a logits map or mixing: whether a constant added to all scores of a
             query changes no weight, so that the key's bias cancels.
-        reads_keys: Of a value map: whether values are made from keys.
+        reads_keys: For a value map: it computes values from keys.
         score_factor: Of a logits map that only multiplies the scores of each attention map: these
             factors, so that W_query can take them over.
         input_weights: The weights that multiply x, if x is read by nothing else: they take over the
@@ -66,7 +66,7 @@ class Choice:
         queries_per_head: Of a score map: query heads for each head.
         multiply_adds: Per token at full context, besides those of its matrices, of the scores and
             of the weighted sum.
-        carries: Whether a value map reads what layers hand on, as `value(a, x, k, carry)`.
+        carries: For a value map: it reads arrays of earlier layers, as `value(a, x, k, carry)`.
         remembers: Of a logits map: what decoding keeps besides, [B, heads, T, width] of x; the map
             is then `logits(a, s, kept)` with that of all tokens.
         remembers_all: Whether it needs the memory of all earlier tokens even if a window hides
@@ -105,12 +105,12 @@ class Choice:
 
     @property
     def makes_values_from_keys(self) -> bool:
-        """Whether its values change with the keys."""
+        """Return True if its values change with the keys."""
         return self.reads_keys or self.cache == "k"
 
     @property
     def is_built_in(self) -> bool:
-        """Whether all that it computes is the package's own."""
+        """Return True if all its functions are the package's own."""
         return not self._foreign
 
     @property
@@ -146,7 +146,7 @@ def choice_of(map_name: str, name: str) -> Choice:
     """The named choice of a map.
 
     Raises:
-        ConfigError: There is none of that name; all names are listed.
+        ConfigError: No choice has that name; the message lists all names.
     """
     table = choices_of(map_name)
     if name not in table:
@@ -155,7 +155,7 @@ def choice_of(map_name: str, name: str) -> Choice:
 
 
 def choices_of(map_name: str) -> Mapping[str, Choice]:
-    """Every choice of a map by name: the package's, and those of a user's files."""
+    """Return every choice of a map by name, the package's and the user's."""
     for module in ("maps", "structured", "recent", "hooks"):  # which register them
         import_module(f"mlx_attn.attention.{module}")
     return CHOICES[map_name]
@@ -215,7 +215,7 @@ class AttentionConfig(AttentionSettings):
         context_length: Longest sequence T.
         out_bias: Whether the output map has a bias.
         vocab_size: Tokens in the vocabulary, for values that are looked up. 0: unknown.
-        residual_gain: Scale an output that has no map by one trained number.
+        residual_gain: Scale an output without a map by one trained number.
     """
 
     d_in: int
@@ -265,7 +265,7 @@ class AttentionConfig(AttentionSettings):
 
     @property
     def is_affine(self) -> bool:
-        """Whether its maps have matrices: score, value and output are linear up to a bias."""
+        """Return True if score, value and output are linear up to a bias."""
         maps = ("score", "value", "output")
         return all(choice.affine for name in maps for choice in self.choices(name))
 
@@ -351,7 +351,7 @@ class Variant:
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is an arm to measure others by, without scores."""
+        """Return True if it is a reference arm without scores."""
         return self.group == REFERENCES
 
     @property
@@ -362,7 +362,7 @@ class Variant:
 
     @property
     def needs(self) -> dict[str, Any]:
-        """What it sets beside maps and windows."""
+        """Settings other than maps and windows."""
         keys = ("position", "qk_norm", "n_kv_heads")
         return {key: value for key in keys if (value := getattr(self, key))}
 
@@ -378,7 +378,7 @@ def find_variant(name: str) -> Variant:
     """The variant of that name or alias; hyphens and underscores are the same.
 
     Raises:
-        ConfigError: There is none of that name; the nearest name is suggested.
+        ConfigError: No variant has that name; the message suggests the nearest.
     """
     aliases = {row.alias: row for row in VARIANTS.values() if row.alias}
     return find_row({**VARIANTS, **aliases}, name, "variant")

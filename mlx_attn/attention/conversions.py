@@ -1,4 +1,4 @@
-"""The conversions: the form that each leads to, the identity behind it, and what it refuses."""
+"""The conversions: their target forms, the identities behind them, and their refusals."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -26,13 +26,13 @@ class Conversion:
     """One way to rewrite a trained model.
 
     Attributes:
-        name: Its name on the command line; that of the variant where there is one.
+        name: Its name on the command line; the name of a variant if it leads to one.
         identity: Why both forms compute the same, in the field's letters.
         exact: When they do.
-        keys: The configuration keys that differ in the target, from a configuration and a rank
-            (0: not given). All others are carried along, the scale of the scores above all.
+        keys: Returns the configuration keys that differ in the target, from a configuration and a
+            rank (0: not given). All others stay, including the scale of the scores.
         refusals: Models that it cannot convert.
-        ranked: The meaning of --rank; empty where it has none.
+        ranked: The meaning of --rank; empty if --rank is refused.
     """
 
     name: str
@@ -66,12 +66,12 @@ class Conversion:
 
 
 def changes_scores(config: AttentionConfig, target: AttentionConfig) -> bool:
-    """Whether a conversion rewrites the score map."""
+    """Return True if a conversion rewrites the score map."""
     return _differ(config, target, "score", "head_dim", "n_kv_heads")
 
 
 def changes_output(config: AttentionConfig, target: AttentionConfig) -> bool:
-    """Whether a conversion rewrites the value and output maps."""
+    """Return True if a conversion rewrites the value and output maps."""
     return _differ(config, target, "value", "output", "value_dim", "n_kv_heads")
 
 
@@ -81,13 +81,13 @@ def find_conversion(name: str) -> Conversion:
 
 
 def key_bias_cancels(config: AttentionConfig) -> bool:
-    """Whether the attention weights ignore a constant that is added to all scores of a query."""
+    """Return True if a constant added to all scores of a query changes no weight."""
     hooks = (*config.choices("logits"), *config.choices("mixing"))
     return all(hook.shift_invariant for hook in hooks)
 
 
 def weights_sum_to_one(config: AttentionConfig) -> bool:
-    """Whether the attention weights of every query add up to 1, but for dropout."""
+    """Return True if the attention weights of every query add up to 1 without dropout."""
     return config.choices("mixing")[0].sums_to_one
 
 
@@ -96,7 +96,7 @@ def _score(config: AttentionConfig) -> Choice:
 
 
 def _value_bias_stays(config: AttentionConfig) -> bool:
-    """Whether there is a bias of W_value that a conversion of values has to move."""
+    """Return True if a conversion of values has to move a bias of W_value."""
     return config.qkv_bias and config.output != "merged"
 
 

@@ -3,7 +3,7 @@
     s_h = logits(scale * q_h k_h^T) + mask       w_h = mixing(s_h)       head_h = w_h v_h
 
 Most layers have neither and pay nothing: the fused paths serve. Logits hooks compose, `a+b` applies
-a first. `uniform` mixing is a reference arm: it says what the weights are worth at all.
+a first. `uniform` mixing is a reference arm: it shows the worth of the weights.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The laws of a layer, tried on a small one: shapes, causality, decoding, what is affine.
+"""The laws of a layer, tried on a small one: shapes, causality, decoding, affine maps.
 
 A user's choices are tried when the first layer with them is made; tests hold the package's own to
 the same laws. Shapes are known without computing anything. For the rest a layer of a few numbers
@@ -56,8 +56,8 @@ def check_choices(a: Attention) -> None:
 
     Raises:
         ConfigError: A map returns another shape than it must.
-        LawBroken: It leaks later tokens, is random, decodes otherwise than it reads, or is not
-            affine though it says so.
+        LawBroken: It leaks later tokens, is random, decodes differently from a full pass, or is
+            declared affine and is not.
     """
     check_shapes(a)
     own = [choice for choice in a.maps.all if not choice.is_built_in]
@@ -120,7 +120,7 @@ def _names(own: Iterable[Choice]) -> str:
 
 
 def _small(config: AttentionConfig) -> AttentionConfig:
-    """Divide all widths by one number, so that what fits together still does."""
+    """Divide all widths by one number, so that they still fit together."""
     shared = math.gcd(config.d_in, config.d_out, config.head_dim, config.value_dim)
     fits = (n for n in range(shared, 0, -1) if shared % n == 0)
     by = next(
@@ -138,7 +138,7 @@ def _small(config: AttentionConfig) -> AttentionConfig:
 
 @contextmanager
 def _own_random_state() -> Iterator[None]:
-    """Leave MLX's random state as it is: what a script draws must not depend on a trial."""
+    """Restore MLX's random state: a script's draws must not depend on a trial."""
     states: Any = mx.random.state
     high, low = np.array(states[0]).tolist()
     try:
@@ -148,7 +148,7 @@ def _own_random_state() -> Iterator[None]:
 
 
 def with_other_weights(layer: Attention) -> Attention:
-    """The layer with weights as after a training: a part that starts at 0 shows what it does."""
+    """Return the layer with trained-looking weights: a part that starts at 0 has an effect."""
     random = np.random.default_rng(0)
 
     def moved(weight: mx.array) -> mx.array:
@@ -244,7 +244,7 @@ def _after_differs(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
 
 
 def _not_affine(a: Attention, x: _Text) -> str:
-    """Try f(x + y) - f(x) - f(y) + f(0) = 0 of the maps that say that they are affine."""
+    """Try f(x + y) - f(x) - f(y) + f(0) = 0 for the maps declared affine."""
     k = a.score(x)[1]
     tokens = mx.zeros(x.shape[:2], mx.int32)
     heads = (
@@ -269,7 +269,7 @@ def _not_affine(a: Attention, x: _Text) -> str:
 
 
 def _wrong_facts(a: Attention, x: _Text) -> Iterator[str]:
-    """Yield what choices declare of themselves, or do not declare, and is otherwise."""
+    """Yield the declarations of choices that do not hold."""
     T, value, k = x.shape[1], a.maps.value, a.score(x)[1]
     scores = _drawn(0, _SEQUENCES, a.config.n_maps, T, T)
     constant = _drawn(1, _SEQUENCES, a.config.n_maps, T, 1)
@@ -326,7 +326,7 @@ def _differ(y: mx.array, wanted: mx.array, tolerance: float) -> str | None:
     return f"{off:.2g} (the largest is {largest:.2g})"
 
 
-# Shapes. MLX knows those of what it has not computed, and nothing is.
+# Shapes. MLX knows the shapes of lazy arrays, so nothing is computed.
 
 
 def check_shapes(a: Attention) -> None:
@@ -372,7 +372,7 @@ def _tried(
 def _checked(
     name: str, function: Callable[..., Any], arguments: tuple[Any, ...], *wanted: tuple[int, ...]
 ) -> tuple[mx.array, ...]:
-    """Return what a function returns, as a tuple; a wanted size 0 is any, -n any divisor of n."""
+    """Return a function's results as a tuple; size 0 stands for any, -n for a divisor of n."""
     try:
         made = function(*arguments)
     except TypeError as error:

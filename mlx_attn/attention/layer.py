@@ -1,4 +1,4 @@
-"""The trained weights of one attention layer, and what its maps are made of.
+"""The trained weights of one attention layer, and the parts of its maps.
 
 Heads, starting weights, the exact products, a linear map without redundancy, and `MapWeights`, the
 layer that every choice of a map works on.
@@ -58,7 +58,7 @@ class Initializer(Protocol):
 class UniformInit:
     """The start of PyTorch's and MLX's Linear: uniform within 1 / sqrt(columns) of 0.
 
-    It draws from MLX's random state, for a layer that stands alone; a GPT draws by seed and name.
+    It draws from MLX's random state, for a single layer; a GPT draws by seed and name.
     """
 
     def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
@@ -179,7 +179,7 @@ class Maps:
 
     @property
     def caches_keys_only(self) -> bool:
-        """Whether decoding keeps no values: they are made from the keys, or from x as the key."""
+        """Return True if decoding caches no values: keys, or x as the key, give them."""
         return self.score.cache != "kv" or self.value.cache != "kv"
 
 
@@ -246,7 +246,7 @@ class MapWeights(nn.Module):
         return self.maps.value.apply(self, x, k)
 
     def value_input(self, x: Float[mx.array, "B T C"], k: Keys) -> Float[mx.array, "B T width"]:
-        """Return what the value map reads of tokens x with keys k: x, or the keys side by side."""
+        """Return the input of the value map: x, or the keys k side by side."""
         return merge_heads(k) if self.maps.value.cache == "k" else x
 
     def output(
@@ -292,7 +292,7 @@ def maps_of(config: AttentionConfig) -> Maps:
 
 
 def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:
-    """Register the decorated function as what a choice computes."""
+    """Register the decorated function as a choice."""
 
     def register_it(apply: Callable[..., Any]) -> Callable[..., Any]:
         register(Choice(map=map_name, name=name, formula=formula, apply=apply, **facts))

@@ -4,8 +4,8 @@
     head_h        = softmax(score_h) x V_h     value:  x -> values
     y             = sum_h head_h O_h           output: heads -> y
 
-A choice is registered where it is defined and listed nowhere else. It holds no weights: they are
-attributes of the layer `a`, under the book's names, so that a checkpoint reads like the book.
+A choice is registered at its definition and listed nowhere else. Its weights are attributes of the
+layer `a`, under the book's names, so that a checkpoint reads like the book.
 """
 
 from typing import Any

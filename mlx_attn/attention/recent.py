@@ -43,7 +43,7 @@ from mlx_attn.machine.layers import TokenTable
     shape=lambda c: (1, 2),
 )
 def scores_off(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-    """No query and no key: positions alone decide what a token looks at."""
+    """Score all keys 0: only positions decide which tokens get attention."""
     B, T, _ = x.shape
     return mx.zeros((B, a.config.n_heads, T, 2), x.dtype), mx.zeros((B, 1, T, 2), x.dtype)
 
@@ -117,7 +117,7 @@ def paired(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
 
 
 def latent_value(a: MapWeights, c: Float[mx.array, "B T L"], k: Keys) -> Values:
-    """The values of the latent c, which is what the cache holds."""
+    """Return the values of the latent c, which the cache holds."""
     return split_heads(a["W_up_value"](c), a.config.n_kv_heads)
 
 
@@ -175,7 +175,7 @@ def _needs_tokens(c: AttentionConfig) -> str:
     refuses=_needs_its_own_cache,
 )
 def residual_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
-    """The first layer's values are mixed into those of every layer."""
+    """Mix the first layer's values into the values of every layer."""
     v = split_heads(a.W_value(x), a.config.n_kv_heads)
     if carry.first_values is None:
         carry.first_values = v
@@ -307,7 +307,7 @@ def exclusive_output(
     a: MapWeights, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"]
 ) -> Float[mx.array, "B T d_out"]:
     """Heads without the direction of the token's own value."""
-    v = a.maps.value.apply(a, x, heads)  # x alone decides: the keys are not read
+    v = a.maps.value.apply(a, x, heads)  # reads only x, not the keys
     v = mx.repeat(v, heads.shape[1] // v.shape[1], axis=1)
     along = (heads * v).sum(axis=-1, keepdims=True)
     lengths = (v * v).sum(axis=-1, keepdims=True)
@@ -369,7 +369,7 @@ _FIXED = {
     source="arXiv:2603.08343",
     weights=_FIXED,
     init=_fixed_init,
-    multiply_adds=lambda c: int(c.d_out * math.log2(c.d_out)),  # additions alone
+    multiply_adds=lambda c: int(c.d_out * math.log2(c.d_out)),  # only additions
     refuses=_fixed_refuses,
 )
 def hadamard_output(

@@ -1,6 +1,6 @@
 """Every form of attention, written from the factors of any other.
 
-The algebra is NumPy's, in float64. A table per map says which function writes which choice.
+The algebra is NumPy's, in float64. A table for each map has the function that writes each choice.
 """
 
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def to_mlx(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
 
 
 def _separate(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
-    """Exact where the rank of S_h, with u_h as one more row, is no more than head_dim."""
+    """Exact if S_h, with u_h as one more row, has a rank of at most head_dim."""
     kept = (target.n_kv_heads, target.head_dim, target.d_in)
     if factors.key.shape != kept or factors.key.shape[1] == target.d_in:
         factors = _nearest_score(factors, target)
@@ -125,7 +125,7 @@ def _no_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
 
 
 def _collaborative(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
-    """Exact where the rank of every S_h is no more than head_dim; else fitted."""
+    """Exact if every S_h has a rank of at most head_dim; otherwise fitted."""
     maps = algebra.fit_shared_maps(factors.products_with_bias, target.n_heads * target.head_dim)
     return {
         "W_query.weight": maps.query[:-1].T,
@@ -173,7 +173,7 @@ _SCORES: dict[str, Callable[[analysis.ScoreFactors, AttentionConfig], Weights]] 
 
 
 def _linear_output(attention: Attention, target: AttentionConfig, x: _Inputs | None) -> Weights:
-    """Exact where the rank of VO_h is no more than value_dim, else the nearest of that rank."""
+    """Exact if VO_h has a rank of at most value_dim, otherwise the nearest of that rank."""
     factors = analysis.ov_circuit(attention)
     kept = (target.n_kv_heads, target.value_dim, target.d_in)
     if factors.value.shape != kept or attention.config.output == "merged":
@@ -276,7 +276,7 @@ def _latent(attention: Attention, target: AttentionConfig) -> Weights:
     )
     both = np.concatenate([weights["W_key.weight"], weights["W_value.weight"]])
     up, latent = algebra.balanced_factors(both, target.latent_dim)
-    # Neither map up has a bias: that of the values becomes a constant, that of the keys cancels.
+    # Without biases: the values' bias becomes a constant, and the keys' bias cancels.
     constant = weights["out_proj.bias"] + weights["out_proj.weight"] @ weights["W_value.bias"]
     return {
         **{name: weights[name] for name in ("W_query.weight", "W_query.bias", "out_proj.weight")},
@@ -319,11 +319,11 @@ def _value_from_key(weights: Weights, target: AttentionConfig) -> Weights:
 
 
 def _orthonormalize_keys(weights: Weights, target: AttentionConfig) -> Weights:
-    """Exact: each head's key in an orthonormal basis, and its query in the one that goes with it.
+    """Write each head's key in an orthonormal basis, and its query in the matching one: exact.
 
-    W_key_h = Q_h R_h gives S_h = (W_query_h R_h^T) Q_h^T. A head whose key is nearly singular then
-    no longer stands in the way, and values made from keys lose less to rounding. The key's bias,
-    which cancels in the softmax, is set to 0.
+    W_key_h = Q_h R_h gives S_h = (W_query_h R_h^T) Q_h^T. Then a nearly singular key is no problem,
+    and values computed from keys lose less to rounding. The key's bias, which cancels in the
+    softmax, becomes 0.
     """
     H, KV, D = target.n_heads, target.n_kv_heads, target.head_dim
     key = weights["W_key.weight"].reshape(KV, D, -1).swapaxes(1, 2)

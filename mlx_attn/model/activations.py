@@ -1,4 +1,4 @@
-"""Every named activation of one forward pass, and what the model computes if some are changed.
+"""Every named activation of one forward pass, and the forward pass with some of them changed.
 
     logits, activations = model.run_with_cache(tokens)
     activations["trf_blocks.0.att.attn_weights"]  # [B, H, T, T]
@@ -6,8 +6,8 @@
     off = {"trf_blocks.0.att.context_vec": lambda heads: heads * keep[:, None, None]}
     logits, _ = model.run_with_cache(tokens, off)  # without the heads where keep is 0
 
-The names continue those of the weights and are the book's where the book has one. In the order in
-which they are computed, for every block `trf_blocks.L`:
+The names extend the names of the weights, and are the book's names if it has one. In the order of
+computation, for every block `trf_blocks.L`:
 
     x                [B, T, C]     the residual stream before the block
     norm1            [B, T, C]     the input of attention
@@ -17,18 +17,17 @@ which they are computed, for every block `trf_blocks.L`:
     att.values       [B, H_v, T, D]
     att.raw_scores   [B, H, T, T]  scale q k^T
     att.attn_scores  [B, H, T, T]  the same through the logits hooks, before the mask
-    att.mask         [..., T, T]   what is added to them: minus infinity, and ALiBi's bias
+    att.mask         [..., T, T]   added to them: minus infinity, and ALiBi's bias
     att.masked       [B, H, T, T]  their sum
     att.attn_weights [B, H, T, T]
     att.context_vec  [B, H, T, D]  attn_weights v, one vector per head
-    att.out          [B, T, C]     what attention adds to the residual stream
+    att.out          [B, T, C]     added by attention to the residual stream
     x_mid            [B, T, C]     the residual stream after attention
     norm2            [B, T, C]
-    ff               [B, T, C]     what the feed-forward layer adds
+    ff               [B, T, C]     added by the feed-forward layer
 
-Before them stands `embedding`; after them `final_norm` [B, T, C] and `logits` [B, T, V]. The pass
-is the explicit one, without dropout and without fused kernels, so its logits differ from the
-model's by rounding.
+`embedding` comes before them; `final_norm` [B, T, C] and `logits` [B, T, V] come after them. This
+pass has no dropout and no fused kernels, so its logits differ from the model's by rounding.
 """
 
 from collections.abc import Callable, Mapping
@@ -76,8 +75,8 @@ def run_with_cache(
     Args:
         model: The model; its training mode does not matter.
         tokens: Token ids.
-        edits: Functions by the name of the activation that each replaces. What is computed after
-            it uses the value that the function returns.
+        edits: Functions by the name of the activation that each replaces. Later computations use
+            the value that the function returns.
 
     Raises:
         ConfigError: No activation has the name of an edit, or an edit returns another shape.

@@ -1,4 +1,4 @@
-"""What a GPT is: the book's configuration keys, and those that change one part of it."""
+"""The configuration of a GPT: the book's keys, and keys that change one part of it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -36,7 +36,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
 class GPTConfig(AttentionSettings):
     """A GPT's sizes and choices. Every key's meaning is its `help`, which the command line shows.
 
-    Keys with the value 0 are derived and stored: those of `AttentionSettings`, and hidden_dim.
+    Keys with the value 0 are derived and stored: `AttentionSettings` and hidden_dim.
     """
 
     vocab_size: int = setting(256, "tokens in the vocabulary")
@@ -62,7 +62,7 @@ class GPTConfig(AttentionSettings):
             object.__setattr__(self, name, getattr(attention, name))
 
     def attention(self, layer: int = 0) -> AttentionConfig:
-        """The configuration of an attention layer; layers differ in their windows alone."""
+        """Return the configuration of an attention layer; layers differ only in their windows."""
         sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
         keys = {key.name: getattr(self, key.name) for key in fields(AttentionSettings)}
         return AttentionConfig(
@@ -83,7 +83,7 @@ class GPTConfig(AttentionSettings):
 def saved_settings(model: Mapping[str, Any]) -> dict[str, Any]:
     """The checked settings of a saved model, with those that older runs left unsaid.
 
-    Version 0.1.0 knew ALiBi's slopes as a function of the number of heads alone.
+    In version 0.1.0 ALiBi's slopes depended only on the number of heads.
     """
     return {"alibi_slopes": "heads", **validate(model, keys_of(GPTConfig))}
 
@@ -159,9 +159,9 @@ PRESETS: dict[str, Preset] = {
         model={"n_layers": 3, "n_heads": 4, "emb_dim": 128, "context_length": 64}
         | _MODERN
         | {"position": "rope", "window": 8, "global_every": 3, "token_shift": True},
-        # Found by trying, with seeds of their own: what each part is worth stands in
-        # docs/performance.md. RoPE is worth 0.08 nats over ALiBi, batches of 8 learn more of the
-        # same tokens than 12, and a fourth layer costs more time than it saves.
+        # Found by trying, with separate seeds; docs/performance.md has the worth of each part. RoPE
+        # gains 0.08 nats over ALiBi, batches of 8 learn more from the same tokens than 12, and a
+        # fourth layer costs more time than it saves.
         training={"steps": 256, "batch_size": 8, "warmup": 20, "eval_every": 0}
         | {"optimizer": "muon", "muon_lr": 0.03, "muon_momentum": 0.9}
         | {"lr": 4e-2, "schedule": "trapezoid", "cooldown": 1.0},

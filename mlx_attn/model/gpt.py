@@ -1,4 +1,4 @@
-"""The GPT: feed-forward layers and blocks around the attention; what a model costs."""
+"""The GPT: feed-forward layers and blocks around the attention; the cost of a model."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +69,7 @@ def norm_layer(config: GPTConfig) -> nn.Module:
 
 
 class FeedForward(nn.Module):
-    """activation(x W_1) W_2, on every token alone (the book's section 4.3)."""
+    """activation(x W_1) W_2, for each token separately (the book's section 4.3)."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -109,12 +109,12 @@ class TransformerBlock(nn.Module):
 
 
 def checkpoint(block: nn.Module, run: Callable[[Stream], Stream], x: Stream) -> Stream:
-    """Run a block, keeping its input alone, and compute the rest again for its gradients.
+    """Run a block, keep only its input, and compute the rest again for its gradients.
 
-    MLX evaluates a graph in an order of its own, and may compute all blocks again before the first
-    gradient, or leave all weights' gradients for the end: then nothing is saved. Two edges more in
-    the graph hold the order, on a GPU and in a compiled step too: a block is computed again once
-    the gradient of its output is there, and its weights' gradients come before that of its input
+    MLX chooses the order in which it evaluates a graph. It may compute all blocks again before the
+    first gradient, or leave all weights' gradients for the end, which saves no memory. Two more
+    edges in the graph fix the order, on a GPU and in a compiled step too: a block is computed again
+    after the gradient of its output, and its weights' gradients come before its input's gradient
     (arXiv:1604.06174).
     """
     paths, weights = zip(*tree_flatten(block.trainable_parameters()), strict=True)
@@ -138,13 +138,13 @@ class GPT(nn.Module):
 
     Args:
         config: Its sizes and choices.
-        seed: What the starting weights are drawn from, each by its name; with None they are left
+        seed: Seed of the starting weights, each drawn by its name; with None they are left
             as MLX's layers draw them, for a model whose weights are loaded or only counted.
 
     Attributes:
-        checkpoint_blocks: Whether training keeps of every block its input alone and computes the
-            rest again in the backward pass (arXiv:1604.06174). Without dropout only, which would
-            be drawn anew, and for blocks that hand nothing on but x.
+        checkpoint_blocks: Keep only the input of every block for the backward pass, which computes
+            the rest again (arXiv:1604.06174). This needs blocks that pass on only x, and no
+            dropout, which would be drawn anew.
 
     Example:
         >>> model = GPT(GPTConfig(vocab_size=65, score="merged"))
@@ -215,7 +215,7 @@ class GPT(nn.Module):
 
         Args:
             tokens: Token ids.
-            edits: Functions by activation name; what follows uses the value that each returns.
+            edits: Functions by activation name; later computations use the values they return.
 
         Raises:
             ConfigError: No activation has the name of an edit, or an edit changes the shape.
@@ -225,7 +225,7 @@ class GPT(nn.Module):
     def embed(
         self, tokens: Integer[mx.array, "B T"], caches: Sequence[KVCache] | None = None
     ) -> Float[mx.array, "B T C"]:
-        """Token embeddings e, and what the configuration adds to them.
+        """Return token embeddings e with the configured additions.
 
         With a token shift x_t = e_t + m * e_(t-1), where m is trained, one weight per channel; it
         shows every layer the token before, which attention has to learn to find. It is the token
@@ -269,11 +269,11 @@ class ModelCost:
 
     Attributes:
         multiply_adds: Per token at full context, forward, attention counted as computed (not the
-            causal half alone); embeddings are looked up and cost none.
+            causal half only); embeddings are looked up and cost nothing.
     """
 
     parameters: int  # trained numbers, embeddings included
-    attention_parameters: int  # those of all attention layers
+    attention_parameters: int  # of all attention layers
     multiply_adds: int
     cache_floats: int  # numbers remembered per token when decoding, all layers
 
@@ -293,7 +293,7 @@ def model_cost(config: GPTConfig) -> ModelCost:
 
 
 def cache_bytes(config: GPTConfig, tokens: int, itemsize: int, batch: int = 1) -> int:
-    """Bytes in the caches of all layers after so many tokens; a window bounds its layer's."""
+    """Return the bytes in all caches after this many tokens; a window bounds its layer's."""
     layers = [config.attention(layer) for layer in range(config.n_layers)]
     held = sum(min(layer.cache_window or tokens, tokens) for layer in layers)
     return attention_cost(layers[0]).cache_floats * held * itemsize * batch

@@ -2,11 +2,11 @@
 
     weight = f(Philox(BLAKE2b(seed, name)))
 
-Variants that share a weight share its start, whatever else they have or lack, so that two runs of
-one seed differ by what their forms differ in (common random numbers). Philox computes with integers
-alone, and NumPy's normal numbers are products of them: one seed is one model on every machine,
-where MLX's own normal numbers differ between processors. What another processor may still change is
-a rounding in every step: `jitter` moves a start by one, so that its effect can be measured.
+Variants that share a weight share its start, so that two runs of one seed differ only by their
+forms (common random numbers). Philox computes with integers, and NumPy computes normal numbers from
+them, so one seed is one model on every machine; MLX's own normal numbers differ between processors.
+Another processor may still round differently in every step: `jitter` moves a start by one rounding,
+so that the effect can be measured.
 """
 
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ GPT2_STD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class NamedInit:
-    """An `Initializer` whose numbers depend on the seed and the weight's full name alone.
+    """An `Initializer` whose numbers depend only on the seed and the weight's full name.
 
     Attributes:
         config: Its `start` is "book" (uniform within 1 / sqrt(columns), as PyTorch's Linear),
-            "gpt2" (N(0, 0.02), and 0.02 / sqrt(2 n_layers) where a branch ends) or "zero"
-            (N(0, 1 / columns), and 0 where a branch ends).
+            "gpt2" (N(0, 0.02), and 0.02 / sqrt(2 n_layers) at the end of a branch) or "zero"
+            (N(0, 1 / columns), and 0 at the end of a branch).
         seed: The seed of all weights.
         path: Name of the module whose weights are drawn.
     """
@@ -69,7 +69,7 @@ class NamedInit:
 
 
 def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
-    """Start all weights of a model in place, as `config.start` says."""
+    """Start all weights of a model in place, by the rule `config.start`."""
     draw = NamedInit(config, seed)
     for name, module in model.named_modules():
         if isinstance(module, Attention):
@@ -81,7 +81,7 @@ def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
 
 
 def jitter(model: nn.Module, seed: int) -> None:
-    """Move every weight to the next float32 above or below it, as the seed says."""
+    """Move every weight to the next float32 above or below it, chosen by the seed."""
     draw, moved = np.random.default_rng([seed, 0]), list[tuple[str, mx.array]]()
     for name, array in sorted(named_arrays(model).items()):
         weight = np.array(array)
