@@ -199,7 +199,7 @@ def shared(folder: Path) -> Iterator[None]:
     """
     descriptor = _opened(folder)
     try:
-        with contextlib.suppress(OSError):  # others share it, or the disk has no locks
+        with contextlib.suppress(OSError):  # others share it, or the disk lacks locks
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove_half_written(folder)
         with contextlib.suppress(OSError):
@@ -252,7 +252,7 @@ def _locked(folder: Path, wait: bool) -> int:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file or directory from all others, whatever its name; None where it is gone."""
+    """Return the identity of a file or directory, regardless of its name; None if it is gone."""
     try:
         found = path.stat()
     except OSError:

@@ -43,11 +43,11 @@ class Plugin:
 
     path: Path
     sha256: str
-    # What it registered: "logits=NAME" for a choice, "variant=NAME" for a variant.
+    # Its registrations: "logits=NAME" for a choice, "variant=NAME" for a variant.
     names: tuple[str, ...]
 
     def record(self, names: Iterable[str]) -> dict[str, Any]:
-        """What a run keeps of it."""
+        """Return a run's record of it."""
         return {"path": str(self.path), "sha256": self.sha256, "names": sorted(names)}
 
 
@@ -57,7 +57,7 @@ _loaded: dict[Path, Plugin] = {}
 def load_plugins(paths: Plugins) -> list[Plugin]:
     """Import files that register choices and variants; the same file again changes nothing.
 
-    A file that has changed since it was loaded replaces what it registered then.
+    A file that has changed since it was loaded replaces its earlier choices and variants.
 
     Args:
         paths: One file, or several.
@@ -124,12 +124,12 @@ def _known() -> list[Plugin]:
 
 
 def _imported(path: Path, names: list[str]) -> Plugin:
-    """Describe a module; in a notebook or a conversation there is no file, and so no digest."""
+    """Describe a module; in a notebook or a conversation it has no file and no digest."""
     return Plugin(path, _digest(path), tuple(names))
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file, or "" if it is none that could be a plugin."""
+    """Return the SHA-256 of a file, or "" if it cannot be a plugin."""
     try:
         if path.is_file() and path.stat().st_size <= _LARGEST:
             return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -253,7 +253,7 @@ def check_in_files(records: Iterable[Mapping[str, Any]]) -> None:
 def plugins_of_resumed(
     before: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return what a run keeps of its files when it is trained on: those that it began with.
+    """Return the files of a run that continues: the ones that it began with.
 
     A file that has changed since adds its digest under `resumed_with`, so that the first one is
     still asked for.

@@ -32,7 +32,7 @@ LARGEST = 2**28
 def read_bytes(path: Path) -> bytes:
     """Return the content of an ordinary file of at most `LARGEST` bytes.
 
-    A named pipe would be waited for without end, and a device such as /dev/zero has no end.
+    A named pipe could block for ever, and a device such as /dev/zero never ends.
 
     Raises:
         RunError: It cannot be read, is not an ordinary file, or is larger.
@@ -117,7 +117,7 @@ def content_digest(record: msgspec.Struct, seal: str) -> str:
 
 
 def check_agrees(recorded: str, own: Mapping[str, Any], place: str) -> None:
-    """Compare what a file recorded, as JSON, with values of this process: keys that both have.
+    """Compare a file's recorded values with values of this process, for keys that both have.
 
     Raises:
         RunError: They differ: the file belongs to other settings.

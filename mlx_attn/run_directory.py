@@ -380,7 +380,7 @@ def open_run(path: Path) -> Run:
 
 
 def find_runs(directory: Path) -> list[Path]:
-    """Return the run directories in a directory, also those of single seeds, the latest first.
+    """Return the run directories in a directory, including single seeds, the latest first.
 
     Folders exported for other programs are left out.
 

@@ -23,7 +23,7 @@ def run_path(name: str, directory: Path = RUNS) -> Path:
     """Return the directory of that name, here or in `directory`.
 
     Raises:
-        RunError: There is none; suggests the nearest name of a run.
+        RunError: No run has that name; the message suggests the nearest.
     """
     for path in (files.user_path(name), directory / name):
         if path.is_dir():
@@ -47,7 +47,7 @@ def _latest_run(directory: Path) -> Run:
 
 
 def run_names(directory: Path = RUNS) -> list[str]:
-    """What the runs in a directory are called, the latest first."""
+    """Return the names of the runs in a directory, the latest first."""
     return [str(path.relative_to(directory)) for path in find_runs(directory)]
 
 

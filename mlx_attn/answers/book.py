@@ -1,7 +1,7 @@
-"""What was trained: one line of JSON a run, in a file for each world.
+"""Records of trainings: one line of JSON for each run, in a file for each world.
 
 Every line is sealed with a digest of its content, so that a digit changed by hand or by a disk is
-found, and named by a digest of what was trained, so that nothing is trained twice.
+found, and named by a digest of the training's settings, so that nothing is trained twice.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         loss: Nats per token.
-        abilities: Nats per token of those that call for an ability, where the text says.
+        abilities: Nats per token for tokens that need an ability, if the text marks them.
     """
 
     step: int
@@ -99,7 +99,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ).sealed()
 
     def outcome(self) -> Outcome:
-        """Return what became of the training; what is not recorded is 0 or empty."""
+        """Return the outcome of the training; missing facts are 0 or empty."""
         if self.loss is None:
             return Diverged(self.diverged)
         last = self.curve[-1] if self.curve else CurvePoint(step=0, tokens=0, loss=self.loss)
@@ -126,14 +126,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.structs.replace(self, seal=self.content_digest())
 
     def is_intact(self) -> bool:
-        """Whether the content is what was sealed."""
+        """Return True if the content fits the seal."""
         try:
             return self.seal == self.content_digest()
         except UnicodeEncodeError:  # a lone surrogate, which no record is written with
             return False
 
     def content_digest(self) -> str:
-        """What the seal must be."""
+        """Return the digest that the seal must have."""
         return content_digest(self, "seal")
 
 
@@ -145,7 +145,7 @@ class RecordBook(Store):
     """All records of a folder, by key: a store whose records several versions share.
 
     Raises:
-        RunError: A line is not a record, or not what was written.
+        RunError: A line is not a record, or was changed.
     """
 
     def __init__(self, folder: Path):
@@ -194,7 +194,7 @@ def _read(file: Path) -> Iterator[Record]:
 
 
 def complaints(study: Study, book: RecordBook) -> Iterator[str]:
-    """Records that are not of this study: other settings than their key says, or another text."""
+    """Yield records of other studies: their settings or text do not fit their key."""
     for record in book.records.values():
         what = f"{record.world}, {record.arm}, seed {record.seed}, rates x {record.scale:g}"
         try:

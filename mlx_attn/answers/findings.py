@@ -1,7 +1,7 @@
-"""From records to words: what every contrast shows, and how sure that is over the whole page.
+"""From records to verdicts: the result of every contrast, corrected over the whole page.
 
     d_s   = loss(arm, seed s) - loss(control, seed s)            paired, on the verdict's seeds
-    worth = mean loss(reference) - mean loss(control)            what the part in question is worth
+    worth = mean loss(reference) - mean loss(control)            of the part in question
     t     = mean d / sqrt(var d / n + tuning^2)
 
 The test is the one that a study registered (`Protocol.test`). Beside its word stands that of the
@@ -10,7 +10,7 @@ test that `compare` uses today.
 Two tests of each d, that its mean is 0 and that it lies within the margin, are corrected (Holm) for
 all contrasts of all worlds; those that are not finished count with p = 1, so that finishing them
 withdraws no word. Each p-value is the largest of all means within the rounding floor of d, so that
-no word stands that a rounding of the start could turn.
+a rounding of the start cannot change a verdict.
 
 A word can be withdrawn later: the folder of the study lists it in `withdrawn.toml`, beside its
 registration. Its numbers stay as computed.
@@ -39,13 +39,13 @@ WITHDRAWN = "withdrawn"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a contrast shows in one world.
+    """The result of a contrast in one world.
 
     Attributes:
         answer: One of the words above.
         done: Of its trials as far as they are known, and how many there are.
         losses: Mean losses of the control, the reference and the arm; None before all trials are
-            there, and if one diverged. Then there is no verdict either.
+            there, and if one diverged; then the verdict is None too.
         verdict: Its p-values are corrected over the page, its interval is not.
         tokens: Share of its tokens that the control could do without for the same loss; negative
             if it would need more; None if that was not measured.
@@ -75,7 +75,7 @@ class Finding:
 
     @property
     def worth(self) -> float:
-        """What the part that the reference lacks is worth, in nats per token."""
+        """The worth of the part that the reference lacks, in nats per token."""
         return self.losses[1] - self.losses[0] if self.losses else 0.0
 
 
@@ -212,7 +212,7 @@ def _finding(
 
 
 def _progress(plans: Sequence[ArmPlan]) -> tuple[int, int]:
-    """Finished runs and all runs of some arms, as far as their searches say which there are."""
+    """Count finished runs and all known runs of some arms."""
     done = total = 0
     for plan in plans:
         search, protocol = plan.search, plan.study.protocol
@@ -226,7 +226,7 @@ def _progress(plans: Sequence[ArmPlan]) -> tuple[int, int]:
 
 
 def answer_of(contrast: Contrast, word: str) -> str:
-    """Whether a word bears the statement out; a difference within the margin is equivalent too."""
+    """Return True if a verdict supports the statement; within the margin is equivalent too."""
     direction, _, within = word.partition(" ")
     meanings = {word, direction, "equivalent"} if within else {word}
     if word in (UNDECIDED, INSENSITIVE):

@@ -49,7 +49,7 @@ def own_study(
         questions: Names of those to ask; all without any.
 
     Raises:
-        ConfigError: The preset has no number of steps, one head, or an attention of its own.
+        ConfigError: The preset lacks a number of steps, or has one head or its own attention.
     """
     first = the_study()
     for name in questions:
@@ -106,7 +106,7 @@ def _check(settings: Settings, preset: str) -> None:
 
 
 def _world(settings: Settings, first: Study, delta: float) -> World:
-    """Branches start as in the book whatever the preset says, as the statements have it."""
+    """Branches start as in the book, as the statements assume, regardless of the preset."""
     flat = {**settings.model, **settings.training.as_dict(), **asdict(settings.text)}
     flat = {key: value for key, value in flat.items() if key not in {*_SET_BY_THE_STUDY, *MAPS}}
     flat |= {"start": "book", "position": settings.model_config(1).position}
@@ -117,7 +117,7 @@ def _world(settings: Settings, first: Study, delta: float) -> World:
         settings=flat,
         margin=delta,
         reason="given with --delta",
-        # Which reference arms are one depends on the positions alone.
+        # Only the positions decide which reference arms are the same.
         same=alike[0].same if alike else {},
     )
     return replace(world, text=read_source(flat["data"], data_directory()).digest)

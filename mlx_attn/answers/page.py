@@ -1,4 +1,4 @@
-"""The page of a study, made from registration and records alone, and compared with them again."""
+"""The page of a study, written from only registration and records, and compared with them later."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,13 +20,13 @@ from mlx_attn.ui.plots import render_text, save_figure, template
 
 
 def path_of_page(folder: Path) -> Path:
-    """The page of a folder of records lies beside it, under its name."""
+    """Return the page of a folder of records: next to it, with its name."""
     return folder.with_name(f"{folder.name}.md")
 
 
 @dataclass(frozen=True)
 class StudyPage:
-    """What the page of a study says.
+    """The content of a study's page.
 
     Attributes:
         folder: With the registration and the records.
@@ -54,7 +54,7 @@ class StudyPage:
         return cls(study, registration, book, findings.findings(study, book.records), folder)
 
     def template(self) -> str:
-        """The text with places for what is computed."""
+        """Return the template of the page."""
         return template("answers-own.md.jinja")
 
     def text(self) -> str:
@@ -94,7 +94,7 @@ class StudyPage:
         return self.study.question(name)
 
     def drawn(self, name: str) -> bool:
-        """Whether there is anything to draw for a question."""
+        """Return True if a question has anything to draw."""
         return any(f.verdict for f in self.of(question=name))
 
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -110,7 +110,7 @@ class StudyPage:
         return {name for name, _ in self.figures()}
 
     def worlds(self) -> str:
-        """The worlds as a table, with what queries and keys are worth in each."""
+        """Return the worlds as a table, with the worth of queries and keys in each."""
         return tables.worlds(self.study, self.book.records, self.found)
 
     def table(self, name: str) -> str:
@@ -126,7 +126,7 @@ class StudyPage:
         return tables.rates(self.study, self.book.records)
 
     def of(self, **fields: Any) -> list[Finding]:
-        """The findings with these fields, such as those of one question."""
+        """Return the findings with these fields, such as one question's."""
         return [f for f in self.found if all(getattr(f, k) == v for k, v in fields.items())]
 
 
@@ -165,7 +165,7 @@ def write_page(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) ->
 
 
 def verify(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Iterator[str]:
-    """What does not agree: registration, records and page; nothing where all do.
+    """Yield disagreements between registration, records and page.
 
     Raises:
         RunError: The study is not the registered one, or a record was changed.
@@ -177,7 +177,7 @@ def verify(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Ite
 
 
 def _differences(page: Path, text: str) -> Iterator[str]:
-    """Where a page is not the text that the records make."""
+    """Yield differences between a page and the text from the records."""
     if not page.exists():
         yield f"{page}: not written yet: 'mlx-attn claims page' makes it of the records"
         return

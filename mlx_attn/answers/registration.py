@@ -1,7 +1,7 @@
 """Registration: a study is written down, with a digest, before anything of it is trained.
 
-What changes afterwards is an amendment, with date, reason and the number of trainings that there
-were. Whatever reads records compares the study with what was registered.
+A later change is an amendment, with date, reason and the number of trainings so far. Readers of
+records compare the study with its registration.
 """
 
 import json
@@ -45,11 +45,11 @@ def register(
     """Write a study down.
 
     Args:
-        study: What is asked, of whom, with which margins, seeds and expectations.
-        folder: Where the registration lies, beside its records.
+        study: Questions, arms, margins, seeds and expectations.
+        folder: The folder of the registration and the records.
         records: How many trainings there are.
         reason: Why a study that has trainings is changed.
-        today: The date; by default that of the clock.
+        today: The date; by default the current one.
 
     Raises:
         RunError: Another study is registered and has trainings, and no reason is given.
@@ -79,7 +79,7 @@ def read_registration(folder: Path) -> Registration:
     """The registration of a folder.
 
     Raises:
-        RunError: There is none, or its digest is not that of its content.
+        RunError: It is missing, or its digest does not fit its content.
     """
     file = folder / REGISTRATION
     if not file.exists():
@@ -91,14 +91,14 @@ def read_registration(folder: Path) -> Registration:
         found = as_record({**record, "study": study}, Registration, str(file))
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{file}: not a registration ({error})") from error
-    # Of what is written: a later version of this package may know keys that it lacks.
+    # The digest covers the written keys: a later version of this package may add keys.
     if found.digest != digest_of(written):
         raise RunError(f"{file}: its content was changed after it was registered")
     return found
 
 
 def _known(written: dict[str, Any]) -> dict[str, Any]:
-    """What is written, without a key that earlier versions knew, where it says nothing."""
+    """Drop a key of earlier versions if it is empty."""
     worlds = {
         name: {key: value for key, value in world.items() if (key, value) != ("alternatives", {})}
         for name, world in written["worlds"].items()
@@ -120,7 +120,7 @@ def _changes(before: Any, after: Any, path: str) -> Iterator[str]:
 
 
 def study_of(folder: Path) -> Study:
-    """The study that a folder is about: one of a user's own text, or that of this package.
+    """Return the study of a folder: of a user's own text, or this package's.
 
     Raises:
         RunError: The folder's registration was changed after it was written.
@@ -136,7 +136,7 @@ def check_registered(study: Study, folder: Path) -> Registration:
     """The registration, if it is of this study.
 
     Raises:
-        RunError: There is none, or the study was changed since; names where.
+        RunError: It is missing, or the study was changed since; the message names the keys.
     """
     found = read_registration(folder)
     if found.study != study:

@@ -28,7 +28,7 @@ class ArmPlan:
 
     @property
     def search(self) -> Search:
-        """The search as far as it is; that of the arm whose rates this one takes, if there is."""
+        """Return the search so far, of this arm or of the arm whose rates it takes."""
         if other := self.study.arms[self.arm].rates_of:
             return ArmPlan(self.study, self.records, self.world, other).search
         protocol = self.study.protocol
@@ -52,7 +52,7 @@ class ArmPlan:
         return self._trials(seeds, search.best)
 
     def wanted(self) -> list[Trial]:
-        """What can be trained now and is not."""
+        """Return the missing trainings that can start now."""
         search = self.search
         return [*search.wanted] or self._missing(self.verdict_trials(search))
 
@@ -93,7 +93,7 @@ def arm_plans(
         for arm in contrast.arms
         if (not worlds or world in worlds) and (not questions or question in questions)
     }
-    # What tokens are worth is asked of every world.
+    # Every world measures the worth of tokens.
     asked |= {(world, study.shorter) for world, _ in asked if study.shorter}
     arms = [*dict.fromkeys((*study.protocol.first, *study.arms))]
     worlds_in_order = [*study.worlds]
@@ -118,5 +118,5 @@ def searches(study: Study, records: Records) -> dict[str, dict[str, Search]]:
 
 
 def wanted_trials(plans: Iterable[ArmPlan]) -> list[Trial]:
-    """What can be trained now, in order, each training once."""
+    """Return the trainings that can start now, in order, each once."""
     return [*{trial.key: trial for plan in plans for trial in plan.wanted()}.values()]

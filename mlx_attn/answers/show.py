@@ -81,7 +81,7 @@ def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
 
 _SIZE, _ROW = (3.1, 1.1), 0.42  # inches: of a panel without rows, and of a row
 _RATES = (2.7, 1.6)
-HEADROOM = 1.25  # of the largest difference that is no reference's
+HEADROOM = 1.25  # of the largest difference except the references'
 
 
 def question_figure(found: Sequence[Finding], study: Study) -> "Figure":

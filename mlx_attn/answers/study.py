@@ -48,7 +48,7 @@ class World(_Row, frozen=True, kw_only=True):
         text: BLAKE2b digest of the text, as `sources.read_source` computes it.
         settings: Flat, complete but for the arm's.
         modules: Of Python's standard library, whose source is the text; else `data` names one.
-        margin: Differences below it, in nats per token, count as none; `reason` says why.
+        margin: Differences below it, in nats per token, do not count; `reason` has the reason.
         same: Arms that compute what another arm does here, from the same weights.
         factors: Of the rates, by arm: registered here instead of searched for.
     """
@@ -94,11 +94,11 @@ class StudyArm(_Row, frozen=True, kw_only=True):
 
 
 class Contrast(_Row, frozen=True, kw_only=True):
-    """An arm against a control, beside the reference arm that lacks the part in question.
+    """An arm against a control, with a reference arm that lacks the part in question.
 
     Attributes:
         expects: Words that bear the statement out.
-        worlds: Where it is asked; empty is everywhere.
+        worlds: The worlds that ask it; empty means all.
         null: Whether both forms compute the same functions.
         repeats: The arm of a contrast with the standard form that this one trains again; "" is a
             contrast of its own. A repetition expects the word that the first has.
@@ -220,7 +220,7 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
 
     @cached_property
     def shorter(self) -> str | None:
-        """The arm that is the standard form with fewer steps; None where there is none."""
+        """Return the arm that is the standard form with fewer steps, or None."""
         found = (n for n, arm in self.arms.items() if arm.steps != 1 and arm.rates_of == STANDARD)
         return next(found, None)
 
@@ -233,10 +233,10 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         return find_row(self.questions, name, "question")
 
     def question_name(self, name: str) -> str:
-        """Return the name of a question: its own, or the book's name of what it asks about.
+        """Return the name of a question, given its own name or the book's name of the part.
 
         Raises:
-            ConfigError: There is no such question; names the nearest.
+            ConfigError: The question is unknown; the message suggests the nearest.
         """
         plain = name.strip().lower().replace("_", "-")
         own = _BOOK_NAMES.get(plain, plain)

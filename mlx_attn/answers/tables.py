@@ -1,4 +1,4 @@
-"""The tables of a study's page in Markdown: what findings and searches for rates show."""
+"""The tables of a study's page in Markdown: findings and searches for rates."""
 
 from collections.abc import Sequence
 from math import expm1
@@ -23,7 +23,7 @@ def contrasts(found: Sequence[Finding]) -> str:
 
 
 def worlds(study: Study, records: Records, found: Sequence[Finding]) -> str:
-    """The worlds, with what the margin is in tokens and what queries and keys are worth."""
+    """Return the worlds, with the margin in tokens and the worth of queries and keys."""
     head = (
         *("world", "text, positions, block, optimizer", "margin", "that is in tokens"),
         "queries and keys are worth",
@@ -44,7 +44,7 @@ def worlds(study: Study, records: Records, found: Sequence[Finding]) -> str:
 def margin_in_tokens(study: Study, records: Records, world: str) -> str:
     """The share of its tokens that the control could do without for a loss of one margin.
 
-    "" where what tokens are worth is not known.
+    "" if the worth of tokens is unknown.
     """
     slope = findings.token_worth(study, records, world)
     return f"{-expm1(-study.world(world).margin / slope):.0%}" if slope and slope > 0 else ""
@@ -81,7 +81,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _numbers(found: Finding) -> list[str]:
-    """The cells of a contrast beside its name and world."""
+    """Return the cells of a contrast after its name and world."""
     if found.verdict is None or found.losses is None:
         unfinished = f"{found.answer}, {DONE.format(*found.done)}"
         return ["", "", unfinished, *[""] * (len(_COLUMNS) - 5)]

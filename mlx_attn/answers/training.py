@@ -1,4 +1,4 @@
-"""Has what a study asks for trained, the most important first, by the runner of comparisons."""
+"""Train the runs of a study, the most important first, by the runner of comparisons."""
 
 import platform
 import sysconfig
@@ -66,13 +66,13 @@ def train_wanted(
     runner: Runner,
     seconds: float = 0.0,
 ) -> Generator[tuple[Trial, Outcome, int], None, None]:
-    """Train what is wanted, several at once; yield each trial when its record is kept.
+    """Train the missing runs, several at once; yield each trial after storing its record.
 
-    Closing the generator ends what is running; what is finished is kept.
+    Closing the generator ends running trainings and keeps finished ones.
 
     Args:
-        study: What is asked.
-        plans: The arms that are asked for, most important first, as the records stand.
+        study: The study.
+        plans: The arms to train, the most important first, with their records.
         runner: With the records as its store.
         seconds: After which no other trial is started; 0 is never.
 

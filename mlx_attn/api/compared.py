@@ -111,7 +111,7 @@ def compare(
 
 
 def _plan(arms: Sequence[str], shared: Mapping[str, Any], **options: Any) -> ComparisonConfig:
-    """What is compared, under a name made of the arms'."""
+    """Return the plan of the comparison, under a name from the arms."""
     chosen = arms_from(arms)
     return ComparisonConfig(
         arms=chosen,

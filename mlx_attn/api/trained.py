@@ -197,7 +197,7 @@ def resumed_settings(run: Run, changes: Mapping[str, Any]) -> Settings:
     """Return the settings of a run that is resumed, with some of them changed.
 
     Raises:
-        RunError: It has no checkpoint, and is not one that was stopped before its first.
+        RunError: It lacks a checkpoint, and was not stopped before its first one.
     """
     began = {"converted", "imported"}.isdisjoint(run.settings)
     if not run.checkpoint.exists() and not (began and run.was_cut_off()):
@@ -211,7 +211,7 @@ def resumed_settings(run: Run, changes: Mapping[str, Any]) -> Settings:
 
 
 def continue_run(trainer: Trainer, run: Run, corpus: Corpus) -> None:
-    """Give a trainer the last state of a run, or its start if it has no checkpoint yet.
+    """Give a trainer the last state of a run, or its start before the first checkpoint.
 
     Its start follows from its seed and the run that it started from.
     """

@@ -145,7 +145,7 @@ def measure(
     """Measure this machine.
 
     Args:
-        say: Is told what is measured next.
+        say: Receives the next step's description.
         recipe: The settings that differ from a preset, by preset.
         seconds: About how long each preset is measured on each device.
         checks: The checks of `verify` to run.
@@ -278,7 +278,7 @@ def read(path: Path) -> Contribution:
 
     Raises:
         RunError: A key is missing or unknown, the content was changed, a text holds a path, or the
-            figures cannot be those of this recipe; names the file and the key.
+            weights differ from this code's; the message names the file and the key.
     """
     made = read_record(path, Contribution)
     check(made, str(path))

@@ -78,11 +78,13 @@ class KernelCount:
     work: str  # train, forward or decode
     name: str
     kernels: int
-    operations: dict[str, int]  # the same by operation; a compiled one is named by what it joins
+    operations: dict[
+        str, int
+    ]  # the same by operation; the name of a compiled one joins its operations
 
 
 def kernel_counts(setups: Mapping[str, Setup], works: Sequence[str]) -> Iterator[KernelCount]:
-    """Count what a GPU starts for every kind of work of every model.
+    """Count the kernels that a GPU starts for every kind of work of every model.
 
     Raises:
         RunError: MLX cannot compile here, so that nothing would be joined.
@@ -143,7 +145,7 @@ GRAPHS: dict[str, Callable[[GPTConfig, TrainConfig], Kernels]] = {
 """The kinds of work by name, as in `mlx_attn.bench.speed`."""
 
 
-# What is one operation on Metal.
+# Single operations on Metal.
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ class _OwnKernel:
 
     shape: Callable[..., tuple[int, ...]]
     gradient: Callable[[int], int]
-    dtype: mx.Dtype | None = None  # of its result; None is that of its first argument
+    dtype: mx.Dtype | None = None  # of its result; None: the shape of its first argument
 
 
 _ATTENTION = "scaled_dot_product_attention"
@@ -197,7 +199,7 @@ def _as_on_metal(training: bool = False) -> Iterator[None]:
 
 
 def _is_fused(heads: Sequence[mx.array], mask: Any, training: bool) -> bool:
-    """Whether Metal computes this attention, and in training its gradient, by its own kernel."""
+    """Return True if Metal has a kernel for this attention, and in training for its gradient."""
     q, k, v = heads
     heads_per_key = q.shape[1] // k.shape[1]
     fits = q.shape[3] == v.shape[3] and has_fused_kernel(q.shape[3], q.shape[2], heads_per_key)

@@ -94,7 +94,7 @@ def kernel_table(counted: Sequence[KernelCount]) -> Table:
 
 
 def table_of(title: str, headings: Iterable[str]) -> Table:
-    """An empty table with a column of names before those of the headings."""
+    """Return an empty table with a column of names before the headings' columns."""
     table = Table(
         title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
     )

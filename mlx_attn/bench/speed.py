@@ -96,7 +96,7 @@ def interleaved(
 ) -> dict[Name, Timing]:
     """Time every workload in rounds for about this many seconds.
 
-    Each is run twice beforehand: the first run may compile or allocate, and the second says how
+    Each is run twice beforehand: the first run may compile or allocate, and the second shows how
     often a short one is repeated in a turn.
     """
     repeats: dict[Name, int] = {}
@@ -255,7 +255,7 @@ class Measurement:
     name: str
     tok_s: MedianIQR
     seconds: MedianIQR  # seconds for doing the work once
-    over_first: MedianIQR  # its time divided by that of the first model measured beside it
+    over_first: MedianIQR  # its time divided by the first model's
     tokens: int  # tokens that it reads or writes at once
     multiply_adds: int  # per token at full context, with those of the gradients
     peak_memory: int  # the most bytes that its arrays had at a time, weights included
@@ -269,7 +269,7 @@ def bench(
     seconds: float,
     devices: Sequence[str] = (),
 ) -> Iterator[Measurement]:
-    """Measure models beside each other; each kind of work is yielded when it has been measured.
+    """Measure models in turns; yield each kind of work after measuring it.
 
     Args:
         setups: The models by name.
@@ -342,7 +342,7 @@ def prepare(kind: str, config: GPTConfig, training: TrainConfig) -> tuple[Worklo
 
 
 def check_memory(setups: Mapping[str, Setup], copies: int = 1) -> None:
-    """Refuse models that do not fit into memory together, each so many times."""
+    """Refuse models that do not fit into memory together, in this many copies."""
     needed = copies * sum(
         trainer.least_memory(config, t.batch_size) for config, t in setups.values()
     )

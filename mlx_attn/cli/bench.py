@@ -145,7 +145,7 @@ def _print_counts(
 
 
 def _print_record(preset: str, given: Mapping[str, Any], key: str, rows: Sequence[Any]) -> None:
-    """One JSON object: the machine, the settings, and under `key` what was found."""
+    """Print one JSON object: the machine, the settings, and under `key` the results."""
     from mlx_attn.machine.facts import machine_facts
 
     facts = {"machine": machine_facts(), "preset": preset, "settings": given}
@@ -155,7 +155,7 @@ def _print_record(preset: str, given: Mapping[str, Any], key: str, rows: Sequenc
 def setups_of(
     preset: str, variants: str, scaling: str | None, given: Mapping[str, Any]
 ) -> dict[str, "speed.Setup"]:
-    """What the options ask to measure; names on stderr the variants that are left out, and why."""
+    """Return the models to measure; name skipped variants and the reasons on stderr."""
     from mlx_attn.bench import speed
 
     settings = resolve({"preset": preset, **given})

@@ -255,7 +255,7 @@ def page(out: Path) -> None:
 def check(names: tuple[str, ...], out: Path) -> None:
     """Check the statements of algebra and counting on a model trained for it; by default all.
 
-    In a clone of the repository: the checks are those of docs/answers.md.
+    This needs a clone of the repository; docs/answers.md lists the checks.
     """
     _need_the_repository("the checks of docs/answers.md")
     from studies.identities import IDENTITIES, check, checked_lines, read_checked, write_checked
@@ -310,7 +310,7 @@ def list_questions(as_json: bool = False) -> None:
 
 
 def _has_repository() -> bool:
-    """Whether this package lies in a clone, beside its studies; a wheel has none."""
+    """Return True if this package is part of a clone, which also has the studies."""
     return (Path(__file__).parents[2] / "studies" / "page.py").is_file()
 
 
@@ -342,7 +342,7 @@ def _study(name: str, folder: Path | None = None) -> "Study":
 
 
 def _page_of(study: "Study") -> "type[StudyPage]":
-    """What writes its page: the repository that of docs/answers.md, the package any other."""
+    """Return the class that writes its page; docs/answers.md has its own."""
     from mlx_attn.answers.page import StudyPage
     from mlx_attn.answers.study import OWN
 

@@ -302,7 +302,7 @@ def _protocol(
 
 
 def _shared(options: dict[str, Any]) -> dict[str, Any]:
-    """The settings that all arms share: those of the environment below those of flags."""
+    """Return the settings that all arms share; flags override the environment."""
     given = {key: value for key, value in options.items() if value is not None}
     source = click.get_current_context().get_parameter_source
     return dict(

@@ -70,7 +70,7 @@ def command(
 ) -> None:
     """Compare two forms of attention, and open a page with both: two minutes.
 
-    Five small models of each form learn to tell stories. Then it tells which form is
+    Five small models of each form learn to tell stories. Then it shows which form is
     better and how far a single seed can mislead, and opens a page with one model of each. Ctrl-C
     keeps finished trainings, and the same command continues from there.
     """

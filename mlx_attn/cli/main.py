@@ -31,9 +31,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
-    """Catch Ctrl-C, SIGTERM and a closed terminal; yield a function that tells if one came.
+    """Catch Ctrl-C, SIGTERM and a closed terminal; yield a function that returns True after one.
 
-    What the shell has us ignore stays ignored, such as the closed terminal under `nohup`.
+    Signals that the shell ignores stay ignored, such as the closed terminal under `nohup`.
 
     Args:
         announce: Called once, at the first signal.
@@ -65,7 +65,7 @@ def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
 def signals_interrupt() -> Iterator[None]:
     """SIGTERM and a closed terminal raise KeyboardInterrupt for a while, as Ctrl-C does.
 
-    What the shell has us ignore stays ignored.
+    Signals that the shell ignores stay ignored.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -25,10 +25,10 @@ def show_plan(
 
     Args:
         run: Whose model it is.
-        doing: What is done with it, in a word.
+        doing: The action, in a word.
         peak: Bytes of the whole process.
         as_json: As one JSON object.
-        becomes: The model that is made of it.
+        becomes: The resulting model.
     """
     from mlx_attn.machine.facts import usable_memory
 

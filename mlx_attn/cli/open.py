@@ -52,9 +52,8 @@ def command(
 
     RUN is a directory or a name in runs/; two runs read one text. The page is one file that needs
     no network: type a text, follow it step by step through attention, switch parts off, and let the
-    model go on. Without RUN, it lists all runs in runs/ with their losses; each opens with a click,
-    and two that are ticked are compared. If there is only one, or with --prompt, it shows the
-    latest.
+    model continue. Without RUN, it lists all runs in runs/ with their losses: click one to open it,
+    or tick two to compare them. If there is only one, or with --prompt, it shows the latest.
     """
     import webbrowser
 

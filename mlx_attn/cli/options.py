@@ -33,7 +33,7 @@ class Named(click.ParamType):
     """A name that the shell can complete; the library checks it and suggests the nearest.
 
     Args:
-        names: All of them, or what gives them when they are wanted.
+        names: All names, or a function that returns them.
         separator: Between several names, the last of which is completed.
     """
 
@@ -60,7 +60,7 @@ class GroupedOption(click.Option):
         self.section = section
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """The flag, and the environment variable where that may be what was wrong."""
+        """Return the flag, and the environment variable if the value came from it."""
         given = isinstance(self.envvar, str) and self.envvar in os.environ
         return super().get_error_hint(ctx) + (f" (or {self.envvar})" if given else "")
 
@@ -96,7 +96,7 @@ OVERWRITE_PAGE = "Let --html replace a file that is no page of this program."
 
 
 class FiniteRange(click.FloatRange):
-    """A number within bounds; unlike click's own range it refuses what is no number."""
+    """A number within bounds; unlike click's range it refuses NaN."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -109,10 +109,10 @@ class FiniteRange(click.FloatRange):
 
 
 class VariantOption(GroupedOption):
-    """The option that names a variant; its help names those of the user's files too."""
+    """The option that names a variant; its help includes the user's own."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The flag and what it is for."""
+        """Return the flag and its purpose."""
         record = super().get_help_record(ctx)
         own = ", ".join(name for name in VARIANTS if name not in _BUILT_IN)
         return (record[0], f"{record[1]}; yours: {own}") if record and own else record
@@ -122,7 +122,7 @@ _BUILT_IN = frozenset(VARIANTS)  # no file was loaded before this one
 
 
 def load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[str | Path]) -> None:
-    """Register what a user's files hold, before any other option is looked at."""
+    """Load a user's files before any other option is read."""
     if files:
         from mlx_attn import plugins
 
@@ -333,7 +333,7 @@ TRAIN_OPTIONS: list[click.Option] = [
     _run("--overwrite", is_flag=True, help="replace an existing run"),
     _run("--resume", metavar="RUN", help="continue that run: a directory or a name"),
     _run("--init-from", metavar="RUN", help="start with that run's weights and settings"),
-    _run("--replicas", metavar="N", hidden=True),  # of 0.1.0: refused with what replaces it
+    _run("--replicas", metavar="N", hidden=True),  # flags of 0.1.0: refused with their replacements
     plugin_option(),
     _run("--config", type=_PATH, metavar="FILE", help="settings in a TOML file"),
     _run(

@@ -24,9 +24,9 @@ def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = Fal
 def emit(
     record: Any, as_json: bool, shown: Callable[[], Iterable[Any]], indent: int | None = None
 ) -> None:
-    """Print what a command found: a record as one JSON object, or for people what `shown` returns.
+    """Print a result: a record as one JSON object, or for people the return value of `shown`.
 
-    Of that, a text is a line, pairs of a name and what it is are rows, and the rest are tables.
+    A text in it becomes a line, pairs of names and values become rows, and the rest are tables.
     """
     if as_json:
         say(json.dumps(record, indent=indent))

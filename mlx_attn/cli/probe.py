@@ -150,7 +150,7 @@ def _show_track(
 
 
 def _pair(run: "Run", other: "Run", prompt: str | None) -> "Track | None":
-    """The drift between two runs; None, with the reason on stderr, where they kept no weights."""
+    """Return the drift between two runs; None, with the reason on stderr, without saved weights."""
     from mlx_attn.errors import RunError
     from mlx_attn.probe import tracks
     from mlx_attn.training.tracking import TRACKED_TEXTS

@@ -71,7 +71,7 @@ def _in_pipe(run: "LoadedRun", settings: "Settings") -> None:
     echo = partial(say, nl=False)
     shown = Screen(echo, partial(echo, err=True))
     session = Session(run, shown, load_run, _list_runs, _make_page, settings)
-    # Bytes that are not UTF-8 become what the tokenizer refuses by name.
+    # Bytes that are not UTF-8 become characters that the tokenizer refuses by name.
     read_lines(session, _lines(io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape")))
 
 
@@ -84,7 +84,7 @@ def _lines(stream: io.TextIOBase) -> Iterator[str]:
 
 
 def _list_runs() -> list[tuple[str, str]]:
-    """The runs in runs/, as `mlx-attn runs` lists them beside a number."""
+    """List the runs in runs/ with numbers."""
     from shutil import get_terminal_size
 
     from mlx_attn.cli.runs import run_rows

@@ -137,7 +137,7 @@ def run_rows(runs: "Sequence[RunSummary]", width: int) -> tuple[str, list[tuple[
         width: Columns of the terminal; 0 sets no limit, as in a pipe.
 
     Returns:
-        The header, "" if there are no columns, and a row for each run.
+        Return the header, "" without columns, and a row for each run.
     """
     usable = {run.name: _cells(run) for run in runs if not run.problem}
     columns = [*zip(_HEADER, *usable.values(), strict=True)]

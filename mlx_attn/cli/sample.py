@@ -53,7 +53,7 @@ _OPTIONS = (
 
 
 def sampling_options(command: _Command) -> _Command:
-    """The options that say how tokens are drawn, for every command that draws some."""
+    """The sampling options, for every command that samples."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

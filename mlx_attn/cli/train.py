@@ -140,7 +140,7 @@ def _lead(
 
 
 def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of the environment, and those of the flags with shorthands spelled out."""
+    """Return the settings of the environment, and of the flags with shorthands expanded."""
     source = click.get_current_context().get_parameter_source
     given = {key: value for key, value in options.items() if value is not None}
     shorthands = {key: SHORTHANDS[key] for key in SHORTHANDS if given.pop(key, False)}

@@ -60,7 +60,7 @@ def variants(
     model = resolve({"preset": preset, **given}).model
     model = {"vocab_size": find_preset(preset).vocab_size, **model}
     length = tokens or config_from(model).context_length
-    # What was asked for wins over what a variant sets beside its maps.
+    # Options override a variant's settings other than its maps.
     keys = ("window", "global_every", "position", "qk_norm", "n_kv_heads")
     asked = {key: given[key] for key in keys if key in given}
 

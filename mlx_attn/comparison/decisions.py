@@ -1,4 +1,4 @@
-"""Verdicts on paired differences: the words, and what they follow from.
+"""Verdicts on paired differences: the words and the tests behind them.
 
 `judge_all` decides for `compare`, `demo` and `claims` alike, by the test "moderated-t" (`t_tests`);
 a study that was registered with an older test is judged by that one. Beside every word stands that
@@ -70,7 +70,7 @@ class Verdict:
         seeds_needed: Seeds that would decide with a power of 0.8, were this the true mean and
             spread; 1000 stands for 1000 or more; None where it is decided.
         tuning_error: Standard error that the choice of learning rates adds.
-        share: The mean as a share of what the part is worth; None without a reference arm.
+        share: The mean as a share of the part's worth; None without a reference arm.
         other_word: By "worst-of-five", or by "moderated-t" if a study registered an older test; ""
             in older results.
         df: Degrees of freedom of the variance.
@@ -132,7 +132,7 @@ class Sample:
         return sqrt(self.sd**2 / self.n + self.tuning**2)
 
     def t(self, distance: float) -> float:
-        """A distance in standard errors; without spread there is no doubt."""
+        """Return a distance in standard errors; infinite without spread."""
         if self.error == 0:
             return float(np.sign(distance)) * inf if distance else 0.0
         return distance / self.error
@@ -184,7 +184,7 @@ class Case:
         replicates: Differences between the same two arms that the mean does not use, from tuning:
             several seeds for each pair of rates. Only their spread counts.
         world: Where the differences were measured. Cases of one world lend each other their spread;
-            those of "" lend and borrow nothing.
+            cases of "" lend and borrow nothing.
     """
 
     differences: tuple[float, ...]
@@ -202,7 +202,7 @@ class Case:
         return Variance(stdev(self.differences) ** 2 if n > 1 else 0.0, n - 1.0)
 
     def is_sensitive(self, sensitivity: float) -> bool:
-        """Whether the part is worth so many margins, so that a verdict means anything."""
+        """Return True if the part is worth enough margins for a verdict to mean anything."""
         return self.worth is None or self.worth - self.rounding >= sensitivity * self.margin
 
 
@@ -224,10 +224,10 @@ def judge(
         differences: An arm's loss minus the control's, seed by seed, in nats per token.
         margin: Differences below it count as none.
         confidence: Of all words together.
-        worth: Loss of the reference arm minus the control's; None where there is none.
+        worth: Loss of the reference arm minus the control's; None without a reference arm.
         tuning: Standard error that tuning adds, by arm.
         replicates: Differences from tuning, by arm.
-        rounding: What a rounding of the start changes.
+        rounding: The change of the loss by one rounding of the start.
         looks: Numbers of seeds after which the differences are looked at; empty: once.
         test: One of `t_tests.TESTS`.
 
@@ -415,7 +415,7 @@ def _check(cases: Mapping[str, Case | None], confidence: float) -> None:
 
 
 def word_of(difference: float, different: bool, equivalent: bool) -> str:
-    """The word, by what the two tests found; the sign of the difference gives the direction."""
+    """Return the word for the results of both tests; the difference gives the direction."""
     if not different:
         return "equivalent" if equivalent else "undecided"
     direction = "worse" if difference > 0 else "better"

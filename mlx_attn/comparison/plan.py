@@ -152,7 +152,7 @@ class ComparisonConfig:
         looks: Numbers of seeds after which the verdict is looked at, until every arm is decided;
             each look spends its share of 1 - confidence. Empty: once, after `seeds`.
         delta: Differences smaller than this, in nats per token, count as none.
-        delta_tokens: Instead, what this share of the control's tokens is worth, which shorter
+        delta_tokens: Instead, the worth of this share of the control's tokens, which shorter
             trainings of the control measure; 0 is `delta`.
         scales: Factors of the learning rates to begin with; only one turns tuning off.
         tuning_seeds: Seeds that each factor is tried on.

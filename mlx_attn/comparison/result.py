@@ -81,7 +81,7 @@ class TrialResult(Evaluation):
 
     @property
     def time_to_solve(self) -> TimeToSolve | None:
-        """Steps until the task was solved; None for a text, which has no accuracy."""
+        """Steps until the task was solved; None for a text, which lacks an accuracy."""
         measured = [point for point in self.curve if point.accuracy is not None]
         right = [p.step for p in measured if p.accuracy is not None and p.accuracy >= SOLVED]
         found = TimeToSolve(steps=min(right, default=self.steps), solved=bool(right))

@@ -93,7 +93,7 @@ class ComparisonRun:
     def _timed(
         self, tuner: Tuner, arms: Sequence[TunedArm], tunings: Sequence[result.Tuning]
     ) -> Generator[runner.ComparisonEvent, None, dict[str, list[TrialResult]]]:
-        """Finished trials of every arm, for their times: those of tuning, or a first seed."""
+        """Return finished trials of every arm for their times, from tuning or a first seed."""
         trials = tuner.trials(tunings) or [trial_for(self.protocol, arm, 0) for arm in arms]
         if not tunings:
             yield from self._train("first seed", trials)
@@ -128,7 +128,7 @@ class ComparisonRun:
 def conclude(
     run: ComparisonRun, directory: Path, on_event: Callable[[runner.ComparisonEvent], Any]
 ) -> Comparison:
-    """Train what is missing, telling what happens, and keep the result in a directory."""
+    """Train the missing trials, report events, and keep the result in a directory."""
     event = None
     for event in run:
         on_event(event)
@@ -138,7 +138,7 @@ def conclude(
 
 
 def _all_decided(comparison: Comparison) -> bool:
-    """Whether no arm is undecided under any budget; the reference arm is not asked about."""
+    """Return True if every arm but the reference is decided under every budget."""
     return not any(
         budget.word(arm) == "undecided"
         for budget in comparison.budgets
@@ -170,7 +170,7 @@ class TrialPlan:
     def _of_seed(self, seed: int) -> Iterator[Trial]:
         for arm in self.arms:
             for budget in self.protocol.budgets:
-                # The result says where an arm is refused, and why.
+                # The result contains refusals and their reasons.
                 with suppress(ConfigError):
                     yield from self.trials(budget, arm, [seed])
         if self.protocol.delta_tokens:
@@ -199,7 +199,7 @@ class TrialPlan:
         return replace(trial_for(self.protocol, self.control, seeds[0]), jitter=True)
 
     def changes(self, budget: str, arm: TunedArm) -> dict[str, Any]:
-        """What an arm changes under a budget; ConfigError where the arm is impossible under it."""
+        """Return an arm's changes under a budget; ConfigError if the budget makes it impossible."""
         if budget == "steps" or arm is self.control or arm.arm is self.protocol.reference:
             return {}
         both = self.control.arm, arm.arm
@@ -336,7 +336,7 @@ class _Summary:
 
     @property
     def delta(self) -> float:
-        """Return the margin in nats: if asked, what a share of the control's tokens is worth.
+        """Return the margin in nats: if asked, the worth of a share of the control's tokens.
 
         Raises:
             RunError: Fewer tokens cost the control nothing.
@@ -360,7 +360,7 @@ class _Summary:
         return float(f"{(short - whole) * log(1 - share) / log(SHORTER):.3g}")
 
     def _rounding(self) -> float:
-        """How far a rounding of the start moves the control's loss; 0 where that is not tried."""
+        """Return how far a rounding of the start moves the control's loss; 0 if not tried."""
         plan, first = self.plan, self.seeds[:1]
         if not self.plan.protocol.noise:
             return 0.0
@@ -382,7 +382,7 @@ class _Summary:
     def _judged(
         self, differences: Mapping[str, Sequence[float]], control: str
     ) -> dict[str, Verdict]:
-        """The verdicts beside what the part is worth; that of the reference arm stands last."""
+        """Return the verdicts, with the part's worth; the reference arm comes last."""
         squares = {tuning.arm: tuning_error(tuning.runs) ** 2 for tuning in self.tunings}
         of_control = squares.get(control, 0.0)
         errors = {arm: sqrt(squares.get(arm, 0.0) + of_control) for arm in differences}
@@ -408,5 +408,5 @@ class _Summary:
 
 
 def _differences(arm: Sequence[TrialResult], control: Sequence[TrialResult]) -> list[float]:
-    """Loss of the arm minus that of the control, seed by seed."""
+    """Return the loss of the arm minus the control's, seed by seed."""
     return [one.val_loss - other.val_loss for one, other in zip(arm, control, strict=True)]

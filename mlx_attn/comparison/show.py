@@ -350,7 +350,7 @@ class Display(progress.Progress):
 
 
 def _event_line(event: runner.ComparisonEvent) -> str:
-    """Return an event in one line; some events have none."""
+    """Return an event in one line, or "" for some events."""
     match event:
         case runner.Began():
             stored = f", {event.stored} of them finished before" if event.stored else ""

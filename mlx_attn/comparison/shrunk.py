@@ -18,7 +18,7 @@ from scipy import optimize, special
 
 from mlx_attn.comparison.t_tests import StudentT
 
-_NO_SPREAD = 1e-4  # of the median variance: less is rounding, which tells nothing of seeds
+_NO_SPREAD = 1e-4  # of the median variance: less is rounding and not seeds
 
 
 class Variance(NamedTuple):
@@ -32,7 +32,7 @@ class Prior(NamedTuple):
     """What other differences of a world tell about a variance: s0^2, with d0 degrees of freedom.
 
     Attributes:
-        most: All degrees of freedom that were measured; the t has no more.
+        most: All measured degrees of freedom, an upper bound for the t.
     """
 
     value: float = 0.0

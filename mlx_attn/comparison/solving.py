@@ -50,7 +50,7 @@ def judge_solving(
     Args:
         times: Steps until solved, by arm, the control first.
         confidence: Of all words together.
-        looks: How often the trainings are looked at before a word stands.
+        looks: The number of looks at the trainings before the verdict.
     """
     (control, of_control), *others = times.items()
     p_values = holm({arm: log_rank(of_arm, of_control) for arm, of_arm in others})

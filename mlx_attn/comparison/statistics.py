@@ -24,7 +24,7 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 class TimeToSolve(NamedTuple):
-    """Steps until a training solved its task; all its steps, censored, where it never did."""
+    """Steps until a training solved its task; all its steps, censored, if it never did."""
 
     steps: int
     solved: bool

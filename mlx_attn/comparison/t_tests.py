@@ -102,7 +102,7 @@ class TTest:
     """A test of the mean of n differences.
 
     Attributes:
-        n: Number of differences. One has no spread: then every p-value is 1.
+        n: Number of differences. One lacks a spread, so every p-value is 1.
         prior: Degrees of freedom that the pooled variance counts for, even.
         corrected: Whether t is corrected for skewness; "worst-of-five" is not.
     """
@@ -128,11 +128,11 @@ class TTest:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether powers are simulated: with few seeds the correction for skewness costs some."""
+        """Return True if powers are simulated: with few seeds the correction costs power."""
         return self.corrected and self.n <= _SIMULATED_SEEDS
 
     def variance(self, own: Any, pooled: Any) -> Any:
-        """Return the variance of a difference: that of the n differences and the pooled one."""
+        """Return the variance of a difference, from the n differences and the pooled variance."""
         return self.own_weight * own + (1 - self.own_weight) * pooled
 
     def statistic(self, t: Any, skewness: Any) -> Any:
@@ -153,7 +153,7 @@ class TTest:
         return 3 / a * (float(np.cbrt(1 + a * (statistic - a / 6))) - 1)
 
     def two_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
-        """P(|T_n| >= |T|) in the worst family; 1 for a single difference, which has no spread."""
+        """P(|T_n| >= |T|) in the worst family; 1 for a single difference, without a spread."""
         reach = np.abs(np.asarray(statistic, float))
         if self.n < 2:
             return np.ones_like(reach)
@@ -181,7 +181,7 @@ class TTest:
         return _critical(self, level, sides)
 
     def planned_critical(self, level: float, sides: int = 2) -> float:
-        """About `critical`, for plans: what it exceeds Student's t by shrinks as 1 / sqrt(n)."""
+        """Approximate `critical` for plans: its excess over Student's t shrinks as 1 / sqrt(n)."""
         most = _SIMULATED_SEEDS
         if self.n <= most:
             return self.critical(level, sides)
@@ -196,7 +196,7 @@ class StudentT(TTest):
     """Student's t, whose p-values hold for normal differences.
 
     Attributes:
-        most: Degrees of freedom that were measured in all; the test has no more.
+        most: All measured degrees of freedom, an upper bound for the test.
     """
 
     corrected: bool = False

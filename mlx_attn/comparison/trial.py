@@ -70,7 +70,7 @@ def record_of(outcome: Outcome) -> Object:
 
 
 def outcome_from(record: Object, trial: Trial, place: str) -> Outcome:
-    """Return the outcome in a record of the trial; RunError if `place` has no record."""
+    """Return the outcome in a record of the trial; RunError if `place` lacks a record."""
     if record.get("diverged") is not None:
         return as_record({"message": record["diverged"]}, Diverged, place)
     training = as_record(record.get("training"), Object, place)

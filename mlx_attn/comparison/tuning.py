@@ -41,7 +41,7 @@ class Search:
             factors that are finished.
         trials: All that the search has asked for so far.
         wanted: Those of them that the next decision needs; empty once it is settled.
-        best: The factor with the lowest mean loss; None until the factors beside it are finished.
+        best: The factor with the lowest mean loss; None until its neighbours are finished.
         interior: Whether factors on both sides of the best were tried.
     """
 
@@ -53,7 +53,7 @@ class Search:
 
     @property
     def settled(self) -> bool:
-        """Whether the arm can be trained for its verdict."""
+        """Return True if the arm can be trained for its verdict."""
         return not self.wanted and self.best is not None
 
     @property
@@ -76,13 +76,13 @@ def search_rates(
         loss: A trial's final loss; infinite if it diverged, None if it is not finished.
         factors: Those to begin with.
         extensions: How many may be added, one at a time, beyond the best if that is the last one.
-        refine: Multiples of the best that are tried at the end, beside it.
+        refine: Multiples of the best that are tried at the end.
     """
     tried: dict[float, tuple[float, ...]] = {}
     trials: list[Trial] = []
 
     def try_out(factors: Sequence[float]) -> list[Trial]:
-        """Take up what is finished; return what is missing."""
+        """Add finished trials; return the missing ones."""
         missing: list[Trial] = []
         for factor in factors:
             these = trials_of(factor)
@@ -146,7 +146,7 @@ def _some_draws(k: int) -> np.ndarray:
 
 
 def _grid_gain(octaves: np.ndarray, means: np.ndarray) -> float:
-    """What a factor between those tried would gain, by the parabola through the best three."""
+    """Return the gain of an untried factor, by the parabola through the best three."""
     best = int(means.argmin())
     if not 0 < best < len(means) - 1:
         return 0.0
@@ -184,7 +184,7 @@ class Tuner:
         self.seeds = [TUNING_SEED + i for i in range(protocol.tuning_seeds)]
 
     def __call__(self) -> Generator[ComparisonEvent, None, tuple[list[TunedArm], list[Tuning]]]:
-        """Search, all arms side by side; returns what was found for each arm, and how."""
+        """Search for all arms in parallel; return each arm's factor and search."""
         arms, scales = self.protocol.all_arms, self.protocol.scales
         if not self.protocol.tunes:
             return [TunedArm(arm, scales[0]) for arm in arms], []

@@ -1,6 +1,6 @@
 """Runs converted, and the difference measured: loss, logits, weights; loss against rank.
 
-Logits are compared as the models compute them and in float64, which tells rounding from error.
+Logits are compared in the models' precision and in float64, which separates rounding from error.
 """
 
 import copy
@@ -95,7 +95,7 @@ def _parameters(*models: GPT) -> int:
 def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
     """The logits of a model's weights computed in float64, without dropout.
 
-    The angles of RoPE and the slopes of ALiBi stay those of float32: they belong to the model.
+    The angles of RoPE and the slopes of ALiBi keep their float32 values: they belong to the model.
     """
     with float64():
         exact = copy.deepcopy(model)
@@ -111,7 +111,7 @@ def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
 
 
 class _PlainNorm(nn.Module):
-    """LayerNorm or RMSNorm in plain operations: those of `mx.fast` compute in float32."""
+    """Compute LayerNorm or RMSNorm in plain operations, because `mx.fast` computes in float32."""
 
     def __init__(self, norm: Any):
         super().__init__()
@@ -288,7 +288,7 @@ def convert_run(
     fitted = max(_FITTED_TOKENS, 4 * before.config.emb_dim)
     tokens = _spread_windows(corpus.train, before.config.context_length, fitted)
     after = convert(before, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
-    # Folding changes S and VO, and not the function: it is no error of the conversion.
+    # Folding changes S and VO without changing the function, so it is not an error.
     outcome = _measure(before, fold_norms(before) if fold_norm else before, after, corpus)
     _check_exact(to, outcome)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
@@ -296,7 +296,7 @@ def convert_run(
 
 
 def _check_exact(to: str, outcome: Outcome) -> None:
-    """Refuse a conversion whose matrices are those of the model, and whose logits are not.
+    """Refuse a conversion with the matrices of the model and other logits.
 
     Raises:
         ConfigError: With the difference, and how large rounding is.
@@ -338,7 +338,7 @@ def _write_converted(
         new.save_model(model)
         trainer = Trainer(settings_from(new.settings, {}), corpus)
         trainer.model.load_weights(list(named_arrays(model).items()))
-        if outcome.after.tokens == corpus.val.n_scored:  # else it is no match for a whole one
+        if outcome.after.tokens == corpus.val.n_scored:  # otherwise a whole name would not match
             trainer.progress.best = outcome.after.evaluation
         trainer.run = new
         trainer.save()
@@ -347,7 +347,7 @@ def _write_converted(
 
 @dataclass(frozen=True, slots=True)
 class RankPoint:
-    """A model cut to one rank; `error` is that of S or VO, relative, of the worst layer."""
+    """A model cut to one rank; `error` is the largest relative error of S or VO in any layer."""
 
     rank: int
     metrics: ModelMetrics

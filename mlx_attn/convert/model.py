@@ -49,7 +49,7 @@ def convert(
         tokens: Some of the training text, for conversions that are fitted.
 
     Raises:
-        ConfigError: The conversion does not apply to this model; says why and what to do.
+        ConfigError: The conversion does not apply to this model; the message has the reason.
         RunError: The model's weights are not finite.
 
     Example:
@@ -73,7 +73,7 @@ def converted_config(conversion: Conversion, config: GPTConfig, rank: int = 0) -
     """Return the configuration of the converted model; the same if it has that form already.
 
     Raises:
-        ConfigError: The conversion does not apply; says why and what to do.
+        ConfigError: The conversion does not apply; the message has the reason and the way out.
     """
     return replace(config, **conversion.changes(config.attention(), rank))
 
@@ -159,7 +159,7 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
         wanted: The configuration of the training to come.
 
     Returns:
-        The source itself, where it has that form.
+        Return the source itself if it has that form.
 
     Raises:
         ConfigError: Its weights cannot be taken over exactly, with the reason.

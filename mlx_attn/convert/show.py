@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def outcome_table(outcome: measure.Outcome) -> Table:
-    """A conversion: before beside after."""
+    """Show a conversion, before and after side by side."""
     before, after = outcome.before, outcome.after
     title = f"attention: {before.variant} -> {after.variant}"
     table = Table(title=title, title_justify="left", title_style="", box=None, padding=(0, 2, 0, 0))

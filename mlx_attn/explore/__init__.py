@@ -1,1 +1,1 @@
-"""A page that holds trained models whole, runs them, and shows every step of what they compute."""
+"""A page that contains whole trained models, runs them, and shows every step of the computation."""

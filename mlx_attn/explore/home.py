@@ -22,12 +22,12 @@ POINTS = 100
 
 HeadNumbers = Callable[[Run, str], dict[str, Any] | None]
 
-_FACTS = 60_000  # bytes of a model beside its weights, about: pieces of text, sources, formulas
+_FACTS = 60_000  # bytes of a model without its weights, about: pieces of text, sources, formulas
 
 
 @dataclass(slots=True)
 class Home:
-    """What a home page shows.
+    """The content of a home page.
 
     Attributes:
         rows: A row for each run, the latest first; `model` is its place among the models.
@@ -115,7 +115,7 @@ def _row(summary: RunSummary) -> dict[str, Any]:
 
 
 def _text_of(run: Run) -> dict[str, Any]:
-    """Return what tells texts apart whose losses cannot be compared: content and tokens."""
+    """Return the content and tokens of a text: losses are comparable only if both are equal."""
     text, size = run.settings["text"], run.settings["model"].get("vocab_size", 0)
     kind = text.get("tokenizer", "")
     return {"group": f"{run.settings.get('digest', '')} {kind} {size}", "vocabulary": size}

@@ -41,7 +41,7 @@ class PageModel:
     """One model for the page.
 
     Attributes:
-        facts: What the page's script reads besides the numbers.
+        facts: Everything that the page's script reads except the numbers.
         weights: The weights in the order of `facts["arrays"]`, in base64.
     """
 
@@ -64,7 +64,7 @@ def page_model(
         heads: The numbers of its heads, from `show.head_numbers`; None shows none.
 
     Raises:
-        ConfigError: The page cannot compute the model; says which choice is to blame.
+        ConfigError: The page cannot compute the model because of a choice, which is named.
         RunError: The run cannot be read.
     """
     model = run.load_model()
@@ -114,7 +114,7 @@ def _variant_facts(run: Run) -> dict[str, str]:
 
 
 def _text_facts(run: Run) -> dict[str, Any]:
-    """Return what is known of the text that a run was trained on."""
+    """Return facts about the text that a run was trained on."""
     best = run.best_validation()
     known = best and {"text": run.settings.get("digest"), "loss": best["val_loss"]}
     return {
@@ -162,7 +162,7 @@ def _slopes(layer: Attention) -> list[float]:
 
 
 def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What the page needs to read text as a tokenizer does."""
+    """Return the data that the page needs to tokenize a text."""
     if isinstance(tokenizer, GPT2Tokenizer):
         return {"kind": tokenizer.kind, "merges": tokenizer.merges, "end": tokenizer.end}
     if isinstance(tokenizer, SubwordTokenizer):
@@ -262,7 +262,7 @@ class Source(NamedTuple):
 
     Attributes:
         function: The function.
-        piece: What the lines contain that do it, where the function does more.
+        piece: A part of the relevant lines, if the function does more.
     """
 
     function: Callable[..., Any]

@@ -78,8 +78,8 @@ def write_home(
     """Write the home page of the runs in a directory; return its path and its bytes.
 
     Args:
-        path: Where it goes; home.html in the directory by default.
-        directory: Where the runs are.
+        path: The file to write; by default home.html in the directory.
+        directory: The directory of the runs.
         dtype: See `page_model`.
         progress: Called with the bytes done and in all while a text is downloaded.
         overwrite: Whether a file that is no page of this program may be replaced.
@@ -110,7 +110,7 @@ def write_page(
     Args:
         runs: One run, or two to compare on one text.
         texts: Texts to begin with; examples from the first run's validation text by default.
-        path: Where it goes; explore.html in the first run by default.
+        path: The file to write; by default explore.html in the first run.
         dtype: See `page_model`.
         progress: Called with the bytes done and in all while a text is downloaded.
         overwrite: Whether a file that is no page of this program may be replaced.
@@ -118,7 +118,7 @@ def write_page(
             or 0 for the first text.
 
     Raises:
-        ConfigError: The page cannot compute a model; says which choice is to blame.
+        ConfigError: The page cannot compute a model because of a choice, which is named.
         RunError: A run cannot be read, or the page cannot be written.
     """
     path = path or runs[0].path / "explore.html"

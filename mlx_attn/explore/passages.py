@@ -29,7 +29,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def example_texts(run: Run, progress: Progress | None = None) -> list[str]:
-    """Return beginnings of validation documents; else what the run wrote last in training.
+    """Return beginnings of validation documents, or the last samples of the training.
 
     `progress` is called with the bytes done and in all while a text is downloaded.
     """
@@ -70,7 +70,9 @@ def training_words(run: Run, progress: Progress | None = None) -> list[str] | No
     They are not known of a text that cannot be read any more or is not recorded, and not counted
     in one of more than `MOST_TOKENS` tokens or `MOST_WORDS` words. A task has no words.
     """
-    if not run.settings.get("corpus"):  # what was imported learned another text than it names
+    if not run.settings.get(
+        "corpus"
+    ):  # an imported model was trained on another text than its run names
         return None
     try:
         corpus = corpus_of(run, progress)

@@ -42,7 +42,7 @@ def head_numbers(run: Run, text: str, windows: int) -> dict[str, Any] | None:
 
 
 def _what_is_read(run: Run, text: str, windows: int) -> tuple[np.ndarray, str]:
-    """Return tokens, and what they are in words."""
+    """Return tokens with a description in words."""
     if windows:
         with suppress(RunError):
             tokens = heads.validation_windows(run, windows)

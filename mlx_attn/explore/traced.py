@@ -58,7 +58,7 @@ class Constants:
 
     Attributes:
         weights: The model's own arrays, which a page may round to float16.
-        others: What the functions made of numbers, such as a mask.
+        others: Arrays that the functions made from numbers, such as a mask.
     """
 
     weights: list[np.ndarray]
@@ -113,7 +113,7 @@ def traced_model(model: GPT, constants: Constants) -> Facts:
     }
 
 
-# What is traced.
+# The traced functions.
 
 
 def _layers(model: GPT) -> range:
@@ -152,7 +152,7 @@ def _plain_pass(model: GPT) -> Callable[..., list[mx.array]]:
 
 
 class _Last:
-    """An edit that changes nothing and remembers what it was given."""
+    """An edit that changes nothing and remembers its input."""
 
     value: mx.array
 
@@ -204,7 +204,7 @@ def _like_switches(model: GPT, T: int) -> list[mx.array]:
 def _layer_edits(
     a: Attention, own: Sequence[mx.array], shared: Sequence[mx.array]
 ) -> dict[str, Callable[[mx.array], mx.array]]:
-    """Return what the switches make of a layer's activations, by their names."""
+    """Return a layer's activations, changed by the switches, by name."""
     on, scored, cooling, rank, rank_shift = own
     length, later, positions, projection = shared
     inputs, scores, heads = _Last(), _Last(), _Last()
@@ -265,7 +265,7 @@ def _output(a: Attention, heads: mx.array, x: mx.array, projection: mx.array) ->
 
 
 def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Constants) -> Facts:
-    """Return the maps of one layer as graphs of their own, for what a head's matrices do."""
+    """Return the maps of one layer as separate graphs, to show the effect of a head's matrices."""
     a, C = model.trf_blocks[layer].att, model.config.emb_dim
     x = mx.zeros((1, C + 1, C))
 
@@ -300,9 +300,9 @@ def trace(
 
     Args:
         function: Returns one array for each name.
-        names: What the page calls its outputs.
+        names: The page's names of its outputs.
         like: Arrays of the shapes and types of its inputs.
-        constants: Takes up the arrays that the function uses besides.
+        constants: Receives the other arrays that the function uses.
 
     Returns:
         `inputs`, their ids and shapes; `constants`, ids and places; `nodes`, each a primitive, its
@@ -313,7 +313,7 @@ def trace(
     """
     events: list[dict[str, Any]] = []
     try:
-        # On the CPU's stream fused primitives are written as those that they are made of.
+        # On the CPU's stream, fused primitives are written as their parts.
         with gpu_path(), mx.stream(mx.cpu):
             mx.export_function(events.append, without_gradients(function), *like)
     except ValueError as error:

@@ -6,7 +6,7 @@ Nothing outside of this room asks where it runs; a test holds that. Other rooms 
 - `exponentials`: softmax, the loss and GELU; `attention_kernels`: the weighted sum of values;
 - `layers`: norms, tables of tokens, and linear layers that read one token;
 - `graphs`: functions as graphs of operations; `streams`: work shared among cores, compiled steps;
-- `messages`: what ranks send while they compute;
+- `messages`: the messages that ranks send while they compute;
 - `blas`: a fast BLAS on Linux; `facts`: versions, chip and memory;
 - `advice`: what to do about MLX's failures.
 """

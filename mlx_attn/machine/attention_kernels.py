@@ -29,14 +29,14 @@ Bias = Float[mx.array, "*heads T_q T_k"] | None
 
 
 def has_fused_kernel(width: int, T_q: int, heads_per_key: int) -> bool:
-    """Whether scaled dot-product attention of equal query and value width runs fused on Metal."""
+    """Return True if attention with equal query and value widths runs fused on Metal."""
     if T_q <= VECTOR_QUERIES:
         return width in VECTOR_WIDTHS and T_q * heads_per_key <= VECTOR_ROWS
     return width in FULL_WIDTHS
 
 
 def refuses_gradient(width: int, T_q: int) -> bool:
-    """Whether Metal raises when the gradient of fused attention of this shape is asked for."""
+    """Return True if Metal raises for the gradient of fused attention of this shape."""
     return T_q <= VECTOR_QUERIES and width in VECTOR_WIDTHS
 
 
@@ -64,7 +64,7 @@ def attention_by_kernel(
         k: Keys; with fewer heads, consecutive query heads share one.
         v: Values.
         scale: Factor of the scores.
-        bias: Makes what is added to the scores, or returns None for the causal mask.
+        bias: Returns the array to add to the scores, or None for the causal mask.
         mask: Makes the same as an array, the causal mask too.
         training: Whether a gradient is asked for.
 
@@ -77,7 +77,7 @@ def attention_by_kernel(
         return attention_cpu(q, k, v, mask(), scale) if T_q > 1 else None
     if k.shape[1] != v.shape[1] or (training and refuses_gradient(width, T_q)):
         return None
-    # Where it is not fused, the operation would make the mask by name anew in every layer.
+    # If it is not fused, the operation would make the named mask again in every layer.
     by_name = T_q == 1 or has_fused_kernel(width, T_q, heads_per_key)
     return fused_attention(q, k, v, scale, bias() if by_name else mask())
 
@@ -86,7 +86,7 @@ def fused_attention(q: Heads, k: Heads, v: Heads, scale: float, bias: Bias = Non
     """softmax(scale q k^T + causal mask + bias) v by MLX's own operation.
 
     Each head of k serves H / key_heads query heads; v has as many heads as k. `bias` is added to
-    the scaled scores, with the mask; None is the causal mask alone.
+    the scaled scores, with the mask; None is only the causal mask.
     """
     causal = "causal" if q.shape[2] > 1 else None
     mask = causal if bias is None else bias.astype(q.dtype)
@@ -106,7 +106,7 @@ def attention_cpu(
         q: Queries; with fewer key or value heads, consecutive query heads share one.
         k: Keys.
         v: Values.
-        mask: Added to the scores and broadcast over the batch (and heads); has no gradient.
+        mask: Added to the scores, broadcast over the batch (and heads), without a gradient.
         scale: Factor of the scores.
     """
     attend: Any = _weighed

@@ -40,11 +40,11 @@ FORWARD(cblas_cgemm, const void *)
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """The library in use, or why there is none."""
+    """The library in use, or the reason for its absence."""
 
     library: str | None  # None where MLX's own is in use
-    note: str  # what was done, or what to do
-    threads: int = 1  # of a matrix product, where that can be changed
+    note: str  # the action taken, or the advice
+    threads: int = 1  # of a matrix product, if that can be changed
 
 
 _loaded: Blas | None = None
@@ -61,7 +61,7 @@ class PreloadWithMLX:
 
 
 def preload() -> Blas:
-    """Load a fast BLAS into the process once, and say which."""
+    """Load a fast BLAS into the process once, and return which one."""
     global _loaded
     if _loaded is None:
         _loaded = _choose()
@@ -69,7 +69,7 @@ def preload() -> Blas:
 
 
 def use_threads(count: int) -> None:
-    """Set the threads of every later matrix product, where the library is OpenBLAS."""
+    """Set the threads of every later matrix product, if the library is OpenBLAS."""
     if set_threads := _openblas("set_num_threads"):
         set_threads(count)
 
@@ -100,7 +100,7 @@ def _in_use(name: str) -> Blas:
 
 
 def _openblas(function: str) -> Any:
-    """A function of OpenBLAS, or of the one in the wheel; None where there is none."""
+    """Return a function of OpenBLAS, or of the wheel's copy; None if it is missing."""
     names = (f"openblas_{function}", f"scipy_openblas_{function}")
     return next((getattr(_handle, name) for name in names if hasattr(_handle, name)), None)
 

@@ -51,7 +51,7 @@ def use_device(name: str) -> None:
     """Compute on this device from now on, here and in the processes that are started from here.
 
     Raises:
-        ConfigError: There is no such device.
+        ConfigError: The device is unknown or missing.
     """
     if name not in NAMES:
         raise ConfigError(f"unknown device '{name}' (--device, {DEVICE}): choose cpu or gpu")

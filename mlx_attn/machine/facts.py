@@ -82,7 +82,7 @@ def usable_memory() -> int:
     set that Metal recommends.
     """
     limits = [machine_memory(), resource.getrlimit(resource.RLIMIT_AS)[0]]
-    with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
+    with contextlib.suppress(OSError, ValueError):  # "max" without a limit
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     limits.append(recommended_working_set())
     return min(limit for limit in limits if limit > 0)
@@ -114,7 +114,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def machine_kind() -> dict[str, str]:
-    """Return what decides the bits and the speed of a training on this machine."""
+    """Return the facts that determine the bits and the speed of a training here."""
     from mlx_attn.machine.device import device_name
 
     return _kind_of(device_name())

@@ -1,7 +1,7 @@
-"""What ranks send each other of a step: on a GPU beside the backward pass, otherwise at once.
+"""The gradients that ranks send each other: on a GPU during the backward pass, otherwise at once.
 
 The threads that send never sleep, so on processors they take the time of those that compute: there
-sending beside computing pays over links of 100 megabits a second, and costs where they are fast.
+sending while computing helps over links of 100 megabits a second, and hurts if they are fast.
 """
 
 from collections.abc import Callable, Iterator

@@ -25,7 +25,7 @@ def cores() -> int:
 
 
 def _is_traced() -> bool:
-    """Whether a graph is made of what runs now, rather than numbers."""
+    """Return True while a function is traced, so that its arrays have no numbers."""
     return getattr(_of_this_thread, "undivided", False)
 
 
@@ -42,7 +42,7 @@ def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[A
     MLX queues about a hundred operations ahead, so results that were begun one after the other
     would be computed so. They are begun leaf by leaf instead, the last leaves first: gradients are
     named from the first layer to the last and computed from the last to the first. For one part
-    that order saves memory: what a layer kept for its gradients goes before the next layer's begin.
+    that order saves memory: a layer's arrays are freed before the next layer's gradients begin.
     """
     if on_gpu() or _is_traced():
         return [function(part) for part in parts]
@@ -108,7 +108,7 @@ def compiles_step(setting: str) -> bool:
 
 
 def compiled_step(function: Callable, setting: str, state: list) -> Callable:
-    """Return the function as one compiled graph, if steps are compiled; `state` is what changes."""
+    """Return the function as one compiled graph, if steps are compiled; it changes `state`."""
     if not compiles_step(setting):
         return function
     return compiled(single_stream(function), inputs=state, outputs=state)

@@ -62,7 +62,7 @@ def corpus_of(run: Run, progress: Progress | None = None) -> Corpus:
     """Return the text that a run was trained on.
 
     Raises:
-        RunError: It cannot be read any more, or has changed; says to give a prompt instead.
+        RunError: It cannot be read any more, or has changed; the way out is a prompt.
     """
     text = settings_from(run.settings, {}).text
     if text.data == "-":
@@ -180,8 +180,8 @@ class Probe:
         maps: See `attention_maps`.
         statistics: Of every head, averaged over the texts.
         uniform: The same of a head that looks at all earlier tokens alike, to compare with.
-        scores: The matrices S_h; None where the score map has none.
-        value_outputs: The matrices V_h O_h; None where the value or the output map has none.
+        scores: The matrices S_h; None for a score map without matrices.
+        value_outputs: The matrices V_h O_h; None if the value or the output map lacks matrices.
         reasons: Why, by the name of the attribute that is None.
     """
 

@@ -63,7 +63,7 @@ class Column:
         return f"\nof {getattr(found, self.of).singular_values.shape[-1]}"
 
     def uniform(self, found: Probe) -> str:
-        """The number of a head that attends to all tokens alike; empty where it has none."""
+        """Return the number of a head that attends to all tokens equally; empty without one."""
         return number(found.uniform[self.key]) if self.of == "statistics" else ""
 
 
@@ -77,17 +77,17 @@ COLUMNS = tuple(
 
 
 def _of_map(found: Probe, values: np.ndarray) -> np.ndarray:
-    """Numbers of heads as those of their maps."""
+    """Return the numbers of heads for their maps."""
     return np.repeat(values, found.n_maps // values.shape[1], axis=1)
 
 
 def columns(found: Probe) -> list[Column]:
-    """The numbers that there are: those of matrices only where a head has these."""
+    """Return the available numbers; a head without matrices lacks theirs."""
     return [column for column in COLUMNS if column.of not in found.reasons]
 
 
 def number(value: Any) -> str:
-    """Two decimals, and never -0.00; a dash where there is no number."""
+    """Format with two decimals, never as -0.00; a missing number becomes a dash."""
     return f"{round(float(value), 2) + 0.0:.2f}" if math.isfinite(value) else "-"
 
 
@@ -135,7 +135,7 @@ _SHARES = 0.005
 
 
 def caveat(found: Probe) -> str:
-    """Say what is left out, why scores are more than S_h, and if weights are no shares."""
+    """Explain omissions, scores that are more than S_h, and weights that do not add up to 1."""
     names = {"scores": "S_h", "value_outputs": "V_h O_h"}
     left_out = [f"No {names[of]} is shown: {reason}." for of, reason in found.reasons.items()]
     reason = analysis.why_not_one_matrix(found.config.attention())

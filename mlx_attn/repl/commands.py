@@ -44,12 +44,12 @@ def print_banner(session: Session) -> None:
 
 
 def is_command(text: str) -> bool:
-    """Whether a text is a command and not a prompt."""
+    """Return True if a text is a command and not a prompt."""
     return text.startswith("/") and not text.startswith("//") and "\n" not in text
 
 
 def _parse_prompt(text: str) -> str:
-    """The prompt without its quotes or doubled slash; lines of quotes alone leave no empty line."""
+    """Return the prompt without its quotes or doubled slash, and without lines of only quotes."""
     if text.startswith(_QUOTES):
         inside = text.removeprefix(_QUOTES).rstrip().removesuffix(_QUOTES)
         return inside.removeprefix("\n").removesuffix("\n")
@@ -57,7 +57,7 @@ def _parse_prompt(text: str) -> str:
 
 
 def is_open(text: str) -> bool:
-    """Whether a text is a block in triple quotes whose end has not come."""
+    """Return True if a text is a block in triple quotes that is still open."""
     inside = text.removeprefix(_QUOTES)
     return inside != text and not inside.rstrip().endswith(_QUOTES)
 
@@ -71,7 +71,7 @@ class Command:
     run: Callable[[Session, str], None]  # called with the session and the text after the name
     argument: str = ""
     required: bool = False
-    # What the tab key offers for the argument.
+    # Completions of the argument for the tab key.
     completes: Literal["", "setting", "run", "file"] = ""
 
     @property

@@ -1,4 +1,4 @@
-"""A terminal or a pipe as the screen, the prompt, and the loops over what is typed."""
+"""A terminal or a pipe as the screen, the prompt, and the input loops."""
 
 import contextlib
 import os
@@ -116,7 +116,7 @@ class Prompt:
         )
 
     def read(self) -> str:
-        """The next input; Ctrl-C clears the line and tells how to leave.
+        """Return the next input; Ctrl-C clears the line and explains how to leave.
 
         Raises:
             EOFError: Ctrl-D was pressed on an empty line.
@@ -155,7 +155,7 @@ class CommandCompleter(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """What the word before the cursor may become."""
+        """Yield completions of the word before the cursor."""
         line = document.text_before_cursor
         if not commands.is_command(line):
             return
@@ -182,7 +182,7 @@ def _command_words() -> dict[str, str]:
 
 @lru_cache
 def _variant_of(run: str) -> str:
-    """What a run is a form of; "" where it cannot be read."""
+    """Return the variant of a run; "" if it cannot be read."""
     try:
         return str(open_run(RUNS / run).settings.get("variant", "custom"))
     except RunError:
@@ -239,7 +239,7 @@ def interactive_loop(session: Session, read: Callable[[], str]) -> None:
             commands.handle_input(session, text)
         except KeyboardInterrupt:
             session.screen.note("stopped; /more continues")
-        except Exception as error:  # a bug of ours is no reason to lose a conversation
+        except Exception as error:  # a bug of ours must not lose a conversation
             session.screen.say(f"that failed ({type(error).__name__}: {error}); nothing is lost")
 
 
@@ -252,7 +252,7 @@ def read_lines(session: Session, lines: Iterable[str]) -> None:
 
 
 def _blocks(lines: Iterable[str]) -> Iterable[str]:
-    """Lines without their ends, those of an open block joined."""
+    """Yield lines without their ends, and the lines of an open block as one."""
     block = ""
     for line in lines:
         block += line

@@ -59,7 +59,7 @@ class Answer:
     text: str = ""
     tokens: int = 0
     finish_reason: str = "interrupted"  # `length`, `stop`, or `interrupted`
-    stop_text: str = ""  # the text that came next and ended it, where one did
+    stop_text: str = ""  # the text that ended it, if any
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ def load_transcript(path: Path) -> Transcript:
 
 
 def _joined(story: list[Turn], run: str) -> str:
-    """The text of turns; one without a prompt goes on beyond what ended the answer before it."""
+    """Return the text of turns; one without a prompt continues beyond the last answer."""
     text, end = "", ""
     for turn in story:
         answer = turn.answer_of(run)
@@ -136,7 +136,7 @@ def _readable(story: list[Turn]) -> str:
 
 
 class Screen:
-    """Where a conversation is shown: answers as they are, and everything else to another place."""
+    """The display of a conversation: answers go to one place, everything else to another."""
 
     def __init__(self, answers: Callable[[str], None], messages: Callable[[str], None]):
         self._answer = answers
@@ -167,7 +167,7 @@ class Screen:
         self._answer("\n")
 
     def clear(self) -> None:
-        """Remove what was shown, where that is possible."""
+        """Remove the shown answer, if possible."""
 
 
 @dataclass
@@ -177,7 +177,7 @@ class Session:
     run: LoadedRun
     screen: Screen
     load_run: Callable[[str], LoadedRun]
-    # The runs that could answer, each with what is known of it.
+    # The runs that could answer, with their facts.
     list_runs: Callable[[], list[tuple[str, str]]] = list
     # Makes a page of what these runs attend to in a text, and returns its place.
     make_page: Callable[[list[LoadedRun], str], Path] | None = None
@@ -220,7 +220,7 @@ class Session:
                 self.screen.note(line)
 
     def _stream(self, run: LoadedRun, settings: Settings) -> Iterator[GenerationStep]:
-        """The run's continuation of the text so far, whose last turn has no answer yet."""
+        """Return the run's continuation of the text, whose last turn still lacks an answer."""
         stop = settings.stop + (() if settings.ignore_eos else run.document_ends)
         text = self.transcript.story(run.title)
         return run.stream(text, settings, settings.max_tokens, stop)

@@ -1,6 +1,6 @@
 """The settings of a sampler, checked once; importing them does not import MLX.
 
-The options of `mlx-attn sample` and the settings of the REPL are made from the fields with a help.
+Fields with a help text become options of `mlx-attn sample` and settings of the REPL.
 """
 
 from collections.abc import Callable

@@ -40,7 +40,7 @@ def tokens_that_fit(length: int, context_length: int) -> int:
 
 
 def cache_length(length: int, context_length: int) -> int:
-    """The shortest caches with room for so many tokens."""
+    """Return the shortest caches that hold this many tokens."""
     doublings = max(0, (-(-length // SHORTEST) - 1).bit_length())
     return min(SHORTEST << doublings, context_length)
 
@@ -121,7 +121,7 @@ class TokenStep:
         sampler: Sampler,
         *arrays: mx.array,
     ) -> list[mx.array]:
-        """The step as a function of arrays alone."""
+        """Return the step as a function of only arrays."""
         weights, given = arrays[: len(names)], iter(arrays[len(names) :])
         tokens, offset = next(given), next(given)
         caches = [cache.new(offset, islice(given, n)) for cache, n in empty]
@@ -171,7 +171,7 @@ class DecodingState:
         return self._step(self._weights, tokens, self.caches, sampler)
 
     def repeat(self, count: int) -> None:
-        """Go on as so many equal texts, where it was one."""
+        """Turn one text into several equal ones."""
         self._weights = {}
         self._read = [mx.repeat(tokens, count, axis=0) for tokens in self._read]
         for cache in self.caches:
@@ -195,7 +195,7 @@ class DecodingState:
 
     @property
     def buffers(self) -> Buffers:
-        """What the caches hold."""
+        """Return the contents of the caches."""
         return [cache.buffers for cache in self.caches]
 
     @property

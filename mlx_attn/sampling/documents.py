@@ -1,4 +1,4 @@
-"""Where a document begins and ends in a run's training text, and texts that a model cannot know.
+"""The beginning and end of documents in a run's training text, and texts foreign to a model.
 
 A model that has only seen stories after a line break expects one before a prompt. The tokens of
 that start come before every text that is read as a document of its own.
@@ -18,7 +18,7 @@ from mlx_attn.text.tokenizers import Tokenizer
 
 
 def document_ends(tokenizer: Tokenizer, corpus: str) -> tuple[str, ...]:
-    """Return the texts that end a document: the tokenizer's, and that of the corpus by name."""
+    """Return the texts that end a document, by the tokenizer and by the name of the corpus."""
     ends = (tokenizer.end_of_text, sources.document_end(corpus))
     return tuple(dict.fromkeys(filter(None, ends)))
 
@@ -71,7 +71,7 @@ def unfamiliar(
     Args:
         model: In evaluation mode.
         tokenizer: The one it was trained with.
-        text: What a person typed; of a long one the end is read.
+        text: A person's input; only the end of a long one is read.
         corpus: The name of the text that the model was trained on.
         start: The tokens before a document.
     """

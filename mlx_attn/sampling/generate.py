@@ -95,8 +95,8 @@ def stream_generate(
 ) -> Iterator[GenerationStep]:
     """The continuation of a prompt, one step a token; the steps' texts add up to it.
 
-    An empty prompt without a start is a newline, or token 0 if the vocabulary has none.
-    `DecodingState` says how texts longer than the context are read.
+    An empty prompt without a start becomes a newline, or token 0 in a vocabulary without one.
+    See `DecodingState` for texts longer than the context.
 
     Args:
         model: In evaluation mode.
@@ -105,7 +105,7 @@ def stream_generate(
         config: How tokens are drawn.
         max_tokens: The most new tokens.
         stop: Texts before which it ends.
-        step: What decodes with this model, to share with other texts; None makes one.
+        step: The decoding step of this model, shared with other texts; None makes one.
         start: Tokens that come before a document; they are read before the prompt.
 
     Raises:
@@ -145,7 +145,7 @@ def stream_batch(
 
 def _check_memory(config: GPTConfig, count: int) -> None:
     """Raise a `ConfigError` if so many texts at once need more memory than there is."""
-    if count == 1:  # there is no smaller number, and a window may need less than this bound
+    if count == 1:  # the smallest bound; a window may need less
         return
     needed, there = sampling_memory(config, count), usable_memory()
     if needed > there:

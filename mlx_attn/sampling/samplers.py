@@ -73,7 +73,7 @@ def categorical(
 class Sampler:
     """Penalty, filters and draw of texts that begin together; make a new one for the next texts.
 
-    Text k draws as a text alone would with `seeds[k]`.
+    Text k draws like a single text with `seeds[k]`.
 
     Args:
         config: Its settings.
@@ -83,7 +83,7 @@ class Sampler:
         seeds: Of each text: the configuration's seed, or one that was drawn, and those after it.
         state: Its numbers: random keys, recent tokens, and settings, which as arrays do not make
             another compiled code each.
-        structure: What its code depends on besides: equal for samplers of equal code.
+        structure: Equal for samplers with equal code.
     """
 
     def __init__(self, config: SamplerConfig, count: int = 1):
@@ -111,7 +111,7 @@ class Sampler:
     def draw(
         self, logits: Logits, newest: Tokens, state: Arrays
     ) -> tuple[Integer[mx.array, "B 1"], Arrays]:
-        """The next tokens and the state after them, as a function of arrays alone."""
+        """Return the next tokens and the state after them, as a function of only arrays."""
         state = dict(state)
         if "recent" in state:
             state["recent"] = _latest(mx.concatenate([state["recent"], newest], 1), self._window)

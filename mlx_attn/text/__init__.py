@@ -1,1 +1,1 @@
-"""Text: where it comes from, how it becomes tokens, and the corpus that training reads."""
+"""Text: its sources, its tokens, and the corpus that training reads."""

@@ -1,4 +1,4 @@
-"""The base of all tokenizers, and those of bytes, of characters and of a task's symbols."""
+"""The base of all tokenizers, and the tokenizers of bytes, characters and a task's symbols."""
 
 import json
 import re
@@ -30,13 +30,13 @@ def utf8(text: str) -> bytes:
 
 
 class Tokenizer(ABC):
-    """Text to token ids and back: token t stands for the bytes `vocabulary[t]`.
+    """Convert text to token ids and back: token t is the bytes `vocabulary[t]`.
 
     `settings` are the arguments of the constructor, which `save` keeps.
     """
 
     kind: str
-    end_of_text = ""  # the special token that ends a text, where there is one
+    end_of_text = ""  # the special token that ends a text, if any
 
     def __init__(self, vocabulary: Sequence[bytes], **settings: Any):
         if len(vocabulary) > LARGEST_VOCABULARY:
@@ -53,7 +53,7 @@ class Tokenizer(ABC):
         """The token ids of `text`; ConfigError where it cannot be expressed in tokens."""
 
     def token_bytes(self, token: SupportsIndex) -> bytes:
-        """The bytes that `token` stands for; ConfigError outside the vocabulary."""
+        """Return the bytes of `token`; ConfigError outside the vocabulary."""
         index = token.__index__()
         if not 0 <= index < self.vocab_size:
             raise ConfigError(f"token {index} is outside the vocabulary of {self.vocab_size}")
@@ -64,12 +64,12 @@ class Tokenizer(ABC):
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
     def save(self, directory: Path) -> None:
-        """Write `tokenizer.json`, and the file that the kind needs beside it."""
+        """Write `tokenizer.json`, and another file if the kind needs one."""
         settings = {"kind": self.kind, **self.settings}
         write_text(directory / "tokenizer.json", json.dumps(settings, indent=1) + "\n")
 
     class Saved(msgspec.Struct):
-        """What `tokenizer.json` holds besides the kind."""
+        """Return the content of `tokenizer.json` other than the kind."""
 
     @classmethod
     def load(cls, settings: Any, directory: Path) -> "Tokenizer":
@@ -96,7 +96,7 @@ class CharacterTokenizer(Tokenizer):
     kind = "char"
 
     class Saved(Tokenizer.Saved):
-        """What `tokenizer.json` holds besides the kind."""
+        """Return the content of `tokenizer.json` other than the kind."""
 
         characters: Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -148,7 +148,7 @@ class SymbolTokenizer(Tokenizer):
     kind = "symbols"
 
     class Saved(Tokenizer.Saved):
-        """What `tokenizer.json` holds besides the kind."""
+        """Return the content of `tokenizer.json` other than the kind."""
 
         symbols: Annotated[list[str], msgspec.Meta(min_length=1)]
 

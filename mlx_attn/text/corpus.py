@@ -65,7 +65,7 @@ class Split:
     """One half of a corpus; the arrays are read-only maps of files."""
 
     tokens: UInt16[np.ndarray, " N"]
-    n_bytes: int  # UTF-8 bytes that the tokens stand for; the divisor of bits per byte
+    n_bytes: int  # UTF-8 bytes of the tokens; the divisor of bits per byte
     # Stories and tasks: the index of the newline token before each document, so that a window that
     # starts there predicts the document's first token.
     document_starts: Int64[np.ndarray, " D"] | None = None
@@ -85,7 +85,7 @@ class Split:
 
     @property
     def floor(self) -> float | None:
-        """The lowest possible loss in nats per scored token, where it is known."""
+        """The lowest possible loss in nats per scored token, if it is known."""
         return None if self.floor_nats is None else self.floor_nats / self.n_scored
 
 
@@ -168,7 +168,7 @@ def _identity(kind: str) -> str:
 
 
 def _open(folder: Path, source: sources.Source) -> Corpus | None:
-    """The corpus prepared in `folder`; None when there is none or a file of it is damaged."""
+    """Return the corpus prepared in `folder`; None if it is missing or damaged."""
     try:
         content = read_record(folder / "corpus.json")
         if content.pop("checksum", None) != _record_checksum(content):
@@ -193,7 +193,7 @@ class _Facts(msgspec.Struct):
 
 
 class _SavedSplit(msgspec.Struct):
-    """What `corpus.json` says of a split: lengths and checksums of its arrays, and facts."""
+    """Return a split's part of `corpus.json`: lengths and checksums of its arrays, and facts."""
 
     lengths: dict[str, Count]
     checksums: dict[str, Count]
@@ -222,7 +222,7 @@ def _open_split(folder: Path, name: str, saved: _SavedSplit) -> Split:
 
 
 def _record_checksum(content: Object) -> int:
-    """CRC-32 of what `corpus.json` says."""
+    """Return the CRC-32 of the content of `corpus.json`."""
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
@@ -322,7 +322,7 @@ def _story_arrays(
     pieces = tokenizer.vocabulary
     lengths = np.array([len(piece) for piece in pieces])[tokens]
     offsets = np.cumsum(lengths) - lengths  # of each token's first byte
-    # Leading spaces; a token of spaces alone counts for itself.
+    # Leading spaces; a token of only spaces counts for itself.
     spaces = [len(piece) - len(piece.lstrip(b" ")) if piece.strip(b" ") else 0 for piece in pieces]
     # The newline that opens the stream is like the one that ends it, and moves all by a byte.
     abilities = np.roll(np.append(stories.abilities, stories.abilities[-1]), 1)

@@ -42,12 +42,12 @@ class Download:
     member: str | None = None  # for a zip archive, the member that is the file
     archive_size: int = 0  # for a zip archive, its own size in bytes
     document_start: str = ""  # the text before each of its documents, if there is one
-    document_end: str = ""  # the text that ends each of its documents, where one does
+    document_end: str = ""  # the text that ends each of its documents, if any
     instead: str = "use --data tales, which needs no network"
 
     @property
     def transfer_size(self) -> int:
-        """Bytes to receive: those of the archive, if it is one."""
+        """Bytes to receive, of the archive if it is one."""
         return self.archive_size if self.member else self.size
 
 
@@ -64,7 +64,7 @@ def fetch(
 
     Raises:
         ConfigError: The address is neither http nor https.
-        RunError: The network, the server, the disk or the digest; says what to do.
+        RunError: The network, the server, the disk or the digest failed; the message has advice.
     """
     path, part = directory / download.file, directory / f"{download.file}.part"
     total = download.transfer_size
@@ -89,7 +89,7 @@ def fetch(
 
 
 def _receive(download: Download, path: Path, part: Path, stall: float, progress: Progress) -> int:
-    """Appends to `part` what is missing; returns its size then."""
+    """Append the missing bytes to `part`, and return its size."""
     total = download.transfer_size
     done = part.stat().st_size if part.exists() else 0
     with _explaining(download, path, stall):

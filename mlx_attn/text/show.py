@@ -123,7 +123,7 @@ _LONG = 20_000_000  # bytes of text whose tokenizing takes long enough to report
 
 
 def download_lines(say: Callable[[str], None]) -> Callable[[int, int | None], None]:
-    """A callback for bytes done and in all, which says a line at every tenth of the way."""
+    """Return a callback for bytes done and in all, which prints a line at every tenth."""
     return _lines("downloading", say)
 
 

@@ -1,4 +1,4 @@
-"""Where a text comes from: stories, a task, a corpus by name, a file, a folder or a pipe.
+"""Sources of text: stories, a task, a corpus by name, a file, a folder or a pipe.
 
 A text from a file may be larger than memory: it is read as a stream of chunks, never as a whole.
 A chunk ends after a character that is not white space and before a space or a newline. Every
@@ -36,11 +36,11 @@ TRAINING_DOCUMENTS = 20_000  # of a task
 VALIDATION_DOCUMENTS = 500
 
 # Identifies the text of the stories, and with it runs and prepared corpora that were made from it:
-# change it whenever the generator writes another text (a golden digest in the tests tells).
+# change it whenever the generator writes another text (a test has a golden digest).
 _STORY_GENERATOR = "8ffc3e7bcaf80f3ddabfa4de27c730d8"
 
 _BLOCK = 1 << 20  # bytes
-LONGEST_PIPE = 4_000_000_000  # bytes: what has no end must not fill the disk
+LONGEST_PIPE = 4_000_000_000  # bytes: an endless pipe must not fill the disk
 _PIPE_IN_MEMORY = 1 << 25  # bytes; the rest of a longer pipe goes to a temporary file
 _SUFFIXES = {".txt", ".md"}
 # Matches everything up to the last place where a chunk may end; white space is Unicode's.
@@ -59,7 +59,7 @@ class SplitText:
     chunks: Blocks = lambda: iter(())
     n_characters: int = 0
     stories: "StoryCorpus | None" = None
-    documents: tasks.Documents | None = None  # the documents of a task, which have no text
+    documents: tasks.Documents | None = None  # the documents of a task, which are not text
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
     """The text of a pipe, which is read to its end now and kept.
 
     Raises:
-        RunError: It is no text, or has no end within `LONGEST_PIPE`.
+        RunError: It is not text, or is longer than `LONGEST_PIPE`.
     """
     kept = tempfile.SpooledTemporaryFile(_PIPE_IN_MEMORY)  # noqa: SIM115 - closed below
 
@@ -256,7 +256,7 @@ def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
 
     try:
         with _explaining(Path(name)):
-            for _ in _characters(copied, name):  # stops where it is no text
+            for _ in _characters(copied, name):  # stops at bytes that are not text
                 pass
     except RunError:
         kept.close()
@@ -318,7 +318,7 @@ def _decoded(file: IO[bytes], name: str) -> Iterator[str]:
 
 
 def _characters(read: Callable[[int], bytes], name: str) -> Iterator[str]:
-    """The characters of what is read, block by block; RunError where it is not a text."""
+    """Yield the characters of a file, block by block; RunError if it is not text."""
     decoder, done, data = codecs.getincrementaldecoder("utf-8")(), 0, b"unread"
     while data:
         data = read(_BLOCK)

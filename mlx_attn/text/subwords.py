@@ -33,7 +33,7 @@ from mlx_attn.text import characters, downloads
 
 _SMALLEST_VOCABULARY = 320  # 256 bytes, the unknown token, and room for letters and pieces
 SAMPLE = 4_000_000  # characters of text that a vocabulary is trained on, at most
-_PASSAGES = 64  # that the sample is made of
+_PASSAGES = 64  # of the sample
 _ALWAYS_BYTES = "\n\0\u2581"
 # A space belongs to the word that follows it. SentencePiece's trainer breaks on huge words.
 _WORDS = re.compile(rf"[{_ALWAYS_BYTES}]| ?[^ {_ALWAYS_BYTES}]{{1,1000}}| ")
@@ -131,7 +131,7 @@ class SubwordTokenizer(characters.Tokenizer):
 
 
 def _processor_of(model: bytes) -> Any:
-    """SentencePiece's reading of a model; ValueError where it is none."""
+    """Return SentencePiece's reading of a model; ValueError if the file is not a model."""
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
@@ -256,7 +256,7 @@ class GPT2Tokenizer(characters.Tokenizer):
         super().save(directory)
 
     class Saved(characters.Tokenizer.Saved):
-        """What `tokenizer.json` holds besides the kind."""
+        """Return the content of `tokenizer.json` other than the kind."""
 
         vocab_size: int
         end: int | None = None
@@ -308,7 +308,7 @@ def _category(initial: str) -> str:
 def bytes_by_symbol() -> dict[str, int]:
     """The letters that the list of merges writes bytes with, in the order of their token ids.
 
-    Bytes that print in Latin-1 stand for themselves; the others are U+0100 onwards.
+    Bytes that print in Latin-1 keep their character; the others are U+0100 onwards.
     """
     printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printing]

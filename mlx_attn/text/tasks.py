@@ -31,9 +31,9 @@ class Documents:
     places: Symbols  # each document's symbols, as indices into the vocabulary
     # The symbols that count for the loss; never the first one of a document.
     scored: Bool[np.ndarray, "D L"]
-    answers: Bool[np.ndarray, "D L"]  # those of them that the task is about
+    answers: Bool[np.ndarray, "D L"]  # the ones that the task is about
     # -log p of each symbol given those before it, p being the distribution that the documents are
-    # drawn from; 0 where the symbol is not scored.
+    # drawn from; 0 if the symbol is not scored.
     nats: Float64[np.ndarray, "D L"]
 
     @property
@@ -42,7 +42,7 @@ class Documents:
         return float(self.nats.sum() / self.scored.sum())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The documents as one stream of tokens, and what is known of each token.
+        """Return the documents as one stream of tokens, with facts about each token.
 
         A newline, token 0, stands before each document and after the last one, so that a window
         that starts at a newline and is as long as a document and its newline holds all of it.

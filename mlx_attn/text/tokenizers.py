@@ -47,7 +47,7 @@ def train_tokenizer(
 
     Args:
         kind: One of `KINDS`.
-        text: The text that the vocabulary is made from; `char` needs all of it.
+        text: The source of the vocabulary; `char` needs the whole text.
         vocab_size: The most tokens that `bpe` and `unigram` may use; a short text yields fewer.
         directory: Where `gpt2` keeps its merges; `downloads.data_directory()` by default.
     """

@@ -74,7 +74,7 @@ def figure_for_page(draw: Draw) -> "Markup":
 def panels(
     count: int, columns: int, size: tuple[float, float], **sharing: Any
 ) -> "tuple[Figure, list[Any]]":
-    """A figure of `count` axes in rows of `columns`; size is that of one, in inches."""
+    """Return a figure of `count` axes in rows of `columns`; `size` is the size of one in inches."""
     from matplotlib.figure import Figure
 
     columns = min(columns, count)
@@ -91,14 +91,14 @@ def _bytes(figure: "Figure", kind: str, **looks: Any) -> bytes:
     buffer = io.BytesIO()
     dated = {"Date": None} if kind == "svg" else {}
     with warnings.catch_warnings():
-        # A glyph that a font lacks is no reason to do without the figure.
+        # Draw the figure even if the font lacks a glyph.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(buffer, format=kind, dpi=160, metadata=dated, **looks)
     return buffer.getvalue()
 
 
 def render(name: str, /, **values: Any) -> str:
-    """The page of a template, with the project's own style and that of the template."""
+    """Render the page of a template, with the project's style and the template's."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -123,7 +123,7 @@ def render_text(template: str, /, **values: Any) -> str:
 
 
 def template(name: str) -> str:
-    """A file that pages are made of."""
+    """Return the text of a file for pages."""
     return (files("mlx_attn.ui") / "templates" / name).read_text(encoding="utf-8")
 
 

@@ -54,7 +54,7 @@ def age(seconds: int | float) -> str:
 
 
 class _Console(Console):
-    """A console that says when its reader is gone; rich's own would end the process."""
+    """A console that raises when its reader is gone; rich's own would end the process."""
 
     def on_broken_pipe(self) -> None:
         # Called while a BrokenPipeError is handled.
@@ -77,19 +77,19 @@ def stdout_console() -> Console:
 
 
 def _wide_enough(console: Console) -> Console:
-    """The console; a width of 0, as COLUMNS=0 says, is none."""
+    """Return the console; a width of 0, as from COLUMNS=0, is ignored."""
     if console.width < 1:
         console.width = _WIDTH
     return console
 
 
 def is_live(console: Console) -> bool:
-    """Whether this is a terminal that can be redrawn, whatever FORCE_COLOR says."""
+    """Return True if the terminal can be redrawn, regardless of FORCE_COLOR."""
     return console.file.isatty() and not console.is_dumb_terminal
 
 
 def as_html(renderable: RenderableType, width: int = 100) -> str:
-    """What a console would show of it, as HTML for a notebook."""
+    """Return a console's rendering as HTML, for a notebook."""
     console = Console(file=StringIO(), record=True, width=width, highlight=False)
     console.print(renderable)
     layout = '<pre style="font-family: monospace; line-height: 1.3">{code}</pre>'
@@ -102,7 +102,7 @@ def print_text(text: str, console: Console) -> None:
 
 
 def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
-    """Names and what they are: aligned and wrapped on a terminal, one plain line each in a pipe."""
+    """Format names and values, aligned and wrapped on a terminal, one plain line each in a pipe."""
     width = max(len(name) for name, _ in rows)
     if not console.file.isatty():
         for name, text in rows:
@@ -129,7 +129,7 @@ class WordWrap:
         self._spaces, self._word = "", ""
 
     def push(self, text: str) -> str:
-        """What can be shown now that `text` has come."""
+        """Return the characters that can be shown after `text`."""
         return "".join(map(self._add, text))
 
     def rest(self) -> str:
