@@ -95,7 +95,7 @@ def recommended_working_set() -> int:
     from mlx_attn.machine.device import device_name
 
     facts: Any = mx.device_info() if device_name() == "gpu" else {}
-    return int(facts.get("maxrecommended_working_set_size", 0))
+    return int(facts.get("max_recommended_working_set_size", 0))
 
 
 def machine_facts() -> dict[str, Any]:
