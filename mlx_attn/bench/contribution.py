@@ -4,8 +4,10 @@ A file names the chip and the system, and no user, host, folder or serial number
 its content, and `weights` is a digest that every machine must get for the same code.
 """
 
+import getpass
 import json
 import os
+import platform
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,9 +30,8 @@ from mlx_attn.machine.facts import commit, machine_facts, recommended_working_se
 from mlx_attn.model.config import find_preset
 from mlx_attn.records import content_digest, read_record
 from mlx_attn.training.config import resolve
-from mlx_attn.verify.checks import CHECKS, Check, run
+from mlx_attn.verify.checks import CHECKS, Check, device_rounding, run
 from mlx_attn.verify.models import seed_digest
-from mlx_attn.verify.tolerance import measured_rounding
 
 SCHEMA = 1
 """Version of the file's keys."""
@@ -172,9 +173,7 @@ def measure(
 def _machine() -> dict[str, Any]:
     facts, (performance, efficiency) = machine_facts(), hardware.core_counts()
     return {
-        **{
-            key: facts[key] for key in ("mlx_attn", "mlx", "python", "chip", "memory_bytes", "blas")
-        },
+        **{key: facts[key] for key in ("mlx_attn", "mlx", "python", "chip", "memory_bytes")},
         "schema": SCHEMA,
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
@@ -184,7 +183,8 @@ def _machine() -> dict[str, Any]:
         "gpu_cores": hardware.gpu_cores(),
         "working_set_bytes": recommended_working_set(),
         "power": hardware.power_source(),
-        "environment": {key: _without_folder(value) for key, value in _environment()},
+        "blas": Path(facts["blas"]).name,  # MLX_ATTN_BLAS may name a library in a user's folder
+        "environment": {key: _public(value) for key, value in _environment()},
     }
 
 
@@ -192,8 +192,22 @@ def _environment() -> Iterator[tuple[str, str]]:
     return ((k, v) for k, v in sorted(os.environ.items()) if k.startswith("MLX_"))
 
 
-def _without_folder(value: str) -> str:
-    return "(a folder)" if os.sep in value or "~" in value else value
+_SETTING, _HIDDEN = re.compile(r"[\w.+-]*"), "(hidden)"
+"""A number or a word; a folder, an address and a text with spaces hold other characters."""
+
+
+def _public(value: str) -> str:
+    """Return a variable's value, or "(hidden)" if it may name a folder, a host or a user."""
+    return value if _SETTING.fullmatch(value) and not _own_name(value) else _HIDDEN
+
+
+def _own_name(text: str) -> str:
+    """Return the name of this user or this host if the text holds it as a word, otherwise ""."""
+    names = [platform.node(), platform.node().partition(".")[0]]
+    with suppress(OSError, KeyError, ImportError):  # a user without an entry in the system's list
+        names.append(getpass.getuser())
+    words = (name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.I))
+    return next(filter(None, words), "")
 
 
 def _first_step(device: str) -> FirstStep:
@@ -211,8 +225,9 @@ def first_step_seconds(device: str) -> float:
     import mlx.core as mx
 
     with on_device(device):
-        step = train_step(*_setups("tiny", {})["standard"])
-        starts = mx.zeros((12,), mx.int64)
+        config, training = _setups("tiny", {})["standard"]
+        step = train_step(config, training)
+        starts = mx.zeros((training.batch_size,), mx.int64)
         began = time.perf_counter()
         mx.eval(step(starts), step.state)
         return time.perf_counter() - began
@@ -220,7 +235,7 @@ def first_step_seconds(device: str) -> float:
 
 def _verified(device: str, checks: Sequence[Check]) -> Verified:
     with on_device(device):
-        rounding = measured_rounding()
+        rounding = device_rounding()
         findings = [run(check, device, rounding) for check in checks]
     wrong = tuple(finding.check.name for finding in findings if not finding.is_right)
     return Verified(
@@ -266,8 +281,15 @@ _FOLDER = re.compile(r"(^|[\s=:\"'])(~|/|[A-Za-z]:\\)|/(Users|home|root|private|
 
 
 def write(made: Contribution, folder: Path) -> Path:
-    """Write a contribution to a folder and return its file."""
+    """Write a contribution to a folder and return its file.
+
+    Raises:
+        RunError: A check fails (see `read`), or a text names this user or this host.
+    """
     check(made, made.file_name)
+    for key, text in [("blas", made.blas), *_texts(made.environment, "environment")]:
+        if name := _own_name(text):
+            raise RunError(f"{made.file_name}: {key} names this user or host, {name!r}: unset it")
     content = json.dumps(msgspec.to_builtins(made), indent=1) + "\n"
     write_text(folder / made.file_name, content)
     return folder / made.file_name
@@ -301,8 +323,15 @@ def _problems(made: Contribution) -> Iterator[str]:
     for key, text in _texts(msgspec.to_builtins(made), ""):
         if _FOLDER.search(text):
             yield f"{key} holds a folder, {text!r}: a file names no folder, user or host"
-    for variable in (name for name in made.environment if not name.startswith("MLX_")):
-        yield f"environment has {variable}: only MLX_ variables belong there"
+    yield from _environment_problems(made.environment)
+
+
+def _environment_problems(environment: Mapping[str, str]) -> Iterator[str]:
+    for variable, value in environment.items():
+        if not variable.startswith("MLX_"):
+            yield f"environment has {variable}: only MLX_ variables belong there"
+        if value != _HIDDEN and not _SETTING.fullmatch(value):
+            yield f"environment.{variable} is {value!r}, and only a number or a word is public"
 
 
 def _texts(content: Any, key: str) -> Iterator[tuple[str, str]]:

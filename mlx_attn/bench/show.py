@@ -69,9 +69,9 @@ def contribution_lines(made: Contribution) -> list[str]:
     """Show the figures of a machine, a line for each."""
     lines = [f"{made.chip}, {made.system}, mlx {made.mlx}"]
     for one in made.verified:
-        total = one.right + len(one.wrong)
+        total, wrong = one.right + len(one.wrong), "".join(f", {name} wrong" for name in one.wrong)
         lines.append(
-            f"{one.device}: {one.right} of {total} checks right, products in {one.rounding}"
+            f"{one.device}: {one.right} of {total} checks right{wrong}, products in {one.rounding}"
         )
     lines += [
         f"{step.device}: first step {step.first:.2f} s, in a second process {step.second:.2f} s"

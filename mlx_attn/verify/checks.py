@@ -134,7 +134,7 @@ def verify(checks: Sequence[Check]) -> Iterator[Finding]:
     """Yield the finding of every check on every device."""
     for name in checked_devices():
         with on_device(name):
-            rounding = _rounding()
+            rounding = device_rounding()
             yield from (run(check, name, rounding) for check in checks)
 
 
@@ -148,7 +148,7 @@ def run(check: Check, device: str, rounding: Rounding = FLOAT32) -> Finding:
     return Finding(check, device, comparisons, time.perf_counter() - began, error)
 
 
-def _rounding() -> Rounding:
+def device_rounding() -> Rounding:
     """Measure the rounding; a device that raises here also fails the check of products."""
     with suppress(Exception):
         return measured_rounding()

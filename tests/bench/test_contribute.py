@@ -55,9 +55,45 @@ def test_every_preset_form_and_work_is_measured(made):
     ]
 
 
-def test_a_folder_in_a_variable_is_left_out(made):
-    assert made.environment["MLX_ATTN_DATA_DIR"] == "(a folder)"
+def test_a_variable_that_is_a_number_is_public_and_a_folder_is_hidden(made):
+    assert made.environment["MLX_ATTN_DATA_DIR"] == "(hidden)"
     assert made.environment["MLX_ENABLE_TF32"] == "0"
+
+
+@pytest.mark.parametrize("value", ["ada-mac.local:5000", "ada-mac", "ada", "of ada"])
+def test_a_variable_that_names_a_host_or_a_user_is_hidden(monkeypatch, value):
+    monkeypatch.setattr("platform.node", lambda: "ada-mac.local")
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    monkeypatch.setenv("MLX_JACCL_COORDINATOR", value)
+    assert contribution._machine()["environment"]["MLX_JACCL_COORDINATOR"] == "(hidden)"
+
+
+def test_a_library_in_a_folder_is_named_without_the_folder(monkeypatch):
+    facts = {**contribution.machine_facts(), "blas": "/home/ada/lib/libblis.so"}
+    monkeypatch.setattr(contribution, "machine_facts", lambda: facts)
+    assert contribution._machine()["blas"] == "libblis.so"
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [({"blas": "ada"}, "blas"), ({"environment": {"MLX_A": "of-ada"}}, "environment.MLX_A")],
+)
+def test_a_file_that_names_this_user_is_not_written(made, tmp_path, monkeypatch, changes, key):
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    content = msgspec.structs.replace(made, **changes)
+    sealed = msgspec.structs.replace(content, digest=content_digest(content, "digest"))
+    with pytest.raises(RunError, match=f"{key} names this user or host, 'ada'"):
+        contribution.write(sealed, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_device_that_fails_is_in_the_file_as_wrong(monkeypatch):
+    def fails(width: int) -> float:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr("mlx_attn.verify.tolerance._product_error", fails)
+    products = [check for check in CHECKS if check.name == "products"]
+    assert contribution._verified("cpu", products).wrong == ("products",)
 
 
 def test_nothing_in_it_names_the_host_the_user_or_a_folder(file):
@@ -103,6 +139,7 @@ def test_a_changed_figure_is_refused(file):
         ),
         ({"chip": "Apple M3 of /Users/me"}, "chip holds a folder"),
         ({"environment": {"USER": "me"}}, "environment has USER"),
+        ({"environment": {"MLX_A": "me.local:80"}}, "environment.MLX_A is 'me.local:80'"),
     ],
 )
 def test_what_cannot_be_right_is_refused(file, changes, problem):
@@ -205,6 +242,13 @@ def test_every_file_of_the_repository_is_whole_and_has_its_name(file):
         for variant in contribution.VARIANTS
         for work in contribution.WORKS
     }
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_device_of_the_repository_s_files_passed_verify(file):
+    read = contribution.read(file)
+    assert {one.device for one in read.verified} == {speed.device for speed in read.speeds}
+    assert all(one.right and not one.wrong for one in read.verified)
 
 
 def test_the_documentation_has_the_tables_of_the_files():
