@@ -42,7 +42,8 @@ class Choice:
         formula: What it computes, in the field's letters.
         source: The paper or book section it is from.
         apply: Computes the map: `score(a, x) -> q, k`; `value(a, x, k) -> v`;
-            `output(a, heads, x) -> y`; `logits(a, s) -> s`; `mixing(a, s) -> weights`.
+            `output(a, heads, x) -> y`; `logits(a, s) -> s`; `mixing(a, s) -> weights`, with
+            `mixing(a, s, q, k, kept)` if it reads keys and remembers.
         weights: Makes each of its trained parts by name: a Linear layer, an array, or None where a
             configuration needs none.
         init: Starting weights by name, where they are not drawn as every Linear layer's are.
@@ -57,7 +58,8 @@ class Choice:
             may be computed after the weighted sum and their bias is a constant.
         shift_invariant: Of a logits map or mixing: whether a constant added to all scores of a
             query changes no weight, so that the key's bias cancels.
-        reads_keys: Of a value map: whether values are made from keys.
+        reads_keys: Of a value map: whether values are made from keys. Of a mixing: whether it reads
+            the queries and keys that the scores were made of, and not the scores only.
         score_factor: Of a logits map that only multiplies the scores of each attention map: these
             factors, so that W_query can take them over.
         input_weights: The weights that multiply x, if x is read by nothing else: they take over the
@@ -67,8 +69,8 @@ class Choice:
         multiply_adds: Per token at full context, besides those of its matrices, of the scores and
             of the weighted sum.
         carries: Whether a value map reads what layers hand on, as `value(a, x, k, carry)`.
-        remembers: Of a logits map: what decoding keeps besides, [B, heads, T, width] of x; the map
-            is then `logits(a, s, kept)` with that of all tokens.
+        remembers: Of a logits map or mixing: numbers of x that decoding also caches,
+            [B, heads, T, width]; the map receives those of all tokens as its last argument.
         remembers_all: Whether it needs the memory of all earlier tokens even if a window hides
             their keys. The layer's cache then holds all of them.
         refuses: Why a configuration cannot use it, and the way out; empty where it can.
@@ -272,7 +274,8 @@ class AttentionConfig(AttentionSettings):
     @property
     def cache_window(self) -> int:
         """Tokens that decoding keeps: the window, or 0 for all if a hook needs all of them."""
-        return 0 if any(hook.remembers_all for hook in self.choices("logits")) else self.window
+        hooks = (*self.choices("logits"), *self.choices("mixing"))
+        return 0 if any(hook.remembers_all for hook in hooks) else self.window
 
     def slopes(self) -> tuple[float, ...]:
         """ALiBi's slope of every head."""

@@ -215,6 +215,11 @@ class Maps:
         return self.score, self.value, self.output, *self.logits, self.mixing
 
     @property
+    def with_memory(self) -> tuple[Choice, ...]:
+        """The hooks, and last the mixing, that read numbers of each token besides its key."""
+        return tuple(choice for choice in (*self.logits, self.mixing) if choice.remembers)
+
+    @property
     def caches_keys_only(self) -> bool:
         """Whether decoding keeps no values: they are made from the keys, or from x as the key."""
         return self.score.cache != "kv" or self.value.cache != "kv"
