@@ -208,6 +208,13 @@ _PAPERS = (
         summary="a head may attend to nothing",
     ),
     Variant(
+        name="deltanet",
+        mixing="gated_delta",
+        position="none",
+        formula="S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, head_h = q_t S_t",
+        summary="gated DeltaNet: no softmax, each token corrects a matrix that fades",
+    ),
+    Variant(
         name="shared-self-mask",
         score="shared",
         logits="self_mask",

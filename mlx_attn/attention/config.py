@@ -158,7 +158,7 @@ def choice_of(map_name: str, name: str) -> Choice:
 
 def choices_of(map_name: str) -> Mapping[str, Choice]:
     """Every choice of a map by name: the package's, and those of a user's files."""
-    for module in ("maps", "recent", "hooks"):  # which register them
+    for module in ("maps", "recent", "hooks", "recurrent"):  # which register them
         import_module(f"mlx_attn.attention.{module}")
     return CHOICES[map_name]
 

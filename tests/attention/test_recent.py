@@ -13,6 +13,7 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import Places, make_cache
 from mlx_attn.attention.config import VARIANTS, AttentionConfig, choices_of, find_variant
 from mlx_attn.attention.layer import Carry
+from mlx_attn.attention.references import delta_rule
 
 C, T, H, D, V = 16, 9, 4, 4, 11
 SCALE, WINDOW = D**-0.5, 3
@@ -23,7 +24,8 @@ Arrays = dict[str, np.ndarray]
 def layer(variant: str, **choices: Any) -> Attention:
     sizes = {"d_in": C, "d_out": C, "context_length": T, "n_heads": H, "vocab_size": V}
     window = {"window": WINDOW} if VARIANTS[variant].window else {}
-    settings = {"position": "alibi", **VARIANTS[variant].maps, **window, **choices}
+    row = VARIANTS[variant]
+    settings = {"position": "alibi", **row.maps, **window, **choices, **row.needs}
     module = Attention(AttentionConfig(**sizes, **settings))
     drawn = np.random.default_rng(7)
     arrays = named_arrays(module.trainable_parameters()).items()
@@ -92,9 +94,23 @@ def heads_of(variant: str, w: Arrays) -> np.ndarray:
         v = v + w["value_gain"] * table if variant == "value-embedding" else v
     if variant == "value-residual":
         v = w["value_mix"][0] * first + w["value_mix"][1] * v
+    if variant == "deltanet":
+        return delta_rule_of(w, q, k, v)
     group = q.shape[1] // H
     k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
     return weights_of(variant, w, q, k) @ v
+
+
+def delta_rule_of(w: Arrays, q: np.ndarray, k: np.ndarray, v: Any) -> np.ndarray:
+    x = inputs()[1]
+    beta = sigmoid(x @ w["W_beta.weight"].T)
+    step = np.log(1 + np.exp(x @ w["W_decay.weight"].T + w["decay_bias"]))
+    log_alpha = -np.exp(w["log_rate"]) * step
+    heads = np.empty_like(v)
+    for b, h in np.ndindex(2, H):
+        gates = beta[b, :, h], log_alpha[b, :, h]
+        heads[b, h] = delta_rule(q[b, h], k[b, h], v[b, h], *gates)
+    return heads
 
 
 def logits_of(variant: str, w: Arrays, q: np.ndarray, k: np.ndarray) -> np.ndarray:
@@ -323,7 +339,7 @@ def test_a_temperature_sharpens_any_score(score):
 
 
 @pytest.mark.parametrize("hook", ["temperature", "talking", "self_mask", "forget"])
-@pytest.mark.parametrize("mixing", choices_of("mixing"))
+@pytest.mark.parametrize("mixing", [m for m, c in choices_of("mixing").items() if not c.reads_keys])
 def test_hooks_compose_with_several_softmaxes_of_a_head(hook, mixing):
     module = layer("differential", logits=hook, mixing=mixing)
     assert run(module).shape == (2, T, C)

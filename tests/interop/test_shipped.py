@@ -29,7 +29,13 @@ from .conftest import MODERN
 TOKENS = mx.array([[(7 * i) % 60 for i in range(40)]])
 FORMS: dict[str, dict[str, Any]] = {
     **{name: variant.maps for name, variant in VARIANTS.items()},
-    **{f"{name}, alibi": {**v.maps, **MODERN, "position": "alibi"} for name, v in VARIANTS.items()},
+    **{
+        f"{name}, alibi": {**v.maps, **MODERN, "position": "alibi"}
+        for name, v in VARIANTS.items()
+        if not v.position
+    },
+    "deltanet, rope": {**MODERN, "position": "rope", "mixing": "gated_delta", "n_kv_heads": 2},
+    "delta rule": {"mixing": "delta"},
     "rope": {**MODERN, "position": "rope"},
     "rope, merged": {**MODERN, "position": "rope", "score": "merged"},
     "rope, values of keys": {"position": "rope", "value": "from_key"},
