@@ -208,11 +208,37 @@ _PAPERS = (
         summary="a head may attend to nothing",
     ),
     Variant(
+        name="sigmoid",
+        mixing="sigmoid",
+        formula="w_h = sigmoid(s_h + b_h)",
+        summary="every key is weighed by itself, without a sum to share",
+    ),
+    Variant(
+        name="softpick",
+        mixing="softpick",
+        formula="w_h = relu(e^s_h - 1) / sum |e^s_h - 1|",
+        summary="scores below 0 get no weight",
+    ),
+    Variant(
+        name="linear",
+        mixing="linear",
+        position="learned",
+        formula="w(i, j) = f(q_i) . f(k_j) / sum_(l <= i) f(q_i) . f(k_l), f = elu + 1",
+        summary="positive features of query and key replace the softmax",
+    ),
+    Variant(
         name="deltanet",
         mixing="gated_delta",
         position="none",
         formula="S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, head_h = q_t S_t",
         summary="gated DeltaNet: no softmax, each token corrects a matrix that fades",
+    ),
+    Variant(
+        name="path",
+        mixing="path",
+        position="none",
+        formula="score(i, j) = q_i R_i ... R_(j+1) k_j, R_t = I - beta_t w_t w_t^T",
+        summary="PaTH: each token between query and key reflects the query, in place of positions",
     ),
     Variant(
         name="shared-self-mask",

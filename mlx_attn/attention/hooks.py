@@ -149,6 +149,21 @@ def sigmoid_weights(a: MapWeights, s: Scores) -> Scores:
     return mx.sigmoid(s + a["weight_bias"][:, None, None])
 
 
+@choice(
+    "mixing",
+    "softpick",
+    "w_h = relu(e^s_h - 1) / sum |e^s_h - 1|",
+    source="softpick, arXiv:2504.20966",
+    affine=False,
+)
+def softpick(a: MapWeights, s: Scores) -> Scores:
+    """Scores below 0 get no weight, so a head may attend to nothing without a sink."""
+    largest = mx.stop_gradient(mx.maximum(mx.max(s, axis=-1, keepdims=True), 0.0))
+    seen = mx.where(s > -mx.inf, 1.0, 0.0)
+    differences = (mx.exp(s - largest) - mx.exp(-largest)) * seen
+    return mx.maximum(differences, 0.0) / (mx.abs(differences).sum(-1, keepdims=True) + 1e-6)
+
+
 def _softmax_with(s: Scores, extra: mx.array) -> Scores:
     """Softmax with one more logit, whose weight is dropped."""
     largest = mx.stop_gradient(mx.maximum(mx.max(s, axis=-1, keepdims=True), extra))

@@ -1,4 +1,6 @@
-"""Delta rules: a state that each token corrects, written as T x T weights of the values.
+"""Mixings that read queries and keys: linear attention, delta rules and PaTH, as T x T weights.
+
+A delta rule keeps a state that each token corrects:
 
     S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T        y_t = S_t^T q_t
 
@@ -17,7 +19,8 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Keys, MapWeights, Queries, choice
+from mlx_attn.attention.layer import Keys, MapWeights, Queries, choice, split_heads
+from mlx_attn.machine.exponentials import softmax
 
 Scores = Float[mx.array, "B H T_q T_k"]
 Gates = Float[mx.array, "B H T_k gates"]
@@ -67,7 +70,7 @@ def delta_weights(q: Queries, k: Keys, beta: Gates, log_alpha: Gates) -> Scores:
 
 
 def _refuses(c: AttentionConfig) -> str:
-    """Refuse what acts on scores: a delta rule reads queries and keys, and every earlier token."""
+    """Refuse what acts on scores: these forms read queries and keys, and every earlier token."""
     change = {
         f"logits={c.logits} changes": "leave --logits out" if c.logits != "none" else "",
         "position=alibi changes": "use learned, rope or none" if c.position == "alibi" else "",
@@ -107,6 +110,24 @@ def _beta_and_log_alpha(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
 
 @choice(
     "mixing",
+    "linear",
+    "w(i, j) = f(q_i) . f(k_j) / sum_(l <= i) f(q_i) . f(k_l), f = elu + 1",
+    sums_to_one=True,
+    source="linear attention, arXiv:2006.16236",
+    reads_keys=True,
+    affine=False,
+    refuses=_refuses,
+)
+def linear(a: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
+    """Weights from features that are positive, in place of e^score."""
+    q, k = (mx.where(y > 0, y + 1, mx.exp(mx.minimum(y, 0.0))) for y in (q, k))
+    similar = q @ mx.repeat(k, q.shape[1] // k.shape[1], 1).swapaxes(2, 3)
+    similar = mx.where(s > -mx.inf, similar, 0.0)
+    return similar / similar.sum(-1, keepdims=True)
+
+
+@choice(
+    "mixing",
     "delta",
     "w = (q k^T) (1 + tril(beta k k^T, -1))^-1 diag(beta), beta = sigmoid(x W_beta_h)",
     source="DeltaNet, arXiv:2406.06484",
@@ -137,3 +158,54 @@ def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
 def gated_delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
     """The gated delta rule: alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)) forgets."""
     return delta_weights(q, k, kept[..., :1], kept[..., 1:])
+
+
+def _path_width(c: AttentionConfig) -> int:
+    """Return the width of the keys, which reflections of PaTH act on."""
+    return c.choices("score")[0].shape(c)[1]
+
+
+def _path_refuses(c: AttentionConfig) -> str:
+    if c.logits in ("none", "forget"):
+        return ""
+    return (
+        f"mixing=path changes scores after logits={c.logits}, so only forget, which is added to "
+        "them, combines with it: leave --logits out"
+    )
+
+
+def _reflections(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T width_1"]:
+    """Return beta and w of each token, side by side."""
+    beta = 2 * _beta(a, x)  # up to a whole reflection
+    return mx.concatenate([beta, unit_length(split_heads(a["W_path"](x), beta.shape[1]))], -1)
+
+
+@choice(
+    "mixing",
+    "path",
+    "w = softmax(scale q_i R_i ... R_(j+1) k_j), R_t = I - beta_t w_t w_t^T",
+    sums_to_one=True,
+    source="PaTH attention, arXiv:2505.16381",
+    weights={
+        **W_BETA,
+        "W_path": lambda c: nn.Linear(c.d_in, c.n_maps * _path_width(c), bias=False),
+    },
+    reads_keys=True,
+    remembers=_reflections,
+    multiply_adds=lambda c: _multiply_adds(c) + 3 * c.n_maps * c.context_length * _path_width(c),
+    affine=False,
+    refuses=_path_refuses,
+)
+def path(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
+    """Positions as products of reflections, one for each token between query and key.
+
+    The product is I - W^T M W with M = (I + tril(diag(beta) W W^T, -1))^-1 diag(beta), so the score
+    of i and j loses tril(q W^T) M tril(W k^T, -1).
+    """
+    beta, w = kept[..., :1], kept[..., 1:]
+    k = mx.repeat(k, q.shape[1] // k.shape[1], 1)
+    M = unit_lower_inverse(mx.tril(beta * (w @ w.swapaxes(2, 3)), -1)) * beta.swapaxes(2, 3)
+    T_q, T_k = s.shape[2:]
+    read = mx.tril(q @ w.swapaxes(2, 3), T_k - T_q)
+    lost = read @ M @ mx.tril(w @ k.swapaxes(2, 3), -1)
+    return softmax(s - a.config.scale * lost)

@@ -29,10 +29,30 @@ def _with_extra(s: Array, extra: Array) -> Array:
     return powers / (np.exp(extra) + powers.sum(axis=2, keepdims=True))
 
 
+def _softpick(w: dict[str, Array], x: Array, s: Array) -> Array:
+    differences = np.where(s > -np.inf, np.expm1(s), 0.0)
+    small = 1e-6 * np.exp(np.maximum(s.max(axis=2, keepdims=True), 0))
+    return np.maximum(differences, 0) / (np.abs(differences).sum(axis=2, keepdims=True) + small)
+
+
 def softmax_of(s: Array) -> Array:
     """Return e^s_ij / sum_j e^s_ij."""
     powers = np.exp(s - s.max(axis=2, keepdims=True))
     return powers / powers.sum(axis=2, keepdims=True)
+
+
+def _queries_and_keys(w: dict[str, Array], x: Array, H: int) -> tuple[Array, Array]:
+    q, k = ((x @ w[f"W_{part}.weight"].T).reshape(len(x), H, -1) for part in ("query", "key"))
+    return q.swapaxes(0, 1), k.swapaxes(0, 1)
+
+
+def _linear(w: dict[str, Array], x: Array, s: Array) -> Array:
+    """Return the weights from running sums, one query at a time."""
+    q, k = (np.where(y > 0, y + 1, np.exp(y)) for y in _queries_and_keys(w, x, len(s)))
+    weights = np.zeros_like(s)
+    for h, i in np.ndindex(len(s), len(x)):
+        weights[h, i, : i + 1] = k[h, : i + 1] @ q[h, i] / (k[h, : i + 1].sum(axis=0) @ q[h, i])
+    return weights
 
 
 def _beta(w: dict[str, Array], x: Array) -> Array:
@@ -64,11 +84,24 @@ def _delta_weights(gates: Gates) -> Reference:
     def weights(w: dict[str, Array], x: Array, s: Array) -> Array:
         T, H = len(x), len(s)
         beta, log_alpha = gates(w, x)
-        q, k = ((x @ w[f"W_{part}.weight"].T).reshape(T, H, -1) for part in ("query", "key"))
-        heads = zip(*(np.moveaxis(y, 1, 0) for y in (q, k, beta, log_alpha)), strict=True)
+        heads = zip(*_queries_and_keys(w, x, H), beta.T, log_alpha.T, strict=True)
         return np.stack([delta_rule(q, k, np.eye(T), b, a) for q, k, b, a in heads])
 
     return weights
+
+
+def _path(w: dict[str, Array], x: Array, s: Array) -> Array:
+    """Apply the reflections between query and key to each query, one after the other."""
+    H, beta, s = len(s), 2 * _beta(w, x), s.copy()
+    q, k = _queries_and_keys(w, x, H)
+    directions = (x @ w["W_path.weight"].T).reshape(len(x), H, -1).swapaxes(0, 1)
+    directions /= np.sqrt((directions**2).sum(axis=2, keepdims=True) + 1e-6)
+    for h, i in np.ndindex(H, len(x)):
+        turned = q[h, i]
+        for j in range(i, -1, -1):
+            s[h, i, j] += (turned - q[h, i]) @ k[h, j] / np.sqrt(q.shape[2])
+            turned = turned - beta[j, h] * (turned @ directions[h, j]) * directions[h, j]
+    return softmax_of(s)
 
 
 REFERENCES: dict[str, dict[str, Reference]] = {
@@ -84,8 +117,11 @@ REFERENCES: dict[str, dict[str, Reference]] = {
         "sink": lambda w, x, s: _with_extra(s, w["sink"][:, None, None]),
         "talking": lambda w, x, s: np.tensordot(w["talk_weights"], softmax_of(s), 1),
         "sigmoid": lambda w, x, s: 1 / (1 + np.exp(-s - w["weight_bias"][:, None, None])),
+        "softpick": _softpick,
+        "linear": _linear,
         "delta": _delta_weights(lambda w, x: (_beta(w, x), 0 * _beta(w, x))),
         "gated_delta": _delta_weights(_gates),
+        "path": _path,
     },
 }
 """What each hook of the package computes, by its map and its name."""

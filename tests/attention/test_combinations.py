@@ -8,12 +8,14 @@ import pytest
 
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
-from mlx_attn.attention.config import MAPS, AttentionConfig, choice_of, choices_of
+from mlx_attn.attention.config import MAPS, AttentionConfig, choices_of
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 
 SIZES = {"d_in": 16, "d_out": 16, "context_length": 8, "n_heads": 4, "vocab_size": 5}
 FORMS = ("score", "value", "output")
+IGNORE_SCORES = ("linear", "delta", "gated_delta")
+"""Mixings that refuse what acts on scores, because they read queries and keys."""
 
 
 def computes(**choices: Any) -> bool:
@@ -46,9 +48,10 @@ def test_hooks_and_windows_with_every_score(score):
     needs = {"latent": {"value": "latent"}, "paired": {"output": "differential"}}.get(score, {})
     hooks = [*choices_of("logits"), "temperature+self_mask", "forget+talking"]
     for logits, mixing, window in product(hooks, choices_of("mixing"), (0, 3)):
-        ignores_scores = choice_of("mixing", mixing).reads_keys and (logits != "none" or window)
+        refused = mixing in IGNORE_SCORES and (logits != "none" or window > 0)
+        refused |= mixing == "path" and logits not in ("none", "forget")
         made = computes(score=score, logits=logits, mixing=mixing, window=window, **needs)
-        assert made != bool(ignores_scores)
+        assert made != refused
 
 
 @pytest.mark.parametrize("key", MAPS)

@@ -1,4 +1,4 @@
-"""Delta rules as T x T weights are their recurrences: outputs, gradients, decoding, refusals."""
+"""Forms that read queries and keys are their recurrences: outputs, gradients and decoding."""
 
 from typing import Any
 
@@ -17,6 +17,7 @@ from mlx_attn.errors import ConfigError
 
 C, T, H = 16, 13, 2
 RULES = ("delta", "gated_delta")
+FORMS = (*RULES, "linear", "path")
 SIZES: dict[str, Any] = {"d_in": C, "d_out": C, "context_length": T, "n_heads": H}
 Arrays = dict[str, np.ndarray]
 
@@ -41,7 +42,9 @@ def text() -> np.ndarray:
 def reference(mixing: str, w: Arrays) -> np.ndarray:
     """The output for one text, from the recurrence in float64."""
     x = text()
-    weights = REFERENCES["mixing"][mixing](w, x, np.zeros((H, T, T)))
+    q, k = ((x @ w[f"W_{name}.weight"].T).reshape(T, H, -1) for name in ("query", "key"))
+    s = np.where(np.tri(T) == 1, np.einsum("ihd,jhd->hij", q, k) * (C // H) ** -0.5, -np.inf)
+    weights = REFERENCES["mixing"][mixing](w, x, s)
     values = (x @ w["W_value.weight"].T).reshape(T, H, -1).swapaxes(0, 1)
     heads = (weights @ values).swapaxes(0, 1).reshape(T, -1)
     return heads @ w["out_proj.weight"].T + w["out_proj.bias"]
@@ -51,14 +54,14 @@ def numbers(module: Attention) -> Arrays:
     return {name: np.array(a).astype(np.float64) for name, a in named_arrays(module).items()}
 
 
-@pytest.mark.parametrize("mixing", RULES)
+@pytest.mark.parametrize("mixing", FORMS)
 def test_the_output_is_that_of_the_recurrence(mixing):
     module = layer(mixing)
     y = module(mx.array(text()[None], mx.float32))[0]
     np.testing.assert_allclose(y, reference(mixing, numbers(module)), atol=1e-5)
 
 
-@pytest.mark.parametrize("mixing", RULES)
+@pytest.mark.parametrize("mixing", FORMS)
 def test_the_gradient_of_every_weight_is_that_of_the_recurrence(mixing):
     module, x = layer(mixing), mx.array(text()[None], mx.float32)
     drawn = np.random.default_rng(1)
@@ -86,10 +89,22 @@ def test_the_gradient_of_every_weight_is_that_of_the_recurrence(mixing):
 
 @pytest.mark.parametrize("settings", [{"position": "rope"}, {"n_kv_heads": 1}, {"score": "merged"}])
 @pytest.mark.parametrize("pieces", [[1] * T, [6, 1, 6]])
-@pytest.mark.parametrize("mixing", RULES)
+@pytest.mark.parametrize("mixing", FORMS)
 def test_decoding_with_room_for_more_is_the_full_pass(mixing, pieces, settings):
     module, x = layer(mixing, **settings), mx.array(text()[None], mx.float32)
     cache, start, read = make_cache(T + 4), 0, []
+    for length in pieces:
+        read.append(module(x[:, start : start + length], cache))
+        start += length
+    np.testing.assert_allclose(mx.concatenate(read, axis=1), module(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("logits", ["none", "forget"])
+@pytest.mark.parametrize("pieces", [[1] * T, [6, 1, 6]])
+def test_path_decodes_in_a_window_as_it_reads(pieces, logits):
+    """Reflections before the window stand between no query and key."""
+    module, x = layer("path", window=4, logits=logits), mx.array(text()[None], mx.float32)
+    cache, start, read = make_cache(T, 4), 0, []
     for length in pieces:
         read.append(module(x[:, start : start + length], cache))
         start += length
@@ -124,10 +139,15 @@ def test_a_key_that_comes_again_is_overwritten():
         ({"window": 4}, "which window=4 hides: leave --window out"),
     ],
 )
-@pytest.mark.parametrize("mixing", RULES)
+@pytest.mark.parametrize("mixing", [*RULES, "linear"])
 def test_what_acts_on_scores_is_refused(mixing, settings, reason):
     with pytest.raises(ConfigError, match=reason):
         AttentionConfig(**SIZES, mixing=mixing, **settings)
+
+
+def test_path_refuses_hooks_that_do_not_add_to_scores():
+    with pytest.raises(ConfigError, match="changes scores after logits=temperature"):
+        AttentionConfig(**SIZES, mixing="path", logits="temperature")
 
 
 KEEPS_KEYS = ("standard", "separate", "merged-output", "separate-output")
