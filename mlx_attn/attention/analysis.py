@@ -211,6 +211,10 @@ def why_not_one_matrix(config: AttentionConfig) -> str:
         reasons[f"the logits are changed afterwards, {hook.formula}: S_h is the matrix before"] = (
             True
         )
+    mixing = config.choices("mixing")[0]
+    reasons[f"mixing={mixing.name} reads queries and keys themselves, {mixing.formula}"] = (
+        mixing.reads_keys
+    )
     return "; ".join(reason for reason, applies in reasons.items() if applies)
 
 

@@ -292,8 +292,9 @@ class Attention(MapWeights):
         return (key,) if v is key else (key, v)
 
     def remembered(self, x: Float[mx.array, "B T C"]) -> Kept:
-        """Return the numbers of the tokens x that hooks remember."""
-        return tuple(hook.remembers(self, x) for hook in self.maps.logits if hook.remembers)
+        """Return the numbers of the tokens x that the hooks and the mixing read."""
+        choices = self.maps.with_memory
+        return tuple(choice.remembers(self, x) for choice in choices if choice.remembers)
 
     def weights(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T T"]:
         """Return the attention weights of every head: row i holds what token i looks at.
@@ -316,19 +317,28 @@ class Attention(MapWeights):
         """
         scores = self.logits(attention_scores(q, k, self.config.scale), *memories)
         masked = scores + self.mask(places)
-        return self.maps.mixing.apply(self, masked).astype(q.dtype)
+        more = self.read_by_mixing(q, k, masked, memories)
+        return self.maps.mixing.apply(self, masked, *more).astype(q.dtype)
+
+    def read_by_mixing(
+        self, q: Queries, k: Keys, masked: Float[mx.array, "B H T_q T_k"], memories: Kept
+    ) -> Kept:
+        """Return what the mixing reads besides the masked scores, in their type.
+
+        These are queries and keys if it reads keys, and the last memory if it remembers.
+        """
+        mixing = self.maps.mixing
+        read = (q, k) if mixing.reads_keys else ()
+        read += memories[-1:] if mixing.remembers else ()
+        return tuple(array.astype(masked.dtype) for array in read)
 
     def logits(
         self, scores: Float[mx.array, "B H T_q T_k"], *memories: mx.array
     ) -> Float[mx.array, "B H T_q T_k"]:
         """Return the scores after every hook; `memories` belong to the hooks that have one."""
-        names = [hook.name for hook in self.maps.logits if hook.remembers]
-        memory = dict(zip(names, memories, strict=True))
+        memory = iter(memories)  # the mixing's memory, the last one, stays
         for hook in self.maps.logits:
-            if hook.remembers:
-                scores = hook.apply(self, scores, memory[hook.name])
-            else:
-                scores = hook.apply(self, scores)
+            scores = hook.apply(self, scores, *([next(memory)] if hook.remembers else []))
         return scores
 
     @property

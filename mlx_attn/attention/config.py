@@ -37,41 +37,43 @@ class Choice:
     `Attention`, whose attributes hold the weights by name.
 
     Attributes:
-        map: The map that it is a choice of, one of `MAPS`.
+        map: The map of this choice, one of `MAPS`.
         name: The word in a configuration.
         formula: In the field's letters.
-        source: The paper or book section it is from.
+        source: The paper or book section.
         apply: Computes the map: `score(a, x) -> q, k`; `value(a, x, k) -> v`;
-            `output(a, heads, x) -> y`; `logits(a, s) -> s`; `mixing(a, s) -> weights`.
-        weights: Makes each of its trained parts by name: a Linear layer, an array, or None where a
+            `output(a, heads, x) -> y`; `logits(a, s) -> s`; `mixing(a, s) -> weights`, with
+            `mixing(a, s, q, k, kept)` if it reads keys and remembers.
+        weights: Makes each trained part by name: a Linear layer, an array, or None if a
             configuration needs none.
         init: Starting weights by name, if they are not drawn like other Linear layers.
-        shape: Of a score or value map: how many heads its keys or values have, and their width.
-        after: Of a value map: the same map applied to softmax_h x, which gives the same heads.
-        cache: What decoding keeps of a token: "kv" key and value; "k" the key alone, which the
-            value map reads; "x" the key alone, which is x. If score or value keep the key alone, a
-            layer does.
-        affine: Whether the map is linear up to a bias. Conversions and spectra need that. Of a
-            user's score, value or output map it is tried, as are the next four facts.
-        sums_to_one: Of a mixing: whether the weights of every query add up to 1, so that values
-            may be computed after the weighted sum and their bias is a constant.
-        shift_invariant: Of a logits map or mixing: whether a constant added to all scores of a
-            query changes no weight, so that the key's bias cancels.
-        reads_keys: For a value map: it computes values from keys.
-        score_factor: Of a logits map that only multiplies the scores of each attention map: these
-            factors, so that W_query can take them over.
-        input_weights: The weights that multiply x, if x is read by nothing else: they take over the
+        shape: For a score or value map: the number of heads of its keys or values, and their width.
+        after: For a value map: the same map applied to softmax_h x, which gives the same heads.
+        cache: The cache entries of a token: "kv" key and value; "k" only the key, which the value
+            map reads; "x" only the key, which is x. If score or value keep only the key, so does
+            the layer.
+        affine: The map is linear up to a bias, as conversions and spectra need. This and the next
+            four facts are tested on a user's score, value or output map.
+        sums_to_one: For a mixing: the weights of every query add up to 1, so that values may be
+            computed after the weighted sum and their bias is a constant.
+        shift_invariant: For a logits map or mixing: a constant added to all scores of a query
+            changes no weight, so that the key's bias cancels.
+        reads_keys: For a value map: it computes values from keys. For a mixing: it reads the
+            queries and keys, and not only their scores.
+        score_factor: For a logits map that only multiplies the scores of each attention map: these
+            factors, so that W_query can absorb them.
+        input_weights: The weights that multiply x, if nothing else reads x: they can absorb the
             gain of the norm before. None: x is read in another way.
-        same_as: The choice of the same map that it equals, once its matrix is written out.
-        queries_per_head: Of a score map: query heads for each head.
-        multiply_adds: Per token at full context, besides those of its matrices, of the scores and
-            of the weighted sum.
+        same_as: The choice of the same map that it equals, with its whole matrix.
+        queries_per_head: For a score map: query heads for each head.
+        multiply_adds: Per token at full context, in addition to its matrices, the scores and the
+            weighted sum.
         carries: For a value map: it reads arrays of earlier layers, as `value(a, x, k, carry)`.
-        remembers: Of a logits map: what decoding keeps besides, [B, heads, T, width] of x; the map
-            is then `logits(a, s, kept)` with that of all tokens.
-        remembers_all: Whether it needs the memory of all earlier tokens even if a window hides
-            their keys. The layer's cache then holds all of them.
-        refuses: Why a configuration cannot use it, and the way out; empty where it can.
+        remembers: For a logits map or mixing: numbers of x that decoding also caches,
+            [B, heads, T, width]; the map receives the numbers of all tokens as its last argument.
+        remembers_all: It needs the memory of all earlier tokens even if a window hides their keys.
+            The layer's cache then holds all of them.
+        refuses: Why a configuration cannot use it, and the way out; empty if it can.
     """
 
     map: str
@@ -156,7 +158,7 @@ def choice_of(map_name: str, name: str) -> Choice:
 
 def choices_of(map_name: str) -> Mapping[str, Choice]:
     """Return every choice of a map by name, the package's and the user's."""
-    for module in ("maps", "structured", "recent", "hooks"):  # which register them
+    for module in ("maps", "structured", "recent", "hooks", "recurrent"):  # which register them
         import_module(f"mlx_attn.attention.{module}")
     return CHOICES[map_name]
 
@@ -272,7 +274,8 @@ class AttentionConfig(AttentionSettings):
     @property
     def cache_window(self) -> int:
         """Tokens that decoding keeps: the window, or 0 for all if a hook needs all of them."""
-        return 0 if any(hook.remembers_all for hook in self.choices("logits")) else self.window
+        hooks = (*self.choices("logits"), *self.choices("mixing"))
+        return 0 if any(hook.remembers_all for hook in hooks) else self.window
 
     def slopes(self) -> tuple[float, ...]:
         """ALiBi's slope of every head."""

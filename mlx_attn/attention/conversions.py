@@ -54,7 +54,7 @@ class Conversion:
         self._refuse(self.refusals, config)
         keys = self.keys(config, rank)
         if changes_scores(config, replace(config, **keys)):
-            self._refuse((*_OF_SCORES, _OF_KEY_BIAS), config)
+            self._refuse((*_OF_SCORES, _OF_KEY_BIAS, _OF_MIXING), config)
         return {key: value for key, value in keys.items() if getattr(config, key) != value}
 
     def _refuse(self, refusals: tuple[_Refusal, ...], config: AttentionConfig) -> None:
@@ -185,6 +185,11 @@ _OF_KEY_BIAS = _Refusal(
     lambda c: c.qkv_bias and not key_bias_cancels(c),
     "the key's bias cancels in a softmax alone, and logits={logits}, mixing={mixing} let it "
     "change the weights: train without qkv_bias",
+)
+_OF_MIXING = _Refusal(
+    lambda c: c.choices("mixing")[0].reads_keys,
+    "mixing={mixing} reads queries and keys themselves, and not only their products, which are all "
+    "that a conversion of scores keeps: convert values and outputs, --to merged-output",
 )
 _OF_VALUE_BIAS = _Refusal(
     lambda c: _value_bias_stays(c) and not weights_sum_to_one(c),
@@ -331,6 +336,7 @@ _ROWS = (
             ),
             _OF_LATENT,
             _OF_KEY_BIAS,
+            _OF_MIXING,
             _Refusal(
                 lambda c: c.output not in ("linear", "none"),
                 "the values of output={output} are not made by one matrix from x that a key could "

@@ -7,11 +7,9 @@ a first. `uniform` mixing is a reference arm: it shows the worth of the weights.
 """
 
 import math
-from collections.abc import Callable
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.attention.layer import MapWeights, choice
@@ -151,6 +149,21 @@ def sigmoid_weights(a: MapWeights, s: Scores) -> Scores:
     return mx.sigmoid(s + a["weight_bias"][:, None, None])
 
 
+@choice(
+    "mixing",
+    "softpick",
+    "w_h = relu(e^s_h - 1) / sum |e^s_h - 1|",
+    source="softpick, arXiv:2504.20966",
+    affine=False,
+)
+def softpick(a: MapWeights, s: Scores) -> Scores:
+    """Scores below 0 get no weight, so a head may attend to nothing without a sink."""
+    largest = mx.stop_gradient(mx.maximum(mx.max(s, axis=-1, keepdims=True), 0.0))
+    seen = mx.where(s > -mx.inf, 1.0, 0.0)
+    differences = (mx.exp(s - largest) - mx.exp(-largest)) * seen
+    return mx.maximum(differences, 0.0) / (mx.abs(differences).sum(-1, keepdims=True) + 1e-6)
+
+
 def _softmax_with(s: Scores, extra: mx.array) -> Scores:
     """Softmax with one more logit, whose weight is dropped."""
     largest = mx.stop_gradient(mx.maximum(mx.max(s, axis=-1, keepdims=True), extra))
@@ -171,48 +184,3 @@ def _softmax_with(s: Scores, extra: mx.array) -> Scores:
 def talking_weights(a: MapWeights, s: Scores) -> Scores:
     """Every head's weights are a trained mixture of all heads' weights."""
     return mx.einsum("hg,bgij->bhij", a["talk_weights"], softmax(s))
-
-
-# The same hooks once more, in NumPy: `verify` compares with these.
-
-Array = np.ndarray
-Reference = Callable[[dict[str, Array], Array, Array], Array]
-"""From a layer's weights, its input [T, C] and scores [H, T, T] to new scores, or to weights."""
-
-
-def _forgotten(w: dict[str, Array], x: Array, s: Array) -> Array:
-    """Add up the logarithms of the gates between key j and query i, one by one."""
-    gates = x @ w["W_forget.weight"].T + w["W_forget.bias"]
-    logs, y = -np.log(1 + np.exp(-gates)), s.copy()
-    for i, j in zip(*np.tril_indices(len(x), -1), strict=True):
-        y[:, i, j] += logs[j + 1 : i + 1].sum(axis=0)
-    return y
-
-
-def _with_extra(s: Array, extra: Array) -> Array:
-    powers = np.exp(s)
-    return powers / (np.exp(extra) + powers.sum(axis=2, keepdims=True))
-
-
-def softmax_of(s: Array) -> Array:
-    """Return e^s_ij / sum_j e^s_ij."""
-    powers = np.exp(s - s.max(axis=2, keepdims=True))
-    return powers / powers.sum(axis=2, keepdims=True)
-
-
-REFERENCES: dict[str, dict[str, Reference]] = {
-    "logits": {
-        "temperature": lambda w, x, s: np.exp(w["log_temperature"])[:, None, None] * s,
-        "talking": lambda w, x, s: np.tensordot(w["talk_logits"], s, 1),
-        "self_mask": lambda w, x, s: np.where(np.eye(len(x), dtype=bool), -1e9, s),
-        "forget": _forgotten,
-    },
-    "mixing": {
-        "uniform": lambda w, x, s: (s > -np.inf) / (s > -np.inf).sum(axis=2, keepdims=True),
-        "off_by_one": lambda w, x, s: _with_extra(s, np.zeros(())),
-        "sink": lambda w, x, s: _with_extra(s, w["sink"][:, None, None]),
-        "talking": lambda w, x, s: np.tensordot(w["talk_weights"], softmax_of(s), 1),
-        "sigmoid": lambda w, x, s: 1 / (1 + np.exp(-s - w["weight_bias"][:, None, None])),
-    },
-}
-"""What each hook of the package computes, by its map and its name."""

@@ -206,9 +206,8 @@ def _decodes_otherwise(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> st
         steps = [slice(start, end) for start, end in pairwise(edges) if start < T]
         read = [a(x[:, step], cache, Carry(tokens[:, step])) for step in steps]
         if off := _differ(mx.concatenate(read, axis=1), y, _ROUNDING):
-            cure = "a map sees new tokens only, and a hook on logits what it remembers="
-            hooks = any(hook.remembers for hook in a.maps.logits)
-            if window and hooks:
+            cure = "a map sees new tokens only, and a hook or mixing what it remembers="
+            if window and a.maps.with_memory:
                 cure = "a hook that needs tokens before the window has remembers_all=True"
             return f"computes something else when it decodes with a cache, by {off}: {cure}"
     return ""
@@ -273,7 +272,7 @@ def _wrong_facts(a: Attention, x: _Text) -> Iterator[str]:
     T, value, k = x.shape[1], a.maps.value, a.score(x)[1]
     scores = _drawn(0, _SEQUENCES, a.config.n_maps, T, T)
     constant = _drawn(1, _SEQUENCES, a.config.n_maps, T, 1)
-    yield from _wrong_facts_of_mixing(a, scores + a.mask(Places.of_text(T)), constant)
+    yield from _wrong_facts_of_mixing(a, x, scores + a.mask(Places.of_text(T)), constant)
     for hook in a.maps.logits:
         memory = (hook.remembers(a, x),) if hook.remembers else ()
         same, other = (hook.apply(a, s, *memory) for s in (scores, scores + constant))
@@ -287,11 +286,14 @@ def _wrong_facts(a: Attention, x: _Text) -> Iterator[str]:
         yield f"makes values from keys: declare value={value.name} with reads_keys=True"
 
 
-def _wrong_facts_of_mixing(a: Attention, s: mx.array, constant: mx.array) -> Iterator[str]:
-    mixing, weights = a.maps.mixing, a.maps.mixing.apply(a, s)
+def _wrong_facts_of_mixing(
+    a: Attention, x: _Text, s: mx.array, constant: mx.array
+) -> Iterator[str]:
+    mixing, more = a.maps.mixing, a.read_by_mixing(*a.queries_and_keys(x), s, a.remembered(x))
+    weights = mixing.apply(a, s, *more)
     if mixing.sums_to_one and _differ(weights.sum(-1), mx.ones(weights.shape[:3]), _ROUNDING):
         yield f"{_SUMS}: leave out sums_to_one= of mixing={mixing.name}"
-    if mixing.shift_invariant and _differ(mixing.apply(a, s + constant), weights, _ROUNDING):
+    if mixing.shift_invariant and _differ(mixing.apply(a, s + constant, *more), weights, _ROUNDING):
         yield f"{_SHIFTS}: leave out shift_invariant= of mixing={mixing.name}"
 
 
@@ -351,7 +353,8 @@ def check_shapes(a: Attention) -> None:
     for hook in maps.logits:
         more = _remembered(hook, a, x, (B, 0, T, 0))
         _tried(hook, (scores, *more), a, scores.shape)
-    _tried(maps.mixing, (scores,), a, scores.shape)
+    more = a.read_by_mixing(q, k, scores, _remembered(maps.mixing, a, x, (B, 0, T, 0)))
+    _tried(maps.mixing, (scores, *more), a, scores.shape)
     _tried(maps.output, (weighted_sum(scores, v), x), a, (B, T, c.d_out))
 
 

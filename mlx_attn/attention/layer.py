@@ -178,6 +178,11 @@ class Maps:
         return self.score, self.value, self.output, *self.logits, self.mixing
 
     @property
+    def with_memory(self) -> tuple[Choice, ...]:
+        """The hooks, and last the mixing, that read numbers of each token besides its key."""
+        return tuple(choice for choice in (*self.logits, self.mixing) if choice.remembers)
+
+    @property
     def caches_keys_only(self) -> bool:
         """Return True if decoding caches no values: keys, or x as the key, give them."""
         return self.score.cache != "kv" or self.value.cache != "kv"

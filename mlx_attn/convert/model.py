@@ -88,12 +88,18 @@ def fold_norms(model: GPT) -> GPT:
     """
     config, first = model.config, model.trf_blocks[0]
     for choice in first.att.maps.all:
-        if choice.input_weights is None and choice.map != "mixing":
+        reads_x = choice.map != "mixing" or choice.remembers
+        if choice.input_weights is None and reads_x:
             raise ConfigError(
                 f"{choice.map}={choice.name} uses x itself or in a map of its own, so the norm's "
                 "gain has nowhere to go: fold it before that conversion, or leave --fold-norm out"
             )
     attention, shifted = first.att.config, "bias" in first.norm1
+    if first.att.maps.score.cache == "x" and first.att.maps.mixing.reads_keys:
+        raise ConfigError(
+            f"mixing={config.mixing} reads the keys, which are x here, so the norm's gain cannot "
+            "move from them to the queries: leave --fold-norm out"
+        )
     loose = config.drop_rate > 0 or not weights_sum_to_one(attention)
     if first.att.maps.value is WHOLE_VALUE and loose and config.bias:
         raise ConfigError(

@@ -114,18 +114,21 @@ class Attention(Module):
         """Attend from each token to itself and to earlier ones, those in the cache included."""
         a, c, hooks = self, self.c, MAPS.logits
         q, k = MAPS.score.apply(a, x)
+        choices = [*hooks, MAPS.mixing]
         entries = [k] if MAPS.keys_only else [turned(k, c, carry.offset), a.value(x, k, carry)]
-        memories = [hook.remembers(a, x) for hook in hooks if hook.remembers]
+        memories = [choice.remembers(a, x) for choice in choices if choice.remembers]
         cached = extended([*entries, *memories], self.layer, carry)
         k, v, memories = cached[0], cached[len(entries) - 1], cached[len(entries) :]
         if MAPS.keys_only:  # side by side they are what the value map reads
             v = a.value(merge_heads(k), k, carry)
             k = turned(k, c, 0)
-        s = product(turned(q, c, carry.offset) * c.scale, k.swapaxes(2, 3))
+        q = turned(q, c, carry.offset)
+        s = product(q * c.scale, k.swapaxes(2, 3))
         for hook in hooks:
             s = hook.apply(a, s, memories.pop(0)) if hook.remembers else hook.apply(a, s)
         s = s + mask(a, c, s.shape[2], s.shape[3])
-        heads = product(cast(MAPS.mixing.apply(a, s), v), v)
+        read = [cast(y, s) for y in ([q, k] if MAPS.mixing.reads_keys else []) + memories]
+        heads = product(cast(MAPS.mixing.apply(a, s, *read), v), v)
         return MAPS.output.apply(a, heads, x)
 
     def value(self, x, k, carry):

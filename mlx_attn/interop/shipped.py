@@ -40,16 +40,17 @@ def _code_of(model: GPT) -> tuple[Sources, str]:
         facts = {"apply": sources.add(choice, choice.apply), **facts}
         return f"SimpleNamespace({', '.join(f'{key}={value}' for key, value in facts.items())})"
 
-    hooks = [
-        row(hook, remembers=hook.remembers and sources.add(hook, hook.remembers))
-        for hook in maps.logits
-    ]
+    def memory(choice: Choice) -> str | None:
+        return choice.remembers and sources.add(choice, choice.remembers)
+
+    hooks = [row(hook, remembers=memory(hook)) for hook in maps.logits]
+    mixing = row(maps.mixing, reads_keys=maps.mixing.reads_keys, remembers=memory(maps.mixing))
     rows = {
         "score": row(maps.score),
         "value": row(maps.value, carries=maps.value.carries),
         "output": row(maps.output),
         "logits": f"[{', '.join(hooks)}]",
-        "mixing": row(maps.mixing),
+        "mixing": mixing,
         "keys_only": str(maps.caches_keys_only),
     }
     listed = "\n".join(f"    {key}={text}," for key, text in rows.items())

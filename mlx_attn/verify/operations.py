@@ -18,7 +18,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import attention, config
 from mlx_attn.attention.cache import Places
 from mlx_attn.attention.config import VARIANTS, AttentionConfig
-from mlx_attn.attention.hooks import REFERENCES, softmax_of
+from mlx_attn.attention.references import REFERENCES, softmax_of
 from mlx_attn.machine import attention_kernels as kernels
 from mlx_attn.model import gpt
 from mlx_attn.model.config import PRESETS, GPTConfig, config_from

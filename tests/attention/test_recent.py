@@ -13,6 +13,7 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import Places, make_cache
 from mlx_attn.attention.config import VARIANTS, AttentionConfig, choices_of, find_variant
 from mlx_attn.attention.layer import Carry
+from mlx_attn.attention.references import REFERENCES
 
 C, T, H, D, V = 16, 9, 4, 4, 11
 SCALE, WINDOW = D**-0.5, 3
@@ -23,7 +24,8 @@ Arrays = dict[str, np.ndarray]
 def layer(variant: str, **choices: Any) -> Attention:
     sizes = {"d_in": C, "d_out": C, "context_length": T, "n_heads": H, "vocab_size": V}
     window = {"window": WINDOW} if VARIANTS[variant].window else {}
-    settings = {"position": "alibi", **VARIANTS[variant].maps, **window, **choices}
+    row = VARIANTS[variant]
+    settings = {"position": "alibi", **row.maps, **window, **choices, **row.needs}
     module = Attention(AttentionConfig(**sizes, **settings))
     drawn = np.random.default_rng(7)
     arrays = named_arrays(module.trainable_parameters()).items()
@@ -92,9 +94,18 @@ def heads_of(variant: str, w: Arrays) -> np.ndarray:
         v = v + w["value_gain"] * table if variant == "value-embedding" else v
     if variant == "value-residual":
         v = w["value_mix"][0] * first + w["value_mix"][1] * v
+    if choices_of("mixing")[VARIANTS[variant].mixing].reads_keys:
+        return weights_by_reference(VARIANTS[variant].mixing, w, q, k) @ v
     group = q.shape[1] // H
     k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
     return weights_of(variant, w, q, k) @ v
+
+
+def weights_by_reference(mixing: str, w: Arrays, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """The weights of a mixing that reads queries and keys, one text after the other."""
+    s = np.where(np.tri(T) == 1, SCALE * np.einsum("bhid,bhjd->bhij", q, k), -np.inf)
+    texts = zip(inputs()[1], s, strict=True)
+    return np.stack([REFERENCES["mixing"][mixing](w, x, masked) for x, masked in texts])
 
 
 def logits_of(variant: str, w: Arrays, q: np.ndarray, k: np.ndarray) -> np.ndarray:
@@ -129,6 +140,13 @@ def weights_of(variant: str, w: Arrays, q: np.ndarray, k: np.ndarray) -> np.ndar
         sink = w["sink"][:, None, None] if variant == "sink" else 0.0
         total = total + np.exp(sink - s.max(-1, keepdims=True))
     weights = powers / total
+    if variant == "sigmoid":
+        weights = sigmoid(s + w["weight_bias"][:, None, None])
+    if variant == "softpick":
+        differences = np.where(s > -np.inf, np.exp(s) - 1, 0)
+        smallest = 1e-6 * np.exp(np.maximum(s.max(-1, keepdims=True), 0))
+        total = np.abs(differences).sum(-1, keepdims=True) + smallest
+        weights = np.maximum(differences, 0) / total
     if variant == "talking-heads":
         weights = np.einsum("hg,bgij->bhij", w["talk_weights"], weights)
     return weights
@@ -303,6 +321,11 @@ def test_sigmoid_weights_are_those_of_numpy():
     assert np.allclose(weights, sigmoid(scores + bias), atol=1e-6)
 
 
+READ_SCORES = [
+    name for name in choices_of("mixing") if name not in ("linear", "delta", "gated_delta", "path")
+]
+"""Mixings that combine with every hook on scores."""
+
 COMPANIONS = {
     "latent": {"value": "latent"},
     "paired": {"output": "differential"},
@@ -323,7 +346,7 @@ def test_a_temperature_sharpens_any_score(score):
 
 
 @pytest.mark.parametrize("hook", ["temperature", "talking", "self_mask", "forget"])
-@pytest.mark.parametrize("mixing", choices_of("mixing"))
+@pytest.mark.parametrize("mixing", READ_SCORES)
 def test_hooks_compose_with_several_softmaxes_of_a_head(hook, mixing):
     module = layer("differential", logits=hook, mixing=mixing)
     assert run(module).shape == (2, T, C)

@@ -115,7 +115,7 @@ def card(variant: Variant, standard: ModelCost) -> str:
     sources = list(dict.fromkeys(choice.source for choice in named if choice.source))
     keeps = {choice.cache for choice in chosen if choice.map in ("score", "value")} - {"kv"}
     kept = KEPT[keeps.pop() if keeps else "kv"]
-    more = ", and the numbers that its hook reads" if any(c.remembers for c in chosen) else ""
+    more = ", and its gates" if any(c.remembers for c in chosen) else ""
     windowed = f" of the last {variant.window} tokens" if variant.window else ""
     if every := variant.global_every:
         windowed += f" in {every - 1} of {every} layers, of all tokens in the other"

@@ -68,7 +68,7 @@ def test_the_lines_that_compute_a_step_are_marked(page):
     assert "self.norm1(x)" in marked[0]
     assert "scores = (rows @ k.swapaxes(2, 3))" in marked[2]
     assert "masked = scores + self.mask(places)" in marked[3]
-    assert "self.maps.mixing.apply(self, masked)" in marked[4]
+    assert "self.maps.mixing.apply(self, masked" in marked[4]
     assert "return (rows @ v)" in marked[5]
     assert "return x + self.drop_shortcut(self.ff(self.norm2(x)))" in marked[7]
 

@@ -117,20 +117,20 @@ from mlx_attn.attention.layer import choice
 from mlx_attn.attention.config import Variant, register
 
 
-@choice("mixing", "softpick", "relu(e^s - 1) / sum |e^s - 1|", affine=False)
+@choice("mixing", "mine", "relu(e^s - 1) / sum |e^s - 1|", affine=False)
 def softpick(a, s):
     powers = mx.where(s > -mx.inf, mx.exp(s) - 1, 0.0)
     return mx.maximum(powers, 0) / (mx.abs(powers).sum(axis=-1, keepdims=True) + 1e-6)
 
 
-register(Variant(name="softpick", formula="relu(e^s - 1)", summary="", mixing="softpick"))
+register(Variant(name="mine", formula="relu(e^s - 1)", summary="", mixing="mine"))
 """
 
 PLUGINS = {
     "temperature.py": {"logits": "sharpness"},
     "talking_heads.py": {"variant": "talk"},
     "differential.py": {"variant": "diff"},
-    "softpick.py": {"variant": "softpick"},
+    "softpick.py": {"variant": "mine"},
 }
 
 

@@ -29,7 +29,13 @@ from .conftest import MODERN
 TOKENS = mx.array([[(7 * i) % 60 for i in range(40)]])
 FORMS: dict[str, dict[str, Any]] = {
     **{name: variant.maps for name, variant in VARIANTS.items()},
-    **{f"{name}, alibi": {**v.maps, **MODERN, "position": "alibi"} for name, v in VARIANTS.items()},
+    **{
+        f"{name}, alibi": {**v.maps, **MODERN, "position": "alibi"}
+        for name, v in VARIANTS.items()
+        if not v.position
+    },
+    "deltanet, rope": {**MODERN, "position": "rope", "mixing": "gated_delta", "n_kv_heads": 2},
+    "delta rule": {"mixing": "delta"},
     "rope": {**MODERN, "position": "rope"},
     "rope, merged": {**MODERN, "position": "rope", "score": "merged"},
     "rope, values of keys": {"position": "rope", "value": "from_key"},
@@ -169,6 +175,14 @@ def _cosine(a: Any, x: mx.array) -> tuple[mx.array, ...]:
     return q / mx.linalg.norm(q, axis=-1, keepdims=True), k
 
 
+def _number_of_token(a: Any, x: mx.array) -> mx.array:
+    return mx.sigmoid(x[:, None].sum(axis=-1, keepdims=True))
+
+
+def _by_keys(a: Any, s: mx.array, q: mx.array, k: mx.array, kept: mx.array) -> mx.array:
+    return mx.where(s > -mx.inf, q @ k.swapaxes(2, 3) * kept.swapaxes(2, 3), 0.0)
+
+
 @pytest.fixture
 def own(monkeypatch) -> Callable[..., Choice]:
     def register(map_name: str, apply: Callable[..., Any], **facts: Any) -> Choice:
@@ -185,9 +199,16 @@ def own(monkeypatch) -> Callable[..., Choice]:
         ("logits", _own_logits, {}),
         ("logits", lambda a, s: 2 * s, {}),
         ("mixing", lambda a, s: softmax(s), {}),
+        ("mixing", _by_keys, {"reads_keys": True, "remembers": _number_of_token}),
         ("score", _cosine, {"weights": SEPARATE.weights, "shape": SEPARATE.shape, "affine": False}),
     ],
-    ids=["a helper and a number", "a lambda", "what the package provides", "another choice"],
+    ids=[
+        "a helper and a number",
+        "a lambda",
+        "what the package provides",
+        "keys",
+        "another choice",
+    ],
 )
 def test_a_user_s_choice_ships_with_what_it_uses(own, make_model, shipped, map_name, apply, facts):
     own(map_name, apply, **facts)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.attention.config import CHOICES
-from mlx_attn.attention.hooks import REFERENCES
+from mlx_attn.attention.references import REFERENCES
 from mlx_attn.verify import models, reference
 from mlx_attn.verify.reference import Numbers
 

@@ -1,0 +1,211 @@
+"""Mixings that read queries and keys: linear attention, delta rules and PaTH, as T x T weights.
+
+A delta rule keeps a state that each token corrects:
+
+    S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T        y_t = S_t^T q_t
+
+With g the running sum of log alpha, D_ij = e^(g_i - g_j) for j <= i, and L the part of
+beta_i (k_i . k_j) D_ij below the diagonal, the outputs of all tokens are y = W V with
+
+    W = (Q K^T * D) (I + L)^-1 diag(beta)
+
+These weights may be negative and need not add up to 1.
+"""
+
+import math
+
+import mlx.core as mx
+import mlx.nn as nn
+from jaxtyping import Float
+
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.layer import Keys, MapWeights, Queries, choice, split_heads
+from mlx_attn.machine.exponentials import softmax
+
+Scores = Float[mx.array, "B H T_q T_k"]
+Gates = Float[mx.array, "B H T_k gates"]
+
+
+def unit_length(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
+    """Return vectors over their lengths; 0 stays 0."""
+    return y * mx.rsqrt((y * y).sum(-1, keepdims=True) + 1e-6)
+
+
+def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T T"]:
+    """Return (I + L)^-1 for an L that is 0 on and above its diagonal, by halves.
+
+        (A 0; C B)^-1 = (A^-1 0; -B^-1 C A^-1  B^-1)
+
+    All blocks of a size are inverted together, so log2 T levels of matrix products do it. Products
+    of powers, (I - L)(I + L^2)(I + L^4)..., give the same without rounding, and nothing usable with
+    it: the powers of L grow before they vanish.
+    """
+    T, B, corners = L.shape[-1], L.shape[0], []
+    size = 2
+    while size < T:
+        size = 2 * size
+    L = mx.concatenate([L, mx.zeros_like(L)], -1)[..., :size]
+    L = mx.concatenate([L, mx.zeros_like(L)], -2)[..., :size, :]
+    while size > 2:
+        size = size // 2
+        corners.append(L[..., size:, :size])
+        L = mx.concatenate([L[..., :size, :size], L[..., size:, size:]], 0)
+    inverse = mx.eye(2, dtype=L.dtype) - L
+    for corner in corners[::-1]:
+        first, second = inverse[: corner.shape[0]], inverse[corner.shape[0] :]
+        below = -(second @ corner @ first)
+        above = mx.concatenate([first, mx.zeros_like(first)], -1)
+        inverse = mx.concatenate([above, mx.concatenate([below, second], -1)], -2)
+    return inverse[:B, :, :T, :T]
+
+
+def delta_weights(q: Queries, k: Keys, beta: Gates, log_alpha: Gates) -> Scores:
+    """Return W for the last T_q of T_k tokens."""
+    q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1)).swapaxes(2, 3)
+    total = mx.cumsum(log_alpha, axis=2)
+    decay = mx.tril(mx.exp(mx.tril(total - total.swapaxes(2, 3))))
+    corrected = mx.tril(beta * (k.swapaxes(2, 3) @ k) * decay, -1)
+    read = (q @ k) * decay[:, :, -q.shape[2] :]
+    return read @ unit_lower_inverse(corrected) * beta.swapaxes(2, 3)
+
+
+def _refuses(c: AttentionConfig) -> str:
+    """Refuse what acts on scores: these forms read queries and keys, and every earlier token."""
+    change = {
+        f"logits={c.logits} changes": "leave --logits out" if c.logits != "none" else "",
+        "position=alibi changes": "use learned, rope or none" if c.position == "alibi" else "",
+        f"window={c.window} hides": "leave --window out" if c.window else "",
+    }
+    for what, cure in change.items():
+        if cure:
+            return f"mixing={c.mixing} reads no scores, which {what}: {cure}"
+    return ""
+
+
+def _multiply_adds(c: AttentionConfig) -> int:
+    """Count, per token at full context, k k^T, the inverse, and its product with q k^T."""
+    T = c.context_length
+    return c.n_maps * (T * c.head_dim + T * T // 3 + T * T)
+
+
+W_BETA = {"W_beta": lambda c: nn.Linear(c.d_in, c.n_maps, bias=False)}
+DECAY = {
+    "W_decay": lambda c: nn.Linear(c.d_in, c.n_maps, bias=False),
+    "decay_bias": lambda c: mx.full((c.n_maps,), math.log(math.expm1(0.01))),
+    "log_rate": lambda c: mx.log(mx.linspace(1, 16, c.n_maps)),
+}
+"""Steps of softplus(decay_bias) = 0.01 at rates from 1 to 16: heads start by forgetting 1 % to
+15 % with each token."""
+
+
+def _beta(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
+    return mx.sigmoid(a["W_beta"](x)).swapaxes(1, 2)[..., None]
+
+
+def _beta_and_log_alpha(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
+    step = nn.softplus(a["W_decay"](x) + a["decay_bias"])
+    log_alpha = -mx.exp(a["log_rate"]) * step
+    return mx.concatenate([_beta(a, x), log_alpha.swapaxes(1, 2)[..., None]], -1)
+
+
+@choice(
+    "mixing",
+    "linear",
+    "w(i, j) = f(q_i) . f(k_j) / sum_(l <= i) f(q_i) . f(k_l), f = elu + 1",
+    sums_to_one=True,
+    source="linear attention, arXiv:2006.16236",
+    reads_keys=True,
+    affine=False,
+    refuses=_refuses,
+)
+def linear(a: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
+    """Weights from features that are positive, in place of e^score."""
+    q, k = (mx.where(y > 0, y + 1, mx.exp(mx.minimum(y, 0.0))) for y in (q, k))
+    similar = q @ mx.repeat(k, q.shape[1] // k.shape[1], 1).swapaxes(2, 3)
+    similar = mx.where(s > -mx.inf, similar, 0.0)
+    return similar / similar.sum(-1, keepdims=True)
+
+
+@choice(
+    "mixing",
+    "delta",
+    "w = (q k^T) (1 + tril(beta k k^T, -1))^-1 diag(beta), beta = sigmoid(x W_beta_h)",
+    source="DeltaNet, arXiv:2406.06484",
+    weights=W_BETA,
+    reads_keys=True,
+    remembers=_beta,
+    multiply_adds=_multiply_adds,
+    affine=False,
+    refuses=_refuses,
+)
+def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
+    """The delta rule without forgetting: alpha is 1."""
+    return delta_weights(q, k, kept, mx.zeros_like(kept))
+
+
+@choice(
+    "mixing",
+    "gated_delta",
+    "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), D_ij = alpha_(j+1) ... alpha_i",
+    source="gated delta networks, arXiv:2412.06464",
+    weights={**W_BETA, **DECAY},
+    reads_keys=True,
+    remembers=_beta_and_log_alpha,
+    multiply_adds=_multiply_adds,
+    affine=False,
+    refuses=_refuses,
+)
+def gated_delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
+    """The gated delta rule: alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)) forgets."""
+    return delta_weights(q, k, kept[..., :1], kept[..., 1:])
+
+
+def _path_width(c: AttentionConfig) -> int:
+    """Return the width of the keys, which reflections of PaTH act on."""
+    return c.choices("score")[0].shape(c)[1]
+
+
+def _path_refuses(c: AttentionConfig) -> str:
+    if c.logits in ("none", "forget"):
+        return ""
+    return (
+        f"mixing=path changes scores after logits={c.logits}, so only forget, which is added to "
+        "them, combines with it: leave --logits out"
+    )
+
+
+def _reflections(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T width_1"]:
+    """Return beta and w of each token, side by side."""
+    beta = 2 * _beta(a, x)  # up to a whole reflection
+    return mx.concatenate([beta, unit_length(split_heads(a["W_path"](x), beta.shape[1]))], -1)
+
+
+@choice(
+    "mixing",
+    "path",
+    "w = softmax(scale q_i R_i ... R_(j+1) k_j), R_t = I - beta_t w_t w_t^T",
+    sums_to_one=True,
+    source="PaTH attention, arXiv:2505.16381",
+    weights={
+        **W_BETA,
+        "W_path": lambda c: nn.Linear(c.d_in, c.n_maps * _path_width(c), bias=False),
+    },
+    reads_keys=True,
+    remembers=_reflections,
+    multiply_adds=lambda c: _multiply_adds(c) + 3 * c.n_maps * c.context_length * _path_width(c),
+    affine=False,
+    refuses=_path_refuses,
+)
+def path(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
+    """Positions as products of reflections, one for each token between query and key.
+
+    The product is I - W^T M W with M = (I + tril(diag(beta) W W^T, -1))^-1 diag(beta), so the score
+    of i and j loses tril(q W^T) M tril(W k^T, -1).
+    """
+    beta, w = kept[..., :1], kept[..., 1:]
+    k = mx.repeat(k, q.shape[1] // k.shape[1], 1)
+    M = unit_lower_inverse(mx.tril(beta * (w @ w.swapaxes(2, 3)), -1)) * beta.swapaxes(2, 3)
+    T_q, T_k = s.shape[2:]
+    read = mx.tril(q @ w.swapaxes(2, 3), T_k - T_q)
+    lost = read @ M @ mx.tril(w @ k.swapaxes(2, 3), -1)
+    return softmax(s - a.config.scale * lost)
