@@ -59,17 +59,17 @@ _TORCH_METHODS = {f".{name}" for name in _METHODS.split()}
 
 
 class NotPortable(ConfigError):
-    """A choice computes with what does not ship."""
+    """A choice uses something that cannot be shipped."""
 
 
 @dataclass
 class Sources:
-    """The source of functions and of what they use, in the order in which they are needed.
+    """The source of functions and their dependencies, in the order of use.
 
     Attributes:
         reserved: Names that the file around them has already.
         texts: Definitions by name.
-        operations: What they use of MLX, such as "mx.exp", and of its arrays, such as ".sum".
+        operations: Functions of MLX, such as "mx.exp", and methods of its arrays, such as ".sum".
     """
 
     reserved: set[str]
@@ -81,7 +81,7 @@ class Sources:
         """Add a function of a choice; return its name there.
 
         Raises:
-            NotPortable: It uses what does not ship.
+            NotPortable: It uses something that cannot be shipped.
         """
         try:
             return self._add(inspect.unwrap(function), f"{choice.map}_{choice.name}")
@@ -140,7 +140,7 @@ class Sources:
 
 
 def _is_there(name: str, value: Any) -> bool:
-    """Whether a shipped file has a name already: Python's, MLX's, or one that it provides."""
+    """Return True if a shipped file has the name already: from Python, MLX or its own code."""
     if isinstance(value, ModuleType):
         return hasattr(value, name) if value is builtins else _MODULES.get(value.__name__) == name
     return isinstance(value, FunctionType) and PROVIDED.get(value) == name

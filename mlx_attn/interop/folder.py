@@ -47,7 +47,7 @@ _GPT2_FACTS: dict[str, tuple[Any, ...]] = {
 
 
 class _GPT2(TypedDict, total=False):
-    """What is relied on in a folder's config.json."""
+    """The keys of a folder's config.json that are used."""
 
     vocab_size: Count
     n_positions: Count
@@ -76,10 +76,10 @@ def gpt2_config(config: GPTConfig) -> dict[str, Any]:
 
 
 def gpt2_settings(folder: Path) -> GPTConfig:
-    """What a folder's config.json stands for.
+    """Return the configuration of a folder's config.json.
 
     Raises:
-        RunError: It is another architecture, or computes what this program does not.
+        RunError: It is another architecture, or this program cannot compute it.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -168,7 +168,7 @@ def write_folder(
 def write_card(
     loaded: LoadedRun, place: Path, name: str, route: str, found: Sequence[Parity]
 ) -> None:
-    """Write README.md: what the model is, how to run it, what to mind.
+    """Write README.md: the model, how to run it, and its limits.
 
     The names and words of a run may come from anywhere: they are text here, and never markup.
 

@@ -54,7 +54,7 @@ class _Step(msgspec.Struct):
 
 
 class _TokenizerJson(msgspec.Struct):
-    """What is relied on in another program's tokenizer.json."""
+    """The keys of another program's tokenizer.json that are used."""
 
     model: _Model = msgspec.field(default_factory=_Model)
     added_tokens: list[_AddedToken] = []
@@ -64,7 +64,7 @@ class _TokenizerJson(msgspec.Struct):
 
 
 class _TokenizerConfig(msgspec.Struct):
-    """What is relied on in tokenizer_config.json."""
+    """The keys of tokenizer_config.json that are used."""
 
     add_prefix_space: bool | None = None
     add_bos_token: bool | None = None
@@ -74,7 +74,7 @@ def read_tokenizer(folder: Path) -> Tokenizer | None:
     """Return the tokenizer of a run, of an export or of Hugging Face in a folder; None if none.
 
     Raises:
-        RunError: A file of it is damaged, or it is not a byte-level BPE like that of GPT-2.
+        RunError: A file is damaged, or it is not a byte-level BPE like GPT-2's.
     """
     for place in (folder / OWN, folder):
         path = place / "tokenizer.json"

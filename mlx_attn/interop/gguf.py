@@ -51,7 +51,7 @@ def gguf_form(model: GPT) -> tuple[str, GPT]:
     """The architecture that holds a model, and the model in its form.
 
     Raises:
-        ConfigError: None does; says why.
+        ConfigError: No type fits; the message has the reason.
     """
     config = model.config
     if config.position != "rope":
@@ -108,7 +108,7 @@ def _in_turn(name: str, array: mx.array, width: int) -> mx.array:
 
 
 class _Header:
-    """Walks through the header of a GGUF file, version 3, and refuses what leads out of the file.
+    """Walks through the header of a GGUF file, version 3; refuses lengths beyond the file.
 
     MLX's own reader trusts every length in it, and reads foreign memory where one is wrong.
     """
@@ -123,7 +123,7 @@ class _Header:
         self.keys: set[bytes] = set()
 
     def check(self) -> None:
-        """Raise a `ValueError` where the file is not what its header says."""
+        """Raise a `ValueError` if the file does not fit its header."""
         if self.data[:4] != b"GGUF" or self._number(8, 4) not in (2, 3):
             raise ValueError("no GGUF of version 2 or 3")
         tensors, facts = self._number(8), self._number(8)
@@ -167,7 +167,7 @@ class _Header:
         return self._SIZES[kind]
 
     def _tensor(self) -> int:
-        """Where a tensor ends, from the beginning of all."""
+        """The end of a tensor, from the beginning of all."""
         name, axes = self._take(self._number(8)), self._number(4)
         if axes > self._MOST_AXES:
             raise ValueError(f"{name!r} has {axes} axes")

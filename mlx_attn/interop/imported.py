@@ -55,15 +55,15 @@ _FINE_TUNING = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is imported.
+    """A model to import.
 
     Attributes:
         path: The file or folder.
-        what: In a few words, what it was found to be.
-        config: The configuration that it stands for.
+        what: A description in a few words.
+        config: Its configuration.
         load: Reads the model.
-        peer: Another program that reads the same; None where there is none.
-        facts: What that must be told beside.
+        peer: Another program that reads the same, or None.
+        facts: Further input for that program.
     """
 
     path: Path
@@ -75,16 +75,16 @@ class Source:
 
 
 def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPHA) -> Source:
-    """What a file, a folder or a published model's name stands for.
+    """Return the model of a file, a folder or a published model's name.
 
     Args:
         name: A path, or a name of the hub such as "gpt2".
-        n_heads: Heads of a state dict, which does not say how many; 0: emb_dim / 64.
-        lora_alpha: The factor of LoRA's product, which a state dict does not say either.
+        n_heads: Heads of a state dict, which does not contain their number; 0: emb_dim / 64.
+        lora_alpha: The factor of LoRA's product, which a state dict does not contain either.
 
     Raises:
-        RunError: It cannot be read, or is no model that is known here.
-        ConfigError: Something must be given that the file does not say.
+        RunError: It cannot be read, or is an unknown kind of model.
+        ConfigError: A fact is missing in the file and must be given.
     """
     path = user_path(name)
     if not path.exists():
@@ -122,7 +122,7 @@ def _tied(arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
 
 
 def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTConfig:
-    """The configuration that the shapes of a state dict say, and the number of heads."""
+    """Return the configuration from the shapes of a state dict and the number of heads."""
     try:
         vocab_size, emb_dim = arrays["tok_emb.weight"].shape
         context_length = arrays["pos_emb.weight"].shape[0]
@@ -167,16 +167,16 @@ def _downloaded(name: str) -> Path:
 
 
 def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
-    """The tokenizer of what is imported.
+    """Return the tokenizer of an imported model.
 
     Args:
-        source: What is imported.
+        source: The model to import.
         named: "byte", "gpt2" (the published one), a run or folder with a tokenizer, or a file of
             merges; None: the one that lies beside it, or the published one if the vocabulary is as
             large as that of GPT-2.
 
     Raises:
-        ConfigError: There is none, or it has another vocabulary than the model.
+        ConfigError: It is missing, or has another vocabulary than the model.
     """
     found = _named_tokenizer(named) if named else _tokenizer_beside(source)
     size = source.config.vocab_size
@@ -248,17 +248,17 @@ class Imported:
 def import_run(
     source: Source, out: Path, data: str, named: str | None = None, overwrite: bool = False
 ) -> Imported:
-    """Write what is imported as a run; it trains on `data` with its own tokenizer.
+    """Write an imported model as a run; it trains on `data` with its own tokenizer.
 
     Args:
-        source: What is imported.
+        source: The model to import.
         out: The run's directory.
         data: The text to train on later.
         named: The tokenizer; see `find_tokenizer`.
         overwrite: Whether a run that is there is replaced.
 
     Raises:
-        ConfigError: There is no tokenizer, or it has another vocabulary than the model.
+        ConfigError: The tokenizer is missing, or has another vocabulary than the model.
         RunError: The weights cannot be read, the run cannot be written, or the program that it came
             from computes other logits, or gives a text other ids.
     """
@@ -287,12 +287,12 @@ def parity_of(
     """Compare an imported model with the program that it came from.
 
     Args:
-        source: What is imported.
-        model: What was made of it.
+        source: The model to import.
+        model: The resulting model.
         tokenizer: The one that was read with it, to be compared too.
 
     Returns:
-        How far they agree; a line that tells why if nothing was compared.
+        How far they agree, or the reason that nothing was compared, in a line.
     """
     if source.peer is None:
         return f"no other program here reads {source.what}"

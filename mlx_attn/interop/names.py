@@ -50,7 +50,7 @@ _GGUF_ARCEE = _GGUF_GPT2 | {
 
 @contextmanager
 def understood(path: Path) -> Iterator[None]:
-    """Refuse arrays from elsewhere that are not what their names say.
+    """Refuse arrays from elsewhere that do not fit their names.
 
     Raises:
         RunError: An array lacks, or has a shape that nothing can be made of; names the file.
@@ -122,7 +122,7 @@ def from_gpt2(arrays: Arrays) -> Arrays:
 
 
 def _is_matrix(name: str) -> bool:
-    """Whether GPT-2 keeps a weight as (in, out)."""
+    """Return True if GPT-2 stores a weight as (in, out)."""
     return name.startswith("trf_blocks.") and name.endswith(".weight") and "norm" not in name
 
 

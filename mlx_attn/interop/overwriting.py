@@ -1,4 +1,4 @@
-"""Where an export goes: what it may replace there, and which files of a user stay.
+"""The destination of an export: what it may replace, and which user files stay.
 
 An exported folder lists the files that export wrote, each with its digest. Every other file in it,
 and one that was changed since, belongs to the user: it stays when the folder is exported again.
@@ -73,7 +73,7 @@ def _not_ours(out: Path) -> RunError:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Give a new folder beside `out`; when the block ends, it takes the place of the old one.
+    """Yield a new folder next to `out`; at the end of the block it replaces the old one.
 
     Files of the user move into it. If the block raises, `out` is left as it was.
 
@@ -102,7 +102,7 @@ def _write_list(folder: Path) -> None:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Return what lies in an exported folder and in its `OWN` folder."""
+    """Return the files of an exported folder and of its `OWN` folder."""
     for path in folder.iterdir():
         if path.name != OWN or not path.is_dir():
             yield path
@@ -122,7 +122,7 @@ def _files_of_the_export(folder: Path) -> set[str]:
 
 
 def _check_distinct(out: Path, own: set[str], made: Path) -> None:
-    """Refuse files of the user that the new folder has no room for."""
+    """Refuse to overwrite files of the user in the new folder."""
     written = {path.relative_to(made).as_posix() for path in _entries(made)}
     there = _entries(out) if out.is_dir() else ()
     for name in sorted({path.relative_to(out).as_posix() for path in there} - own):

@@ -1,4 +1,4 @@
-"""What was written, loaded and compared with the model that it was written from."""
+"""Load a written model and compare it with its source."""
 
 import importlib.util
 import os
@@ -89,7 +89,7 @@ class Parity:
         """Refuse a tokenizer that gives a text other ids in another program.
 
         Raises:
-            RunError: It does; says where.
+            RunError: It does; the message names the place.
         """
         if self.text_ids not in ("", "equal") and not self.text_ids.startswith(_UNREAD):
             raise RunError(
@@ -159,7 +159,7 @@ def _own(model: GPT, tokens: _Tokens, prompt: list[int], count: int) -> tuple[_L
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a program computes: logits of a window, greedy tokens after a prompt.
+    """A program's results: logits of a window, greedy tokens after a prompt.
 
     Attributes:
         logits: One row for each token.
@@ -188,12 +188,12 @@ def by_peer(reader: str, path: Path, encoded: EncodedText | None = None, **facts
 
     Args:
         reader: One of `peer.READERS`.
-        path: What it loads.
+        path: The file or folder to load.
         encoded: A text that its tokenizer encodes too, if it loads one.
-        facts: What it must be told that the file does not say.
+        facts: Further input that the file lacks.
 
     Raises:
-        RunError: It cannot load what lies there; ends with its last line.
+        RunError: It cannot load the file; the message ends with its last line.
     """
     python = interpreter(reader)
     assert python, f"{reader} is not installed"
@@ -251,7 +251,7 @@ def interpreter(reader: str) -> str | None:
 
 @cache
 def _has(python: str, packages: tuple[str, ...]) -> bool:
-    """Whether another interpreter finds the packages."""
+    """Return True if another interpreter finds the packages."""
     code = "import sys; from importlib.util import find_spec; "
     code += f"sys.exit(None in map(find_spec, {packages!r}))"
     try:
@@ -262,14 +262,14 @@ def _has(python: str, packages: tuple[str, ...]) -> bool:
 
 
 def question(model: GPT) -> tuple[_Tokens, list[int], int]:
-    """What is asked of every program: a window, a prompt, and how many greedy tokens follow it."""
+    """The input for every program: a window, a prompt, and a number of greedy tokens."""
     tokens = sample_tokens(model)
     prompt = tokens[: max(1, len(tokens) // 4)].tolist()
     return tokens, prompt, min(GREEDY, model.config.context_length - len(prompt))
 
 
 def compare(model: GPT, answer: Answer) -> Parity:
-    """Compare a model with what another program computes of what was written."""
+    """Compare a model with another program's results for the written file."""
     tokens, prompt, count = question(model)
     logits, greedy = _own(model, tokens, prompt, count)
     reply = answer(tokens, prompt, count)

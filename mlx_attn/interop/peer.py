@@ -29,7 +29,7 @@ def _continue(logits: Callable[[list[int]], np.ndarray], prompt: list[int], coun
 
 
 def with_mlx(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
-    """The shipped model.py with MLX alone."""
+    """Run the shipped model.py with only MLX."""
     import json
 
     import mlx.core as mx
@@ -85,7 +85,7 @@ def with_transformers(path: Path, tokens: np.ndarray, prompt: list[int], count: 
     if path.is_file():
         where, path = {"gguf_file": path.name}, path.parent
         config = transformers.AutoConfig.from_pretrained(path, **where)
-        # Its reader leaves both at the values of GPT-2 small, whatever the file says.
+        # Its reader ignores both values of the file and takes GPT-2 small's.
         config.n_positions, config.n_inner = config.n_ctx, config.feed_forward_length
         where["config"] = config
     model = kind.from_pretrained(path, dtype=torch.float32, **where).eval()
@@ -165,7 +165,7 @@ class _BookModel:
         self.weights, self.n_heads, self.lora_alpha = weights, n_heads, lora_alpha
 
     def has(self, name: str) -> bool:
-        """Whether there is a module of that name."""
+        """Return True if the module exists."""
         return any(key.startswith(f"{name}.") for key in self.weights)
 
     def linear(self, x: Any, name: str) -> Any:
@@ -272,7 +272,7 @@ TOKENIZERS: dict[str, Callable[[Path, str], list[int]]] = {
 
 
 def text_ids(reader: str, path: Path, text: str) -> dict[str, Any]:
-    """Return the ids of a text by a program's own tokenizer, or why it has none."""
+    """Return the ids of a text by a program's own tokenizer, or the reason that it lacks one."""
     try:
         return {"ids": np.array(TOKENIZERS[reader](path, text), np.int64)}
     except Exception as error:  # whatever another program raises

@@ -14,7 +14,7 @@ import mlx.nn as nn
 ModuleList = list
 
 MAPS: Any = None  # the model's choices; a shipped file lists its own
-KINDS: dict[str, Any] = {}  # what weights are made of; `shipped` has the table
+KINDS: dict[str, Any] = {}  # the array type of weights; `shipped` has the table
 
 
 class Module(nn.Module):
@@ -41,7 +41,7 @@ def read_logits(x, embedding):
 
 
 def remember(cache, layer, packed):
-    """Add rows to the cache of a layer; return those of all tokens."""
+    """Add rows to the cache of a layer; return the rows of all tokens."""
     return cache[layer].update_and_fetch(packed, packed[..., :0])[0]
 
 
@@ -72,7 +72,7 @@ def product(y, z):
 
 
 def turned(y, c, offset):
-    """Queries or keys over their root mean square and rotated, where the model asks for it."""
+    """Divide queries or keys by their root mean square and rotate them, if the model does."""
     if c.qk_norm:
         y = y / ((y * y).mean(-1, keepdims=True) + 1e-6) ** 0.5
     return rotate(y, offset) if c.position == "rope" else y
@@ -119,7 +119,7 @@ class Attention(Module):
         memories = [choice.remembers(a, x) for choice in choices if choice.remembers]
         cached = extended([*entries, *memories], self.layer, carry)
         k, v, memories = cached[0], cached[len(entries) - 1], cached[len(entries) :]
-        if MAPS.keys_only:  # side by side they are what the value map reads
+        if MAPS.keys_only:  # the value map reads them side by side
             v = a.value(merge_heads(k), k, carry)
             k = turned(k, c, 0)
         q = turned(q, c, carry.offset)
@@ -137,7 +137,7 @@ class Attention(Module):
 
 
 def extended(kept, layer, carry):
-    """What is kept of all tokens: one row a token in the cache, cut into its parts again."""
+    """Split the cached rows of all tokens into their parts."""
     if carry.cache is None:
         return kept
     packed = xp.concatenate([merge_heads(y) for y in kept], -1)[:, None]
@@ -149,17 +149,17 @@ def extended(kept, layer, carry):
 
 
 class FeedForward(Module):
-    """activation(x W_1) W_2, on every token alone."""
+    """activation(x W_1) W_2, for each token separately."""
 
     def __init__(self, c):
         super().__init__()
         self.is_gelu = c.activation == "gelu"
         first = nn.Linear(c.emb_dim, c.hidden_dim, bias=c.bias)
         second = nn.Linear(c.hidden_dim, c.emb_dim, bias=c.bias)
-        self.layers = ModuleList([first, Module(), second])  # the second has no weights
+        self.layers = ModuleList([first, Module(), second])  # the second lacks weights
 
     def forward(self, x):
-        """GELU in the tanh form, or the square of what is positive."""
+        """GELU in the tanh form, or the square of positive numbers."""
         x = self.layers[0](x)
         x = gelu(x) if self.is_gelu else (x * (x > 0)) ** 2
         return self.layers[2](x)
@@ -203,7 +203,7 @@ def compute_logits(model, c, tokens, cache, offset):
     """Logits after each of `tokens` [B, T], which follow `offset` tokens that the cache holds."""
     carry = SimpleNamespace(tokens=tokens, cache=cache, offset=offset, first_values=None)
     x, end = model.tok_emb(tokens), offset + tokens.shape[1]
-    if c.token_shift:  # embeddings are cached as what a layer after the last one keeps
+    if c.token_shift:  # embeddings are cached like the entries of a layer after the last one
         kept = extended([x[:, None]], c.n_layers, carry)[0][:, 0]
         x = x + model.shift * xp.concatenate([0.0 * x[:, :1], kept], 1)[:, -x.shape[1] - 1 : -1]
     if c.position == "learned":

@@ -31,7 +31,7 @@ def _code_of(model: GPT) -> tuple[Sources, str]:
     """Return the source of a model's choices, and the table of them that `portable` reads.
 
     Raises:
-        NotPortable: A choice uses what does not ship.
+        NotPortable: A choice uses something that cannot be shipped.
     """
     maps, around = model.trf_blocks[0].att.maps, (_portable_text(), _TORCH_HEADING)
     sources = Sources({name for text in around for name in _defined(ast.parse(text))})
@@ -63,7 +63,7 @@ def torch_obstacle(model: GPT) -> str:
 
 
 def portable_config(model: GPT) -> dict[str, Any]:
-    """What the shipped code reads of config.json: our keys, and what is derived from them.
+    """Return the keys of config.json that the shipped code reads: ours and derived ones.
 
     This and all below take a model whose matrices are `written_out`.
     """
@@ -116,7 +116,7 @@ def shipped_code(model: GPT, library: str) -> str:
         library: "mlx" or "torch".
 
     Raises:
-        NotPortable: A choice cannot be shipped; says why.
+        NotPortable: A choice cannot be shipped; the message has the reason.
     """
     (sources, table), heading = _code_of(model), _HEADINGS[library]
     if library == "torch":

@@ -43,7 +43,7 @@ ARCEE = {"position": ("rope",), "norm": ("rmsnorm",), "activation": ("relu2",), 
 
 
 def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[str]:
-    """What keeps an architecture from holding a model, as `key=value` of its configuration.
+    """Return the settings that an architecture cannot hold, as `key=value`.
 
     Args:
         config: The model's configuration.
@@ -106,7 +106,7 @@ def model_of(config: GPTConfig, arrays: Mapping[str, mx.array]) -> GPT:
 
 
 def _narrowed(model: GPT, width: int) -> GPT:
-    """The model with score and output maps of at most this rank, refused where that is no cut."""
+    """Cut score and output maps to at most this rank; refuse a rank that cuts nothing."""
     narrow, (key_width, value_width) = model, _widths(model.config)
     if key_width > width:
         narrow = convert(narrow, "separate", rank=width)
@@ -141,7 +141,7 @@ def _layer(attention: Attention, target: AttentionConfig) -> dict[str, np.ndarra
 
 
 def _has_place(name: str, array: np.ndarray, target: AttentionConfig) -> bool:
-    """Whether the target has a weight; a bias that it lacks must be 0, or cancel."""
+    """Return True if the target has a weight; a bias that it lacks must be 0, or cancel."""
     if not name.endswith(".bias"):
         return True
     place = target.out_bias if name.startswith("out_proj") else target.qkv_bias
@@ -168,7 +168,7 @@ def refused(target: str, architecture: str, reasons: list[str], instead: str) ->
 
 
 def gpt2_form(model: GPT, target: str) -> GPT:
-    """The model in the form that GPT-2's architecture has; says what stands in the way."""
+    """Return the model in the form of GPT-2's architecture, or raise with the obstacle."""
     reasons = obstacles(model.config, GPT2)
     width, rest = divmod(model.config.emb_dim, model.config.n_heads)
     reasons += [f"emb_dim={model.config.emb_dim}, no multiple of n_heads"] if rest else []
@@ -182,7 +182,7 @@ def gpt2_form(model: GPT, target: str) -> GPT:
 
 
 def how_written(model: GPT, form: GPT) -> str:
-    """Whether a form is the model's own or a conversion of it."""
+    """Return True if a form is the model's own or a conversion of it."""
     words = {key: getattr(model.config, key) for key in MAPS}
     if words == MAPS and model.config.n_kv_heads == form.config.n_kv_heads:
         return "as it is"

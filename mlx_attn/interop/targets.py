@@ -24,13 +24,13 @@ from mlx_attn.sampling.generate import LoadedRun
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What a target wrote.
+    """The files of a target.
 
     Attributes:
-        route: In one line, what holds the model there and why.
-        back: What loads it: this program's reader, or another program.
-        peers: Other programs that load it too, where they are installed.
-        facts: What these must be told beside.
+        route: In one line, the architecture of the model there and the reason.
+        back: The program that loads it: this one, or another.
+        peers: Other programs that load it too, if they are installed.
+        facts: Further input for these.
     """
 
     route: str
@@ -41,12 +41,12 @@ class _Written:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written, and by which route.
+    """The result of an export.
 
     Attributes:
         path: The file or folder.
-        route: What holds the model there, and why.
-        parities: What every program that read it back computes.
+        route: The architecture of the model there, and the reason.
+        parities: The results of every program that read it back.
         unread: Why another program could not read it, a line each.
     """
 
@@ -71,7 +71,7 @@ class Target:
         suffix: Of the file that is written; empty for a folder.
         write: Writes a run to a path.
         summary: One line for people.
-        is_exported: Whether a file is an earlier export; a folder lists what is.
+        is_exported: Recognises a file that is an earlier export; a folder lists its own.
     """
 
     name: str
@@ -95,12 +95,12 @@ class Target:
 def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = False) -> Exported:
     """Write a run's best weights for another program, load them again and compare.
 
-    Nothing is left behind if what was written computes something else than the run.
+    Nothing is left behind if the written files compute something else than the run.
 
     Raises:
-        ConfigError: The target cannot hold this model; says what stands in the way.
+        ConfigError: The target cannot hold this model; the message names the obstacle.
         RunError: Files cannot be read or written, there is something at `out` that must not be
-            replaced, or a program computes other logits from what was written.
+            replaced, or a program computes other logits from the written files.
     """
     target.check_free(out, overwrite)
     with target.place(out) as place:
@@ -140,7 +140,7 @@ def _fits_mlx_lm(config: GPTConfig) -> bool:
 
 
 def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
-    """A folder for mlx-lm: GPT-2 where that is exact, else with code."""
+    """Write a folder for mlx-lm: GPT-2 if that is exact, otherwise with code."""
     try:
         form = standard.gpt2_form(loaded.model, "mlx-lm")
         reason = "" if _fits_mlx_lm(form.config) else _MLX_LM_GPT2

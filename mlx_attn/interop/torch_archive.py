@@ -126,7 +126,7 @@ class _Machine:
         step(argument)
 
     def _marked(self) -> list[Any]:
-        """What stands above the last mark, taken off with it."""
+        """Pop everything above the last mark, with the mark."""
         start = max(i for i, item in enumerate(self.stack) if item is _MARK)
         items = self.stack[start + 1 :]
         del self.stack[start:]
@@ -277,7 +277,7 @@ def _program(archive: zipfile.ZipFile) -> tuple[str, bytes]:
 
 
 def _state_dict(content: Any) -> Mapping[str, _Tensor]:
-    """The tensors by name; those of a model inside a checkpoint of model and optimizer."""
+    """Return the tensors by name; of a checkpoint with optimizer, only the model's."""
     for key in ("model_state_dict", "state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -343,7 +343,7 @@ def is_exported_checkpoint(path: Path) -> bool:
 def write_checkpoint(path: Path, arrays: Mapping[str, mx.array]) -> None:
     """Write a state dict in float32, which `torch.load(path, weights_only=True)` reads.
 
-    An array that stands under several names is written once.
+    An array with several names is written once.
     """
     distinct = {id(array): array for array in arrays.values()}
     names = {identity: str(n) for n, identity in enumerate(distinct)}

@@ -136,7 +136,7 @@ def offsets(
 ) -> Documents:
     """Random digits, each followed by the number that digits at given distances before it spell.
 
-    Digits stand at the even places of a document, numbers at the odd ones:
+    Digits are at the even places of a document, numbers at the odd ones:
 
         y_t = sum_i base^(m - i) x_(t - offset_i),   i = 1, 2, ..., m
 
@@ -199,7 +199,7 @@ def nearest(
 
     The nearest-neighbour target of Amsel, Yehudai and Bruna (arXiv:2407.16153), with the points of
     a fixed codebook: symbol s is a unit vector in `dimension` dimensions, the same in every
-    document. Queries are none of the points. The symbols after the queries are the answers and
+    document. Queries are not points. The symbols after the queries are the answers and
     alone are scored; the floor is 0.
     """
     chosen = _subsets(random, symbols, points + queries, count)
