@@ -20,7 +20,7 @@ Arrays = dict[str, mx.array]
 
 
 def named_arrays(tree: Any) -> Arrays:
-    """The arrays of a tree by path, such as "trf_blocks.0.att.W_query.weight".
+    """Return the arrays of a tree by path, such as "trf_blocks.0.att.W_query.weight".
 
     For a module, its parameters are taken.
     """

@@ -60,19 +60,19 @@ def python_words() -> Iterator[None]:
 
 
 def did_you_mean(wanted: str, names: Iterable[str]) -> str:
-    """The hint after an unknown name: the closest known one, or all of them."""
+    """Return the hint after an unknown name: the closest known one, or all of them."""
     names = list(names)
     close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
     return f": did you mean '{close[0]}'?" if close else f": choose from {', '.join(names)}"
 
 
 def plural(number: float, noun: str) -> str:
-    """A number of things: 1 seed, 5 seeds, 2.5 minutes."""
+    """Return a number of things: 1 seed, 5 seeds, 2.5 minutes."""
     return f"{number:.15g} {noun}{'' if number == 1 else 's'}"
 
 
 def find_row(table: Mapping[str, Row], name: str, kind: str) -> Row:
-    """The row of a table by name; capitals are small letters, underscores are hyphens.
+    """Return the row of a table by name; capitals are small letters, underscores are hyphens.
 
     Raises:
         ConfigError: "unknown {kind} '{name}'", and the nearest name.

@@ -223,7 +223,7 @@ def _free(descriptor: int, folder: Path) -> None:
 
 
 def _opened(folder: Path) -> int:
-    """A descriptor of the directory, which is made as needed."""
+    """Return a descriptor of the directory, which is made as needed."""
     make_directory(folder)
     try:
         return os.open(folder, os.O_RDONLY)
@@ -232,7 +232,7 @@ def _opened(folder: Path) -> int:
 
 
 def _locked(folder: Path, wait: bool) -> int:
-    """The open descriptor of the directory that has this name once it is locked."""
+    """Return the open descriptor of the directory that has this name once it is locked."""
     while True:
         descriptor = _opened(folder)
         try:
@@ -370,7 +370,7 @@ def check_page(path: Path, overwrite: bool = False) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> RunError:
-    """The one-line error for a `path` that the system refused to write."""
+    """Return the one-line error for a `path` that the system refused to write."""
     way_out = _WAYS_OUT.get(error.errno or 0, "check the disk and the folder")
     return RunError(f"{path}: cannot be written ({error.strerror or error}); {way_out}")
 

@@ -20,7 +20,7 @@ _WORDS: dict[type, str] = {
 
 
 def setting(default: Any, text: str) -> Any:
-    """A field of a configuration with its meaning, which the command line shows."""
+    """Return a field of a configuration with its meaning, which the command line shows."""
     return field(default=default, metadata={"help": text})
 
 
@@ -41,7 +41,7 @@ def check_bounds(config: object, bounds: Mapping[str, tuple[float, float]]) -> N
 
 
 def keys_of(*configs: type) -> dict[str, type]:
-    """The keys of dataclasses whose fields all have defaults, with the types of these."""
+    """Return the keys of dataclasses whose fields all have defaults, with the types of these."""
     return {f.name: type(f.default) for config in configs for f in fields(config)}
 
 

@@ -295,7 +295,7 @@ def _place(old: Mapping[str, Any]) -> str:
 
 
 def _missing(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The recorded files that are not loaded; warns of those that are another version now."""
+    """Yield the recorded files that are not loaded; warn of files that have changed."""
     plugins = _known()
     by_digest = {plugin.sha256 for plugin in plugins}
     there = {*_registered()}

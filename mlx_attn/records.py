@@ -65,7 +65,7 @@ def read_text(path: Path) -> str:
 
 
 def read_record(path: Path, kind: type[T] = Object) -> T:
-    """The record in a JSON file.
+    """Return the record in a JSON file.
 
     Raises:
         RunError: The file cannot be read, or does not hold what `kind` declares; names the place.
@@ -74,7 +74,7 @@ def read_record(path: Path, kind: type[T] = Object) -> T:
 
 
 def parse_record(text: str, kind: type[T], place: str) -> T:
-    """The record in a JSON text, which `place` names in messages; see `read_record`."""
+    """Return the record in a JSON text, which `place` names in messages; see `read_record`."""
     try:
         return as_record(json.loads(text, parse_constant=_refuse), kind, place)
     except (ValueError, RecursionError) as error:
@@ -82,7 +82,7 @@ def parse_record(text: str, kind: type[T], place: str) -> T:
 
 
 def read_toml(path: Path) -> Object:
-    """The tables of a TOML file of a user.
+    """Return the tables of a TOML file of a user.
 
     Raises:
         RunError: It cannot be read, or is no TOML.
@@ -94,7 +94,7 @@ def read_toml(path: Path) -> Object:
 
 
 def package_table(package: str, name: str) -> Object:
-    """The tables of a TOML file that lies in a package of this program."""
+    """Return the tables of a TOML file that lies in a package of this program."""
     return tomllib.loads((files(package) / f"{name}.toml").read_text(encoding="utf-8"))
 
 

@@ -137,7 +137,7 @@ class Run:
             raise RunError(f"{self.path / CONFIG}: {error}") from error
 
     def load_model(self, weights: Path | None = None) -> GPT:
-        """The model with its best weights, ready for evaluation."""
+        """Return the model with its best weights, ready for evaluation."""
         check_plugins(self.settings)
         weights = weights or self.weights
         arrays, facts = load_arrays(weights)
@@ -151,7 +151,7 @@ class Run:
         return model
 
     def load_tokenizer(self) -> Tokenizer:
-        """The tokenizer it was trained with.
+        """Return the tokenizer it was trained with.
 
         Raises:
             RunError: It cannot be read, or has another vocabulary than the model: its token ids
@@ -213,7 +213,7 @@ class Run:
             raise files.unwritable(self.path / file, error) from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The reports written so far; a last line cut short by a crash is left out."""
+        """Return the reports written so far; a last line cut short by a crash is left out."""
         path = self.path / "metrics.jsonl"
         lines = read_text(path).split("\n")[:-1] if path.exists() else []
         places = (f"{path}, line {number}" for number in range(1, len(lines) + 1))
@@ -258,7 +258,7 @@ class Run:
             files.write_text(file, samples[: next(later, None)])
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Run":
-        """The run with other settings in its config.json."""
+        """Return the run with other settings in its config.json."""
         text = json.dumps(settings, indent=1, sort_keys=True, allow_nan=False)
         files.write_text(self.path / CONFIG, text + "\n")
         return replace(self, settings=settings, identity=files.identity(self.path))
@@ -314,7 +314,7 @@ def create_run(
     overwrite: bool = False,
     tokenizer: Tokenizer | None = None,
 ) -> Run:
-    """The run directory that `new_run` makes, which no process then holds."""
+    """Return the run directory that `new_run` makes, which no process then holds."""
     with new_run(path, settings, overwrite, tokenizer) as run:
         return run
 
@@ -366,7 +366,7 @@ def _is_unbegun(file: Path) -> bool:
 
 
 def open_run(path: Path) -> Run:
-    """The run in a directory."""
+    """Return the run in a directory."""
     file = path / CONFIG
     try:
         files.check_name(path)

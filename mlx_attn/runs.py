@@ -52,7 +52,7 @@ def run_names(directory: Path = RUNS) -> list[str]:
 
 
 def free_name(directory: Path, name: str) -> Path:
-    """A path that does not exist yet: name, name-2, name-3, ..."""
+    """Return a path that does not exist yet: name, name-2, name-3, ..."""
     path, number = directory / name, 2
     while path.exists():
         path, number = directory / f"{name}-{number}", number + 1

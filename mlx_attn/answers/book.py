@@ -122,7 +122,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def sealed(self) -> "Record":
-        """The record with the seal of its content."""
+        """Return the record with the seal of its content."""
         return msgspec.structs.replace(self, seal=self.content_digest())
 
     def is_intact(self) -> bool:
@@ -158,7 +158,7 @@ class RecordBook(Store):
                 self.records[record.key] = record
 
     def path(self, trial: Trial) -> Path:
-        """The file of a trial, finished or not."""
+        """Return the file of a trial, finished or not."""
         return self.folder / f"{trial.world}.jsonl"
 
     def __contains__(self, trial: Trial) -> bool:

@@ -80,7 +80,7 @@ class Finding:
 
 
 def findings(study: Study, records: Records) -> list[Finding]:
-    """Every contrast in every world where it is asked, in the order of the questions."""
+    """Return every contrast in every world where it is asked, in the order of the questions."""
     asked, protocol = study.asked(), study.protocol
     floors = {world: rounding_floor(study, records, world) for world in study.worlds}
     cases = {
@@ -107,7 +107,7 @@ def findings(study: Study, records: Records) -> list[Finding]:
 def measure(
     study: Study, records: Records, contrast: Contrast, world: str, rounding: float = 0.0
 ) -> Case | None:
-    """A contrast in a world; None before all its trials are there, or if one diverged."""
+    """Return a contrast in a world; None before all its trials are there, or if one diverged."""
     losses = _losses(study, records, contrast, world)
     if losses is None:
         return None
@@ -137,7 +137,7 @@ def _losses(
 
 
 def rounding_floor(study: Study, records: Records, world: str) -> float:
-    """The most by which a rounding of the start moved the final loss of any seed, in nats.
+    """Return the most by which a rounding of the start moved the final loss of any seed, in nats.
 
     That is the largest difference between an arm and itself from a jittered start; 0 where the
     study trains none.
@@ -148,7 +148,7 @@ def rounding_floor(study: Study, records: Records, world: str) -> float:
 
 
 def by_ability(study: Study, records: Records, contrast: Contrast, world: str) -> dict[str, float]:
-    """The mean difference on the tokens that call for each ability, in nats per such token.
+    """Return the mean difference on the tokens that call for each ability, in nats per such token.
 
     Empty where the text does not say what its tokens call for, or runs are missing.
     """
@@ -183,7 +183,7 @@ def token_values(study: Study, records: Records, world: str) -> list[float]:
 
 
 def plan_of(study: Study, records: Records, world: str, arm: str) -> ArmPlan:
-    """The plan of an arm in a world, or of the arm that is trained there for it."""
+    """Return the plan of an arm in a world, or of the arm that is trained there for it."""
     return ArmPlan(study, records, world, study.arm_in(world, arm))
 
 

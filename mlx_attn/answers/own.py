@@ -39,7 +39,7 @@ _SET_BY_THE_STUDY = {
 def own_study(
     data: str, preset: str, delta: float, seeds: int, questions: Collection[str] = ()
 ) -> Study:
-    """The study's questions, or some of them, asked of one text.
+    """Return the study's questions, or some of them, asked of one text.
 
     Args:
         data: What `--data` may be; "" is the preset's own.

@@ -45,7 +45,7 @@ class StudyPage:
 
     @classmethod
     def read(cls, study: Study, folder: Path) -> Self:
-        """The page of a folder with a registration and records.
+        """Return the page of a folder with a registration and records.
 
         Raises:
             RunError: The study is not the registered one, or a record was changed.
@@ -58,12 +58,12 @@ class StudyPage:
         return template("answers-own.md.jinja")
 
     def text(self) -> str:
-        """The page, in Markdown."""
+        """Return the page, in Markdown."""
         facts = {"study": self.study, "registration": self.registration, "folder": self.name}
         return render_text(self.template(), page=self, **facts)
 
     def texts(self) -> dict[Path, str]:
-        """All pages, in Markdown, by the files that hold them."""
+        """Return all pages, in Markdown, by the files that hold them."""
         return {path_of_page(self.folder): self.text()}
 
     def complaints(self) -> Iterator[str]:
@@ -90,7 +90,7 @@ class StudyPage:
         return {name: digest_of_files(paths) for name, paths in files.items()}
 
     def question(self, name: str) -> Question:
-        """The question of that name."""
+        """Return the question of that name."""
         return self.study.question(name)
 
     def drawn(self, name: str) -> bool:
@@ -98,7 +98,7 @@ class StudyPage:
         return any(f.verdict for f in self.of(question=name))
 
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """The pictures by name: one of each question, and one of the searches for rates."""
+        """Yield the pictures by name: one of each question, and one of the searches for rates."""
         for name in self.study.questions:
             if self.drawn(name):
                 yield name, partial(show.question_figure, self.of(question=name), self.study)
@@ -106,7 +106,7 @@ class StudyPage:
             yield "rates", partial(show.rates_figure, found)
 
     def pictures(self) -> set[str]:
-        """The names of all pictures."""
+        """Return the names of all pictures."""
         return {name for name, _ in self.figures()}
 
     def worlds(self) -> str:
@@ -114,7 +114,7 @@ class StudyPage:
         return tables.worlds(self.study, self.book.records, self.found)
 
     def table(self, name: str) -> str:
-        """The contrasts of a question, a row for each world."""
+        """Return the contrasts of a question, a row for each world."""
         return tables.contrasts(self.of(question=name))
 
     def abilities(self) -> str:

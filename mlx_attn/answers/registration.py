@@ -76,7 +76,7 @@ def register(
 
 
 def read_registration(folder: Path) -> Registration:
-    """The registration of a folder.
+    """Return the registration of a folder.
 
     Raises:
         RunError: It is missing, or its digest does not fit its content.
@@ -107,7 +107,7 @@ def _known(written: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes(before: Study, after: Study) -> Iterator[str]:
-    """The keys in which two studies differ."""
+    """Yield the keys in which two studies differ."""
     yield from _changes(msgspec.to_builtins(before), msgspec.to_builtins(after), "")
 
 
@@ -133,7 +133,7 @@ def study_of(folder: Path) -> Study:
 
 
 def check_registered(study: Study, folder: Path) -> Registration:
-    """The registration, if it is of this study.
+    """Return the registration, if it is of this study.
 
     Raises:
         RunError: It is missing, or the study was changed since; the message names the keys.

@@ -44,7 +44,7 @@ class ArmPlan:
         )
 
     def verdict_trials(self, search: Search | None = None) -> list[Trial]:
-        """The trials of the verdict, seed by seed; none before the search is settled."""
+        """Return the trials of the verdict, seed by seed; none before the search is settled."""
         search = search or self.search
         if not search.settled or search.best is None:
             return []
@@ -57,7 +57,7 @@ class ArmPlan:
         return [*search.wanted] or self._missing(self.verdict_trials(search))
 
     def verdict(self) -> list[Record]:
-        """The verdict's records, seed by seed; none before all are there."""
+        """Return the verdict's records, seed by seed; none before all are there."""
         trials = self.verdict_trials()
         return [] if self._missing(trials) else [self.records[trial.key] for trial in trials]
 
@@ -86,7 +86,7 @@ def arm_plans(
     worlds: Collection[str] = (),
     questions: Collection[str] = (),
 ) -> list[ArmPlan]:
-    """All arms that are asked for, in all worlds or some, the most important first."""
+    """Return all arms that are asked for, in all worlds or some, the most important first."""
     asked = {
         (world, study.arm_in(world, arm))
         for question, contrast, world in study.asked()
@@ -107,7 +107,7 @@ def arm_plans(
 
 
 def searches(study: Study, records: Records) -> dict[str, dict[str, Search]]:
-    """The settled searches of all arms that have one of their own, by arm and world."""
+    """Return the settled searches of all arms that have one of their own, by arm and world."""
     found: dict[str, dict[str, Search]] = {}
     if len(study.protocol.factors) == 1:
         return found

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def trial_line(trial: Trial, outcome: Outcome, left: int) -> str:
-    """A trial that ended, and how many others are wanted."""
+    """Return a trial that ended, and how many others are wanted."""
     name = f"{trial.world}, {trial.arm}, seed {trial.seed}, rates x {trial.lr_scale:g}"
     if isinstance(outcome, Diverged):
         return f"{name}: diverged  ({left} or more left)"
@@ -30,7 +30,7 @@ def trial_line(trial: Trial, outcome: Outcome, left: int) -> str:
 
 
 def question_lines(study: Study, name: str, found: Sequence[Finding]) -> Group:
-    """A question, and under each of its contrasts a line for every world."""
+    """Return a question, and under each of its contrasts a line for every world."""
     lines = [Text(study.question(name).title, "bold")]
     for contrast in study.question(name).contrasts:
         lines += [Text(f"\n{contrast.statement}"), Text(f"  {contrast.source}", "dim")]
@@ -85,7 +85,7 @@ HEADROOM = 1.25  # of the largest difference except the references'
 
 
 def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
-    """A panel a world: each contrast's seeds, mean and interval, and the margin."""
+    """Return a panel a world: each contrast's seeds, mean and interval, and the margin."""
     found = [f for f in found if f.verdict]
     worlds = [world for world in study.worlds if any(f.world == world for f in found)]
     rows = [*dict.fromkeys((f.contrast.arm, f.contrast.control) for f in found)]
@@ -107,7 +107,7 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
 
 
 def rates_figure(found: Mapping[str, Mapping[str, Search]]) -> "Figure":
-    """A panel an arm: its loss above the lowest by the factor of its rates, a line a world.
+    """Return a panel an arm: its loss above the lowest by the factor of its rates, a line a world.
 
     A ring marks the factor that the arm was given. Of factors with which trainings nearly diverge
     only the direction shows.

@@ -225,11 +225,11 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         return next(found, None)
 
     def world(self, name: str) -> World:
-        """The named world; an unknown one is refused with the nearest."""
+        """Return the named world; an unknown one is refused with the nearest."""
         return find_row(self.worlds, name, "world")
 
     def question(self, name: str) -> Question:
-        """The named question; an unknown one is refused with the nearest."""
+        """Return the named question; an unknown one is refused with the nearest."""
         return find_row(self.questions, name, "question")
 
     def question_name(self, name: str) -> str:
@@ -244,7 +244,7 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         return own
 
     def asked(self) -> list[tuple[str, Contrast, str]]:
-        """Every contrast in every world where it is asked, with its question's name."""
+        """Return every contrast in every world where it is asked, with its question's name."""
         return [
             (name, contrast, world)
             for name, question in self.questions.items()
@@ -253,7 +253,7 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         ]
 
     def arm_in(self, world: str, arm: str) -> str:
-        """The arm that is trained in a world for this one."""
+        """Return the arm that is trained in a world for this one."""
         return self.world(world).same.get(arm, arm)
 
     def trial(
@@ -291,7 +291,7 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
 
 
 def study_from(data: Mapping[str, Any]) -> Study:
-    """A study of tables, as the files hold them.
+    """Return a study of tables, as the files hold them.
 
     Raises:
         ConfigError: A row lacks a key, has one too many, or names what there is not.
@@ -304,6 +304,6 @@ def study_from(data: Mapping[str, Any]) -> Study:
 
 @cache
 def the_study() -> Study:
-    """The study that this package holds: the questions that can be asked of any text."""
+    """Return the study that this package holds: the questions that can be asked of any text."""
     worlds, rest = (package_table("mlx_attn.answers", name) for name in ("worlds", "questions"))
     return study_from({"worlds": worlds, **rest})

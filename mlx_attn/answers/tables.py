@@ -42,7 +42,7 @@ def worlds(study: Study, records: Records, found: Sequence[Finding]) -> str:
 
 
 def margin_in_tokens(study: Study, records: Records, world: str) -> str:
-    """The share of its tokens that the control could do without for a loss of one margin.
+    """Return the share of its tokens that the control could do without for a loss of one margin.
 
     "" if the worth of tokens is unknown.
     """
@@ -100,7 +100,7 @@ def _numbers(found: Finding) -> list[str]:
 
 
 def difference(found: Finding, decimals: int) -> str:
-    """The mean difference with its interval."""
+    """Return the mean difference with its interval."""
     assert found.verdict is not None
     if found.verdict.interval is None:
         return f"{found.verdict.mean:+.{decimals}f} (one seed)"
@@ -111,7 +111,7 @@ def difference(found: Finding, decimals: int) -> str:
 
 
 def name_of(contrast: Contrast) -> str:
-    """The arm, and the control if that is not the standard form."""
+    """Return the arm, and the control if that is not the standard form."""
     control = contrast.control
     return contrast.arm if control == STANDARD else f"{contrast.arm} to {control}"
 

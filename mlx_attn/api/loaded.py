@@ -49,7 +49,7 @@ class LoadedModel(LoadedRun):
     def generate(
         self, prompt: str = "", max_tokens: int = 200, *, stop: Sequence[str] = (), **sampler: Any
     ) -> str:
-        """The continuation of a prompt, without it.
+        """Return the continuation of a prompt, without it.
 
         Args:
             prompt: The text to continue.
@@ -109,7 +109,7 @@ class LoadedModel(LoadedRun):
 
     @python_words()
     def matrices(self, layer: int) -> "Matrices":
-        """The matrices of a layer's heads.
+        """Return the matrices of a layer's heads.
 
         Raises:
             ConfigError: The layer does not exist, or its map is not linear, with the reason.

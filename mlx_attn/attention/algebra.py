@@ -32,7 +32,7 @@ _RIDGE = 1e-12
 def balanced_factors(
     matrix: Float[np.ndarray, "*heads rows columns"], rank: int
 ) -> tuple[Float[np.ndarray, "*heads rows rank"], Float[np.ndarray, "*heads rank columns"]]:
-    """The best product A B of that rank, with both factors equally large.
+    """Return the best product A B of that rank, with both factors equally large.
 
     With the singular value decomposition M = U diag(s) V, A = U sqrt(s) and B = sqrt(s) V, cut to
     the largest singular values, which come first. No matrix of that rank is nearer to M in the
@@ -170,7 +170,7 @@ class SharedMaps(NamedTuple):
     mixing: Float[np.ndarray, "H R"]
 
     def product(self) -> Float[np.ndarray, "H rows C"]:
-        """The matrices S_h."""
+        """Return the matrices S_h."""
         return (self.query * self.mixing[:, None]) @ self.key.T
 
 

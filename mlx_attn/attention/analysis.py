@@ -32,7 +32,7 @@ from mlx_attn.machine.device import float64
 
 
 def to_numpy(array: mx.array) -> np.ndarray:
-    """A copy in float64; integers keep their type."""
+    """Return a copy in float64; integers keep their type."""
     if not mx.issubdtype(array.dtype, mx.floating):
         return np.array(array)
     # NumPy has no bfloat16.
@@ -41,7 +41,7 @@ def to_numpy(array: mx.array) -> np.ndarray:
 
 
 def layer_weights(attention: Attention) -> dict[str, np.ndarray]:
-    """The weights of a layer by name, such as "W_query.weight", in float64."""
+    """Return the weights of a layer by name, such as "W_query.weight", in float64."""
     weights = {name: to_numpy(array) for name, array in named_arrays(attention).items()}
     for name, array in weights.items():
         if not np.isfinite(array).all():
@@ -146,7 +146,7 @@ class OutputFactors:
 
 
 def qk_circuit(attention: Attention) -> ScoreFactors:
-    """The score map of a layer: queries and keys before normalisation and rotation.
+    """Return the score map of a layer: queries and keys before normalisation and rotation.
 
     See `why_not_one_matrix` for when there is more to the scores.
     """
@@ -255,14 +255,14 @@ def _in_float64(attention: Attention, *maps: str) -> Attention:
 
 
 def _basis(width: int) -> Float[mx.array, "rows width"]:
-    """The rows of the identity, and 0 to read a bias by."""
+    """Return the rows of the identity, and 0 to read a bias by."""
     return mx.concatenate([mx.eye(width, dtype=mx.float64), mx.zeros((1, width), mx.float64)])
 
 
 def _affine(
     y: Float[mx.array, "1 heads rows D"],
 ) -> tuple[Float[np.ndarray, "heads D columns"], Float[np.ndarray, "heads D"]]:
-    """The stored matrix and the bias of a map, from its values on the basis."""
+    """Return the stored matrix and the bias of a map, from its values on the basis."""
     made = np.array(y[0])
     bias = made[:, -1]
     # Contiguous, because NumPy multiplies stacks of transposed views a thousand times slower.
@@ -270,7 +270,7 @@ def _affine(
 
 
 def _repeated(parts: np.ndarray, n_heads: int) -> np.ndarray:
-    """A part per query head: one that serves several heads is repeated."""
+    """Return a part per query head: one that serves several heads is repeated."""
     return np.repeat(parts, n_heads // len(parts), axis=0)
 
 
@@ -316,7 +316,7 @@ class Spectra:
 
 
 def spectra(layers: Iterable[ScoreFactors | OutputFactors]) -> Spectra:
-    """The spectra of the matrices of some layers, which must be square."""
+    """Return the spectra of the matrices of some layers, which must be square."""
     rows = []
     for factors in layers:
         matrices = factors.products
@@ -410,6 +410,6 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
 
 
 def _one_token(config: AttentionConfig) -> tuple[mx.array, mx.array]:
-    """The input and the keys of one token; only their shapes count, nothing is computed."""
+    """Return the input and the keys of one token; only their shapes count, nothing is computed."""
     key_heads, key_width = maps_of(config).score.shape(config)
     return mx.zeros((1, 1, config.d_in)), mx.zeros((1, key_heads, 1, key_width))

@@ -74,7 +74,7 @@ def causal_mask(
 
 @lru_cache(maxsize=4)
 def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.array:
-    """The mask of a whole text with ALiBi's bias: a constant of the graphs of all layers."""
+    """Return the mask of a whole text with ALiBi's bias: a constant of the graphs of all layers."""
     mask = causal_mask(counted(T), counted(T), window)
     bias = alibi_bias(mx.array(slopes), counted(T), counted(T)) if slopes else 0.0
     return mx.array(np.array(mask + bias))
@@ -100,12 +100,12 @@ def stores_weights(config: AttentionConfig, T: int) -> bool:
 def explicit_attention(
     a: "Attention", q: Queries, k: Keys, v: Values, places: Places, *memories: mx.array
 ) -> Heads:
-    """The sum dropout(mixing(logits(scale q k^T) + mask)) v, written out."""
+    """Return the sum dropout(mixing(logits(scale q k^T) + mask)) v, written out."""
     return weighted_sum(a.dropout(a.mix(q, k, places, *memories)), v)
 
 
 def attention_scores(q: Queries, k: Keys, scale: float) -> Float[mx.array, "B H T_q T_k"]:
-    """The scores scale q k^T.
+    """Return the scores scale q k^T.
 
     Query heads that share a key head are folded into the rows of one matrix product, so a key is
     never repeated: this is also the row-folded form of merged attention, where x is the only key.
@@ -369,7 +369,7 @@ class Attention(MapWeights):
         return alibi_bias(slopes, places.queries, places.keys) + mask
 
     def mask(self, places: Places) -> mx.array:
-        """The mask as an array, for the explicit path."""
+        """Return the mask as an array, for the explicit path."""
         bias = self.bias(places)
         return text_mask(places.keys.size) if bias is None else bias
 

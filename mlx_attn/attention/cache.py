@@ -182,7 +182,7 @@ def _as_array(position: Position) -> mx.array:
 
 
 def _from_slot(buffer: mx.array, slot: Position) -> mx.array:
-    """All slots from this one on, those before it last."""
+    """Return all slots from this one on, those before it last."""
     twice = mx.concatenate([buffer, buffer], axis=2)
     return mx.slice(twice, _as_array(slot), (2,), buffer.shape)
 

@@ -145,7 +145,7 @@ def register(entry: "Choice | Variant") -> None:
 
 
 def choice_of(map_name: str, name: str) -> Choice:
-    """The named choice of a map.
+    """Return the named choice of a map.
 
     Raises:
         ConfigError: No choice has that name; the message lists all names.
@@ -164,7 +164,7 @@ def choices_of(map_name: str) -> Mapping[str, Choice]:
 
 
 def published_slopes(n_heads: int) -> list[float]:
-    """One slope per head, a geometric series (ALiBi, arXiv:2108.12409, section 3).
+    """Return one slope per head, a geometric series (ALiBi, arXiv:2108.12409, section 3).
 
     For a power of two H the series is 2^(-8/H), 2^(-16/H), ...; for other H the next smaller power
     of two gives its slopes, and every second slope of the next larger one the rest. One head gets
@@ -254,7 +254,7 @@ class AttentionConfig(AttentionSettings):
         self._derive("scale", max(self.head_dim, 1) ** -0.5)
 
     def choices(self, map_name: str) -> tuple[Choice, ...]:
-        """The choices of a map: one, or as many logits hooks as there are."""
+        """Return the choices of a map: one, or as many logits hooks as there are."""
         words = getattr(self, map_name)
         if map_name == "logits":
             return tuple(choice_of("logits", word) for word in words.split("+") if word != "none")
@@ -378,7 +378,7 @@ VARIANTS: dict[str, Variant] = {}
 
 
 def find_variant(name: str) -> Variant:
-    """The variant of that name or alias; hyphens and underscores are the same.
+    """Return the variant of that name or alias; hyphens and underscores are the same.
 
     Raises:
         ConfigError: No variant has that name; the message suggests the nearest.

@@ -76,7 +76,7 @@ def changes_output(config: AttentionConfig, target: AttentionConfig) -> bool:
 
 
 def find_conversion(name: str) -> Conversion:
-    """The named conversion; hyphens and underscores are the same."""
+    """Return the named conversion; hyphens and underscores are the same."""
     return find_row(CONVERSIONS, name, "conversion")
 
 

@@ -62,7 +62,7 @@ class UniformInit:
     """
 
     def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
-        """A (rows, columns) = (out, in) matrix."""
+        """Return a (rows, columns) = (out, in) matrix."""
         return mx.random.uniform(-(columns**-0.5), columns**-0.5, (rows, columns))
 
     def normal(self, name: str, shape: tuple[int, ...], std: float = 1.0) -> mx.array:
@@ -73,7 +73,7 @@ class UniformInit:
 def merge_query_key(
     W_query: Float[Array, "width C"], W_key: Float[Array, "kv_width C"], n_heads: int
 ) -> Float[Array, "merged C"]:
-    """The merged score matrix S_h = W_query_h W_key_h^T of every head, as the weight of `S`.
+    """Return the merged score matrix S_h = W_query_h W_key_h^T of every head, as the weight of `S`.
 
     (x_i W_query_h) . (x_j W_key_h) = (x_i S_h) . x_j. Rows h C..(h+1) C hold head h. A key head
     that serves several query heads is used for each of them.
@@ -95,7 +95,7 @@ def merge_query_key(
 def merge_value_output(
     W_value: Float[Array, "kv_width d_in"], out_proj: Float[Array, "d_out width"], n_heads: int
 ) -> Float[Array, "d_out merged"]:
-    """The merged output matrix V_h O_h of every head, as the weight of `VO`.
+    """Return the merged output matrix V_h O_h of every head, as the weight of `VO`.
 
     sum_h (softmax_h x) W_value_h O_h = sum_h (softmax_h x) VO_h, where O_h are the rows of
     out_proj that read head h. Columns h C..(h+1) C hold head h. A value head that serves several
@@ -113,7 +113,7 @@ def merge_value_output(
 def merged_init(
     start: str, product: Float[mx.array, "rows columns"], spread: mx.array, normal: mx.array
 ) -> Float[mx.array, "rows columns"]:
-    """The start of a merged matrix: the product of its factors, or Gaussian with its spread.
+    """Return the start of a merged matrix: the product of its factors, or Gaussian with its spread.
 
     Args:
         start: "product" or "matched".
@@ -158,7 +158,7 @@ def out_linear(c: AttentionConfig) -> nn.Linear:
 
 
 def out_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    """The start of out_proj."""
+    """Return the start of out_proj."""
     return {"out_proj": draw("out_proj", c.d_out, out_width(c), residual=True)}
 
 
@@ -257,7 +257,7 @@ class MapWeights(nn.Module):
     def output(
         self, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"] | None = None
     ) -> Float[mx.array, "B T d_out"]:
-        """The layer's output from its heads; a map that is not affine reads x as well."""
+        """Return the layer's output from its heads; a map that is not affine reads x as well."""
         return self.maps.output.apply(self, heads, x)
 
 
@@ -289,7 +289,7 @@ WHOLE_VALUE = Choice(
 
 
 def maps_of(config: AttentionConfig) -> Maps:
-    """The choices of a configuration; with a merged output the value is x itself."""
+    """Return the choices of a configuration; with a merged output the value is x itself."""
     one = {name: config.choices(name)[0] for name in MAPS if name != "logits"}
     if config.output == "merged":
         one["value"] = WHOLE_VALUE

@@ -322,7 +322,7 @@ def linear_output(
 
 
 def _gain_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    """A random out_proj with elements of spread s turns heads of spread 1 into s sqrt(H D).
+    """Start the gain at the scale of out_proj: spread s turns heads of spread 1 into s sqrt(H D).
 
     Without it the branch would start that much louder, so the gain starts there.
     """

@@ -329,7 +329,7 @@ class FixedMixing(nn.Module):
         self.freeze()
 
     def __call__(self, y: Float[mx.array, "B T width"]) -> Float[mx.array, "B T width"]:
-        """The rotated vectors."""
+        """Return the rotated vectors."""
         return y @ self.matrix
 
 

@@ -46,12 +46,12 @@ class ShrunkLinear(nn.Module):
         self.freeze(recurse=False, keys=["places"])
 
     def __call__(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T width"]:
-        """The heads of x, side by side."""
+        """Return the heads of x, side by side."""
         y = x @ self.dense_weight().T
         return y + self.bias if "bias" in self else y
 
     def dense_weight(self) -> Float[mx.array, "width C"]:
-        """The matrix with the identity written out, as (out, in)."""
+        """Return the matrix with the identity written out, as (out, in)."""
         n_heads, C = self.places.shape
         rest = self.weight.reshape(n_heads, -1, self.weight.shape[1])
         D = rest.shape[1]

@@ -27,7 +27,7 @@ _TOKENS_PER_UNKNOWN = 2
 
 
 def rewrite(attention: Attention, target: AttentionConfig, x: _Inputs | None = None) -> Weights:
-    """The weights of a layer in the target's form; a map that stays is copied.
+    """Return the weights of a layer in the target's form; a map that stays is copied.
 
     Args:
         attention: The layer to convert.
@@ -67,7 +67,7 @@ def completed(weights: Weights, config: AttentionConfig) -> Weights:
 
 
 def to_mlx(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
-    """The same numbers in that type; integers keep theirs."""
+    """Return the same numbers in that type; integers keep theirs."""
     return mx.array(array, dtype) if array.dtype == np.float64 else mx.array(array)
 
 
@@ -269,7 +269,7 @@ def _check_tokens(rows: int, unknowns: int) -> None:
 
 
 def _latent(attention: Attention, target: AttentionConfig) -> Weights:
-    """The nearest latent of keys and values together, from one decomposition of both."""
+    """Return the nearest latent of keys and values together, from one decomposition of both."""
     plain = replace(target, score="separate", value="linear")
     weights = _separate(analysis.qk_circuit(attention), plain) | _linear_output(
         attention, plain, None

@@ -59,7 +59,7 @@ Kernels = Counter[str]
 
 
 def count_kernels(*outputs: mx.array) -> Kernels:
-    """The kernels that computing these arrays, not evaluated yet, would start."""
+    """Return the kernels that computing these arrays, not evaluated yet, would start."""
     graph = exported(*outputs)
     inputs = Counter(_INPUT.findall(graph))
     found: Kernels = Counter()
@@ -118,7 +118,7 @@ def _training_step(config: GPTConfig, training: TrainConfig) -> Kernels:
 
 
 def _forward_pass(config: GPTConfig, training: TrainConfig) -> Kernels:
-    """The losses of one batch, as validation computes them."""
+    """Return the losses of one batch, as validation computes them."""
     model, T = eval_model(config), config.context_length
     windows = random_tokens(config, 2 * (T + 1)).reshape(2, T + 1)
     mx.eval(windows)
@@ -127,7 +127,7 @@ def _forward_pass(config: GPTConfig, training: TrainConfig) -> Kernels:
 
 
 def _decoding_step(config: GPTConfig, training: TrainConfig) -> Kernels:
-    """One token more, with the cache: the likeliest one; compiled."""
+    """Return one token more, with the cache: the likeliest one; compiled."""
     state, token = DecodingState(eval_model(config)), mx.array([[0]], mx.uint32)
     greedy = Sampler(SamplerConfig(temp=0.0))
     with gpu_path():

@@ -28,7 +28,7 @@ def speed_lines(measured: Sequence[Measurement]) -> list[Table | str]:
 
 
 def speed_table(measured: Sequence[Measurement]) -> Table:
-    """One kind of work of every model."""
+    """Return one kind of work of every model."""
     cells = [speed_cells(row, measured[0]) for row in measured]
     table = table_of(TITLES[measured[0].work], cells[0])
     for name, line in zip(_row_names(measured), cells, strict=True):
@@ -84,7 +84,7 @@ def contribution_lines(made: Contribution) -> list[str]:
 
 
 def kernel_table(counted: Sequence[KernelCount]) -> Table:
-    """The kernels of every model, a column for each kind of work."""
+    """Return the kernels of every model, a column for each kind of work."""
     works = list(dict.fromkeys(row.work for row in counted))
     table = table_of("kernels of one step", works)
     for name in dict.fromkeys(row.name for row in counted):
@@ -128,7 +128,7 @@ def save_bench_figure(measured: Sequence[Measurement], path: Path) -> list[Path]
 
 
 def _draw(measured: Sequence[Measurement]) -> "Figure":
-    """A panel for each kind of work: every model's time as a multiple of the first one's."""
+    """Return a panel for each kind of work: every model's time as a multiple of the first one's."""
     works = list(dict.fromkeys(row.work for row in measured))
     models = len({*_row_names(measured)})
     figure, axes = plots.panels(len(works), 3, (3.6, 1.2 + 0.22 * models), sharey=True)

@@ -63,7 +63,7 @@ class MedianIQR:
 
     @classmethod
     def of(cls, numbers: Sequence[float]) -> "MedianIQR":
-        """The median and the quartiles of at least one number."""
+        """Return the median and the quartiles of at least one number."""
         if len(numbers) == 1:
             return cls(numbers[0], numbers[0], numbers[0])
         low, median, high = statistics.quantiles(numbers, n=4, method="inclusive")
@@ -136,7 +136,7 @@ class Workload:
 
 
 def _training_step(config: GPTConfig, training: TrainConfig) -> Workload:
-    """One step of the trainer: forward, backward, clipping and the optimizer."""
+    """Return one step of the trainer: forward, backward, clipping and the optimizer."""
     B, T = training.batch_size, config.context_length
     step = train_step(config, training)
     starts = mx.random.randint(0, _TEXT_TOKENS - T - 1, (B,))
@@ -155,7 +155,7 @@ def _training_step(config: GPTConfig, training: TrainConfig) -> Workload:
 
 
 def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
-    """The trainer's step on a new model and a random text."""
+    """Return the trainer's step on a new model and a random text."""
     model = GPT(config)
     optimizer = GroupedOptimizer(model, training, config.n_heads, config.emb_dim)
     optimizer.schedule(1e-3)
@@ -167,7 +167,7 @@ def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
 
 
 def _forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
-    """The losses of one batch, as validation computes them."""
+    """Return the losses of one batch, as validation computes them."""
     B, T = training.batch_size, config.context_length
     model = eval_model(config)
     windows = random_tokens(config, B * (T + 1)).reshape(B, T + 1)
@@ -182,7 +182,7 @@ def _forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
 
 
 def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
-    """One text, token by token, with the cache: the likeliest token each time."""
+    """Return one text, token by token, with the cache: the likeliest token each time."""
     model = eval_model(config)
     step = TokenStep(model)
     n_prompt, new = decoded_lengths(config)
@@ -212,12 +212,12 @@ def decoded_lengths(config: GPTConfig) -> tuple[int, int]:
 
 
 def random_tokens(config: GPTConfig, count: int) -> mx.array:
-    """A text of random tokens."""
+    """Return a text of random tokens."""
     return mx.random.randint(0, config.vocab_size, (count,)).astype(mx.uint32)
 
 
 def eval_model(config: GPTConfig) -> GPT:
-    """A new model in evaluation mode."""
+    """Return a new model in evaluation mode."""
     model = GPT(config)
     model.eval()
     mx.eval(model.parameters())
@@ -235,12 +235,12 @@ _OPERATION = re.compile(r'label ="([^"]+)", shape=rectangle')
 
 
 def operations(*outputs: mx.array) -> Counter[str]:
-    """The operations that computing these arrays, not evaluated yet, would run, by name."""
+    """Return the operations that computing these arrays, not evaluated yet, would run, by name."""
     return Counter(_OPERATION.findall(exported(*outputs)))
 
 
 def exported(*outputs: mx.array) -> str:
-    """The graph of arrays that are not evaluated yet, in the language of Graphviz."""
+    """Return the graph of arrays that are not evaluated yet, in the language of Graphviz."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "graph.dot"
         mx.export_to_dot(str(file), *outputs)
@@ -380,7 +380,7 @@ AXES = {
 
 
 def scaled_setups(model: Mapping[str, Any], training: TrainConfig, axis: str) -> dict[str, Setup]:
-    """One model at half to four times one of its sizes, from the smallest to the largest."""
+    """Return one model at half to four times one of its sizes, from the smallest to the largest."""
     key, config = AXES[axis], config_from(model)
     of_batch = key == "batch_size"
     usual = getattr(training if of_batch else config, key)

@@ -320,7 +320,7 @@ def _need_the_repository(what: str) -> None:
 
 
 def _follow_ups() -> tuple[str, ...]:
-    """The names of follow-up studies that there are here."""
+    """Return the names of follow-up studies that there are here."""
     if not _has_repository():
         return ()
     from studies import FOLLOW_UPS
@@ -329,7 +329,7 @@ def _follow_ups() -> tuple[str, ...]:
 
 
 def _study(name: str, folder: Path | None = None) -> "Study":
-    """The named follow-up; without a name the package's study, or the one of a folder."""
+    """Return the named follow-up; without a name the package's study, or the one of a folder."""
     if name:
         _need_the_repository(f"the study {name}")
         from studies import follow_up

@@ -168,7 +168,7 @@ def _show_list(as_json: bool) -> None:
 
 
 def _corpus(run: "Run") -> "Corpus":
-    """The text that a run was trained on, fetched or generated again where it is missing."""
+    """Return the text that a run was trained on, fetched or generated again where it is missing."""
     from mlx_attn.text.corpus import prepare
     from mlx_attn.text.show import download_lines
     from mlx_attn.training.config import settings_from

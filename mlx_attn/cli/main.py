@@ -247,7 +247,7 @@ def _line_about_file(error: OSError) -> str:
 
 
 def _line_about(error: click.ClickException) -> str:
-    """An error in one line; after wrong usage, where to read more."""
+    """Return an error in one line; after wrong usage, where to read more."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     more = f" (see '{context.command_path} --help')" if context else ""
     return printable(f"Error: {' '.join(error.format_message().split()).rstrip('.')}{more}")

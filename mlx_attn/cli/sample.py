@@ -26,7 +26,7 @@ _Command = Callable[..., Any]
 
 
 def _option(*names: str, **attributes: Any) -> Callable[[_Command], _Command]:
-    """An option that the environment may give too, as the prefix and its first name."""
+    """Return an option that the environment may give too, as the prefix and its first name."""
     variable = PREFIX + names[0].lstrip("-").replace("-", "_").upper()
     return click.option(*names, envvar=variable, show_envvar=True, show_default=True, **attributes)
 
@@ -205,7 +205,7 @@ def _print_batch(
     steps: "Iterator[tuple[int, GenerationStep]]",
     as_json: bool,
 ) -> int:
-    """The continuations, when all of them are there or Ctrl-C was pressed."""
+    """Return the continuations, when all of them are there or Ctrl-C was pressed."""
     taken: list[list[GenerationStep]] = [[] for _ in range(count)]
     with contextlib.suppress(KeyboardInterrupt):
         for k, step in steps:

@@ -161,7 +161,7 @@ def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Path:
-    """The directory of a new run: as told, or a free name in runs/."""
+    """Return the directory of a new run: as told, or a free name in runs/."""
     from mlx_attn.runs import RUNS, free_name
 
     if out and name:
@@ -279,7 +279,7 @@ def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Setting
 
 
 def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
-    """The text that the settings name."""
+    """Return the text that the settings name."""
     from mlx_attn.text.corpus import prepare
     from mlx_attn.text.show import download_lines, tokenizing_lines
 
@@ -338,7 +338,7 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
 
 
 def _resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
-    """The settings of a run that is resumed, with some of them changed."""
+    """Return the settings of a run that is resumed, with some of them changed."""
     from mlx_attn.api.trained import resumed_settings
 
     settings = resumed_settings(run, changes)

@@ -84,7 +84,7 @@ def _show_choices(as_json: bool) -> None:
 
 
 def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) -> dict[str, Any]:
-    """A variant with its cost, or with the reason why these sizes do not allow it."""
+    """Return a variant with its cost, or with the reason why these sizes do not allow it."""
     from mlx_attn.model.gpt import cache_bytes, model_cost
 
     variant = VARIANTS[name]
@@ -99,7 +99,7 @@ def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) 
 
 
 def _listing(rows: list[dict[str, Any]], title: str, width: int) -> "Iterator[RenderableType]":
-    """A line of costs for each row, by group, with its formula below.
+    """Return a line of costs for each row, by group, with its formula below.
 
     Factors are relative to the first row, the standard one; in a narrow terminal they stand alone.
     """

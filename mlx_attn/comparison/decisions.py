@@ -144,7 +144,7 @@ class Sample:
         return self.skewness * of_seeds**3
 
     def statistic(self, distance: float) -> float:
-        """The test's statistic of a distance."""
+        """Return the test's statistic of a distance."""
         t = self.t(distance)
         return float(self.test.statistic(t, self.skewness_of_mean)) if isfinite(t) else t
 
@@ -164,7 +164,7 @@ class Sample:
         return float(self.test.one_sided(min(above, below)))
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """The interval that excludes 0 exactly where `p_difference` finds a difference."""
+        """Return the interval that excludes 0 exactly where `p_difference` finds a difference."""
         reach = self.test.critical(1 - confidence)
         down, up = (self.test.in_errors(end, self.skewness_of_mean) for end in (reach, -reach))
         return self.mean - down * self.error, self.mean - up * self.error
@@ -425,7 +425,7 @@ def word_of(difference: float, different: bool, equivalent: bool) -> str:
 def _of_spread(
     sample: Sample, word: str, margin: float, confidence: float, arms: int
 ) -> dict[str, Any]:
-    """The figures of a verdict that need the spread of two seeds."""
+    """Return the figures of a verdict that need the spread of two seeds."""
     if sample.n < 2:
         return {"interval": None, "resolves": None, "seeds_needed": 2}
     spread, needed = sample.error * sqrt(sample.n), None  # with tuning's share

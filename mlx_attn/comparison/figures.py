@@ -53,7 +53,7 @@ class _Mark(NamedTuple):
 
 
 def _marks(comparison: Comparison) -> dict[str, _Mark]:
-    """A mark for every arm, the same under all budgets."""
+    """Return a mark for every arm, the same under all budgets."""
     arms = [arm.arm for budget in comparison.budgets for arm in budget.arms]
     names = dict.fromkeys([*arms, *(tuning.arm for tuning in comparison.tunings)])
     looks = zip(cycle((*COLOURS[1:], COLOURS[0])), cycle(_MARKERS), cycle(_DASHES), strict=False)
@@ -74,7 +74,7 @@ _Line = tuple[Float64[np.ndarray, " N"], Float64[np.ndarray, " N"]]
 
 
 def series(arm: ArmResult, x: str, y: str, points: str = "curve") -> Series | None:
-    """A field of an arm's points over another; None where it was not measured.
+    """Return a field of an arm's points over another; None where it was not measured.
 
     Seeds that were validated elsewhere, as under a budget of seconds, are interpolated to the
     places of the first, up to where the shortest ends. `points` is the trainings' field with
@@ -84,7 +84,7 @@ def series(arm: ArmResult, x: str, y: str, points: str = "curve") -> Series | No
 
 
 def _paired(arm: ArmResult, control: ArmResult, x: str) -> Series | None:
-    """The arm's loss minus the control's, in pairs of trainings with the same seed."""
+    """Return the arm's loss minus the control's, in pairs of trainings with the same seed."""
     trainings, n = (*arm.trainings, *control.trainings), len(arm.trainings)
     both = _aligned([_line(training, x, "val_loss") for training in trainings])
     return both and Series(both.at, both.values[:n] - both.values[n:])
@@ -97,7 +97,7 @@ def _line(training: TrialResult, x: str, y: str, points: str = "curve") -> _Line
 
 
 def _aligned(lines: Sequence[_Line]) -> Series | None:
-    """All lines at the places of the first, as far as all of them reach."""
+    """Return all lines at the places of the first, as far as all of them reach."""
     lines = [line for line in lines if len(line[0])]
     if not lines:
         return None
@@ -226,7 +226,7 @@ def _abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
 
 
 def abilities(budget: BudgetResult) -> list[str]:
-    """The abilities that every training has a part of the loss for."""
+    """Return the abilities that every training has a part of the loss for."""
     parts = [training.abilities for arm in budget.arms for training in arm.trainings]
     return [name for name in parts[0] if all(name in part for part in parts)] if parts else []
 

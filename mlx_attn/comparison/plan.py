@@ -56,7 +56,7 @@ class Arm:
 
 
 def arm_from(text: str) -> Arm:
-    """The arm that a text describes: `merged`, or `one head: merged, n_heads=1`.
+    """Return the arm that a text describes: `merged`, or `one head: merged, n_heads=1`.
 
     Before the colon is its name, after it a variant (else standard) and settings; without a colon
     the text is both.
@@ -77,7 +77,7 @@ def arm_from(text: str) -> Arm:
 
 
 def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
-    """The arms, the control first; no two of the same name or with the same settings."""
+    """Return the arms, the control first; no two of the same name or with the same settings."""
     arms = tuple(arm_from(text) for text in texts)
     names = [arm.name for arm in arms]
     if len(arms) < 2:
@@ -94,7 +94,7 @@ def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
 
 
 def reference_arm(arms: Sequence[Arm]) -> Arm | None:
-    """The arm that takes away the part which the arms change, as the control has the rest.
+    """Return the arm that takes away the part which the arms change, as the control has the rest.
 
     Without scores, only positions decide; without attention, a token sees the mean of the past. A
     comparison whose arms differ in none of the maps, or which has such an arm, needs no other.
@@ -110,7 +110,7 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
 
 
 def _setting(part: str) -> tuple[str, Any]:
-    """A key and its value, typed as the configuration class that has the key wants it."""
+    """Return a key and its value, typed as the configuration class that has the key wants it."""
     key, text = (side.strip() for side in part.split("=", 1))
     key, value = key.replace("-", "_"), text
     known = keys_of(GPTConfig, TrainConfig)
@@ -218,7 +218,7 @@ class ComparisonConfig:
         return len(self.scales) > 1
 
     def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
-        """All settings of an arm, with changes."""
+        """Return all settings of an arm, with changes."""
         # A task and a preset come with their own recipes.
         has_recipe = "preset" in self.shared or self.shared.get("data") in TASKS
         defaults = {} if has_recipe else DEFAULTS
@@ -316,7 +316,7 @@ class Trial:
 
 
 def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: str) -> Trial:
-    """The training of these settings with a seed and scaled learning rates."""
+    """Return the training of these settings with a seed and scaled learning rates."""
     training = settings.training
     every = max(1, training.steps // POINTS)
     rates = {key: getattr(training, key) * lr_scale for key in RATES}
@@ -337,7 +337,7 @@ def corpus_of(settings: Settings, data: str | None = None) -> Corpus:
 
 
 def floor_of(corpus: Corpus) -> float | None:
-    """The least loss that is possible on the validation text, in nats per scored token."""
+    """Return the least loss that is possible on the validation text, in nats per scored token."""
     floor, split = corpus.val.floor_nats, corpus.val
     scored = len(split.tokens) - 1 if split.scored is None else split.n_scored
     return None if floor is None else floor / scored

@@ -186,7 +186,7 @@ def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
 def _plots(
     kind: str, comparison: Comparison, budget: BudgetResult | None, tables: Sequence[Table]
 ) -> list[Plot]:
-    """A figure with its tables; none where these have nothing to show."""
+    """Return a figure with its tables; none where these have nothing to show."""
     draw, title, text = figures.FIGURES[kind]
     facts = {"control": comparison.control, "interval": show.interval_name(comparison)}
     facts["seeds"] = plural(len(comparison.tunings[0].seeds), "seed") if comparison.tunings else ""
@@ -202,7 +202,7 @@ def _plots(
 
 
 def _table(caption: str, items: Iterable[Any], columns: Mapping[str, Callable[..., str]]) -> Table:
-    """A row per item; columns that no item has a value for are left out."""
+    """Return a row per item; columns that no item has a value for are left out."""
     items = list(items)
     cells = {heading: [cell(item) for item in items] for heading, cell in columns.items()}
     kept = {heading: column for heading, column in cells.items() if {*column} != {show.MISSING}}
@@ -371,7 +371,7 @@ def _pairs(
 
 
 def as_html(comparison: Comparison) -> str:
-    """The report as one page that loads nothing."""
+    """Return the report as one page that loads nothing."""
 
     def slug(*sections: Section) -> str:
         return re.sub(r"\W+", "-", " ".join(one.heading for one in sections).lower()).strip("-")
@@ -388,7 +388,7 @@ def as_html(comparison: Comparison) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """The report as Markdown, in which nothing that it quotes is markup."""
+    """Return the report as Markdown, in which nothing that it quotes is markup."""
     lines = [f"# {escaped(comparison.name)}", escaped(comparison.question)]
     for section in sections_of(comparison):
         lines += _markdown(section, "##")

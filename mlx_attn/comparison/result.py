@@ -207,11 +207,11 @@ class Comparison:
     format: int = field(default=FORMAT)
 
     def budget(self, name: str) -> BudgetResult:
-        """The result under one budget."""
+        """Return the result under one budget."""
         return next(result for result in self.budgets if result.budget == name)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as one JSON object."""
+        """Return all of it as one JSON object."""
         return asdict(self)
 
 

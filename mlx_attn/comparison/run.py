@@ -116,7 +116,7 @@ class ComparisonRun:
         return min(seeds, MOST_SEEDS)
 
     def _detectable(self, tuner: Tuner, arms: Sequence[TunedArm], seeds: int) -> float | None:
-        """The minimum detectable effect, judged by the spread seen while tuning."""
+        """Return the minimum detectable effect, judged by the spread seen while tuning."""
         spread = tuner.spread(arms) if self.protocol.tunes else None
         if not spread or seeds < 2:
             return None
@@ -179,12 +179,12 @@ class TrialPlan:
             yield from self.reseeded_control([seed])
 
     def trials(self, budget: str, arm: TunedArm, seeds: Sequence[int]) -> list[Trial]:
-        """An arm's trials under a budget, seed by seed; see `changes`."""
+        """Return an arm's trials under a budget, seed by seed; see `changes`."""
         changes = self.changes(budget, arm)
         return [trial_for(self.protocol, arm, seed, changes) for seed in seeds]
 
     def reseeded_control(self, seeds: Sequence[int]) -> list[Trial]:
-        """The control once more, seed by seed: the same batches, other initial weights."""
+        """Return the control once more, seed by seed: the same batches, other initial weights."""
         changes = [(seed, {"init_seed": RESEED + seed}) for seed in seeds]
         return [trial_for(self.protocol, self.control, *change) for change in changes]
 
@@ -195,7 +195,7 @@ class TrialPlan:
         return [trial_for(self.protocol, self.control, seed, changes) for seed in seeds]
 
     def jittered_control(self, seeds: Sequence[int]) -> Trial:
-        """The control's first trial once more, its start moved by one rounding."""
+        """Return the control's first trial once more, its start moved by one rounding."""
         return replace(trial_for(self.protocol, self.control, seeds[0]), jitter=True)
 
     def changes(self, budget: str, arm: TunedArm) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class TrialPlan:
         return {"steps": max(1, round(control.training.steps * speeds[1] / speeds[0]))}
 
     def seconds(self, timed: Mapping[str, Sequence[TrialResult]]) -> float:
-        """The time of one seed's trials, of all processes together, judged by timed ones."""
+        """Return the time of one seed's trials, of all processes together, judged by timed ones."""
         each = {name: fmean(t.seconds for t in done) for name, done in timed.items() if done}
         usual = fmean(each.values())
         steps = self.protocol.settings(self.control.arm).training.steps
@@ -222,7 +222,7 @@ class TrialPlan:
 
 
 def _equal_parameters(control: GPTConfig, arm: GPTConfig) -> dict[str, Any]:
-    """The feed-forward width that gives an arm as many parameters as the control."""
+    """Return the feed-forward width that gives an arm as many parameters as the control."""
     wanted, has = model_cost(control).parameters, model_cost(arm).parameters
     per_width = model_cost(replace(arm, hidden_dim=arm.hidden_dim + 1)).parameters - has
     hidden = arm.hidden_dim + round((wanted - has) / per_width)
@@ -323,7 +323,7 @@ class _Summary:
         )
 
     def _aa_test(self) -> AATest:
-        """The control against itself."""
+        """Return the control against itself."""
         plan, name = self.plan, self.plan.control.arm.name
         once = self._of_control(plan.trials("steps", plan.control, self.seeds))
         again = self._of_control(plan.reseeded_control(self.seeds))

@@ -68,7 +68,7 @@ def places(delta: float) -> int:
 
 
 def number(value: float | None, decimals: int) -> str:
-    """A number with these decimals, and never -0; a dash for None and nan."""
+    """Return a number with these decimals, and never -0; a dash for None and nan."""
     if value is None or math.isnan(value):
         return MISSING
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
@@ -95,14 +95,14 @@ def between(interval: tuple[float, float] | None, decimals: int) -> str:
 
 
 def probability(p: float | None) -> str:
-    """A p-value in three decimals."""
+    """Return a p-value in three decimals."""
     if p is None or math.isnan(p):
         return MISSING
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def percent(share: float | None) -> str:
-    """A share of 1, as 97.3 %."""
+    """Return a share of 1, as 97.3 %."""
     return MISSING if share is None or math.isnan(share) else f"{100 * share:.1f} %"
 
 
@@ -178,7 +178,7 @@ def _solved_text(one: Solving) -> str:
 
 
 def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
-    """A verdict with its numbers, as a sentence."""
+    """Return a verdict with its numbers, as a sentence."""
     control, unit = comparison.control, " nats per token"
     said, more = f"{arm} is {verdict.word} than {control}", ""
     if verdict.word == "equivalent":
@@ -267,17 +267,17 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def first_judged(comparison: Comparison) -> BudgetResult:
-    """The budget that the answers are about."""
+    """Return the budget that the answers are about."""
     return next((b for b in comparison.budgets if b.verdicts), comparison.budgets[0])
 
 
 def first_table(comparison: Comparison) -> Group:
-    """The table of the budget that the answers are about."""
+    """Return the table of the budget that the answers are about."""
     return Group(*_verdicts(first_judged(comparison), comparison))
 
 
 def verdict_tables(comparison: Comparison) -> Group:
-    """A table per budget, with a line between."""
+    """Return a table per budget, with a line between."""
     return Group(*(line for b in comparison.budgets for line in _verdicts(b, comparison)))
 
 
@@ -308,7 +308,7 @@ def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
 
 
 def value_text(value: Any) -> str:
-    """A setting, or several on one line, as a report writes them."""
+    """Return a setting, or several on one line, as a report writes them."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} = {value_text(one)}" for key, one in value.items()) or "none"
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -45,7 +45,7 @@ class SolveRate(NamedTuple):
 
 
 def solve_rate(times: Sequence[TimeToSolve], confidence: float = 0.95) -> SolveRate:
-    """The summary of at least one training on a task."""
+    """Return the summary of at least one training on a task."""
     if not times:
         raise ConfigError("a solve rate needs at least one training: got none")
     solved = [time.steps for time in times if time.solved]

@@ -70,7 +70,7 @@ def _skewed(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _spiked(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """One run in ten ends five standard deviations away."""
+    """Draw runs of which one in ten ends five standard deviations away."""
     return random.standard_normal(shape) + 5 * (random.random(shape) < 0.1) - 0.5
 
 
@@ -177,7 +177,7 @@ class TTest:
         return np.asarray((np.max(beyond, axis=0) + 1) / (_SAMPLES + 1))
 
     def critical(self, level: float, sides: int = 2) -> float:
-        """The T that is exceeded with a probability of at most `level` in every family."""
+        """Return the T that is exceeded with a probability of at most `level` in every family."""
         return _critical(self, level, sides)
 
     def planned_critical(self, level: float, sides: int = 2) -> float:
@@ -217,11 +217,11 @@ class StudentT(TTest):
         return np.asarray(special.stdtr(self.degrees, -reach)) if self.n > 1 else np.ones(())
 
     def critical(self, level: float, sides: int = 2) -> float:
-        """The T that is exceeded with a probability of `level`."""
+        """Return the T that is exceeded with a probability of `level`."""
         return float(special.stdtrit(self.degrees, 1 - level / sides))
 
     def planned_critical(self, level: float, sides: int = 2) -> float:
-        """The same as `critical`."""
+        """Return the same as `critical`."""
         return self.critical(level, sides)
 
 
@@ -263,7 +263,7 @@ def _critical(test: TTest, level: float, sides: int) -> float:
 def minimum_detectable_effect(
     sd: float, test: TTest, confidence: float = 0.95, arms: int = 1
 ) -> float:
-    """The smallest true difference that a test finds of normal differences, in sd's unit.
+    """Return the smallest true difference that a test finds of normal differences, in sd's unit.
 
     With a power of 0.8; for several arms judged together, at Holm's strictest level,
     (1 - confidence) / arms.
@@ -281,7 +281,7 @@ def required_seeds(
     confidence: float = 0.95,
     arms: int = 1,
 ) -> int:
-    """The fewest seeds that decide: a difference is found, or shown to be within the margin.
+    """Return the fewest seeds that decide: a difference is found, or shown to be within the margin.
 
     With a power of 0.8. `difference` is the true one, in the unit of sd like the margin. The number
     of seeds in `test` is replaced. MOST_SEEDS: as many or more.
@@ -299,7 +299,7 @@ def required_seeds(
 
 
 def power_of_difference(effect: float, test: TTest, level: float) -> float:
-    """The power to find an effect, in standard deviations, of normal differences."""
+    """Return the power to find an effect, in standard deviations, of normal differences."""
     threshold, shift = test.planned_critical(level), effect * sqrt(test.n)
     if test.is_simulated:
         z, sds, skewness = _normal_samples(test)
@@ -309,7 +309,7 @@ def power_of_difference(effect: float, test: TTest, level: float) -> float:
 
 
 def power_of_equivalence(effect: float, margin: float, test: TTest, level: float) -> float:
-    """The power of two one-sided tests that the effect is within the margin, likewise."""
+    """Return the power of two one-sided tests that the effect is within the margin, likewise."""
     threshold = test.planned_critical(level, sides=1)
     shift, far = effect * sqrt(test.n), margin * sqrt(test.n)
     if test.is_simulated:
@@ -333,7 +333,7 @@ def _normal_samples(test: TTest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=256)
 def _detectable(test: TTest, level: float) -> float:
-    """The effect, in standard deviations, that is found with a power of 0.8."""
+    """Return the effect, in standard deviations, that is found with a power of 0.8."""
     largest = 1.0
     while power_of_difference(largest, test, level) < _POWER:
         largest *= 2

@@ -84,7 +84,7 @@ class Store:
         self.folder = folder
 
     def path(self, trial: Trial) -> Path:
-        """The file of a trial, finished or not."""
+        """Return the file of a trial, finished or not."""
         return self.folder / f"{trial.digest}.json"
 
     def __contains__(self, trial: Trial) -> bool:
@@ -243,7 +243,7 @@ def _weights_digest(model: GPT) -> str:
 
 
 def _greedy_sample(trainer: Trainer, corpus: Corpus) -> str:
-    """The first tokens of the validation text and the model's continuation."""
+    """Return the first tokens of the validation text and the model's continuation."""
     beginning = [int(token) for token in corpus.val.tokens[:_PROMPT_TOKENS]]
     prompt = b"".join(map(corpus.tokenizer.token_bytes, beginning)).decode(errors="ignore")
     trainer.model.eval()

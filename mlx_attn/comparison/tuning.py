@@ -216,7 +216,7 @@ class Tuner:
         )
 
     def trials(self, tunings: Iterable[Tuning]) -> list[Trial]:
-        """The trials of every arm's search."""
+        """Return the trials of every arm's search."""
         losses = {tuning.arm: tuning.losses for tuning in tunings}
         found = [
             (arm, scale) for arm in self.protocol.all_arms for scale in losses.get(arm.name, ())
@@ -245,6 +245,6 @@ class Tuner:
 def trial_for(
     protocol: ComparisonConfig, tuned: TunedArm, seed: int, changes: Mapping[str, Any] | None = None
 ) -> Trial:
-    """The training of an arm with its rates settled, a seed, and changes of its settings."""
+    """Return the training of an arm with its rates settled, a seed, and changes of its settings."""
     settings = protocol.settings(tuned.arm, changes or {})
     return make_trial(tuned.arm.name, settings, seed, tuned.lr_scale, protocol.text)

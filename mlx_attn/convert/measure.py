@@ -93,7 +93,7 @@ def _parameters(*models: GPT) -> int:
 
 
 def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
-    """The logits of a model's weights computed in float64, without dropout.
+    """Return the logits of a model's weights computed in float64, without dropout.
 
     The angles of RoPE and the slopes of ALiBi keep their float32 values: they belong to the model.
     """
@@ -176,7 +176,7 @@ class ModelMetrics:
         return self.evaluation.val_loss
 
     def record(self) -> dict[str, Any]:
-        """The numbers as one flat JSON object."""
+        """Return the numbers as one flat JSON object."""
         record = {**asdict(self), **evaluation_record(self.evaluation)}
         del record["evaluation"], record["abilities"]
         return record
@@ -223,7 +223,7 @@ class Outcome:
         return self.before.params - self.after.params
 
     def record(self) -> dict[str, Any]:
-        """All of it as one JSON object."""
+        """Return all of it as one JSON object."""
         return {
             "before": self.before.record(),
             "after": self.after.record(),
@@ -250,7 +250,7 @@ def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
 
 
 def conversion_memory(before: GPTConfig, after: GPTConfig) -> int:
-    """The most bytes that a conversion takes: nothing of that size is allocated.
+    """Return the most bytes that a conversion takes: nothing of that size is allocated.
 
     Both models are compared, and one of them is computed in float64; then a run is written, with a
     trainer's weights and AdamW's two moments of each. The process itself is counted too.
@@ -363,7 +363,7 @@ class RankCurve:
     points: tuple[RankPoint, ...]
 
     def record(self) -> dict[str, Any]:
-        """All of it as one JSON object."""
+        """Return all of it as one JSON object."""
         points = [
             {"rank": point.rank, "figures": point.metrics.record(), "error": point.error}
             for point in self.points
@@ -378,7 +378,7 @@ def measure_ranks(
     corpus: Corpus,
     done: Callable[[int, int], None] = lambda rank, count: None,
 ) -> RankCurve:
-    """The loss of a run's best weights, cut to each of several ranks.
+    """Return the loss of a run's best weights, cut to each of several ranks.
 
     Args:
         run: The run to measure; it is left unchanged.

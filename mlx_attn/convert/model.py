@@ -37,7 +37,7 @@ def convert(
     fold_norm: bool = False,
     tokens: Integer[mx.array, "B T"] | None = None,
 ) -> GPT:
-    """The same model with its attention in another form, ready for evaluation.
+    """Return the same model with its attention in another form, ready for evaluation.
 
     The algebra is done in float64; the new weights have the type of the old ones.
 
@@ -79,7 +79,7 @@ def converted_config(conversion: Conversion, config: GPTConfig, rank: int = 0) -
 
 
 def fold_norms(model: GPT) -> GPT:
-    """The same model with every gain of `norm1` 1 and every shift 0.
+    """Return the same model with every gain of `norm1` 1 and every shift 0.
 
     With x = gain * z + shift, where z is normalised, every x W + b is
     z (diag(gain) W) + (b + shift W). Merged scores have x on both sides:
@@ -141,7 +141,7 @@ def _folded(attention: Attention, gain: np.ndarray, shift: np.ndarray) -> writer
 def _from_arrays(
     config: GPTConfig, arrays: Mapping[str, mx.array | np.ndarray], dtype: mx.Dtype
 ) -> GPT:
-    """A model of these arrays, in evaluation mode; those from NumPy get the type."""
+    """Return a model of these arrays, in evaluation mode; those from NumPy get the type."""
     model = GPT(config, seed=None)
     model.load_weights(
         [
@@ -158,7 +158,7 @@ _OF_TRAINING = frozenset({"drop_rate", "merged_start", "start"})
 
 
 def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
-    """The same function in the wanted form: the form it has, or with products merged.
+    """Return the same function in the wanted form: the form it has, or with products merged.
 
     Args:
         source: A trained model; it is left unchanged.

@@ -42,7 +42,7 @@ def outcome_table(outcome: measure.Outcome) -> Table:
 
 
 def rank_table(curve: measure.RankCurve) -> Table:
-    """A row per rank; the last row is the model itself."""
+    """Return a row per rank; the last row is the model itself."""
     original = curve.original
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("rank", "val loss", "change", "parameters", "cache bytes/token", "error"):
@@ -55,7 +55,7 @@ def rank_table(curve: measure.RankCurve) -> Table:
 
 
 def conversions_table() -> Table:
-    """Every conversion, with its identity and when it is exact."""
+    """Return every conversion, with its identity and when it is exact."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("--to", no_wrap=True)
     table.add_column("why both compute the same", ratio=3)

@@ -55,7 +55,7 @@ def page_model(
     words: Sequence[str] | None = None,
     heads: Mapping[str, Any] | None = None,
 ) -> PageModel:
-    """The model of a run with its best weights.
+    """Return the model of a run with its best weights.
 
     Args:
         run: A run.

@@ -135,7 +135,7 @@ def write_page(
 
 
 def page_script() -> str:
-    """The modules as one script, in which imports and exports have nothing left to do."""
+    """Return the modules as one script, in which imports and exports have nothing left to do."""
     text = "\n".join(_web(f"{name}.js") for name in MODULES)
     return re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)
 

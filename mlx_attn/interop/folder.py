@@ -59,7 +59,7 @@ class _GPT2(TypedDict, total=False):
 
 
 def gpt2_config(config: GPTConfig) -> dict[str, Any]:
-    """The config.json of a model in the standard form."""
+    """Return the config.json of a model in the standard form."""
     sizes = {theirs: getattr(config, ours) for theirs, (ours, _) in _GPT2_SIZES.items()}
     facts = {key: values[0] for key, values in _GPT2_FACTS.items()}
     rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.drop_rate)
@@ -97,7 +97,7 @@ def gpt2_settings(folder: Path) -> GPTConfig:
 
 
 def read_gpt2(folder: Path) -> GPT:
-    """The model of a folder with GPT-2's configuration and weights as safetensors.
+    """Return the model of a folder with GPT-2's configuration and weights as safetensors.
 
     Raises:
         RunError: It is another architecture, or its weights are another model's.

@@ -48,7 +48,7 @@ _BLOCKS: dict[str, dict[str, Any]] = {
 
 
 def gguf_form(model: GPT) -> tuple[str, GPT]:
-    """The architecture that holds a model, and the model in its form.
+    """Return the architecture that holds a model, and the model in its form.
 
     Raises:
         ConfigError: No type fits; the message has the reason.
@@ -167,7 +167,7 @@ class _Header:
         return self._SIZES[kind]
 
     def _tensor(self) -> int:
-        """The end of a tensor, from the beginning of all."""
+        """Return the end of a tensor, from the beginning of all."""
         name, axes = self._take(self._number(8)), self._number(4)
         if axes > self._MOST_AXES:
             raise ValueError(f"{name!r} has {axes} axes")
@@ -200,7 +200,7 @@ def _checked_header(path: Path) -> _Header:
 
 
 def read_gguf(path: Path) -> GPT:
-    """The model of a GGUF file that holds GPT-2 or arcee, not quantized.
+    """Return the model of a GGUF file that holds GPT-2 or arcee, not quantized.
 
     Raises:
         RunError: It cannot be read, or is another architecture.

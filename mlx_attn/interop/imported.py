@@ -148,7 +148,7 @@ def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTC
 
 
 def _downloaded(name: str) -> Path:
-    """The folder of a published model, fetched once by huggingface_hub."""
+    """Return the folder of a published model, fetched once by huggingface_hub."""
     if not _NAME.fullmatch(name) or Path(name).suffix in _FILES:
         raise RunError(f"{name}: there is no such file or folder")
     if not importlib.util.find_spec("huggingface_hub"):

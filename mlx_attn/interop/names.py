@@ -77,7 +77,7 @@ def _inverse(table: Mapping[str, str]) -> dict[str, str]:
 
 
 def _blocks(arrays: Iterable[str]) -> range:
-    """The numbers of the blocks of a standard model."""
+    """Return the numbers of the blocks of a standard model."""
     numbers = {int(found[1]) for name in arrays if (found := re.match(r"trf_blocks\.(\d+)", name))}
     return range(len(numbers))
 
@@ -108,7 +108,7 @@ def to_gpt2(arrays: Arrays) -> Arrays:
 
 
 def from_gpt2(arrays: Arrays) -> Arrays:
-    """The inverse of `to_gpt2`; a prefix `transformer.` and buffers are left out."""
+    """Return the inverse of `to_gpt2`; a prefix `transformer.` and buffers are left out."""
     plain = {name.removeprefix("transformer."): array for name, array in arrays.items()}
     ours: Arrays = {}
     for name, array in plain.items():
@@ -216,7 +216,7 @@ def to_gguf(arrays: Arrays, architecture: str) -> Arrays:
 
 
 def from_gguf(arrays: Arrays) -> Arrays:
-    """The inverse of `to_gguf`."""
+    """Return the inverse of `to_gguf`."""
     ours: Arrays = {}
     for name, array in arrays.items():
         if joined := re.fullmatch(r"blk\.(\d+)\.attn_qkv\.(weight|bias)", name):
@@ -264,7 +264,7 @@ def to_transformer_lens(arrays: Arrays, n_heads: int) -> Arrays:
 
 
 def from_transformer_lens(arrays: Arrays) -> Arrays:
-    """The inverse of `to_transformer_lens`; the masks that it registers are left out."""
+    """Return the inverse of `to_transformer_lens`; the masks that it registers are left out."""
     ours = {
         "tok_emb.weight": arrays["embed.W_E"],
         "pos_emb.weight": arrays["pos_embed.W_pos"],

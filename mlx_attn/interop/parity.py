@@ -262,7 +262,7 @@ def _has(python: str, packages: tuple[str, ...]) -> bool:
 
 
 def question(model: GPT) -> tuple[_Tokens, list[int], int]:
-    """The input for every program: a window, a prompt, and a number of greedy tokens."""
+    """Return the input for every program: a window, a prompt, and a number of greedy tokens."""
     tokens = sample_tokens(model)
     prompt = tokens[: max(1, len(tokens) // 4)].tolist()
     return tokens, prompt, min(GREEDY, model.config.context_length - len(prompt))

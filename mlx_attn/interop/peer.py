@@ -21,7 +21,7 @@ _Answer = tuple[np.ndarray, list[int], str]
 
 
 def _continue(logits: Callable[[list[int]], np.ndarray], prompt: list[int], count: int) -> Any:
-    """The likeliest tokens after a prompt, everything computed anew for each."""
+    """Return the likeliest tokens after a prompt, everything computed anew for each."""
     tokens = [*prompt]
     for _ in range(count):
         tokens.append(int(logits(tokens)[-1].argmax()))
@@ -169,7 +169,7 @@ class _BookModel:
         return any(key.startswith(f"{name}.") for key in self.weights)
 
     def linear(self, x: Any, name: str) -> Any:
-        """A linear layer, x W^T + b, and with LoRA (appendix E) alpha x A B more."""
+        """Return a linear layer, x W^T + b, and with LoRA (appendix E) alpha x A B more."""
         if f"{name}.lora.A" not in self.weights:
             y = x @ self.weights[f"{name}.weight"].T
             return y + self.weights.get(f"{name}.bias", 0)
@@ -200,7 +200,7 @@ class _BookModel:
         return self.linear(mixed.transpose(0, 1).reshape(T, C), f"{name}.{output}")
 
     def __call__(self, ids: Any) -> Any:
-        """The logits of one sequence."""
+        """Return the logits of one sequence."""
         from torch.nn.functional import gelu  # pyright: ignore[reportMissingImports]
 
         x = self.weights["tok_emb.weight"][ids] + self.weights["pos_emb.weight"][: len(ids)]

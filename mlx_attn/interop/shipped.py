@@ -103,7 +103,7 @@ def _kind(name: str, part: Any) -> list[Any]:
 
 
 def _kinds(attention: Attention) -> dict[str, list[Any]]:
-    """Every weight of a layer as its kind, its sizes, and whether it has a bias."""
+    """Return every weight of a layer as its kind, its sizes, and whether it has a bias."""
     names = [name for choice in attention.maps.all for name in choice.weights]
     return {n: _kind(n, attention[n]) for n in [*names, "log_slopes"] if n in attention}
 

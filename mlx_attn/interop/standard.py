@@ -61,18 +61,18 @@ def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[s
 
 
 def head_width(config: GPTConfig) -> int:
-    """The width of heads that hold a form of attention without loss."""
+    """Return the width of heads that hold a form of attention without loss."""
     return max(_widths(config))
 
 
 def standard_config(config: GPTConfig, width: int, **changes: Any) -> GPTConfig:
-    """The configuration of the same model with separate maps and heads of this width."""
+    """Return the configuration of the same model with separate maps and heads of this width."""
     sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
     return replace(config, **MAPS, **{**sizes, "qkv_bias": True, "bias": True, **changes})
 
 
 def standard_form(model: GPT, target: GPTConfig) -> GPT:
-    """The same function with separate maps, in the sizes of the target.
+    """Return the same function with separate maps, in the sizes of the target.
 
     Args:
         model: A model that `obstacles` finds none in.
@@ -161,7 +161,7 @@ SHIPS_CODE = "'--to mlx-lm' ships code that holds it"
 
 
 def refused(target: str, architecture: str, reasons: list[str], instead: str) -> ConfigError:
-    """The error of a target whose architecture cannot hold a model, and the way out."""
+    """Return the error of a target whose architecture cannot hold a model, and the way out."""
     return ConfigError(
         f"--to {target}: {architecture} cannot hold this model: {', '.join(reasons)}; {instead}"
     )

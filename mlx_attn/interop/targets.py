@@ -56,7 +56,7 @@ class Exported:
     unread: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """All of it as one JSON object."""
+        """Return all of it as one JSON object."""
         facts = [{key: getattr(p, key) for key in p.__slots__} for p in self.parities]
         record = {"path": str(self.path), "route": self.route, "parity": facts}
         return {**record, "unread": list(self.unread)}
@@ -175,7 +175,7 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
 
 
 def _write_book(loaded: LoadedRun, out: Path) -> _Written:
-    """The state dict of the book's GPTModel."""
+    """Return the state dict of the book's GPTModel."""
     form = standard.gpt2_form(loaded.model, "book")
     if form.config.hidden_dim != 4 * form.config.emb_dim:
         reasons = [f"hidden_dim={form.config.hidden_dim}, and the book's is 4 emb_dim"]
@@ -232,7 +232,7 @@ def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
 
 
 def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
-    """One file: GPT-2, or arcee for RoPE, RMSNorm and squared ReLU."""
+    """Return one file: GPT-2, or arcee for RoPE, RMSNorm and squared ReLU."""
     architecture, form = gguf_form(loaded.model)
     write_gguf(out, architecture, form, loaded.tokenizer, loaded.name)
     peers = ("llama.cpp", *(["transformers"] if architecture == "gpt2" else []))
@@ -265,7 +265,7 @@ TARGETS: dict[str, Target] = {
 
 
 def find_target(name: str) -> Target:
-    """The named target."""
+    """Return the named target."""
     return find_row(TARGETS, name, "target")
 
 

@@ -48,7 +48,7 @@ def tokenizer_files(tokenizer: Tokenizer, context_length: int) -> dict[str, _Jso
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> _Json:
-    """A tokenizer in the library's format."""
+    """Return a tokenizer in the library's format."""
     made = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
     return {**made, "post_processor": None, "normalizer": None, **_FORMS[tokenizer.kind](tokenizer)}
 
@@ -63,7 +63,7 @@ def _split(pattern: str) -> _Json:
 
 
 def _words(tokenizer: Tokenizer, pattern: str) -> _Json:
-    """A vocabulary of whole words: each piece that the pattern cuts off is a token."""
+    """Return a vocabulary of whole words: each piece that the pattern cuts off is a token."""
     words = {piece.decode(): token for token, piece in enumerate(tokenizer.vocabulary)}
     return {
         "model": {"type": "WordLevel", "vocab": words, "unk_token": ""},
@@ -176,7 +176,7 @@ NOTES = {
 
 
 def gguf_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The vocabulary as llama.cpp keeps it, by key of GGUF; lists hold one entry a token."""
+    """Return the vocabulary as llama.cpp keeps it, by key of GGUF; lists hold one entry a token."""
     key = "tokenizer.ggml."
     if tokenizer.kind in ("bpe", "unigram"):
         pieces, scores, types = map(list, zip(*sentencepiece_tokens(tokenizer), strict=True))

@@ -106,7 +106,7 @@ class _Machine:
         self.memory: dict[int, Any] = {}
 
     def run(self, program: bytes) -> Any:
-        """The value that the program builds."""
+        """Return the value that the program builds."""
         for instruction, argument, place in pickletools.genops(program):
             name = instruction.name
             if name == "STOP":
@@ -222,7 +222,7 @@ class _Machine:
 
 
 def _key(key: Any) -> str | int:
-    """A key that costs nothing to hash."""
+    """Return a key that costs nothing to hash."""
     if not isinstance(key, str | int):
         raise ValueError(f"a {type(key).__name__} is a key in it")
     return key

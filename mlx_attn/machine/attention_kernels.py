@@ -100,7 +100,7 @@ def attention_cpu(
     mask: mx.array,
     scale: float,
 ) -> Float[mx.array, "B H T_q D"]:
-    """The weighted sum of values, in the input's type.
+    """Return the weighted sum of values, in the input's type.
 
     Args:
         q: Queries; with fewer key or value heads, consecutive query heads share one.
@@ -115,7 +115,7 @@ def attention_cpu(
 
 @Differentiable
 def _weighed(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> tuple[mx.array, ...]:
-    """The sum, and for its gradient the contiguous heads, the powers and their sums."""
+    """Return the sum, and for its gradient the contiguous heads, the powers and their sums."""
     q, k, v = (mx.contiguous(heads) for heads in (q, k, v))
     scores = _by_rows(q, k.swapaxes(2, 3)) + mask
     powers = exp2(scores - over_rows(mx.max, scores))

@@ -115,7 +115,7 @@ def _load(name: str) -> bool:
 
 
 def _forwarding_library() -> Path | None:
-    """A library with the three functions, compiled now if it is not there yet.
+    """Return a library with the three functions, compiled now if it is not there yet.
 
     None where the wheel, a C compiler or a place to keep it is missing.
     """

@@ -86,7 +86,7 @@ def cross_entropy(
 
 
 def gelu(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
-    """The activation x / (1 + e^(-2 u(x))), u(x) = sqrt(2 / pi) (x + 0.044715 x^3).
+    """Return the activation x / (1 + e^(-2 u(x))), u(x) = sqrt(2 / pi) (x + 0.044715 x^3).
 
     The tanh form of GELU (arXiv:1606.08415), which GPT-2 and the book use: (1 + tanh u) / 2 is
     1 / (1 + e^(-2 u)).
@@ -151,7 +151,7 @@ def _gelu_of_few(x: mx.array) -> mx.array:
 
 @Differentiable
 def _gelu(x: mx.array) -> tuple[mx.array, mx.array]:
-    """The activation, and 1 / (1 + e^(-2 u)), which its gradient needs."""
+    """Return the activation, and 1 / (1 + e^(-2 u)), which its gradient needs."""
     exponent = (x * x * 0.044715 + 1) * x * (-_GELU_SLOPE * LOG2_E)
     gate = 1 / (1 + exp2(exponent))
     return x * gate, gate

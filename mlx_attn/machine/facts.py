@@ -20,7 +20,7 @@ PROCESS_MEMORY = 250_000_000
 
 
 def versions() -> dict[str, str]:
-    """The versions, the platform and the device that a run was made with."""
+    """Return the versions, the platform and the device that a run was made with."""
     from mlx_attn.machine.device import (
         device_name,
     )  # imports MLX, after `blas` has found its library

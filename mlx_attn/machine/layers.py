@@ -64,7 +64,7 @@ class LayerNorm(nn.LayerNorm):
     """(x - mean x) / sqrt(var x + eps) * weight + bias (arXiv:1607.06450)."""
 
     def __call__(self, x: Stream) -> Stream:
-        """The norm of each token."""
+        """Return the norm of each token."""
         if self.training or "bias" not in self or not is_compiled(x):
             return super().__call__(x)
         numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
@@ -75,7 +75,7 @@ class RMSNorm(nn.RMSNorm):
     """x / sqrt(mean x^2 + eps) * weight (arXiv:1910.07467)."""
 
     def __call__(self, x: Stream) -> Stream:
-        """The norm of each token."""
+        """Return the norm of each token."""
         if self.training or not is_compiled(x):
             return super().__call__(x)
         numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
@@ -86,7 +86,7 @@ class RMSNorm(nn.RMSNorm):
 def _compiled_norm(
     x: mx.array, share: mx.array, eps: mx.array, weight: mx.array, bias: mx.array | None = None
 ) -> mx.array:
-    """The norm with 1 / width as an argument, so that one code serves every width.
+    """Return the norm with 1 / width as an argument, so that one code serves every width.
 
     A mean that variance and result both read would be an operation by itself; written in two ways,
     it is a part of what follows it.
@@ -122,7 +122,7 @@ class TokenLinear(nn.Module):
         return self.columns.swapaxes(1, 2).flatten(0, 1)
 
     def __call__(self, x: Float[mx.array, "*batch in"]) -> Float[mx.array, "*batch out"]:
-        """The layer's output."""
+        """Return the layer's output."""
         if x.shape[:-1] != (1, 1):
             y = x @ self.weight.T
             return y + self.bias.flatten() if "bias" in self else y

@@ -47,7 +47,7 @@ def sending_order(averaged: Any) -> list[mx.array]:
 
 
 def by_message(tree: Any, average: Callable[[list[mx.array]], list[mx.array]]) -> Any:
-    """A tree's arrays averaged in messages.
+    """Return a tree's arrays averaged in messages.
 
     Args:
         tree: Of arrays, in the order of the layers.
@@ -58,7 +58,7 @@ def by_message(tree: Any, average: Callable[[list[mx.array]], list[mx.array]]) -
 
 
 def messages(tree: Any) -> Iterator[list[mx.array]]:
-    """A tree's arrays in the messages that they are sent in, the first to be sent first.
+    """Yield a tree's arrays in the messages that they are sent in, the first to be sent first.
 
     Gradients are computed from the last layer to the first. Those of the last layers go while
     those of the others are computed (Li and others, "PyTorch Distributed", 2020, section 3.2).
@@ -77,5 +77,5 @@ def messages(tree: Any) -> Iterator[list[mx.array]]:
 
 
 def one_of_each_message(tree: Any) -> list[mx.array]:
-    """The first array of each message; with it all others of the message are computed."""
+    """Return the first array of each message; with it all others of the message are computed."""
     return [message[0] for message in messages(tree)]

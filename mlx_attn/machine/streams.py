@@ -30,7 +30,7 @@ def _is_traced() -> bool:
 
 
 def num_shards(pieces: int) -> int:
-    """The largest number of equal shares of `pieces`, at most one per core."""
+    """Return the largest number of equal shares of `pieces`, at most one per core."""
     return max(n for n in range(1, max(1, min(cores(), pieces)) + 1) if pieces % n == 0)
 
 
@@ -76,7 +76,7 @@ def single_stream(function: Callable) -> Callable:
 
 
 def _streams(count: int) -> list[mx.Stream]:
-    """The default stream and others, the same ones at every call."""
+    """Return the default stream and others, the same ones at every call."""
     blas.use_threads(1)
     made = _of_this_thread.__dict__.setdefault("streams", [])
     while len(made) < count - 1:

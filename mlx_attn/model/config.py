@@ -76,12 +76,12 @@ class GPTConfig(AttentionSettings):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """All keys with their values, for a file."""
+        """Return all keys with their values, for a file."""
         return asdict(self)
 
 
 def saved_settings(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked settings of a saved model, with those that older runs left unsaid.
+    """Return the checked settings of a saved model, with those that older runs left unsaid.
 
     In version 0.1.0 ALiBi's slopes depended only on the number of heads.
     """
@@ -89,7 +89,7 @@ def saved_settings(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_from(settings: Mapping[str, Any]) -> GPTConfig:
-    """A configuration from a mapping, such as a file's."""
+    """Return a configuration from a mapping, such as a file's."""
     known = [f.name for f in fields(GPTConfig)]
     for name in settings:
         if name not in known:
@@ -216,5 +216,5 @@ PRESETS: dict[str, Preset] = {
 
 
 def find_preset(name: str) -> Preset:
-    """The named preset."""
+    """Return the named preset."""
     return find_row(PRESETS, name, "preset")

@@ -34,7 +34,7 @@ class SquaredReLU(nn.Module):
     """max(0, x)^2 (Primer, arXiv:2109.08668)."""
 
     def __call__(self, x: mx.array) -> mx.array:
-        """The activation of each element."""
+        """Return the activation of each element."""
         squared_relu: Any = _squared_relu
         return squared_relu(x)
 
@@ -54,7 +54,7 @@ class GELU(nn.Module):
     """x times the normal distribution function of x, in the tanh form (arXiv:1606.08415)."""
 
     def __call__(self, x: mx.array) -> mx.array:
-        """The activation of each element."""
+        """Return the activation of each element."""
         return gelu(x)
 
 
@@ -62,7 +62,7 @@ ACTIVATION_LAYERS = {"gelu": GELU, "relu2": SquaredReLU}
 
 
 def norm_layer(config: GPTConfig) -> nn.Module:
-    """The configuration's normalisation of the residual stream."""
+    """Return the configuration's normalisation of the residual stream."""
     if config.norm == "rmsnorm":
         return RMSNorm(config.emb_dim, eps=1e-6)
     return LayerNorm(config.emb_dim, eps=1e-5, bias=config.bias)
@@ -80,7 +80,7 @@ class FeedForward(nn.Module):
         ]
 
     def __call__(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
-        """The layer's output."""
+        """Return the layer's output."""
         for layer in self.layers:
             x = layer(x)
         return x
@@ -103,7 +103,7 @@ class TransformerBlock(nn.Module):
         cache: KVCache | None = None,
         carry: Carry | None = None,
     ) -> Float[mx.array, "B T C"]:
-        """The residual stream after this block."""
+        """Return the residual stream after this block."""
         x = x + self.drop_shortcut(self.att(self.norm1(x), cache, carry))
         return x + self.drop_shortcut(self.ff(self.norm2(x)))
 
@@ -190,7 +190,7 @@ class GPT(nn.Module):
         tokens: Integer[mx.array, "B T"],
         caches: Sequence[KVCache] | None = None,
     ) -> Float[mx.array, "B T C"]:
-        """The residual stream after the last block; arguments as for logits."""
+        """Return the residual stream after the last block; arguments as for logits."""
         x = self.drop_emb(self.embed(tokens, caches))
         carry = Carry(tokens)
         for i, block in enumerate(self.trf_blocks):
@@ -256,7 +256,7 @@ class GPT(nn.Module):
 
 
 def _before(x: Float[mx.array, "B T C"], cache: KVCache | None) -> Float[mx.array, "B T C"]:
-    """The vectors of the tokens before; 0 before a text's first."""
+    """Return the vectors of the tokens before; 0 before a text's first."""
     if cache is None:
         return mx.concatenate([mx.zeros_like(x[:, :1]), x[:, :-1]], axis=1)
     (kept,), _ = cache.extend((x[:, None],), in_order=True)

@@ -40,7 +40,7 @@ class NamedInit:
     path: str = ""
 
     def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
-        """The starting weight (rows, columns) = (out, in) of the map `name`."""
+        """Return the starting weight (rows, columns) = (out, in) of the map `name`."""
         if self.config.start == "book":
             return self.uniform(name, (rows, columns), columns**-0.5)
         if self.config.start == "gpt2":
@@ -59,7 +59,7 @@ class NamedInit:
         return mx.array((unit * bound).astype(np.float32))
 
     def within(self, path: str) -> "NamedInit":
-        """The same for the weights of a module of the model."""
+        """Return the same for the weights of a module of the model."""
         return replace(self, path=path)
 
     def _random(self, name: str) -> np.random.Generator:

@@ -100,7 +100,7 @@ def _head_statistics(
 
 
 def uniform_statistics(T: int, T_repeated: int) -> dict[str, float]:
-    """The statistics of a head that looks at all tokens so far alike, to compare with."""
+    """Return the statistics of a head that looks at all tokens so far alike, to compare with."""
     maps, repeated = (uniform_map(length)[None, None] for length in (T, T_repeated))
     statistics = _head_statistics(maps, repeated)
     return {f.name: getattr(statistics, f.name).item() for f in fields(_HeadStatistics)}
@@ -143,7 +143,7 @@ def induction(repeated: Maps) -> _PerHead:
 
 
 def uniform_map(T: int) -> Float64[np.ndarray, "1 T T"]:
-    """The map of one head that looks at all tokens so far alike."""
+    """Return the map of one head that looks at all tokens so far alike."""
     return np.tril(np.ones((1, T, T))) / np.arange(1, T + 1)[:, None]
 
 
@@ -207,7 +207,7 @@ class Probe:
 
 
 def probe_memory(config: GPTConfig, texts: int) -> int:
-    """The most bytes that probing on so many texts takes: nothing of that size is allocated.
+    """Return the most bytes that probing on so many texts takes: nothing of that size is allocated.
 
     These are the weights and all maps in float32, what is computed of one layer's matrices or maps
     in float64, and the process itself; drawing comes on top.

@@ -53,7 +53,7 @@ class Column:
         return self.key.replace("_", " ")
 
     def values(self, found: Probe) -> Float64[np.ndarray, "L maps"]:
-        """The numbers of all heads, once for each of their maps."""
+        """Return the numbers of all heads, once for each of their maps."""
         return _of_map(found, getattr(getattr(found, self.of), self.key))
 
     def most(self, found: Probe) -> str:
@@ -152,7 +152,7 @@ def caveat(found: Probe) -> str:
 
 
 def heads_table(found: Probe) -> Group:
-    """A row per head, as wide as a terminal."""
+    """Return a row per head, as wide as a terminal."""
     shown = [column for column in columns(found) if column.short]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("layer,\nhead", *(column.short + column.most(found) for column in shown)):
@@ -166,7 +166,7 @@ def heads_table(found: Probe) -> Group:
 
 
 def legend(found: Probe) -> list[str]:
-    """The meaning of the table's numbers, in a few lines."""
+    """Return the meaning of the table's numbers, in a few lines."""
     lines = [
         "entropy in nats, distance in tokens, shares of 1; uniform attends to all tokens alike",
     ]
@@ -179,7 +179,7 @@ def legend(found: Probe) -> list[str]:
 
 
 def record(found: Probe) -> dict[str, Any]:
-    """All numbers, for JSON; the maps themselves are left out."""
+    """Return all numbers, for JSON; the maps themselves are left out."""
     matrices = {"S": found.scores, "VO": found.value_outputs}
     letters = {"scores": "S", "value_outputs": "VO"}
     keys = ("effective_rank", "stable_rank", "norm", "symmetry", "singular_values")
@@ -209,7 +209,7 @@ def _json(value: Any) -> float | None:
 
 
 def draw_maps(found: Probe, text: int = 0) -> "Figure":
-    """The attention map of every head: a row of panels per layer."""
+    """Return the attention map of every head: a row of panels per layer."""
     L, H = found.config.n_layers, found.n_maps
     figure, axes = panels(L * H, H, (1.5, 1.6))
     weights = np.sqrt(np.maximum(found.maps[:, text], 0))  # mixed ones may be negative
@@ -223,7 +223,7 @@ def draw_maps(found: Probe, text: int = 0) -> "Figure":
 
 
 def draw_singular_values(matrices: analysis.Spectra) -> "Figure":
-    """The singular values of every head, a panel per layer."""
+    """Return the singular values of every head, a panel per layer."""
     values = matrices.singular_values
     figure, axes = panels(len(values), 4, (2.6, 2.1), sharex=True, sharey=True)
     for layer, axis in enumerate(axes):
@@ -238,7 +238,7 @@ def draw_singular_values(matrices: analysis.Spectra) -> "Figure":
 
 
 def draw_alignment(matrices: analysis.Spectra) -> "Figure":
-    """The alignment between the heads of a layer, a panel per layer."""
+    """Return the alignment between the heads of a layer, a panel per layer."""
     alignment = matrices.alignment
     figure, axes = panels(len(alignment), 4, (2.2, 2.2), sharex=True, sharey=True)
     for layer, axis in enumerate(axes):
@@ -280,7 +280,7 @@ NAMES = {
 
 
 def track_table(track: tracks.Track) -> Group:
-    """A row per step, averaged over all heads."""
+    """Return a row per step, averaged over all heads."""
     groups = (("S", track.scores), ("VO", track.value_outputs), ("", track.drift))
     columns = [
         (f"{letters}\n{NAMES[key]}".strip(), curve)
@@ -298,7 +298,7 @@ def track_table(track: tracks.Track) -> Group:
 
 
 def track_record(track: tracks.Track) -> dict[str, Any]:
-    """All curves, for JSON: lists are [step][layer][head]."""
+    """Return all curves, for JSON: lists are [step][layer][head]."""
     curves = {
         kind: {key: curve.tolist() for key, curve in getattr(track, kind).items()}
         for kind in ("scores", "value_outputs", "drift")
@@ -307,7 +307,7 @@ def track_record(track: tracks.Track) -> dict[str, Any]:
 
 
 def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
-    """Every head's curves, a column per layer; one run in colours by head, several by run.
+    """Return every head's curves, a column per layer; one run in colours by head, several by run.
 
     All runs have the same number of layers; `kind` is "scores", "value_outputs" or "drift".
     """
@@ -335,7 +335,7 @@ def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
 def save_tracks(
     runs: Sequence[tracks.Track], pair: tracks.Track | None, directory: Path
 ) -> list[Path]:
-    """All figures, as SVG and PNG; returns their paths."""
+    """Write all figures, as SVG and PNG, and return their paths."""
     kinds = {"s": "scores", "vo": "value_outputs"}
     kinds |= {"drift": "drift"} if any(track.drift for track in runs) else {}
     draws = {f"track-{name}": partial(draw_tracks, runs, kind) for name, kind in kinds.items()}

@@ -35,7 +35,7 @@ class Track:
 
 
 def read_track(run: Run) -> Track:
-    """The curves that `train --track` wrote."""
+    """Return the curves that `train --track` wrote."""
     records = [record for record in run.metrics() if record.get("event") == "track"]
     if not records:
         raise RunError(f"{run.path} was not tracked: train with --track 50, for example")

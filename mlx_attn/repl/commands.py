@@ -117,7 +117,7 @@ def _set(session: Session, argument: str) -> None:
 
 
 def _find_setting(name: str) -> str:
-    """The name of a setting as in `SETTINGS`; top_k, top-k and TopK are the same."""
+    """Return the name of a setting as in `SETTINGS`; top_k, top-k and TopK are the same."""
     for known in SETTINGS:
         if plain_name(known) == plain_name(name):
             return known
@@ -125,7 +125,7 @@ def _find_setting(name: str) -> str:
 
 
 def _parse_setting(name: str, text: str) -> Any:
-    """The value that was typed for a setting, of the type of its default."""
+    """Return the value that was typed for a setting, of the type of its default."""
     default = SETTINGS[name].default
     nothing = text.lower() in ("none", "random")
     if default == ():
@@ -149,7 +149,7 @@ def _parse_switch(name: str, text: str) -> bool:
 
 
 def _shown_setting(value: Any) -> str:
-    """A setting's value, as it would be typed."""
+    """Return a setting's value, as it would be typed."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if value is None or value == ():
@@ -240,7 +240,7 @@ def _model(session: Session, argument: str) -> None:
 
 
 def _find(session: Session, name: str) -> LoadedRun:
-    """A run by name, or by its number in the list."""
+    """Return a run by name, or by its number in the list."""
     names = session.numbered or [name for name, _ in session.list_runs()]
     is_number = name.isdecimal() and 1 <= int(name) <= len(names)
     return session.load_run(names[int(name) - 1] if is_number else name)

@@ -78,7 +78,7 @@ class TerminalScreen(Screen):
 
 
 def terminal_screen() -> TerminalScreen:
-    """The screen of this process's terminal."""
+    """Return the screen of this process's terminal."""
     plain = bool(os.environ.get("NO_COLOR"))
     return TerminalScreen(Console(color_system=None if plain else "auto", highlight=False))
 

@@ -46,7 +46,7 @@ SETTINGS: dict[str, Field] = {
 
 
 def plain_name(name: str) -> str:
-    """A name without case, hyphens and underscores."""
+    """Return a name without case, hyphens and underscores."""
     return name.lower().replace("-", "").replace("_", "")
 
 
@@ -72,7 +72,7 @@ class Turn:
     attempt: int = 0  # how many answers of this turn were thrown away
 
     def answer_of(self, run: str) -> Answer:
-        """The run's answer, or the first one where the run gave none."""
+        """Return the run's answer, or the first one where the run gave none."""
         nothing = Answer(run, 0)
         first = self.answers[0] if self.answers else nothing
         return next((answer for answer in self.answers if answer.run == run), first)
@@ -85,11 +85,11 @@ class Transcript:
     turns: list[Turn] = field(default_factory=list)
 
     def story(self, run: str) -> str:
-        """The text so far in a run's words: the last turn, with those that it follows."""
+        """Return the text so far in a run's words: the last turn, with those that it follows."""
         return _joined(self._stories()[-1], run) if self.turns else ""
 
     def _stories(self) -> list[list[Turn]]:
-        """The turns, grouped with those that follow them."""
+        """Return the turns, grouped with those that follow them."""
         stories: list[list[Turn]] = []
         for turn in self.turns:
             if not (turn.follows and stories):
@@ -107,7 +107,7 @@ class Transcript:
 
 
 def load_transcript(path: Path) -> Transcript:
-    """A transcript that was saved as JSON."""
+    """Return a transcript that was saved as JSON."""
     text = read_text(path)
     try:
         kind = dict[Literal["turns"], list[Turn]]
@@ -253,7 +253,7 @@ class Session:
 
 
 def _summary(cost: Statistics | None) -> str:
-    """The cost of an answer in one line."""
+    """Return the cost of an answer in one line."""
     if cost is None:
         return "0 tokens"
     parts = [plural(cost.tokens, "token")]

@@ -80,7 +80,7 @@ class TokenStep:
         self._views: Arrays = {}
 
     def weights(self, texts: int) -> Arrays:
-        """The model's weights as the step of so many texts takes them."""
+        """Return the model's weights as the step of so many texts takes them."""
         own = named_arrays(self.model)
         if texts > 1:
             return own
@@ -97,7 +97,7 @@ class TokenStep:
         caches: Sequence[KVCache],
         sampler: Sampler,
     ) -> Integer[mx.array, "B 1"]:
-        """The tokens after `tokens`, which are written into the caches."""
+        """Return the tokens after `tokens`, which are written into the caches."""
         offset, buffers = caches[0].offset, [buffer for c in caches for buffer in c.buffers]
         arrays = [*weights.values(), tokens, mx.array(offset), *buffers, *sampler.state.values()]
         slots = tuple(cache.slots for cache in caches)
@@ -153,7 +153,7 @@ class DecodingState:
         self._read: list[mx.array] = []
 
     def read(self, tokens: Integer[mx.array, "B N"]) -> Float[mx.array, "B V"]:
-        """The logits of the tokens after `tokens`, which continue those read before."""
+        """Return the logits of the tokens after `tokens`, which continue those read before."""
         tokens, x = self._fit(tokens), mx.zeros(0)
         for start in range(0, tokens.shape[1], CHUNK):
             mx.eval(x, self.buffers)
@@ -163,7 +163,7 @@ class DecodingState:
     def following(
         self, tokens: Integer[mx.array, "B 1"], sampler: Sampler
     ) -> Integer[mx.array, "B 1"]:
-        """The tokens after `tokens`, which continue those read before."""
+        """Return the tokens after `tokens`, which continue those read before."""
         if self.length == self.model.config.context_length:
             return sampler(self.read(tokens), tokens)
         self._fit(tokens)
@@ -205,7 +205,7 @@ class DecodingState:
 
 
 def decode(state: DecodingState, prompt: Sequence[int], sampler: Sampler) -> Iterator[list[int]]:
-    """The tokens after a prompt, one of each text at a time, without end.
+    """Yield the tokens after a prompt, one of each text at a time, without end.
 
     Step n + 1 is started before the tokens of step n are read, so that the device does not wait for
     Python.

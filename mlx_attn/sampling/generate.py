@@ -43,7 +43,7 @@ class StreamingDetokenizer:
         self._pending = ""
 
     def push(self, token: int, last: bool = False) -> str:
-        """The text that `token` makes certain; with `last`, all the rest."""
+        """Return the text that `token` makes certain; with `last`, all the rest."""
         text = self._pending + self._decoder.decode(self._tokenizer.token_bytes(token), last)
         found = [stop for stop in self._stop if stop in text]
         self.stop_text = min(found, key=text.index, default="")
@@ -53,7 +53,7 @@ class StreamingDetokenizer:
         return text[:certain]
 
     def _uncertain(self, text: str) -> int:
-        """The length of the longest end of `text` that a stop text begins with."""
+        """Return the length of the longest end of `text` that a stop text begins with."""
         starts = (stop[:size] for stop in self._stop for size in range(1, len(stop)))
         return max((len(start) for start in starts if text.endswith(start)), default=0)
 
@@ -93,7 +93,7 @@ def stream_generate(
     step: TokenStep | None = None,
     start: Sequence[int] = (),
 ) -> Iterator[GenerationStep]:
-    """The continuation of a prompt, one step a token; the steps' texts add up to it.
+    """Return the continuation of a prompt, one step a token; the steps' texts add up to it.
 
     An empty prompt without a start becomes a newline, or token 0 in a vocabulary without one.
     See `DecodingState` for texts longer than the context.
@@ -257,7 +257,7 @@ class LoadedRun:
         max_tokens: int = 200,
         stop: Sequence[str] = (),
     ) -> Iterator[GenerationStep]:
-        """The continuation of a prompt; see `stream_generate`."""
+        """Return the continuation of a prompt; see `stream_generate`."""
         arguments = (prompt, config, max_tokens, stop, self.step, self.start_tokens)
         return stream_generate(self.model, self.tokenizer, *arguments)
 
@@ -275,7 +275,7 @@ class LoadedRun:
 
 
 def sampling_memory(config: GPTConfig, count: int = 1) -> int:
-    """The most bytes that writing `count` texts takes: nothing of that size is allocated.
+    """Return the most bytes that writing `count` texts takes: nothing of that size is allocated.
 
     These are the weights and full caches in float32, attention and feed-forward layer of a prompt
     that fills the context, the logits of a token, and the process itself.
@@ -287,6 +287,6 @@ def sampling_memory(config: GPTConfig, count: int = 1) -> int:
 
 
 def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:
-    """A run by its directory or its name in `runs`; None is the latest finished one."""
+    """Return a run by its directory or its name in `runs`; None is the latest finished one."""
     run = find_run(name, runs)
     return LoadedRun(run, run.load_model(), run.load_tokenizer())

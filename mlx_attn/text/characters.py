@@ -18,7 +18,7 @@ LARGEST_VOCABULARY = 65_536  # token ids are uint16
 
 
 def utf8(text: str) -> bytes:
-    """The UTF-8 of `text`; ConfigError for a lone surrogate, which UTF-8 cannot express."""
+    """Return the UTF-8 of `text`; ConfigError for a lone surrogate, which UTF-8 cannot express."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -50,7 +50,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """The token ids of `text`; ConfigError where it cannot be expressed in tokens."""
+        """Return the token ids of `text`; ConfigError where it cannot be expressed in tokens."""
 
     def token_bytes(self, token: SupportsIndex) -> bytes:
         """Return the bytes of `token`; ConfigError outside the vocabulary."""
@@ -60,7 +60,7 @@ class Tokenizer(ABC):
         return self.vocabulary[index]
 
     def decode(self, tokens: Iterable[SupportsIndex]) -> str:
-        """The text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
     def save(self, directory: Path) -> None:
@@ -73,7 +73,7 @@ class Tokenizer(ABC):
 
     @classmethod
     def load(cls, settings: Any, directory: Path) -> "Tokenizer":
-        """The tokenizer whose `Saved` this is; ValueError where a file is another one."""
+        """Return the tokenizer whose `Saved` this is; ValueError where a file is another one."""
         return cls(**msgspec.structs.asdict(settings))
 
 
@@ -86,7 +86,7 @@ class ByteTokenizer(Tokenizer):
         super().__init__([bytes([value]) for value in range(256)])
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """The UTF-8 bytes of `text`."""
+        """Return the UTF-8 bytes of `text`."""
         return np.frombuffer(utf8(text), np.uint8).astype(np.uint16)
 
 
@@ -110,12 +110,12 @@ class CharacterTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, text: str) -> "CharacterTokenizer":
-        """The tokenizer whose vocabulary is the distinct characters of `text`."""
+        """Return the tokenizer whose vocabulary is the distinct characters of `text`."""
         utf8(text)
         return cls("".join(sorted(set(text))))
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """The token ids of `text`; ConfigError names characters outside the vocabulary."""
+        """Return the token ids of `text`; ConfigError names characters outside the vocabulary."""
         utf8(text)
         codes = np.minimum(_code_points(text), len(self._tokens) - 1)
         tokens = self._tokens[codes]
@@ -159,7 +159,7 @@ class SymbolTokenizer(Tokenizer):
         self._tokens = {"\n": 0} | {symbol: t for t, symbol in enumerate(symbols, 1)}
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """The token ids of `text`, the newline first; ConfigError names unknown words."""
+        """Return the token ids of `text`, the newline first; ConfigError names unknown words."""
         utf8(text)
         words = re.findall(r"\n|\S+", text)
         if unknown := sorted(set(words) - set(self._tokens)):

@@ -110,7 +110,7 @@ def prepare(
     progress: Progress | None = None,
     tokenizing: Progress | None = None,
 ) -> Corpus:
-    """The corpus that `source` names, from the data directory when it was prepared before.
+    """Return the corpus that `source` names, from the data directory when it was prepared before.
 
     Args:
         source: See `sources.read_source`.
@@ -137,7 +137,7 @@ def prepare(
 
 
 def _folder_name(source: sources.Source, kind: str, vocab_size: int) -> str:
-    """The digest of all that the tokens depend on."""
+    """Return the digest of all that the tokens depend on."""
     settings = (
         _FORMAT,
         source.digest,
@@ -150,7 +150,7 @@ def _folder_name(source: sources.Source, kind: str, vocab_size: int) -> str:
 def _prepare_in(
     folder: Path, source: sources.Source, kind: str, vocab_size: int, progress: Progress | None
 ) -> Corpus:
-    """The corpus, written to `folder` unless another process was quicker."""
+    """Return the corpus, written to `folder` unless another process was quicker."""
     with lock(folder):
         if corpus := _open(folder, source):
             return corpus
@@ -161,7 +161,7 @@ def _prepare_in(
 
 
 def _identity(kind: str) -> str:
-    """A kind's name; of a directory with a tokenizer, a digest of its files."""
+    """Return a kind's name; of a directory with a tokenizer, a digest of its files."""
     files = sorted(user_path(kind).glob("tokenizer.*")) if kind not in tokenizers.KINDS else []
     content = b"".join(file.read_bytes() for file in files)
     return hashlib.blake2b(content, digest_size=16).hexdigest() if files else kind
@@ -207,7 +207,7 @@ class _Saved(msgspec.Struct):
 
 
 def _open_split(folder: Path, name: str, saved: _SavedSplit) -> Split:
-    """The split as it was written; ValueError where a file of it is damaged."""
+    """Return the split as it was written; ValueError where a file of it is damaged."""
     arrays: dict[str, np.ndarray] = {}
     if {*saved.lengths} - {*_DTYPES} or "tokens" not in saved.lengths:
         raise ValueError(f"{folder}: other arrays than this version knows")
@@ -267,7 +267,7 @@ def _make_tokenizer(
     vocab_size: int,
     directory: Path,
 ) -> Tokenizer:
-    """A tokenizer made from a bounded part of the text, whatever the text's length."""
+    """Return a tokenizer made from a bounded part of the text, whatever the text's length."""
     if source.symbols is not None:
         return characters.SymbolTokenizer(source.symbols)
     if kind not in tokenizers.KINDS and (user_path(kind) / "tokenizer.json").is_file():

@@ -54,7 +54,7 @@ class Download:
 def fetch(
     download: Download, directory: Path, progress: Progress | None = None, stall: float = _STALL
 ) -> Path:
-    """The path of `download` in `directory`, fetched first unless it is there.
+    """Return the path of `download` in `directory`, fetched first unless it is there.
 
     Args:
         download: A row of `CORPORA`, or `GPT2_MERGES`.
@@ -108,7 +108,7 @@ def _receive(download: Download, path: Path, part: Path, stall: float, progress:
 
 
 def _request(url: str, start: int, stall: float) -> http.client.HTTPResponse:
-    """The answer to a request for a file from byte `start` on."""
+    """Return the answer to a request for a file from byte `start` on."""
     headers = {"User-Agent": "mlx_attn"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
         opener = urllib.request.build_opener(_StaysOnHTTP)

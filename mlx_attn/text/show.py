@@ -26,7 +26,7 @@ _STYLES = {
 
 
 def corpora_facts() -> list[dict[str, Any]]:
-    """The corpora known by name, and whether they are here."""
+    """Return the corpora known by name, and whether they are here."""
     directory = data_directory()
     made = {"name": "tales", "bytes": None, "licence": "MIT, generated here", "digest": None}
     facts = [made | {"present": True, "url": None}]
@@ -38,7 +38,7 @@ def corpora_facts() -> list[dict[str, Any]]:
 
 
 def tasks_facts() -> list[dict[str, Any]]:
-    """The probing tasks, and the forms of attention that each is predicted to separate."""
+    """Return the probing tasks, and the forms of attention that each is predicted to separate."""
     return [
         {"name": task.name, "asks": task.summary, "separates": task.separates, "sizes": task.sizes}
         for task in TASKS.values()
@@ -46,7 +46,7 @@ def tasks_facts() -> list[dict[str, Any]]:
 
 
 def tasks_table(facts: Sequence[dict[str, Any]]) -> Table:
-    """The probing tasks for a terminal."""
+    """Return the probing tasks for a terminal."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("task", no_wrap=True)
     for heading in ("documents", "predicted to separate"):
@@ -57,7 +57,7 @@ def tasks_table(facts: Sequence[dict[str, Any]]) -> Table:
 
 
 def corpora_table(facts: Sequence[dict[str, Any]]) -> Table:
-    """The known corpora for a terminal."""
+    """Return the known corpora for a terminal."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("name", "size", "here", "licence"):
         table.add_column(heading, overflow="fold")
@@ -68,7 +68,7 @@ def corpora_table(facts: Sequence[dict[str, Any]]) -> Table:
 
 
 def corpus_facts(corpus: Corpus) -> dict[str, Any]:
-    """The figures of a prepared text."""
+    """Return the figures of a prepared text."""
     train, val = corpus.train, corpus.val
     bits = None
     if val.floor_nats is not None and val.scored is None:
@@ -101,7 +101,7 @@ def _shown(value: Any) -> str:
 
 
 def story_facts(story: Story) -> dict[str, Any]:
-    """A story with its spans, for a program."""
+    """Return a story with its spans, for a program."""
     return {
         "text": story.text,
         "log_probability": story.log_probability,
@@ -128,7 +128,7 @@ def download_lines(say: Callable[[str], None]) -> Callable[[int, int | None], No
 
 
 def tokenizing_lines(say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """A callback for bytes done and in all of a text, which is silent when that is short."""
+    """Return a callback for bytes done and in all of a text, which is silent when that is short."""
     lines = _lines("tokenizing", say)
     return lambda done, total: lines(done, total) if total >= _LONG else None
 

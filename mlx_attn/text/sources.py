@@ -115,7 +115,7 @@ def read_source(
 
 
 def document_end(name: str) -> str:
-    """The text that ends each document of the source of that name; "" where nothing does."""
+    """Return the text that ends each document of the source of that name; "" where nothing does."""
     if name == "tales" or name in tasks.TASKS:
         return "\n"
     return CORPORA[name].document_end if name in CORPORA else ""
@@ -151,7 +151,7 @@ def _stories(n_bytes: int, val_bytes: int) -> Source:
 
 
 def _task(name: str) -> Source:
-    """A task's documents, generated at once for their digest, in less than a second."""
+    """Return a task's documents, generated at once for their digest, in less than a second."""
     train = tasks.draw(name, TRAINING_DOCUMENTS, split="train")
     val = tasks.draw(name, VALIDATION_DOCUMENTS, split="val")
     content = [array.tobytes() for split in (train, val) for array in split.arrays().values()]
@@ -194,7 +194,7 @@ def _survey(name: str, blocks: Iterable[str]) -> tuple[str, int, int]:
 
 
 def _unchanged(name: str, blocks: Iterable[str], digest: str) -> Iterator[str]:
-    """The blocks; raises RunError after the last one if together they have another digest."""
+    """Yield the blocks; raise RunError after the last one if together they have another digest."""
     content = _blake2b()
     for block in blocks:
         content.update(block.encode())
@@ -218,7 +218,7 @@ def chunked(blocks: Iterable[str]) -> Iterator[str]:
 
 
 def _between(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
-    """The characters `start` to `stop` of a text in chunks, chunk by chunk."""
+    """Yield the characters `start` to `stop` of a text in chunks, chunk by chunk."""
     offset = 0
     for chunk in chunks:
         if part := chunk[max(0, start - offset) : max(0, stop - offset)]:
@@ -237,7 +237,7 @@ def _path_blocks(path: Path) -> Blocks:
 
 
 def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
-    """The text of a pipe, which is read to its end now and kept.
+    """Return the text of a pipe, which is read to its end now and kept.
 
     Raises:
         RunError: It is not text, or is longer than `LONGEST_PIPE`.
@@ -270,7 +270,7 @@ def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
 
 
 def _folder(folder: Path) -> Iterator[str]:
-    """The texts of a folder and its subfolders, by path, with a blank line between them."""
+    """Yield the texts of a folder and its subfolders, by path, with a blank line between them."""
     separator = ""
     for path in sorted(_texts(folder)):
         for number, block in enumerate(_file(path)):
@@ -311,7 +311,7 @@ def _explaining(path: Path) -> Iterator[None]:
 
 
 def _decoded(file: IO[bytes], name: str) -> Iterator[str]:
-    """The characters of a file, without a byte order mark, which no error message counts."""
+    """Return the characters of a file, without a byte order mark, which no error message counts."""
     file.seek(0)
     file.seek(len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0)
     return _characters(file.read, name)

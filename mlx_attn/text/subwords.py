@@ -85,7 +85,7 @@ class SubwordTokenizer(characters.Tokenizer):
         return piece.replace("\u2581", " ").encode()
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """The token ids of `text`."""
+        """Return the token ids of `text`."""
         characters.utf8(text)
         words = map(re.Match.group, _WORDS.finditer(text))
         return _encode_by_word(words, self._processor.encode, self._byte_words)
@@ -110,7 +110,7 @@ class SubwordTokenizer(characters.Tokenizer):
 
     @classmethod
     def train(cls, kind: str, text: str, vocab_size: int) -> "SubwordTokenizer":
-        """A model of at most `vocab_size` tokens; fewer when `text` does not hold as many.
+        """Return a model of at most `vocab_size` tokens; fewer when `text` does not hold as many.
 
         The trainer reads at most `SAMPLE` characters, in evenly spread passages, on one thread: the
         same text gives the same model. When letters would fill more than half of the room beside
@@ -232,14 +232,14 @@ class GPT2Tokenizer(characters.Tokenizer):
 
     @classmethod
     def from_file(cls, path: Path) -> "GPT2Tokenizer":
-        """The tokenizer of a file of merges, such as `vocab.bpe` or `merges.txt`."""
+        """Return the tokenizer of a file of merges, such as `vocab.bpe` or `merges.txt`."""
         try:
             return cls(read_text(path))
         except (RunError, ValueError) as error:
             raise RunError(f"{path}: not a file of GPT-2's merges ({error})") from error
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """The token ids of `text`."""
+        """Return the token ids of `text`."""
         characters.utf8(text)
         known = {END_OF_TEXT: [self.end]}
         return _encode_by_word(_words(text), lambda words: map(self._merge, words), known)
@@ -298,7 +298,7 @@ def _pattern() -> re.Pattern[str]:
 
 
 def _category(initial: str) -> str:
-    """The code points of a Unicode general category as the inside of a character class."""
+    """Return the code points of a Unicode general category as the inside of a character class."""
     codes = (code for code in range(0x110000) if unicodedata.category(chr(code))[0] == initial)
     runs = itertools.groupby(enumerate(codes), key=lambda item: item[1] - item[0])
     members = ([code for _, code in run] for _, run in runs)
@@ -317,7 +317,7 @@ def bytes_by_symbol() -> dict[str, int]:
 
 
 def _pairs(merges: str) -> list[tuple[bytes, bytes]]:
-    """The merges, in order; raises ValueError where a line is not two symbols."""
+    """Return the merges, in order; raises ValueError where a line is not two symbols."""
     byte_of = bytes_by_symbol()
     pairs: list[tuple[bytes, bytes]] = []
     for line in merges.split("\n"):

@@ -57,7 +57,7 @@ class Documents:
         }
 
     def facts(self) -> dict[str, Any]:
-        """The floors in nats, of all documents together, and the bytes of their text."""
+        """Return the floors in nats, of all documents together, and the bytes of their text."""
         answer, everything = float(self.nats[self.answers].sum()), float(self.nats.sum())
         lengths = np.array([1 + len(symbol.encode()) for symbol in self.symbols])
         return {
@@ -216,7 +216,7 @@ def nearest(
 
 @cache
 def codebook(symbols: int, dimension: int) -> Float64[np.ndarray, "V dimension"]:
-    """The unit vectors of the symbols, uniform on the sphere, always the same."""
+    """Return the unit vectors of the symbols, uniform on the sphere, always the same."""
     vectors = np.random.RandomState(0).standard_normal((symbols, dimension))
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 

@@ -43,7 +43,7 @@ class _Kind(msgspec.Struct):
 def train_tokenizer(
     kind: str, text: str, vocab_size: int = 512, directory: Path | None = None
 ) -> Tokenizer:
-    """A tokenizer of `kind` for `text`.
+    """Return a tokenizer of `kind` for `text`.
 
     Args:
         kind: One of `KINDS`.
@@ -68,7 +68,7 @@ def train_tokenizer(
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer that was saved in `directory`."""
+    """Return the tokenizer that was saved in `directory`."""
     path = directory / "tokenizer.json"
     if not path.exists():
         raise RunError(f"{path}: no such file, so there is no tokenizer here")

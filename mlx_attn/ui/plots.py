@@ -43,7 +43,7 @@ Draw = Callable[[], "Figure"]
 
 
 def style(**changes: Any) -> Any:
-    """A context in which every figure of the project looks alike."""
+    """Return a context in which every figure of the project looks alike."""
     import matplotlib
 
     settings: Any = {**_STYLE, **changes}
@@ -61,7 +61,7 @@ def save_figure(draw: Draw, path: Path) -> list[Path]:
 
 
 def figure_for_page(draw: Draw) -> "Markup":
-    """A figure as SVG markup that takes the colour of the text around it.
+    """Return a figure as SVG markup that takes the colour of the text around it.
 
     Without what only an editor of figures needs: names of groups would repeat within a page.
     """
@@ -109,7 +109,7 @@ def render(name: str, /, **values: Any) -> str:
 
 
 def render_text(template: str, /, **values: Any) -> str:
-    """The text that a template makes, such as Markdown, in which nothing is escaped."""
+    """Return the text that a template makes, such as Markdown, in which nothing is escaped."""
     import jinja2
 
     environment = jinja2.Environment(

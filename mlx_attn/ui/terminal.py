@@ -20,7 +20,7 @@ _UNITS = ("", "k", "M", "G", "T")
 
 
 def count(number: int | float) -> str:
-    """A count in three digits: 943, 9.43k, 94.3k, 943k, 9.43M."""
+    """Return a count in three digits: 943, 9.43k, 94.3k, 943k, 9.43M."""
     unit = 0
     while abs(number) >= 999.5 and unit < len(_UNITS) - 1:
         number, unit = number / 1000, unit + 1
@@ -61,7 +61,7 @@ class _Console(Console):
         raise
 
     def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
-        """The segments of anything, in which control characters are pictures."""
+        """Yield the segments of anything, in which control characters are pictures."""
         for text, style, control in super().render(*arguments, **options):
             yield Segment(text if control else printable(text), style, control)
 
@@ -133,7 +133,7 @@ class WordWrap:
         return "".join(map(self._add, text))
 
     def rest(self) -> str:
-        """The word that still waits."""
+        """Return the word that still waits."""
         return self._end_word()
 
     def _add(self, character: str) -> str:

@@ -67,7 +67,7 @@ class StoryCorpus:
 
 
 def generate_story(random: random.Random) -> Story:
-    """One story, from a generator of which only the method `random()` is used."""
+    """Return one story, from a generator of which only the method `random()` is used."""
     fragments = ENGLISH.sample(random.random)
     text = "".join([fragment.text for fragment in fragments])
     nats = sum(fragment.log_probability for fragment in fragments)

@@ -42,7 +42,7 @@ class Word:
     value: int = 0
 
     def form(self, name: str) -> str:
-        """The text of one form; the empty name is the plain text."""
+        """Return the text of one form; the empty name is the plain text."""
         return self.forms[name] if name else self.text
 
 
@@ -61,11 +61,11 @@ class Variable:
     determined: int = FREE
 
     def key(self, bound: Mapping[str, Word]) -> tuple[Word, ...]:
-        """The words on which the candidates depend."""
+        """Return the words on which the candidates depend."""
         return tuple([bound[name] for name in self.given if name in bound])
 
     def candidates(self, key: tuple[Word, ...]) -> tuple[Word, ...]:
-        """The words that this variable may take, given the words it depends on."""
+        """Return the words that this variable may take, given the words it depends on."""
         found = tuple(word for word in self.words if self.allowed(word, *key))
         if not found:
             raise ConfigError(f"no word is allowed after {[word.text for word in key]}")
@@ -73,7 +73,7 @@ class Variable:
 
 
 def unlike(words: tuple[Word, ...], *others: str) -> Variable:
-    """A variable that differs from the variables named in `others`."""
+    """Return a variable that differs from the variables named in `others`."""
     return Variable(words, others, lambda word, *taken: word not in taken)
 
 
@@ -207,7 +207,7 @@ class Rule:
 
 
 def _openings(rule: str, options: list[tuple[Piece, ...]]) -> list[str]:
-    """The fewest words with which each option differs from all others."""
+    """Return the fewest words with which each option differs from all others."""
     if len(options) == 1:
         return [""]
     texts = [first.fragment.text if isinstance(first, Literal) else "" for first, *_ in options]
@@ -219,7 +219,7 @@ def _openings(rule: str, options: list[tuple[Piece, ...]]) -> list[str]:
 
 
 def _distinct(text: str, others: list[str]) -> str:
-    """The fewest whole words at the start of a text that none of the others starts with."""
+    """Return the fewest whole words at the start of a text that none of the others starts with."""
     ends = [index for index, letter in enumerate(text) if letter == " "] + [len(text)]
     return next(text[:end] for end in ends if not any(o.startswith(text[:end]) for o in others))
 
@@ -227,7 +227,7 @@ def _distinct(text: str, others: list[str]) -> str:
 def _with_free_opening(
     pieces: tuple[Piece, ...], opening: str, log_probability: float
 ) -> tuple[Piece, ...]:
-    """The pieces with the opening words of the first one marked as free."""
+    """Return the pieces with the opening words of the first one marked as free."""
     if not opening or not isinstance(pieces[0], Literal):
         return pieces
     free = Literal(_fragment(opening, FREE, log_probability))
@@ -275,7 +275,7 @@ class Grammar:
         self.pieces: tuple[Piece, ...] = (self._rules[start], *_literal(terminator))
 
     def sample(self, draw: Callable[[], float]) -> list[Fragment]:
-        """One text drawn at random, as fragments; `draw` gives uniform numbers in [0, 1)."""
+        """Return one text drawn at random, as fragments; `draw` gives uniform numbers in [0, 1)."""
         state = _State([], {}, draw)
         for piece in self.pieces:
             piece.sample(state)
@@ -287,7 +287,7 @@ class Grammar:
         return int(weight or 1), self._compile(template)
 
     def _compile(self, template: str) -> tuple[Piece, ...]:
-        """The pieces of a template; a capture collects its own until its bracket closes."""
+        """Return the pieces of a template; a capture collects its own until its bracket closes."""
         open_captures: list[tuple[str, list[Piece]]] = [("", [])]
         end = 0
         for mark in _MARK.finditer(template):
@@ -352,7 +352,7 @@ def _word(kind: str, text: str) -> Word:
 
 
 def _numbers(texts: str, ordinals: str) -> tuple[Word, ...]:
-    """The numbers from one; the form `counted` counts up to them."""
+    """Return the numbers from one; the form `counted` counts up to them."""
     words = texts.split()
     return tuple(
         Word(
@@ -389,7 +389,7 @@ def _between(least: int, most: int) -> Variable:
 
 
 def _leaving(total: str, least: int) -> Variable:
-    """A number to take away from a total so that at least `least` are left."""
+    """Return a number to take away from a total so that at least `least` are left."""
 
     def leaves_enough(word: Word, whole: Word) -> bool:
         return word.value <= whole.value - least
