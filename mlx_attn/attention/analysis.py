@@ -19,6 +19,7 @@ from jaxtyping import Float, Float64
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention, attention_scores
+from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
@@ -381,11 +382,13 @@ class AttentionCost:
         parameters: Trained numbers.
         multiply_adds: Per token, at full context, in the form used for training.
         cache_floats: Numbers remembered per token when decoding.
+        state_floats: Numbers remembered for a whole text when decoding.
     """
 
     parameters: int
     multiply_adds: int
     cache_floats: int
+    state_floats: int
 
 
 def attention_cost(config: AttentionConfig) -> AttentionCost:
@@ -401,11 +404,16 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     seen = min(config.cache_window or config.context_length, config.context_length)
     more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
     x, k = _one_token(config)
-    kept = layer.cache_entries(x, k, 0, Carry(mx.zeros((1, 1), mx.int32)))
+    carry, state = Carry(mx.zeros((1, 1), mx.int32)), make_cache(1, recurs=True)
+    kept = (*layer.cache_entries(x, k, 0, carry), *layer.remembered(x))
+    if config.recurs:
+        layer(x, state, carry)
+        kept = ()
     return AttentionCost(
         parameters=sum(sizes.values()),
         multiply_adds=matrices + config.n_maps * seen * (key_width + value_width) + more,
-        cache_floats=sum(array.size for array in (*kept, *layer.remembered(x))),
+        cache_floats=sum(array.size for array in kept),
+        state_floats=sum(array.size for array in state.buffers),
     )
 
 

@@ -10,14 +10,14 @@ are choices (`mlx_attn.attention.maps`), and `general_forward` is the same for a
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float, Integer
 
-from mlx_attn.attention.cache import Kept, KVCache, Places, Position, counted
+from mlx_attn.attention.cache import Kept, KVCache, Places, Position, StateCache, counted
 from mlx_attn.attention.config import MAPS, AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
@@ -200,6 +200,8 @@ def general_forward(
     """Compute the same steps for any choices of the maps and hooks."""
     positions, start = Places.of_text(x.shape[1]), cache.offset if cache else 0
     q, k = a.score(x)  # [B, H, T, K], [B, key_heads, T, K]
+    if isinstance(cache, StateCache):
+        return a.output(_attend_by_state(a, x, q, k, cache, carry), x)
     entries, memories = a.cache_entries(x, k, start, carry), a.remembered(x)
     if cache is not None:
         cached, positions = cache.extend((*entries, *memories), a.reads_in_order)
@@ -210,6 +212,18 @@ def general_forward(
     else:  # the first entry is the key, the last one the value, which may be the same
         heads = a.attend(a, q, entries[0], entries[-1], positions, *memories)
     return a.output(heads, x)  # [B, H, T, D] -> [B, T, d_out]
+
+
+def _attend_by_state(
+    a: "Attention", x: mx.array, q: Queries, k: Keys, cache: StateCache, carry: Carry | None
+) -> Heads:
+    """Attend by a state, in the mask's float32."""
+    start, v = cache.offset, a.value(a.value_input(x, k), k, carry)
+    q, k = a.normalize_and_rotate(q, start), a.normalize_and_rotate(k, start)
+    read = (array.astype(mx.float32) for array in (q, k, v, *a.remembered(x)))
+    advance = cast(Callable[..., Any], a.maps.mixing.recurs)
+    heads, *cache.buffers = advance(a, *read, cache.advance(x.shape[1]))
+    return heads.astype(x.dtype)
 
 
 def _attend_by_keys(

@@ -167,8 +167,42 @@ class RotatingKVCache(KVCache):
         return min(self.length, self.window)
 
 
-def make_cache(length: int, window: int = 0) -> KVCache:
-    """Return an empty cache for `capacity` tokens; with a window, for only the last ones."""
+class StateCache(KVCache):
+    """The state of a layer that keeps no tokens: as many bytes after 8000 tokens as after one."""
+
+    def advance(self, T: int) -> mx.array | None:
+        """Count T new tokens; return the state before them, or None at the start of a text."""
+        self._check_room(T)
+        self.offset = self.offset + T
+        return self.buffers[0] if self.buffers else None
+
+    def reserve(self, length: int) -> None:
+        """Allow so many tokens."""
+        self.length = length
+
+    @property
+    def slots(self) -> int:
+        """Return 0, the number of tokens that it holds."""
+        return 0
+
+    @property
+    def floats_per_token(self) -> int:
+        """Return 0: a token adds nothing."""
+        return 0
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Return 0: a token adds nothing."""
+        return 0
+
+
+def make_cache(length: int, window: int = 0, recurs: bool = False) -> KVCache:
+    """Return an empty cache for `length` tokens; with a window, for only the last ones.
+
+    A layer that recurs has a state instead.
+    """
+    if recurs:
+        return StateCache(length)
     return RotatingKVCache(length, window) if window else KVCache(length)
 
 

@@ -71,6 +71,9 @@ class Choice:
         carries: For a value map: it reads arrays of earlier layers, as `value(a, x, k, carry)`.
         remembers: For a logits map or mixing: numbers of x that decoding also caches,
             [B, heads, T, width]; the map receives the numbers of all tokens as its last argument.
+        recurs: For a mixing that reads keys and remembers: the same heads from a state of fixed
+            size, `recurs(a, q, k, v, kept, state) -> heads, state`, with None at the start of a
+            text. Decoding then caches the state and no tokens.
         remembers_all: It needs the memory of all earlier tokens even if a window hides their keys.
             The layer's cache then holds all of them.
         refuses: Why a configuration cannot use it, and the way out; empty if it can.
@@ -97,6 +100,7 @@ class Choice:
     multiply_adds: Callable[["AttentionConfig"], int] = lambda config: 0
     carries: bool = False
     remembers: Callable[..., Any] | None = None
+    recurs: Callable[..., Any] | None = None
     remembers_all: bool = False
     refuses: Callable[["AttentionConfig"], str] = lambda config: ""
 
@@ -123,7 +127,8 @@ class Choice:
 
     @property
     def _foreign(self) -> list[Callable[..., Any]]:
-        functions = (self.apply, self.init, self.after, self.remembers, *self.weights.values())
+        facts = (self.apply, self.init, self.after, self.remembers, self.recurs)
+        functions = (*facts, *self.weights.values())
         own = (unwrap(function) for function in functions if function)
         return [function for function in own if not function.__module__.startswith("mlx_attn.")]
 
@@ -270,6 +275,11 @@ class AttentionConfig(AttentionSettings):
         """Return True if score, value and output are linear up to a bias."""
         maps = ("score", "value", "output")
         return all(choice.affine for name in maps for choice in self.choices(name))
+
+    @property
+    def recurs(self) -> bool:
+        """Whether decoding caches a state of fixed size and no tokens."""
+        return self.choices("mixing")[0].recurs is not None
 
     @property
     def cache_window(self) -> int:

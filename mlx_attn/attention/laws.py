@@ -202,7 +202,7 @@ def _looks_ahead(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
 def _decodes_otherwise(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
     T, window = x.shape[1], a.config.cache_window
     for pieces in _PIECES:
-        cache, edges = make_cache(T + 3, window), [0, *accumulate(pieces)]
+        cache, edges = make_cache(T + 3, window, a.config.recurs), [0, *accumulate(pieces)]
         steps = [slice(start, end) for start, end in pairwise(edges) if start < T]
         read = [a(x[:, step], cache, Carry(tokens[:, step])) for step in steps]
         if off := _differ(mx.concatenate(read, axis=1), y, _ROUNDING):

@@ -19,11 +19,13 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Keys, MapWeights, Queries, choice, split_heads
+from mlx_attn.attention.layer import Keys, MapWeights, Queries, Values, choice, split_heads
 from mlx_attn.machine.exponentials import softmax
 
 Scores = Float[mx.array, "B H T_q T_k"]
 Gates = Float[mx.array, "B H T_k gates"]
+Heads = Float[mx.array, "B H T D"]
+State = Float[mx.array, "B H K D"]
 
 
 def unit_length(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
@@ -41,6 +43,8 @@ def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T 
     it: the powers of L grow before they vanish.
     """
     T, B, corners = L.shape[-1], L.shape[0], []
+    if T == 1:
+        return mx.ones_like(L)
     size = 2
     while size < T:
         size = 2 * size
@@ -61,12 +65,36 @@ def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T 
 
 def delta_weights(q: Queries, k: Keys, beta: Gates, log_alpha: Gates) -> Scores:
     """Return W for the last T_q of T_k tokens."""
-    q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1)).swapaxes(2, 3)
-    total = mx.cumsum(log_alpha, axis=2)
-    decay = mx.tril(mx.exp(mx.tril(total - total.swapaxes(2, 3))))
-    corrected = mx.tril(beta * (k.swapaxes(2, 3) @ k) * decay, -1)
-    read = (q @ k) * decay[:, :, -q.shape[2] :]
+    q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
+    decay = _decays(log_alpha)
+    corrected = mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1)
+    read = (q @ k.swapaxes(2, 3)) * decay[:, :, -q.shape[2] :]
     return read @ unit_lower_inverse(corrected) * beta.swapaxes(2, 3)
+
+
+def _decays(log_alpha: Gates) -> Float[mx.array, "B H T T"]:
+    """Return D_ij for j <= i, and 0 elsewhere."""
+    total = mx.cumsum(log_alpha, axis=2)
+    return mx.tril(mx.exp(mx.tril(total - total.swapaxes(2, 3))))
+
+
+def delta_heads(
+    q: Queries, k: Keys, v: Values, beta: Gates, log_alpha: Gates, state: State | None
+) -> tuple[Heads, State]:
+    """Return the heads of T new tokens, and the state after them, from the state S before.
+
+    U = (I + L)^-1 diag(beta) (V - diag(e^g) K S)        heads = (Q K^T * D) U + diag(e^g) Q S
+    S' = e^(g_T) S + (K * e^(g_T - g))^T U
+    """
+    q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
+    v, decay = mx.repeat(v, q.shape[1] // v.shape[1], 1), _decays(log_alpha)
+    S = mx.zeros((*k.shape[:2], k.shape[3], v.shape[3]), v.dtype) if state is None else state
+    since = mx.exp(mx.cumsum(log_alpha, axis=2))
+    inverse = unit_lower_inverse(mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1))
+    U = inverse @ (beta * (v - since * (k @ S)))
+    heads = ((q @ k.swapaxes(2, 3)) * decay) @ U + since * (q @ S)
+    last = decay[:, :, -1:].swapaxes(2, 3)
+    return heads, since[:, :, -1:] * S + (k * last).swapaxes(2, 3) @ U
 
 
 def _refuses(c: AttentionConfig) -> str:
@@ -126,6 +154,18 @@ def linear(a: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
     return similar / similar.sum(-1, keepdims=True)
 
 
+def _delta_heads(
+    a: MapWeights, q: Queries, k: Keys, v: Values, kept: Gates, state: State | None
+) -> tuple[Heads, State]:
+    return delta_heads(q, k, v, kept, mx.zeros_like(kept), state)
+
+
+def _gated_delta_heads(
+    a: MapWeights, q: Queries, k: Keys, v: Values, kept: Gates, state: State | None
+) -> tuple[Heads, State]:
+    return delta_heads(q, k, v, kept[..., :1], kept[..., 1:], state)
+
+
 @choice(
     "mixing",
     "delta",
@@ -134,6 +174,7 @@ def linear(a: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
     weights=W_BETA,
     reads_keys=True,
     remembers=_beta,
+    recurs=_delta_heads,
     multiply_adds=_multiply_adds,
     affine=False,
     refuses=_refuses,
@@ -151,6 +192,7 @@ def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
     weights={**W_BETA, **DECAY},
     reads_keys=True,
     remembers=_beta_and_log_alpha,
+    recurs=_gated_delta_heads,
     multiply_adds=_multiply_adds,
     affine=False,
     refuses=_refuses,

@@ -250,9 +250,10 @@ class GPT(nn.Module):
     def new_caches(self, length: int | None = None) -> list[KVCache]:
         """Empty caches for decoding one batch of sequences; room for the context, or `length`."""
         length = length or self.config.context_length
-        windows = [block.att.config.cache_window for block in self.trf_blocks]
-        windows += [2] if self.config.token_shift else []  # an embedding and the one before
-        return [make_cache(length, window) for window in windows]
+        layers = [block.att.config for block in self.trf_blocks]
+        caches = [make_cache(length, layer.cache_window, layer.recurs) for layer in layers]
+        # With a token shift, an embedding and the one before.
+        return [*caches, *([make_cache(length, 2)] if self.config.token_shift else [])]
 
 
 def _before(x: Float[mx.array, "B T C"], cache: KVCache | None) -> Float[mx.array, "B T C"]:
@@ -276,6 +277,7 @@ class ModelCost:
     attention_parameters: int  # of all attention layers
     multiply_adds: int
     cache_floats: int  # numbers remembered per token when decoding, all layers
+    state_floats: int = 0  # numbers remembered for a whole text, all layers
 
 
 def model_cost(config: GPTConfig) -> ModelCost:
@@ -289,6 +291,7 @@ def model_cost(config: GPTConfig) -> ModelCost:
         attention_parameters=sum(n * cost.parameters for n, cost in attention),
         multiply_adds=sum(n * (cost.multiply_adds + feed_forward) for n, cost in attention) + head,
         cache_floats=sum(n * cost.cache_floats for n, cost in attention),
+        state_floats=sum(n * cost.state_floats for n, cost in attention),
     )
 
 
@@ -296,7 +299,8 @@ def cache_bytes(config: GPTConfig, tokens: int, itemsize: int, batch: int = 1) -
     """Return the bytes in all caches after this many tokens; a window bounds its layer's."""
     layers = [config.attention(layer) for layer in range(config.n_layers)]
     held = sum(min(layer.cache_window or tokens, tokens) for layer in layers)
-    return attention_cost(layers[0]).cache_floats * held * itemsize * batch
+    cost = attention_cost(layers[0])
+    return (cost.cache_floats * held + cost.state_floats * len(layers)) * itemsize * batch
 
 
 def attention_inputs(

@@ -235,7 +235,8 @@ def test_a_later_token_never_changes_an_earlier_output(variant):
 
 @pytest.mark.parametrize("variant", RECENT)
 def test_the_cost_counts_parameters_and_cache(variant):
-    module, cache = layer(variant), make_cache(4)
+    module = layer(variant)
+    cache = make_cache(4, recurs=module.config.recurs)
     tokens, x, _ = inputs()
     module(mx.array(x[:, :4], mx.float32), cache, Carry(mx.array(tokens[:, :4])))
     cost = attention_cost(module.config)

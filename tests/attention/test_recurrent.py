@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import AttentionConfig
@@ -97,6 +98,33 @@ def test_decoding_with_room_for_more_is_the_full_pass(mixing, pieces, settings):
         read.append(module(x[:, start : start + length], cache))
         start += length
     np.testing.assert_allclose(mx.concatenate(read, axis=1), module(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"position": "rope"}, {"n_kv_heads": 1}, {"score": "merged"}])
+@pytest.mark.parametrize("pieces", [[1] * T, [6, 1, 6], [T]])
+@pytest.mark.parametrize("mixing", RULES)
+def test_decoding_by_a_state_is_the_full_pass(mixing, pieces, settings):
+    module, x = layer(mixing, **settings), mx.array(text()[None], mx.float32)
+    cache, start, read = make_cache(T, recurs=True), 0, []
+    for length in pieces:
+        read.append(module(x[:, start : start + length], cache))
+        start += length
+    np.testing.assert_allclose(mx.concatenate(read, axis=1), module(x), atol=1e-5)
+
+
+def test_a_state_does_not_grow_with_the_text():
+    """Each head keeps a matrix of 8 x 8; keys and values of 13 tokens would be 416 numbers."""
+    module, cache = layer("gated_delta"), make_cache(T, recurs=True)
+    module(mx.array(text()[None], mx.float32), cache)
+    assert [buffer.shape for buffer in cache.buffers] == [(1, H, 8, 8)]
+    cost = attention_cost(module.config)
+    assert (cost.cache_floats, cost.state_floats) == (0, H * 8 * 8)
+
+
+def test_a_state_has_room_for_the_context_only():
+    cache = make_cache(T, recurs=True)
+    with pytest.raises(ConfigError, match="14 tokens are more than the cache has room for"):
+        layer("delta")(mx.zeros((1, T + 1, C)), cache)
 
 
 @pytest.mark.parametrize("logits", ["none", "forget"])

@@ -120,6 +120,8 @@ def card(variant: Variant, standard: ModelCost) -> str:
     if every := variant.global_every:
         windowed += f" in {every - 1} of {every} layers, of all tokens in the other"
     cached = f"{kept}{more}{windowed}"
+    if config.attention().recurs:
+        cached = "none; each head keeps a matrix, whose size does not depend on the text's length"
     lines = [
         f"### {variant.name}",
         "",
