@@ -214,6 +214,30 @@ def nearest(
     )
 
 
+def products(
+    random: np.random.Generator, count: int, points: int, factors: int, groups: int
+) -> Documents:
+    """Groups of random permutations, each group followed by the product of its permutations.
+
+    State tracking (Merrill and others, arXiv:2404.08819): the product of permutations of `points`
+    points depends on their order; for 2 points it is a parity. A product contains nothing about the
+    next group, so no answer helps with another. Only the products are scored, as answers, so the
+    floor is 0.
+    """
+    permutations = np.array([*itertools.permutations(range(points))])
+    numbers = {tuple(row): number for number, row in enumerate(permutations.tolist())}
+    drawn = _choices(random, len(permutations), (count, groups, factors))
+    state = np.broadcast_to(np.arange(points), (count, groups, points))
+    for step in range(factors):
+        state = np.take_along_axis(state, permutations[drawn[..., step]], axis=-1)
+    answers = [numbers[tuple(row)] for row in state.reshape(-1, points).tolist()]
+    answered = len(permutations) + np.array(answers).reshape(count, groups, 1)
+    places = np.concatenate([drawn, answered], axis=-1).reshape(count, groups * (factors + 1))
+    names = ["".join(map(str, row)) for row in permutations.tolist()]
+    symbols = [*names, *(f"={name}" for name in names)]
+    return _answers_only(symbols, places, slice(factors, None, factors + 1))
+
+
 @cache
 def codebook(symbols: int, dimension: int) -> Float64[np.ndarray, "V dimension"]:
     """Return the unit vectors of the symbols, uniform on the sphere, always the same."""
@@ -252,6 +276,7 @@ _GENERATORS: dict[str, Callable[..., Documents]] = {
     "offsets": offsets,
     "markov": markov,
     "nearest": nearest,
+    "parity": products,
 }
 
 _TABLES = package_table("mlx_attn.text", "tasks")

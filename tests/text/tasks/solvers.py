@@ -60,6 +60,20 @@ def solve_nearest(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, floa
     return {f"p{points[int(distances.argmin())]}": 1.0}
 
 
+def solve_products(task: str) -> Callable[[Sequence[str], Sequence[str]], dict[str, float]]:
+    """Follow each point through the last group of permutations."""
+    factors = TASKS[task].sizes["factors"]
+
+    def solve(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
+        group = [[int(point) for point in name] for name in seen[-factors:]]
+        followed = group[0]
+        for permutation in group[1:]:
+            followed = [followed[point] for point in permutation]
+        return {"=" + "".join(map(str, followed)): 1.0}
+
+    return solve
+
+
 SOLVERS: dict[str, Callable[[Sequence[str], Sequence[str]], dict[str, float]]] = {
     "copy": solve_copy,
     "recall": solve_recall,
@@ -67,4 +81,5 @@ SOLVERS: dict[str, Callable[[Sequence[str], Sequence[str]], dict[str, float]]] =
     "offsets": solve_offsets,
     "markov": solve_markov,
     "nearest": solve_nearest,
+    "parity": solve_products("parity"),
 }

@@ -139,6 +139,20 @@ def test_all_symbols_but_the_first_are_scored():
     assert documents.nats[:, 1:32] == pytest.approx(math.log(32))
 
 
+def test_the_parity_of_bits_is_odd_if_an_odd_number_of_them_swaps():
+    documents = draw("parity", 50)
+    symbols = np.array(documents.symbols)[documents.places].reshape(50, 4, 13)
+    swaps = (symbols[..., :12] == "10").sum(axis=-1)
+    assert np.array_equal(symbols[..., 12] == "=10", swaps % 2 == 1)
+
+
+def test_no_product_of_a_group_tells_about_the_next_one():
+    documents = draw("parity", 4000, points=3, factors=8, groups=5)
+    answers = documents.places.reshape(4000, 5, 9)[..., 8]
+    table = np.histogram2d(answers[:, 0], answers[:, 1], bins=6)[0] / 4000
+    assert np.abs(table - 1 / 36).max() < 0.015
+
+
 @pytest.fixture(scope="module")
 def chains() -> Documents:
     return draw("markov", 4000)
