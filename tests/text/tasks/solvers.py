@@ -65,6 +65,8 @@ def solve_products(task: str) -> Callable[[Sequence[str], Sequence[str]], dict[s
     factors = TASKS[task].sizes["factors"]
 
     def solve(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
+        if len(seen) % (factors + 1) != factors:
+            return {}
         group = [[int(point) for point in name] for name in seen[-factors:]]
         followed = group[0]
         for permutation in group[1:]:
