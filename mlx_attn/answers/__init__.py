@@ -1,1 +1,1 @@
-"""The study behind docs/answers.md: registered questions, trainings and verdicts."""
+"""The study behind docs/answers.md: registered questions, their trainings, and the findings."""

@@ -1,7 +1,7 @@
-"""Records of trainings: one line of JSON for each run, in a file for each world.
+"""Records of finished trainings: one line of JSON per training, one file per world.
 
-Every line is sealed with a digest of its content, so that a digit changed by hand or by a disk is
-found, and named by a digest of the training's settings, so that nothing is trained twice.
+A digest of its content seals every line, so a digit changed by hand or by a failing disk is
+detected. Its key is a digest of the settings, so nothing is trained twice.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         loss: Nats per token.
-        abilities: Nats per token for tokens that need an ability, if the text marks them.
+        abilities: Nats per token, by the ability that a token needs; empty for texts without them.
     """
 
     step: int
@@ -36,12 +36,12 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, point: Point) -> "CurvePoint":
-        """Return a point of a trial's curve as it is recorded."""
+        """Return the record of a point of a trial's curve."""
         loss, abilities = round(point.val_loss, 6), _rounded(point.abilities)
         return cls(step=point.step, tokens=point.tokens, loss=loss, abilities=abilities)
 
     def point(self) -> Point:
-        """Return the point of a trial's curve, whose time is not recorded."""
+        """Return the point of a trial's curve; times are not recorded and become 0."""
         at = {"step": self.step, "tokens": self.tokens, "seconds": 0.0}
         return Point(**at, val_loss=self.loss, abilities=self.abilities)
 
@@ -51,11 +51,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         key: `Trial.key`.
-        loss: Nats per token over the whole validation text; None where the training diverged, and
-            `diverged` says how.
-        abilities: As of `CurvePoint`, over the whole validation text.
+        loss: Nats per token over the whole validation text; None if the training diverged.
+        diverged: How it diverged; otherwise "".
+        abilities: As in `CurvePoint`, but over the whole validation text.
         start: Digest of all weights before the first step.
-        machine: Chip, system and versions; in newer records the commit of the clone too.
+        machine: Chip, system and versions; newer records also hold the commit of the clone.
         seal: Digest of everything else.
     """
 
@@ -78,7 +78,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def of(cls, trial: Trial, outcome: Outcome) -> "Record":
-        """Return the record of a trial that ended."""
+        """Return the record of a finished trial."""
         named = {
             **{"key": trial.key, "world": trial.world, "arm": trial.arm, "seed": trial.seed},
             **{"scale": trial.lr_scale, "text": trial.text},
@@ -93,13 +93,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             curve=tuple(map(CurvePoint.of, outcome.curve)),
             params=outcome.params,
             start=outcome.start,
-            # Workers of another version are left out.
+            # A worker of another version is refused, so this version holds for all.
             machine={**outcome.machine, "mlx_attn": __version__, "commit": commit()},
             seconds=round(outcome.seconds, 2),
         ).sealed()
 
     def outcome(self) -> Outcome:
-        """Return the outcome of the training; missing facts are 0 or empty."""
+        """Return the outcome of the training; fields that are not recorded are 0 or empty."""
         if self.loss is None:
             return Diverged(self.diverged)
         last = self.curve[-1] if self.curve else CurvePoint(step=0, tokens=0, loss=self.loss)
@@ -126,14 +126,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.structs.replace(self, seal=self.content_digest())
 
     def is_intact(self) -> bool:
-        """Return True if the content fits the seal."""
+        """Return True if the content still matches the seal."""
         try:
             return self.seal == self.content_digest()
         except UnicodeEncodeError:  # a lone surrogate, which no record is written with
             return False
 
     def content_digest(self) -> str:
-        """Return the digest that the seal must have."""
+        """Return the seal that belongs to the content."""
         return content_digest(self, "seal")
 
 
@@ -142,10 +142,10 @@ def _rounded(losses: Mapping[str, float]) -> dict[str, float]:
 
 
 class RecordBook(Store):
-    """All records of a folder, by key: a store whose records several versions share.
+    """All records of a folder, by key: a store that several versions of the package share.
 
     Raises:
-        RunError: A line is not a record, or was changed.
+        RunError: A line is not a record, or was changed after it was written.
     """
 
     def __init__(self, folder: Path):
@@ -158,7 +158,7 @@ class RecordBook(Store):
                 self.records[record.key] = record
 
     def path(self, trial: Trial) -> Path:
-        """Return the file of a trial, finished or not."""
+        """Return the file that holds, or will hold, the record of a trial."""
         return self.folder / f"{trial.world}.jsonl"
 
     def __contains__(self, trial: Trial) -> bool:
@@ -171,7 +171,7 @@ class RecordBook(Store):
         self.add(Record.of(trial, outcome))
 
     def add(self, *records: Record) -> None:
-        """Keep records: the files of their worlds are replaced in one step."""
+        """Add records, and replace each file of their worlds in one step."""
         self.records |= {record.key: record for record in records}
         for world in {record.world for record in records}:
             of_world = (record for record in self.records.values() if record.world == world)
@@ -194,15 +194,15 @@ def _read(file: Path) -> Iterator[Record]:
 
 
 def complaints(study: Study, book: RecordBook) -> Iterator[str]:
-    """Yield records of other studies: their settings or text do not fit their key."""
+    """Yield a complaint for each record whose settings or text are not those of this study."""
     for record in book.records.values():
-        what = f"{record.world}, {record.arm}, seed {record.seed}, rates x {record.scale:g}"
+        name = f"{record.world}, {record.arm}, seed {record.seed}, rates x {record.scale:g}"
         try:
             trial = study.trial(record.world, record.arm, record.seed, record.scale, record.changes)
         except ConfigError as error:
-            yield f"{what}: {error}"
+            yield f"{name}: {error}"
             continue
         if trial.key != record.key:
-            yield f"{what}: its key {record.key} is not that of its settings, {trial.key}"
+            yield f"{name}: its key {record.key} is not that of its settings, {trial.key}"
         if trial.text != record.text:
-            yield f"{what}: it was trained on another text, {record.text}"
+            yield f"{name}: it was trained on another text, {record.text}"

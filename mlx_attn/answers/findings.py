@@ -1,19 +1,19 @@
-"""From records to verdicts: the result of every contrast, corrected over the whole page.
+"""Compute findings from records: the verdict of every contrast, corrected over the whole page.
 
     d_s   = loss(arm, seed s) - loss(control, seed s)            paired, on the verdict's seeds
-    worth = mean loss(reference) - mean loss(control)            of the part in question
+    worth = mean loss(reference) - mean loss(control)            the worth of the part in question
     t     = mean d / sqrt(var d / n + tuning^2)
 
-The test is the one that a study registered (`Protocol.test`). Beside its word stands that of the
-test that `compare` uses today.
+The test is the one that the study registered (`Protocol.test`). The page also prints the word of
+the test that `compare` uses today.
 
-Two tests of each d, that its mean is 0 and that it lies within the margin, are corrected (Holm) for
-all contrasts of all worlds; those that are not finished count with p = 1, so that finishing them
-withdraws no word. Each p-value is the largest of all means within the rounding floor of d, so that
-a rounding of the start cannot change a verdict.
+Each d has two tests: that its mean is 0, and that it lies outside the margin. Both are corrected
+(Holm) for all contrasts of all worlds. Unfinished contrasts count with p = 1, so finishing one
+never withdraws a word. Each p-value is the largest over all means within the rounding floor of d,
+so a rounding of the start cannot reverse a word.
 
-A word can be withdrawn later: the folder of the study lists it in `withdrawn.toml`, beside its
-registration. Its numbers stay as computed.
+A word can be withdrawn later, by listing it in `withdrawn.toml` in the study's folder. The numbers
+stay as computed.
 """
 
 from collections.abc import Sequence
@@ -43,13 +43,13 @@ class Finding:
 
     Attributes:
         answer: One of the words above.
-        done: Of its trials as far as they are known, and how many there are.
-        losses: Mean losses of the control, the reference and the arm; None before all trials are
-            there, and if one diverged; then the verdict is None too.
-        verdict: Its p-values are corrected over the page, its interval is not.
-        tokens: Share of its tokens that the control could do without for the same loss; negative
-            if it would need more; None if that was not measured.
-        steps: Of the world's trainings: the length that the word is about.
+        done: Numbers of finished trials and of all trials planned so far.
+        losses: Mean losses of the control, the reference and the arm; None, like the verdict, until
+            every trial has finished, and if one diverged.
+        verdict: Its p-values are corrected over the page; its interval is not.
+        tokens: Share of its tokens that the control can drop and still reach the arm's loss;
+            negative if it needs more; None if not measured.
+        steps: Length of the world's trainings, to which the word applies.
     """
 
     question: str
@@ -64,7 +64,7 @@ class Finding:
 
     @property
     def word(self) -> str:
-        """One of `decisions.WORDS`; "" before there is one."""
+        """One of `decisions.WORDS`; "" without a verdict."""
         return self.verdict.word if self.verdict else ""
 
     @property
@@ -75,12 +75,12 @@ class Finding:
 
     @property
     def worth(self) -> float:
-        """The worth of the part that the reference lacks, in nats per token."""
+        """Worth of the part that the reference lacks, in nats per token."""
         return self.losses[1] - self.losses[0] if self.losses else 0.0
 
 
 def findings(study: Study, records: Records) -> list[Finding]:
-    """Return every contrast in every world where it is asked, in the order of the questions."""
+    """Return the finding of every contrast in each of its worlds, in the order of the questions."""
     asked, protocol = study.asked(), study.protocol
     floors = {world: rounding_floor(study, records, world) for world in study.worlds}
     cases = {
@@ -107,12 +107,12 @@ def findings(study: Study, records: Records) -> list[Finding]:
 def measure(
     study: Study, records: Records, contrast: Contrast, world: str, rounding: float = 0.0
 ) -> Case | None:
-    """Return a contrast in a world; None before all its trials are there, or if one diverged."""
+    """Return the paired differences of a contrast; None if a trial is missing or diverged."""
     losses = _losses(study, records, contrast, world)
     if losses is None:
         return None
     control, reference, arm = losses
-    # Arms whose rates were found in one search share its choice.
+    # Arms that share a search share its choice of rates: its error cancels in the difference.
     names = (contrast.control, contrast.arm)
     own = {study.arms[name].rates_of or name for name in names}
     plans = [plan_of(study, records, world, name) for name in names] if len(own) > 1 else []
@@ -131,26 +131,26 @@ def measure(
 def _losses(
     study: Study, records: Records, contrast: Contrast, world: str
 ) -> list[list[float]] | None:
-    """Of the control, the reference and the arm, seed by seed; None likewise."""
+    """Return losses of control, reference and arm by seed; None if one is missing or diverged."""
     losses = [plan_of(study, records, world, arm).losses() or [] for arm in contrast.arms]
-    return losses if all(found and all(map(isfinite, found)) for found in losses) else None
+    return losses if all(of_arm and all(map(isfinite, of_arm)) for of_arm in losses) else None
 
 
 def rounding_floor(study: Study, records: Records, world: str) -> float:
-    """Return the most by which a rounding of the start moved the final loss of any seed, in nats.
+    """Return the largest change of a final loss by rounding the start, over all seeds, in nats.
 
-    That is the largest difference between an arm and itself from a jittered start; 0 where the
+    It is the largest difference between an arm and the same arm with a jittered start; 0 if the
     study trains none.
     """
     twins = [c for _, c, w in study.asked() if w == world and c.null and study.arms[c.arm].jitter]
-    found = [measure(study, records, contrast, world) for contrast in twins]
-    return max((abs(d) for one in found if one for d in one.differences), default=0.0)
+    cases = [measure(study, records, contrast, world) for contrast in twins]
+    return max((abs(d) for case in cases if case for d in case.differences), default=0.0)
 
 
 def by_ability(study: Study, records: Records, contrast: Contrast, world: str) -> dict[str, float]:
-    """Return the mean difference on the tokens that call for each ability, in nats per such token.
+    """Return the mean difference on the tokens that need each ability, in nats per such token.
 
-    Empty where the text does not say what its tokens call for, or runs are missing.
+    The result is empty if the text has no abilities or a run is missing.
     """
     control, _, arm = (plan_of(study, records, world, a).verdict() for a in contrast.arms)
     if not arm or not control:
@@ -163,15 +163,15 @@ def by_ability(study: Study, records: Records, contrast: Contrast, world: str) -
 
 
 def token_worth(study: Study, records: Records, world: str) -> float | None:
-    """Nats that the standard form gains where its tokens are multiplied by e; None if not known."""
+    """Return the nats that the standard form gains from e times its tokens; None if unmeasured."""
     values = token_values(study, records, world)
     return fmean(values) if values else None
 
 
 def token_values(study: Study, records: Records, world: str) -> list[float]:
-    """`token_worth` seed by seed; empty where it is not known.
+    """Return `token_worth` for each seed; [] if unmeasured.
 
-    From whole trainings, each with its own schedule, of all steps and of fewer.
+    It compares complete trainings of all steps and of fewer, each with its own schedule.
     """
     if study.shorter is None:
         return []
@@ -183,7 +183,7 @@ def token_values(study: Study, records: Records, world: str) -> list[float]:
 
 
 def plan_of(study: Study, records: Records, world: str, arm: str) -> ArmPlan:
-    """Return the plan of an arm in a world, or of the arm that is trained there for it."""
+    """Return the plan of an arm in a world, or of the arm that is trained there in its place."""
     return ArmPlan(study, records, world, study.arm_in(world, arm))
 
 
@@ -212,7 +212,7 @@ def _finding(
 
 
 def _progress(plans: Sequence[ArmPlan]) -> tuple[int, int]:
-    """Count finished runs and all known runs of some arms."""
+    """Return the numbers of finished runs and of all runs that are planned so far."""
     done = total = 0
     for plan in plans:
         search, protocol = plan.search, plan.study.protocol
@@ -226,7 +226,7 @@ def _progress(plans: Sequence[ArmPlan]) -> tuple[int, int]:
 
 
 def answer_of(contrast: Contrast, word: str) -> str:
-    """Return True if a verdict supports the statement; within the margin is equivalent too."""
+    """Return the answer for a word; a difference within the margin also counts as equivalent."""
     direction, _, within = word.partition(" ")
     meanings = {word, direction, "equivalent"} if within else {word}
     if word in (UNDECIDED, INSENSITIVE):
@@ -240,7 +240,7 @@ _WITHDRAWN_FILE = "withdrawn.toml"
 
 
 class Withdrawal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An arm whose words against the standard form are withdrawn, where, and why."""
+    """An arm whose words against the standard form are withdrawn in some worlds, and why."""
 
     arm: str
     worlds: tuple[str, ...]
@@ -248,7 +248,7 @@ class Withdrawal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def withdrawals(folder: Path) -> tuple[Withdrawal, ...]:
-    """Return the words that were withdrawn of the study in a folder.
+    """Return the withdrawn words of the study in a folder.
 
     Raises:
         RunError: The file that lists them is damaged.
@@ -260,8 +260,8 @@ def withdrawals(folder: Path) -> tuple[Withdrawal, ...]:
 
 
 def withdraw(found: Sequence[Finding], listed: Sequence[Withdrawal]) -> list[Finding]:
-    """Return the findings of a study, those with a withdrawn word answered so."""
-    withdrawn = {(one.arm, world) for one in listed for world in one.worlds}
+    """Return the findings, with the answer "withdrawn" for each withdrawn word."""
+    withdrawn = {(row.arm, world) for row in listed for world in row.worlds}
     return [
         replace(f, answer=WITHDRAWN) if f.verdict and (f.contrast.arm, f.world) in withdrawn else f
         for f in found

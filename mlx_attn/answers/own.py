@@ -1,7 +1,7 @@
-"""The questions of the study on a text of one's own, with one's own sizes, margin and seeds.
+"""The study's questions on a user's own text, with the user's sizes, margin and seeds.
 
-It is a study like the others, of one world, registered in a folder of its own before it is trained.
-That registration holds it whole, so that `study.study_of` finds it there again.
+Such a study has one world, and is registered in a folder of its own before it is trained. The
+registration holds the complete study, and `registration.study_of` reads it from there.
 """
 
 from collections.abc import Collection
@@ -27,7 +27,7 @@ TEST = (
     "tuning's runs and of other arms, and the choice of the learning rates: what it costs when "
     "tuning seeds are drawn again, and what a parabola says a finer grid would gain."
 )
-"""The test that a study of a user's own text registers, instead of that of the first."""
+"""The test that a study of a user's own text registers, in place of the first study's test."""
 
 _FIRST_SEED = 100
 _SET_BY_THE_STUDY = {
@@ -39,17 +39,17 @@ _SET_BY_THE_STUDY = {
 def own_study(
     data: str, preset: str, delta: float, seeds: int, questions: Collection[str] = ()
 ) -> Study:
-    """Return the study's questions, or some of them, asked of one text.
+    """Return a study that asks all or some of the questions of one text.
 
     Args:
-        data: What `--data` may be; "" is the preset's own.
-        preset: Its name; "" has the settings that `compare` begins with.
+        data: A value of `--data`; "" uses the preset's text.
+        preset: Name of the preset; "" uses the defaults of `compare`.
         delta: The margin, in nats per token.
-        seeds: Of every verdict.
-        questions: Names of those to ask; all without any.
+        seeds: Number of seeds of every verdict.
+        questions: Names of the questions to ask; empty asks all.
 
     Raises:
-        ConfigError: The preset lacks a number of steps, or has one head or its own attention.
+        ConfigError: The preset is not bounded by steps, has one head, or changes the attention.
     """
     first = the_study()
     for name in questions:
@@ -76,7 +76,7 @@ def own_study(
 
 
 def register_own(study: Study, folder: Path) -> Registration:
-    """Write the study down in its folder; one that has trainings keeps the test it registered.
+    """Register the study in its folder; a study that has trainings keeps its registered test.
 
     Raises:
         RunError: The folder has trainings of another study.
@@ -106,27 +106,30 @@ def _check(settings: Settings, preset: str) -> None:
 
 
 def _world(settings: Settings, first: Study, delta: float) -> World:
-    """Branches start as in the book, as the statements assume, regardless of the preset."""
+    """Return the world of a text; branches start as in the book, as the statements assume."""
     flat = {**settings.model, **settings.training.as_dict(), **asdict(settings.text)}
     flat = {key: value for key, value in flat.items() if key not in {*_SET_BY_THE_STUDY, *MAPS}}
     flat |= {"start": "book", "position": settings.model_config(1).position}
-    alike = [w for w in first.worlds.values() if w.settings["position"] == flat["position"]]
+    same_positions = [
+        w for w in first.worlds.values() if w.settings["position"] == flat["position"]
+    ]
     world = World(
         summary=f"{flat['data']}; the settings of preset {settings.preset}",
         text="",
         settings=flat,
         margin=delta,
         reason="given with --delta",
-        # Only the positions decide which reference arms are the same.
-        same=alike[0].same if alike else {},
+        # Only the positions decide which reference arms compute the same function.
+        same=same_positions[0].same if same_positions else {},
     )
     return replace(world, text=read_source(flat["data"], data_directory()).digest)
 
 
 def _contrasts(question: Question, position: str) -> tuple[Contrast, ...]:
-    """Those that mean here what they say: with RoPE forms that are one function elsewhere are two.
+    """Return the contrasts of a question that also hold for another text.
 
-    Contrasts trained again from jittered starts are about the first study's own.
+    With RoPE, forms that compute one function elsewhere compute two. Repetitions from jittered
+    starts are only about the first study's own trainings.
     """
     return tuple(
         replace(contrast, worlds=())

@@ -1,4 +1,4 @@
-"""The page of a study, written from only registration and records, and compared with them later."""
+"""The page of a study: written from its registration and records, and verified against them."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,16 +20,16 @@ from mlx_attn.ui.plots import render_text, save_figure, template
 
 
 def path_of_page(folder: Path) -> Path:
-    """Return the page of a folder of records: next to it, with its name."""
+    """Return the file of a study's page: next to the folder, with its name and `.md`."""
     return folder.with_name(f"{folder.name}.md")
 
 
 @dataclass(frozen=True)
 class StudyPage:
-    """The content of a study's page.
+    """The contents of a study's page.
 
     Attributes:
-        folder: With the registration and the records.
+        folder: Holds the registration and the records.
     """
 
     study: Study
@@ -45,7 +45,7 @@ class StudyPage:
 
     @classmethod
     def read(cls, study: Study, folder: Path) -> Self:
-        """Return the page of a folder with a registration and records.
+        """Read the page's contents from a folder with a registration and records.
 
         Raises:
             RunError: The study is not the registered one, or a record was changed.
@@ -54,24 +54,24 @@ class StudyPage:
         return cls(study, registration, book, findings.findings(study, book.records), folder)
 
     def template(self) -> str:
-        """Return the template of the page."""
+        """Return the page's Jinja template."""
         return template("answers-own.md.jinja")
 
     def text(self) -> str:
-        """Return the page, in Markdown."""
+        """Return the page in Markdown."""
         facts = {"study": self.study, "registration": self.registration, "folder": self.name}
         return render_text(self.template(), page=self, **facts)
 
     def texts(self) -> dict[Path, str]:
-        """Return all pages, in Markdown, by the files that hold them."""
+        """Return all pages in Markdown, by file."""
         return {path_of_page(self.folder): self.text()}
 
     def complaints(self) -> Iterator[str]:
-        """Records that are not of the study."""
+        """Yield a complaint for each record that does not belong to the study."""
         return complaints(self.study, self.book)
 
     def progress(self) -> str:
-        """How much of the study is done, in words."""
+        """Return a phrase with the numbers of trainings and of finished contrasts."""
         finished = sum(f.verdict is not None for f in self.found)
         worlds = [w for w in self.study.worlds if any(f.verdict for f in self.of(world=w))]
         where = f", in {', '.join(worlds)}" if worlds else ""
@@ -81,66 +81,66 @@ class StudyPage:
         )
 
     def strictness(self, among: int) -> str:
-        """Standard errors that a difference must have, the most extreme of so many contrasts."""
+        """Return the standard errors that the largest of `among` differences needs, as text."""
         return strictness(self.study, among)
 
     def unprinted(self) -> dict[str, str]:
-        """Digests of the folder's files whose content the page does not print, by their names."""
+        """Return digests of the folder's files that the page does not print, by name."""
         files = {"figures": sorted((self.folder / "figures").glob("*.svg"))}
         return {name: digest_of_files(paths) for name, paths in files.items()}
 
     def question(self, name: str) -> Question:
-        """Return the question of that name."""
+        """Return the question with this name."""
         return self.study.question(name)
 
     def drawn(self, name: str) -> bool:
-        """Return True if a question has anything to draw."""
+        """Return True if a question has a finished contrast to draw."""
         return any(f.verdict for f in self.of(question=name))
 
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """Yield the pictures by name: one of each question, and one of the searches for rates."""
+        """Yield figures by name: one per question, and one of the learning-rate searches."""
         for name in self.study.questions:
             if self.drawn(name):
                 yield name, partial(show.question_figure, self.of(question=name), self.study)
-        if found := searches(self.study, self.book.records):
-            yield "rates", partial(show.rates_figure, found)
+        if settled := searches(self.study, self.book.records):
+            yield "rates", partial(show.rates_figure, settled)
 
     def pictures(self) -> set[str]:
-        """Return the names of all pictures."""
+        """Return the names of all figures."""
         return {name for name, _ in self.figures()}
 
     def worlds(self) -> str:
-        """Return the worlds as a table, with the worth of queries and keys in each."""
+        """Return the table of worlds, with the worth of queries and keys in each."""
         return tables.worlds(self.study, self.book.records, self.found)
 
     def table(self, name: str) -> str:
-        """Return the contrasts of a question, a row for each world."""
+        """Return the table of a question's contrasts, one row per world."""
         return tables.contrasts(self.of(question=name))
 
     def abilities(self) -> str:
-        """Differences by what a token calls for, where the text says; "" where none is finished."""
+        """Return the table of differences by ability; "" if no contrast has any."""
         return tables.abilities(self.study, self.book.records, self.found)
 
     def rates(self) -> str:
-        """The factor of the learning rates that every arm was given, and its spread over seeds."""
+        """Return the table of each arm's learning-rate factor and its spread over seeds."""
         return tables.rates(self.study, self.book.records)
 
     def of(self, **fields: Any) -> list[Finding]:
-        """Return the findings with these fields, such as one question's."""
+        """Return the findings whose fields have these values."""
         return [f for f in self.found if all(getattr(f, k) == v for k, v in fields.items())]
 
 
 def digest_of_files(paths: Iterable[Path]) -> str:
     """Return a digest of the names and contents of files."""
-    found = hashlib.blake2b(digest_size=12)
+    digest = hashlib.blake2b(digest_size=12)
     for path in paths:
         content = path.read_bytes()
-        found.update(f"{path.name} {len(content)} ".encode() + content)
-    return found.hexdigest()
+        digest.update(f"{path.name} {len(content)} ".encode() + content)
+    return digest.hexdigest()
 
 
 def strictness(study: Study, among: int) -> str:
-    """Standard errors that the most extreme of so many contrasts of a study must have."""
+    """Return the standard errors that the largest of `among` differences needs, as text."""
     protocol = study.protocol
     seeds, level = len(protocol.verdict_seeds), (1 - protocol.confidence) / among
     tests = {
@@ -152,7 +152,7 @@ def strictness(study: Study, among: int) -> str:
 
 
 def write_page(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Path:
-    """Write the page and its pictures from the registration and the records of a folder."""
+    """Write the page and its figures from the registration and records of a folder."""
     contents = kind.read(study, folder)
     for old in (folder / "figures").glob("*.svg"):
         old.unlink()
@@ -165,7 +165,7 @@ def write_page(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) ->
 
 
 def verify(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Iterator[str]:
-    """Yield disagreements between registration, records and page.
+    """Yield each disagreement among registration, records and page.
 
     Raises:
         RunError: The study is not the registered one, or a record was changed.
@@ -177,7 +177,7 @@ def verify(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Ite
 
 
 def _differences(page: Path, text: str) -> Iterator[str]:
-    """Yield differences between a page and the text from the records."""
+    """Yield the lines in which a page differs from the text made from the records."""
     if not page.exists():
         yield f"{page}: not written yet: 'mlx-attn claims page' makes it of the records"
         return

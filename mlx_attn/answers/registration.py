@@ -1,7 +1,7 @@
-"""Registration: a study is written down, with a digest, before anything of it is trained.
+"""Registration: write a study down, with a digest, before any of its trainings.
 
-A later change is an amendment, with date, reason and the number of trainings so far. Readers of
-records compare the study with its registration.
+A later change is an amendment, with its date, its reason and the number of trainings at that time.
+All code that reads records first compares the study with the registered one.
 """
 
 import json
@@ -22,7 +22,7 @@ REGISTRATION = "registration.json"
 
 
 class Amendment(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered study that another one replaced: when, why, and how much was trained then."""
+    """A registered study that was replaced: when, why, and after how many trainings."""
 
     date: str
     reason: str
@@ -31,7 +31,7 @@ class Amendment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """A study as it was registered; `amendments` are what stood before, the latest last."""
+    """A study as registered; `amendments` are the earlier registrations, oldest first."""
 
     date: str
     digest: str
@@ -42,14 +42,14 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 def register(
     study: Study, folder: Path, records: int, reason: str = "", today: str = ""
 ) -> Registration:
-    """Write a study down.
+    """Write a study to its registration, or return the registration that already holds it.
 
     Args:
-        study: Questions, arms, margins, seeds and expectations.
-        folder: The folder of the registration and the records.
-        records: How many trainings there are.
-        reason: Why a study that has trainings is changed.
-        today: The date; by default the current one.
+        study: Worlds, arms, questions and protocol.
+        folder: Holds the registration and the records.
+        records: Number of finished trainings.
+        reason: Why the study changes; required once it has trainings.
+        today: The date; by default today in UTC.
 
     Raises:
         RunError: Another study is registered and has trainings, and no reason is given.
@@ -69,17 +69,17 @@ def register(
             *amendments,
             Amendment(date=date, reason=reason, digest=before.digest, records=records),
         )
-    found = Registration(date=date, digest=study.digest, study=study, amendments=amendments)
-    content = json.dumps(msgspec.to_builtins(found), indent=1) + "\n"
+    registration = Registration(date=date, digest=study.digest, study=study, amendments=amendments)
+    content = json.dumps(msgspec.to_builtins(registration), indent=1) + "\n"
     write_text(folder / REGISTRATION, content)
-    return found
+    return registration
 
 
 def read_registration(folder: Path) -> Registration:
-    """Return the registration of a folder.
+    """Read the registration of a folder.
 
     Raises:
-        RunError: It is missing, or its digest does not fit its content.
+        RunError: The file is missing, or its digest does not match its content.
     """
     file = folder / REGISTRATION
     if not file.exists():
@@ -87,18 +87,18 @@ def read_registration(folder: Path) -> Registration:
     record = read_record(file)
     try:
         written = record.pop("study")
-        study = study_from(_known(written))
-        found = as_record({**record, "study": study}, Registration, str(file))
+        study = study_from(_without_dropped_key(written))
+        registration = as_record({**record, "study": study}, Registration, str(file))
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{file}: not a registration ({error})") from error
-    # The digest covers the written keys: a later version of this package may add keys.
-    if found.digest != digest_of(written):
+    # Digest of the file's content: a later version of the package may have keys that it lacks.
+    if registration.digest != digest_of(written):
         raise RunError(f"{file}: its content was changed after it was registered")
-    return found
+    return registration
 
 
-def _known(written: dict[str, Any]) -> dict[str, Any]:
-    """Drop a key of earlier versions if it is empty."""
+def _without_dropped_key(written: dict[str, Any]) -> dict[str, Any]:
+    """Drop the empty `alternatives` tables that earlier versions wrote."""
     worlds = {
         name: {key: value for key, value in world.items() if (key, value) != ("alternatives", {})}
         for name, world in written["worlds"].items()
@@ -107,7 +107,7 @@ def _known(written: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes(before: Study, after: Study) -> Iterator[str]:
-    """Yield the keys in which two studies differ."""
+    """Yield the dotted keys in which two studies differ."""
     yield from _changes(msgspec.to_builtins(before), msgspec.to_builtins(after), "")
 
 
@@ -120,7 +120,7 @@ def _changes(before: Any, after: Any, path: str) -> Iterator[str]:
 
 
 def study_of(folder: Path) -> Study:
-    """Return the study of a folder: of a user's own text, or this package's.
+    """Return the study of a folder: of a user's own text, or else the package's own study.
 
     Raises:
         RunError: The folder's registration was changed after it was written.
@@ -133,15 +133,15 @@ def study_of(folder: Path) -> Study:
 
 
 def check_registered(study: Study, folder: Path) -> Registration:
-    """Return the registration, if it is of this study.
+    """Return the registration, after checking that it holds this study.
 
     Raises:
-        RunError: It is missing, or the study was changed since; the message names the keys.
+        RunError: The registration is missing, or the study has changed; lists the changed keys.
     """
-    found = read_registration(folder)
-    if found.study != study:
-        places = ", ".join(changes(found.study, study))
+    registration = read_registration(folder)
+    if registration.study != study:
+        places = ", ".join(changes(registration.study, study))
         raise RunError(
             f"{folder / REGISTRATION}: the study is not the registered one: {places} changed"
         )
-    return found
+    return registration

@@ -1,7 +1,7 @@
-"""Which trainings the study still asks for: a pure function of the records that there are.
+"""The trainings that a study still needs, as a pure function of its records.
 
-An arm's factor of the learning rates is searched for (`search_rates`) on seeds that no verdict
-uses; then the arm is trained on the verdict's seeds.
+`search_rates` looks for each arm's factor of the learning rates on seeds that no verdict uses. Then
+the arm is trained on the verdict's seeds.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ Records = Mapping[str, Record]
 
 @dataclass(frozen=True, slots=True)
 class ArmPlan:
-    """One arm in one world: its search, and its verdict's runs once that is settled."""
+    """One arm in one world: its search, and its verdict's runs once the search is settled."""
 
     study: Study
     records: Records
@@ -28,7 +28,7 @@ class ArmPlan:
 
     @property
     def search(self) -> Search:
-        """Return the search so far, of this arm or of the arm whose rates it takes."""
+        """The search so far: its own, or the search of the arm whose rates it takes."""
         if other := self.study.arms[self.arm].rates_of:
             return ArmPlan(self.study, self.records, self.world, other).search
         protocol = self.study.protocol
@@ -44,7 +44,7 @@ class ArmPlan:
         )
 
     def verdict_trials(self, search: Search | None = None) -> list[Trial]:
-        """Return the trials of the verdict, seed by seed; none before the search is settled."""
+        """Return the trials of the verdict by seed; [] until the search is settled."""
         search = search or self.search
         if not search.settled or search.best is None:
             return []
@@ -52,17 +52,17 @@ class ArmPlan:
         return self._trials(seeds, search.best)
 
     def wanted(self) -> list[Trial]:
-        """Return the missing trainings that can start now."""
+        """Return the missing trials that can be trained now."""
         search = self.search
         return [*search.wanted] or self._missing(self.verdict_trials(search))
 
     def verdict(self) -> list[Record]:
-        """Return the verdict's records, seed by seed; none before all are there."""
+        """Return the records of the verdict by seed; [] until all of them exist."""
         trials = self.verdict_trials()
         return [] if self._missing(trials) else [self.records[trial.key] for trial in trials]
 
     def losses(self) -> list[float] | None:
-        """The verdict's losses, seed by seed, infinite where one diverged; None before all are."""
+        """Return the verdict's losses by seed, inf for a diverged one; None until all exist."""
         return [_loss_of(record) for record in self.verdict()] or None
 
     def _trials(self, seeds: Sequence[int], scale: float) -> list[Trial]:
@@ -86,14 +86,14 @@ def arm_plans(
     worlds: Collection[str] = (),
     questions: Collection[str] = (),
 ) -> list[ArmPlan]:
-    """Return all arms that are asked for, in all worlds or some, the most important first."""
+    """Return the plans of all or some worlds and questions, the most important first."""
     asked = {
         (world, study.arm_in(world, arm))
         for question, contrast, world in study.asked()
         for arm in contrast.arms
         if (not worlds or world in worlds) and (not questions or question in questions)
     }
-    # Every world measures the worth of tokens.
+    # Every world also needs the arm that measures the worth of tokens.
     asked |= {(world, study.shorter) for world, _ in asked if study.shorter}
     arms = [*dict.fromkeys((*study.protocol.first, *study.arms))]
     worlds_in_order = [*study.worlds]
@@ -107,16 +107,16 @@ def arm_plans(
 
 
 def searches(study: Study, records: Records) -> dict[str, dict[str, Search]]:
-    """Return the settled searches of all arms that have one of their own, by arm and world."""
-    found: dict[str, dict[str, Search]] = {}
+    """Return the settled searches of all arms with their own search, by arm and world."""
+    settled: dict[str, dict[str, Search]] = {}
     if len(study.protocol.factors) == 1:
-        return found
+        return settled
     for plan in arm_plans(study, records):
         if not study.arms[plan.arm].rates_of and (search := plan.search).settled:
-            found.setdefault(plan.arm, {})[plan.world] = search
-    return found
+            settled.setdefault(plan.arm, {})[plan.world] = search
+    return settled
 
 
 def wanted_trials(plans: Iterable[ArmPlan]) -> list[Trial]:
-    """Return the trainings that can start now, in order, each once."""
+    """Return the trials that can be trained now, in order and without duplicates."""
     return [*{trial.key: trial for plan in plans for trial in plan.wanted()}.values()]

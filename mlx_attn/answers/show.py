@@ -1,4 +1,4 @@
-"""How the study looks: in a terminal runs, checks and questions, on the page its figures."""
+"""Display of a study: lines for the terminal, and figures for its page."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def trial_line(trial: Trial, outcome: Outcome, left: int) -> str:
-    """Return a trial that ended, and how many others are wanted."""
+    """Return a line about a finished trial, with the number of trials left."""
     name = f"{trial.world}, {trial.arm}, seed {trial.seed}, rates x {trial.lr_scale:g}"
     if isinstance(outcome, Diverged):
         return f"{name}: diverged  ({left} or more left)"
@@ -30,33 +30,32 @@ def trial_line(trial: Trial, outcome: Outcome, left: int) -> str:
 
 
 def question_lines(study: Study, name: str, found: Sequence[Finding]) -> Group:
-    """Return a question, and under each of its contrasts a line for every world."""
+    """Return a question with its contrasts, and a line for every world below each."""
     lines = [Text(study.question(name).title, "bold")]
     for contrast in study.question(name).contrasts:
         lines += [Text(f"\n{contrast.statement}"), Text(f"  {contrast.source}", "dim")]
-        for one in (f for f in found if f.contrast == contrast):
-            line = Text(f"  {one.world}: ")
-            line.append(
-                one.answer, LOOKS[one.answer].terminal if one.answer in (HOLDS, FAILS) else "yellow"
-            )
-            line.append(_numbers(one))
+        for finding in (f for f in found if f.contrast == contrast):
+            answer = finding.answer
+            line = Text(f"  {finding.world}: ")
+            line.append(answer, LOOKS[answer].terminal if answer in (HOLDS, FAILS) else "yellow")
+            line.append(_numbers(finding))
             lines.append(line)
     return Group(*lines)
 
 
-def _numbers(found: Finding) -> str:
-    verdict = found.verdict
+def _numbers(finding: Finding) -> str:
+    verdict = finding.verdict
     if verdict is None:
-        return ", {} of {} runs".format(*found.done)
+        return ", {} of {} runs".format(*finding.done)
     spread = "one seed"
     if verdict.interval is not None:
         spread = "{:+.4f} to {:+.4f}".format(*verdict.interval)
     part = "" if verdict.share is None else f", {verdict.share:+.0%} of the part"
-    return f", {verdict.mean:+.4f} nats ({spread}), {found.said}{part}"
+    return f", {verdict.mean:+.4f} nats ({spread}), {finding.said}{part}"
 
 
 def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Findings as plain data."""
+    """Return findings as plain data."""
     return [
         {
             "arm": f.contrast.arm,
@@ -81,11 +80,11 @@ def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
 
 _SIZE, _ROW = (3.1, 1.1), 0.42  # inches: of a panel without rows, and of a row
 _RATES = (2.7, 1.6)
-HEADROOM = 1.25  # of the largest difference except the references'
+HEADROOM = 1.25  # top of the axis, in multiples of the third quartile of the arms' highest losses
 
 
 def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
-    """Return a panel a world: each contrast's seeds, mean and interval, and the margin."""
+    """Draw one panel per world: each contrast's seeds, mean and interval, and the margin."""
     found = [f for f in found if f.verdict]
     worlds = [world for world in study.worlds if any(f.world == world for f in found)]
     rows = [*dict.fromkeys((f.contrast.arm, f.contrast.control) for f in found)]
@@ -107,10 +106,9 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
 
 
 def rates_figure(found: Mapping[str, Mapping[str, Search]]) -> "Figure":
-    """Return a panel an arm: its loss above the lowest by the factor of its rates, a line a world.
+    """Draw one panel per arm: its loss above the lowest by factor of the rates, one line per world.
 
-    A ring marks the factor that the arm was given. Of factors with which trainings nearly diverge
-    only the direction shows.
+    A ring marks the chosen factor. The axis cuts off factors with which trainings nearly diverge.
     """
     worlds = [*dict.fromkeys(world for of_arm in found.values() for world in of_arm)]
     figure, axes = panels(len(found), 3, _RATES, sharex=True, sharey=True)

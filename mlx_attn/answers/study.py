@@ -1,7 +1,7 @@
-"""The study as data: worlds, arms, questions and protocol, and the trials that they ask for.
+"""The study as data: worlds, arms, questions and protocol, and the trials that they need.
 
-`worlds.toml` and `questions.toml` say everything that decides a number of the page; nothing in code
-does. Their digest is registered (`registration.py`) before anything is trained.
+`worlds.toml` and `questions.toml` hold everything that decides a number of the page; the code holds
+nothing of the kind. Their digest is registered (`registration.py`) before anything is trained.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from mlx_attn.errors import ConfigError, RunError, find_row
 from mlx_attn.records import as_record, package_table
 
 STANDARD = "standard"
-"""The arm that every contrast has for a control, unless it names another."""
+"""The control of every contrast that names no other."""
 
 OWN = "own"
-"""The world of a study that asks the same of a user's own text."""
+"""The world of a study of a user's own text."""
 
 TRENDS = {
     "stays": "the change with each doubling is shown to be smaller than the margin",
@@ -34,23 +34,24 @@ TRENDS = {
 
 
 _LEFT_OUT = {"muon_lr": 0.01, "muon_momentum": 0.95}
-"""Settings that worlds were registered without, as they were then: the preset may change."""
+"""Settings missing from registered worlds, with their values then: the preset may change."""
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of the study's data; unknown keys are refused."""
+    """A row of the study's data, which refuses unknown keys."""
 
 
 class World(_Row, frozen=True, kw_only=True):
-    """A text with all that its trainings share.
+    """A text and the settings that its trainings share.
 
     Attributes:
         text: BLAKE2b digest of the text, as `sources.read_source` computes it.
-        settings: Flat, complete but for the arm's.
-        modules: Of Python's standard library, whose source is the text; else `data` names one.
-        margin: Differences below it, in nats per token, do not count; `reason` has the reason.
+        settings: Flat and complete, except for the arm's settings.
+        modules: Modules of Python's standard library whose source is the text; if empty, `data`
+            names the text.
+        margin: The largest difference that counts as equal, in nats per token; see `reason`.
         same: Arms that compute what another arm does here, from the same weights.
-        factors: Of the rates, by arm: registered here instead of searched for.
+        factors: Learning-rate factors by arm, registered here instead of searched for.
     """
 
     summary: str
@@ -71,7 +72,7 @@ _BOOK_NAMES = {
     "num-heads": "heads",
     "n-heads": "heads",
 }
-"""The questions that ask about a part, by the book's name of it."""
+"""Questions by the book's names of the parts that they ask about."""
 
 
 class StudyArm(_Row, frozen=True, kw_only=True):
@@ -80,9 +81,9 @@ class StudyArm(_Row, frozen=True, kw_only=True):
     Attributes:
         steps: Share of the world's steps.
         rates_of: The arm whose factor it takes; "" searches for its own.
-        seeds: How many of the verdict's seeds it is trained on, for a reference whose mean alone
-            counts; 0 is all.
-        jitter: Whether every weight of the start is moved to the next float32, up or down.
+        seeds: Number of the verdict's seeds to train on; 0 is all. Only a reference may have fewer,
+            because only its mean counts.
+        jitter: If True, every weight of the start is moved to the next float32, up or down.
     """
 
     settings: dict[str, Any]
@@ -94,14 +95,14 @@ class StudyArm(_Row, frozen=True, kw_only=True):
 
 
 class Contrast(_Row, frozen=True, kw_only=True):
-    """An arm against a control, with a reference arm that lacks the part in question.
+    """An arm against a control, with the reference arm that lacks the part in question.
 
     Attributes:
         expects: Words that bear the statement out.
-        worlds: The worlds that ask it; empty means all.
-        null: Whether both forms compute the same functions.
-        repeats: The arm of a contrast with the standard form that this one trains again; "" is a
-            contrast of its own. A repetition expects the word that the first has.
+        worlds: The worlds that ask it; empty is all.
+        null: True if both forms compute the same functions.
+        repeats: The arm of an earlier contrast with the standard form that this one trains again;
+            "" if it repeats none. A repetition expects the word of the first.
     """
 
     arm: str
@@ -131,8 +132,8 @@ class Trend(_Row, frozen=True, kw_only=True):
     """How the cost of an arm, in tokens, changes from width to width.
 
     Attributes:
-        arm: Of a contrast that is asked in every world.
-        margin: Changes of ln(tokens) with each doubling below it count as none; `reason` says why.
+        arm: The arm of a contrast that every world asks.
+        margin: The largest change of ln(tokens) per doubling that counts as none; see `reason`.
         expects: Words of `TRENDS` that bear the statement out.
     """
 
@@ -148,9 +149,9 @@ class Trend(_Row, frozen=True, kw_only=True):
 
 
 class Protocol(_Row, frozen=True, kw_only=True):
-    """How every arm is tuned and judged; the meaning of each key is said in questions.toml.
+    """How every arm is tuned and judged; questions.toml explains each key.
 
-    Without tuning seeds every arm has the first factor.
+    Without tuning seeds, every arm takes the first factor.
     """
 
     factors: tuple[float, ...]
@@ -169,8 +170,8 @@ class Protocol(_Row, frozen=True, kw_only=True):
     def test(self) -> str:
         """The test that the study was registered with, one of `t_tests.TESTS`.
 
-        Its analysis names "moderated-t", or a moderated t with a prior that is estimated; older
-        ones name neither.
+        The analysis names "moderated-t", or a moderated t with an estimated prior; in older studies
+        it names neither.
         """
         text = " ".join(self.analysis)
         return (
@@ -179,7 +180,7 @@ class Protocol(_Row, frozen=True, kw_only=True):
 
 
 class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
-    """Everything that is asked, and how."""
+    """A whole study: its protocol, worlds, arms, questions and trends."""
 
     protocol: Protocol
     worlds: dict[str, World]
@@ -202,41 +203,41 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
             self.world(world)
         for word in contrast.expects:
             find_row(WORDS, word, "verdict")
-        what = f"the contrast of {contrast.arm}"
+        name = f"the contrast of {contrast.arm}"
         if bool(contrast.expects) == bool(contrast.repeats):
-            raise ConfigError(f"{what}: it expects words, or repeats another")
+            raise ConfigError(f"{name}: it expects words, or repeats another")
         if any(self.arms[arm].seeds for arm in (contrast.arm, contrast.control)):
-            raise ConfigError(f"{what}: only a reference may have fewer seeds")
+            raise ConfigError(f"{name}: only a reference may have fewer seeds")
 
     @cached_property
     def digest(self) -> str:
-        """Of all that is registered."""
+        """Digest of everything that is registered."""
         return digest_of(msgspec.to_builtins(self))
 
     @cached_property
     def _trials(self) -> dict[tuple[str, str, int, float, str], Trial]:
-        """The trials made so far: a page asks for each of them some twenty times."""
+        """A cache of trials: a page asks for each of them some twenty times."""
         return {}
 
     @cached_property
     def shorter(self) -> str | None:
-        """Return the arm that is the standard form with fewer steps, or None."""
-        found = (n for n, arm in self.arms.items() if arm.steps != 1 and arm.rates_of == STANDARD)
-        return next(found, None)
+        """The arm with the standard form and fewer steps, if any."""
+        names = (n for n, arm in self.arms.items() if arm.steps != 1 and arm.rates_of == STANDARD)
+        return next(names, None)
 
     def world(self, name: str) -> World:
-        """Return the named world; an unknown one is refused with the nearest."""
+        """Return the named world; raise ConfigError with the nearest name if it is unknown."""
         return find_row(self.worlds, name, "world")
 
     def question(self, name: str) -> Question:
-        """Return the named question; an unknown one is refused with the nearest."""
+        """Return the named question; raise ConfigError with the nearest name if it is unknown."""
         return find_row(self.questions, name, "question")
 
     def question_name(self, name: str) -> str:
-        """Return the name of a question, given its own name or the book's name of the part.
+        """Return the name of a question from that name or from the book's name of its part.
 
         Raises:
-            ConfigError: The question is unknown; the message suggests the nearest.
+            ConfigError: The question is unknown; the message has the nearest name.
         """
         plain = name.strip().lower().replace("_", "-")
         own = _BOOK_NAMES.get(plain, plain)
@@ -244,7 +245,7 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         return own
 
     def asked(self) -> list[tuple[str, Contrast, str]]:
-        """Return every contrast in every world where it is asked, with its question's name."""
+        """Return every contrast with its question's name and each world that asks it."""
         return [
             (name, contrast, world)
             for name, question in self.questions.items()
@@ -253,7 +254,7 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         ]
 
     def arm_in(self, world: str, arm: str) -> str:
-        """Return the arm that is trained in a world for this one."""
+        """Return the arm that a world trains in place of this one."""
         return self.world(world).same.get(arm, arm)
 
     def trial(
@@ -264,9 +265,9 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         scale: float,
         changes: Mapping[str, Any] | None = None,
     ) -> Trial:
-        """Return a training of an arm in a world, with a factor of the rates and changed settings.
+        """Return the trial of an arm in a world, with a factor of the rates and changed settings.
 
-        Its settings are all that decides it; `data` is the name of the text.
+        The settings decide the trial completely; `data` is only the name of the text.
         """
         name = (world, arm, seed, scale, str(changes or {}))
         if name not in self._trials:
@@ -291,10 +292,10 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
 
 
 def study_from(data: Mapping[str, Any]) -> Study:
-    """Return a study of tables, as the files hold them.
+    """Return a study from the tables of its files.
 
     Raises:
-        ConfigError: A row lacks a key, has one too many, or names what there is not.
+        ConfigError: A row lacks a key, has an unknown key, or names an unknown row.
     """
     try:
         return as_record(dict(data), Study, "the study's data")
@@ -304,6 +305,6 @@ def study_from(data: Mapping[str, Any]) -> Study:
 
 @cache
 def the_study() -> Study:
-    """Return the study that this package holds: the questions that can be asked of any text."""
+    """Return the study in this package, whose questions can be asked of any text."""
     worlds, rest = (package_table("mlx_attn.answers", name) for name in ("worlds", "questions"))
     return study_from({"worlds": worlds, **rest})

@@ -1,4 +1,4 @@
-"""The tables of a study's page in Markdown: findings and searches for rates."""
+"""The tables of a study's page in Markdown: its findings, and its learning-rate searches."""
 
 from collections.abc import Sequence
 from math import expm1
@@ -18,7 +18,7 @@ _COLUMNS = (
 
 
 def contrasts(found: Sequence[Finding]) -> str:
-    """Contrasts with their numbers, a row for each world."""
+    """Return contrasts with their numbers, one row per world."""
     return table(_COLUMNS, [[name_of(f.contrast), f.world, *_numbers(f)] for f in found])
 
 
@@ -42,29 +42,32 @@ def worlds(study: Study, records: Records, found: Sequence[Finding]) -> str:
 
 
 def margin_in_tokens(study: Study, records: Records, world: str) -> str:
-    """Return the share of its tokens that the control could do without for a loss of one margin.
+    """Return the share of its tokens that the control can drop for a loss of one margin.
 
-    "" if the worth of tokens is unknown.
+    Return "" if the worth of tokens is not measured.
     """
     slope = findings.token_worth(study, records, world)
     return f"{-expm1(-study.world(world).margin / slope):.0%}" if slope and slope > 0 else ""
 
 
 def abilities(study: Study, records: Records, found: Sequence[Finding]) -> str:
-    """Differences by what a token calls for, where the text says; "" where none is finished."""
-    each = [
+    """Return the differences by ability; "" if no finished contrast has any."""
+    by_ability = [
         (f, findings.by_ability(study, records, f.contrast, f.world)) for f in found if f.verdict
     ]
-    known = [(f, of) for f, of in each if of]
-    if not known:
+    measured = [(f, losses) for f, losses in by_ability if losses]
+    if not measured:
         return ""
-    names = [*known[0][1]]
-    rows = [[name_of(f.contrast), f.world, *(f"{of[n]:+.3f}" for n in names)] for f, of in known]
+    names = [*measured[0][1]]
+    rows = [
+        [name_of(f.contrast), f.world, *(f"{losses[name]:+.3f}" for name in names)]
+        for f, losses in measured
+    ]
     return table(("contrast", "world", *names), rows)
 
 
 def rates(study: Study, records: Records) -> str:
-    """The factor of the learning rates that every arm was given, and its spread over seeds."""
+    """Return the learning-rate factor of every arm, and the spread of its losses over seeds."""
     plans = {(p.world, p.arm): p for p in arm_plans(study, records)}
     rows: list[list[str]] = []
     for arm in dict.fromkeys(arm for _, arm in plans):
@@ -75,7 +78,7 @@ def rates(study: Study, records: Records) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Rows under a heading, in Markdown."""
+    """Return a table in Markdown."""
     lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
@@ -111,7 +114,7 @@ def difference(found: Finding, decimals: int) -> str:
 
 
 def name_of(contrast: Contrast) -> str:
-    """Return the arm, and the control if that is not the standard form."""
+    """Return the name of the arm, with the control if it is not the standard form."""
     control = contrast.control
     return contrast.arm if control == STANDARD else f"{contrast.arm} to {control}"
 

@@ -1,4 +1,4 @@
-"""Train the runs of a study, the most important first, by the runner of comparisons."""
+"""Train the missing trials of a study with the runner of comparisons, most important first."""
 
 import platform
 import sysconfig
@@ -19,11 +19,11 @@ from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.sources import read_source
 
 _BATCH = 8
-"""Trials of a process that are started before it is asked again which are the most important."""
+"""Trials per process that are started before the plans are read again."""
 
 
 def module_text(modules: Sequence[str]) -> str:
-    """Return the source of modules of Python's standard library, one after the other."""
+    """Return the joined source of modules of Python's standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     texts: list[str] = []
     for name in modules:
@@ -36,7 +36,7 @@ def module_text(modules: Sequence[str]) -> str:
 
 
 def text_of(world: World) -> str:
-    """Return what `--data` would be for a world's text; modules are put together in a file."""
+    """Return the value of `--data` for a world's text; write modules to one file first."""
     if not world.modules:
         return world.settings["data"]
     path, text = place_of_text(world.text), module_text(world.modules)
@@ -46,7 +46,7 @@ def text_of(world: World) -> str:
 
 
 def check_texts(study: Study, worlds: Iterable[str]) -> None:
-    """Raise a RunError if a world's text is another on this machine than the registered one."""
+    """Raise a RunError if a world's text on this machine is not the registered one."""
     for name in dict.fromkeys(worlds):
         world = study.world(name)
         path = text_of(world)
@@ -66,18 +66,18 @@ def train_wanted(
     runner: Runner,
     seconds: float = 0.0,
 ) -> Generator[tuple[Trial, Outcome, int], None, None]:
-    """Train the missing runs, several at once; yield each trial after storing its record.
+    """Train the missing trials, several at once; yield each after its record is written.
 
-    Closing the generator ends running trainings and keeps finished ones.
+    Closing the generator stops the running trials; finished ones are on disk.
 
     Args:
-        study: The study.
-        plans: The arms to train, the most important first, with their records.
-        runner: With the records as its store.
-        seconds: After which no other trial is started; 0 is never.
+        study: The study with the texts to check.
+        plans: Returns the plans for the current records, most important first.
+        runner: Runs the trials, with the records as its store.
+        seconds: No trial starts after this time; 0 sets no limit.
 
     Yields:
-        A trial, what became of it, and how many others are wanted, as far as is known now.
+        A trial, its outcome, and the number of missing trials known so far.
     """
     runner.until = time.monotonic() + seconds if seconds else inf
     check_texts(study, (trial.world for trial in wanted_trials(plans())))

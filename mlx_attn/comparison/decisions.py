@@ -1,10 +1,10 @@
-"""Verdicts on paired differences: the words and the tests behind them.
+"""Verdicts on paired differences: their words and numbers.
 
 `judge_all` decides for `compare`, `demo` and `claims` alike, by the test "moderated-t" (`t_tests`);
-a study that was registered with an older test is judged by that one. Beside every word stands that
-of a second test, which decides nothing: "worst-of-five", or of older studies today's.
+a study registered with an older test keeps that test. Every verdict also has the word of a second
+test, which decides nothing: "worst-of-five", or for older studies today's test.
 
-A difference is judged beside what the part is worth, the loss of a reference arm that takes it away
+A verdict also depends on the worth of the part, which a reference arm without that part measures
 (assay sensitivity, ICH E10, section 1.5): if that is less than `SENSITIVITY` margins, no test can
 show that a form without the part does as well, and the word is "insensitive".
 """
@@ -40,7 +40,7 @@ MOST_PRIOR, MOST_BORROWED = 8, 2
 that other arms add, whose spread may be another."""
 
 _QUIETEST = 1 / 9
-"""Of an arm's own variance: other arms lend no less, as a quiet one tells nothing of this one."""
+"""Least variance that other arms lend, as a share of the arm's own: they may be much quieter."""
 
 WORDS = {
     "equivalent": "the difference is shown to be smaller than the margin",
@@ -57,8 +57,8 @@ WORDS = {
 class Verdict:
     """One arm's paired differences of loss, judged. Positive differences: the arm is worse.
 
-    Every number is finite. One seed has no spread: then the word is "undecided", what would be
-    infinite is None, the p-values are 1, and seeds_needed is 2, the fewest that can be judged.
+    Every number is finite. A single seed cannot show a spread: the word is then "undecided",
+    infinite numbers are None, the p-values are 1, and seeds_needed is 2, the fewest to judge.
 
     Attributes:
         word: One of `WORDS`.
@@ -68,7 +68,7 @@ class Verdict:
         p_equivalence: Two one-sided tests that the mean lies within the margin, adjusted likewise.
         resolves: The minimum detectable effect, in nats, with a power of 0.8.
         seeds_needed: Seeds that would decide with a power of 0.8, were this the true mean and
-            spread; 1000 stands for 1000 or more; None where it is decided.
+            spread; 1000 means 1000 or more; None if decided.
         tuning_error: Standard error that the choice of learning rates adds.
         share: The mean as a share of the part's worth; None without a reference arm.
         other_word: By "worst-of-five", or by "moderated-t" if a study registered an older test; ""
@@ -114,7 +114,7 @@ class Sample:
         test: TTest | None = None,
         pooled: float = 0.0,
     ) -> "Sample":
-        """Computed exactly, so that the order of the differences does not matter."""
+        """Compute the sums exactly, so that the order of the differences does not matter."""
         test = test or TTest(len(differences))
         own = stdev(differences) if len(differences) > 1 else 0.0
         sd = sqrt(test.variance(own**2, pooled)) if test.prior else own
@@ -123,23 +123,23 @@ class Sample:
 
     @property
     def n(self) -> int:
-        """The number of differences."""
+        """Number of differences."""
         return self.test.n
 
     @property
     def error(self) -> float:
-        """The standard error of the mean, sqrt(sd^2 / n + tuning^2)."""
+        """Standard error of the mean, sqrt(sd^2 / n + tuning^2)."""
         return sqrt(self.sd**2 / self.n + self.tuning**2)
 
     def t(self, distance: float) -> float:
-        """Return a distance in standard errors; infinite without spread."""
+        """Return a distance in standard errors; infinite or 0 without spread."""
         if self.error == 0:
             return float(np.sign(distance)) * inf if distance else 0.0
         return distance / self.error
 
     @property
     def skewness_of_mean(self) -> float:
-        """The skewness in the unit of the whole error: what tuning adds is symmetric."""
+        """Skewness in units of the whole error, whose tuning part is symmetric."""
         of_seeds = self.sd / sqrt(self.n) / self.error if self.error else 0.0
         return self.skewness * of_seeds**3
 
@@ -149,13 +149,13 @@ class Sample:
         return float(self.test.statistic(t, self.skewness_of_mean)) if isfinite(t) else t
 
     def p_difference(self, rounding: float = 0.0) -> float:
-        """That the mean is 0; the largest p-value of all means within `rounding` of this one."""
+        """Return the p-value of mean 0: the largest over means within `rounding` of this one."""
         low, high = self.statistic(self.mean - rounding), self.statistic(self.mean + rounding)
         nearest = 0.0 if low < 0 < high else min(abs(low), abs(high))
         return float(self.test.two_sided(nearest))
 
     def p_equivalence(self, margin: float, rounding: float = 0.0) -> float:
-        """That the mean is not within the margin; the largest likewise.
+        """Return the p-value of a mean outside the margin, the largest as above.
 
         The larger p-value of two one-sided tests (Schuirmann, 1987).
         """
@@ -164,7 +164,7 @@ class Sample:
         return float(self.test.one_sided(min(above, below)))
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Return the interval that excludes 0 exactly where `p_difference` finds a difference."""
+        """Return the interval that excludes 0 if and only if `p_difference` finds a difference."""
         reach = self.test.critical(1 - confidence)
         down, up = (self.test.in_errors(end, self.skewness_of_mean) for end in (reach, -reach))
         return self.mean - down * self.error, self.mean - up * self.error
@@ -179,12 +179,12 @@ class Case:
         margin: Differences below it count as none.
         worth: Loss of the reference arm minus the control's; None without a reference arm.
         tuning: Standard error that tuning adds.
-        rounding: What a rounding of the start changes: a word stands only if it would stand for
-            every mean, and every worth, that are so far from those found.
+        rounding: Largest effect of a rounding of the start: a word must hold for every mean and
+            every worth within this distance of the measured ones.
         replicates: Differences between the same two arms that the mean does not use, from tuning:
             several seeds for each pair of rates. Only their spread counts.
-        world: Where the differences were measured. Cases of one world lend each other their spread;
-            cases of "" lend and borrow nothing.
+        world: Name of the world of the trainings. Cases of one world lend each other their spread;
+            cases with "" do not.
     """
 
     differences: tuple[float, ...]
@@ -197,12 +197,12 @@ class Case:
 
     @property
     def variance(self) -> Variance:
-        """The variance of the differences."""
+        """Variance of the differences."""
         n = len(self.differences)
         return Variance(stdev(self.differences) ** 2 if n > 1 else 0.0, n - 1.0)
 
     def is_sensitive(self, sensitivity: float) -> bool:
-        """Return True if the part is worth enough margins for a verdict to mean anything."""
+        """Return True if the part is worth enough margins for a meaningful verdict."""
         return self.worth is None or self.worth - self.rounding >= sensitivity * self.margin
 
 
@@ -227,7 +227,7 @@ def judge(
         worth: Loss of the reference arm minus the control's; None without a reference arm.
         tuning: Standard error that tuning adds, by arm.
         replicates: Differences from tuning, by arm.
-        rounding: The change of the loss by one rounding of the start.
+        rounding: Largest effect of a rounding of the start.
         looks: Numbers of seeds after which the differences are looked at; empty: once.
         test: One of `t_tests.TESTS`.
 
@@ -262,10 +262,10 @@ def judge_all(
     for all cases.
 
     Args:
-        cases: By name; None is one that is not finished: it has no verdict, and counts in the
+        cases: By name; None for an unfinished case, which gets no verdict and counts in the
             correction with p = 1.
         confidence: Of all words together.
-        looks: Numbers of seeds after which the differences are looked at before a word stands; see
+        looks: Numbers of seeds after which the differences may be judged; see
             `t_tests.level_of_looks`.
         sensitivity: Margins that a part must be worth.
         test: One of `t_tests.TESTS`.
@@ -415,7 +415,7 @@ def _check(cases: Mapping[str, Case | None], confidence: float) -> None:
 
 
 def word_of(difference: float, different: bool, equivalent: bool) -> str:
-    """Return the word for the results of both tests; the difference gives the direction."""
+    """Return the word for the results of both tests; the difference's sign is the direction."""
     if not different:
         return "equivalent" if equivalent else "undecided"
     direction = "worse" if difference > 0 else "better"

@@ -74,7 +74,7 @@ _Line = tuple[Float64[np.ndarray, " N"], Float64[np.ndarray, " N"]]
 
 
 def series(arm: ArmResult, x: str, y: str, points: str = "curve") -> Series | None:
-    """Return a field of an arm's points over another; None where it was not measured.
+    """Return a field of an arm's points over another; None if not measured.
 
     Seeds that were validated elsewhere, as under a budget of seconds, are interpolated to the
     places of the first, up to where the shortest ends. `points` is the trainings' field with
@@ -97,7 +97,7 @@ def _line(training: TrialResult, x: str, y: str, points: str = "curve") -> _Line
 
 
 def _aligned(lines: Sequence[_Line]) -> Series | None:
-    """Return all lines at the places of the first, as far as all of them reach."""
+    """Interpolate all lines at the places of the first, as far as every line reaches."""
     lines = [line for line in lines if len(line[0])]
     if not lines:
         return None
@@ -117,7 +117,7 @@ def x_axis(budget: BudgetResult) -> tuple[str, str]:
 
 
 def forest_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
-    """Differences of loss to the control: a dot per seed, their mean, its interval, delta."""
+    """Draw differences of loss to the control: a dot per seed, their mean, its interval, delta."""
     verdicts, delta = budget.verdicts, comparison.delta
     figure, (axis,) = panels(1, 1, (_WIDTH, 1 + 0.5 * len(verdicts)))
     draw_forest(axis, enumerate(verdicts.values()), delta)
@@ -151,7 +151,7 @@ def draw_forest(axis: Any, verdicts: Iterable[tuple[int, Verdict]], margin: floa
 
 
 def _curves_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
-    """Loss through training, and its paired difference to the control: mean and range of seeds."""
+    """Draw loss through training and its paired difference to the control: mean and range."""
     x, label = x_axis(budget)
     marks, delta = _marks(comparison), comparison.delta
     control, *others = budget.arms
@@ -226,7 +226,7 @@ def _abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
 
 
 def abilities(budget: BudgetResult) -> list[str]:
-    """Return the abilities that every training has a part of the loss for."""
+    """Return the abilities that every training has measured."""
     parts = [training.abilities for arm in budget.arms for training in arm.trainings]
     return [name for name in parts[0] if all(name in part for part in parts)] if parts else []
 
@@ -237,7 +237,7 @@ def ability_values(arm: ArmResult, names: Sequence[str]) -> Float64[np.ndarray, 
 
 
 def _tuning_figure(_: BudgetResult | None, comparison: Comparison) -> "Figure":
-    """Loss against the factor of the learning rates; a ring around every arm's best."""
+    """Draw loss against the factor of the learning rates; a ring around every arm's best."""
     marks = _marks(comparison)
     figure, (axis,) = panels(1, 1, (_WIDTH, 2.8))
     for tuning in comparison.tunings:
@@ -267,7 +267,7 @@ def _draw(axis: Any, line: Series | None, mark: _Mark) -> Series | None:
 
 
 def _bars(values: Float64[np.ndarray, "seeds N"]) -> Float64[np.ndarray, "2 N"]:
-    """How far the lowest and the highest seed are from the mean, for matplotlib."""
+    """Return the distances of the lowest and highest seed from the mean, for matplotlib."""
     return np.stack([values.mean(0) - values.min(0), values.max(0) - values.mean(0)])
 
 

@@ -77,7 +77,7 @@ def arm_from(text: str) -> Arm:
 
 
 def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
-    """Return the arms, the control first; no two of the same name or with the same settings."""
+    """Return the arms, the control first, without repeated names or settings."""
     arms = tuple(arm_from(text) for text in texts)
     names = [arm.name for arm in arms]
     if len(arms) < 2:
@@ -94,7 +94,7 @@ def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
 
 
 def reference_arm(arms: Sequence[Arm]) -> Arm | None:
-    """Return the arm that takes away the part which the arms change, as the control has the rest.
+    """Return the arm without the part that the arms change, otherwise like the control.
 
     Without scores, only positions decide; without attention, a token sees the mean of the past. A
     comparison whose arms differ in none of the maps, or which has such an arm, needs no other.
@@ -110,7 +110,7 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
 
 
 def _setting(part: str) -> tuple[str, Any]:
-    """Return a key and its value, typed as the configuration class that has the key wants it."""
+    """Return a key and its value, with the type of that key in its configuration class."""
     key, text = (side.strip() for side in part.split("=", 1))
     key, value = key.replace("-", "_"), text
     known = keys_of(GPTConfig, TrainConfig)
@@ -152,8 +152,8 @@ class ComparisonConfig:
         looks: Numbers of seeds after which the verdict is looked at, until every arm is decided;
             each look spends its share of 1 - confidence. Empty: once, after `seeds`.
         delta: Differences smaller than this, in nats per token, count as none.
-        delta_tokens: Instead, the worth of this share of the control's tokens, which shorter
-            trainings of the control measure; 0 is `delta`.
+        delta_tokens: Instead of `delta`, the worth of this share of the control's tokens, as
+            measured by shorter trainings of the control; 0 uses `delta`.
         scales: Factors of the learning rates to begin with; only one turns tuning off.
         tuning_seeds: Seeds that each factor is tried on.
         noise: Whether the control also runs against itself.
@@ -337,7 +337,7 @@ def corpus_of(settings: Settings, data: str | None = None) -> Corpus:
 
 
 def floor_of(corpus: Corpus) -> float | None:
-    """Return the least loss that is possible on the validation text, in nats per scored token."""
+    """Return the least possible loss on the validation text, in nats per scored token."""
     floor, split = corpus.val.floor_nats, corpus.val
     scored = len(split.tokens) - 1 if split.scored is None else split.n_scored
     return None if floor is None else floor / scored

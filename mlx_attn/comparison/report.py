@@ -202,7 +202,7 @@ def _plots(
 
 
 def _table(caption: str, items: Iterable[Any], columns: Mapping[str, Callable[..., str]]) -> Table:
-    """Return a row per item; columns that no item has a value for are left out."""
+    """Return a row per item, without columns that are empty for every item."""
     items = list(items)
     cells = {heading: [cell(item) for item in items] for heading, cell in columns.items()}
     kept = {heading: column for heading, column in cells.items() if {*column} != {show.MISSING}}
@@ -388,7 +388,7 @@ def as_html(comparison: Comparison) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Return the report as Markdown, in which nothing that it quotes is markup."""
+    """Return the report as Markdown, with markup in quoted text escaped."""
     lines = [f"# {escaped(comparison.name)}", escaped(comparison.question)]
     for section in sections_of(comparison):
         lines += _markdown(section, "##")

@@ -81,7 +81,7 @@ class TrialResult(Evaluation):
 
     @property
     def time_to_solve(self) -> TimeToSolve | None:
-        """Steps until the task was solved; None for a text, which lacks an accuracy."""
+        """Steps until the task was solved; None for a text."""
         measured = [point for point in self.curve if point.accuracy is not None]
         right = [p.step for p in measured if p.accuracy is not None and p.accuracy >= SOLVED]
         found = TimeToSolve(steps=min(right, default=self.steps), solved=bool(right))
@@ -211,7 +211,7 @@ class Comparison:
         return next(result for result in self.budgets if result.budget == name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as one JSON object."""
+        """Return the whole result as one JSON object."""
         return asdict(self)
 
 

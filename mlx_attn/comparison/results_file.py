@@ -15,7 +15,7 @@ def read_losses(file: Path) -> dict[str, dict[str, float]]:
     """Return the losses of a CSV file by arm and seed, in the order of its lines.
 
     Raises:
-        RunError: It lacks a column, a loss is not a number, or an arm has a seed twice.
+        RunError: The file lacks a column, a loss is not a number, or an arm repeats a seed.
     """
     rows = csv.DictReader(read_text(file).splitlines())
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:

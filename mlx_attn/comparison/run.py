@@ -93,7 +93,7 @@ class ComparisonRun:
     def _timed(
         self, tuner: Tuner, arms: Sequence[TunedArm], tunings: Sequence[result.Tuning]
     ) -> Generator[runner.ComparisonEvent, None, dict[str, list[TrialResult]]]:
-        """Return finished trials of every arm for their times, from tuning or a first seed."""
+        """Return finished trials of every arm, for their times: from tuning, or of a first seed."""
         trials = tuner.trials(tunings) or [trial_for(self.protocol, arm, 0) for arm in arms]
         if not tunings:
             yield from self._train("first seed", trials)
@@ -128,7 +128,7 @@ class ComparisonRun:
 def conclude(
     run: ComparisonRun, directory: Path, on_event: Callable[[runner.ComparisonEvent], Any]
 ) -> Comparison:
-    """Train the missing trials, report events, and keep the result in a directory."""
+    """Train the missing trials, pass on every event, and write the result to a directory."""
     event = None
     for event in run:
         on_event(event)
@@ -170,7 +170,7 @@ class TrialPlan:
     def _of_seed(self, seed: int) -> Iterator[Trial]:
         for arm in self.arms:
             for budget in self.protocol.budgets:
-                # The result contains refusals and their reasons.
+                # The result lists the refused arms with their reasons.
                 with suppress(ConfigError):
                     yield from self.trials(budget, arm, [seed])
         if self.protocol.delta_tokens:
@@ -184,7 +184,7 @@ class TrialPlan:
         return [trial_for(self.protocol, arm, seed, changes) for seed in seeds]
 
     def reseeded_control(self, seeds: Sequence[int]) -> list[Trial]:
-        """Return the control once more, seed by seed: the same batches, other initial weights."""
+        """Return the control again, seed by seed: the same batches, other initial weights."""
         changes = [(seed, {"init_seed": RESEED + seed}) for seed in seeds]
         return [trial_for(self.protocol, self.control, *change) for change in changes]
 
@@ -195,7 +195,7 @@ class TrialPlan:
         return [trial_for(self.protocol, self.control, seed, changes) for seed in seeds]
 
     def jittered_control(self, seeds: Sequence[int]) -> Trial:
-        """Return the control's first trial once more, its start moved by one rounding."""
+        """Return the control's first trial again, its start moved by one rounding."""
         return replace(trial_for(self.protocol, self.control, seeds[0]), jitter=True)
 
     def changes(self, budget: str, arm: TunedArm) -> dict[str, Any]:
@@ -308,7 +308,7 @@ class _Summary:
         return {arm: one for each in reversed(judged) for arm, one in each.items()}
 
     def _arm(self, budget: str, arm: TunedArm) -> result.ArmResult:
-        """An arm's trials and its size; ConfigError where it is refused, or a trial diverged."""
+        """Return an arm's trials and size; ConfigError if it is refused or a trial diverged."""
         changes = self.plan.changes(budget, arm)
         settings = self.plan.protocol.settings(arm.arm, changes)
         cost = model_cost(settings.model_config(self.plan.vocab_size))
@@ -336,7 +336,7 @@ class _Summary:
 
     @property
     def delta(self) -> float:
-        """Return the margin in nats: if asked, the worth of a share of the control's tokens.
+        """Return the margin in nats; with `delta_tokens`, the worth of that share of tokens.
 
         Raises:
             RunError: Fewer tokens cost the control nothing.
@@ -360,7 +360,7 @@ class _Summary:
         return float(f"{(short - whole) * log(1 - share) / log(SHORTER):.3g}")
 
     def _rounding(self) -> float:
-        """Return how far a rounding of the start moves the control's loss; 0 if not tried."""
+        """Return the change of the control's loss by rounding the start; 0 if not measured."""
         plan, first = self.plan, self.seeds[:1]
         if not self.plan.protocol.noise:
             return 0.0
@@ -382,7 +382,7 @@ class _Summary:
     def _judged(
         self, differences: Mapping[str, Sequence[float]], control: str
     ) -> dict[str, Verdict]:
-        """Return the verdicts, with the part's worth; the reference arm comes last."""
+        """Return the verdicts, which use the part's worth; the reference arm comes last."""
         squares = {tuning.arm: tuning_error(tuning.runs) ** 2 for tuning in self.tunings}
         of_control = squares.get(control, 0.0)
         errors = {arm: sqrt(squares.get(arm, 0.0) + of_control) for arm in differences}
@@ -408,5 +408,5 @@ class _Summary:
 
 
 def _differences(arm: Sequence[TrialResult], control: Sequence[TrialResult]) -> list[float]:
-    """Return the loss of the arm minus the control's, seed by seed."""
-    return [one.val_loss - other.val_loss for one, other in zip(arm, control, strict=True)]
+    """Return the arm's loss minus the control's, seed by seed."""
+    return [a.val_loss - c.val_loss for a, c in zip(arm, control, strict=True)]

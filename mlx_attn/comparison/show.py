@@ -29,7 +29,7 @@ from mlx_attn.training.config import TrainConfig
 from mlx_attn.ui.terminal import duration, is_live
 
 MISSING = "-"
-"""Stands for a number that there is not."""
+"""Printed in place of a missing number."""
 
 _BUDGETS = {"seconds": "equal training time", "params": "equal parameters"}
 
@@ -63,12 +63,12 @@ def margin_text(comparison: Comparison) -> str:
 
 
 def places(delta: float) -> int:
-    """Decimals that show a tenth of delta, three at least."""
+    """Return the decimals that show a tenth of delta, at least three."""
     return max(3, 1 - math.floor(math.log10(delta))) if 0 < delta < 1 else 3
 
 
 def number(value: float | None, decimals: int) -> str:
-    """Return a number with these decimals, and never -0; a dash for None and nan."""
+    """Return a number with these decimals, never -0; a dash for None and nan."""
     if value is None or math.isnan(value):
         return MISSING
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
@@ -107,14 +107,14 @@ def percent(share: float | None) -> str:
 
 
 def seeds_needed(verdict: Verdict) -> str:
-    """Seeds that would decide; a dash where it is decided."""
+    """Return the seeds that would decide; a dash if decided."""
     if verdict.seeds_needed is None:
         return MISSING
     return f"{verdict.seeds_needed}{' or more' if verdict.seeds_needed >= MOST_SEEDS else ''}"
 
 
 def judged(comparison: Comparison) -> list[str]:
-    """Arms with a verdict under some budget, in order, without the reference."""
+    """Return arms with a verdict under some budget, in order, without the reference."""
     arms = dict.fromkeys(arm for budget in comparison.budgets for arm in budget.verdicts)
     return [arm for arm in arms if arm != comparison.reference]
 
@@ -221,7 +221,7 @@ def interval_name(comparison: Comparison) -> str:
 
 
 def budget_name(budget: BudgetResult) -> str:
-    """As in "equal steps"."""
+    """Return a name such as "equal steps"."""
     return _BUDGETS.get(budget.budget, f"equal {budget.budget}")
 
 
@@ -350,7 +350,7 @@ class Display(progress.Progress):
 
 
 def _event_line(event: runner.ComparisonEvent) -> str:
-    """Return an event in one line, or "" for some events."""
+    """Return an event in one line; "" prints nothing."""
     match event:
         case runner.Began():
             stored = f", {event.stored} of them finished before" if event.stored else ""

@@ -1,12 +1,12 @@
 """The moderated t with an estimated prior, which the study `horizon` registered.
 
-A variance of n differences is shrunk towards that of all differences measured in the same world,
-as far as these agree (Smyth, 2004, "Linear models and empirical Bayes methods"):
+The variance of n differences is shrunk towards the pooled variance of all differences in the same
+world, the more the better these agree (Smyth, 2004, "Linear models and empirical Bayes methods"):
 
     v = (d0 s0^2 + (n - 1) s^2) / (d0 + n - 1)    t = mean / sqrt(v / n)    with d0 + n - 1 degrees
 
 `prior_of` finds s0^2 and d0 by the mean and the variance of log s^2. A single group of differences
-has nothing to share: its t is Student's.
+keeps its own variance, and its t is Student's.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from scipy import optimize, special
 
 from mlx_attn.comparison.t_tests import StudentT
 
-_NO_SPREAD = 1e-4  # of the median variance: less is rounding and not seeds
+_NO_SPREAD = 1e-4  # of the median variance: a smaller one is rounding, not spread over seeds
 
 
 class Variance(NamedTuple):
@@ -29,10 +29,10 @@ class Variance(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """What other differences of a world tell about a variance: s0^2, with d0 degrees of freedom.
+    """The prior of a variance from a world's other differences: s0^2, with d0 degrees of freedom.
 
     Attributes:
-        most: All measured degrees of freedom, an upper bound for the t.
+        most: All measured degrees of freedom, an upper limit for the t.
     """
 
     value: float = 0.0

@@ -1,6 +1,6 @@
-"""Tasks are solved or not: how often and how soon, which decides there instead of the mean loss.
+"""How often and how soon trainings solve a task, which decides in place of the mean loss.
 
-Losses of a task have two peaks: their mean mostly tells how many trainings solved it in time. An
+Losses of a task have two peaks: their mean mostly counts the trainings that solved it in time. An
 arm is compared with the control by the log-rank test of the steps until a training predicts
 `SOLVED` of the tokens right, by permutation; trainings that never did count with all their steps.
 The p-values are corrected (Holm) for all arms, and for several looks (Bonferroni).
@@ -50,7 +50,7 @@ def judge_solving(
     Args:
         times: Steps until solved, by arm, the control first.
         confidence: Of all words together.
-        looks: The number of looks at the trainings before the verdict.
+        looks: Number of times that the trainings are judged.
     """
     (control, of_control), *others = times.items()
     p_values = holm({arm: log_rank(of_arm, of_control) for arm, of_arm in others})

@@ -16,7 +16,7 @@ _ROUNDING = 1e-9  # sums that differ by less are equal but for the order of thei
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """P-values adjusted for their number (Holm, 1979): the family errs as seldom as one test."""
+    """Adjust p-values for their number, so that all together err as rarely as one (Holm, 1979)."""
     names = sorted(p_values, key=lambda name: p_values[name])
     raised = [p_values[name] * (len(names) - place) for place, name in enumerate(names)]
     adjusted = dict(zip(names, np.minimum(np.maximum.accumulate(raised), 1).tolist(), strict=True))
@@ -45,7 +45,7 @@ class SolveRate(NamedTuple):
 
 
 def solve_rate(times: Sequence[TimeToSolve], confidence: float = 0.95) -> SolveRate:
-    """Return the summary of at least one training on a task."""
+    """Summarize one or more trainings on a task."""
     if not times:
         raise ConfigError("a solve rate needs at least one training: got none")
     solved = [time.steps for time in times if time.solved]
@@ -61,7 +61,7 @@ def solve_rate(times: Sequence[TimeToSolve], confidence: float = 0.95) -> SolveR
 
 
 def log_rank(first: Sequence[TimeToSolve], second: Sequence[TimeToSolve]) -> float:
-    """P-value of the log-rank test that two arms solve a task alike soon and often, two-sided.
+    """Return the two-sided p-value of the log-rank test for equally soon and often solved tasks.
 
     By permutation, right for few trainings too, as `scipy.stats.logrank` is not: over all splits of
     the trainings into arms of these sizes, or _MOST_SPLITS random ones, the same in every call.
@@ -85,7 +85,7 @@ def log_rank_excess(first: Sequence[TimeToSolve], second: Sequence[TimeToSolve])
 
 
 def _log_rank_scores(times: Sequence[TimeToSolve]) -> Float64[np.ndarray, "N"]:
-    """1 if solved, minus the cumulative hazard of all trainings (Nelson and Aalen)."""
+    """Return 1 if solved, minus the cumulative hazard of all trainings (Nelson and Aalen)."""
     steps = np.array([time.steps for time in times])
     solved = np.array([time.solved for time in times], dtype=float)
     hazards = solved / (steps[:, None] <= steps).sum(1)

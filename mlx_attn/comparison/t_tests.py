@@ -102,9 +102,9 @@ class TTest:
     """A test of the mean of n differences.
 
     Attributes:
-        n: Number of differences. One lacks a spread, so every p-value is 1.
+        n: Number of differences; for one, every p-value is 1.
         prior: Degrees of freedom that the pooled variance counts for, even.
-        corrected: Whether t is corrected for skewness; "worst-of-five" is not.
+        corrected: True if t is corrected for skewness; "worst-of-five" is not.
     """
 
     n: int
@@ -118,7 +118,7 @@ class TTest:
 
     @property
     def degrees(self) -> float:
-        """The degrees of freedom of the variance."""
+        """Degrees of freedom of the variance."""
         return self.n - 1 + self.prior
 
     @property
@@ -128,11 +128,11 @@ class TTest:
 
     @property
     def is_simulated(self) -> bool:
-        """Return True if powers are simulated: with few seeds the correction costs power."""
+        """True if powers are simulated: with few seeds the correction for skewness lowers them."""
         return self.corrected and self.n <= _SIMULATED_SEEDS
 
     def variance(self, own: Any, pooled: Any) -> Any:
-        """Return the variance of a difference, from the n differences and the pooled variance."""
+        """Return the weighted mean of the variance of the n differences and the pooled one."""
         return self.own_weight * own + (1 - self.own_weight) * pooled
 
     def statistic(self, t: Any, skewness: Any) -> Any:
@@ -153,7 +153,7 @@ class TTest:
         return 3 / a * (float(np.cbrt(1 + a * (statistic - a / 6))) - 1)
 
     def two_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
-        """P(|T_n| >= |T|) in the worst family; 1 for a single difference, without a spread."""
+        """Return P(|T_n| >= |T|) in the worst family; 1 for a single difference."""
         reach = np.abs(np.asarray(statistic, float))
         if self.n < 2:
             return np.ones_like(reach)
@@ -164,7 +164,7 @@ class TTest:
         return np.asarray((np.max(beyond, axis=0) + 1) / (_SAMPLES + 1))
 
     def one_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
-        """P(T_n >= T) in the worst family or its mirror image; 1 for a single difference."""
+        """Return P(T_n >= T) in the worst family or its mirror image; 1 for a single difference."""
         reach = np.asarray(statistic, float)
         if self.n < 2:
             return np.ones_like(reach)
@@ -181,7 +181,7 @@ class TTest:
         return _critical(self, level, sides)
 
     def planned_critical(self, level: float, sides: int = 2) -> float:
-        """Approximate `critical` for plans: its excess over Student's t shrinks as 1 / sqrt(n)."""
+        """Approximate `critical`: its excess over Student's t shrinks as 1 / sqrt(n)."""
         most = _SIMULATED_SEEDS
         if self.n <= most:
             return self.critical(level, sides)
@@ -196,7 +196,7 @@ class StudentT(TTest):
     """Student's t, whose p-values hold for normal differences.
 
     Attributes:
-        most: All measured degrees of freedom, an upper bound for the test.
+        most: All measured degrees of freedom, an upper limit for the test.
     """
 
     corrected: bool = False
@@ -208,11 +208,11 @@ class StudentT(TTest):
         return min(self.n - 1 + self.prior, self.most, _MANY)
 
     def two_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
-        """P(|T_n| >= |T|) of normal differences; 1 for a single difference."""
+        """Return P(|T_n| >= |T|) of normal differences; 1 for a single difference."""
         return np.minimum(2 * self.one_sided(np.abs(statistic)), 1.0)
 
     def one_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
-        """P(T_n >= T) of normal differences; 1 for a single difference."""
+        """Return P(T_n >= T) of normal differences; 1 for a single difference."""
         reach = np.asarray(statistic, float)
         return np.asarray(special.stdtr(self.degrees, -reach)) if self.n > 1 else np.ones(())
 
@@ -221,13 +221,13 @@ class StudentT(TTest):
         return float(special.stdtrit(self.degrees, 1 - level / sides))
 
     def planned_critical(self, level: float, sides: int = 2) -> float:
-        """Return the same as `critical`."""
+        """Return `critical`."""
         return self.critical(level, sides)
 
 
 @lru_cache(maxsize=64)
 def _null_statistics(test: TTest) -> tuple[Float64[np.ndarray, "samples"], ...]:
-    """Sorted T of n differences of mean 0, for each family; the same in every process."""
+    """Return sorted T of n differences of mean 0, for each family; the same in every process."""
     found = []
     for place, draw in enumerate(FAMILIES.values()):
         if not test.corrected:
@@ -242,7 +242,7 @@ def _null_statistics(test: TTest) -> tuple[Float64[np.ndarray, "samples"], ...]:
 def _drawn_statistics(
     test: TTest, draw: Callable[..., np.ndarray], random: np.random.Generator, samples: int
 ) -> Float64[np.ndarray, "samples"]:
-    """T of differences from one family, their pooled variance from the same one."""
+    """Return T of differences from one family, their pooled variance from the same one."""
     x = draw(random, (samples, test.n))
     pooled: Any = 0.0
     if test.prior:
@@ -263,7 +263,7 @@ def _critical(test: TTest, level: float, sides: int) -> float:
 def minimum_detectable_effect(
     sd: float, test: TTest, confidence: float = 0.95, arms: int = 1
 ) -> float:
-    """Return the smallest true difference that a test finds of normal differences, in sd's unit.
+    """Return the smallest true mean that a test finds in normal differences, in sd's unit.
 
     With a power of 0.8; for several arms judged together, at Holm's strictest level,
     (1 - confidence) / arms.
@@ -323,7 +323,7 @@ def power_of_equivalence(effect: float, margin: float, test: TTest, level: float
 
 @lru_cache(maxsize=64)
 def _normal_samples(test: TTest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """sqrt(n) * mean, s and skewness of normal differences of mean 0 and deviation 1."""
+    """Return sqrt(n) * mean, s and skewness of normal differences of mean 0 and deviation 1."""
     random = np.random.default_rng(test.n)
     x = random.standard_normal((_DRAWN, test.n))
     pooled = random.chisquare(test.prior, _DRAWN) / test.prior if test.prior else 0.0
@@ -345,9 +345,9 @@ def _detectable(test: TTest, level: float) -> float:
 
 @lru_cache(maxsize=256)
 def _observed_sds(degrees: float) -> Float64[np.ndarray, "nodes"]:
-    """Equally likely observed deviations of differences whose true one is 1: sqrt(chi2 / df).
+    """Return equally likely observed deviations, sqrt(chi2 / df), of differences with deviation 1.
 
-    Powers are means over them: scipy has the noncentral t law of one test, of two there is none.
+    Powers are means over them: scipy has a noncentral t law for one test, but not for two tests.
     """
     likelihoods = (np.arange(_NODES) + 0.5) / _NODES
     return np.sqrt(2 * special.gammaincinv(degrees / 2, likelihoods) / degrees)

@@ -70,7 +70,7 @@ def record_of(outcome: Outcome) -> Object:
 
 
 def outcome_from(record: Object, trial: Trial, place: str) -> Outcome:
-    """Return the outcome in a record of the trial; RunError if `place` lacks a record."""
+    """Return the outcome in a record of the trial; raise RunError if it is damaged."""
     if record.get("diverged") is not None:
         return as_record({"message": record["diverged"]}, Diverged, place)
     training = as_record(record.get("training"), Object, place)
@@ -192,7 +192,7 @@ class TrialRecorder:
         self._points.append(Point(**at, **measured))
 
     def _subset_loss(self) -> float:
-        """The loss on the subset now, in nats per token; the model stays in training mode."""
+        """Return the loss on the subset, in nats per token; the model stays in training mode."""
         model, objective = self.trainer.model, self._objective
         model.eval()
         batch = objective.gather(objective.fetch(self._subset))

@@ -42,7 +42,7 @@ class Search:
         trials: All that the search has asked for so far.
         wanted: Those of them that the next decision needs; empty once it is settled.
         best: The factor with the lowest mean loss; None until its neighbours are finished.
-        interior: Whether factors on both sides of the best were tried.
+        interior: True if factors on both sides of the best were tried.
     """
 
     losses: Mapping[float, tuple[float, ...]]
@@ -53,7 +53,7 @@ class Search:
 
     @property
     def settled(self) -> bool:
-        """Return True if the arm can be trained for its verdict."""
+        """True if the arm can be trained for its verdict."""
         return not self.wanted and self.best is not None
 
     @property
@@ -76,13 +76,13 @@ def search_rates(
         loss: A trial's final loss; infinite if it diverged, None if it is not finished.
         factors: Those to begin with.
         extensions: How many may be added, one at a time, beyond the best if that is the last one.
-        refine: Multiples of the best that are tried at the end.
+        refine: Multiples of the best factor that are tried at the end.
     """
     tried: dict[float, tuple[float, ...]] = {}
     trials: list[Trial] = []
 
     def try_out(factors: Sequence[float]) -> list[Trial]:
-        """Add finished trials; return the missing ones."""
+        """Read finished trials into `tried`; return the missing ones."""
         missing: list[Trial] = []
         for factor in factors:
             these = trials_of(factor)
@@ -117,12 +117,12 @@ def _is_interior(tried: Mapping[float, Sequence[float]]) -> bool:
 
 
 def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
-    """Standard error that choosing a learning rate adds to an arm's loss, in the losses' unit.
+    """Return the standard error that choosing a learning rate adds to a loss, in its unit.
 
-    Two parts, as independent errors. The choice: tuning seeds are drawn again with replacement, and
-    what the factor that is then best costs above the best one is squared and averaged over all
-    draws, times k / (k - 1) for k seeds. The grid: what the vertex of a parabola through the best
-    factor and its neighbours lies below the best.
+    It has two independent parts. The choice: tuning seeds are resampled with replacement, and the
+    excess loss of the factor that then wins is squared and averaged over all draws, times
+    k / (k - 1) for k seeds. The grid: the depth of the vertex below the best factor, of a parabola
+    through the best and its neighbours.
 
     Args:
         losses: By factor of the learning rates, a loss for each tuning seed.
@@ -146,7 +146,7 @@ def _some_draws(k: int) -> np.ndarray:
 
 
 def _grid_gain(octaves: np.ndarray, means: np.ndarray) -> float:
-    """Return the gain of an untried factor, by the parabola through the best three."""
+    """Return the gain of a factor between the tried ones, by a parabola through three of them."""
     best = int(means.argmin())
     if not 0 < best < len(means) - 1:
         return 0.0
@@ -184,7 +184,7 @@ class Tuner:
         self.seeds = [TUNING_SEED + i for i in range(protocol.tuning_seeds)]
 
     def __call__(self) -> Generator[ComparisonEvent, None, tuple[list[TunedArm], list[Tuning]]]:
-        """Search for all arms in parallel; return each arm's factor and search."""
+        """Search for all arms side by side; return the tuned arms and their searches."""
         arms, scales = self.protocol.all_arms, self.protocol.scales
         if not self.protocol.tunes:
             return [TunedArm(arm, scales[0]) for arm in arms], []
@@ -224,7 +224,7 @@ class Tuner:
         return [t for arm, scale in found for t in self._trials(TunedArm(arm, scale))]
 
     def spread(self, arms: Sequence[TunedArm]) -> float | None:
-        """Standard deviation of paired differences to the control, over the tuning seeds.
+        """Return the standard deviation of paired differences to the control over tuning seeds.
 
         All arms together; None where there is one seed, or no pair that did not diverge.
         """

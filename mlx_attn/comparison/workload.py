@@ -38,7 +38,7 @@ class Workload:
         return sum(map(sum, self.stages)) / HOUR
 
     def hours(self, speeds: Sequence[float]) -> float:
-        """Hours on several workers, each as fast as its number times one of this machine."""
+        """Return hours on several workers, given each one's speed relative to this machine's."""
         return sum(makespan(stage, speeds) for stage in self.stages) / HOUR
 
 

@@ -1,12 +1,12 @@
 """The machine: its devices, and operations that take the fastest path that the device has.
 
-Nothing outside of this room asks where it runs; a test holds that. Other rooms import
+Code outside this room never asks for the device; a test checks that. Other rooms import
 
 - `device`: the choice of the device, and forced paths for tests and counts;
 - `exponentials`: softmax, the loss and GELU; `attention_kernels`: the weighted sum of values;
 - `layers`: norms, tables of tokens, and linear layers that read one token;
 - `graphs`: functions as graphs of operations; `streams`: work shared among cores, compiled steps;
-- `messages`: the messages that ranks send while they compute;
+- `messages`: gradients sent between ranks while they compute;
 - `blas`: a fast BLAS on Linux; `facts`: versions, chip and memory;
 - `advice`: what to do about MLX's failures.
 """

@@ -1,8 +1,8 @@
 """What to do about a failure of MLX: advice for each message that a user may meet.
 
-The messages are those of MLX 0.32.4 and of Metal; nothing here imports MLX, because one of them
-comes while it is imported. The rows are tried in order, so a special message stands before the
-general one whose words it contains.
+The messages come from MLX 0.32.4 and Metal. This module does not import MLX, because one of the
+failures happens during that import. The first row that fits wins, so a special message precedes a
+general one with the same words.
 """
 
 from collections.abc import Iterator

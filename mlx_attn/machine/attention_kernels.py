@@ -1,11 +1,11 @@
 """Attention as each device computes it fastest: MLX's kernels, or a function for a processor.
 
-Facts about Metal in mlx 0.32.4, read from its source and its Metal library; none of them was run on
-a Mac by this project (docs/verified.md). As code, tests hold the project to them on any machine.
+Facts about Metal in mlx 0.32.4, read from its source and its Metal library. This project has not
+tried them on a Mac (docs/verified.md). They are code, so tests can apply them on any machine.
 
 - A fused kernel for more than 8 queries needs query and value heads of one width in `FULL_WIDTHS`.
 - Up to 8 queries (decoding) another kernel serves `VECTOR_WIDTHS`, as long as queries times query
-  heads per key head do not exceed 32. It has no gradient: asking for one raises.
+  heads per key head do not exceed 32. Its gradient raises.
 - Under a gradient an array mask (ALiBi) takes the unfused path; "causal" stays fused.
 - float64 and `mx.linalg` decompositions have no Metal kernel: they must name the CPU stream.
 """
@@ -29,19 +29,19 @@ Bias = Float[mx.array, "*heads T_q T_k"] | None
 
 
 def has_fused_kernel(width: int, T_q: int, heads_per_key: int) -> bool:
-    """Return True if attention with equal query and value widths runs fused on Metal."""
+    """Return True if Metal fuses attention of one width for queries and values."""
     if T_q <= VECTOR_QUERIES:
         return width in VECTOR_WIDTHS and T_q * heads_per_key <= VECTOR_ROWS
     return width in FULL_WIDTHS
 
 
 def refuses_gradient(width: int, T_q: int) -> bool:
-    """Return True if Metal raises for the gradient of fused attention of this shape."""
+    """Return True if the gradient of fused attention of this shape raises on Metal."""
     return T_q <= VECTOR_QUERIES and width in VECTOR_WIDTHS
 
 
 def fuses(width: int, T_q: int, heads_per_key: int) -> bool | None:
-    """Tell whether one kernel of this GPU computes attention of this shape; None on a processor."""
+    """Return True if one kernel computes attention of this shape on a GPU; None on a processor."""
     return has_fused_kernel(width, T_q, heads_per_key) if on_gpu() else None
 
 
@@ -57,36 +57,36 @@ def attention_by_kernel(
     """Compute softmax(scale q k^T + mask) v by the fastest kernel of this device.
 
     MLX's own operation is fused on Metal for the shapes above. On a Linux processor `attention_cpu`
-    is faster, and for one query the sum written out, which has the fewest operations.
+    is faster; for one query, the sum written out has the fewest operations.
 
     Args:
         q: Queries.
         k: Keys; with fewer heads, consecutive query heads share one.
         v: Values.
         scale: Factor of the scores.
-        bias: Returns the array to add to the scores, or None for the causal mask.
-        mask: Makes the same as an array, the causal mask too.
-        training: Whether a gradient is asked for.
+        bias: Returns the bias of the scores, or None for only the causal mask.
+        mask: Returns bias and causal mask as one array.
+        training: True if a gradient follows.
 
     Returns:
-        The weighted sum; None if it must be written out, or is faster so: keys and values have
-        different numbers of heads, or the fused kernel has no gradient.
+        The weighted sum; None if the caller must write it out, because keys and values differ in
+        their numbers of heads or the fused kernel lacks a gradient, or if that is faster.
     """
     T_q, width, heads_per_key = q.shape[2], q.shape[3], q.shape[1] // k.shape[1]
     if on_linux_cpu():
         return attention_cpu(q, k, v, mask(), scale) if T_q > 1 else None
     if k.shape[1] != v.shape[1] or (training and refuses_gradient(width, T_q)):
         return None
-    # If it is not fused, the operation would make the named mask again in every layer.
+    # Unfused, the operation would build the causal mask anew in every layer.
     by_name = T_q == 1 or has_fused_kernel(width, T_q, heads_per_key)
     return fused_attention(q, k, v, scale, bias() if by_name else mask())
 
 
 def fused_attention(q: Heads, k: Heads, v: Heads, scale: float, bias: Bias = None) -> Heads:
-    """softmax(scale q k^T + causal mask + bias) v by MLX's own operation.
+    """Compute softmax(scale q k^T + causal mask + bias) v by MLX's own operation.
 
     Each head of k serves H / key_heads query heads; v has as many heads as k. `bias` is added to
-    the scaled scores, with the mask; None is only the causal mask.
+    the scaled scores and includes the causal mask; None adds only the causal mask.
     """
     causal = "causal" if q.shape[2] > 1 else None
     mask = causal if bias is None else bias.astype(q.dtype)
@@ -100,13 +100,13 @@ def attention_cpu(
     mask: mx.array,
     scale: float,
 ) -> Float[mx.array, "B H T_q D"]:
-    """Return the weighted sum of values, in the input's type.
+    """Compute the weighted sum of values, in the input's type.
 
     Args:
         q: Queries; with fewer key or value heads, consecutive query heads share one.
         k: Keys.
         v: Values.
-        mask: Added to the scores, broadcast over the batch (and heads), without a gradient.
+        mask: Added to the scores and broadcast over the batch (and heads); constant in gradients.
         scale: Factor of the scores.
     """
     attend: Any = _weighed
@@ -115,7 +115,7 @@ def attention_cpu(
 
 @Differentiable
 def _weighed(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> tuple[mx.array, ...]:
-    """Return the sum, and for its gradient the contiguous heads, the powers and their sums."""
+    """Compute the sum, and the contiguous heads, powers and their sums for its gradient."""
     q, k, v = (mx.contiguous(heads) for heads in (q, k, v))
     scores = _by_rows(q, k.swapaxes(2, 3)) + mask
     powers = exp2(scores - over_rows(mx.max, scores))
@@ -140,7 +140,7 @@ def _weighed_vjp(
 def _by_rows(
     rows: Float[mx.array, "B H T_q n"], matrices: Float[mx.array, "B heads n m"]
 ) -> Float[mx.array, "B H T_q m"]:
-    """Their products; heads that share a matrix are folded into rows of one product."""
+    """Multiply heads; those that share a matrix become rows of one product."""
     B, H, T_q, _ = rows.shape
     folded = rows.reshape(B, matrices.shape[1], -1, rows.shape[-1])
     return (folded @ matrices).reshape(B, H, T_q, -1)
@@ -149,7 +149,7 @@ def _by_rows(
 def _by_columns(
     rows: Float[mx.array, "B H T_q n"], values: Float[mx.array, "B H T_q m"], like: mx.array
 ) -> Float[mx.array, "B heads n m"]:
-    """rows^T values, summed over the heads that share a head of `like`."""
+    """Compute rows^T values, summed over the heads that share a head of `like`."""
     B, heads = like.shape[:2]
     rows, values = (array.reshape(B, heads, -1, array.shape[-1]) for array in (rows, values))
     return rows.swapaxes(2, 3) @ values

@@ -2,10 +2,10 @@
 
 The Linux wheel of MLX links the reference BLAS, whose matrix product is some forty times slower
 than OpenBLAS. A symbol that is already loaded globally wins, so loading OpenBLAS first replaces it
-and changes no other code. The system's library is taken where there is one. Elsewhere it comes from
+and changes no other code. The system's library comes first. Without one, OpenBLAS comes from
 the wheel `scipy-openblas32`, which is OpenBLAS with a prefix on every symbol: the three functions
-that MLX asks for are compiled once, as forwarding functions, and kept in the user's cache. On macOS
-MLX uses Accelerate and Metal: nothing is done there.
+that MLX calls are compiled once, as forwarding functions, and kept in the user's cache. On macOS
+MLX uses Accelerate and Metal, and this module does nothing.
 """
 
 import ctypes
@@ -40,11 +40,11 @@ FORWARD(cblas_cgemm, const void *)
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """The library in use, or the reason for its absence."""
+    """The library in use, or the reason why MLX keeps its own."""
 
-    library: str | None  # None where MLX's own is in use
-    note: str  # the action taken, or the advice
-    threads: int = 1  # of a matrix product, if that can be changed
+    library: str | None  # None for MLX's own
+    note: str  # a result, or advice
+    threads: int = 1  # per matrix product; 1 if the library cannot change it
 
 
 _loaded: Blas | None = None
@@ -55,13 +55,13 @@ class PreloadWithMLX:
     """A finder for `sys.meta_path` that finds nothing: it loads the BLAS just before MLX is."""
 
     def find_spec(self, name: str, *_: Any) -> None:
-        """Called with the name of every module that is imported for the first time."""
+        """Load the BLAS if Python is about to import MLX; other finders then find MLX."""
         if name == "mlx.core":
             preload()
 
 
 def preload() -> Blas:
-    """Load a fast BLAS into the process once, and return which one."""
+    """Load a fast BLAS into the process once, and return it."""
     global _loaded
     if _loaded is None:
         _loaded = _choose()
@@ -100,7 +100,7 @@ def _in_use(name: str) -> Blas:
 
 
 def _openblas(function: str) -> Any:
-    """Return a function of OpenBLAS, or of the wheel's copy; None if it is missing."""
+    """Return a function of the loaded OpenBLAS, with or without the wheel's prefix, or None."""
     names = (f"openblas_{function}", f"scipy_openblas_{function}")
     return next((getattr(_handle, name) for name in names if hasattr(_handle, name)), None)
 
@@ -115,9 +115,9 @@ def _load(name: str) -> bool:
 
 
 def _forwarding_library() -> Path | None:
-    """Return a library with the three functions, compiled now if it is not there yet.
+    """Return the library with the three functions, after compiling it if it is missing.
 
-    None where the wheel, a C compiler or a place to keep it is missing.
+    Return None without the wheel, a C compiler or a folder to keep it in.
     """
     import hashlib
     import shutil

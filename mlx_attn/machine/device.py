@@ -6,12 +6,12 @@ one. `use_device` chooses, as `--device` and `MLX_ATTN_DEVICE` do. There are thr
 - "gpu": MLX's own softmax, attention, loss and GELU, on one stream; the training step is compiled.
 - "linux-cpu": operations of the package's own (`exponentials.py`, `attention_kernels.py`), and a
   batch is shared among the cores (`streams.py`).
-- "mac-cpu": MLX's own operations, nothing compiled but decoding, and the products are Accelerate's.
+- "mac-cpu": MLX's own operations, only decoding is compiled, and Accelerate multiplies matrices.
 
 Every choice between them asks `on_gpu` and `on_linux_cpu`. `MLX_ATTN_CODE_PATH` forces "gpu" or
-"mac-cpu" on any device, slower, so that a Linux machine tests what a Mac runs. What depends on the
-device itself stays as it is: float64 and `mx.linalg` name the CPU stream anywhere, and a kernel of
-Metal's is MLX's own fallback elsewhere.
+"mac-cpu" on any device, more slowly, so that a Linux machine can test a Mac's path. The device
+itself does not change: float64 and `mx.linalg` name the CPU stream everywhere, and without Metal
+its kernels are MLX's fallbacks.
 """
 
 import os
@@ -48,10 +48,10 @@ def device_name() -> str:
 
 
 def use_device(name: str) -> None:
-    """Compute on this device from now on, here and in the processes that are started from here.
+    """Compute on this device from now on, here and in child processes.
 
     Raises:
-        ConfigError: The device is unknown or missing.
+        ConfigError: The device is unknown, or MLX cannot use it here.
     """
     if name not in NAMES:
         raise ConfigError(f"unknown device '{name}' (--device, {DEVICE}): choose cpu or gpu")
@@ -86,12 +86,12 @@ def on_device(name: str) -> Iterator[None]:
 
 
 def on_gpu() -> bool:
-    """Tell whether to take the path of a GPU."""
+    """Return True on the path of a GPU."""
     return code_path() == "gpu"
 
 
 def on_linux_cpu() -> bool:
-    """Tell whether to take the path of a Linux processor."""
+    """Return True on the path of a Linux processor."""
     return code_path() == "linux-cpu"
 
 
@@ -105,7 +105,7 @@ def code_path() -> str:
 
 
 def repeats_bits() -> bool:
-    """Tell whether two trainings of one seed are known to have the same bits on this device."""
+    """Return True if two trainings of one seed always have the same bits on this device."""
     return sys.platform == "linux" and device_name() == "cpu"
 
 

@@ -1,8 +1,8 @@
 """Exponentials: softmax, the loss and GELU, as a Linux processor computes them fast.
 
-MLX's exponential takes 12 ns a number on a Linux processor, where it has no vector instructions
-for it. Those of sums, products and shifts it has, so 2^x is made of them: with n the integer
-nearest to x and f = x - n,
+MLX's exponential takes 12 ns per number on a Linux processor, because it does not use vector
+instructions. Sums, products and shifts do, so they compute 2^x here: with n the integer nearest to
+x and f = x - n,
 
     2^x = 2^n 2^f,   2^f ~ 1 + c_1 f + ... + c_5 f^5 for |f| <= 1/2,   e^x = 2^(x log2 e)
 
@@ -46,11 +46,11 @@ _LOWEST, _HIGHEST = -127.0, 128.0
 
 
 def exp2(x: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-    """2^x in the type of x, with a relative error of at most 2e-7 for x from -126 to 127.5.
+    """Compute 2^x in the type of x, with a relative error of at most 2e-7 for x from -126 to 127.5.
 
-    Above it is infinite, below -126.5 it is 0, and NaN stays NaN. In float64, MLX's own. What is
-    built on it has a gradient of its own; where `mx.vmap` has lost that one, the polynomial's is
-    taken, with a relative error of at most 1e-5.
+    Above 127.5 the result is infinite, below -126.5 it is 0, and NaN stays NaN. float64 uses MLX's
+    own power. Functions that call this one have gradients of their own; if `mx.vmap` loses those,
+    the gradient of the polynomial has a relative error of at most 1e-5.
     """
     if x.dtype == mx.float64:
         return mx.power(2.0, x)
@@ -69,7 +69,7 @@ _LANES = 32
 
 
 def softmax(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
-    """e^x / sum e^x along the last axis."""
+    """Compute e^x / sum e^x along the last axis."""
     by_exp2: Any = _softmax
     return by_exp2(x) if _uses_exp2(x) else mx.softmax(x, axis=-1)
 
@@ -77,7 +77,7 @@ def softmax(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
 def cross_entropy(
     logits: Float[mx.array, "*batch V"], targets: Integer[mx.array, "*batch"]
 ) -> Float[mx.array, "*batch"]:
-    """The loss log(sum e^logits) - logits[target], in nats, of float32; targets are not checked."""
+    """Compute log(sum e^logits) - logits[target], in nats, of float32; targets are not checked."""
     if not on_linux_cpu():
         return mx.fast.cross_entropy(logits, targets)
     chosen = mx.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
@@ -86,7 +86,7 @@ def cross_entropy(
 
 
 def gelu(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
-    """Return the activation x / (1 + e^(-2 u(x))), u(x) = sqrt(2 / pi) (x + 0.044715 x^3).
+    """Compute the activation x / (1 + e^(-2 u(x))), u(x) = sqrt(2 / pi) (x + 0.044715 x^3).
 
     The tanh form of GELU (arXiv:1606.08415), which GPT-2 and the book use: (1 + tanh u) / 2 is
     1 / (1 + e^(-2 u)).
@@ -100,7 +100,7 @@ def gelu(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
 def over_rows(
     reduce: Callable[..., mx.array], x: Float[mx.array, "*batch n"]
 ) -> Float[mx.array, "*batch 1"]:
-    """Long rows are folded first: MLX has vector instructions for all axes but the last."""
+    """Reduce rows; fold long ones first, because MLX vectorizes every axis except the last."""
     length = x.shape[-1]
     if length < 4 * _LANES or length % _LANES:
         return reduce(x, axis=-1, keepdims=True)
@@ -126,7 +126,7 @@ def _softmax_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
 
 @Differentiable
 def _logsumexp(x: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-    """The logarithm, and the softmax that its gradient needs as numerators and denominator."""
+    """Compute the loss, and the softmax for its gradient as numerators and denominator."""
     largest = over_rows(mx.max, x)
     powers = exp2((x - largest) * LOG2_E)
     total = over_rows(mx.sum, powers)
@@ -151,7 +151,7 @@ def _gelu_of_few(x: mx.array) -> mx.array:
 
 @Differentiable
 def _gelu(x: mx.array) -> tuple[mx.array, mx.array]:
-    """Return the activation, and 1 / (1 + e^(-2 u)), which its gradient needs."""
+    """Compute the activation, and 1 / (1 + e^(-2 u)) for its gradient."""
     exponent = (x * x * 0.044715 + 1) * x * (-_GELU_SLOPE * LOG2_E)
     gate = 1 / (1 + exp2(exponent))
     return x * gate, gate

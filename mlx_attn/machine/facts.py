@@ -20,7 +20,7 @@ PROCESS_MEMORY = 250_000_000
 
 
 def versions() -> dict[str, str]:
-    """Return the versions, the platform and the device that a run was made with."""
+    """Return the versions, the platform and the device of a run."""
     from mlx_attn.machine.device import (
         device_name,
     )  # imports MLX, after `blas` has found its library
@@ -71,18 +71,18 @@ def user_directory(kind: str) -> Path:
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this machine has."""
+    """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def usable_memory() -> int:
-    """Return the bytes that this process may have.
+    """Return the bytes that this process may use.
 
-    The machine's, or less: a limit of the shell or of a container, and on a Mac's GPU the working
-    set that Metal recommends.
+    It is the machine's memory, or a lower limit of the shell, of a container, or on a Mac's GPU the
+    working set that Metal recommends.
     """
     limits = [machine_memory(), resource.getrlimit(resource.RLIMIT_AS)[0]]
-    with contextlib.suppress(OSError, ValueError):  # "max" without a limit
+    with contextlib.suppress(OSError, ValueError):  # "max": unlimited
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     limits.append(recommended_working_set())
     return min(limit for limit in limits if limit > 0)
@@ -99,7 +99,7 @@ def recommended_working_set() -> int:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Versions, chip, memory and BLAS."""
+    """Return versions, chip, memory and BLAS."""
     import mlx.core as mx
 
     device: Any = mx.device_info()
@@ -114,7 +114,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def machine_kind() -> dict[str, str]:
-    """Return the facts that determine the bits and the speed of a training here."""
+    """Return the facts that decide the bits and the speed of a training on this machine."""
     from mlx_attn.machine.device import device_name
 
     return _kind_of(device_name())

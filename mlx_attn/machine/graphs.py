@@ -39,7 +39,7 @@ class Differentiable:
 
 
 def _within_graph() -> bool:
-    """Tell whether a function is being traced for a `Graph`."""
+    """Return True while a function is traced for a `Graph`."""
     return getattr(_of_this_thread, "within_graph", False)
 
 
@@ -57,12 +57,12 @@ class Runs:
 class Graph:
     """A function of arrays, as a graph of operations that runs without Python.
 
-    A GPU's is compiled at once. On a Linux processor that takes `g++` half a second for each chain
-    of operations, once on a machine, which is longer than most texts take: the graph runs as it is
-    until it has been needed often, and for ever where there is no compiler.
+    On a GPU it is compiled at once. On a Linux processor `g++` needs half a second for each chain
+    of operations, once per machine, which is longer than most texts take. So the graph stays
+    uncompiled until it has run often, and always without a compiler.
 
     Args:
-        function: Takes and returns arrays; no gradient is asked for.
+        function: Takes and returns arrays; it is never differentiated.
         like: Arrays of the shapes and types that it will be called with.
         runs: Shared by graphs that need the same code, so that all are compiled with the first.
     """
@@ -99,7 +99,7 @@ def without_gradients(function: Callable[..., list[mx.array]]) -> Callable[..., 
 
 
 def _exported(function: Callable[..., list[mx.array]], like: Sequence[mx.array]) -> Callable:
-    """The function read back from the graph that MLX writes of it; itself where that cannot be."""
+    """Return the function as MLX exports and reads it back; itself if MLX cannot export it."""
     with tempfile.TemporaryDirectory() as directory:
         file = str(Path(directory, "function.mlxfn"))
         try:
@@ -111,11 +111,11 @@ def _exported(function: Callable[..., list[mx.array]], like: Sequence[mx.array])
 
 
 FEW = 4096
-"""Of fewer numbers an operation takes less time than it takes to start."""
+"""With fewer numbers, an operation takes less time than starting it."""
 
 
 def is_compiled(x: mx.array) -> bool:
-    """Tell whether to compile: few numbers, so starting an operation costs more than doing it.
+    """Return True to compile: few numbers, so starting an operation costs more than doing it.
 
     MLX's back end for Linux compiles with g++, which not every machine has.
     """
@@ -125,10 +125,10 @@ def is_compiled(x: mx.array) -> bool:
 
 @cache
 def has_compiler() -> bool:
-    """Tell whether g++ can be started.
+    """Return True if g++ can be started.
 
-    A Mac without Apple's command line tools has a g++ that only opens a window to install them, so
-    it is not started: `xcode-select -p` tells where the tools are, and fails without them.
+    On a Mac without Apple's command line tools, g++ only opens a window to install them, so this
+    function starts `xcode-select -p` instead, which fails without them.
     """
     if not shutil.which("g++"):
         return False
@@ -138,7 +138,7 @@ def has_compiler() -> bool:
 
 
 def lacks_compiler() -> bool:
-    """Tell whether nothing can be compiled: on a processor without g++."""
+    """Return True if nothing can be compiled: on a processor without g++."""
     return device_name() == "cpu" and not has_compiler()
 
 

@@ -9,9 +9,9 @@ change from run to run, so the rounding may too. The same sum is a product with 
 whose order of addition is fixed. It costs V multiply-adds for every element of dX, so only tables
 with at most `MOST_ROWS` rows take it; larger ones keep the scatter.
 
-Norms. MLX's own norm on a processor is a dozen operations, whose starting takes longer than
-computing a few numbers does. For a few, outside of training, it is compiled into four; MLX keeps
-what its C++ compiler makes, so that this is done once.
+Norms. MLX's own norm on a processor is a dozen operations, and for a few numbers starting them
+takes longer than computing. Then, outside training, it is compiled into four operations; MLX keeps
+the compiled code, so this happens once.
 """
 
 from functools import cache, partial
@@ -61,7 +61,7 @@ _ROWS.vjp(_rows_vjp)
 
 
 class LayerNorm(nn.LayerNorm):
-    """(x - mean x) / sqrt(var x + eps) * weight + bias (arXiv:1607.06450)."""
+    """Layer norm, (x - mean x) / sqrt(var x + eps) * weight + bias (arXiv:1607.06450)."""
 
     def __call__(self, x: Stream) -> Stream:
         """Return the norm of each token."""
@@ -72,7 +72,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """x / sqrt(mean x^2 + eps) * weight (arXiv:1910.07467)."""
+    """RMS norm, x / sqrt(mean x^2 + eps) * weight (arXiv:1910.07467)."""
 
     def __call__(self, x: Stream) -> Stream:
         """Return the norm of each token."""
@@ -86,10 +86,10 @@ class RMSNorm(nn.RMSNorm):
 def _compiled_norm(
     x: mx.array, share: mx.array, eps: mx.array, weight: mx.array, bias: mx.array | None = None
 ) -> mx.array:
-    """Return the norm with 1 / width as an argument, so that one code serves every width.
+    """Compute a norm, with 1 / width as an argument so that the code serves every width.
 
-    A mean that variance and result both read would be an operation by itself; written in two ways,
-    it is a part of what follows it.
+    A mean that both variance and result read would be a separate operation. Written in two ways, it
+    fuses with each of them.
     """
     if bias is None:
         return x * mx.rsqrt(x.square().sum(axis=-1, keepdims=True) * share + eps) * weight
@@ -118,7 +118,7 @@ class TokenLinear(nn.Module):
 
     @property
     def weight(self) -> Float[mx.array, "out in"]:
-        """The weight as `nn.Linear` has it."""
+        """Weight in the layout of `nn.Linear`."""
         return self.columns.swapaxes(1, 2).flatten(0, 1)
 
     def __call__(self, x: Float[mx.array, "*batch in"]) -> Float[mx.array, "*batch out"]:
@@ -137,7 +137,7 @@ than FEWEST are not worth a product of their own."""
 
 
 def _columns(weight: Float[mx.array, "out in"]) -> Float[mx.array, "parts in columns"]:
-    """W in the fewest equal parts of its columns that are small enough; on a GPU in one."""
+    """Split W into the fewest equal parts of its columns that are small enough; on a GPU, one."""
     out, width = weight.shape
     most = min(NARROW, SMALL // width) if on_linux_cpu() else out
     widths = (out // n for n in range(1, out // FEWEST + 1) if out % n == 0)
@@ -146,12 +146,12 @@ def _columns(weight: Float[mx.array, "out in"]) -> Float[mx.array, "parts in col
 
 
 class TokenEmbedding(nn.Embedding):
-    """An embedding whose product with one token is such a layer, too."""
+    """An embedding whose product with one token is also such a layer."""
 
     def __init__(self, layer: nn.Embedding):
         nn.Module.__init__(self)
         self.weight, self.head = layer.weight, TokenLinear(layer)
 
     def as_linear(self, x: Float[mx.array, "1 1 C"]) -> Float[mx.array, "1 1 V"]:
-        """Logits."""
+        """Return the logits."""
         return self.head(x)

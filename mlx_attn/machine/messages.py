@@ -1,7 +1,7 @@
-"""The gradients that ranks send each other: on a GPU during the backward pass, otherwise at once.
+"""Gradients that ranks exchange: on a GPU during the backward pass, otherwise all at once after it.
 
-The threads that send never sleep, so on processors they take the time of those that compute: there
-sending while computing helps over links of 100 megabits a second, and hurts if they are fast.
+The threads that send never sleep, so on processors they slow down the threads that compute. There,
+sending during the backward pass pays on links of 100 megabits per second, and costs on fast ones.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,9 +30,9 @@ def average_gradients(tree: Any, group: mx.distributed.Group, stream: mx.Stream)
     """Average arrays over the ranks: on a GPU message by message, else as one for up to 32 MB.
 
     Args:
-        tree: Of arrays.
+        tree: Arrays.
         group: The ranks.
-        stream: Of the CPU, for messages; a queue that nothing computed waits in.
+        stream: A stream of the CPU that only sends messages.
     """
     if not on_gpu():
         return nn.average_gradients(tree, group)
@@ -42,26 +42,26 @@ def average_gradients(tree: Any, group: mx.distributed.Group, stream: mx.Stream)
 
 
 def sending_order(averaged: Any) -> list[mx.array]:
-    """Return what to evaluate first, one by one, so that messages leave in their order."""
+    """Return the arrays to evaluate first, one by one, so that messages leave in order."""
     return one_of_each_message(averaged) if on_gpu() else []
 
 
 def by_message(tree: Any, average: Callable[[list[mx.array]], list[mx.array]]) -> Any:
-    """Return a tree's arrays averaged in messages.
+    """Average a tree's arrays message by message.
 
     Args:
-        tree: Of arrays, in the order of the layers.
-        average: Of the arrays of a message, lazily.
+        tree: Arrays, in the order of the layers.
+        average: Averages the arrays of a message lazily.
     """
     averaged = [array for message in messages(tree) for array in average(message)]
     return tree_unflatten([*zip(named_arrays(tree), reversed(averaged), strict=True)])
 
 
 def messages(tree: Any) -> Iterator[list[mx.array]]:
-    """Yield a tree's arrays in the messages that they are sent in, the first to be sent first.
+    """Yield a tree's arrays in messages, in the order of sending.
 
-    Gradients are computed from the last layer to the first. Those of the last layers go while
-    those of the others are computed (Li and others, "PyTorch Distributed", 2020, section 3.2).
+    Gradients are computed from the last layer to the first, so the last layers' gradients are sent
+    while earlier layers compute theirs (Li and others, "PyTorch Distributed", 2020, section 3.2).
     """
     arrays = [*reversed(named_arrays(tree).values())]
     total = sum(array.nbytes for array in arrays)
@@ -77,5 +77,5 @@ def messages(tree: Any) -> Iterator[list[mx.array]]:
 
 
 def one_of_each_message(tree: Any) -> list[mx.array]:
-    """Return the first array of each message; with it all others of the message are computed."""
+    """Return the first array of each message; evaluating it computes the whole message."""
     return [message[0] for message in messages(tree)]

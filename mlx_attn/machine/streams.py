@@ -1,6 +1,6 @@
-"""Work shared among the cores of a Linux processor, and steps compiled where that pays.
+"""Work shared among the cores of a Linux processor, and compiled steps.
 
-A GPU divides its work itself, on one stream, and so does a Mac's processor.
+A GPU and a Mac's processor divide their work themselves, on one stream.
 """
 
 import threading
@@ -16,16 +16,16 @@ from mlx_attn.machine.device import on_gpu, on_linux_cpu
 from mlx_attn.machine.graphs import compiled
 
 _of_this_thread = threading.local()
-"""MLX knows a stream only in the thread that made it."""
+"""Streams of each thread: MLX accepts a stream only in the thread that created it."""
 
 
 def cores() -> int:
-    """How many streams can run side by side; 1 where MLX divides the work itself."""
+    """Return how many streams can run in parallel; 1 if MLX divides the work itself."""
     return blas.preload().threads if on_linux_cpu() and not _is_traced() else 1
 
 
 def _is_traced() -> bool:
-    """Return True while a function is traced, so that its arrays have no numbers."""
+    """Return True while MLX traces a function to compile it."""
     return getattr(_of_this_thread, "undivided", False)
 
 
@@ -39,10 +39,10 @@ def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[A
 
     Parts and results are arrays, or trees of arrays.
 
-    MLX queues about a hundred operations ahead, so results that were begun one after the other
-    would be computed so. They are begun leaf by leaf instead, the last leaves first: gradients are
-    named from the first layer to the last and computed from the last to the first. For one part
-    that order saves memory: a layer's arrays are freed before the next layer's gradients begin.
+    MLX queues about a hundred operations ahead, so results started one by one would also be
+    computed one by one. Instead they are started leaf by leaf, the last leaves first:
+    gradients are named from the first layer to the last and computed from the last to the first.
+    For one part this order saves memory: a layer frees its activations before the next one starts.
     """
     if on_gpu() or _is_traced():
         return [function(part) for part in parts]
@@ -78,10 +78,10 @@ def single_stream(function: Callable) -> Callable:
 def _streams(count: int) -> list[mx.Stream]:
     """Return the default stream and others, the same ones at every call."""
     blas.use_threads(1)
-    made = _of_this_thread.__dict__.setdefault("streams", [])
-    while len(made) < count - 1:
-        made.append(mx.new_stream(mx.cpu))
-    return [mx.default_stream(mx.cpu), *made[: count - 1]]
+    others = _of_this_thread.__dict__.setdefault("streams", [])
+    while len(others) < count - 1:
+        others.append(mx.new_stream(mx.cpu))
+    return [mx.default_stream(mx.cpu), *others[: count - 1]]
 
 
 BUFFERS = 2**30
@@ -91,15 +91,14 @@ BUFFERS = 2**30
 def keep_buffers() -> None:
     """Let MLX keep freed buffers from step to step on a processor.
 
-    It keeps 32 MB by default and asks the system for the rest of every step's memory again; on a
-    GPU it keeps all it can.
+    By default it keeps 32 MB and requests the rest again for every step. A GPU needs no change.
     """
     if not on_gpu():
         mx.set_cache_limit(BUFFERS)
 
 
 def compiles_step(setting: str) -> bool:
-    """Tell whether a training's step is one compiled graph, on one stream.
+    """Return True if a training's step is one compiled graph, on one stream.
 
     Args:
         setting: `compile` of the recipe: auto, on or off.
@@ -108,7 +107,7 @@ def compiles_step(setting: str) -> bool:
 
 
 def compiled_step(function: Callable, setting: str, state: list) -> Callable:
-    """Return the function as one compiled graph, if steps are compiled; it changes `state`."""
+    """Return the function as one compiled graph, if steps are compiled; `state` changes in it."""
     if not compiles_step(setting):
         return function
     return compiled(single_stream(function), inputs=state, outputs=state)
@@ -117,8 +116,8 @@ def compiled_step(function: Callable, setting: str, state: list) -> Callable:
 def compiled_share(function: Callable, setting: str, state: list) -> Callable:
     """Return a share's gradients compiled, which a Linux processor does instead of whole steps.
 
-    Every share then has its own stream as without. "auto" leaves it out: g++ takes seconds, and
-    processes that begin at a time would write the same files.
+    Every share keeps its own stream. "auto" does not compile: g++ takes seconds, and processes that
+    start at the same time would write the same files.
     """
     if not on_linux_cpu() or setting != "on":
         return function
