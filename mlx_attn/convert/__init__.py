@@ -1,1 +1,1 @@
-"""A trained model in another form of attention: exactly where possible, else with its error."""
+"""Convert a trained model to another form of attention, exactly or with a measured error."""

@@ -1,6 +1,6 @@
-"""Runs converted, and the difference measured: loss, logits, weights; loss against rank.
+"""Convert runs and measure the difference in loss, logits and weights; measure loss against rank.
 
-Logits are compared in the models' precision and in float64, which separates rounding from error.
+Logits are compared in the models' own precision and in float64, to separate rounding from error.
 """
 
 import copy
@@ -38,23 +38,23 @@ from mlx_attn.training.evaluation import (
 from mlx_attn.training.trainer import Trainer
 
 _FITTED_TOKENS = 8192
-"""Tokens of the training text that a fitted conversion sees, at most."""
+"""Most tokens of the training text that a fitted conversion reads."""
 
 _LOGIT_TOKENS = 4096
-"""Tokens of the validation text whose logits are compared, at most."""
+"""Most tokens of the validation text whose logits are compared."""
 
 _EXACT, _FAR = 1e-5, 100
-"""Relative errors of S and VO below which a conversion is exact, and then its logits are equal up
-to so many times the rounding of either model."""
+"""A conversion counts as exact if the relative errors of S and VO are below `_EXACT`; then its
+logits may differ by at most `_FAR` times the rounding of either model."""
 
 FLOAT64_WORK = 20e9
-"""Multiply-adds of one model in float64: all these tokens in tiny models, 160 in GPT-2."""
+"""Most multiply-adds of one model in float64: 4096 tokens in tiny models, 160 in GPT-2."""
 
 VALIDATION_WORK = 2e12
-"""Multiply-adds of one validation: the whole text in small models, 16,000 tokens in GPT-2."""
+"""Most multiply-adds of one validation: all text in small models, 16,000 tokens in GPT-2."""
 
 LOGITS_AT_ONCE = 2**24
-"""Logits in memory for one batch: 134 MB in float64."""
+"""Most logits in memory for one batch: 134 MB in float64."""
 
 _WAY_OUT = "put back what it was trained on"
 
@@ -63,39 +63,39 @@ _Tokens = Integer[mx.array, "B T"]
 
 @dataclass(frozen=True, slots=True)
 class _LogitDifferences:
-    """The logits of a model before and after a conversion: largest absolute values."""
+    """Largest absolute differences between the logits before and after a conversion."""
 
-    logit_difference: float  # between the two models as they are
+    logit_difference: float  # between both models in their own precision
     largest_logit: float  # of the model before
-    exact_difference: float  # between the two in float64: the error of the conversion, as stored
-    rounding: float  # between the model before as it is and in float64
-    rounding_after: float  # the same of the model after
+    exact_difference: float  # between both in float64: the error of the stored weights
+    rounding: float  # of the model before: its own precision against float64
+    rounding_after: float  # of the model after, likewise
 
 
 def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:
-    """Compare two models on windows of a text; in float64 on fewer where they are large."""
+    """Compare two models on windows of a text; in float64 on fewer tokens if they are large."""
     T, V = before.config.context_length, before.config.vocab_size
     n_exact = min(_LOGIT_TOKENS, max(1, int(FLOAT64_WORK / _parameters(before, after))))
-    found, exact = [], []
+    own, exact = [], []
     for tokens in _batches(_spread_windows(split, T, _LOGIT_TOKENS), V):
         logits = to_numpy(before(tokens))
-        found.append((_largest(logits - to_numpy(after(tokens))), _largest(logits)))
+        own.append((_largest(logits - to_numpy(after(tokens))), _largest(logits)))
     for tokens in _batches(_spread_windows(split, min(T, n_exact), n_exact), V):
         old, new = float64_logits(before, tokens), float64_logits(after, tokens)
         rounding, rounding_after = old - to_numpy(before(tokens)), new - to_numpy(after(tokens))
         exact.append([_largest(array) for array in (old - new, rounding, rounding_after)])
-    return _LogitDifferences(*np.max(found, axis=0).tolist(), *np.max(exact, axis=0).tolist())
+    return _LogitDifferences(*np.max(own, axis=0).tolist(), *np.max(exact, axis=0).tolist())
 
 
 def _parameters(*models: GPT) -> int:
-    """Those of the largest."""
+    """Count the parameters of the largest model."""
     return max(model_cost(model.config).parameters for model in models)
 
 
 def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
-    """Return the logits of a model's weights computed in float64, without dropout.
+    """Return the logits of a model computed in float64, without dropout.
 
-    The angles of RoPE and the slopes of ALiBi keep their float32 values: they belong to the model.
+    The angles of RoPE and the slopes of ALiBi stay rounded to float32: they belong to the model.
     """
     with float64():
         exact = copy.deepcopy(model)
@@ -111,7 +111,7 @@ def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
 
 
 class _PlainNorm(nn.Module):
-    """Compute LayerNorm or RMSNorm in plain operations, because `mx.fast` computes in float32."""
+    """LayerNorm or RMSNorm in plain operations, because `mx.fast` computes in float32."""
 
     def __init__(self, norm: Any):
         super().__init__()
@@ -129,15 +129,15 @@ def _unit_rms(x: Float[mx.array, "*batch C"], eps: float = 1e-6) -> Float[mx.arr
 
 
 def _spread_windows(split: Split, context_length: int, n_tokens: int) -> _Tokens:
-    """Windows evenly spread over a text, of at most `n_tokens` together but at least one."""
+    """Return windows evenly spread over a text: at most `n_tokens` in all, at least one window."""
     count = max(1, n_tokens // context_length)
     return mx.array(Evaluator(split, context_length).texts(count))
 
 
 def validation_part(corpus: Corpus, parameters: int) -> Split:
-    """The validation text, or its beginning where a model is so large that all would take hours.
+    """Return the validation text, or its beginning if the model is so large that all takes hours.
 
-    Of a beginning no floor and no abilities are known.
+    A beginning has neither a floor nor abilities.
     """
     split, count = corpus.val, int(VALIDATION_WORK / parameters)
     if len(split.tokens) <= count:
@@ -166,13 +166,13 @@ class ModelMetrics:
 
     variant: str
     evaluation: Evaluation
-    tokens: int  # that the evaluation scored
+    tokens: int  # number scored by the evaluation
     params: int
     cache_bytes_per_token: int
 
     @property
     def val_loss(self) -> float:
-        """Nats per token."""
+        """Validation loss in nats per token."""
         return self.evaluation.val_loss
 
     def record(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class ModelMetrics:
 
 
 def measure_model(model: GPT, evaluator: Evaluator) -> ModelMetrics:
-    """Evaluate a model and count it."""
+    """Evaluate a model, and count its parameters and cache."""
     cost = model_cost(model.config)
     return ModelMetrics(
         variant=variant_name(model.config.as_dict()),
@@ -201,9 +201,9 @@ class Outcome:
     Attributes:
         before: The model that was converted.
         after: The model in its new form.
-        logits: The difference between their logits, and its share of rounding.
-        score_error: |S - S'| / |S| in the Frobenius norm, of the worst layer; its bias is in it.
-        output_error: The same of VO.
+        logits: The differences between their logits, and rounding.
+        score_error: |S - S'| / |S| in the Frobenius norm, in the worst layer, with the bias in S.
+        output_error: The same for VO.
     """
 
     before: ModelMetrics
@@ -236,7 +236,7 @@ class Outcome:
 
 
 def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
-    """The relative errors of S_h and of VO_h, of the worst layer each; 0 for a map that stayed."""
+    """Return the relative errors of S_h and VO_h, each in the worst layer; 0 if unchanged."""
     rows = [(0.0, 0.0)]
     for old, new in zip(before.trf_blocks, after.trf_blocks, strict=True):
         configs, layers, row = (old.att.config, new.att.config), (old.att, new.att), [0.0, 0.0]
@@ -250,10 +250,10 @@ def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
 
 
 def conversion_memory(before: GPTConfig, after: GPTConfig) -> int:
-    """Return the most bytes that a conversion takes: nothing of that size is allocated.
+    """Estimate the peak bytes of a conversion, without allocating them.
 
-    Both models are compared, and one of them is computed in float64; then a run is written, with a
-    trainer's weights and AdamW's two moments of each. The process itself is counted too.
+    Both models are compared, one of them in float64; then a run is written with a trainer's weights
+    and AdamW's two moments. The process itself is counted too.
     """
     T, V = before.context_length, before.vocab_size
     old, new = (4 * model_cost(config).parameters for config in (before, after))
@@ -288,7 +288,7 @@ def convert_run(
     fitted = max(_FITTED_TOKENS, 4 * before.config.emb_dim)
     tokens = _spread_windows(corpus.train, before.config.context_length, fitted)
     after = convert(before, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
-    # Folding changes S and VO without changing the function, so it is not an error.
+    # Folding changes S and VO but not the function, so compare with the folded model.
     outcome = _measure(before, fold_norms(before) if fold_norm else before, after, corpus)
     _check_exact(to, outcome)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
@@ -296,10 +296,10 @@ def convert_run(
 
 
 def _check_exact(to: str, outcome: Outcome) -> None:
-    """Refuse a conversion with the matrices of the model and other logits.
+    """Refuse a conversion with equal matrices but different logits.
 
     Raises:
-        ConfigError: With the difference, and how large rounding is.
+        ConfigError: The logits differ by more than rounding.
     """
     logits, errors = outcome.logits, (outcome.score_error, outcome.output_error)
     rounding = max(logits.rounding, logits.rounding_after, _EXACT * logits.largest_logit)
@@ -330,15 +330,15 @@ def _write_converted(
 ) -> Run:
     """Write the converted model as a run at step 0, which `train --resume` trains on."""
     changed = {"model": model.config.as_dict(), "variant": outcome.after.variant}
-    kept = {key: value for key, value in run.settings.items() if key != "plugins"}
+    settings = {key: value for key, value in run.settings.items() if key != "plugins"}
     if plugins := used_plugins(changed["model"]):
-        kept["plugins"] = plugins_of_resumed(run.settings.get("plugins", ()), plugins)
-    settings = {**kept, **changed, "converted": facts}
+        settings["plugins"] = plugins_of_resumed(run.settings.get("plugins", ()), plugins)
+    settings |= {**changed, "converted": facts}
     with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
         new.save_model(model)
         trainer = Trainer(settings_from(new.settings, {}), corpus)
         trainer.model.load_weights(list(named_arrays(model).items()))
-        if outcome.after.tokens == corpus.val.n_scored:  # otherwise a whole name would not match
+        if outcome.after.tokens == corpus.val.n_scored:  # a loss on only a part cannot be compared
             trainer.progress.best = outcome.after.evaluation
         trainer.run = new
         trainer.save()
@@ -347,7 +347,7 @@ def _write_converted(
 
 @dataclass(frozen=True, slots=True)
 class RankPoint:
-    """A model cut to one rank; `error` is the largest relative error of S or VO in any layer."""
+    """A model cut to one rank; `error` is the relative error of S or VO in the worst layer."""
 
     rank: int
     metrics: ModelMetrics
@@ -378,7 +378,7 @@ def measure_ranks(
     corpus: Corpus,
     done: Callable[[int, int], None] = lambda rank, count: None,
 ) -> RankCurve:
-    """Return the loss of a run's best weights, cut to each of several ranks.
+    """Measure the loss of a run's best weights, cut to each of several ranks.
 
     Args:
         run: The run to measure; it is left unchanged.

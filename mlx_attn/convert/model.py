@@ -1,4 +1,4 @@
-"""A whole model converted, its norms folded into attention, or made the start of a training."""
+"""Convert a whole model, fold its norms into attention, or start a training from it."""
 
 import copy
 from collections.abc import Mapping
@@ -37,19 +37,19 @@ def convert(
     fold_norm: bool = False,
     tokens: Integer[mx.array, "B T"] | None = None,
 ) -> GPT:
-    """Return the same model with its attention in another form, ready for evaluation.
+    """Return the model with its attention in another form, ready for evaluation.
 
     The algebra is done in float64; the new weights have the type of the old ones.
 
     Args:
         model: A trained model; it is left unchanged.
         to: A name in `CONVERSIONS`.
-        rank: As the conversion's row defines it; 0 is the row's own choice.
+        rank: The rank that the conversion's row defines; 0: the row's default.
         fold_norm: First multiply the gain and shift of the norm before attention into its maps.
         tokens: Some of the training text, for conversions that are fitted.
 
     Raises:
-        ConfigError: The conversion does not apply to this model; the message has the reason.
+        ConfigError: The conversion does not apply to this model; the message offers a way out.
         RunError: The model's weights are not finite.
 
     Example:
@@ -73,18 +73,17 @@ def converted_config(conversion: Conversion, config: GPTConfig, rank: int = 0) -
     """Return the configuration of the converted model; the same if it has that form already.
 
     Raises:
-        ConfigError: The conversion does not apply; the message has the reason and the way out.
+        ConfigError: The conversion does not apply; the message offers a way out.
     """
     return replace(config, **conversion.changes(config.attention(), rank))
 
 
 def fold_norms(model: GPT) -> GPT:
-    """Return the same model with every gain of `norm1` 1 and every shift 0.
+    """Return the same function with every gain of `norm1` 1 and every shift 0.
 
-    With x = gain * z + shift, where z is normalised, every x W + b is
-    z (diag(gain) W) + (b + shift W). Merged scores have x on both sides:
-    S' = diag(gain) S diag(gain), u' = gain * (u + shift S); the shift's share that depends on the
-    query alone cancels in the softmax.
+    With x = gain * z + shift and z normalised, x W + b = z (diag(gain) W) + (b + shift W).
+    Merged scores have x on both sides: S' = diag(gain) S diag(gain), u' = gain * (u + shift S); the
+    terms that depend only on the query cancel in the softmax.
     """
     config, first = model.config, model.trf_blocks[0]
     for choice in first.att.maps.all:
@@ -141,7 +140,7 @@ def _folded(attention: Attention, gain: np.ndarray, shift: np.ndarray) -> writer
 def _from_arrays(
     config: GPTConfig, arrays: Mapping[str, mx.array | np.ndarray], dtype: mx.Dtype
 ) -> GPT:
-    """Return a model of these arrays, in evaluation mode; those from NumPy get the type."""
+    """Return a model of these arrays in evaluation mode; convert NumPy's arrays to `dtype`."""
     model = GPT(config, seed=None)
     model.load_weights(
         [
@@ -158,39 +157,39 @@ _OF_TRAINING = frozenset({"drop_rate", "merged_start", "start"})
 
 
 def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
-    """Return the same function in the wanted form: the form it has, or with products merged.
+    """Return the same function in the wanted form: unchanged, or with merged products.
 
     Args:
         source: A trained model; it is left unchanged.
         wanted: The configuration of the training to come.
 
     Returns:
-        Return the source itself if it has that form.
+        The source itself, if it has that form.
 
     Raises:
-        ConfigError: Its weights cannot be taken over exactly, with the reason.
+        ConfigError: The weights cannot be converted exactly.
     """
     have = source.config
     conversion = _merging(have, wanted)
     target = converted_config(conversion, have) if conversion else have
-    given, asked = target.as_dict(), wanted.as_dict()
-    for key in given:
-        if key not in _OF_TRAINING and given[key] != asked[key]:
+    ours, theirs = target.as_dict(), wanted.as_dict()
+    for key in ours:
+        if key not in _OF_TRAINING and ours[key] != theirs[key]:
             raise ConfigError(
-                f"the weights of a model with {key}={given[key]!r} are no start for "
-                f"{key}={asked[key]!r}: keep {key}; only the form of attention may change, to "
+                f"the weights of a model with {key}={ours[key]!r} are no start for "
+                f"{key}={theirs[key]!r}: keep {key}; only the form of attention may change, to "
                 "score=merged or output=merged"
             )
     return convert(source, conversion.name) if conversion else source
 
 
 def _merging(have: GPTConfig, wanted: GPTConfig) -> Conversion | None:
-    """Return the conversion, exact for every model, that leads to the wanted score and output."""
+    """Return the always exact conversion to the wanted score and output, or None."""
     maps = {"score": wanted.score, "output": wanted.output}
     for row in CONVERSIONS.values():
-        made = {**have.as_dict(), **row.keys(have.attention(), 0)}
+        converted = {**have.as_dict(), **row.keys(have.attention(), 0)}
         differs = any(getattr(have, key) != word for key, word in maps.items())
-        if row.exact == "always" and differs and made.items() >= maps.items():
+        if row.exact == "always" and differs and converted.items() >= maps.items():
             return row
     return None
 
@@ -204,10 +203,10 @@ def written_out(model: GPT) -> GPT:
 
 
 def start_from_run(trainer: Trainer, start: Run, corpus: Corpus) -> None:
-    """Give a trainer the weights of a run, in the form that it trains; see `starting_point`.
+    """Load a run's weights into a trainer, in the trainer's form; see `starting_point`.
 
     Raises:
-        ConfigError: The weights cannot be taken over exactly.
+        ConfigError: The weights cannot be converted exactly.
         RunError: The run has another vocabulary.
     """
     if start.load_tokenizer().vocabulary != corpus.tokenizer.vocabulary:

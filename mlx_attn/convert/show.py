@@ -1,4 +1,4 @@
-"""Conversions as tables for a terminal, and loss against rank as a figure."""
+"""Show conversions as tables in a terminal, and loss against rank as a figure."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def outcome_table(outcome: measure.Outcome) -> Table:
-    """Show a conversion, before and after side by side."""
+    """Return a table of a conversion, with columns before and after."""
     before, after = outcome.before, outcome.after
     title = f"attention: {before.variant} -> {after.variant}"
     table = Table(title=title, title_justify="left", title_style="", box=None, padding=(0, 2, 0, 0))
@@ -42,7 +42,7 @@ def outcome_table(outcome: measure.Outcome) -> Table:
 
 
 def rank_table(curve: measure.RankCurve) -> Table:
-    """Return a row per rank; the last row is the model itself."""
+    """Return a table with a row per rank; the last row is the original model."""
     original = curve.original
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("rank", "val loss", "change", "parameters", "cache bytes/token", "error"):
@@ -55,7 +55,7 @@ def rank_table(curve: measure.RankCurve) -> Table:
 
 
 def conversions_table() -> Table:
-    """Return every conversion, with its identity and when it is exact."""
+    """Return a table of all conversions: the identity, and when it is exact."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("--to", no_wrap=True)
     table.add_column("why both compute the same", ratio=3)
@@ -72,12 +72,12 @@ def _cells(metrics: measure.ModelMetrics, change: str) -> tuple[str, ...]:
 
 
 def save_rank_curve(curve: measure.RankCurve, directory: Path) -> list[Path]:
-    """Write the figure as ranks-FORM.svg and ranks-FORM.png; returns their paths."""
+    """Write the figure as ranks-FORM.svg and ranks-FORM.png; return their paths."""
     return save_figure(lambda: _draw_rank_curve(curve), directory / f"ranks-{curve.to}")
 
 
 def _draw_rank_curve(curve: measure.RankCurve) -> "Figure":
-    """Validation loss against rank, with the loss of the model itself as a line."""
+    """Draw validation loss against rank, with the original model's loss as a line."""
     ranks, original = [point.rank for point in curve.points], curve.original
     figure, (axis,) = panels(1, 1, (5.2, 3.2))
     losses = [point.metrics.val_loss for point in curve.points]

@@ -1,1 +1,1 @@
-"""A page that contains whole trained models, runs them, and shows every step of the computation."""
+"""Write a page that contains trained models, runs them, and shows every step they compute."""

@@ -1,4 +1,4 @@
-"""The home page of runs: a row for each, curves of losses, and the models that fit into a file."""
+"""The home page of all runs: a row for each, loss curves, and the models that fit into the file."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from mlx_attn.text.sources import describe
 from mlx_attn.training.summaries import RunSummary
 
 ROOM = 12_000_000
-"""Bytes of models in a home page; a run beyond them is opened by a command."""
+"""Most bytes of models in a home page; further runs need a command to open."""
 
 POINTS = 100
-"""Of a curve, at most."""
+"""Most points of a curve."""
 
 HeadNumbers = Callable[[Run, str], dict[str, Any] | None]
 
-_FACTS = 60_000  # bytes of a model without its weights, about: pieces of text, sources, formulas
+_FACTS = 60_000  # approximate bytes of a model's text pieces, sources and formulas
 
 
 @dataclass(slots=True)
@@ -30,8 +30,8 @@ class Home:
     """The content of a home page.
 
     Attributes:
-        rows: A row for each run, the latest first; `model` is its place among the models.
-        models: Those that the page can run.
+        rows: A row for each run, the latest first; `model` is an index into `models`.
+        models: The models that the page can run.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -48,11 +48,11 @@ def home_of(
     """Return the rows and models of a home page.
 
     Args:
-        summaries: The runs, those first that are to be in the page.
-        dtype: How weights are kept.
-        room: Bytes of models.
+        summaries: The runs; the first ones go into the page.
+        dtype: The type of the weights.
+        room: Most bytes of models.
         progress: Called with the bytes done and in all while a text is downloaded.
-        numbers: Measures the heads of a run, on its validation text or else on this one.
+        numbers: Measures the heads of a run on its validation text, or else on the given one.
     """
     home, passages = Home(), _Passages(progress)
     for summary in summaries:
@@ -80,17 +80,17 @@ def home_of(
 
 
 class _Passages:
-    """Words and examples of each text, which are looked for once."""
+    """Words and examples of each text, computed once."""
 
     def __init__(self, progress: Progress | None):
         self._progress = progress
-        self._known: dict[str, tuple[list[str] | None, list[str]]] = {}
+        self._by_group: dict[str, tuple[list[str] | None, list[str]]] = {}
 
     def of(self, run: Run, group: str) -> tuple[list[str] | None, list[str]]:
-        if group not in self._known:
+        if group not in self._by_group:
             words = training_words(run, self._progress)
-            self._known[group] = words, example_texts(run, self._progress)
-        return self._known[group]
+            self._by_group[group] = words, example_texts(run, self._progress)
+        return self._by_group[group]
 
 
 def _row(summary: RunSummary) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _row(summary: RunSummary) -> dict[str, Any]:
 
 
 def _text_of(run: Run) -> dict[str, Any]:
-    """Return the content and tokens of a text: losses are comparable only if both are equal."""
+    """Return the group of runs with the same content and tokens, so comparable losses."""
     text, size = run.settings["text"], run.settings["model"].get("vocab_size", 0)
     kind = text.get("tokenizer", "")
     return {"group": f"{run.settings.get('digest', '')} {kind} {size}", "vocabulary": size}

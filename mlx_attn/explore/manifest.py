@@ -1,4 +1,4 @@
-"""A trained model as a page can hold it: its weights, its graphs, its tokenizer, its formulas."""
+"""Describe a trained model for a page: its weights, graphs, tokenizer and formulas."""
 
 import ast
 import base64
@@ -30,7 +30,7 @@ from mlx_attn.training.config import variant_name
 
 DTYPES = ("float32", "float16")
 LARGEST = 30_000_000
-"""Numbers that a page may hold: browsers open larger files slowly or not at all."""
+"""Most numbers in a page: browsers open larger files slowly or not at all."""
 
 _KEYS = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "position")
 _KEYS += ("norm", "activation", "tied_head")
@@ -41,7 +41,7 @@ class PageModel:
     """One model for the page.
 
     Attributes:
-        facts: Everything that the page's script reads except the numbers.
+        facts: The other data for the page's script.
         weights: The weights in the order of `facts["arrays"]`, in base64.
     """
 
@@ -59,12 +59,12 @@ def page_model(
 
     Args:
         run: A run.
-        dtype: How its numbers are kept: float32 as they are, or float16 in half the room.
-        words: Those of its training text, so that others can be marked; None marks none.
+        dtype: The type of its numbers: float32, or float16 in half the space.
+        words: The words of its training text, so that the page can mark new ones; None marks none.
         heads: The numbers of its heads, from `show.head_numbers`; None shows none.
 
     Raises:
-        ConfigError: The page cannot compute the model because of a choice, which is named.
+        ConfigError: The page cannot compute the model; the message names the choice.
         RunError: The run cannot be read.
     """
     model = run.load_model()
@@ -98,7 +98,7 @@ def page_model(
 
 
 def _base64(arrays: Sequence[np.ndarray], dtype: str) -> str:
-    """Return the numbers of arrays, one after the other."""
+    """Encode the numbers of all arrays, one after the other, in base64."""
     joined = np.concatenate([np.zeros(0), *(array.reshape(-1) for array in arrays)])
     return base64.b64encode(joined.astype(dtype).tobytes()).decode()
 
@@ -114,18 +114,18 @@ def _variant_facts(run: Run) -> dict[str, str]:
 
 
 def _text_facts(run: Run) -> dict[str, Any]:
-    """Return facts about the text that a run was trained on."""
+    """Describe the text that a run was trained on, and its validation loss."""
     best = run.best_validation()
-    known = best and {"text": run.settings.get("digest"), "loss": best["val_loss"]}
+    validation = best and {"text": run.settings.get("digest"), "loss": best["val_loss"]}
     return {
         "start": document_start(run),
         "read": describe(str(run.settings.get("corpus", ""))),
-        "validation": known or None,
+        "validation": validation or None,
     }
 
 
 def _layer_facts(layer: Attention) -> dict[str, Any]:
-    """Sizes and choices of one attention layer, under the names of `AttentionConfig`."""
+    """Return sizes and choices of one attention layer, under the names of `AttentionConfig`."""
     config, maps = layer.config, layer.maps
     return {
         "d_in": config.d_in,
@@ -162,7 +162,7 @@ def _slopes(layer: Attention) -> list[float]:
 
 
 def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the data that the page needs to tokenize a text."""
+    """Return the data with which the page encodes text like the tokenizer."""
     if isinstance(tokenizer, GPT2Tokenizer):
         return {"kind": tokenizer.kind, "merges": tokenizer.merges, "end": tokenizer.end}
     if isinstance(tokenizer, SubwordTokenizer):
@@ -186,8 +186,8 @@ def _pieces(model: bytes) -> dict[str, Any]:
     }
 
 
-# The steps from a token to the next one, each with its formula and the source that computes it, and
-# with its name and section in Raschka, Build a Large Language Model (From Scratch), Manning 2024.
+# The steps from a token to the next one, each with its formula, the source that computes it,
+# and its name and section in Raschka, Build a Large Language Model (From Scratch), Manning 2024.
 
 
 def _steps(model: GPT) -> Iterator[dict[str, Any]]:
@@ -201,7 +201,7 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
         "q, k, v",
         "queries, keys, values, 3.4",
         f"{score.formula}; {value.formula}",
-        "What a token asks for, what it is found by, and what it hands over when it is found.",
+        "The query of a token searches, its key is compared with queries, its value is passed on.",
         *(Source(score.apply), *_turned(layer), Source(value.apply)),
     )
     yield _step(
@@ -221,7 +221,7 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
         "weighted sum",
         "context_vec, 3.5",
         "head_h(i) = sum_j w_h(i, j) v_h(j)",
-        "What is found is added up, each value by its weight.",
+        "The values are added up, each times its weight.",
         Source(attention.weighted_sum, "rows @ v"),
     )
     text = "The heads become one vector for the token."
@@ -231,7 +231,7 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
         "y, residual",
         "shortcut, 4.4",
         "x + att(norm1 x), then x + ff(norm2 x)",
-        "It is added to the stream, and so is what the feed-forward layer makes of it.",
+        "The result is added to the stream, then the output of the feed-forward layer.",
         Source(block, "x + self."),
         Source(FeedForward.__call__, "layer(x)"),
     )
@@ -262,7 +262,7 @@ class Source(NamedTuple):
 
     Attributes:
         function: The function.
-        piece: A part of the relevant lines, if the function does more.
+        piece: Text of the lines that do it, if the function also does other things.
     """
 
     function: Callable[..., Any]
@@ -288,26 +288,26 @@ def _step(title: str, book: str, formula: str, text: str, *sources: Source) -> d
 
 
 def source_of(function: Callable[..., Any], piece: str = "") -> dict[str, Any]:
-    """File, line and code of a function, without decorators and docstring.
+    """Return file, line and code of a function, without decorators and docstring.
 
-    `marked` has the places of the lines that contain `piece`, counted from 0.
+    `marked` lists the lines that contain `piece`, counted from 0.
     """
     function = inspect.unwrap(function)
     file = inspect.getsourcefile(function)
     assert file
     lines, first = inspect.getsourcelines(function)
-    found = ast.parse(textwrap.dedent("".join(lines))).body[0]
-    start = found.lineno
+    definition = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    start = definition.lineno
     hidden: set[int] = set()
-    if isinstance(found, ast.FunctionDef) and ast.get_docstring(found):
-        text = found.body[0]
+    if isinstance(definition, ast.FunctionDef) and ast.get_docstring(definition):
+        text = definition.body[0]
         hidden = {*range(text.lineno, (text.end_lineno or text.lineno) + 1)}
-    kept = [
+    shown = [
         line for number, line in enumerate(lines, 1) if number >= start and number not in hidden
     ]
     path, root = Path(file), Path(mlx_attn.__file__).parent.parent
     path = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
-    code = textwrap.dedent("".join(kept)).rstrip()
+    code = textwrap.dedent("".join(shown)).rstrip()
     marked = [place for place, line in enumerate(code.splitlines()) if piece and piece in line]
     line = max(first, 1) + start - 1
     return {"file": path.as_posix(), "line": line, "code": code, "marked": marked}

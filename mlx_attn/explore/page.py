@@ -1,4 +1,4 @@
-"""One HTML file with models and a script that runs them: no network, no other files."""
+"""Write one HTML file with models and a script that runs them: no network, no other files."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ MODULES = (
     *("draw", "words", "steps", "reading", "heads", "pane", "differences"),
     *("home", "view"),
 )
-"""The page's script, in an order in which each module uses only those before it."""
+"""The modules of the page's script; each uses only earlier ones."""
 
 _IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)
 
@@ -37,8 +37,8 @@ def render_page(models: Sequence[PageModel], texts: Sequence[str], at_heads: boo
 
     Args:
         models: One model, or two to compare on one text.
-        texts: Texts to begin with; the first one is shown.
-        at_heads: Whether it opens at the heads' numbers.
+        texts: Example texts; the page opens with the first one.
+        at_heads: If True, the page opens at the heads' numbers.
     """
     names = [model.facts["name"] for model in models]
     one = f"What does {names[0]} attend to, and what does it need?"
@@ -65,7 +65,7 @@ def _rendered(title: str, models: Sequence[PageModel], data: Mapping[str, Any]) 
         ),
         "script": script,
     }
-    return re.sub(r"\{\{ (\w+) \}\}", lambda found: parts[found[1]], _web("explore.html"))
+    return re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], _web("explore.html"))
 
 
 def write_home(
@@ -75,14 +75,14 @@ def write_home(
     progress: Progress | None = None,
     overwrite: bool = False,
 ) -> tuple[Path, int]:
-    """Write the home page of the runs in a directory; return its path and its bytes.
+    """Write the home page of the runs in a directory; return its path and its size in bytes.
 
     Args:
-        path: The file to write; by default home.html in the directory.
+        path: The file to write; home.html in the directory by default.
         directory: The directory of the runs.
         dtype: See `page_model`.
         progress: Called with the bytes done and in all while a text is downloaded.
-        overwrite: Whether a file that is no page of this program may be replaced.
+        overwrite: If True, replace a file that this program did not write.
 
     Raises:
         RunError: The page cannot be written.
@@ -105,20 +105,20 @@ def write_page(
     overwrite: bool = False,
     windows: int | None = None,
 ) -> tuple[Path, int]:
-    """Write the page of one run or two; returns its path and its bytes.
+    """Write the page of one run or two; return its path and its size in bytes.
 
     Args:
         runs: One run, or two to compare on one text.
-        texts: Texts to begin with; examples from the first run's validation text by default.
-        path: The file to write; by default explore.html in the first run.
+        texts: Example texts; by default from the first run's validation text.
+        path: The file to write; explore.html in the first run by default.
         dtype: See `page_model`.
         progress: Called with the bytes done and in all while a text is downloaded.
-        overwrite: Whether a file that is no page of this program may be replaced.
-        windows: A page that opens at the heads' numbers, over so many windows of validation text,
-            or 0 for the first text.
+        overwrite: If True, replace a file that this program did not write.
+        windows: If given, the page opens at the heads' numbers, measured on this many windows of
+            validation text, or on the first text if 0.
 
     Raises:
-        ConfigError: The page cannot compute a model because of a choice, which is named.
+        ConfigError: The page cannot compute a model; the message names the choice.
         RunError: A run cannot be read, or the page cannot be written.
     """
     path = path or runs[0].path / "explore.html"
@@ -135,7 +135,7 @@ def write_page(
 
 
 def page_script() -> str:
-    """Return the modules as one script, in which imports and exports have nothing left to do."""
+    """Join the modules into one script without imports and exports."""
     text = "\n".join(_web(f"{name}.js") for name in MODULES)
     return re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)
 
@@ -149,5 +149,5 @@ def _digest(text: str) -> str:
 
 
 def _json(data: Any) -> str:
-    """JSON that nothing in it can end the element of."""
+    """Return JSON that cannot close the HTML element around it."""
     return json.dumps(data, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""Texts to begin with, and the words of the text that a run was trained on."""
+"""Find example texts for a run, and the words of its training text."""
 
 import re
 from collections.abc import Iterator
@@ -20,16 +20,16 @@ EXAMPLES = 3
 EXAMPLE_TOKENS = 40
 
 MOST_TOKENS = 4_000_000
-"""Tokens of a training text whose words are counted: in a longer one hardly a word is unknown."""
+"""Longest training text whose words are listed; longer texts contain nearly every word."""
 
 MOST_WORDS = 30_000
-"""Words that a page holds."""
+"""Most words in a page."""
 
 _WORD = re.compile(r"[^\W_]+")
 
 
 def example_texts(run: Run, progress: Progress | None = None) -> list[str]:
-    """Return beginnings of validation documents, or the last samples of the training.
+    """Return beginnings of validation documents; else the run's last sample from training.
 
     `progress` is called with the bytes done and in all while a text is downloaded.
     """
@@ -46,7 +46,7 @@ def example_texts(run: Run, progress: Progress | None = None) -> list[str]:
 
 
 def _passages(split: Split, context_length: int) -> Iterator[Integer[np.ndarray, " N"]]:
-    """Yield beginnings of documents, spread over the split; of a plain text, of windows."""
+    """Yield beginnings of documents spread over the split; of windows for a plain text."""
     if split.document_starts is None:
         yield from Evaluator(split, context_length).texts(EXAMPLES)[:, :LONGEST]
         return
@@ -57,7 +57,7 @@ def _passages(split: Split, context_length: int) -> Iterator[Integer[np.ndarray,
 
 
 def _whole_words(tokenizer: Tokenizer, tokens: Integer[np.ndarray, " N"]) -> str:
-    """Return the text of the first tokens; it begins with a word and ends with one of several."""
+    """Return the text of the first tokens, without a last word that is cut off."""
     text = tokenizer.decode(tokens[:EXAMPLE_TOKENS])
     following = tokenizer.decode(tokens[EXAMPLE_TOKENS : EXAMPLE_TOKENS + 1])
     cut = text if not following or following[0].isspace() else re.sub(r"\s+\S*$", "", text)
@@ -65,14 +65,12 @@ def _whole_words(tokenizer: Tokenizer, tokens: Integer[np.ndarray, " N"]) -> str
 
 
 def training_words(run: Run, progress: Progress | None = None) -> list[str] | None:
-    """Return the words of the text that a run was trained on, sorted; None if they are not known.
+    """Return the sorted words of the text that a run was trained on; None if unknown.
 
-    They are not known of a text that cannot be read any more or is not recorded, and not counted
-    in one of more than `MOST_TOKENS` tokens or `MOST_WORDS` words. A task has no words.
+    They are unknown if the text is not recorded or can no longer be read, is a task without words,
+    or has more than `MOST_TOKENS` tokens or `MOST_WORDS` words.
     """
-    if not run.settings.get(
-        "corpus"
-    ):  # an imported model was trained on another text than its run names
+    if not run.settings.get("corpus"):  # an imported model learned another text than it names
         return None
     try:
         corpus = corpus_of(run, progress)

@@ -1,4 +1,4 @@
-"""The heads of a model in numbers as the page shows them: a table, alignments, some sentences."""
+"""Prepare the numbers of a model's heads for the page: a table, alignments, some sentences."""
 
 from contextlib import suppress
 from itertools import groupby
@@ -13,36 +13,36 @@ from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import document_start
 
 WINDOWS = 4
-"""Windows of validation text that statistics are averaged over."""
+"""Number of windows of validation text to average over."""
 
 
 def head_numbers(run: Run, text: str, windows: int) -> dict[str, Any] | None:
-    """Return the numbers of a run's heads while it reads windows of its validation text.
+    """Return the numbers of a run's heads, measured on windows of its validation text.
 
-    Without that, or with `windows` 0, it reads the text; None if that has fewer than two tokens.
+    Without that text, or with `windows` 0, use `text`; return None if it has under two tokens.
     """
     try:
-        tokens, what = _what_is_read(run, text, windows)
+        tokens, source = _tokens_to_read(run, text, windows)
     except ConfigError:
         return None
-    found, (texts, T) = heads.probe(run.load_model(), tokens), tokens.shape
-    matrices = {"S_h": found.scores, "V_h O_h": found.value_outputs}
+    probe, (texts, T) = heads.probe(run.load_model(), tokens), tokens.shape
+    matrices = {"S_h": probe.scores, "V_h O_h": probe.value_outputs}
     return {
-        "measured": f"Measured while the model reads {what}, {T} tokens{' each' * (texts > 1)}.",
-        "maps": show.how_many_maps(found),
-        "patterns": show.patterns(found),
-        "caveat": show.caveat(found),
-        **_table(found),
+        "measured": f"Measured while the model reads {source}, {T} tokens{' each' * (texts > 1)}.",
+        "maps": show.how_many_maps(probe),
+        "patterns": show.patterns(probe),
+        "caveat": show.caveat(probe),
+        **_table(probe),
         "alignment": {
             name: np.round(of.alignment, 3).tolist()
             for name, of in matrices.items()
-            if of is not None and found.config.n_heads > 1
+            if of is not None and probe.config.n_heads > 1
         },
     }
 
 
-def _what_is_read(run: Run, text: str, windows: int) -> tuple[np.ndarray, str]:
-    """Return tokens with a description in words."""
+def _tokens_to_read(run: Run, text: str, windows: int) -> tuple[np.ndarray, str]:
+    """Return the tokens to measure on, and a phrase for their source."""
     if windows:
         with suppress(RunError):
             tokens = heads.validation_windows(run, windows)
@@ -51,10 +51,10 @@ def _what_is_read(run: Run, text: str, windows: int) -> tuple[np.ndarray, str]:
     return heads.prompt_tokens(text, run.load_tokenizer(), context, start), "the first text"
 
 
-def _table(found: Probe) -> dict[str, Any]:
-    """Return columns in groups, and a row of cells per map, each shaded within its column."""
-    shown = show.columns(found)
-    values = [column.values(found) for column in shown]
+def _table(probe: Probe) -> dict[str, Any]:
+    """Return grouped columns, and a row of cells per map, each shaded relative to its column."""
+    shown = show.columns(probe)
+    values = [column.values(probe) for column in shown]
     shades = [_shades(v, column.full) for v, column in zip(values, shown, strict=True)]
     grouped = groupby(shown, key=lambda column: column.group)
     return {
@@ -67,13 +67,13 @@ def _table(found: Probe) -> dict[str, Any]:
                 "cells": [show.number(value[layer, head]) for value in values],
                 "shades": [round(float(shade[layer, head]), 2) for shade in shades],
             }
-            for layer, head in np.ndindex(found.config.n_layers, found.n_maps)
+            for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps)
         ],
-        "uniform": [column.uniform(found) for column in shown],
+        "uniform": [column.uniform(probe) for column in shown],
     }
 
 
 def _shades(values: np.ndarray, full: float) -> np.ndarray:
-    """Return 0 for nothing to 1 for `full`, or for the largest if that is 0."""
+    """Scale sizes to 0...1, with 1 for `full`, or for the largest if `full` is 0."""
     sizes = np.nan_to_num(np.abs(values))
     return np.minimum(sizes / max(full or sizes.max(), 1e-12), 1)

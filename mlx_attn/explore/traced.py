@@ -1,10 +1,10 @@
-"""A model as graphs of MLX's primitives, which `web/graph.js` runs in a browser.
+"""Trace a model as graphs of MLX's primitives, which `web/graph.js` runs in a browser.
 
-`mx.export_function` hands over every primitive that a function evaluates, with its arguments. The
-page computes by these graphs and knows no variant, so it can show a plugin's choice as any other.
+`mx.export_function` passes every primitive that a function evaluates to a callback, with its
+arguments. The page only runs these graphs, so it also works for a plugin's choice.
 
-A pass is traced for texts of a few lengths: a causal model does not see the tokens that fill up a
-shorter text. The second pass of each length has the page's switches as further inputs.
+A pass is traced for a few text lengths; shorter texts are padded at the end, which a causal model
+does not see. The second pass of each length takes the page's switches as further inputs.
 """
 
 import re
@@ -26,7 +26,7 @@ from mlx_attn.model.activations import Edits, run_with_cache
 from mlx_attn.model.gpt import GPT
 
 LONGEST = 256
-"""Tokens of a text that a page reads, at most."""
+"""Most tokens of a text that a page reads."""
 
 SHORTEST, GROWTH = 16, 1.5
 
@@ -44,21 +44,21 @@ OF_A_LAYER = {
     "middle": "x_mid",
     "forward": "ff",
 }
-"""The page's names of a layer's activations, and those of `run_with_cache`."""
+"""The page's names of a layer's activations, and the names in `run_with_cache`."""
 
 _OF_NUMBERS = ("Add", "Multiply", "Maximum", "Minimum", "Reduce", "Scan", "Select")
-"""Primitives whose result is true or false if their inputs are; the page knows numbers only."""
+"""Primitives whose result is boolean if their inputs are; the page has only numbers."""
 
 Facts = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Constants:
-    """The numbers that graphs share, each array once.
+    """The constant arrays of all graphs, each stored once.
 
     Attributes:
         weights: The model's own arrays, which a page may round to float16.
-        others: Arrays that the functions made from numbers, such as a mask.
+        others: Arrays that the functions compute, such as a mask.
     """
 
     weights: list[np.ndarray]
@@ -70,7 +70,7 @@ class Constants:
             self._places.setdefault(_content(array), place)
 
     def place_of(self, array: np.ndarray) -> int:
-        """Return the place of an array among all; of another than the weights, below zero."""
+        """Return the index of an array: in `weights`, or -1 - its index in `others`."""
         content = _content(array)
         if content not in self._places:
             self.others.append(array)
@@ -83,7 +83,7 @@ def _content(array: np.ndarray) -> tuple[Any, ...]:
 
 
 def lengths_of(context_length: int) -> list[int]:
-    """Return the lengths of text that passes are traced for, the longest last."""
+    """Return the text lengths of the traced passes, the longest last."""
     lengths = [min(context_length, LONGEST)]
     while lengths[0] > SHORTEST:
         shorter = int(lengths[0] / GROWTH)
@@ -96,7 +96,7 @@ def traced_model(model: GPT, constants: Constants) -> Facts:
 
     Args:
         model: The model.
-        constants: Takes up the arrays that the graphs use.
+        constants: Collects the arrays that the graphs use.
 
     Raises:
         ConfigError: MLX cannot write a choice as a graph, or the page lacks one of its primitives.
@@ -113,7 +113,7 @@ def traced_model(model: GPT, constants: Constants) -> Facts:
     }
 
 
-# The traced functions.
+# The functions to trace.
 
 
 def _layers(model: GPT) -> range:
@@ -137,7 +137,7 @@ def _outputs(model: GPT, tokens: mx.array, edits: Edits) -> list[mx.array]:
 
 
 def _plain_pass(model: GPT) -> Callable[..., list[mx.array]]:
-    """Return a pass of the model as it is, whose mask is computed and not a constant."""
+    """Return a pass of the unchanged model, with a computed mask instead of a constant."""
 
     def run(tokens: mx.array) -> list[mx.array]:
         edits: dict[str, Callable[[mx.array], mx.array]] = {}
@@ -152,7 +152,7 @@ def _plain_pass(model: GPT) -> Callable[..., list[mx.array]]:
 
 
 class _Last:
-    """An edit that changes nothing and remembers its input."""
+    """An edit that changes nothing and records its last input."""
 
     value: mx.array
 
@@ -167,7 +167,7 @@ def _add_mask(a: Attention, scores: _Last, masked: mx.array) -> mx.array:
 
 
 def _edited_pass(model: GPT) -> Callable[..., list[mx.array]]:
-    """Return a pass that takes the switches of `_like_switches` after the tokens."""
+    """Return a pass whose further inputs are the switches of `_like_switches`."""
 
     def run(tokens: mx.array, *switches: mx.array) -> list[mx.array]:
         length, later, positions, projection, *of_layers = switches
@@ -177,19 +177,19 @@ def _edited_pass(model: GPT) -> Callable[..., list[mx.array]]:
             edits["embedding"] = lambda x: x - (1 - positions) * added
         for layer, block in enumerate(model.trf_blocks):
             own = of_layers[5 * layer : 5 * layer + 5]
-            made = _layer_edits(block.att, own, (length, later, positions, projection))
-            edits |= {f"trf_blocks.{layer}.{name}": edit for name, edit in made.items()}
+            changes = _layer_edits(block.att, own, (length, later, positions, projection))
+            edits |= {f"trf_blocks.{layer}.{name}": edit for name, edit in changes.items()}
         return _outputs(model, tokens, edits)
 
     return run
 
 
 def _like_switches(model: GPT, T: int) -> list[mx.array]:
-    """Return arrays of the shapes of all switches.
+    """Return arrays with the shapes of all inputs of an edited pass.
 
-    The tokens; their number; 0 if a token may see later ones, else minus infinity; 1 if there are
-    positions; 1 if there is an output projection; then for each layer 1 for each head that is on,
-    1 for each whose scores count, 1 / temperature, and the map (a matrix and a vector for each
+    The tokens; their number; 0 if a token may see later ones, else minus infinity; 1 with
+    positions, else 0; 1 with the output projection, else 0; then for each layer: 1 for each active
+    head, 1 for each head with scores, 1 / temperature, and the map (a matrix and a vector for each
     head) that cuts the ranks of the scores.
     """
     tokens, scalar = _tokens(T), mx.zeros(())
@@ -204,7 +204,7 @@ def _like_switches(model: GPT, T: int) -> list[mx.array]:
 def _layer_edits(
     a: Attention, own: Sequence[mx.array], shared: Sequence[mx.array]
 ) -> dict[str, Callable[[mx.array], mx.array]]:
-    """Return a layer's activations, changed by the switches, by name."""
+    """Return the edits of a layer's activations by the switches, by name."""
     on, scored, cooling, rank, rank_shift = own
     length, later, positions, projection = shared
     inputs, scores, heads = _Last(), _Last(), _Last()
@@ -234,7 +234,7 @@ def _layer_edits(
 
 
 def _mask(a: Attention, T: int, length: mx.array, later: mx.array, positions: mx.array) -> mx.array:
-    """Return the mask of a layer; tokens from `length` on only fill the text up."""
+    """Return the mask of a layer; tokens from `length` on are padding."""
     i, j = mx.arange(T)[:, None], mx.arange(T)
     sees = mx.logical_and(j <= i, j > i - (a.config.window or T))
     mask = mx.where(sees, 0.0, mx.where(j < length, later, -mx.inf))
@@ -246,12 +246,12 @@ def _mask(a: Attention, T: int, length: mx.array, later: mx.array, positions: mx
 
 
 def is_square(a: Attention) -> bool:
-    """Tell whether a layer's heads, joined, are as wide as its output and could be it."""
+    """Return True if a layer's joined heads are as wide as its output, so could replace it."""
     return "out_proj" in a and a.out_proj.weight.shape[0] == a.out_proj.weight.shape[1]
 
 
 def _output(a: Attention, heads: mx.array, x: mx.array, projection: mx.array) -> mx.array:
-    """Return a layer's output; if `projection` is 0, of heads that are only joined."""
+    """Return a layer's output; if `projection` is 0, the joined heads without out_proj."""
     y = a.output(heads, x)
     if not is_square(a):
         return y
@@ -265,7 +265,7 @@ def _output(a: Attention, heads: mx.array, x: mx.array, projection: mx.array) ->
 
 
 def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Constants) -> Facts:
-    """Return the maps of one layer as separate graphs, to show the effect of a head's matrices."""
+    """Return separate graphs of one layer's maps, from which the page derives S_h and V_h O_h."""
     a, C = model.trf_blocks[layer].att, model.config.emb_dim
     x = mx.zeros((1, C + 1, C))
 
@@ -302,7 +302,7 @@ def trace(
         function: Returns one array for each name.
         names: The page's names of its outputs.
         like: Arrays of the shapes and types of its inputs.
-        constants: Receives the other arrays that the function uses.
+        constants: Collects the constant arrays that the function uses.
 
     Returns:
         `inputs`, their ids and shapes; `constants`, ids and places; `nodes`, each a primitive, its
@@ -313,7 +313,7 @@ def trace(
     """
     events: list[dict[str, Any]] = []
     try:
-        # On the CPU's stream, fused primitives are written as their parts.
+        # On the CPU's stream MLX writes fused primitives as their elementary steps.
         with gpu_path(), mx.stream(mx.cpu):
             mx.export_function(events.append, without_gradients(function), *like)
     except ValueError as error:
@@ -341,11 +341,11 @@ def _graph(events: Sequence[dict[str, Any]], names: Sequence[str], constants: Co
             case "primitive":
                 _check_known(event["name"])
                 inputs = [number(name) for name, *_ in event["inputs"]]
-                made = [[number(name), shape] for name, shape, _ in event["outputs"]]
+                outputs = [[number(name), shape] for name, shape, _ in event["outputs"]]
                 arguments = [_plain(argument) for argument in event["arguments"]]
-                graph["nodes"].append([event["name"], arguments, inputs, made])
+                graph["nodes"].append([event["name"], arguments, inputs, outputs])
                 if event["name"] in _OF_NUMBERS and event["outputs"][0][2] == mx.bool_:
-                    graph["nodes"].append(["AsType", ["bool"], [made[0][0]], made])
+                    graph["nodes"].append(["AsType", ["bool"], [outputs[0][0]], outputs])
     return graph
 
 
@@ -354,7 +354,7 @@ def _numbers(array: mx.array) -> np.ndarray:
 
 
 def _plain(argument: Any) -> Any:
-    """Return an argument of a primitive as JSON can hold it."""
+    """Convert an argument of a primitive to JSON values."""
     if isinstance(argument, list | tuple):
         return [_plain(part) for part in argument]
     if isinstance(argument, mx.Dtype):
@@ -377,7 +377,7 @@ def _check_known(primitive: str) -> None:
 
 @cache
 def known_primitives() -> frozenset[str]:
-    """Return the names of the primitives that `web/graph.js` has."""
+    """Return the names of the primitives that `web/graph.js` implements."""
     script = (files("mlx_attn.explore") / "web" / "graph.js").read_text(encoding="utf-8")
     table = script[script.index("const PRIMITIVES = {") :]
     return frozenset(

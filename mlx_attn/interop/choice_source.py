@@ -1,9 +1,9 @@
-"""The source of a choice's functions, for a file that runs without this package.
+"""Collect the source of a choice's functions for a file that runs without this package.
 
-An exported folder carries the functions that compute its model as they stand in the package or in
-a user's plugin; annotations, which show the shapes, are not evaluated there. What they use must be
-there too: MLX, `math`, what `mlx_attn.interop.portable` provides, numbers, and other functions of
-the same kind. Anything else is refused with the name of the choice and of what it uses.
+An exported folder carries a copy of the functions that compute its model, from the package or from
+a user's plugin. Annotations, which show the shapes, are not evaluated there. These functions may
+use only MLX, `math`, the contents of `mlx_attn.interop.portable`, numbers, and other functions of
+the same kind. Anything else is refused with an error that names the choice and the missing part.
 """
 
 import ast
@@ -30,7 +30,7 @@ PROVIDED: dict[Any, str] = {
     **{split_heads: "split_heads", merge_heads: "merge_heads"},
     **{softmax: "softmax", gelu: "gelu"},
 }
-"""Functions of the package that `portable` has under the same name."""
+"""Functions of the package that `portable` defines under the same name."""
 _MODULES = {"mlx.core": "mx", "mlx.nn": "nn", "math": "math"}
 
 _SAME = """abs arange clip concatenate cos cumsum einsum exp eye log log1p logaddexp maximum minimum
@@ -52,36 +52,36 @@ TORCH_OPERATIONS = {f"mx.{name}": f"torch.{name}" for name in _SAME.split()} | {
     "nn.silu": "torch.nn.functional.silu",
     "nn.softplus": "torch.nn.functional.softplus",
 }
-"""PyTorch's operation for one of MLX's, with the same arguments; PyTorch knows `axis` too."""
+"""PyTorch's operation for each of MLX's, with the same arguments; PyTorch accepts `axis` too."""
 _METHODS = """abs cumsum dtype exp flatten log mean ndim reshape shape sqrt square squeeze sum
 swapaxes T"""
 _TORCH_METHODS = {f".{name}" for name in _METHODS.split()}
 
 
 class NotPortable(ConfigError):
-    """A choice uses something that cannot be shipped."""
+    """A choice uses something that cannot be exported."""
 
 
 @dataclass
 class Sources:
-    """The source of functions and their dependencies, in the order of use.
+    """The source of functions and of their dependencies, in the order in which they are needed.
 
     Attributes:
-        reserved: Names that the file around them has already.
+        reserved: Names that the exported file already uses.
         texts: Definitions by name.
-        operations: Functions of MLX, such as "mx.exp", and methods of its arrays, such as ".sum".
+        operations: The operations of MLX ("mx.exp") and of its arrays (".sum") in the source.
     """
 
     reserved: set[str]
     texts: dict[str, str] = field(default_factory=dict)
     operations: set[str] = field(default_factory=set)
-    _made_of: dict[str, Any] = field(default_factory=dict)
+    _objects: dict[str, Any] = field(default_factory=dict)
 
     def add(self, choice: Choice, function: Callable[..., Any]) -> str:
-        """Add a function of a choice; return its name there.
+        """Add a function of a choice; return its name in the exported file.
 
         Raises:
-            NotPortable: It uses something that cannot be shipped.
+            NotPortable: The function uses something that cannot be exported.
         """
         try:
             return self._add(inspect.unwrap(function), f"{choice.map}_{choice.name}")
@@ -101,8 +101,8 @@ class Sources:
             self.texts[name] = text if name == function.__name__ else f"{name} = {text}"
         return name
 
-    def _is_new(self, name: str, what: Any) -> bool:
-        if name in self.reserved or self._made_of.setdefault(name, what) is not what:
+    def _is_new(self, name: str, value: Any) -> bool:
+        if name in self.reserved or self._objects.setdefault(name, value) is not value:
             raise NotPortable(f"{name} is the name of another part of the file: rename it")
         return name not in self.texts
 
@@ -116,8 +116,8 @@ class Sources:
             if self._add(value, name) != name:
                 raise NotPortable(f"{name} is another name of {value.__name__}: use that one")
         elif isinstance(value, Choice) and self._is_new(name, value):
-            made = self._add(inspect.unwrap(value.apply), name)
-            self.texts[name] = f"{name} = SimpleNamespace(apply={made})"
+            apply = self._add(inspect.unwrap(value.apply), name)
+            self.texts[name] = f"{name} = SimpleNamespace(apply={apply})"
         elif isinstance(value, int | float | str | tuple) and self._is_new(name, value):
             self.texts[name] = f"{name} = {value!r}"
         elif name not in self.texts:
@@ -134,13 +134,13 @@ class Sources:
                     self.operations.add(f".{part.attr}")
 
     def torch_obstacle(self) -> str:
-        """Return what PyTorch does not share with MLX; empty if the same source runs there."""
+        """Name the operations that PyTorch lacks; return "" if the same source runs there."""
         foreign = sorted(self.operations - TORCH_OPERATIONS.keys() - _TORCH_METHODS)
         return f"PyTorch has no {', '.join(foreign)} of the same meaning" if foreign else ""
 
 
 def _is_there(name: str, value: Any) -> bool:
-    """Return True if a shipped file has the name already: from Python, MLX or its own code."""
+    """Return True if an exported file defines a name: from Python, MLX or `portable`."""
     if isinstance(value, ModuleType):
         return hasattr(value, name) if value is builtins else _MODULES.get(value.__name__) == name
     return isinstance(value, FunctionType) and PROVIDED.get(value) == name
@@ -157,7 +157,7 @@ def _definition(function: Callable[..., Any]) -> tuple[str, ast.FunctionDef | as
     code = function.__code__
     lines, tree = _parsed(code.co_filename)
     arguments = list(code.co_varnames[: code.co_argcount])
-    made = [
+    definitions = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.Lambda)
@@ -165,10 +165,10 @@ def _definition(function: Callable[..., Any]) -> tuple[str, ast.FunctionDef | as
         == code.co_firstlineno
         and [argument.arg for argument in node.args.args] == arguments
     ]
-    if len(made) != 1:
+    if len(definitions) != 1:
         raise NotPortable(f"{function.__name__} cannot be found in {code.co_filename}: write a def")
-    source = ast.get_source_segment("".join(lines), made[0], padded=True) or ""
-    return textwrap.dedent(source).strip(), made[0]
+    source = ast.get_source_segment("".join(lines), definitions[0], padded=True) or ""
+    return textwrap.dedent(source).strip(), definitions[0]
 
 
 def _free_names(node: ast.AST) -> list[str]:
@@ -181,7 +181,7 @@ def _free_names(node: ast.AST) -> list[str]:
 
 
 def _computing(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a function that are computed: no decorator and no annotation."""
+    """Yield the parts of a function that run, without decorators and annotations."""
     yield node
     for key, value in ast.iter_fields(node):
         if key not in ("decorator_list", "annotation", "returns"):

@@ -1,4 +1,4 @@
-"""A folder as transformers and mlx-lm load it: configuration, weights, tokenizer, model card."""
+"""Read and write folders for transformers and mlx-lm: config, weights, tokenizer, model card."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _GPT2_SIZES = {
     "n_layer": ("n_layers", 12),
     "n_inner": ("hidden_dim", 0),
 }
-"""GPT-2's keys, ours, and what stands for a key that lacks (GPT-2 small)."""
+"""GPT-2's keys, our keys, and the value of GPT-2 small if a key is missing."""
 
 _GPT2_FACTS: dict[str, tuple[Any, ...]] = {
     "model_type": ("gpt2",),
@@ -43,11 +43,11 @@ _GPT2_FACTS: dict[str, tuple[Any, ...]] = {
     "scale_attn_by_inverse_layer_idx": (False,),
     "add_cross_attention": (False,),
 }
-"""What this program computes of GPT-2; the first value is written, and stands where a key lacks."""
+"""The values of GPT-2 that this program supports; the first is written, and is the default."""
 
 
 class _GPT2(TypedDict, total=False):
-    """The keys of a folder's config.json that are used."""
+    """The keys of a folder's config.json that are read."""
 
     vocab_size: Count
     n_positions: Count
@@ -79,28 +79,28 @@ def gpt2_settings(folder: Path) -> GPTConfig:
     """Return the configuration of a folder's config.json.
 
     Raises:
-        RunError: It is another architecture, or this program cannot compute it.
+        RunError: It is another architecture, or has an option that this program does not support.
     """
     path = folder / "config.json"
     if not path.is_file():
         raise RunError(f"{folder}: there is no config.json in it")
-    given = check_record(read_record(path), _GPT2, str(path))
-    for key, known in _GPT2_FACTS.items():
-        default = known[0] if key != "model_type" else None
-        if (value := given.get(key, default)) not in known:
-            words = " or ".join(map(repr, known))
+    record = check_record(read_record(path), _GPT2, str(path))
+    for key, supported in _GPT2_FACTS.items():
+        default = supported[0] if key != "model_type" else None
+        if (value := record.get(key, default)) not in supported:
+            words = " or ".join(map(repr, supported))
             raise RunError(f"{path}: {key}={value!r} is not computed here, only {words}")
     sizes: dict[str, Any] = {
-        ours: given.get(theirs) or size for theirs, (ours, size) in _GPT2_SIZES.items()
+        ours: record.get(theirs) or size for theirs, (ours, size) in _GPT2_SIZES.items()
     }
-    return GPTConfig(**sizes, tied_head=given.get("tie_word_embeddings", True), qkv_bias=True)
+    return GPTConfig(**sizes, tied_head=record.get("tie_word_embeddings", True), qkv_bias=True)
 
 
 def read_gpt2(folder: Path) -> GPT:
     """Return the model of a folder with GPT-2's configuration and weights as safetensors.
 
     Raises:
-        RunError: It is another architecture, or its weights are another model's.
+        RunError: It is another architecture, or its weights belong to another model.
     """
     config = gpt2_settings(folder)
     arrays: dict[str, mx.array] = {}
@@ -124,13 +124,13 @@ _INDEX = f"{WEIGHTS}.index.json"
 
 
 class _Index(msgspec.Struct):
-    """The file of each array of a model whose weights are in several."""
+    """The index of a model whose weights are split over several files."""
 
     weight_map: dict[str, str]
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the files of a folder's weights: those that its index names, or all."""
+    """Return the weight files of a folder: the files that its index lists, or all."""
     if not (folder / _INDEX).is_file():
         return sorted(folder.glob("*.safetensors"))
     index = read_record(folder / _INDEX, _Index)
@@ -146,12 +146,12 @@ def write_folder(
 ) -> None:
     """Write configuration, weights, tokenizer and generation settings.
 
-    The tokenizer is there a second time in the form of a run, from which it is imported again.
+    The tokenizer is written a second time in the format of a run, which `import` reads.
     """
     context, tokenizer = loaded.model.config.context_length, loaded.tokenizer
     end = {"eos_token_id": tokenizer.end} if isinstance(tokenizer, GPT2Tokenizer) else {}
     start = loaded.start_tokens
-    first = {"bos_token_id": start[0]} if len(start) == 1 else {}  # a text from nothing begins so
+    first = {"bos_token_id": start[0]} if len(start) == 1 else {}  # how unprompted text begins
     files = {
         "config.json": {**config, **end, "dtype": "float32"},
         "generation_config.json": {"max_length": context, **first, **end},
@@ -166,18 +166,18 @@ def write_folder(
 
 
 def write_card(
-    loaded: LoadedRun, place: Path, name: str, route: str, found: Sequence[Parity]
+    loaded: LoadedRun, place: Path, name: str, route: str, parities: Sequence[Parity]
 ) -> None:
-    """Write README.md: the model, how to run it, and its limits.
+    """Write README.md: a summary of the model, how to run it, and its limits.
 
-    The names and words of a run may come from anywhere: they are text here, and never markup.
+    The names and words of a run are untrusted: they are escaped, never read as markup.
 
     Args:
         loaded: The run.
-        place: The folder as it is being written.
-        name: Its name once it is.
-        route: By which route it was written.
-        found: Who read it back, and how exactly.
+        place: The temporary folder that is being written.
+        name: The final name of the folder.
+        route: The architecture that holds the model, and why.
+        parities: The comparison with each program that read it back.
     """
     config, settings = loaded.model.config, loaded.run.settings
     code = (place / "model.py").exists()
@@ -194,7 +194,7 @@ def write_card(
         "written as": route,
     }
     rows = "\n".join(f"| {key} | {escaped(value)} |" for key, value in about.items())
-    lines = "\n".join(f"- {parity.line}" for parity in found)
+    lines = "\n".join(f"- {parity.line}" for parity in parities)
     notes = "\n".join(f"- {note}" for note in _notes(loaded, code))
     is_lens = not (place / "generation_config.json").exists()
     command = _LENS if is_lens else _command(loaded, name, code)
@@ -232,7 +232,7 @@ def _command(loaded: LoadedRun, name: str, code: bool) -> str:
 
 
 def _word(text: str) -> str:
-    """Return a text as one word of a shell on one line."""
+    """Quote a text as one shell word on one line."""
     if text.isprintable():
         return quote(text)
     return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"

@@ -1,8 +1,8 @@
-"""The tokenizer of a folder from elsewhere: GPT-2's byte-level BPE, or refused by its name.
+"""Read the tokenizer of a folder from another program: only GPT-2's byte-level BPE is accepted.
 
-A tokenizer of Hugging Face is a chain of steps. A step that GPT-2 does not have gives a text other
-ids than here, which are other words to the model. So the ids are taken from the file, and any step
-beyond GPT-2's is refused.
+A tokenizer of Hugging Face is a chain of steps. With a step that GPT-2 lacks, a text would get
+different ids there and here, and the model would read different words. So the ids come from the
+file, and any additional step is refused by name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,7 +42,7 @@ class _AddedToken(msgspec.Struct):
 
 
 class _Step(msgspec.Struct):
-    """A normalizer, a pre-tokenizer or a post-processor; a "Sequence" is several."""
+    """A normalizer, a pre-tokenizer or a post-processor; a "Sequence" holds several."""
 
     type: str = ""
     add_prefix_space: bool = True
@@ -54,7 +54,7 @@ class _Step(msgspec.Struct):
 
 
 class _TokenizerJson(msgspec.Struct):
-    """The keys of another program's tokenizer.json that are used."""
+    """The keys of another program's tokenizer.json that are read."""
 
     model: _Model = msgspec.field(default_factory=_Model)
     added_tokens: list[_AddedToken] = []
@@ -64,17 +64,17 @@ class _TokenizerJson(msgspec.Struct):
 
 
 class _TokenizerConfig(msgspec.Struct):
-    """The keys of tokenizer_config.json that are used."""
+    """The keys of tokenizer_config.json that are read."""
 
     add_prefix_space: bool | None = None
     add_bos_token: bool | None = None
 
 
 def read_tokenizer(folder: Path) -> Tokenizer | None:
-    """Return the tokenizer of a run, of an export or of Hugging Face in a folder; None if none.
+    """Return the tokenizer of a run, an export or a Hugging Face folder; None without files.
 
     Raises:
-        RunError: A file is damaged, or it is not a byte-level BPE like GPT-2's.
+        RunError: A file is damaged, or the tokenizer is not a byte-level BPE like GPT-2's.
     """
     for place in (folder / OWN, folder):
         path = place / "tokenizer.json"
@@ -106,8 +106,8 @@ def _check_config(path: Path) -> None:
 
 def _of_json(path: Path) -> Tokenizer:
     content = read_record(path, _TokenizerJson)
-    for what, way_out in _steps_beyond_gpt2(content):
-        raise _refusal(path, what, way_out)
+    for difference, way_out in _steps_beyond_gpt2(content):
+        raise _refusal(path, difference, way_out)
     model = content.model
     lines = [line if isinstance(line, str) else " ".join(line) for line in model.merges]
     ids = dict(model.vocab) if isinstance(model.vocab, Mapping) else {}
@@ -115,18 +115,18 @@ def _of_json(path: Path) -> Tokenizer:
     return _byte_level(path, "\n".join(lines), ids)
 
 
-def _refusal(path: Path, what: str, way_out: str) -> RunError:
+def _refusal(path: Path, difference: str, way_out: str) -> RunError:
     return RunError(
-        f"{path}: {what}, which GPT-2's tokenizer does not have: here texts would get other ids "
-        f"than the model has learned; {way_out}"
+        f"{path}: {difference}, which GPT-2's tokenizer does not have: here texts would get other "
+        f"ids than the model has learned; {way_out}"
     )
 
 
-_Found = Iterator[tuple[str, str]]
-"""What GPT-2's tokenizer does not have, and the way out."""
+_Differences = Iterator[tuple[str, str]]
+"""A feature that GPT-2's tokenizer lacks, and the way out."""
 
 
-def _steps_beyond_gpt2(content: _TokenizerJson) -> _Found:
+def _steps_beyond_gpt2(content: _TokenizerJson) -> _Differences:
     yield from _models(content.model)
     for step in _flat(content.normalizer):
         yield f"it has the normalizer {step.type}", _REMOVE
@@ -135,7 +135,7 @@ def _steps_beyond_gpt2(content: _TokenizerJson) -> _Found:
     yield from _added(content.added_tokens)
 
 
-def _models(model: _Model) -> _Found:
+def _models(model: _Model) -> _Differences:
     if model.type != "BPE":
         yield f"its model is {model.type or 'not named'} and not BPE", _OTHER
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
@@ -146,7 +146,7 @@ def _models(model: _Model) -> _Found:
             yield f"its BPE has {key}=true", _OTHER
 
 
-def _cuts(steps: list[_Step], has_merges: bool) -> _Found:
+def _cuts(steps: list[_Step], has_merges: bool) -> _Differences:
     for step in steps:
         if step.type != "ByteLevel":
             yield f"it has the pre-tokenizer {step.type}", _OTHER
@@ -158,7 +158,7 @@ def _cuts(steps: list[_Step], has_merges: bool) -> _Found:
         yield "it has no pre-tokenizer", _OTHER
 
 
-def _templates(steps: list[_Step]) -> _Found:
+def _templates(steps: list[_Step]) -> _Differences:
     for step in steps:
         added = [part["SpecialToken"] for part in step.single if "SpecialToken" in part]
         if added:
@@ -167,7 +167,7 @@ def _templates(steps: list[_Step]) -> _Found:
             yield f"it has the post-processor {step.type}", _REMOVE
 
 
-def _added(tokens: list[_AddedToken]) -> _Found:
+def _added(tokens: list[_AddedToken]) -> _Differences:
     for token in tokens:
         if token.content != END_OF_TEXT:
             yield f"it has the added token {token.content!r}", _OTHER
@@ -176,7 +176,7 @@ def _added(tokens: list[_AddedToken]) -> _Found:
 
 
 def _flat(step: _Step | None) -> list[_Step]:
-    """Return the steps of a sequence in turn; no step is none."""
+    """Return the steps of a sequence in order; [] for None."""
     if step is None:
         return []
     if step.type != "Sequence":
@@ -186,10 +186,10 @@ def _flat(step: _Step | None) -> list[_Step]:
 
 
 def _byte_level(path: Path, merges: str, ids: Mapping[str, int]) -> Tokenizer:
-    """Return the tokenizer of these merges, which has these ids.
+    """Return the tokenizer with these merges and ids.
 
     Raises:
-        RunError: It has others; names the first.
+        RunError: GPT-2's rules give a token another id; names the first such token.
     """
     try:
         tokenizer = GPT2Tokenizer(merges, _end(path, ids)) if merges else ByteTokenizer()
@@ -197,10 +197,8 @@ def _byte_level(path: Path, merges: str, ids: Mapping[str, int]) -> Tokenizer:
         raise RunError(f"{path}: not the merges of a byte-level BPE ({error})") from error
     ours = written_tokens(tokenizer)
     if missing := [token for token in ours if token not in ids]:
-        what = (
-            f"it lacks {len(missing):,} of {len(ours):,} bytes and merges, such as {missing[0]!r}"
-        )
-        raise RunError(f"{path}: {what}, so that some texts have no ids; {_OTHER}")
+        lack = f"{len(missing):,} of {len(ours):,} bytes and merges, such as {missing[0]!r}"
+        raise RunError(f"{path}: it lacks {lack}, so that some texts have no ids; {_OTHER}")
     for token, number in sorted(ids.items(), key=lambda item: item[1]):
         if number >= len(ours) or ours[number] != token:
             raise _refusal(path, f"it has {token!r} as the id {number}", _OTHER)

@@ -1,7 +1,8 @@
-"""GGUF, the one-file form of llama.cpp: GPT-2, and arcee for RoPE, RMSNorm and squared ReLU.
+"""GGUF, llama.cpp's single-file format: GPT-2, and arcee for RoPE, RMSNorm and squared ReLU.
 
-MLX writes and reads the container. llama.cpp turns neighbouring coordinates of a head where this
-program turns its two halves, so arcee's queries and keys are stored with the halves in turn.
+MLX writes and reads the container. RoPE in llama.cpp rotates neighbouring coordinates of a head,
+and this program pairs its two halves, so arcee's queries and keys are stored with the two halves
+interleaved.
 """
 
 import math
@@ -35,7 +36,7 @@ _ROPE_SIZES = {
     "attention.value_length": "value_dim",
     "rope.dimension_count": "head_dim",
 }
-"""GGUF's keys, after the architecture's name, and ours."""
+"""GGUF's keys, without the architecture's prefix, and our keys."""
 
 _CONSTANTS = {
     "gpt2": {"attention.layer_norm_epsilon": 1e-5},
@@ -48,10 +49,10 @@ _BLOCKS: dict[str, dict[str, Any]] = {
 
 
 def gguf_form(model: GPT) -> tuple[str, GPT]:
-    """Return the architecture that holds a model, and the model in its form.
+    """Return the architecture that can hold a model, and the model converted to it.
 
     Raises:
-        ConfigError: No type fits; the message has the reason.
+        ConfigError: No architecture can hold it; the message lists the reasons.
     """
     config = model.config
     if config.position != "rope":
@@ -68,11 +69,11 @@ def gguf_form(model: GPT) -> tuple[str, GPT]:
 
 
 def write_gguf(path: Path, architecture: str, model: GPT, tokenizer: Tokenizer, name: str) -> None:
-    """Write a model in the form that `gguf_form` gives, in float32."""
+    """Write a model converted by `gguf_form`, in float32."""
     config = model.config
     arrays = names.to_gguf(named_arrays(model), architecture)
     if architecture == "arcee":
-        arrays = {k: _in_turn(k, array, config.head_dim) for k, array in arrays.items()}
+        arrays = {k: _interleaved(k, array, config.head_dim) for k, array in arrays.items()}
     keys = _SIZES | (_ROPE_SIZES if architecture == "arcee" else {})
     sizes = {theirs: getattr(config, ours) for theirs, ours in keys.items()}
     facts = {
@@ -83,14 +84,14 @@ def write_gguf(path: Path, architecture: str, model: GPT, tokenizer: Tokenizer, 
         **gguf_tokenizer(tokenizer),
     }
     with atomic_write(path) as temporary:
-        file = temporary.with_suffix(".gguf")  # MLX adds it where it is missing
+        file = temporary.with_suffix(".gguf")  # MLX adds the suffix if it is missing
         plain = {k: mx.contiguous(array.astype(mx.float32)) for k, array in arrays.items()}
         mx.save_gguf(str(file), plain, {key: _value(value) for key, value in facts.items()})
         file.replace(temporary)
 
 
 def _value(value: Any) -> Any:
-    """A value as MLX writes it: texts as they are, numbers as arrays of GGUF's usual types."""
+    """Convert a value for MLX: texts stay, numbers become arrays of GGUF's usual types."""
     first = value[0] if isinstance(value, list) else value
     if isinstance(first, str):
         return value
@@ -99,8 +100,8 @@ def _value(value: Any) -> Any:
     return mx.array(value, mx.int32 if of_tokens else kinds[type(first)])
 
 
-def _in_turn(name: str, array: mx.array, width: int) -> mx.array:
-    """Queries and keys with the coordinates of a head's two halves in turn."""
+def _interleaved(name: str, array: mx.array, width: int) -> mx.array:
+    """Interleave the two halves of each head in the weights of queries and keys."""
     if "attn_q." not in name and "attn_k." not in name:
         return array
     heads = array.reshape(-1, 2, width // 2, array.shape[1])
@@ -108,9 +109,9 @@ def _in_turn(name: str, array: mx.array, width: int) -> mx.array:
 
 
 class _Header:
-    """Walks through the header of a GGUF file, version 3; refuses lengths beyond the file.
+    """A reader of the header of a GGUF file that refuses lengths beyond the end of the file.
 
-    MLX's own reader trusts every length in it, and reads foreign memory where one is wrong.
+    MLX's own reader trusts every length, and reads foreign memory if one is wrong.
     """
 
     _SIZES: ClassVar = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -123,7 +124,7 @@ class _Header:
         self.keys: set[bytes] = set()
 
     def check(self) -> None:
-        """Raise a `ValueError` if the file does not fit its header."""
+        """Raise a `ValueError` if the file does not match its header."""
         if self.data[:4] != b"GGUF" or self._number(8, 4) not in (2, 3):
             raise ValueError("no GGUF of version 2 or 3")
         tensors, facts = self._number(8), self._number(8)
@@ -167,7 +168,7 @@ class _Header:
         return self._SIZES[kind]
 
     def _tensor(self) -> int:
-        """Return the end of a tensor, from the beginning of all."""
+        """Return the end of a tensor in bytes from the start of the tensor data."""
         name, axes = self._take(self._number(8)), self._number(4)
         if axes > self._MOST_AXES:
             raise ValueError(f"{name!r} has {axes} axes")
@@ -179,11 +180,11 @@ class _Header:
 
 
 _GENERAL = {b"general.architecture", b"general.name", b"general.file_type"}
-"""All that `write_gguf` says in general; other programs say more, or no size of a vocabulary."""
+"""The general keys of `write_gguf`; other programs write more, or omit the vocabulary size."""
 
 
 def is_exported_gguf(path: Path) -> bool:
-    """Return whether a file is one of `write_gguf`."""
+    """Return True if `write_gguf` wrote the file."""
     try:
         keys = _checked_header(path).keys
     except (OSError, ValueError):

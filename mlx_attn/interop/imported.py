@@ -1,7 +1,7 @@
-"""A checkpoint of another program made a run: read, given a tokenizer, and written.
+"""Import a checkpoint of another program: read it, find its tokenizer, and write a run.
 
-Nothing of what is imported is executed. What a file does not say must be given: the number of heads
-of a state dict, the tokenizer of a vocabulary that is not GPT-2's.
+No imported code is executed. The caller must give missing facts: the number of heads of a
+state dict, and the tokenizer of a vocabulary that is not GPT-2's.
 """
 
 import importlib.util
@@ -32,7 +32,7 @@ from mlx_attn.training.config import Settings, resolve
 
 _GPT2_VOCABULARY = 50257
 _HEAD_WIDTH = 64
-"""Of all published GPT-2 and of the book's."""
+"""Width of a head in every published GPT-2 and in the book."""
 
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _FILES = (".pth", ".pt", ".bin", ".safetensors", ".gguf")
@@ -50,20 +50,20 @@ _FINE_TUNING = {
     "batch_size": 4,
     "eval_every": 100,
 }
-"""The recipe that an imported run trains on by, unless told otherwise."""
+"""The default settings for training an imported run further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model to import.
+    """A checkpoint to import.
 
     Attributes:
         path: The file or folder.
-        what: A description in a few words.
-        config: Its configuration.
+        what: A few words about its format.
+        config: The configuration of the model.
         load: Reads the model.
-        peer: Another program that reads the same, or None.
-        facts: Further input for that program.
+        peer: Another program that reads the same format; None if no other program does.
+        facts: Further arguments for that program.
     """
 
     path: Path
@@ -75,16 +75,16 @@ class Source:
 
 
 def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPHA) -> Source:
-    """Return the model of a file, a folder or a published model's name.
+    """Return the checkpoint in a file, in a folder or under the name of a published model.
 
     Args:
         name: A path, or a name of the hub such as "gpt2".
-        n_heads: Heads of a state dict, which does not contain their number; 0: emb_dim / 64.
-        lora_alpha: The factor of LoRA's product, which a state dict does not contain either.
+        n_heads: Number of heads, which a state dict does not record; 0: emb_dim / 64.
+        lora_alpha: The factor of LoRA's product, which a state dict does not record either.
 
     Raises:
-        RunError: It cannot be read, or is an unknown kind of model.
-        ConfigError: A fact is missing in the file and must be given.
+        RunError: It cannot be read, or is not a supported model.
+        ConfigError: The file lacks the number of heads, which must be given.
     """
     path = user_path(name)
     if not path.exists():
@@ -122,7 +122,7 @@ def _tied(arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
 
 
 def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTConfig:
-    """Return the configuration from the shapes of a state dict and the number of heads."""
+    """Derive the configuration from the shapes of a state dict and the number of heads."""
     try:
         vocab_size, emb_dim = arrays["tok_emb.weight"].shape
         context_length = arrays["pos_emb.weight"].shape[0]
@@ -148,7 +148,7 @@ def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTC
 
 
 def _downloaded(name: str) -> Path:
-    """Return the folder of a published model, fetched once by huggingface_hub."""
+    """Return the folder of a published model, which huggingface_hub downloads once."""
     if not _NAME.fullmatch(name) or Path(name).suffix in _FILES:
         raise RunError(f"{name}: there is no such file or folder")
     if not importlib.util.find_spec("huggingface_hub"):
@@ -170,37 +170,37 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
     """Return the tokenizer of an imported model.
 
     Args:
-        source: The model to import.
+        source: The checkpoint.
         named: "byte", "gpt2" (the published one), a run or folder with a tokenizer, or a file of
-            merges; None: the one that lies beside it, or the published one if the vocabulary is as
-            large as that of GPT-2.
+            merges; None: the tokenizer in the checkpoint's folder, or the published one if the
+            vocabulary is as large as GPT-2's.
 
     Raises:
-        ConfigError: It is missing, or has another vocabulary than the model.
+        ConfigError: No tokenizer was found, or its vocabulary differs from the model's.
     """
-    found = _named_tokenizer(named) if named else _tokenizer_beside(source)
+    tokenizer = _named_tokenizer(named) if named else _tokenizer_in_folder(source)
     size = source.config.vocab_size
-    if found is None:
+    if tokenizer is None:
         raise ConfigError(
             f"{source.path}: no tokenizer lies beside it, and a vocabulary of {size} is not "
             f"GPT-2's: give --tokenizer with {_TOKENIZERS}"
         )
-    if found.vocab_size != size:
+    if tokenizer.vocab_size != size:
         raise ConfigError(
-            f"the {found.kind} tokenizer has {found.vocab_size} tokens, and the model {size}: "
-            "give --tokenizer with the one that it was trained with"
+            f"the {tokenizer.kind} tokenizer has {tokenizer.vocab_size} tokens, and the model "
+            f"{size}: give --tokenizer with the one that it was trained with"
         )
-    return found
+    return tokenizer
 
 
-def _tokenizer_beside(source: Source) -> Tokenizer | None:
+def _tokenizer_in_folder(source: Source) -> Tokenizer | None:
     folder = source.path if source.path.is_dir() else source.path.parent
-    found = read_tokenizer(folder)
-    if found and found.vocab_size == source.config.vocab_size:
-        return found
+    tokenizer = read_tokenizer(folder)
+    if tokenizer and tokenizer.vocab_size == source.config.vocab_size:
+        return tokenizer
     if source.config.vocab_size == _GPT2_VOCABULARY:
         return _published()
-    return found
+    return tokenizer
 
 
 def _published() -> Tokenizer:
@@ -237,7 +237,7 @@ class Imported:
     Attributes:
         run: Its directory.
         model: Its model.
-        parity: How far the program that it came from agrees, or why it was not asked.
+        parity: The comparison with the program that it came from, or why nothing was compared.
     """
 
     run: Run
@@ -248,17 +248,17 @@ class Imported:
 def import_run(
     source: Source, out: Path, data: str, named: str | None = None, overwrite: bool = False
 ) -> Imported:
-    """Write an imported model as a run; it trains on `data` with its own tokenizer.
+    """Write a checkpoint as a run, to be trained on `data` with the checkpoint's tokenizer.
 
     Args:
-        source: The model to import.
+        source: The checkpoint.
         out: The run's directory.
         data: The text to train on later.
         named: The tokenizer; see `find_tokenizer`.
-        overwrite: Whether a run that is there is replaced.
+        overwrite: If True, replace an existing run.
 
     Raises:
-        ConfigError: The tokenizer is missing, or has another vocabulary than the model.
+        ConfigError: No tokenizer was found, or its vocabulary differs from the model's.
         RunError: The weights cannot be read, the run cannot be written, or the program that it came
             from computes other logits, or gives a text other ids.
     """
@@ -287,12 +287,12 @@ def parity_of(
     """Compare an imported model with the program that it came from.
 
     Args:
-        source: The model to import.
-        model: The resulting model.
-        tokenizer: The one that was read with it, to be compared too.
+        source: The checkpoint.
+        model: The model read from it.
+        tokenizer: The tokenizer read with it, to be compared too.
 
     Returns:
-        How far they agree, or the reason that nothing was compared, in a line.
+        The comparison; or a line with the reason why nothing was compared.
     """
     if source.peer is None:
         return f"no other program here reads {source.what}"
@@ -307,9 +307,9 @@ def parity_of(
 
 
 def memory_peaks(config: GPTConfig) -> dict[str, int]:
-    """Return the most bytes that importing and merging take; none of them is allocated.
+    """Estimate the peak bytes of importing and merging, without allocating them.
 
-    `import_peak` counts the file's arrays and the run's, `merged_parameters` those after `convert
+    `import_peak` counts the arrays of file and run, `merged_parameters` the weights after `convert
     --to merged`, and `convert_peak` the comparison of both models.
     """
     from mlx_attn.attention.conversions import find_conversion

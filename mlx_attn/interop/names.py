@@ -1,8 +1,8 @@
-"""The weights of a standard model under the names of other programs, and back.
+"""Translate the weight names of a standard model to those in other programs, and back.
 
-Every table maps our names to theirs. `{i}` is a block's number. GPT-2 keeps matrices as (in, out)
-and query, key and value as one, TransformerLens keeps a matrix per head; the book's names are ours
-but for the norms.
+Every table maps our names to theirs. `{i}` is a block's number. GPT-2 stores matrices as (in, out)
+and joins query, key and value; TransformerLens stores one matrix per head; the book's names differ
+from ours only in the norms.
 """
 
 import re
@@ -50,10 +50,10 @@ _GGUF_ARCEE = _GGUF_GPT2 | {
 
 @contextmanager
 def understood(path: Path) -> Iterator[None]:
-    """Refuse arrays from elsewhere that do not fit their names.
+    """Turn errors about the names and shapes of foreign arrays into one that names the file.
 
     Raises:
-        RunError: An array lacks, or has a shape that nothing can be made of; names the file.
+        RunError: An array is missing, or has an impossible shape.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def understood(path: Path) -> Iterator[None]:
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:
-    """A weight's name with its module's replaced; the name itself where the table lacks it."""
+    """Replace the module in a weight's name; keep the name if the table lacks the module."""
     number = re.search(r"\.(\d+)\.", name)
     i = number[1] if number else ""
     module, _, part = name.rpartition(".")
@@ -77,13 +77,13 @@ def _inverse(table: Mapping[str, str]) -> dict[str, str]:
 
 
 def _blocks(arrays: Iterable[str]) -> range:
-    """Return the numbers of the blocks of a standard model."""
-    numbers = {int(found[1]) for name in arrays if (found := re.match(r"trf_blocks\.(\d+)", name))}
+    """Return the range of block numbers of a standard model."""
+    numbers = {int(match[1]) for name in arrays if (match := re.match(r"trf_blocks\.(\d+)", name))}
     return range(len(numbers))
 
 
 def _joined(arrays: Arrays, i: int, part: str) -> mx.array:
-    """W_query, W_key and W_value of a block as one, (out, in)."""
+    """Join W_query, W_key and W_value of a block into one array, (out, in)."""
     return mx.concatenate([arrays[f"trf_blocks.{i}.att.{name}.{part}"] for name in _QKV])
 
 
@@ -95,7 +95,7 @@ def _divided(array: mx.array, i: int, part: str) -> Arrays:
 
 
 def to_gpt2(arrays: Arrays) -> Arrays:
-    """OpenAI's names, as mlx-lm and transformers both read them: without a prefix."""
+    """Translate to OpenAI's names without a prefix, which mlx-lm and transformers both read."""
     theirs = {
         _renamed(name, _GPT2): array.T if _is_matrix(name) else array
         for name, array in arrays.items()
@@ -108,7 +108,7 @@ def to_gpt2(arrays: Arrays) -> Arrays:
 
 
 def from_gpt2(arrays: Arrays) -> Arrays:
-    """Return the inverse of `to_gpt2`; a prefix `transformer.` and buffers are left out."""
+    """Invert `to_gpt2`, without a prefix `transformer.` and without buffers."""
     plain = {name.removeprefix("transformer."): array for name, array in arrays.items()}
     ours: Arrays = {}
     for name, array in plain.items():
@@ -127,7 +127,7 @@ def _is_matrix(name: str) -> bool:
 
 
 def to_book(arrays: Arrays) -> Arrays:
-    """The names of the book's GPTModel (chapter 4), with the mask that every block registers."""
+    """Translate to the book's GPTModel (chapter 4), with the mask that each block registers."""
     context = arrays["pos_emb.weight"].shape[0]
     mask = mx.triu(mx.ones((context, context)), k=1)
     theirs = {_book_norm(name): array for name, array in arrays.items()}
@@ -150,7 +150,7 @@ _BOOK = (
 """The spellings of the book's chapters and bonus material, each replaced in turn."""
 
 LORA_ALPHA = 16.0
-"""The factor of LoRA's product in the book's appendix E, which no state dict says."""
+"""The factor of LoRA's product in the book's appendix E, which no state dict records."""
 
 _CLASSIFIER = (
     "its head has {classes} classes and not a vocabulary's {tokens} tokens: a classifier (the "
@@ -159,10 +159,10 @@ _CLASSIFIER = (
 
 
 def from_book(arrays: Arrays, lora_alpha: float = LORA_ALPHA) -> Arrays:
-    """Our names of a state dict of the book, with LoRA added to the matrices it belongs to.
+    """Translate a state dict of the book to our names, and add LoRA to the matrices it adapts.
 
     Raises:
-        RunError: It is a classifier's, or no GPTModel's.
+        RunError: The arrays belong to a classifier, or not to a GPTModel.
     """
     ours = {_spelled(name): array for name, array in arrays.items() if not name.endswith(".mask")}
     ours = _without_lora(ours, lora_alpha)
@@ -187,7 +187,7 @@ def _spelled(name: str) -> str:
 
 
 def _without_lora(arrays: Arrays, alpha: float) -> Arrays:
-    """X W + alpha x A B is x (W + alpha A B), (in, out) all of them."""
+    """Merge LoRA: x W + alpha x A B = x (W + alpha A B), with all matrices (in, out)."""
     merged = {}
     for name, array in arrays.items():
         plain = name.replace(".linear.", ".")
@@ -201,7 +201,7 @@ def _without_lora(arrays: Arrays, alpha: float) -> Arrays:
 
 
 def to_gguf(arrays: Arrays, architecture: str) -> Arrays:
-    """llama.cpp's names for `gpt2` or `arcee`."""
+    """Translate to llama.cpp's names for `gpt2` or `arcee`."""
     if architecture == "arcee":
         return {_renamed(name, _GGUF_ARCEE): array for name, array in arrays.items()}
     theirs = {
@@ -216,7 +216,7 @@ def to_gguf(arrays: Arrays, architecture: str) -> Arrays:
 
 
 def from_gguf(arrays: Arrays) -> Arrays:
-    """Return the inverse of `to_gguf`."""
+    """Invert `to_gguf`."""
     ours: Arrays = {}
     for name, array in arrays.items():
         if joined := re.fullmatch(r"blk\.(\d+)\.attn_qkv\.(weight|bias)", name):
@@ -227,7 +227,7 @@ def from_gguf(arrays: Arrays) -> Arrays:
 
 
 def to_transformer_lens(arrays: Arrays, n_heads: int) -> Arrays:
-    """TransformerLens' names: W_Q [H, C, D] acts on x from the right, as do all its matrices."""
+    """Translate to TransformerLens' names; all its matrices, as W_Q [H, C, D], act as x W."""
     C = arrays["tok_emb.weight"].shape[1]
     head = arrays.get("out_head.weight", arrays["tok_emb.weight"])
     theirs = {
@@ -264,7 +264,7 @@ def to_transformer_lens(arrays: Arrays, n_heads: int) -> Arrays:
 
 
 def from_transformer_lens(arrays: Arrays) -> Arrays:
-    """Return the inverse of `to_transformer_lens`; the masks that it registers are left out."""
+    """Invert `to_transformer_lens`, without the masks that TransformerLens registers."""
     ours = {
         "tok_emb.weight": arrays["embed.W_E"],
         "pos_emb.weight": arrays["pos_embed.W_pos"],
@@ -278,10 +278,10 @@ def from_transformer_lens(arrays: Arrays) -> Arrays:
     single |= {"W_out": "ff.layers.2.weight", "b_out": "ff.layers.2.bias"}
     heads = dict(zip("QKV", _QKV, strict=True))
     for name, array in arrays.items():
-        found = re.fullmatch(r"blocks\.(\d+)\.(\w+)\.(\w+)", name)
-        if not found:
+        match = re.fullmatch(r"blocks\.(\d+)\.(\w+)\.(\w+)", name)
+        if not match:
             continue
-        block, module, word = f"trf_blocks.{found[1]}", found[2], found[3]
+        block, module, word = f"trf_blocks.{match[1]}", match[2], match[3]
         if module.startswith("ln"):
             ours[f"{block}.norm{module[2:]}.{'weight' if word == 'w' else 'bias'}"] = array
         elif word in single:

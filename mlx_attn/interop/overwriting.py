@@ -1,7 +1,7 @@
-"""The destination of an export: what it may replace, and which user files stay.
+"""Protect a user's files from an export: check its destination, and keep files of the user.
 
-An exported folder lists the files that export wrote, each with its digest. Every other file in it,
-and one that was changed since, belongs to the user: it stays when the folder is exported again.
+An exported folder lists the files that export wrote, each with its digest. Every other file, and
+any file that was changed since, belongs to the user and stays when the folder is exported again.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from mlx_attn.records import read_record
 
 _LIST = f"{OWN}/exported.json"
 _OF_THE_SYSTEM = (f"{OWN}/.DS_Store",)
-"""What the Finder leaves in each folder that it shows."""
+"""A file that the Finder writes into each folder that it shows."""
 
 
 def check_file(out: Path, overwrite: bool, is_exported: Callable[[Path], bool]) -> None:
@@ -25,11 +25,11 @@ def check_file(out: Path, overwrite: bool, is_exported: Callable[[Path], bool]) 
 
     Args:
         out: The file to write.
-        overwrite: Whether an earlier export may be replaced.
-        is_exported: Whether a file is an earlier export.
+        overwrite: If True, an earlier export may be replaced.
+        is_exported: Returns True for an earlier export.
 
     Raises:
-        RunError: There is something else, or it is not to be overwritten.
+        RunError: `out` was not exported, or must not be overwritten.
     """
     files.check_links(out)
     if out.is_dir():
@@ -43,8 +43,8 @@ def check_folder(out: Path, overwrite: bool) -> None:
     """Refuse a folder that an export must not replace.
 
     Raises:
-        RunError: There is something else, it is not to be overwritten, or it is the current folder
-            or one of its parents.
+        RunError: `out` was not exported, must not be overwritten, or is the current folder or one
+            of its parents.
     """
     files.check_links(out)
     if files.holds_current_folder(out):
@@ -73,26 +73,26 @@ def _not_ours(out: Path) -> RunError:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a new folder next to `out`; at the end of the block it replaces the old one.
+    """Yield a new folder that replaces `out` when the block ends.
 
-    Files of the user move into it. If the block raises, `out` is left as it was.
+    The user's files move into it. If the block raises, `out` is unchanged.
 
     Raises:
-        RunError: A file of the user has a name that the new export needs, or it cannot be written.
+        RunError: The new export needs the name of a user's file, or the folder cannot be written.
     """
     if out.is_symlink() or ".." in out.parts:
         out = out.resolve()
-    made = files.aside(out)
+    new = files.aside(out)
     try:
-        yield made
-        _write_list(made)
+        yield new
+        _write_list(new)
         own = _files_of_the_export(out)
-        _check_distinct(out, own, made)
+        _check_distinct(out, own, new)
     except BaseException:
-        if made.exists():
-            files.remove_directory(made)
+        if new.exists():
+            files.remove_directory(new)
         raise
-    files.replace_directory(out, made, keep=lambda name: name not in own)
+    files.replace_directory(out, new, keep=lambda name: name not in own)
 
 
 def _write_list(folder: Path) -> None:
@@ -102,7 +102,7 @@ def _write_list(folder: Path) -> None:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Return the files of an exported folder and of its `OWN` folder."""
+    """Yield the paths in an exported folder and in its `OWN` folder."""
     for path in folder.iterdir():
         if path.name != OWN or not path.is_dir():
             yield path
@@ -111,7 +111,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _files_of_the_export(folder: Path) -> set[str]:
-    """Return the names that export wrote and nobody changed; all others are the user's."""
+    """Return the names of files that export wrote and nobody changed since."""
     file = folder / _LIST
     if not file.is_file():
         return set()
@@ -121,9 +121,9 @@ def _files_of_the_export(folder: Path) -> set[str]:
     return unchanged | {OWN, _LIST, *_OF_THE_SYSTEM}
 
 
-def _check_distinct(out: Path, own: set[str], made: Path) -> None:
-    """Refuse to overwrite files of the user in the new folder."""
-    written = {path.relative_to(made).as_posix() for path in _entries(made)}
+def _check_distinct(out: Path, own: set[str], new: Path) -> None:
+    """Refuse user's files whose names the new folder needs."""
+    written = {path.relative_to(new).as_posix() for path in _entries(new)}
     there = _entries(out) if out.is_dir() else ()
     for name in sorted({path.relative_to(out).as_posix() for path in there} - own):
         if name in written or name.startswith(f"{OWN}/"):
@@ -134,7 +134,7 @@ def _check_distinct(out: Path, own: set[str], made: Path) -> None:
 
 
 def _digest(path: Path) -> str | None:
-    """Return the digest of an ordinary file, and None for anything else."""
+    """Return the digest of an ordinary file; None for anything else."""
     if path.is_symlink() or not path.is_file():
         return None
     with path.open("rb") as file:

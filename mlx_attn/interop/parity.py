@@ -1,4 +1,4 @@
-"""Load a written model and compare it with its source."""
+"""Load an exported model in other programs, and compare it with the original."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.text.tokenizers import Tokenizer
 
 PEERS_PYTHON = "MLX_ATTN_PEERS_PYTHON"
-"""Environment variable: the interpreter that has other programs, such as mlx-lm and torch."""
+"""Environment variable with a Python that has the other programs, such as mlx-lm and torch."""
 
 WINDOW = 64
 """Tokens whose logits are compared, at most."""
@@ -30,10 +30,10 @@ GREEDY = 100
 """Greedy tokens that are compared, at most."""
 
 FAR = 0.01
-"""Share of the largest logit from which on two programs do not compute the same.
+"""Largest difference between two programs, as a share of the largest logit.
 
-Rounding leaves less: in float32 1e-5 of it, with llama.cpp's GELU, a table of float16, 4e-4 (both
-measured); TF32 rounds every factor of a product by up to 5e-4. A wrong formula leaves far more.
+Rounding stays below it: 1e-5 in float32, 4e-4 with llama.cpp's GELU from a float16 table (both
+measured); TF32 rounds each factor of a product by up to 5e-4. A wrong formula exceeds it by far.
 """
 
 _PACKAGES = {
@@ -57,11 +57,11 @@ class Parity:
         logit_difference: The largest absolute difference over the window.
         largest_logit: The largest absolute logit there.
         tokens: Length of the window.
-        greedy_equal: Equal tokens among the greedy ones after a quarter of the window.
-        greedy: How many of these there are.
-        by: What loaded it.
-        text_ids: "equal" if its tokenizer gives a text the same ids, else the first other id, or
-            that it has not read the text; empty if it was not asked.
+        greedy_equal: Number of equal greedy tokens, generated after a quarter of the window.
+        greedy: Number of greedy tokens.
+        by: The program that loaded the model.
+        text_ids: "equal" if its tokenizer gives a text the same ids, else the first difference or
+            the reason why it could not read the text; "" if the ids were not compared.
     """
 
     logit_difference: float
@@ -73,15 +73,15 @@ class Parity:
     text_ids: str = ""
 
     def check(self, place: str) -> None:
-        """Refuse what another program computes otherwise.
+        """Refuse an export that computes something else in another program.
 
         Raises:
-            RunError: A logit is not finite, or is off by more than `FAR` of the largest.
+            RunError: A logit is not finite, or differs by more than `FAR` of the largest.
         """
         if not self.logit_difference <= FAR * max(1, self.largest_logit):
             raise RunError(
                 f"{place} is not written, because it would not be this model: {self.line}; at most "
-                f"{FAR:g} of the largest logit is rounding. 'mlx-attn verify' says whether this "
+                f"{FAR:g} of the largest logit is rounding. 'mlx-attn verify' shows whether this "
                 "machine computes right"
             )
 
@@ -89,7 +89,7 @@ class Parity:
         """Refuse a tokenizer that gives a text other ids in another program.
 
         Raises:
-            RunError: It does; the message names the place.
+            RunError: The ids differ; the message gives the first difference.
         """
         if self.text_ids not in ("", "equal") and not self.text_ids.startswith(_UNREAD):
             raise RunError(
@@ -99,7 +99,7 @@ class Parity:
 
     @property
     def line(self) -> str:
-        """The last line of `export` and `import`."""
+        """The comparison in one line, which `export` and `import` print last."""
         text = f"; ids of a text: {self.text_ids}" if self.text_ids else ""
         return (
             f"read by {self.by}: largest logit difference {self.logit_difference:.1e} over "
@@ -118,21 +118,21 @@ class EncodedText:
 
 _UNREAD = "not read"
 _TEXT = "It isn't  13 o'clock, naïve Zoë!\n\n\tYes: 3.5 \u20ac, \U0001f600 日本.<|endoftext|> X \n"
-"""Odd in every way that tokenizers differ in."""
+"""A text with the features that tokenizers treat differently."""
 
 
 def encoded_text(tokenizer: Tokenizer, model: GPT) -> EncodedText:
-    """Return a text that the tokenizer can read, with its ids."""
+    """Return a text that the tokenizer can encode, with its ids."""
     text = _TEXT
     if tokenizer.kind in ("char", "symbols"):
         text = tokenizer.decode(sample_tokens(model))
     if tokenizer.kind == "symbols":
-        text = "\n" + text.removeprefix("\n")  # every text of symbols begins so
+        text = "\n" + text.removeprefix("\n")  # every text of symbols begins with a newline
     return EncodedText(text, tokenizer.encode(text).tolist())
 
 
 def sample_tokens(model: GPT, seed: int = 0) -> _Tokens:
-    """A window of tokens that the model itself is fluent in: drawn from its own distribution."""
+    """Return a window of tokens drawn from the model's own distribution."""
     size = min(WINDOW, model.config.context_length)
     rng = np.random.default_rng(seed)
     tokens = [int(rng.integers(model.config.vocab_size))]
@@ -145,7 +145,7 @@ def sample_tokens(model: GPT, seed: int = 0) -> _Tokens:
 
 
 def _own(model: GPT, tokens: _Tokens, prompt: list[int], count: int) -> tuple[_Logits, list[int]]:
-    """Logits of a window and the greedy tokens after a prompt, with the cache."""
+    """Return the logits of a window and the greedy tokens after a prompt, with the cache."""
     logits = np.array(model(mx.array(tokens)[None])[0].astype(mx.float32))
     caches, greedy = model.new_caches(), [*prompt]
     following = model(mx.array(prompt)[None], caches)
@@ -159,7 +159,7 @@ def _own(model: GPT, tokens: _Tokens, prompt: list[int], count: int) -> tuple[_L
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A program's results: logits of a window, greedy tokens after a prompt.
+    """The logits of a window and the greedy tokens after a prompt, computed by one program.
 
     Attributes:
         logits: One row for each token.
@@ -175,11 +175,11 @@ class Reply:
 
 
 Answer = Callable[[_Tokens, list[int], int], Reply]
-"""Gives the reply to a window, a prompt, and the number of greedy tokens after it."""
+"""Computes the reply for a window, a prompt, and the number of greedy tokens after it."""
 
 
 def by_reading(model: GPT, what: str) -> Answer:
-    """Return the answer of a model that this program read back."""
+    """Return the answer of a model that this package read back."""
     return lambda tokens, prompt, count: Reply(*_own(model, tokens, prompt, count), what)
 
 
@@ -189,11 +189,11 @@ def by_peer(reader: str, path: Path, encoded: EncodedText | None = None, **facts
     Args:
         reader: One of `peer.READERS`.
         path: The file or folder to load.
-        encoded: A text that its tokenizer encodes too, if it loads one.
-        facts: Further input that the file lacks.
+        encoded: A text to encode with its tokenizer, if it loads one.
+        facts: Arguments of the reader that the file does not record.
 
     Raises:
-        RunError: It cannot load the file; the message ends with its last line.
+        RunError: The program cannot load the path; the message ends with its last line.
     """
     python = interpreter(reader)
     assert python, f"{reader} is not installed"
@@ -207,28 +207,28 @@ def by_peer(reader: str, path: Path, encoded: EncodedText | None = None, **facts
             np.savez(question, tokens=tokens, prompt=prompt, count=count, **asked)
             command = [python, "-I", peer.__file__, reader, path, question, answer]
             offline = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path(folder, "modules"))}
-            made = subprocess.run(
+            process = subprocess.run(
                 [str(part) for part in command],
                 capture_output=True,
                 text=True,
                 env={**os.environ, **offline},
                 check=False,
             )
-            if made.returncode:
-                last = made.stderr.strip().splitlines()[-1:]
+            if process.returncode:
+                last = process.stderr.strip().splitlines()[-1:]
                 raise RunError(f"{reader} cannot load {path}: {' '.join(last)}")
-            with np.load(answer) as told:
-                ids = compared_ids(encoded, dict(told)) if "text" in asked else ""
-                return Reply(told["logits"], told["greedy"].tolist(), str(told["by"]), ids)
+            with np.load(answer) as reply:
+                ids = compared_ids(encoded, dict(reply)) if "text" in asked else ""
+                return Reply(reply["logits"], reply["greedy"].tolist(), str(reply["by"]), ids)
 
     return ask
 
 
-def compared_ids(encoded: EncodedText | None, told: Mapping[str, Any]) -> str:
-    """Return how the ids of a text agree: "equal", or the first that differs, or why none."""
-    if encoded is None or "ids" not in told:
-        return f"{_UNREAD} ({told.get('ids_error', 'not asked')})"
-    ours, theirs = [*encoded.ids], told["ids"].tolist()
+def compared_ids(encoded: EncodedText | None, reply: Mapping[str, Any]) -> str:
+    """Compare the ids of a text: return "equal", the first difference, or why ids are missing."""
+    if encoded is None or "ids" not in reply:
+        return f"{_UNREAD} ({reply.get('ids_error', 'not asked')})"
+    ours, theirs = [*encoded.ids], reply["ids"].tolist()
     if ours == theirs:
         return "equal"
     at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
@@ -238,10 +238,10 @@ def compared_ids(encoded: EncodedText | None, told: Mapping[str, Any]) -> str:
 
 
 def interpreter(reader: str) -> str | None:
-    """The Python that has another program: the one that is named, else this one; None if neither.
+    """Return the Python that has another program: `PEERS_PYTHON`, else this one; None if neither.
 
     Raises:
-        RunError: The interpreter that is named cannot be run.
+        RunError: The Python that `PEERS_PYTHON` names cannot be run.
     """
     packages, named = _PACKAGES[reader], os.environ.get(PEERS_PYTHON)
     if named and reader != "mlx" and _has(named, packages):
@@ -262,14 +262,14 @@ def _has(python: str, packages: tuple[str, ...]) -> bool:
 
 
 def question(model: GPT) -> tuple[_Tokens, list[int], int]:
-    """Return the input for every program: a window, a prompt, and a number of greedy tokens."""
+    """Return the same task for every program: a window, a prompt, a number of greedy tokens."""
     tokens = sample_tokens(model)
     prompt = tokens[: max(1, len(tokens) // 4)].tolist()
     return tokens, prompt, min(GREEDY, model.config.context_length - len(prompt))
 
 
 def compare(model: GPT, answer: Answer) -> Parity:
-    """Compare a model with another program's results for the written file."""
+    """Compare a model with another program's answer."""
     tokens, prompt, count = question(model)
     logits, greedy = _own(model, tokens, prompt, count)
     reply = answer(tokens, prompt, count)
@@ -287,12 +287,12 @@ def compare(model: GPT, answer: Answer) -> Parity:
 def compare_all(
     model: GPT, answers: Iterable[Answer]
 ) -> tuple[tuple[Parity, ...], tuple[str, ...]]:
-    """Compare a model with several programs; a line for each that could not load it."""
-    found: list[Parity] = []
+    """Compare a model with several programs; return also a line for each that cannot load it."""
+    parities: list[Parity] = []
     unread: list[str] = []
     for answer in answers:
         try:
-            found.append(compare(model, answer))
+            parities.append(compare(model, answer))
         except RunError as error:
             unread.append(str(error))
-    return tuple(found), tuple(unread)
+    return tuple(parities), tuple(unread)

@@ -1,10 +1,10 @@
-"""Another program computes a model that was written: run by path, in a process of its own.
+"""Run an exported model in another program; this file runs by path, in a process of its own.
 
     python -I peer.py READER PATH QUESTION.npz ANSWER.npz
 
-QUESTION holds `tokens`, whose logits are asked for, a `prompt`, the `count` of greedy tokens after
-it, perhaps a `text` whose token ids are asked for, and what a reader must be told beside. This file
-imports nothing of this package, so that what it finds in a folder holds without it.
+QUESTION holds `tokens`, whose logits are computed, a `prompt`, the `count` of greedy tokens after
+it, perhaps a `text` to encode, and further arguments of the reader. This file does not import this
+package, so it proves that an exported folder works without it.
 """
 
 import re
@@ -21,7 +21,7 @@ _Answer = tuple[np.ndarray, list[int], str]
 
 
 def _continue(logits: Callable[[list[int]], np.ndarray], prompt: list[int], count: int) -> Any:
-    """Return the likeliest tokens after a prompt, everything computed anew for each."""
+    """Return the likeliest tokens after a prompt, computed without a cache."""
     tokens = [*prompt]
     for _ in range(count):
         tokens.append(int(logits(tokens)[-1].argmax()))
@@ -29,19 +29,19 @@ def _continue(logits: Callable[[list[int]], np.ndarray], prompt: list[int], coun
 
 
 def with_mlx(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
-    """Run the shipped model.py with only MLX."""
+    """Run the exported model.py with only MLX."""
     import json
 
     import mlx.core as mx
 
-    made = runpy.run_path(str(path / "model.py"))
+    module = runpy.run_path(str(path / "model.py"))
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    model = made["Model"](made["ModelArgs"].from_dict(config))
+    model = module["Model"](module["ModelArgs"].from_dict(config))
     model.load_weights(str(path / "model.safetensors"))
     model.eval()
 
     class Rows:
-        """What mlx-lm's cache of a layer does, where mlx-lm is not installed."""
+        """A layer's cache with the interface of mlx-lm, which may not be installed."""
 
         offset = 0
 
@@ -51,8 +51,8 @@ def with_mlx(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _
             return self.rows, nothing
 
     def logits(ids: Iterable[int], cache: list[Rows] | None = None) -> np.ndarray:
-        given = mx.array([int(token) for token in ids])
-        return np.array(model(given[None], cache)[0].astype(mx.float32))
+        row = mx.array([int(token) for token in ids])
+        return np.array(model(row[None], cache)[0].astype(mx.float32))
 
     cache, greedy, following = [Rows() for _ in range(config["cached_layers"])], [], prompt
     while len(greedy) < count:
@@ -62,7 +62,7 @@ def with_mlx(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _
 
 
 def with_mlx_lm(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
-    """mlx-lm: its loader, its cache."""
+    """Run mlx-lm with its own loader and cache."""
     import mlx.core as mx
     import mlx_lm  # pyright: ignore[reportMissingImports]
     from mlx_lm.generate import generate_step  # pyright: ignore[reportMissingImports]
@@ -75,7 +75,7 @@ def with_mlx_lm(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -
 
 
 def with_transformers(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
-    """transformers: a folder, or a GGUF file that it reads itself."""
+    """Run transformers on a folder, or on a GGUF file that it reads itself."""
     import torch  # pyright: ignore[reportMissingImports]
     import transformers  # pyright: ignore[reportMissingImports]
 
@@ -85,28 +85,28 @@ def with_transformers(path: Path, tokens: np.ndarray, prompt: list[int], count: 
     if path.is_file():
         where, path = {"gguf_file": path.name}, path.parent
         config = transformers.AutoConfig.from_pretrained(path, **where)
-        # Its reader ignores both values of the file and takes GPT-2 small's.
+        # Its reader ignores both keys of the file and keeps the values of GPT-2 small.
         config.n_positions, config.n_inner = config.n_ctx, config.feed_forward_length
         where["config"] = config
     model = kind.from_pretrained(path, dtype=torch.float32, **where).eval()
     with torch.no_grad():
         logits = model(torch.tensor(tokens)[None].long()).logits[0].numpy()
-        given = torch.tensor(prompt)[None].long()
-        made = model.generate(
-            given,
-            attention_mask=torch.ones_like(given),
+        ids = torch.tensor(prompt)[None].long()
+        continued = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
             max_new_tokens=max(count, 1),
             min_new_tokens=max(count, 1),
             do_sample=False,
             pad_token_id=0,
             eos_token_id=None,
         )
-    greedy = made[0, len(prompt) :][:count].tolist()
+    greedy = continued[0, len(prompt) :][:count].tolist()
     return logits, greedy, f"transformers {transformers.__version__}"
 
 
 def with_transformer_lens(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
-    """TransformerLens: a HookedTransformer (before 4.0), or its bridge over a folder of GPT-2."""
+    """Run TransformerLens: a HookedTransformer (before 4.0), or its bridge to a GPT-2 folder."""
     import json
     from importlib.metadata import version
 
@@ -137,7 +137,7 @@ def with_transformer_lens(path: Path, tokens: np.ndarray, prompt: list[int], cou
 
 
 def with_llama_cpp(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
-    """llama.cpp by its Python binding, keys and values kept in float32."""
+    """Run llama.cpp through its Python binding, with keys and values in float32."""
     import llama_cpp  # pyright: ignore[reportMissingImports]
 
     float32: Any = 0  # GGML_TYPE_F32; by default it keeps float16
@@ -146,30 +146,30 @@ def with_llama_cpp(path: Path, tokens: np.ndarray, prompt: list[int], count: int
     )
 
     def logits(ids: Iterable[int]) -> np.ndarray:
-        given = [int(token) for token in ids]
+        row = [int(token) for token in ids]
         model.reset()
-        model.eval(given)
-        return np.array(model.scores[: len(given)])
+        model.eval(row)
+        return np.array(model.scores[: len(row)])
 
     greedy = _continue(logits, prompt, count)
     return logits(tokens), greedy, f"llama.cpp (llama-cpp-python {llama_cpp.__version__})"
 
 
 class _BookModel:
-    """The book's GPTModel (chapter 4) as formulas over a state dict, whichever way that spells it.
+    """The book's GPTModel (chapter 4) as formulas over a state dict, in any of its spellings.
 
-    Its classes are the reader's own and in no package, so that this takes their place.
+    No package has the book's classes, so this class replaces them.
     """
 
     def __init__(self, weights: dict[str, Any], n_heads: int, lora_alpha: float):
         self.weights, self.n_heads, self.lora_alpha = weights, n_heads, lora_alpha
 
     def has(self, name: str) -> bool:
-        """Return True if the module exists."""
+        """Return True if the state dict has a module of that name."""
         return any(key.startswith(f"{name}.") for key in self.weights)
 
     def linear(self, x: Any, name: str) -> Any:
-        """Return a linear layer, x W^T + b, and with LoRA (appendix E) alpha x A B more."""
+        """Apply a linear layer, x W^T + b; with LoRA (appendix E), add alpha x A B."""
         if f"{name}.lora.A" not in self.weights:
             y = x @ self.weights[f"{name}.weight"].T
             return y + self.weights.get(f"{name}.bias", 0)
@@ -177,7 +177,7 @@ class _BookModel:
         return self.linear(x, f"{name}.linear") + self.lora_alpha * (x @ A @ B)
 
     def norm(self, x: Any, name: str) -> Any:
-        """LayerNorm, by the book's names or by PyTorch's."""
+        """Apply LayerNorm, under the book's names or PyTorch's."""
         scale, shift = (
             self.weights.get(f"{name}.{own}", self.weights.get(f"{name}.{stock}"))
             for own, stock in (("scale", "weight"), ("shift", "bias"))
@@ -186,7 +186,7 @@ class _BookModel:
         return scale * centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() + shift
 
     def attention(self, x: Any, name: str) -> Any:
-        """Causal attention; query, key and value by a matrix each or by one."""
+        """Apply causal attention; query, key and value have a matrix each, or share one."""
         if self.has(f"{name}.qkv"):
             three = self.linear(x, f"{name}.qkv").chunk(3, dim=-1)
         else:
@@ -220,17 +220,17 @@ def with_torch(
     n_heads: int = 1,
     lora_alpha: float = 1.0,
 ) -> _Answer:
-    """PyTorch: its loader, restricted to weights, and the book's formulas over what that read."""
+    """Run PyTorch: its loader, restricted to weights, and the book's formulas."""
     import torch  # pyright: ignore[reportMissingImports]
 
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file  # pyright: ignore[reportMissingImports]
 
-        held = load_file(path)
+        content = load_file(path)
     else:
-        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    held = held.get("model_state_dict", held)
-    weights = {re.sub(r"^(_orig_mod|module)\.", "", key): held[key].float() for key in held}
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    state = content.get("model_state_dict", content)
+    weights = {re.sub(r"^(_orig_mod|module)\.", "", key): state[key].float() for key in state}
     weights.setdefault("out_head.weight", weights["tok_emb.weight"])
     model = _BookModel(weights, n_heads, lora_alpha)
 
@@ -272,7 +272,7 @@ TOKENIZERS: dict[str, Callable[[Path, str], list[int]]] = {
 
 
 def text_ids(reader: str, path: Path, text: str) -> dict[str, Any]:
-    """Return the ids of a text by a program's own tokenizer, or the reason that it lacks one."""
+    """Encode a text with a program's own tokenizer; return the ids or the error."""
     try:
         return {"ids": np.array(TOKENIZERS[reader](path, text), np.int64)}
     except Exception as error:  # whatever another program raises
@@ -285,5 +285,5 @@ if __name__ == "__main__":
     facts = {key: asked[key].tolist() for key in asked.files}
     facts["tokens"], text = asked["tokens"], facts.pop("text", "")
     logits, greedy, by = READERS[reader](Path(place), **facts)
-    told = {"logits": logits, "greedy": np.array(greedy, np.int64), "by": np.array(by)}
-    np.savez(answer, **told, **(text_ids(reader, Path(place), text) if text else {}))
+    reply = {"logits": logits, "greedy": np.array(greedy, np.int64), "by": np.array(by)}
+    np.savez(answer, **reply, **(text_ids(reader, Path(place), text) if text else {}))

@@ -1,8 +1,8 @@
-"""A GPT around any choices of attention, in the language that MLX and PyTorch share, to be shipped.
+"""A GPT around any choices of attention, written for MLX and PyTorch alike, to be exported.
 
-An exported folder whose model no stock architecture holds carries those functions that it needs,
-under a heading that says what `xp` is, and the choices' own source. So they use what `mlx.core` and
-`torch` have in common, with positional axes, and apply every map as a layer.
+If no stock architecture can hold a model, its exported folder carries the functions here that it
+needs, below a heading that imports `mlx.core` or `torch` as `xp`, and the source of the choices.
+So they use only functions that both libraries have, with positional axes.
 """
 
 from types import SimpleNamespace
@@ -13,30 +13,30 @@ import mlx.nn as nn
 
 ModuleList = list
 
-MAPS: Any = None  # the model's choices; a shipped file lists its own
-KINDS: dict[str, Any] = {}  # the array type of weights; `shipped` has the table
+MAPS: Any = None  # the model's choices; an exported file lists its own
+KINDS: dict[str, Any] = {}  # the constructor of each kind of weight, from `shipped`
 
 
 class Module(nn.Module):
     """A layer whose computation is `forward`, with parts by name: `a.W_key` or `a["W_key"]`."""
 
     def __call__(self, *arguments):
-        """The layer's output."""
+        """Return the layer's output."""
         return self.forward(*arguments)  # pyright: ignore[reportOptionalCall]
 
 
 def parameter(*shape):
-    """A trained array."""
+    """Return a trained array."""
     return xp.zeros(shape)
 
 
 def cast(y, like):
-    """The numbers of y in the type of another array."""
+    """Convert y to the type of another array."""
     return y.astype(like.dtype)
 
 
 def read_logits(x, embedding):
-    """Logits by the matrix of the token embedding."""
+    """Return logits by the matrix of the token embedding."""
     return embedding.as_linear(x)
 
 
@@ -46,12 +46,12 @@ def remember(cache, layer, packed):
 
 
 def gelu(x):
-    """GELU in the tanh form."""
+    """Return GELU in the tanh form."""
     return 0.5 * x * (1 + xp.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
 
 
 def softmax(s):
-    """e^s / sum e^s along the last axis."""
+    """Return e^s / sum e^s along the last axis."""
     return xp.softmax(s, -1)
 
 
@@ -66,20 +66,20 @@ def merge_heads(y):
 
 
 def product(y, z):
-    """The product of each head of y with the head of z that it shares with others."""
+    """Multiply each head of y by its head of z, which a group of heads may share."""
     rows = y.reshape(z.shape[0], z.shape[1], -1, y.shape[-1])
     return (rows @ z).reshape(y.shape[0], y.shape[1], y.shape[2], -1)
 
 
 def turned(y, c, offset):
-    """Divide queries or keys by their root mean square and rotate them, if the model does."""
+    """Divide queries or keys by their root mean square and rotate them, if configured."""
     if c.qk_norm:
         y = y / ((y * y).mean(-1, keepdims=True) + 1e-6) ** 0.5
     return rotate(y, offset) if c.position == "rope" else y
 
 
 def rotate(y, offset):
-    """RoPE: turn pairs of coordinates by an angle that grows with position."""
+    """Apply RoPE: rotate pairs of coordinates by an angle that grows with position."""
     half = y.shape[-1] // 2
     speeds = 10000.0 ** (-xp.arange(half) / half)
     angles = (offset + xp.arange(y.shape[2]))[:, None] * speeds
@@ -89,7 +89,7 @@ def rotate(y, offset):
 
 
 def mask(a, c, T_q, T_k):
-    """0, or ALiBi's bias, where query i sees key j, minus infinity elsewhere: [H, T_q, T_k]."""
+    """Return 0, or ALiBi's bias, if query i sees key j, else minus infinity: [H, T_q, T_k]."""
     query, key = xp.arange(T_k - T_q, T_k)[:, None], xp.arange(T_k)[None, :]
     seen = (key <= query) & (key > query - (c.windows[a.layer] or T_k))
     bias = 0.0 * (query - key)[None]
@@ -101,7 +101,7 @@ def mask(a, c, T_q, T_k):
 
 
 class Attention(Module):
-    """Causal attention; the weights are those that the configuration's `maps` name."""
+    """Causal attention; the configuration's `maps` list its weights."""
 
     def __init__(self, c, layer):
         super().__init__()
@@ -111,7 +111,7 @@ class Attention(Module):
             setattr(self, name, KINDS[kind](*sizes))
 
     def forward(self, x, carry):
-        """Attend from each token to itself and to earlier ones, those in the cache included."""
+        """Attend from each token to itself and all earlier tokens, also those in the cache."""
         a, c, hooks = self, self.c, MAPS.logits
         q, k = MAPS.score.apply(a, x)
         choices = [*hooks, MAPS.mixing]
@@ -119,7 +119,7 @@ class Attention(Module):
         memories = [choice.remembers(a, x) for choice in choices if choice.remembers]
         cached = extended([*entries, *memories], self.layer, carry)
         k, v, memories = cached[0], cached[len(entries) - 1], cached[len(entries) :]
-        if MAPS.keys_only:  # the value map reads them side by side
+        if MAPS.keys_only:  # the value map reads the joined keys
             v = a.value(merge_heads(k), k, carry)
             k = turned(k, c, 0)
         q = turned(q, c, carry.offset)
@@ -132,41 +132,41 @@ class Attention(Module):
         return MAPS.output.apply(a, heads, x)
 
     def value(self, x, k, carry):
-        """Values of x, whose keys are k."""
+        """Return the values of x, whose keys are k."""
         return MAPS.value.apply(self, x, k, *([carry] if MAPS.value.carries else []))
 
 
-def extended(kept, layer, carry):
-    """Split the cached rows of all tokens into their parts."""
+def extended(entries, layer, carry):
+    """Add entries to the cache, one row per token; return the entries of all tokens."""
     if carry.cache is None:
-        return kept
-    packed = xp.concatenate([merge_heads(y) for y in kept], -1)[:, None]
+        return entries
+    packed = xp.concatenate([merge_heads(y) for y in entries], -1)[:, None]
     packed, parts, start = remember(carry.cache, layer, packed)[:, 0], [], 0
-    for _, heads, _, width in (y.shape for y in kept):
+    for _, heads, _, width in (y.shape for y in entries):
         parts.append(split_heads(packed[..., start : start + heads * width], heads))
         start += heads * width
     return parts
 
 
 class FeedForward(Module):
-    """activation(x W_1) W_2, for each token separately."""
+    """activation(x W_1) W_2, separately for every token."""
 
     def __init__(self, c):
         super().__init__()
         self.is_gelu = c.activation == "gelu"
         first = nn.Linear(c.emb_dim, c.hidden_dim, bias=c.bias)
         second = nn.Linear(c.hidden_dim, c.emb_dim, bias=c.bias)
-        self.layers = ModuleList([first, Module(), second])  # the second lacks weights
+        self.layers = ModuleList([first, Module(), second])  # an activation in the middle
 
     def forward(self, x):
-        """GELU in the tanh form, or the square of positive numbers."""
+        """Apply both layers around GELU in the tanh form or squared ReLU."""
         x = self.layers[0](x)
         x = gelu(x) if self.is_gelu else (x * (x > 0)) ** 2
         return self.layers[2](x)
 
 
 def norm(c):
-    """The norm of the residual stream."""
+    """Return the norm of the residual stream."""
     if c.norm == "rmsnorm":
         return nn.RMSNorm(c.emb_dim, eps=1e-6)
     return nn.LayerNorm(c.emb_dim, eps=1e-5, bias=c.bias)
@@ -181,7 +181,7 @@ class Block(Module):
         self.norm1, self.norm2 = norm(c), norm(c)
 
     def forward(self, x, carry):
-        """The residual stream after this block."""
+        """Return the residual stream after this block."""
         x = x + self.att(self.norm1(x), carry)
         return x + self.ff(self.norm2(x))
 
@@ -200,12 +200,12 @@ def build(model, c):
 
 
 def compute_logits(model, c, tokens, cache, offset):
-    """Logits after each of `tokens` [B, T], which follow `offset` tokens that the cache holds."""
+    """Return logits for `tokens` [B, T], which follow `offset` tokens in the cache."""
     carry = SimpleNamespace(tokens=tokens, cache=cache, offset=offset, first_values=None)
     x, end = model.tok_emb(tokens), offset + tokens.shape[1]
-    if c.token_shift:  # embeddings are cached like the entries of a layer after the last one
-        kept = extended([x[:, None]], c.n_layers, carry)[0][:, 0]
-        x = x + model.shift * xp.concatenate([0.0 * x[:, :1], kept], 1)[:, -x.shape[1] - 1 : -1]
+    if c.token_shift:  # the cache holds the embeddings after the entries of the last layer
+        rows = extended([x[:, None]], c.n_layers, carry)[0][:, 0]
+        x = x + model.shift * xp.concatenate([0.0 * x[:, :1], rows], 1)[:, -x.shape[1] - 1 : -1]
     if c.position == "learned":
         if end > c.context_length:
             raise ValueError(f"{end} tokens are more than this model's {c.context_length}")

@@ -1,9 +1,8 @@
-"""The file of code that an exported folder carries if no stock architecture holds the model.
+"""Write the code of an exported folder whose model no stock architecture can hold.
 
-It is made of the functions of `mlx_attn.interop.portable` that the model needs and of the source of
-its choices, a plugin's too, once under a
-heading for MLX (`model.py`, which mlx-lm runs) and once under one for PyTorch
-(`modeling_mlx_attn.py`, which transformers runs), both only where their user trusts it.
+The code joins the functions of `mlx_attn.interop.portable` that the model needs and the source of
+its choices, also a plugin's: once for MLX (`model.py`, which mlx-lm runs) and once for PyTorch
+(`modeling_mlx_attn.py`, which transformers runs). Both run it only if their user trusts it.
 """
 
 import ast
@@ -28,10 +27,10 @@ CONFIG_FILE = "configuration_mlx_attn.py"
 
 
 def _code_of(model: GPT) -> tuple[Sources, str]:
-    """Return the source of a model's choices, and the table of them that `portable` reads.
+    """Return the source of a model's choices, and the table of choices that `portable` reads.
 
     Raises:
-        NotPortable: A choice uses something that cannot be shipped.
+        NotPortable: A choice uses something that cannot be exported.
     """
     maps, around = model.trf_blocks[0].att.maps, (_portable_text(), _TORCH_HEADING)
     sources = Sources({name for text in around for name in _defined(ast.parse(text))})
@@ -63,9 +62,9 @@ def torch_obstacle(model: GPT) -> str:
 
 
 def portable_config(model: GPT) -> dict[str, Any]:
-    """Return the keys of config.json that the shipped code reads: ours and derived ones.
+    """Return the keys of config.json that the exported code reads: ours, and derived ones.
 
-    This and all below take a model whose matrices are `written_out`.
+    This and all functions below take a model whose matrices are `written_out`.
     """
     config, attention = model.config, model.trf_blocks[0].att
     per_head = attention.maps.score.queries_per_head
@@ -85,7 +84,7 @@ def _kind(name: str, part: Any) -> list[Any]:
     """Return a weight's kind and sizes.
 
     Raises:
-        NotPortable: It is a layer of another kind.
+        NotPortable: The weight is a layer of another kind.
     """
     match part:
         case nn.Embedding():
@@ -103,20 +102,20 @@ def _kind(name: str, part: Any) -> list[Any]:
 
 
 def _kinds(attention: Attention) -> dict[str, list[Any]]:
-    """Return every weight of a layer as its kind, its sizes, and whether it has a bias."""
+    """Return kind, sizes and presence of a bias for every weight of a layer, by name."""
     names = [name for choice in attention.maps.all for name in choice.weights]
     return {n: _kind(n, attention[n]) for n in [*names, "log_slopes"] if n in attention}
 
 
 def shipped_code(model: GPT, library: str) -> str:
-    """Return the text of the file.
+    """Return the code that runs a model.
 
     Args:
         model: The model.
         library: "mlx" or "torch".
 
     Raises:
-        NotPortable: A choice cannot be shipped; the message has the reason.
+        NotPortable: A choice cannot be exported; the message gives the reason.
     """
     (sources, table), heading = _code_of(model), _HEADINGS[library]
     if library == "torch":
@@ -131,7 +130,7 @@ def shipped_code(model: GPT, library: str) -> str:
 
 
 def _torch_operations(used: Iterable[str]) -> str:
-    """Return MLX's operations that the choices use, by PyTorch's."""
+    """Return code that defines the MLX operations of the choices by PyTorch's."""
     lines = ["", "", "# MLX's operations that the functions below use, by PyTorch's."]
     for module in ("mx", "nn"):
         names = sorted(name for name in used if name.startswith(f"{module}."))
@@ -158,17 +157,17 @@ def _portable_text() -> str:
 
 
 def _needed(roots: Iterable[str], own: Iterable[str]) -> list[str]:
-    """The source of functions and classes and of those they use, in the order of the module."""
+    """Return the source of functions and classes with their dependencies, in module order."""
     text = _portable_text()
-    defined, found, waiting = _defined(ast.parse(text)), set[str](), [*roots]
+    defined, needed, waiting = _defined(ast.parse(text)), set[str](), [*roots]
     while waiting:
         name = waiting.pop()
-        if name in found or name not in defined or name in own:
+        if name in needed or name not in defined or name in own:
             continue
-        found.add(name)
+        needed.add(name)
         nodes = ast.walk(defined[name])
         waiting += [node.id for node in nodes if isinstance(node, ast.Name)]
-    sources = (ast.get_source_segment(text, defined[name]) for name in defined if name in found)
+    sources = (ast.get_source_segment(text, defined[name]) for name in defined if name in needed)
     return [source for source in sources if source]
 
 
@@ -206,7 +205,7 @@ class ModelArgs(SimpleNamespace):
 
 
 class Model(nn.Module):
-    """The model as mlx-lm runs it: one sequence at a time."""
+    """The model for mlx-lm: one sequence at a time."""
 
     def __init__(self, args):
         super().__init__()
@@ -225,7 +224,7 @@ class Model(nn.Module):
         from mlx_lm.models.cache import KVCache
 
         class OneSequence(KVCache):
-            """Says to a server that sequences of different lengths are not padded into one."""
+            """A cache that tells a server not to pad sequences of different lengths together."""
 
             merge = property()
 
@@ -272,14 +271,14 @@ def read_logits(x, embedding):
 
 
 def remember(cache, layer, packed):
-    """Add rows to the cache of a layer; return those of all tokens."""
+    """Add rows to the cache of a layer; return the rows of all tokens."""
     return cache.update(packed, packed[..., :0], layer)[0]
 '''
 
 _TORCH_ENDING = '''
 
 class Model(PreTrainedModel, GenerationMixin):
-    """The model as transformers runs it: sequences of one length, without padding."""
+    """The model for transformers: sequences of one length, without padding."""
 
     config_class = Config
 
@@ -320,12 +319,12 @@ class Config(PreTrainedConfig):
     model_type = "mlx_attn"
     attribute_map = {
         "hidden_size": "emb_dim",
-        "num_hidden_layers": "cached_layers",  # what generate() makes a cache for
+        "num_hidden_layers": "cached_layers",  # generate() makes a cache for each
         "num_attention_heads": "n_heads",
         "max_position_embeddings": "context_length",
     }
 '''
-"""The text of `CONFIG_FILE`, the same for every model."""
+"""The text of `CONFIG_FILE`, which is the same for every model."""
 
 _HEADINGS = {"mlx": _MLX_HEADING, "torch": _TORCH_HEADING}
 _ENDINGS = {"mlx": _MLX_ENDING, "torch": _TORCH_ENDING}

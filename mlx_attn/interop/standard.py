@@ -1,9 +1,8 @@
-"""A model in the form that other programs know: separate W_query, W_key, W_value and out_proj.
+"""Convert a model to the form of other programs: separate W_query, W_key, W_value and out_proj.
 
-Every affine form of attention is one with these four matrices, of heads as wide as its score map
-makes them: merged scores are one key head, x itself, with queries of width C. So a form is written
-from its factors, exactly, where the target's heads are as wide; where they are narrower, it is
-exact as long as the ranks of S_h and V_h O_h allow it.
+Every affine form of attention can be written with these four matrices if the heads are wide enough:
+merged scores are one key head, x itself, with queries of width C. The conversion is exact if the
+target's heads are as wide as that, or if S_h and V_h O_h have low enough ranks for narrower heads.
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 
 _EXACT = 1e-5
-"""Relative error of S_h and V_h O_h up to which a cut to the target's rank is called exact."""
+"""Largest relative error of S_h and V_h O_h for a cut to the target's rank to count as exact."""
 
 _NORMAL = {
     "mixing": (MAPS["mixing"],),
@@ -35,38 +34,38 @@ _NORMAL = {
     "qk_norm": (False,),
     "token_shift": (False,),
 }
-"""What every architecture here has."""
+"""The values that every architecture here requires."""
 
 GPT2 = {"position": ("learned", "none"), "norm": ("layernorm",), "activation": ("gelu",)}
 ARCEE = {"position": ("rope",), "norm": ("rmsnorm",), "activation": ("relu2",), "bias": (False,)}
-"""The configurations that a stock architecture holds, besides what attention itself must be."""
+"""The further values that each stock architecture requires."""
 
 
 def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[str]:
-    """Return the settings that an architecture cannot hold, as `key=value`.
+    """Return the reasons why an architecture cannot hold a model, as `key=value`.
 
     Args:
         config: The model's configuration.
-        holds: The values that the architecture knows, by key.
+        holds: The values that the architecture supports, by key.
     """
-    attention, found = config.attention(), []
+    attention, reasons = config.attention(), []
     for key, values in {**_NORMAL, **holds}.items():
         if getattr(config, key) not in values:
-            found.append(f"{key}={getattr(config, key)}")
+            reasons.append(f"{key}={getattr(config, key)}")
     maps = [choice for key in ("score", "value", "output") for choice in attention.choices(key)]
     hooks = attention.choices("logits")
-    kept = [choice for choice in maps if not choice.affine]
-    kept += [hook for hook in hooks if not hook.score_factor]  # others fold into W_query
-    return found + [f"{choice.map}={choice.name}" for choice in kept]
+    remaining = [choice for choice in maps if not choice.affine]
+    remaining += [hook for hook in hooks if not hook.score_factor]  # others fold into W_query
+    return reasons + [f"{choice.map}={choice.name}" for choice in remaining]
 
 
 def head_width(config: GPTConfig) -> int:
-    """Return the width of heads that hold a form of attention without loss."""
+    """Return the width of heads that can hold a form of attention without loss."""
     return max(_widths(config))
 
 
 def standard_config(config: GPTConfig, width: int, **changes: Any) -> GPTConfig:
-    """Return the configuration of the same model with separate maps and heads of this width."""
+    """Return the configuration of the model with separate maps and heads of this width."""
     sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
     return replace(config, **MAPS, **{**sizes, "qkv_bias": True, "bias": True, **changes})
 
@@ -75,11 +74,11 @@ def standard_form(model: GPT, target: GPTConfig) -> GPT:
     """Return the same function with separate maps, in the sizes of the target.
 
     Args:
-        model: A model that `obstacles` finds none in.
+        model: A model without `obstacles`.
         target: From `standard_config`.
 
     Raises:
-        ConfigError: Its score or output matrices have a higher rank than the target's heads.
+        ConfigError: S_h or V_h O_h has a higher rank than the width of the target's heads.
     """
     model = _narrowed(model, target.head_dim)
     arrays = {k: v for k, v in named_arrays(model).items() if ".att." not in k}
@@ -90,23 +89,23 @@ def standard_form(model: GPT, target: GPTConfig) -> GPT:
 
 
 def model_of(config: GPTConfig, arrays: Mapping[str, mx.array]) -> GPT:
-    """A model of these arrays, ready for evaluation; biases and positions that lack are 0."""
+    """Return a model of these arrays in evaluation mode; missing biases and positions are 0."""
     model = GPT(config, seed=None)
     wanted = named_arrays(model)
-    given = {name: array.astype(mx.float32) for name, array in arrays.items() if name in wanted}
+    loaded = {name: array.astype(mx.float32) for name, array in arrays.items() if name in wanted}
     missing = {
         name: mx.zeros_like(array)
         for name, array in wanted.items()
-        if name not in given and (name.endswith(".bias") or name == "pos_emb.weight")
+        if name not in loaded and (name.endswith(".bias") or name == "pos_emb.weight")
     }
-    check_weights(Path("the checkpoint"), model, {**missing, **given})
-    model.load_weights(list({**missing, **given}.items()))
+    check_weights(Path("the checkpoint"), model, {**missing, **loaded})
+    model.load_weights(list({**missing, **loaded}.items()))
     model.eval()
     return model
 
 
 def _narrowed(model: GPT, width: int) -> GPT:
-    """Cut score and output maps to at most this rank; refuse a rank that cuts nothing."""
+    """Return the model with score and output maps of at most this rank, if that changes nothing."""
     narrow, (key_width, value_width) = model, _widths(model.config)
     if key_width > width:
         narrow = convert(narrow, "separate", rank=width)
@@ -123,7 +122,7 @@ def _narrowed(model: GPT, width: int) -> GPT:
 
 
 def _widths(config: GPTConfig) -> tuple[int, int]:
-    """Return the widths of keys and values as the maps make them."""
+    """Return the widths of keys and values that the maps compute."""
     attention = config.attention()
     maps = maps_of(attention)
     return maps.score.shape(attention)[1], maps.value.shape(attention)[1]
@@ -141,7 +140,7 @@ def _layer(attention: Attention, target: AttentionConfig) -> dict[str, np.ndarra
 
 
 def _has_place(name: str, array: np.ndarray, target: AttentionConfig) -> bool:
-    """Return True if the target has a weight; a bias that it lacks must be 0, or cancel."""
+    """Return True if the target has a weight; refuse a bias without place that matters."""
     if not name.endswith(".bias"):
         return True
     place = target.out_bias if name.startswith("out_proj") else target.qkv_bias
@@ -157,18 +156,18 @@ def _temperatures(attention: Attention) -> np.ndarray:
 
 
 SHIPS_CODE = "'--to mlx-lm' ships code that holds it"
-"""What a user can do with a model that no stock architecture holds."""
+"""The way out for a model that no stock architecture can hold."""
 
 
 def refused(target: str, architecture: str, reasons: list[str], instead: str) -> ConfigError:
-    """Return the error of a target whose architecture cannot hold a model, and the way out."""
+    """Return the error for an architecture that cannot hold a model, with the way out."""
     return ConfigError(
         f"--to {target}: {architecture} cannot hold this model: {', '.join(reasons)}; {instead}"
     )
 
 
 def gpt2_form(model: GPT, target: str) -> GPT:
-    """Return the model in the form of GPT-2's architecture, or raise with the obstacle."""
+    """Convert a model to GPT-2's architecture; raise a `ConfigError` with all obstacles."""
     reasons = obstacles(model.config, GPT2)
     width, rest = divmod(model.config.emb_dim, model.config.n_heads)
     reasons += [f"emb_dim={model.config.emb_dim}, no multiple of n_heads"] if rest else []
@@ -182,7 +181,7 @@ def gpt2_form(model: GPT, target: str) -> GPT:
 
 
 def how_written(model: GPT, form: GPT) -> str:
-    """Return True if a form is the model's own or a conversion of it."""
+    """Describe how a form differs from the model: "as it is", or the conversion."""
     words = {key: getattr(model.config, key) for key in MAPS}
     if words == MAPS and model.config.n_kv_heads == form.config.n_kv_heads:
         return "as it is"

@@ -1,4 +1,4 @@
-"""A run written for another program: by which route, why, and how exactly it came out."""
+"""Export a run to another program: choose the architecture, write it, and check the result."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -24,13 +24,13 @@ from mlx_attn.sampling.generate import LoadedRun
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """The files of a target.
+    """The result of a target's writer.
 
     Attributes:
-        route: In one line, the architecture of the model there and the reason.
-        back: The program that loads it: this one, or another.
-        peers: Other programs that load it too, if they are installed.
-        facts: Further input for these.
+        route: One line about the architecture that holds the model, and why.
+        back: Reads the result: this program, or another one.
+        peers: Other programs that read it too, if they are installed.
+        facts: Further arguments for these programs.
     """
 
     route: str
@@ -45,9 +45,9 @@ class Exported:
 
     Attributes:
         path: The file or folder.
-        route: The architecture of the model there, and the reason.
-        parities: The results of every program that read it back.
-        unread: Why another program could not read it, a line each.
+        route: One line about the architecture that holds the model, and why.
+        parities: A comparison with each program that read it back.
+        unread: A line for each program that could not read it, with the reason.
     """
 
     path: Path
@@ -68,10 +68,10 @@ class Target:
 
     Attributes:
         name: Its name on the command line.
-        suffix: Of the file that is written; empty for a folder.
+        suffix: The suffix of the file; empty for a folder.
         write: Writes a run to a path.
         summary: One line for people.
-        is_exported: Recognises a file that is an earlier export; a folder lists its own.
+        is_exported: Returns True for a file of an earlier export; a folder lists its own files.
     """
 
     name: str
@@ -81,26 +81,26 @@ class Target:
     is_exported: Callable[[Path], bool] = lambda path: False
 
     def check_free(self, out: Path, overwrite: bool) -> None:
-        """Refuse a place where something else lies; see `overwriting`."""
+        """Refuse a path that export must not replace; see `overwriting`."""
         if self.suffix:
             overwriting.check_file(out, overwrite, self.is_exported)
         else:
             overwriting.check_folder(out, overwrite)
 
     def place(self, out: Path) -> AbstractContextManager[Path]:
-        """Give a path to write to, which takes the place of `out` when the block ends."""
+        """Yield a path to write to, which replaces `out` when the block ends."""
         return atomic_write(out) if self.suffix else overwriting.new_folder(out)
 
 
 def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = False) -> Exported:
     """Write a run's best weights for another program, load them again and compare.
 
-    Nothing is left behind if the written files compute something else than the run.
+    Nothing is written if the result computes something else than the run.
 
     Raises:
-        ConfigError: The target cannot hold this model; the message names the obstacle.
-        RunError: Files cannot be read or written, there is something at `out` that must not be
-            replaced, or a program computes other logits from the written files.
+        ConfigError: The target cannot hold this model; the message lists the reasons.
+        RunError: Files cannot be read or written, `out` must not be replaced, or a program computes
+            other logits.
     """
     target.check_free(out, overwrite)
     with target.place(out) as place:
@@ -122,7 +122,7 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
 
 
 def _write_gpt2(loaded: LoadedRun, out: Path) -> _Written:
-    """GPT-2's folder, for transformers; mlx-lm reads it where the head is tied."""
+    """Write a GPT-2 folder for transformers; mlx-lm also reads it if the head is tied."""
     form = standard.gpt2_form(loaded.model, "gpt2")
     stock = _fits_mlx_lm(form.config)
     write_folder(loaded, out, gpt2_config(form.config), names.to_gpt2(named_arrays(form)))
@@ -140,7 +140,7 @@ def _fits_mlx_lm(config: GPTConfig) -> bool:
 
 
 def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
-    """Write a folder for mlx-lm: GPT-2 if that is exact, otherwise with code."""
+    """Write a folder for mlx-lm: GPT-2 if that is exact, else with code."""
     try:
         form = standard.gpt2_form(loaded.model, "mlx-lm")
         reason = "" if _fits_mlx_lm(form.config) else _MLX_LM_GPT2
@@ -175,7 +175,7 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
 
 
 def _write_book(loaded: LoadedRun, out: Path) -> _Written:
-    """Return the state dict of the book's GPTModel."""
+    """Write the state dict of the book's GPTModel."""
     form = standard.gpt2_form(loaded.model, "book")
     if form.config.hidden_dim != 4 * form.config.emb_dim:
         reasons = [f"hidden_dim={form.config.hidden_dim}, and the book's is 4 emb_dim"]
@@ -198,7 +198,7 @@ def _write_book(loaded: LoadedRun, out: Path) -> _Written:
 
 
 def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
-    """Weights and HookedTransformerConfig: heads may be of any width, so merged ones fit too."""
+    """Write weights and HookedTransformerConfig, whose heads may have any width."""
     config = loaded.model.config
     reasons = standard.obstacles(config, standard.GPT2)
     if reasons:
@@ -232,7 +232,7 @@ def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
 
 
 def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
-    """Return one file: GPT-2, or arcee for RoPE, RMSNorm and squared ReLU."""
+    """Write one file: GPT-2, or arcee for RoPE, RMSNorm and squared ReLU."""
     architecture, form = gguf_form(loaded.model)
     write_gguf(out, architecture, form, loaded.tokenizer, loaded.name)
     peers = ("llama.cpp", *(["transformers"] if architecture == "gpt2" else []))
@@ -270,5 +270,5 @@ def find_target(name: str) -> Target:
 
 
 def default_place(loaded: LoadedRun, target: Target) -> Path:
-    """Beside the run: its name, the target's, and the suffix of a file."""
+    """Return the default path next to the run: RUN-TARGET with the target's suffix."""
     return loaded.run.path.with_name(f"{loaded.name}-{target.name}{target.suffix}")

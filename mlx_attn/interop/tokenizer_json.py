@@ -1,7 +1,7 @@
-"""Tokenizers as `tokenizer.json` of the `tokenizers` library, which mlx-lm and transformers read.
+"""Write tokenizers as `tokenizer.json` of the `tokenizers` library, for mlx-lm and transformers.
 
-Each kind has a model of the library that gives the same ids; how a text is cut before that, and put
-together afterwards, is part of the file. GGUF has a form of its own for the same vocabularies.
+Each kind of tokenizer maps to a model of the library that gives the same ids. The file also holds
+how text is split before and joined afterwards. GGUF stores the same vocabularies in its own form.
 """
 
 import itertools
@@ -19,20 +19,20 @@ from mlx_attn.text.subwords import (
 from mlx_attn.text.tokenizers import Tokenizer
 
 OWN = "mlx_attn"
-"""The folder in an exported one that holds the tokenizer as a run does."""
+"""The subfolder of an export with the tokenizer in the format of a run."""
 
 _Json = dict[str, Any]
 
 _UNDERLINE = "\u2581"
 _SPACE_AND_WORD = r"[\n\x00]| ?[^ \n\x00]{1,1000}| "
-"""How a text is cut into words for SentencePiece; the same pattern as `mlx_attn.text.subwords`."""
+"""Splits a text into words for SentencePiece; the same pattern as `mlx_attn.text.subwords`."""
 
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 """Types of tokens in GGUF."""
 
 
 def tokenizer_files(tokenizer: Tokenizer, context_length: int) -> dict[str, _Json]:
-    """`tokenizer.json` and `tokenizer_config.json`.
+    """Return the contents of `tokenizer.json` and `tokenizer_config.json`.
 
     Without `tokenizer_class`, transformers builds the class of the model's type, which ignores
     `tokenizer.json`.
@@ -49,8 +49,8 @@ def tokenizer_files(tokenizer: Tokenizer, context_length: int) -> dict[str, _Jso
 
 def tokenizer_json(tokenizer: Tokenizer) -> _Json:
     """Return a tokenizer in the library's format."""
-    made = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
-    return {**made, "post_processor": None, "normalizer": None, **_FORMS[tokenizer.kind](tokenizer)}
+    base = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
+    return {**base, "post_processor": None, "normalizer": None, **_FORMS[tokenizer.kind](tokenizer)}
 
 
 def _split(pattern: str) -> _Json:
@@ -63,7 +63,7 @@ def _split(pattern: str) -> _Json:
 
 
 def _words(tokenizer: Tokenizer, pattern: str) -> _Json:
-    """Return a vocabulary of whole words: each piece that the pattern cuts off is a token."""
+    """Return a vocabulary of whole words: each piece that the pattern matches is a token."""
     words = {piece.decode(): token for token, piece in enumerate(tokenizer.vocabulary)}
     return {
         "model": {"type": "WordLevel", "vocab": words, "unk_token": ""},
@@ -101,7 +101,7 @@ def _merge_lines(tokenizer: GPT2Tokenizer) -> list[str]:
 
 
 def written_tokens(tokenizer: Tokenizer) -> list[str]:
-    """Return the tokens as GPT-2 writes them, a letter for each byte; its end of text as it is."""
+    """Return the tokens as GPT-2 writes them, a letter for each byte; the end of text unchanged."""
     letter = {byte: symbol for symbol, byte in bytes_by_symbol().items()}
     written = ["".join(map(letter.__getitem__, piece)) for piece in tokenizer.vocabulary]
     if isinstance(tokenizer, GPT2Tokenizer):
@@ -110,7 +110,7 @@ def written_tokens(tokenizer: Tokenizer) -> list[str]:
 
 
 def sentencepiece_tokens(tokenizer: Tokenizer) -> list[tuple[str, float, int]]:
-    """Piece, score and GGUF's type of every token of a SentencePiece model."""
+    """Return piece, score and GGUF's type of every token of a SentencePiece model."""
     assert isinstance(tokenizer, SubwordTokenizer)
     model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     rows = []
@@ -121,18 +121,18 @@ def sentencepiece_tokens(tokenizer: Tokenizer) -> list[tuple[str, float, int]]:
 
 
 def _pieces(tokenizer: Tokenizer) -> _Json:
-    """SentencePiece: pieces with scores, or as merges in the order of the score of what they make.
+    """Return a SentencePiece model: pieces with scores, or merges ordered by their result's score.
 
-    A piece is made by every cut of it into two pieces, as the library's own converter has it.
+    Every split of a piece into two pieces is a merge, as in the library's own converter.
     """
     rows = sentencepiece_tokens(tokenizer)
     ids = {piece: token for token, (piece, _, _) in enumerate(rows)}
     if tokenizer.kind == "unigram":
-        # Text spells no newline and no more in one word, so that it never spells the unknown token.
+        # No word continues after a newline, so no text spells the unknown token.
         pairs = [["\n" + rows[0][0], rows[0][1]], *([p, score] for p, score, _ in rows[1:])]
         model = {"type": "Unigram", "unk_id": 0, "vocab": pairs, "byte_fallback": True}
     else:
-        merges = [list(cut) for _, cut in sorted(_cuts(rows, ids), key=lambda found: found[0])]
+        merges = [list(cut) for _, cut in sorted(_cuts(rows, ids), key=lambda pair: pair[0])]
         model = {"type": "BPE", "vocab": ids, "merges": merges, "unk_token": rows[0][0]}
         model |= {"byte_fallback": True, "fuse_unk": True}
     underlined = {"type": "Metaspace", "replacement": _UNDERLINE, "prepend_scheme": "never"}
@@ -148,8 +148,8 @@ def _cuts(
 ) -> "itertools.chain[tuple[tuple[float, int, int], tuple[str, str]]]":
     def of_piece(piece: str, score: float):
         cuts = ((piece[:n], piece[n:]) for n in range(1, len(piece)))
-        known = [cut for cut in cuts if cut[0] in ids and cut[1] in ids]
-        return [((-score, ids[left], ids[right]), (left, right)) for left, right in known]
+        merges = [cut for cut in cuts if cut[0] in ids and cut[1] in ids]
+        return [((-score, ids[left], ids[right]), (left, right)) for left, right in merges]
 
     return itertools.chain.from_iterable(
         of_piece(piece, score) for piece, score, kind in rows if kind == _NORMAL
@@ -172,11 +172,11 @@ NOTES = {
     "otherwise than here; all others have the same ids.",
     "symbols": "A text begins with a newline, and one space stands before every symbol.",
 }
-"""What to mind, by kind."""
+"""Limits of each kind, for the model card."""
 
 
 def gguf_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the vocabulary as llama.cpp keeps it, by key of GGUF; lists hold one entry a token."""
+    """Return the vocabulary by llama.cpp's GGUF keys; lists have one entry per token."""
     key = "tokenizer.ggml."
     if tokenizer.kind in ("bpe", "unigram"):
         pieces, scores, types = map(list, zip(*sentencepiece_tokens(tokenizer), strict=True))

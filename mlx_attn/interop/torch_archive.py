@@ -1,9 +1,9 @@
-"""PyTorch's `.pth` without PyTorch: read by a small machine that executes nothing, and written.
+"""Read and write PyTorch's `.pth` without PyTorch, and without executing code from the file.
 
-Since PyTorch 1.6 a checkpoint is a zip archive, stored and not compressed: `NAME/data.pkl` is a
-program for a stack machine that builds the state dict, `NAME/data/KEY` holds the numbers of one
-storage. The machine here knows the few instructions and the four functions that a state dict is
-made of; anything else is refused by name before it could do anything.
+Since PyTorch 1.6 a checkpoint is an uncompressed zip archive: `NAME/data.pkl` is a program for a
+stack machine that builds the state dict, `NAME/data/KEY` holds the numbers of one storage. The
+machine here supports only the few instructions and the four functions that a state dict needs;
+anything else is refused by name before it runs.
 """
 
 import math
@@ -22,7 +22,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import atomic_write
 
 _LARGEST_PROGRAM = 1 << 26
-"""Bytes of `data.pkl`: that of the largest GPT-2 is about 100 kB."""
+"""Largest size of `data.pkl` in bytes; the largest GPT-2 needs about 100 kB."""
 
 _STORAGES = {
     "FloatStorage": mx.float32,
@@ -37,7 +37,7 @@ _STORAGES = {
     "BoolStorage": mx.bool_,
 }
 _WIDER = {mx.float64: np.float64, mx.bfloat16: np.uint16}
-"""What NumPy reads the bytes of a type as, where it is not the type's own name."""
+"""NumPy's type for the bytes of a type whose name NumPy lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class _Tensor:
 
 
 def _rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> _Tensor:
-    """A tensor whose every element lies in its storage, and no more elements than that has."""
-    known = isinstance(storage, _Storage) and isinstance(offset, int) and offset >= 0
+    """Return a tensor; refuse one with elements outside its storage, or more than the storage."""
+    is_placed = isinstance(storage, _Storage) and isinstance(offset, int) and offset >= 0
     sizes = [shape, strides]
-    if not known or not all(_are_counts(numbers) for numbers in sizes):
+    if not is_placed or not all(_are_counts(numbers) for numbers in sizes):
         raise ValueError("a tensor is not one")
     size, steps = math.prod(shape), zip(shape, strides, strict=True)
     reach = offset + (sum((n - 1) * step for n, step in steps) + 1 if size else 0)
@@ -83,7 +83,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "collections OrderedDict": lambda: {},
     "torch Size": lambda sizes: tuple(sizes),
 }
-"""All that a checkpoint may call, by the name that it calls it by."""
+"""All functions that a checkpoint may call, by the name in its program."""
 
 _MARK = object()
 _CONSTANTS = {
@@ -99,7 +99,7 @@ _IGNORED = frozenset({"PROTO", "FRAME"})
 
 
 class _Machine:
-    """Runs the program of a checkpoint: a stack and a memory of plain values, and nothing else."""
+    """A stack machine for a checkpoint's program, with only plain values in stack and memory."""
 
     def __init__(self):
         self.stack: list[Any] = []
@@ -126,7 +126,7 @@ class _Machine:
         step(argument)
 
     def _marked(self) -> list[Any]:
-        """Pop everything above the last mark, with the mark."""
+        """Pop the last mark and return the items above it."""
         start = max(i for i, item in enumerate(self.stack) if item is _MARK)
         items = self.stack[start + 1 :]
         del self.stack[start:]
@@ -185,7 +185,7 @@ class _Machine:
     _long_binget = _binget
 
     def _global(self, argument: Any) -> None:
-        """The name of a function or of a type of numbers; never the thing itself."""
+        """Push a permitted function or type by its name; import nothing."""
         module, _, word = argument.partition(" ")
         if module == "torch" and word in _STORAGES:
             self.stack.append(_STORAGES[word])
@@ -215,31 +215,31 @@ class _Machine:
         self.stack.append(function(*arguments))
 
     def _build(self, argument: Any) -> None:
-        """An ordered dict's attributes, such as `_metadata`, are of no use here."""
+        """Drop an ordered dict's attributes, such as `_metadata`."""
         state = self.stack.pop()
         if not (isinstance(self.stack[-1], dict) and isinstance(state, dict)):
             raise ValueError("it sets the state of an object")
 
 
 def _key(key: Any) -> str | int:
-    """Return a key that costs nothing to hash."""
+    """Return a key if it is cheap to hash."""
     if not isinstance(key, str | int):
         raise ValueError(f"a {type(key).__name__} is a key in it")
     return key
 
 
 _WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError, EOFError)
-"""What a wrong archive raises; zipfile adds the last two, if it is encrypted or cut short."""
+"""Errors of a wrong archive; zipfile raises the last two for an encrypted or truncated one."""
 
 
 def read_checkpoint(path: Path) -> dict[str, mx.array]:
-    """The state dict of a `.pth` file, or of the `model_state_dict` or `model` inside of one.
+    """Return the state dict of a `.pth` file, or the `model_state_dict` or `model` inside it.
 
-    Nothing of the file is executed and torch is not needed.
+    No code of the file is executed, and torch is not needed.
 
     Raises:
-        RunError: It is no checkpoint of PyTorch 1.6 or later, it asks for more than a state dict
-            needs, or it would unpack to more than it holds.
+        RunError: The file is not a checkpoint of PyTorch 1.6 or later, asks for more than a state
+            dict needs, or would unpack to more than its size.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -258,16 +258,16 @@ def read_checkpoint(path: Path) -> dict[str, mx.array]:
 
 
 def _program(archive: zipfile.ZipFile) -> tuple[str, bytes]:
-    """The prefix of all members, and the program; refuses an archive that unpacks to more."""
+    """Return the prefix of all members, and the program; refuse an archive that expands."""
     infos = archive.infolist()
     squeezed = [info for info in infos if info.compress_type != zipfile.ZIP_STORED]
     if squeezed:
         sizes = f"{squeezed[0].compress_size:,} bytes that unpack to {squeezed[0].file_size:,}"
         raise ValueError(f"{squeezed[0].filename} is compressed, {sizes}; torch compresses nothing")
-    held = sum(info.file_size for info in infos)
-    there = Path(str(archive.filename)).stat().st_size
-    if held > there:
-        raise ValueError(f"its members claim {held:,} bytes, and the file has {there:,}")
+    claimed = sum(info.file_size for info in infos)
+    size = Path(str(archive.filename)).stat().st_size
+    if claimed > size:
+        raise ValueError(f"its members claim {claimed:,} bytes, and the file has {size:,}")
     name = next((i.filename for i in infos if i.filename.split("/")[1:] == ["data.pkl"]), None)
     if name is None:
         raise ValueError("there is no data.pkl in it, so torch.save did not write it")
@@ -277,7 +277,7 @@ def _program(archive: zipfile.ZipFile) -> tuple[str, bytes]:
 
 
 def _state_dict(content: Any) -> Mapping[str, _Tensor]:
-    """Return the tensors by name; of a checkpoint with optimizer, only the model's."""
+    """Return the tensors by name; in a checkpoint with an optimizer, only the model's tensors."""
     for key in ("model_state_dict", "state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -286,10 +286,10 @@ def _state_dict(content: Any) -> Mapping[str, _Tensor]:
             f"it holds a {type(content).__name__} and no state dict: save with "
             "torch.save(model.state_dict(), path)"
         )
-    found = {str(name): part for name, part in content.items() if isinstance(part, _Tensor)}
-    if not found:
+    tensors = {str(name): part for name, part in content.items() if isinstance(part, _Tensor)}
+    if not tensors:
         raise ValueError("there is no tensor in it")
-    return found
+    return tensors
 
 
 def _arrays(
@@ -321,8 +321,8 @@ def _view(numbers: np.ndarray, tensor: _Tensor) -> mx.array:
     )
     if tensor.storage.dtype == mx.float64:
         return mx.array(view.astype(np.float32))
-    made = mx.array(np.ascontiguousarray(view).reshape(tensor.shape))
-    return made.view(mx.bfloat16) if tensor.storage.dtype == mx.bfloat16 else made
+    array = mx.array(np.ascontiguousarray(view).reshape(tensor.shape))
+    return array.view(mx.bfloat16) if tensor.storage.dtype == mx.bfloat16 else array
 
 
 # Writing: the same program, in protocol 2.
@@ -332,7 +332,7 @@ _BEGINNING = b"\x80\x02ccollections\nOrderedDict\n)R("
 
 
 def is_exported_checkpoint(path: Path) -> bool:
-    """Return whether a file is one of `write_checkpoint`."""
+    """Return True if `write_checkpoint` wrote the file."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("model/data.pkl") as program:
             return program.read(len(_BEGINNING)) == _BEGINNING

@@ -1,4 +1,4 @@
-"""Attention maps, head statistics and spectra of a model while it reads some texts."""
+"""Measure attention maps, head statistics and spectra of a model on some texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -22,7 +22,7 @@ from mlx_attn.training.config import settings_from
 from mlx_attn.training.evaluation import Evaluator
 
 LONGEST = 256
-"""Tokens of a text at most: a map holds their square, and a reader cannot take in more."""
+"""Most tokens of a text: a map needs their square, and a reader cannot take in more."""
 
 _Tokens = Integer[np.ndarray, "B T"]
 
@@ -41,14 +41,14 @@ def prompt_tokens(
     tokens = np.array(begin(tokenizer.encode(text).tolist(), start, longest)[-longest:])
     if len(tokens) < 2:
         raise ConfigError(
-            f"the prompt is {len(tokens)} token{'s' * (len(tokens) != 1)} long, and a token alone "
-            "looks at itself: give a prompt of at least two"
+            f"the prompt is {len(tokens)} token{'s' * (len(tokens) != 1)} long, and a single token "
+            "attends only to itself: give a prompt of at least two"
         )
     return tokens[None].astype(np.int64)
 
 
 def validation_windows(run: Run, count: int, progress: Progress | None = None) -> _Tokens:
-    """At most `count` windows of the run's validation text, evenly spread, cut to `LONGEST`.
+    """Return up to `count` evenly spread windows of a run's validation text, cut to `LONGEST`.
 
     `progress` is called with the bytes done and in all while a text is downloaded.
     """
@@ -62,7 +62,7 @@ def corpus_of(run: Run, progress: Progress | None = None) -> Corpus:
     """Return the text that a run was trained on.
 
     Raises:
-        RunError: It cannot be read any more, or has changed; the way out is a prompt.
+        RunError: The text can no longer be read, or has changed.
     """
     text = settings_from(run.settings, {}).text
     if text.data == "-":
@@ -90,8 +90,8 @@ class _HeadStatistics:
 def _head_statistics(
     maps: Float[np.ndarray, "L B H T T"], repeated: Float[np.ndarray, "L B2 H T2 T2"]
 ) -> _HeadStatistics:
-    """The statistics of every head; the second half of each `repeated` text repeats the first."""
-    # Layer by layer: in float64, and several times over, all maps together would fill a memory.
+    """Compute all statistics; each `repeated` text consists of two equal halves."""
+    # Layer by layer: several float64 copies of all maps would not fit into memory.
     averages = [
         np.stack([of(layer).mean(0) for layer in maps])
         for of in (entropy, distance, previous, first)
@@ -100,37 +100,37 @@ def _head_statistics(
 
 
 def uniform_statistics(T: int, T_repeated: int) -> dict[str, float]:
-    """Return the statistics of a head that looks at all tokens so far alike, to compare with."""
+    """Return the statistics of a head with uniform attention, for comparison."""
     maps, repeated = (uniform_map(length)[None, None] for length in (T, T_repeated))
     statistics = _head_statistics(maps, repeated)
     return {f.name: getattr(statistics, f.name).item() for f in fields(_HeadStatistics)}
 
 
 def entropy(maps: Maps) -> _PerHead:
-    """-sum_j A_ij ln A_ij in nats, averaged over i > 0: e^entropy tokens are looked at."""
+    """Return -sum_j A_ij ln A_ij in nats, averaged over i > 0: e^entropy tokens are attended to."""
     rows = np.asarray(maps[..., 1:, :], np.float64)
     return 0.0 - np.sum(rows * np.log(np.where(rows > 0, rows, 1)), axis=-1).mean(-1)
 
 
 def distance(maps: Maps) -> _PerHead:
-    """sum_j A_ij (i - j) in tokens, averaged over i > 0."""
+    """Return sum_j A_ij (i - j) in tokens, averaged over i > 0."""
     position = np.arange(maps.shape[-1])
     back = np.maximum(position[:, None] - position, 0)
     return np.sum(maps[..., 1:, :] * back[1:].astype(np.float64), axis=-1).mean(-1)
 
 
 def previous(maps: Maps) -> _PerHead:
-    """A_i,i-1 averaged over i > 0: 1 for a head that always looks one token back."""
+    """Return A_i,i-1 averaged over i > 0: 1 for a head that attends only to the previous token."""
     return np.diagonal(maps, -1, -2, -1).astype(np.float64).mean(-1)
 
 
 def first(maps: Maps) -> _PerHead:
-    """A_i0 averaged over i > 0: 1 for a head that rests on the first token."""
+    """Return A_i0 averaged over i > 0: 1 for a head that attends only to the first token."""
     return maps[..., 1:, 0].astype(np.float64).mean(-1)
 
 
 def induction(repeated: Maps) -> _PerHead:
-    """The weight of the token that followed this one last time, on tokens that are read twice.
+    """Return the weight on the token that followed the last occurrence, in repeated texts.
 
     A_i,i-n+1 averaged over the second half i >= n of maps of 2 n tokens; NaN below n = 2. This is
     the prefix-matching score of Olsson et al., In-context Learning and Induction Heads,
@@ -143,7 +143,7 @@ def induction(repeated: Maps) -> _PerHead:
 
 
 def uniform_map(T: int) -> Float64[np.ndarray, "1 T T"]:
-    """Return the map of one head that looks at all tokens so far alike."""
+    """Return the causal map of one head with uniform attention."""
     return np.tril(np.ones((1, T, T))) / np.arange(1, T + 1)[:, None]
 
 
@@ -152,7 +152,7 @@ def attention_maps(
 ) -> Float32[np.ndarray, "L B H T T"]:
     """Return the attention weights of every head, [i, j] of token i on token j.
 
-    Rows add up to 1 if the mixing is a softmax, and need not for others: see `Probe.row_sums`.
+    Rows add up to 1 for a softmax, but not for every mixing: see `Probe.row_sums`.
     """
     layers = attention_inputs(model, mx.array(tokens))
     return np.stack([np.array(layer.weights(x).astype(mx.float32)) for layer, x in layers])
@@ -161,10 +161,10 @@ def attention_maps(
 def repeated_sequences(
     vocab_size: int, context_length: int, count: int = 4, seed: int = 0
 ) -> Integer[np.ndarray, "B T"]:
-    """N random tokens, all different, and then the same once more; n is at most 64.
+    """Return n different random tokens, repeated once; n is at most 64.
 
-    Nothing but the first reading predicts the second, so a model that does so copies: the test of
-    Olsson et al. (arXiv:2209.11895) for induction heads.
+    Only the first half predicts the second, so a model that predicts it copies: the test for
+    induction heads by Olsson et al. (arXiv:2209.11895).
     """
     n = min(context_length // 2, vocab_size, 64)
     random = np.random.default_rng(seed)
@@ -178,11 +178,11 @@ class Probe:
 
     Attributes:
         maps: See `attention_maps`.
-        statistics: Of every head, averaged over the texts.
-        uniform: The same of a head that looks at all earlier tokens alike, to compare with.
-        scores: The matrices S_h; None for a score map without matrices.
-        value_outputs: The matrices V_h O_h; None if the value or the output map lacks matrices.
-        reasons: Why, by the name of the attribute that is None.
+        statistics: The statistics of every head, averaged over the texts.
+        uniform: The statistics of a head with uniform attention, for comparison.
+        scores: The matrices S_h; None for a score map without them.
+        value_outputs: The matrices V_h O_h; None for a value or output map without them.
+        reasons: Why a matrix is missing, by the name of the attribute that is None.
     """
 
     config: GPTConfig
@@ -196,7 +196,7 @@ class Probe:
 
     @property
     def n_maps(self) -> int:
-        """Attention maps of a layer: one for each head, or several where a head has as many."""
+        """Number of attention maps of a layer: one per head, or several."""
         return self.maps.shape[2]
 
     @property
@@ -207,10 +207,10 @@ class Probe:
 
 
 def probe_memory(config: GPTConfig, texts: int) -> int:
-    """Return the most bytes that probing on so many texts takes: nothing of that size is allocated.
+    """Estimate the peak bytes of probing on `texts` texts, without allocating them.
 
-    These are the weights and all maps in float32, what is computed of one layer's matrices or maps
-    in float64, and the process itself; drawing comes on top.
+    They hold the weights and all maps in float32, the float64 work on one layer's matrices or maps,
+    and the process itself; drawing needs more.
     """
     H, C, T = config.attention().n_maps, config.emb_dim, min(config.context_length, LONGEST)
     once = min(config.context_length // 2, config.vocab_size, 64)
@@ -220,13 +220,14 @@ def probe_memory(config: GPTConfig, texts: int) -> int:
 
 
 def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
-    """Look at every head of a model in evaluation mode while it reads texts of the same length.
+    """Measure every head of a model in evaluation mode on texts of the same length.
 
-    RunError where the model's weights are not finite.
+    Raises:
+        RunError: The model's weights are not finite.
 
     Example:
-        >>> found = probe(run.load_model(), validation_windows(run, 4))
-        >>> found.maps[layer, text, head]
+        >>> result = probe(run.load_model(), validation_windows(run, 4))
+        >>> result.maps[layer, text, head]
     """
     config = model.config
     spectra: dict[str, analysis.Spectra | None] = {}
@@ -237,8 +238,7 @@ def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
         except analysis.NoMatrix as missing:
             spectra[name], reasons[name] = None, missing.reason
     maps = attention_maps(model, tokens)
-    again = repeated_sequences(config.vocab_size, config.context_length)
-    repeated = attention_maps(model, again)
-    uniform = uniform_statistics(tokens.shape[1], again.shape[1])
-    statistics = _head_statistics(maps, repeated)
+    repeated = repeated_sequences(config.vocab_size, config.context_length)
+    statistics = _head_statistics(maps, attention_maps(model, repeated))
+    uniform = uniform_statistics(tokens.shape[1], repeated.shape[1])
     return Probe(config, tokens, maps, statistics, uniform, **spectra, reasons=reasons)

@@ -1,4 +1,4 @@
-"""The numbers and curves of every head as tables, JSON and figures."""
+"""Show the numbers and curves of every head as tables, JSON and figures."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,12 +29,12 @@ _GROUPS = {
     "scores": ("S", "S_h, the matrix of its scores"),
     "value_outputs": ("VO", "V_h O_h, the matrix of its output"),
 }
-"""By attribute of a `Probe`: the matrix in letters, and the heading above its columns."""
+"""For each attribute of a `Probe`, the letters of the matrix and the heading above its columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A number of every head, `key` of the attribute `of` of a `Probe`; see columns.toml."""
+    """A number of every head: `probe.{of}.{key}`; see columns.toml."""
 
     of: str
     key: str
@@ -52,19 +52,19 @@ class Column:
         """The name of the number."""
         return self.key.replace("_", " ")
 
-    def values(self, found: Probe) -> Float64[np.ndarray, "L maps"]:
-        """Return the numbers of all heads, once for each of their maps."""
-        return _of_map(found, getattr(getattr(found, self.of), self.key))
+    def values(self, probe: Probe) -> Float64[np.ndarray, "L maps"]:
+        """Return the numbers of all heads, repeated for each of their maps."""
+        return _of_map(probe, getattr(getattr(probe, self.of), self.key))
 
-    def most(self, found: Probe) -> str:
-        """Return the largest rank there can be, as a line below the heading; "" for others."""
+    def most(self, probe: Probe) -> str:
+        """Return a line with the largest possible rank, for the heading; "" for other columns."""
         if "rank" not in self.key:
             return ""
-        return f"\nof {getattr(found, self.of).singular_values.shape[-1]}"
+        return f"\nof {getattr(probe, self.of).singular_values.shape[-1]}"
 
-    def uniform(self, found: Probe) -> str:
-        """Return the number of a head that attends to all tokens equally; empty without one."""
-        return number(found.uniform[self.key]) if self.of == "statistics" else ""
+    def uniform(self, probe: Probe) -> str:
+        """Return the number of a head with uniform attention; "" for a matrix."""
+        return number(probe.uniform[self.key]) if self.of == "statistics" else ""
 
 
 _ROWS = package_table("mlx_attn.probe", "columns")
@@ -76,27 +76,27 @@ COLUMNS = tuple(
 )
 
 
-def _of_map(found: Probe, values: np.ndarray) -> np.ndarray:
-    """Return the numbers of heads for their maps."""
-    return np.repeat(values, found.n_maps // values.shape[1], axis=1)
+def _of_map(probe: Probe, values: np.ndarray) -> np.ndarray:
+    """Repeat each head's number for each of its maps."""
+    return np.repeat(values, probe.n_maps // values.shape[1], axis=1)
 
 
-def columns(found: Probe) -> list[Column]:
-    """Return the available numbers; a head without matrices lacks theirs."""
-    return [column for column in COLUMNS if column.of not in found.reasons]
+def columns(probe: Probe) -> list[Column]:
+    """Return the available columns, without missing matrices."""
+    return [column for column in COLUMNS if column.of not in probe.reasons]
 
 
 def number(value: Any) -> str:
-    """Format with two decimals, never as -0.00; a missing number becomes a dash."""
+    """Format a number with two decimals, never -0.00; NaN becomes a dash."""
     return f"{round(float(value), 2) + 0.0:.2f}" if math.isfinite(value) else "-"
 
 
-def how_many_maps(found: Probe) -> str:
-    """How many maps there are, in a sentence."""
-    L, H = found.config.n_layers, found.n_maps
-    if each := H // found.config.n_heads - 1:
+def how_many_maps(probe: Probe) -> str:
+    """Return a sentence with the number of maps."""
+    L, H = probe.config.n_layers, probe.n_maps
+    if each := H // probe.config.n_heads - 1:
         return (
-            f"{plural(L, 'layer')} of {plural(found.config.n_heads, 'head')} with {each + 1} maps "
+            f"{plural(L, 'layer')} of {plural(probe.config.n_heads, 'head')} with {each + 1} maps "
             f"each: {H} attention maps per layer, {L * H} in all."
         )
     if H == 1:
@@ -112,16 +112,16 @@ _PATTERNS = {
 }
 
 
-def patterns(found: Probe) -> str:
-    """Return a sentence for each pattern, about the head that shows it most."""
-    sentences = [_pattern(found, key, words) for key, words in _PATTERNS.items()]
+def patterns(probe: Probe) -> str:
+    """Return a sentence for each pattern, about the head that shows it most clearly."""
+    sentences = [_pattern(probe, key, words) for key, words in _PATTERNS.items()]
     nothing = "No head keeps to the previous token, to the first, or to what followed last time."
     return " ".join(filter(None, sentences)) or nothing
 
 
-def _pattern(found: Probe, key: str, words: str) -> str:
-    """Return the sentence about the head that does it most; "" if none does it to speak of."""
-    shares, alike = np.nan_to_num(getattr(found.statistics, key)), found.uniform[key]
+def _pattern(probe: Probe, key: str, words: str) -> str:
+    """Return a sentence about the strongest head for a pattern; "" if all are near uniform."""
+    shares, alike = np.nan_to_num(getattr(probe.statistics, key)), probe.uniform[key]
     layer, head = np.unravel_index(shares.argmax(), shares.shape)
     share = shares[layer, head]
     if share < max(_UNLIKE * alike, 0.01):
@@ -131,76 +131,76 @@ def _pattern(found: Probe, key: str, words: str) -> str:
 
 
 _SHARES = 0.005
-"""Weights whose sum is as far from 1 are no shares; two decimals are shown."""
+"""Largest deviation from 1 of the sum of weights that count as shares; two decimals are shown."""
 
 
-def caveat(found: Probe) -> str:
-    """Explain omissions, scores that are more than S_h, and weights that do not add up to 1."""
+def caveat(probe: Probe) -> str:
+    """Explain missing matrices, scores beyond S_h, and weights that do not add up to 1."""
     names = {"scores": "S_h", "value_outputs": "V_h O_h"}
-    left_out = [f"No {names[of]} is shown: {reason}." for of, reason in found.reasons.items()]
-    reason = analysis.why_not_one_matrix(found.config.attention())
-    if reason and "scores" not in found.reasons:
+    left_out = [f"No {names[of]} is shown: {reason}." for of, reason in probe.reasons.items()]
+    reason = analysis.why_not_one_matrix(probe.config.attention())
+    if reason and "scores" not in probe.reasons:
         left_out.append(f"Scores are not one matrix here: {reason}.")
-    low, high = found.row_sums
+    low, high = probe.row_sums
     if low < 1 - _SHARES or high > 1 + _SHARES:
         left_out.append(
             f"The weights of a token add up to between {low:.2f} and {high:.2f} here, not to 1 "
-            f"(mixing={found.config.mixing}): they are no shares, and entropy and distance are "
+            f"(mixing={probe.config.mixing}): they are no shares, and entropy and distance are "
             "sums over them as they are."
         )
     return " ".join(left_out)
 
 
-def heads_table(found: Probe) -> Group:
-    """Return a row per head, as wide as a terminal."""
-    shown = [column for column in columns(found) if column.short]
+def heads_table(probe: Probe) -> Group:
+    """Return a table with a row per head that fits a terminal."""
+    shown = [column for column in columns(probe) if column.short]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("layer,\nhead", *(column.short + column.most(found) for column in shown)):
+    for heading in ("layer,\nhead", *(column.short + column.most(probe) for column in shown)):
         table.add_column(heading, justify="right", no_wrap=True)
-    values = [column.values(found) for column in shown]
-    for layer, head in np.ndindex(found.config.n_layers, found.n_maps):
+    values = [column.values(probe) for column in shown]
+    for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps):
         numbers = [number(value[layer, head]) for value in values]
         table.add_row(f"{layer}  {head}", *numbers)
-    table.add_row("uniform", *(column.uniform(found) for column in shown), style="dim")
-    return Group(Text(how_many_maps(found)), table)
+    table.add_row("uniform", *(column.uniform(probe) for column in shown), style="dim")
+    return Group(Text(how_many_maps(probe)), table)
 
 
-def legend(found: Probe) -> list[str]:
-    """Return the meaning of the table's numbers, in a few lines."""
+def legend(probe: Probe) -> list[str]:
+    """Explain the table's numbers in a few lines."""
     lines = [
         "entropy in nats, distance in tokens, shares of 1; uniform attends to all tokens alike",
     ]
     letters = {"scores": ("S", "S_h"), "value_outputs": ("VO", "V_h O_h")}
-    there = [pair for of, pair in letters.items() if of not in found.reasons]
+    there = [pair for of, pair in letters.items() if of not in probe.reasons]
     if there:
         short, long = (" and ".join(words) for words in zip(*there, strict=True))
         lines.append(f"{short}: effective rank and symmetry of {long}")
-    return [*lines, *filter(None, [caveat(found)])]
+    return [*lines, *filter(None, [caveat(probe)])]
 
 
-def record(found: Probe) -> dict[str, Any]:
-    """Return all numbers, for JSON; the maps themselves are left out."""
-    matrices = {"S": found.scores, "VO": found.value_outputs}
+def record(probe: Probe) -> dict[str, Any]:
+    """Return all numbers for JSON, without the maps."""
+    matrices = {"S": probe.scores, "VO": probe.value_outputs}
     letters = {"scores": "S", "value_outputs": "VO"}
     keys = ("effective_rank", "stable_rank", "norm", "symmetry", "singular_values")
     heads = [
         {"layer": layer, "head": head}
-        | {key: _json(array[layer, head]) for key, array in asdict(found.statistics).items()}
+        | {key: _json(array[layer, head]) for key, array in asdict(probe.statistics).items()}
         | {
             name: of
-            and {key: _of_map(found, getattr(of, key))[layer, head].tolist() for key in keys}
+            and {key: _of_map(probe, getattr(of, key))[layer, head].tolist() for key in keys}
             for name, of in matrices.items()
         }
-        for layer, head in np.ndindex(found.config.n_layers, found.n_maps)
+        for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps)
     ]
     return {
-        "texts": len(found.tokens),
-        "tokens": found.tokens.shape[1],
+        "texts": len(probe.tokens),
+        "tokens": probe.tokens.shape[1],
         "heads": heads,
-        "uniform": {key: _json(value) for key, value in found.uniform.items()},
+        "uniform": {key: _json(value) for key, value in probe.uniform.items()},
         "alignment": {name: of and of.alignment.tolist() for name, of in matrices.items()},
-        "row_sums": found.row_sums,
-        "reasons": {letters[of]: reason for of, reason in found.reasons.items()},
+        "row_sums": probe.row_sums,
+        "reasons": {letters[of]: reason for of, reason in probe.reasons.items()},
     }
 
 
@@ -208,11 +208,11 @@ def _json(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def draw_maps(found: Probe, text: int = 0) -> "Figure":
-    """Return the attention map of every head: a row of panels per layer."""
-    L, H = found.config.n_layers, found.n_maps
+def draw_maps(probe: Probe, text: int = 0) -> "Figure":
+    """Draw the attention map of every head, a row of panels per layer."""
+    L, H = probe.config.n_layers, probe.n_maps
     figure, axes = panels(L * H, H, (1.5, 1.6))
-    weights = np.sqrt(np.maximum(found.maps[:, text], 0))  # mixed ones may be negative
+    weights = np.sqrt(np.maximum(probe.maps[:, text], 0))  # mixed ones may be negative
     for axis, (layer, head) in zip(axes, np.ndindex(L, H), strict=True):
         shades = weights[layer, head]
         axis.imshow(shades, cmap="Oranges", vmin=0, vmax=1, interpolation="nearest")
@@ -223,7 +223,7 @@ def draw_maps(found: Probe, text: int = 0) -> "Figure":
 
 
 def draw_singular_values(matrices: analysis.Spectra) -> "Figure":
-    """Return the singular values of every head, a panel per layer."""
+    """Draw the singular values of every head, a panel per layer."""
     values = matrices.singular_values
     figure, axes = panels(len(values), 4, (2.6, 2.1), sharex=True, sharey=True)
     for layer, axis in enumerate(axes):
@@ -238,7 +238,7 @@ def draw_singular_values(matrices: analysis.Spectra) -> "Figure":
 
 
 def draw_alignment(matrices: analysis.Spectra) -> "Figure":
-    """Return the alignment between the heads of a layer, a panel per layer."""
+    """Draw the alignment between the heads of a layer, a panel per layer."""
     alignment = matrices.alignment
     figure, axes = panels(len(alignment), 4, (2.2, 2.2), sharex=True, sharey=True)
     for layer, axis in enumerate(axes):
@@ -251,10 +251,10 @@ def draw_alignment(matrices: analysis.Spectra) -> "Figure":
     return figure
 
 
-def save_figures(found: Probe, directory: Path) -> list[Path]:
-    """Write all figures as SVG and PNG; returns their paths."""
-    draws: dict[str, Draw] = {"maps": partial(draw_maps, found)}
-    for name, matrices in (("s", found.scores), ("vo", found.value_outputs)):
+def save_figures(probe: Probe, directory: Path) -> list[Path]:
+    """Write all figures as SVG and PNG; return their paths."""
+    draws: dict[str, Draw] = {"maps": partial(draw_maps, probe)}
+    for name, matrices in (("s", probe.scores), ("vo", probe.value_outputs)):
         if matrices is not None:
             draws[f"singular-values-{name}"] = partial(draw_singular_values, matrices)
             draws[f"alignment-{name}"] = partial(draw_alignment, matrices)
@@ -266,7 +266,7 @@ def _save(directory: Path, draws: Mapping[str, Draw]) -> list[Path]:
 
 
 ROWS = 20
-"""Rows of a table at most; longer tracks are shown at evenly spread steps."""
+"""Most rows of a table; longer tracks are shown at evenly spread steps."""
 
 NAMES = {
     "effective_rank": "effective rank",
@@ -280,7 +280,7 @@ NAMES = {
 
 
 def track_table(track: tracks.Track) -> Group:
-    """Return a row per step, averaged over all heads."""
+    """Return a table with a row per step, averaged over all heads."""
     groups = (("S", track.scores), ("VO", track.value_outputs), ("", track.drift))
     columns = [
         (f"{letters}\n{NAMES[key]}".strip(), curve)
@@ -298,7 +298,7 @@ def track_table(track: tracks.Track) -> Group:
 
 
 def track_record(track: tracks.Track) -> dict[str, Any]:
-    """Return all curves, for JSON: lists are [step][layer][head]."""
+    """Return all curves for JSON, as lists [step][layer][head]."""
     curves = {
         kind: {key: curve.tolist() for key, curve in getattr(track, kind).items()}
         for kind in ("scores", "value_outputs", "drift")
@@ -307,7 +307,7 @@ def track_record(track: tracks.Track) -> dict[str, Any]:
 
 
 def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
-    """Return every head's curves, a column per layer; one run in colours by head, several by run.
+    """Draw every head's curves, a column per layer; a colour per head, or per run if several.
 
     All runs have the same number of layers; `kind` is "scores", "value_outputs" or "drift".
     """
@@ -335,7 +335,7 @@ def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
 def save_tracks(
     runs: Sequence[tracks.Track], pair: tracks.Track | None, directory: Path
 ) -> list[Path]:
-    """Write all figures, as SVG and PNG, and return their paths."""
+    """Write all figures of tracks as SVG and PNG; return their paths."""
     kinds = {"s": "scores", "vo": "value_outputs"}
     kinds |= {"drift": "drift"} if any(track.drift for track in runs) else {}
     draws = {f"track-{name}": partial(draw_tracks, runs, kind) for name, kind in kinds.items()}

@@ -1,4 +1,4 @@
-"""The record of a tracked training: the matrices of every head, step by step."""
+"""Read the record of a tracked training: the matrices of every head, step by step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from mlx_attn.run_directory import Run
 from mlx_attn.training.tracking import TRACKED_TOKENS, drift, snapshots
 
 Curves = Mapping[str, Float64[np.ndarray, "N L H"]]
-"""By name, a number for every tracked step, layer and head."""
+"""A number for every tracked step, layer and head, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """The curves of one run, at the steps when they were taken.
+    """The curves of one run at its tracked steps.
 
     Attributes:
         scores: Effective rank, norm and symmetry of S_h.
         value_outputs: The same of V_h O_h.
-        drift: The distance of the heads from their start, or from those of another run (see
-            `training.tracking.drift`); empty where that is not known.
+        drift: The distance of the heads from their start, or from another run's heads (see
+            `training.tracking.drift`); empty if unknown.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Track:
 
 
 def read_track(run: Run) -> Track:
-    """Return the curves that `train --track` wrote."""
+    """Read the curves that `train --track` wrote."""
     records = [record for record in run.metrics() if record.get("event") == "track"]
     if not records:
         raise RunError(f"{run.path} was not tracked: train with --track 50, for example")
@@ -53,7 +53,7 @@ def read_track(run: Run) -> Track:
 
 
 def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> Track:
-    """The drift of one run from another that started from the same point, while both learned.
+    """Measure the drift between two runs that started from the same weights.
 
     Both read the beginning of each window of tokens.
     """
@@ -64,8 +64,8 @@ def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> Trac
                 f"{run.path} has {key}={one} and {other.path} has {two}: only runs of the same "
                 "sizes can be compared head by head"
             )
-    kept, others = snapshots(run), snapshots(other)
-    steps = [step for step in kept if step in others]
+    ours, theirs = snapshots(run), snapshots(other)
+    steps = [step for step in ours if step in theirs]
     if not steps:
         raise RunError(
             f"{run.path} and {other.path} kept no weights of the same steps: start both with "
@@ -73,13 +73,13 @@ def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> Trac
         )
     windows = mx.array(tokens[:, :TRACKED_TOKENS])
     drifts = [
-        drift(run.load_model(kept[step]), other.load_model(others[step]), windows) for step in steps
+        drift(run.load_model(ours[step]), other.load_model(theirs[step]), windows) for step in steps
     ]
     name = f"{run.title} against {other.title}"
     return Track(name, np.array(steps, np.int64), {}, {}, _curves(drifts))
 
 
 def _curves(records: Sequence[Mapping[str, Any]]) -> Curves:
-    """From one record per step to one array per name; names that some record lacks are left out."""
+    """Stack one record per step into one array per name; drop names that some record lacks."""
     shared = [name for name in records[0] if all(name in record for record in records)]
     return {name: np.array([r[name] for r in records], np.float64) for name in shared}

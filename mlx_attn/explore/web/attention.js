@@ -4,25 +4,25 @@
 //     head_h        = softmax(score_h + causal mask) x V_h
 //     y             = sum_h head_h O_h
 //
-// The numbers come from the graphs of the model; only S_h cut to a rank is worked out here.
+// The model's graphs compute the numbers; only S_h cut to a rank is computed here.
 import { add, coefficients, dot, scaled, singular } from "./tensor.js";
 
-/** What is changed in the model: nothing, at first. `heads` maps "layer.head" to changes of a head. */
+/** Edits of a model without any change. `heads` maps "layer.head" to the changes of a head. */
 export const intact = () => ({ mask: true, positions: true, projection: true, heads: {} });
 export const headEdits = (edits, layer, head) => edits.heads[`${layer}.${head}`] ?? UNCHANGED;
 const UNCHANGED = { off: false, scores: true, temperature: 1, rank: Infinity };
 
-/** Every step of one token in one layer, read from the arrays of a pass when it is asked for. */
+/** Every step of one token in one layer, read lazily from the arrays of a pass. */
 class Row {
   constructor(arrays, i, seen) {
     Object.assign(this, { arrays, i, seen });
   }
-  /** The numbers of the token in an array [1, T, C]. */
+  /** Returns the token's numbers in an array [1, T, C]. */
   vector(name) {
     const { data, shape } = this.arrays[name];
     return data.subarray(this.i * shape[2], (this.i + 1) * shape[2]);
   }
-  /** Those of every head in an array [1, H, T, D]; of scores and weights for the tokens that it sees. */
+  /** Returns the token's numbers for every head in an array [1, H, T, D], up to `end`. */
   heads_of(name, end = this.arrays[name].shape[3]) {
     const { data, shape: [, H, T, D] } = this.arrays[name];
     return Array.from({ length: H }, (_, h) => data.subarray((h * T + this.i) * D, (h * T + this.i) * D + end));
@@ -61,12 +61,12 @@ export class Attention {
     this.count = config.n_heads * config.queries_per_head; // maps: two for a pair of queries
   }
 
-  /** The records of `count` tokens, from the arrays of this layer. */
+  /** Returns the records of `count` tokens, from the arrays of this layer. */
   rows(arrays, count, edits) {
     return Array.from({ length: count }, (_, i) => new Row(arrays, i, edits.mask ? i + 1 : count));
   }
 
-  /** What the second kind of pass is told of this layer: see `_like_switches` in traced.py. */
+  /** Returns this layer's inputs of an edited pass: see `_like_switches` in traced.py. */
   switches(edits) {
     const own = Array.from({ length: this.count }, (_, h) => headEdits(edits, this.layer, h));
     const ranks = own.map(({ rank }, h) => this.cut(h, rank));
@@ -79,7 +79,7 @@ export class Attention {
     ];
   }
 
-  /** The map q M + c of a head's queries after which S_h has a rank: with S_h = A B^T, A M = U U^T A. */
+  /** Returns the map q M + c of a head's queries that cuts S_h to a rank: with S_h = A B^T, A M = U U^T A. */
   cut(head, rank) {
     const K = this.graphs.width;
     const matrix = Array.from({ length: K }, (_, k) => new Float64Array(K).fill(1, k, k + 1));
@@ -96,17 +96,17 @@ export class Attention {
     return { matrix, shift };
   }
 
-  /** scale * q_i k_j^T, whether i may attend to j or not. */
+  /** Returns scale * q_i k_j^T, without the mask. */
   scoreOf(rows, i, j, h) {
     return this.scale * dot(rows[i].q[h], shared(rows[j].k, h, this.count));
   }
 
-  /** What ALiBi takes from a head's score for each token of distance; 0 without it. */
+  /** Returns the amount that ALiBi subtracts from a head's score per token of distance; 0 without ALiBi. */
   slopeOf(h, edits) {
     return this.position === "alibi" && edits.positions ? shared(this.slopes, h, this.count) : 0;
   }
 
-  /** What one head alone adds to the output of every token. */
+  /** Returns the contribution of one head to the output of every token. */
   contributions(rows, h, edits) {
     const { heads, x } = rows[0].arrays;
     const alone = heads.data.map((value, at) => (Math.floor(at / (heads.shape[2] * heads.shape[3])) === h ? value : 0));
@@ -119,20 +119,20 @@ export class Attention {
     return Array.from({ length: T }, (_, i) => data.subarray(i * shape[2], (i + 1) * shape[2]));
   }
 
-  // The matrices of a head, read off by applying the maps to the rows of the identity and to 0.
+  // The matrices of a head, measured by applying the maps to the rows of the identity and to 0.
 
   get identity() {
     const width = this.d_in;
     return Float32Array.from({ length: (width + 1) * width }, (_, at) => (at % (width + 1) === 0 && at < width * width ? 1 : 0));
   }
 
-  /** What the maps make of each unit vector and of 0, [heads][C + 1] rows. */
+  /** Returns the maps' outputs for each unit vector and for 0: [heads][C + 1] rows. */
   mapped() {
     this.made ??= this.graphs.maps.run([this.identity]);
     return this.made;
   }
 
-  /** Columns of the query's and the key's matrix of every head, [heads][K] rows of C. */
+  /** Returns the columns of the query and key matrices of every head: [heads][K] rows of C. */
   scoreFactors() {
     if (this.factors) return this.factors;
     const rowsOf = (name) => headsOf(this.mapped()[name]);
@@ -142,7 +142,7 @@ export class Attention {
     return this.factors;
   }
 
-  /** Singular values and left singular vectors of S_h. */
+  /** Returns singular values and left singular vectors of S_h. */
   spectrum(head) {
     this.spectra ??= {};
     const [queries, keys] = this.scoreFactors();
@@ -150,7 +150,7 @@ export class Attention {
     return this.spectra[head];
   }
 
-  /** S_h, row by row; undefined where there is none. */
+  /** Returns the rows of S_h; undefined for scores without such a matrix. */
   scoreMatrix(head) {
     if (!this.has_score_matrix) return undefined;
     const [queries, keys] = this.scoreFactors();
@@ -159,7 +159,7 @@ export class Attention {
       queries[head].reduce((sum, q, d) => add(sum, scaled(key[d], q[c])), new Float64Array(this.d_in)));
   }
 
-  /** V_h O_h, row by row; undefined where a map is not linear. */
+  /** Returns the rows of V_h O_h; undefined if a map is not linear. */
   outputMatrix(head, edits) {
     if (!this.has_output_matrix) return undefined;
     const T = this.d_in + 1;
@@ -172,12 +172,12 @@ export class Attention {
   }
 }
 
-/** An array [1, H, T, D] as rows of each head. */
+/** Cuts an array [1, H, T, D] into rows for each head. */
 function headsOf({ data, shape: [, H, T, D] }) {
   return Array.from({ length: H }, (_, h) => Array.from({ length: T }, (_, i) => data.subarray((h * T + i) * D, (h * T + i + 1) * D)));
 }
 
-/** The one of fewer key, value or slope heads that serves query head h. */
+/** Returns the key, value or slope head that query head h shares with others. */
 export function shared(parts, h, count) {
   return parts[Math.floor((h * parts.length) / count)];
 }

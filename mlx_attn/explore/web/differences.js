@@ -1,4 +1,4 @@
-// Where two models differ on one text: in what they expect, and in what their heads attend to.
+// Compares two models on one text: their predictions, and the attention of their heads.
 import { byId, drawPanels, element, number, percent } from "./draw.js";
 import { mean } from "./model.js";
 import { START, arrows, isStart } from "./pane.js";
@@ -8,7 +8,7 @@ import { label, shown } from "./tokenizer.js";
 
 const MOST = 5; // tokens in the list of the largest differences
 
-/** Half the sum of the differences of two distributions: 0 where they are equal, 1 where they share nothing. */
+/** Total variation distance of two distributions: 0 if they are equal, 1 if they share nothing. */
 export function totalVariation(p, q) {
   let sum = 0;
   for (let i = 0; i < Math.max(p.length, q.length); i++) sum += Math.abs((p[i] ?? 0) - (q[i] ?? 0));
@@ -17,11 +17,11 @@ export function totalVariation(p, q) {
 
 const largestOf = (values) => values.indexOf(Math.max(...values));
 
-/** Whether two models read the same tokens, so that they can be laid side by side. */
+/** Returns true if two models read the same tokens, and so can be compared. */
 export const readAlike = ([a, b]) => a.tokens.length === b.tokens.length && a.tokens.every((token, i) => token === b.tokens[i]);
 
 export class Differences {
-  /** `choose` is called with what a person chooses: {token, layer, head}. */
+  /** `choose` is called with the user's choice: {token, layer, head}. */
   constructor(models, choose) {
     Object.assign(this, { models, choose });
     this.names = models.map(({ manifest }) => manifest.name);
@@ -54,7 +54,7 @@ export class Differences {
     });
   }
 
-  /** The focus moves to another token, which is chosen. */
+  /** Moves the focus to another token and chooses it. */
   step(by) {
     const buttons = Array.from(this.find(".tokens").children);
     const next = buttons[buttons.indexOf(document.activeElement) + by];
@@ -64,7 +64,7 @@ export class Differences {
     next.click();
   }
 
-  /** After a change of text or edits. */
+  /** Measures the differences after a change of text or edits. */
   measure(readings) {
     this.root.hidden = !readAlike(readings);
     if (this.root.hidden) return;
@@ -83,7 +83,7 @@ export class Differences {
     this.paintLargest();
   }
 
-  /** Each token in the colour of the model that predicts it better, as strong as the difference. */
+  /** Colours each token by the model that predicts it better, as strong as the difference. */
   paintTokens() {
     const [a] = this.traces;
     const largest = Math.max(...this.gaps.map(Math.abs), 1e-9);
@@ -109,7 +109,7 @@ export class Differences {
     this.find(".largest").replaceChildren(`${this.names[1]} predicts ${won} of ${this.gaps.length} tokens better. The largest differences, in nats: `, ...buttons);
   }
 
-  /** Which model predicts the text better, if the text tells, on which token most, and which head differs most. */
+  /** Returns a sentence: the better model if the text can decide, its best token, and the most different head. */
   answer() {
     if (this.root.hidden || !this.gaps?.length) return "";
     const at = largestOf(this.gaps.map(Math.abs));
@@ -131,14 +131,14 @@ export class Differences {
     return [element("b", {}, "This text does not tell which is better"), `: ${losses}, a difference of ${by} (`, margin, ")."];
   }
 
-  /** Their losses on all of the validation text, if both were measured on the same one. */
+  /** Compares the losses on the whole validation text, if it is the same for both. */
   validation() {
     const [a, b] = this.models.map(({ manifest }) => manifest.validation ?? {});
     if (!a.text || a.text !== b.text) return "";
     return ` On their whole validation text: ${this.names[0]} ${number(a.loss)}, ${this.names[1]} ${number(b.loss)} (one training each).`;
   }
 
-  /** What is chosen: layer, head, token. */
+  /** Paints the chosen layer, head and token. */
   paint({ layer, head, token }) {
     if (this.root.hidden || !this.rows) return;
     const chosen = this.places.findIndex((place) => place.layer === layer && place.head === head);
@@ -152,7 +152,7 @@ export class Differences {
     this.paintPair(layer, head, token, chosen >= 0);
   }
 
-  /** The weights of the chosen head in one model, minus those in the other. */
+  /** Paints the difference of the chosen head's weights between the models. */
   paintPair(layer, head, token, isShared) {
     this.find(".pair").hidden = !isShared;
     if (!isShared) return;

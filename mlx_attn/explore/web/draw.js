@@ -1,6 +1,6 @@
-// Elements, numbers as text, and matrices as pictures.
+// Creates elements, formats numbers, and draws matrices.
 
-/** An element with properties, or attributes where it has no such property, and children. */
+/** Creates an element with properties, attributes for names that are not properties, and children. */
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [key, value] of Object.entries(properties)) {
@@ -13,7 +13,7 @@ export function element(tag, properties = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** A number with three digits that count. */
+/** Formats a number with three significant digits. */
 export function number(value) {
   if (value === -Infinity) return "−∞";
   if (!Number.isFinite(value)) return String(value);
@@ -32,7 +32,7 @@ export function percent(value) {
   return value > 0 && Number(text) === 0 ? "<0.1\u00a0%" : `${text}\u00a0%`;
 }
 
-/** A table with a caption; the first cell of a row names it. */
+/** Creates a table with a caption; the first cell of a row is its heading. */
 export function table(caption, headings, rows, chosen = -1) {
   const cell = (text, c) => element(c === 0 ? "th" : "td", c === 0 ? { scope: "row" } : {}, text);
   return element("table", {},
@@ -41,7 +41,7 @@ export function table(caption, headings, rows, chosen = -1) {
     element("tbody", {}, ...rows.map((row, r) => element("tr", { className: r === chosen ? "here" : "" }, ...row.map(cell)))));
 }
 
-/** Bars for tokens: [{ label, share, text, mark }], as a list. */
+/** Creates a list of bars for tokens: [{ label, share, text, mark }]. */
 export function bars(entries) {
   return element("ol", { className: "bars" }, ...entries.map(({ label, share, text, mark }) => {
     const bar = element("span", { className: "bar", ariaHidden: "true" });
@@ -56,14 +56,14 @@ function colours() {
   return { plus: rgb("--plus-rgb"), minus: rgb("--minus-rgb"), neutral: rgb("--neutral-rgb"), ink: style.getPropertyValue("--ink"), quiet: style.getPropertyValue("--quiet"), focus: style.getPropertyValue("--focus") };
 }
 
-/** How strongly a number is coloured, by the kind of matrix; `largest` is the largest of it by size. */
+/** The strength of a number's colour, by kind of matrix; `largest` is its largest absolute value. */
 const STRENGTHS = {
   weights: (v) => Math.sqrt(Math.max(v, 0)),
   share: (v) => v,
   signed: (v, largest) => Math.abs(v) / largest,
 };
 
-/** A matrix as an image of one pixel a number. */
+/** Returns a matrix as an image with one pixel per number. */
 function imageOf({ rows, columns, value, kind }, { plus, minus, neutral }) {
   const image = new ImageData(columns, rows);
   const values = new Float64Array(rows * columns);
@@ -87,7 +87,7 @@ function imageOf({ rows, columns, value, kind }, { plus, minus, neutral }) {
   return canvas;
 }
 
-/** A picture of one matrix, without labels, `size` pixels high and wide. */
+/** Draws one matrix without labels, `size` pixels high and wide. */
 export function drawSmall(canvas, panel, size = 96) {
   canvas.width = canvas.height = size;
   const context = canvas.getContext("2d");
@@ -100,10 +100,10 @@ const MONO = `${FONT}px ui-monospace, Menlo, Consolas, monospace`;
 const LEGIBLE = 10; // pixels that a row needs for its label
 
 /**
- * Matrices side by side that share their rows. Returns what is at a point: {panel, row, column}.
+ * Draws matrices side by side that share their rows. Returns a function from a point to {panel, row, column}.
  *
- * `look`: width in pixels; labels of rows, and of columns where these are tokens; chosen row and
- * column; `square` for maps of tokens; the height of a row where it is not 16 pixels.
+ * `look`: width in pixels; labels of rows, and of columns if they are tokens; chosen row and
+ * column; `square` for maps of tokens; the height of a row if not 16 pixels.
  */
 export function drawPanels(canvas, panels, look) {
   const rows = panels[0].rows;
@@ -122,7 +122,7 @@ export function drawPanels(canvas, panels, look) {
   return (x, y) => at(place, panels, rows, x, y);
 }
 
-/** Room for labels above and at the left, and a box for each matrix. */
+/** Returns the space for labels above and at the left, and a box for each matrix. */
 function layout(panels, rows, look, context) {
   context.font = MONO;
   const labelled = look.width / rows >= LEGIBLE && (look.square ? look.width * 0.75 : look.tallest) / rows >= LEGIBLE;
@@ -162,7 +162,7 @@ function drawPanel(context, panel, box, place, look, colour) {
   }
 }
 
-/** A label of an axis, where the space before a word says nothing. */
+/** Shortens a label of an axis, without the space before a word. */
 const cut = (label, length = 10, text = label.replace(/^␣+(?=.)/, "")) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
 function drawColumnLabels(context, box, cell, labels, chosen, colour) {

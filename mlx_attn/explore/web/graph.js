@@ -1,7 +1,7 @@
 // Runs a traced MLX graph: its primitives, on arrays of float32 numbers. See mlx_attn/explore/traced.py.
 //
 // An array has `data`, and a shape and strides as in MLX: a transposed, broadcast or sliced array is
-// another view of the same data. Booleans and integers are numbers, too.
+// another view of the same data. Booleans and integers are stored as numbers too.
 
 class Tensor {
   constructor(data, shape, strides = stridesOf(shape), offset = 0) {
@@ -10,7 +10,7 @@ class Tensor {
   get size() {
     return this.shape.reduce((product, length) => product * length, 1);
   }
-  /** The same array with its numbers in a row. */
+  /** Returns the array with contiguous numbers. */
   dense() {
     if (this.offset === 0 && this.data.length === this.size && sameStrides(this)) return this;
     const made = new Float32Array(this.size);
@@ -41,7 +41,7 @@ function sameStrides({ shape, strides }) {
   return true;
 }
 
-/** Calls `row(at, offsets)` for every row along the last axis; `offsets` are where it begins in each array. */
+/** Calls `row(at, offsets)` for every row along the last axis; `offsets` is its start in each array. */
 function eachRow(shape, arrays, row) {
   const outer = shape.slice(0, -1);
   const rows = outer.reduce((product, length) => product * length, 1);
@@ -84,7 +84,7 @@ const binary = (f) => ([a, b]) => {
   return new Tensor(made, a.shape);
 };
 
-/** a b for the last two axes; b may be the transpose of what lies in memory. */
+/** Multiplies matrices in the last two axes; b may be a transposed view. */
 function matmul([a, b], [more, alpha = 1, beta = 1] = []) {
   const [M, K] = a.shape.slice(-2), N = b.shape.at(-1);
   const outer = a.shape.slice(0, -2);
@@ -102,7 +102,7 @@ function matmul([a, b], [more, alpha = 1, beta = 1] = []) {
   return binary((x, c) => alpha * x + beta * c)([product, more]);
 }
 
-/** Two rows and four columns at a time: eight products for every six numbers that are read. */
+/** Computes two rows and four columns at a time: eight products per six numbers read. */
 function byColumns(made, to, a, i, rowA, b, j, columnB, M, K, N) {
   for (let m = 0; m < M; m += 2) {
     const first = i + m * rowA, second = m + 1 < M ? first + rowA : first;
@@ -139,7 +139,7 @@ function byRows(made, to, a, i, rowA, b, j, rowB, M, K, N) {
     }
 }
 
-/** What `make` makes of every row along an axis: a number, or with `keep` as many as there are. */
+/** Applies `make` to every row along an axis; it returns a number, or a whole row with `keep`. */
 function alongAxis(a, axis, make, keep) {
   const order = [...a.shape.keys()].filter((n) => n !== axis);
   const moved = [...order, axis];
@@ -183,7 +183,7 @@ function logAddExp(x, y) {
   return most === -Infinity ? most : most + Math.log1p(Math.exp(-Math.abs(x - y)));
 }
 
-/** What each primitive makes of its inputs, its arguments and the shape of its output. */
+/** Functions of inputs, arguments and output shape, by primitive. */
 const PRIMITIVES = {
   // Element by element.
   Abs: unary(Math.abs),
@@ -249,7 +249,7 @@ const PRIMITIVES = {
   },
   Transpose: ([a], [axes], shape) => a.view(shape, axes.map((axis) => a.strides[axis])),
   Unflatten: ([a], _, shape) => a.reshaped(shape),
-  // Made anew.
+  // New arrays.
   Arange: (_, [from, , step], shape) => new Tensor(Float32Array.from({ length: shape[0] }, (_, i) => from + i * step), shape),
   ArgPartition: ([a], [, axis]) => PRIMITIVES.ArgSort([a], [axis]),
   ArgReduce: ([a], [kind, axis]) => alongAxis(a, axis, (row) => row.indexOf(FOLDS[kind + 4](row))),
@@ -348,8 +348,8 @@ function hadamard(row, scale) {
 export const tensorOf = (data, shape) => new Tensor(data, shape);
 
 /**
- * A traced function. A node is [primitive, arguments, inputs, outputs]; arrays go by number, an output
- * has its shape beside it. What depends on constants only is computed once.
+ * A traced function. A node is [primitive, arguments, inputs, outputs]: inputs are ids of arrays, outputs
+ * are ids with shapes. Nodes that depend only on constants run once.
  */
 export class Graph {
   constructor({ inputs, outputs, nodes, constants }, arrays) {
@@ -358,7 +358,7 @@ export class Graph {
     this.nodes = nodes.filter((node) => !node[2].every((id) => this.known.has(id)) || evaluate(node, this.known));
   }
 
-  /** The outputs by name, of one list of numbers for each input. */
+  /** Returns the outputs by name, for one list of numbers per input. */
   run(given) {
     const known = new Map(this.known);
     this.inputs.forEach(([id, shape], n) => known.set(id, new Tensor(Float32Array.from(given[n]), shape)));

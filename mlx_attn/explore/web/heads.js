@@ -1,7 +1,7 @@
-// Every head in numbers, measured before the page was written: a table, and how alike heads are.
+// The numbers of all heads, measured before the page was written: a table, and alignments.
 import { drawPanels, element, number } from "./draw.js";
 
-/** The part of the page for a model's heads; `choose` is called with {layer, head}. */
+/** Creates the part of the page for a model's heads; `choose` is called with {layer, head}. */
 export function headNumbers(facts, choose) {
   const caveat = facts.caveat ? [element("p", { className: "note" }, facts.caveat)] : [];
   return [
@@ -35,7 +35,7 @@ function rowOfHead({ layer, head, cells, shades }, choose) {
   return element("tr", { "data-head": `${layer}.${head}` }, element("th", { scope: "row" }, String(layer)), element("th", { scope: "row" }, button), ...made);
 }
 
-/** |cosine| between the matrices of every two heads of a layer, a picture per layer. */
+/** Draws |cosine| between the matrices of every two heads of a layer, a picture per layer. */
 function alignmentOf(name, layers) {
   const pictures = layers.map((rows, layer) => {
     const labels = rows.map((_, head) => `head ${head}`);

@@ -1,10 +1,10 @@
-// The home page: runs in a table for each text, their losses over one another, two ticked to compare.
+// The home page: a table of runs for each text, their loss curves, and a comparison of two ticked runs.
 import { byId, element, number } from "./draw.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const [HEIGHT, LEFT, BOTTOM] = [250, 44, 30];
 
-/** The places of the models that the address names: none for the list of all runs. */
+/** Returns the indices of the models in the page's address; [] for the list of all runs. */
 export function modelsInAddress(rows) {
   const names = new URLSearchParams(location.hash.slice(1)).getAll("run");
   const found = names.map((name) => rows.find((row) => row.name === name)?.model);
@@ -13,7 +13,7 @@ export function modelsInAddress(rows) {
 
 const addressOf = (names) => `#${names.map((name) => `run=${encodeURIComponent(name)}`).join("&")}`;
 
-/** Shows all runs; `colours` tell the curves of a text apart. */
+/** Shows all runs; `colours` distinguish the curves of a text. */
 export function showHome(rows, colours) {
   const [section] = byId("home").content.cloneNode(true).children;
   document.body.append(section);
@@ -73,7 +73,7 @@ const COLUMNS = [
   ["changed", (row) => -row.changed],
 ];
 
-/** The headings, of which each sorts by its column. */
+/** Creates the headings; each sorts by its column. */
 function heading(rows, body) {
   const cells = COLUMNS.map(([title, key, meaning = ""]) => {
     if (!key) return element("th", { scope: "col" }, title);
@@ -115,7 +115,7 @@ function stepsOf({ steps, planned, unfinished }) {
   return [chip(`unfinished: ${steps.toLocaleString("en")}${planned > steps ? ` of ${planned.toLocaleString("en")}` : ""}`)];
 }
 
-/** Seconds as a person says them. */
+/** Formats seconds as a time ago. */
 export function age(seconds) {
   const units = [["day", 86400], ["hour", 3600], ["minute", 60]];
   const [word, size] = units.find(([, length]) => seconds >= 1.5 * length) ?? ["second", 1];
@@ -128,7 +128,7 @@ function brokenPart(rows) {
   return element("section", { className: "group" }, element("h2", {}, "These cannot be opened"), element("ul", {}, ...lines));
 }
 
-/** Two ticked runs can be compared; no third can be ticked beside them. */
+/** Offers the comparison of two ticked runs, and disables further boxes. */
 function showTicked(ticked) {
   const names = [...ticked];
   for (const box of document.querySelectorAll(".group input")) {
@@ -150,7 +150,7 @@ function svg(tag, attributes, ...children) {
   return made;
 }
 
-/** Training losses over the tokens read, on a logarithmic scale, with the lowest validation loss as a dot. */
+/** Draws training loss against tokens on a logarithmic scale, with the lowest validation loss as a dot. */
 function chart(rows, colourOf) {
   const losses = rows.flatMap(({ curve, loss }) => [...curve.map(([, value]) => value), ...(loss === null ? [] : [loss])]).filter((value) => value > 0);
   const most = Math.max(...rows.map(({ curve }) => curve.at(-1)[0]));

@@ -1,10 +1,10 @@
-// A model as its traced graphs: what it makes of a text, with a record of every step of every token.
+// A model as its traced graphs: it runs on a text and records every step of every token.
 import { Attention, intact } from "./attention.js";
 import { Graph, tensorOf } from "./graph.js";
 import { softmax } from "./tensor.js";
 
 export class GPT {
-  /** `numbers` are the weights in the order of `manifest.arrays`; `others` those of `manifest.constants`. */
+  /** `numbers` are the weights in the order of `manifest.arrays`, `others` the arrays of `manifest.constants`. */
   constructor(manifest, numbers, others) {
     Object.assign(this, { manifest, config: manifest.config });
     const arrays = [...placed(manifest.arrays, numbers), ...placed(manifest.constants, others).reverse()];
@@ -19,19 +19,19 @@ export class GPT {
     });
   }
 
-  /** A text's tokens after the document's start; a text that begins with it, or leaves it no room, stays as it is. */
+  /** Adds the document's start before a text's tokens, unless the text begins with it or leaves no room. */
   begin(tokens) {
     const { start } = this.manifest;
     return this.startOf(tokens) || start.length + tokens.length > this.longest ? tokens : [...start, ...tokens];
   }
 
-  /** How many of these tokens are the document's start: all of it or none. */
+  /** Returns how many of these tokens belong to the document's start: all of it or 0. */
   startOf(tokens) {
     const { start } = this.manifest;
     return start.every((token, i) => token === tokens[i]) ? start.length : 0;
   }
 
-  /** Every step of a text of tokens; the last trace again if nothing has changed. */
+  /** Returns every step of a text; `before` itself if nothing has changed. */
   trace(tokens, edits = intact(), before = undefined) {
     if (before?.edits === edits && sameTokens(before.tokens, tokens)) return before;
     const { lengths } = this.manifest.graphs;
@@ -50,7 +50,7 @@ export class GPT {
     return [...whole.map((value) => [value]), ...this.layers.flatMap((attention) => attention.switches(edits))];
   }
 
-  /** How many of a text's last tokens the page reads. */
+  /** The most tokens that the page reads, from the end of a text. */
   get longest() {
     return this.manifest.graphs.lengths.at(-1);
   }
@@ -60,19 +60,19 @@ export const isUnchanged = (edits) => JSON.stringify(edits) === JSON.stringify(i
 
 const sameTokens = (a, b) => a.length === b.length && a.every((token, i) => token === b[i]);
 
-/** The arrays of one layer by their names in it: "0.att" is "att" of layer 0. */
+/** Returns the arrays of one layer, without its number in the names: "0.att" becomes "att". */
 function partsOf(arrays, layer) {
   const own = Object.entries(arrays).filter(([name]) => name.startsWith(`${layer}.`));
   return Object.fromEntries(own.map(([name, array]) => [name.slice(`${layer}.`.length), array]));
 }
 
-/** A value that is made when it is first asked for. */
+/** Returns a function that computes a value at its first call. */
 function lazily(make) {
   let value;
   return () => (value ??= make());
 }
 
-/** Nats of every token but the first, given those before it. */
+/** Returns the loss in nats of every token but the first, given its predecessors. */
 export function losses({ tokens, logits, nats }) {
   for (let i = nats.length; i + 1 < tokens.length; i++) nats.push(-Math.log(softmax(logits[i])[tokens[i + 1]]));
   return nats;
@@ -80,14 +80,14 @@ export function losses({ tokens, logits, nats }) {
 
 export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-/** Tokens with their probabilities, the likeliest first. */
+/** Returns tokens with their probabilities, the likeliest first. */
 export function likeliest(logits, count, temperature = 1) {
   const probabilities = softmax(logits.map((value) => value / temperature));
   const order = Array.from(probabilities.keys()).sort((a, b) => probabilities[b] - probabilities[a]);
   return order.slice(0, count).map((token) => ({ token, probability: probabilities[token], logit: logits[token] }));
 }
 
-/** The next token: the likeliest at temperature 0, else one drawn by `random`. */
+/** Returns the next token: the likeliest at temperature 0, else drawn by `random`. */
 export function drawn(logits, temperature, random) {
   if (temperature === 0) return logits.indexOf(Math.max(...logits));
   const probabilities = softmax(logits.map((value) => value / temperature));
@@ -96,7 +96,7 @@ export function drawn(logits, temperature, random) {
   return token < 0 ? probabilities.length - 1 : token;
 }
 
-/** Random numbers in [0, 1) that begin the same way for the same seed (mulberry32). */
+/** Returns a generator of random numbers in [0, 1), determined by the seed (mulberry32). */
 export function randomFrom(seed) {
   return () => {
     seed = (seed + 0x6d2b79f5) | 0;
@@ -106,7 +106,7 @@ export function randomFrom(seed) {
   };
 }
 
-/** Arrays of these shapes that lie one after the other. */
+/** Cuts numbers into consecutive arrays of these shapes. */
 function placed(shapes, numbers) {
   let start = 0;
   return shapes.map((shape) => {

@@ -14,7 +14,7 @@ export const isStart = (trace, i) => i < trace.start && trace.start === 1;
 const tallest = () => Math.min(Math.max(innerHeight - 140, 420), 900);
 
 export class Pane {
-  /** `choose` is called with what a person chooses: {token, target, layer, head}. */
+  /** `choose` is called with the user's choice: {token, target, layer, head}. */
   constructor(model, choose) {
     this.model = model;
     this.choose = choose;
@@ -61,7 +61,7 @@ export class Pane {
     });
   }
 
-  /** The table is made when it is asked for: its pictures need a width. */
+  /** Builds the table when it becomes visible, because its pictures need a width. */
   buildNumbers() {
     const { heads } = this.model.manifest;
     const fold = this.find(".every-head");
@@ -114,7 +114,7 @@ export class Pane {
     this.find(".cell").textContent = `${what}: ${text}`;
   }
 
-  /** The tokens as buttons; those that are there already stay. */
+  /** Shows the tokens as buttons; existing buttons stay. */
   paintTokensOf(trace, given) {
     const tokens = this.find(".tokens");
     const same = this.trace?.tokens.every((token, i) => token === trace.tokens[i]) ? this.trace.tokens.length : 0;
@@ -132,12 +132,12 @@ export class Pane {
     this.find(".reading").textContent = given > bytes.length ? `The model reads the last ${bytes.length} of ${given} tokens.` : "";
   }
 
-  /** Underlines the tokens of words that the training text does not have. */
+  /** Underlines the tokens of words that are not in the training text. */
   markUnknown(marked) {
     Array.from(this.find(".tokens").children).forEach((button, i) => button.classList.toggle("unknown", marked[i]));
   }
 
-  /** The small maps of all heads. */
+  /** Draws the small maps of all heads. */
   paintMaps() {
     for (const { layer, head, button, picture } of this.thumbs) {
       drawSmall(picture, weightPanel(this.contextOf({ layer, head, token: 0, target: 0, edits: this.trace.edits })));
@@ -158,7 +158,7 @@ export class Pane {
     };
   }
 
-  /** What is chosen: step, layer, head, token, and the one that it attends to. */
+  /** Paints the chosen step, layer, head, token, and the token that it attends to. */
   paint(state) {
     const attention = this.model.layers[Math.min(state.layer, this.model.layers.length - 1)];
     const last = this.trace.tokens.length - 1;
@@ -197,13 +197,13 @@ export class Pane {
     }
   }
 
-  /** The numbers below the heads belong to an earlier text. */
+  /** Marks the numbers below the heads as stale, from an earlier text. */
   forgetWorth() {
     this.find(".heads").classList.add("is-stale");
     for (const { button, layer, head } of this.thumbs) button.setAttribute("aria-label", `layer ${layer}, head ${head}`);
   }
 
-  /** What the loss grows by without each head. */
+  /** Shows the increase of the loss without each head. */
   paintWorth(worths) {
     this.find(".heads").classList.remove("is-stale");
     const largest = Math.max(...worths, 1e-9);
@@ -277,13 +277,13 @@ export class Pane {
   }
 }
 
-/** A function of the package, with the lines marked that do a step. */
+/** Creates a listing of a function of the package that highlights the lines of a step. */
 function sourceFigure({ file, line, code, marked }) {
   const lines = code.split("\n").map((text, at) => element(marked.includes(at) ? "mark" : "span", { className: "line" }, `${text}\n`));
   return element("figure", {}, element("figcaption", {}, `${file}, line ${line}`), element("pre", {}, element("code", {}, ...lines)));
 }
 
-/** A matrix, a pixel a number; the number that is pointed at is told below it. */
+/** Creates a picture of a matrix with a pixel per number, and the number under the pointer below it. */
 function matrixFigure(title, matrix) {
   const [rows, columns] = [matrix.length, matrix[0].length];
   const largest = matrix.reduce((most, row) => row.reduce((found, value) => Math.max(found, Math.abs(value)), most), 0);
@@ -300,7 +300,7 @@ function matrixFigure(title, matrix) {
 
 const swatch = (of, text) => element("span", { className: `swatch of-${of}` }, text);
 
-/** What the colours of a picture mean, and its rows and columns. */
+/** Explains the colours, rows and columns of a picture. */
 function legend(panels, square) {
   const [{ kind, columns, value }] = panels;
   const widths = panels.map((panel) => `${panel.title} has ${panel.columns}`).join(", ");
@@ -309,7 +309,7 @@ function legend(panels, square) {
   return [axes, swatch(0, "positive"), " ", swatch(1, "negative"), ", paler is nearer to 0", square && value(0, columns - 1) === -Infinity ? ", blank is minus infinity" : ""];
 }
 
-/** Calls `act` with what belongs to the arrow key that is pressed. */
+/** Calls `act` with the step of the arrow key that is pressed. */
 export function arrows(target, steps, act) {
   target.addEventListener("keydown", (event) => {
     if (!(event.key in steps)) return;

@@ -1,14 +1,14 @@
-// What is said of a text before anything is said of attention: its loss, what the model has never
-// read, and which of two models predicts it better.
+// Facts about a text before any about attention: its loss, the words that are new to the model, and
+// which of two models predicts it better.
 import { number } from "./draw.js";
 import { losses, mean } from "./model.js";
 
 const utf8 = new TextEncoder();
 
-/** Nats of the text's own tokens: the document's start is given, and so is a first token without one. */
+/** Returns the losses of the text's own tokens in nats, without the document's start or a first token. */
 export const textLosses = (trace) => losses(trace).slice(firstScored(trace) - 1);
 
-/** The place of the first token that has a loss of its own. */
+/** Returns the index of the first token with a loss. */
 export const firstScored = (trace) => Math.max(trace.start, 1);
 
 export const lossOf = (trace) => (trace.tokens.length > firstScored(trace) ? mean(textLosses(trace)) : NaN);
@@ -20,10 +20,10 @@ export function bitsPerByte(model, trace) {
 }
 
 /**
- * Whether differences between two models' losses, token by token, tell which model is better.
+ * Returns true if the losses of two models on each token decide which model is better.
  *
- * They do if the mean is further from 0 than twice its standard error, s / sqrt(n): a single token
- * that one of them did not expect cannot decide.
+ * They do if the mean difference is larger than twice its standard error, s / sqrt(n), so that a
+ * single surprising token cannot decide.
  */
 export function comparison(gaps) {
   const difference = mean(gaps);
@@ -34,12 +34,12 @@ export function comparison(gaps) {
 
 const WORD = /[\p{L}\p{N}]+/gu;
 
-/** The words of a text that the training text does not have; none if these are not known. */
+/** Returns the words of a text that are not in the training text; [] if its words are unknown. */
 export function unknownWords(text, words) {
   return words ? Array.from(text.matchAll(WORD)).filter(([word]) => !words.has(word)) : [];
 }
 
-/** For each token of a trace, whether it is part of one of these words of the text. */
+/** Returns a boolean for each token of a trace: true if it is part of one of these words. */
 export function tokensOfWords(model, trace, text, found) {
   const bytes = (part) => utf8.encode(part).length;
   const places = found.map(({ 0: word, index }) => [bytes(text.slice(0, index)), bytes(text.slice(0, index) + word)]);
@@ -52,7 +52,7 @@ export function tokensOfWords(model, trace, text, found) {
   }).reverse();
 }
 
-/** A line for a text that costs more than guessing, or that has words the model has never read. */
+/** Returns a warning for a text that costs more than guessing, or has words that the model never read. */
 export function warningOf(model, trace, found, name, texts) {
   const { read } = model.manifest;
   const [loss, guess] = [lossOf(trace), Math.log(model.config.vocab_size)];

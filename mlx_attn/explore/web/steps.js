@@ -1,4 +1,4 @@
-// What each step shows of a token: a picture of all tokens, and the numbers of the chosen one.
+// The display of each step: a picture of all tokens, and the numbers of the chosen one.
 //
 // A context has the attention layer, its records `rows`, the chosen token i, the token j that it
 // attends to, the head h, the labels of the tokens, and the trace of the whole model.
@@ -13,12 +13,12 @@ const vectors = (c, title, vector) => ({ title, rows: c.rows.length, columns: ve
 const square = (c, title, kind, value) => ({ title, rows: c.rows.length, columns: c.rows.length, kind, value });
 const head = (c, r, part) => shared(c.rows[r][part], c.h, c.attention.count);
 
-/** Places of the largest numbers by size, the largest first. */
+/** Returns the indices of the numbers with the largest absolute values, in descending order. */
 function largest(values, count = FEW) {
   return Array.from(values.keys()).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a])).slice(0, count);
 }
 
-/** The tokens that the chosen one gives most weight to, and always j. */
+/** Returns the tokens with most weight from the chosen one, and always j. */
 function attended(c) {
   const found = largest(c.rows[c.i].weights[c.h]);
   return found.includes(c.j) || c.j >= c.rows[c.i].weights[c.h].length ? found : [...found.slice(0, FEW - 1), c.j];
@@ -42,7 +42,7 @@ function coordinates(c, caption, headings, columns) {
 
 export const weightPanel = (c) => square(c, "w_h", "weights", (i, j) => c.rows[i].weights[c.h][j] ?? 0);
 
-/** Each is of a head, unless `of` says that it is of a layer or of the model; `square` shows tokens by tokens. */
+/** A step belongs to a head, unless `of` is a layer or the model; `square` shows tokens by tokens. */
 export const STEPS = [
   {
     of: "layer",
@@ -129,7 +129,7 @@ export const STEPS = [
   },
 ];
 
-/** A matrix with its singular values, for the fold below the steps. */
+/** Returns the share of the squared singular values within a rank. */
 export function energy(values, rank) {
   const squares = values.map((value) => value ** 2);
   const sum = (list) => list.reduce((total, value) => total + value, 0);

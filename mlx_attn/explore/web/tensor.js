@@ -7,7 +7,7 @@ export function bytesOf(base64) {
   return bytes;
 }
 
-/** The numbers of a file of weights: float32, or float16 made wide. */
+/** Reads the numbers of a file of weights: float32, or float16 converted to float32. */
 export function numbersOf(bytes, dtype) {
   if (dtype === "float32") return new Float32Array(bytes.buffer);
   const half = new Uint16Array(bytes.buffer);
@@ -32,7 +32,7 @@ export function dot(a, b) {
 export const add = (a, b) => a.map((value, i) => value + b[i]);
 export const scaled = (a, factor) => a.map((value) => value * factor);
 export const size = (a) => Math.sqrt(dot(a, a));
-/** e^s_j / sum e^s_j */
+/** Returns e^s_j / sum e^s_j. */
 export function softmax(s) {
   let largest = -Infinity;
   for (const value of s) if (value > largest) largest = value;
@@ -41,7 +41,7 @@ export function softmax(s) {
   return powers.map((power) => power / sum);
 }
 
-/** Singular values and left singular vectors of left right^T; both are lists of columns. */
+/** Returns singular values and left singular vectors of left right^T; both are lists of columns. */
 export function singular(left, right) {
   const [rank, width] = [left.length, left[0].length];
   const columns = rank < width ? withTriangle(left, factored(right)[1]) : product(left, right);
@@ -55,7 +55,7 @@ export function singular(left, right) {
   };
 }
 
-/** The columns of left right^T. */
+/** Returns the columns of left right^T. */
 function product(left, right) {
   return Array.from(right[0], (_, c) => {
     const column = new Float64Array(left[0].length);
@@ -64,7 +64,7 @@ function product(left, right) {
   });
 }
 
-/** Q and R of the QR factors of the matrix with these columns: R[k][l] belongs to columns k <= l. */
+/** Returns Q and R of the QR decomposition of these columns: R[k][l] belongs to columns k <= l. */
 function factored(columns) {
   const Q = [];
   const R = columns.map(() => new Float64Array(columns.length));
@@ -80,7 +80,7 @@ function factored(columns) {
   return [Q, R];
 }
 
-/** The sum of these columns that is nearest to a vector: how much of each. */
+/** Returns the coefficients of the columns whose sum is nearest to a vector. */
 export function coefficients(columns, vector) {
   const [Q, R] = factored(columns);
   const parts = Q.map((q) => dot(q, vector));
@@ -91,7 +91,7 @@ export function coefficients(columns, vector) {
   return parts;
 }
 
-/** The columns of left R^T, which has the singular values and left vectors of left right^T. */
+/** Returns the columns of left R^T, which has the singular values and left vectors of left right^T. */
 function withTriangle(left, R) {
   return R.map((row) => {
     const column = new Float64Array(left[0].length);
@@ -100,7 +100,7 @@ function withTriangle(left, R) {
   });
 }
 
-/** One-sided Jacobi rotations, in place, until every two columns are orthogonal. */
+/** Applies one-sided Jacobi rotations in place until all columns are orthogonal. */
 function orthogonalize(columns) {
   for (let sweep = 0, turned = true; turned && sweep < 40; sweep++) {
     turned = false;

@@ -1,10 +1,10 @@
-// Text to token ids and back: mlx_attn/text/ in JavaScript, id for id.
+// Encodes text to token ids and back, with the same ids as mlx_attn/text/.
 
 const encoder = new TextEncoder();
 const latin = (bytes) => Array.from(bytes, (value) => String.fromCharCode(value)).join(""); // a key of a table
 const pieceBytes = (text) => encoder.encode(text);
 
-/** The tokenizer that a run was trained with: encode(text) -> ids, bytes[token]. */
+/** Creates a run's tokenizer: encode(text) -> ids, bytes[token]. */
 export function tokenizerFrom(settings) {
   return KINDS[settings.kind](settings);
 }
@@ -76,7 +76,7 @@ function byPieces({ pieces, first_byte, unknown }, segment) {
   };
 }
 
-/** Byte-pair encoding: the adjacent pair of the highest score is joined, the leftmost of equals. */
+/** Byte-pair encoding: joins the adjacent pair with the highest score, the leftmost of equals. */
 function mergePieces(parts, known) {
   for (;;) {
     let best = -1, highest = -Infinity;
@@ -91,7 +91,7 @@ function mergePieces(parts, known) {
 
 const UNKNOWN_PENALTY = 10;
 
-/** Unigram: the segmentation of the highest sum of scores (Viterbi), summed in float32. */
+/** Unigram: returns the segmentation with the highest sum of scores (Viterbi), summed in float32. */
 function likeliestPieces(characters, known, lowest, longest) {
   const best = [{ score: 0, start: 0 }];
   const offer = (end, score, start) => {
@@ -118,7 +118,7 @@ const GPT2_WORDS = new RegExp(
   `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^${SPACE}\\p{L}\\p{N}]+|[${SPACE}]+(?![^${SPACE}])|[${SPACE}]+`, "gu");
 const END_OF_TEXT = "<|endoftext|>";
 
-/** The letters that the list of merges writes bytes with, in the order of their token ids. */
+/** Returns the letters for bytes in the list of merges, in the order of their token ids. */
 function byteLetters() {
   const between = (first, last) => Array.from({ length: last - first }, (_, i) => first + i);
   const printing = [...between(0x21, 0x7f), ...between(0xa1, 0xad), ...between(0xae, 0x100)];
@@ -148,7 +148,7 @@ function byMerges(merges, end) {
   };
 }
 
-/** Parts with the pair of the lowest rank joined, everywhere, until no pair has one. */
+/** Joins all occurrences of the pair with the lowest rank, until no pair is left. */
 function joined(parts, rank) {
   for (;;) {
     let best = Infinity, pair;
@@ -166,14 +166,14 @@ function joined(parts, rank) {
   }
 }
 
-// How a token is shown.
+// Display of tokens.
 
 const VISIBLE = { "\n": "⏎", "\t": "⇥", "\r": "␍" };
 
-/** A token as it can be seen in a table: spaces at its ends too. */
+/** Returns a visible text for a token in a table, with spaces at its ends marked. */
 export const shown = (bytes) => label(bytes).replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length)) || "∅";
 
-/** A token as it can be seen: line ends as arrows, bytes that are no character as their code. */
+/** Returns a visible text for a token: arrows for line ends, codes for incomplete characters. */
 export function label(bytes) {
   try {
     const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);

@@ -1,4 +1,4 @@
-// The page: what is chosen, what is computed when that changes, and what is said of it.
+// The page: its state, the computations after a change, and the text about their results.
 import { headEdits, intact } from "./attention.js";
 import { Differences } from "./differences.js";
 import { byId, element, number, percent, signed } from "./draw.js";
@@ -32,9 +32,9 @@ const apart = models.length > 1 ? new Differences(models, choose) : undefined;
 const state = { step: SOFTMAX, layer: 0, head: 0, token: 0, held: {}, target: undefined, edits: intact(), readings: [], playing: 0 };
 const random = randomFrom(1);
 
-// What is computed.
+// Computing.
 
-/** The tokens of a text for each model, cut to what it reads. */
+/** Encodes a text for each model, cut to the model's length. */
 function read(text) {
   const encoded = models.map((model) => model.tokenizer.encode(text));
   if (encoded.some((tokens) => tokens.length === 0)) throw new Error("type at least one character");
@@ -47,7 +47,7 @@ function read(text) {
 const isIntact = () => isUnchanged(state.edits);
 const PLAIN = intact();
 
-/** Traces with the edits and without. */
+/** Traces every reading with and without the edits. */
 function compute() {
   state.readings.forEach((reading, i) => {
     reading.plain = models[i].trace(reading.tokens, PLAIN, reading.plain);
@@ -55,7 +55,7 @@ function compute() {
   });
 }
 
-/** The likeliest next tokens of a reading so far, one after the other. */
+/** Returns the likeliest next tokens of a reading, one after the other. */
 function continued(i) {
   const reading = state.readings[i];
   if (reading.ahead?.from !== reading.trace) reading.ahead = { from: reading.trace, trace: reading.trace, tokens: [] };
@@ -70,13 +70,13 @@ function continueByOne(i) {
   ahead.trace = models[i].trace([...ahead.trace.tokens, ahead.tokens.at(-1)], ahead.trace.edits);
 }
 
-/** What the loss grows by when one head is switched off, and nothing else. */
+/** Returns the increase of the loss if only this head is switched off. */
 function worthOf({ layer, head }, model, plain) {
   const without = { ...PLAIN, heads: { [`${layer}.${head}`]: { ...headEdits(PLAIN, layer, head), off: true } } };
   return lossOf(model.trace(plain.tokens, without)) - lossOf(plain);
 }
 
-// What is said.
+// Sentences.
 
 function answerOf(i) {
   const model = models[i];
@@ -95,13 +95,13 @@ function costOf(model, trace, change = "") {
   return element("span", {}, term("loss", "Loss"), " ", element("b", {}, loss), " ", term("nats", "nats"), ` per token${change}, ${bits} `, term("bits", "bits per byte"), ".");
 }
 
-/** What can be said at once while a model writes. */
+/** Returns a short line while a model writes. */
 function writingLine(model, i) {
   const name = models.length > 1 ? `${model.manifest.name}: ` : "";
   return element("p", {}, `${name}Writing. `, Number.isNaN(lossOf(state.readings[i].trace)) ? "" : costOf(model, state.readings[i].trace));
 }
 
-/** The head that this text needs most. */
+/** Returns a sentence about the head that this text needs most. */
 function needed(i) {
   const { worths } = state.readings[i];
   const places = panes[i].thumbs;
@@ -111,7 +111,7 @@ function needed(i) {
   return ` Of its ${places.length} heads it needs layer ${layer}, head ${head} most here: ${signed(most, 3)} nats without it.`;
 }
 
-/** Says of a text that a model cannot know what guessing would cost, and marks the words that are new to it. */
+/** Warns about a text that costs more than guessing, and marks the words that are new to the model. */
 function showUnfamiliar() {
   const text = byId("text").value;
   const lines = models.map((model, i) => {
@@ -134,7 +134,7 @@ function showEffect() {
   byId("effect").replaceChildren(...lines.map((line) => element("span", {}, line)));
 }
 
-// What is painted.
+// Painting.
 
 function paint() {
   panes.forEach((pane) => pane.paint({ ...state }));
@@ -153,7 +153,7 @@ function showStep(at) {
 
 let later = 0;
 
-/** After a change of text or edits: everything; what takes longer follows once nothing is written. */
+/** Updates the page after a change of text or edits; slow work follows when no model writes. */
 function refresh() {
   compute();
   panes.forEach((pane, i) => {
@@ -177,7 +177,7 @@ function showAnswers() {
   later = setTimeout(workOn, 0);
 }
 
-/** Does one piece of what takes longer, a token ahead or a head; between two of them the page obeys. */
+/** Does one piece of the slow work, a token ahead or a head, so that the page stays responsive. */
 function workOn() {
   const writing = models.findIndex((_, i) => !isContinued(i));
   if (writing < 0) return measureHead();
@@ -186,7 +186,7 @@ function workOn() {
   later = setTimeout(workOn, 0);
 }
 
-/** Measures one head that is not measured yet. */
+/** Measures one further head. */
 function measureHead() {
   const at = state.readings.findIndex(({ tokens, worths }, i) => tokens.length > 1 && worths.length < panes[i].thumbs.length);
   if (at < 0) return;
@@ -220,7 +220,7 @@ function attempt(act) {
   }
 }
 
-/** What is chosen stays when the pointer has left. */
+/** Keeps the choice after the pointer leaves. */
 function hold() {
   state.held = { token: state.token, layer: state.layer, head: state.head };
 }
@@ -267,7 +267,7 @@ function paintSwitches() {
   for (const name of ["mask", "positions", "projection"]) byId(name).checked = !state.edits[name];
 }
 
-/** What a model has not cannot be switched off. */
+/** Disables the switches for parts that the models lack. */
 function disableSwitches() {
   const all = models.flatMap((model) => model.layers);
   const lacking = {
@@ -309,7 +309,7 @@ function listenToSwitches() {
 
 // Writing.
 
-/** One more token from the model that writes; a text that does not fit goes on from its last half. */
+/** Adds a token from the writing model; a text that does not fit continues from its last half. */
 function addToken() {
   const writer = Number(byId("writer").value);
   const { trace, tokens } = state.readings[writer];
@@ -352,7 +352,7 @@ function write(text) {
   reread();
 }
 
-/** After a change of the text. */
+/** Updates the page after a change of the text. */
 function reread() {
   markExample();
   attempt(() => (read(byId("text").value), refresh()));
@@ -407,7 +407,7 @@ function build() {
   if (data.at_heads) openHeads();
 }
 
-/** A page of several runs: the list of all, or what the address names of them. */
+/** Starts the page: one or two runs, the list of all runs, or the runs in the address. */
 function start() {
   if (!data.home) return build();
   addEventListener("hashchange", () => location.reload());

@@ -1,4 +1,4 @@
-// Words of this field, each with its meaning where it stands: on hover, on focus and on touch.
+// Technical terms, explained in place: on hover, on focus and on touch.
 import { element } from "./draw.js";
 
 const MEANINGS = {
@@ -8,10 +8,10 @@ const MEANINGS = {
   head: "A layer attends several times at once, each time with its own q, k and v: each of these is a head",
 };
 
-/** A word with its meaning. */
+/** Creates a term with its meaning. */
 export const term = (key, word) => explained(element("abbr", {}, word), key);
 
-/** Gives a meaning to each element of a part of the page that asks for one. */
+/** Adds the meaning to each term in a part of the page. */
 export function explain(part) {
   for (const abbr of part.querySelectorAll("abbr[data-term]")) explained(abbr, abbr.dataset.term);
 }
