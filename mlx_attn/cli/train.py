@@ -169,7 +169,7 @@ def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Pa
     if name and (name != Path(name).name or not name.isprintable()):
         raise ConfigError("--name is one name in runs/: --out names a directory elsewhere")
     if not (out or name):
-        return free_name(RUNS, f"{settings.preset}-{settings.variant}")
+        return free_name(RUNS, settings.run_name)
     return out or RUNS / user_path(str(name))
 
 
@@ -212,9 +212,7 @@ class RunTarget:
             except (Taken, Locked):  # by a training that began after this one
                 if self.is_named:
                     raise
-                path = free_name(
-                    path.parent, f"{trainer.settings.preset}-{trainer.settings.variant}"
-                )
+                path = free_name(path.parent, trainer.settings.run_name)
 
 
 def _train_new(

@@ -18,7 +18,7 @@ from mlx_attn.machine.device import device_name
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.plugins import used_plugins
 from mlx_attn.text.corpus import Corpus, prepare
-from mlx_attn.text.tasks import TASKS
+from mlx_attn.text.tasks import task_of
 from mlx_attn.training.config import Settings, TrainConfig, expanded, resolve
 
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -220,7 +220,7 @@ class ComparisonConfig:
     def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
         """Return all settings of an arm, with changes."""
         # A task and a preset come with their own recipes.
-        has_recipe = "preset" in self.shared or self.shared.get("data") in TASKS
+        has_recipe = "preset" in self.shared or task_of(str(self.shared.get("data", "")))
         defaults = {} if has_recipe else DEFAULTS
         settings = resolve(defaults, self.shared, arm.settings, changes or {})
         if not settings.training.steps or settings.training.epochs or settings.training.minutes:
@@ -321,7 +321,7 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     every = max(1, training.steps // POINTS)
     rates = {key: getattr(training, key) * lr_scale for key in RATES}
     # During training, texts are evaluated on a subset; tasks fully, to find when they are solved.
-    evaluated = every if settings.text.data in TASKS else 0
+    evaluated = every if task_of(settings.text.data) else 0
     # Only affine maps have matrices, and so ranks to follow.
     affine = settings.model_config(settings.model.get("vocab_size", 256)).attention().is_affine
     reports = {"eval_every": evaluated, "track": every if affine else 0, "log_every": every}

@@ -99,8 +99,8 @@ def read_source(
     """
     if source == "tales":
         return _stories(n_bytes, val_bytes)
-    if source in tasks.TASKS:
-        return _task(source)
+    if task := tasks.task_of(source):
+        return _task(task)
     if source == "-":
         return _text("standard input", _pipe_blocks(sys.stdin.buffer.read, "standard input"))
     if source in CORPORA:
@@ -108,7 +108,7 @@ def read_source(
     path = user_path(source)
     if not path.exists():
         names = ["tales", *CORPORA, *tasks.TASKS]
-        near = difflib.get_close_matches(source.lower(), names, n=1)
+        near = difflib.get_close_matches(source.lower().partition(":")[0], names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"a corpus is one of {', '.join(names)}"
         raise RunError(f"{source}: no such file, folder or corpus; {hint}")
     return _text(source, _path_blocks(path))
@@ -116,14 +116,14 @@ def read_source(
 
 def document_end(name: str) -> str:
     """Return the text that ends each document of the source of that name; "" where nothing does."""
-    if name == "tales" or name in tasks.TASKS:
+    if name == "tales" or tasks.task_of(name):
         return "\n"
     return CORPORA[name].document_end if name in CORPORA else ""
 
 
 def document_start(name: str) -> str:
     """Return the text before each document of the source of that name; "" if it is one text."""
-    if name == "tales" or name in tasks.TASKS:
+    if name == "tales" or tasks.task_of(name):
         return "\n"
     return CORPORA[name].document_start if name in CORPORA else ""
 
@@ -132,7 +132,7 @@ def describe(name: str) -> str:
     """Return words for the text of the source of that name: "made-up stories"."""
     if name == "tales":
         return "made-up stories"
-    if name in tasks.TASKS:
+    if tasks.task_of(name):
         return f"symbols of the task {name}"
     return Path(name).name or "another text"
 
@@ -150,14 +150,14 @@ def _stories(n_bytes: int, val_bytes: int) -> Source:
     return Source("tales", digest, lambda: (part(n_bytes, "train"), part(val_bytes, "val")))
 
 
-def _task(name: str) -> Source:
+def _task(task: tasks.Task) -> Source:
     """Return a task's documents, generated at once for their digest, in less than a second."""
-    train = tasks.draw(name, TRAINING_DOCUMENTS, split="train")
-    val = tasks.draw(name, VALIDATION_DOCUMENTS, split="val")
+    train = task.draw(TRAINING_DOCUMENTS, "train")
+    val = task.draw(VALIDATION_DOCUMENTS, "val")
     content = [array.tobytes() for split in (train, val) for array in split.arrays().values()]
     content += [val.nats.tobytes(), repr(val.symbols).encode()]
     splits = SplitText(documents=train), SplitText(documents=val)
-    return Source(name, _blake2b(b"".join(content)).hexdigest(), lambda: splits, val.symbols)
+    return Source(task.name, _blake2b(b"".join(content)).hexdigest(), lambda: splits, val.symbols)
 
 
 def _text(name: str, blocks: Blocks) -> Source:

@@ -6,7 +6,7 @@ same numbers on every machine.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -249,7 +249,7 @@ def codebook(symbols: int, dimension: int) -> Float64[np.ndarray, "V dimension"]
 class Task:
     """A probing task."""
 
-    name: str  # its name for `--data`
+    name: str  # its name for `--data`, with the sizes that differ from the default
     summary: str  # a document, in one line
     separates: str  # the forms of attention that it is predicted to tell apart, in one sentence
     # Makes documents, from a random generator, their number and the sizes.
@@ -267,6 +267,10 @@ class Task:
     def settings(self) -> dict[str, Any]:
         """Its default settings."""
         return {**RECIPE, "steps": self.steps, **self.fit}
+
+    def draw(self, count: int, split: Literal["train", "val"]) -> Documents:
+        """Draw documents of its sizes, with seed 0; see `draw`."""
+        return draw(self.name.partition(":")[0], count, split=split, **self.sizes)
 
 
 _GENERATORS: dict[str, Callable[..., Documents]] = {
@@ -289,13 +293,45 @@ TASKS = {
     for name, generate in _GENERATORS.items()
 }
 
+
+@cache
+def task_of(data: str) -> Task | None:
+    """Return the task that a value of `--data` names; None if it names none.
+
+    `recall:pairs=16,keys=32` is `recall` with other sizes, which are whole numbers.
+
+    Raises:
+        ConfigError: The task has no size of that name, or its value is not a whole number above 0
+            or does not fit the other sizes.
+    """
+    name, _, changes = data.partition(":")
+    row = TASKS.get(name)
+    if row is None or name == data:
+        return row
+    sizes: dict[str, Any] = {}
+    for change in changes.split(","):
+        key, _, value = change.partition("=")
+        if not value.isdecimal() or value == "0":
+            raise ConfigError(f"{name}: a size is a whole number above 0, as in {name}:{key}=4")
+        find_row(row.sizes, key, "size")
+        sizes[key] = int(value)
+    places = draw(name, 1, **sizes).places
+    return replace(row, name=data, sizes={**row.sizes, **sizes}, length=places.shape[1])
+
+
 _STREAM = 0x7461736B  # keeps these random numbers apart from others drawn with the same seed
 
 
 def draw(
     task: str, count: int, seed: int = 0, split: Literal["train", "val"] = "train", **sizes: Any
 ) -> Documents:
-    """Documents of a task, of other `sizes` if given; each split of a seed has its own stream."""
+    """Draw documents of a task, of other `sizes` if given.
+
+    Each split of a seed has its own stream of random numbers.
+
+    Raises:
+        ConfigError: The task or a size is unknown, or the sizes do not fit together.
+    """
     row = find_row(TASKS, task, "task")
     if split not in ("train", "val"):
         raise ConfigError(f"tasks have no split {split!r}; choose train or val")
@@ -304,4 +340,12 @@ def draw(
     if unknown := set(sizes) - set(row.sizes):
         raise ConfigError(f"{task} has no size {unknown.pop()!r}; it has {[*row.sizes]}")
     bits = np.random.Philox(key=np.array([2 * seed + (split == "val"), _STREAM], np.uint64))
-    return row.generate(np.random.Generator(bits), count, **{**row.sizes, **sizes})
+    sizes = {**row.sizes, **sizes}
+    misfit = ConfigError(f"{task}: no documents have the sizes {sizes}")
+    try:
+        documents = row.generate(np.random.Generator(bits), count, **sizes)
+    except (IndexError, TypeError, ValueError) as error:  # more pairs than keys, for example
+        raise misfit from error
+    if not documents.scored.any() or documents.places.max() >= len(documents.symbols):
+        raise misfit
+    return documents

@@ -165,6 +165,12 @@ class Settings:
         """Return the name of the attention variant."""
         return variant_name(self.model)
 
+    @property
+    def run_name(self) -> str:
+        """The name of a run that the user gave none: its preset or task, and its variant."""
+        # A colon is not allowed in file names everywhere.
+        return f"{self.preset}-{self.variant}".translate(str.maketrans(":,=", "---"))
+
     def complete(self) -> "Settings":
         """Return the same settings with every model key, including defaults."""
         defaults = {key.name: key.default for key in fields(GPTConfig)}
@@ -250,9 +256,9 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
 
 def _base_layer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the name and the settings of the layer below all others."""
-    from mlx_attn.text.tasks import TASKS  # imports NumPy, which `--help` avoids
+    from mlx_attn.text.tasks import task_of  # imports NumPy, which `--help` avoids
 
-    task = TASKS.get(settings.get("data", ""))
+    task = task_of(str(settings.get("data", "")))
     if task and settings.get("preset", task.name) == task.name:
         return task.name, expanded(task.settings)
     preset = str(settings.get("preset", DEFAULT_PRESET))

@@ -31,6 +31,13 @@ def recall(workshop, run_command, monkeypatch):
     return lambda *flags: run_command("train", "--data", "recall", *SMALL, *flags)
 
 
+def test_a_task_of_other_sizes_is_named_for_them(recall, workshop):
+    result = recall("--json", "--data", "recall:pairs=2,keys=3")
+    assert json.loads(result.stdout.splitlines()[-1])["run"] == (
+        "runs/recall-pairs-2-keys-3-standard"
+    )
+
+
 def test_a_task_needs_no_other_choice(recall, workshop):
     result = recall("--json")
     end = json.loads(result.stdout.splitlines()[-1])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.characters import SymbolTokenizer
-from mlx_attn.text.tasks import TASKS, Documents, draw
+from mlx_attn.text.tasks import TASKS, Documents, draw, task_of
 from tests.text.tasks.solvers import SOLVERS
 
 tasks = pytest.mark.parametrize("task", TASKS)
@@ -108,6 +108,51 @@ def test_what_cannot_be_drawn_is_refused(arguments, message):
     with pytest.raises(ConfigError) as caught:
         draw(*arguments)
     assert message in str(caught.value)
+
+
+def test_a_name_with_sizes_is_a_task_with_documents_of_those_sizes():
+    task = task_of("recall:pairs=3,keys=5")
+    assert task
+    assert task.fit == {
+        "data": "recall:pairs=3,keys=5",
+        "tokenizer": "symbols",
+        "context_length": 13,
+    }
+    documents = task.draw(10, "val")
+    assert documents.places.shape == (10, 12)
+    assert {*documents.places[:, 0:6:2].ravel()} <= {*range(5)}
+
+
+@pytest.mark.parametrize("name", ["recall", "recall:pairs=8"])
+def test_default_sizes_draw_the_same_documents_named_or_not(name):
+    task = task_of(name)
+    assert task
+    np.testing.assert_array_equal(task.draw(9, "train").places, draw("recall", 9).places)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("recall:pairs=65", "recall: no documents have the sizes"),  # of 64 keys
+        ("recall:pairs=a", "a size is a whole number above 0, as in recall:pairs=4"),
+        ("recall:pairs=0", "a size is a whole number above 0"),
+        ("recall:pair=4", "unknown size 'pair'"),
+        ("recall:seed=4", "unknown size 'seed'"),
+        ("copy:length=1", "copy: no documents have the sizes"),
+        ("markov:length=1", "markov: no documents have the sizes"),  # nothing is scored
+        ("markov:states=27", "markov: no documents have the sizes"),  # letters run out
+        ("offsets:offsets=3", "offsets: no documents have the sizes"),
+    ],
+)
+def test_sizes_without_documents_are_refused(name, message):
+    with pytest.raises(ConfigError) as caught:
+        task_of(name)
+    assert message in str(caught.value)
+
+
+def test_a_text_is_no_task():
+    assert task_of("tales") is None
+    assert task_of("notes:1.txt") is None
 
 
 def test_an_unknown_size_is_refused_with_the_known_ones():
