@@ -25,6 +25,8 @@ FOLLOW_UPS = (
     "horizon",
     "alternatives",
     "confirmed",
+    "recall-time",
+    "abilities",
 )
 """Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""
 

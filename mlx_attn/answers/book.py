@@ -5,13 +5,15 @@ detected. Its key is a digest of the settings, so nothing is trained twice.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from math import inf, log
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mlx_attn.about import __version__
-from mlx_attn.answers.study import Study
+from mlx_attn.answers.study import STEPS, Study
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.comparison.trial import Diverged, Outcome, Store
@@ -19,6 +21,9 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
 from mlx_attn.machine.facts import commit
 from mlx_attn.records import content_digest, parse_record, read_text
+
+SOLVED = 0.2
+"""The loss of a solved task above its floor of 0, in nats per answer: four of five are right."""
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +125,34 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             params=self.params,
             start=self.start,
         )
+
+    def value(self, outcome: str = "") -> float:
+        """Return the number that a contrast with this `outcome` compares; inf if it diverged.
+
+        Raises:
+            RunError: The text has no tokens that need this ability.
+        """
+        if self.loss is None:
+            return inf
+        if outcome == STEPS:
+            return log(self.steps_to_solve[0])
+        if outcome and outcome not in self.abilities:
+            raise RunError(f"{self.world}: no token of its text needs the ability {outcome!r}")
+        return self.abilities[outcome] if outcome else self.loss
+
+    @property
+    def steps_to_solve(self) -> tuple[float, bool]:
+        """The steps until the loss falls to `SOLVED`, and True; all steps and False if never.
+
+        The logarithm of the loss is interpolated between two measurements.
+        """
+        for before, point in pairwise((None, *self.curve)):
+            if point is not None and point.loss <= SOLVED:
+                if before is None:
+                    return float(point.step), True
+                share = log(before.loss / SOLVED) / log(before.loss / point.loss)
+                return before.step + share * (point.step - before.step), True
+        return float(self.curve[-1].step), False
 
     def sealed(self) -> "Record":
         """Return the record with the seal of its content."""

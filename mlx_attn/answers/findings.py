@@ -25,7 +25,7 @@ from statistics import fmean
 import msgspec
 
 from mlx_attn.answers.schedule import ArmPlan, Records
-from mlx_attn.answers.study import STANDARD, Contrast, Study
+from mlx_attn.answers.study import STANDARD, STEPS, Contrast, Study
 from mlx_attn.comparison.decisions import Case, Verdict, judge_all
 from mlx_attn.comparison.tuning import replicates_of, tuning_error
 from mlx_attn.records import as_record, read_toml
@@ -44,12 +44,14 @@ class Finding:
     Attributes:
         answer: One of the words above.
         done: Numbers of finished trials and of all trials planned so far.
-        losses: Mean losses of the control, the reference and the arm; None, like the verdict, until
-            every trial has finished, and if one diverged.
+        losses: Mean losses of the control, the reference and the arm, or means of the contrast's
+            other outcome; None, like the verdict, until every trial has finished, and if one
+            diverged.
         verdict: Its p-values are corrected over the page; its interval is not.
         tokens: Share of its tokens that the control can drop and still reach the arm's loss;
             negative if it needs more; None if not measured.
         steps: Length of the world's trainings, to which the word applies.
+        unsolved: Number of the arm's trainings that never solved the task, if that is the question.
     """
 
     question: str
@@ -61,6 +63,7 @@ class Finding:
     verdict: Verdict | None = None
     tokens: float | None = None
     steps: int = 0
+    unsolved: int = 0
 
     @property
     def word(self) -> str:
@@ -95,7 +98,11 @@ def findings(study: Study, records: Records) -> list[Finding]:
         _finding(study, records, one, verdicts.get(str(place)), slopes[one[2]])
         for place, one in enumerate(asked)
     ]
-    words = {(f.contrast.arm, f.world): f.word for f in found if f.contrast.control == STANDARD}
+    words = {
+        (f.contrast.arm, f.world): f.word
+        for f in found
+        if f.contrast.control == STANDARD and not f.contrast.outcome
+    }
     return [
         replace(f, answer=HOLDS if f.word == words[f.contrast.repeats, f.world] else FAILS)
         if f.contrast.repeats and f.word
@@ -132,7 +139,8 @@ def _losses(
     study: Study, records: Records, contrast: Contrast, world: str
 ) -> list[list[float]] | None:
     """Return losses of control, reference and arm by seed; None if one is missing or diverged."""
-    losses = [plan_of(study, records, world, arm).losses() or [] for arm in contrast.arms]
+    plans = [plan_of(study, records, world, arm) for arm in contrast.arms]
+    losses = [plan.losses(contrast.outcome) or [] for plan in plans]
     return losses if all(of_arm and all(map(isfinite, of_arm)) for of_arm in losses) else None
 
 
@@ -202,12 +210,17 @@ def _finding(
     if verdict is None or losses is None:
         return Finding(**at, answer=DIVERGED if done[0] == done[1] else UNFINISHED)
     control, reference, arm = map(fmean, losses)
+    runs = plan_of(study, records, world, contrast.arm).verdict()
+    counts_steps = contrast.outcome == STEPS
     return Finding(
         **at,
         answer=answer_of(contrast, verdict.word),
         losses=(control, reference, arm),
         verdict=verdict,
-        tokens=1 - exp(-verdict.mean / slope) if slope and slope > 0 else None,
+        tokens=1 - exp(-verdict.mean / slope)
+        if slope and slope > 0 and not contrast.outcome
+        else None,
+        unsolved=sum(not run.steps_to_solve[1] for run in runs) if counts_steps else 0,
     )
 
 

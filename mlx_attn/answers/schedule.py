@@ -6,7 +6,6 @@ the arm is trained on the verdict's seeds.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from mlx_attn.answers.book import Record
 from mlx_attn.answers.study import Study
@@ -61,9 +60,12 @@ class ArmPlan:
         trials = self.verdict_trials()
         return [] if self._missing(trials) else [self.records[trial.key] for trial in trials]
 
-    def losses(self) -> list[float] | None:
-        """Return the verdict's losses by seed, inf for a diverged one; None until all exist."""
-        return [_loss_of(record) for record in self.verdict()] or None
+    def losses(self, outcome: str = "") -> list[float] | None:
+        """Return the verdict's losses, or another outcome, by seed; None until all exist.
+
+        A training that diverged has the loss inf.
+        """
+        return [record.value(outcome) for record in self.verdict()] or None
 
     def _trials(self, seeds: Sequence[int], scale: float) -> list[Trial]:
         return [self.study.trial(self.world, self.arm, seed, scale) for seed in seeds]
@@ -73,11 +75,7 @@ class ArmPlan:
 
     def _loss(self, trial: Trial) -> float | None:
         record = self.records.get(trial.key)
-        return record and _loss_of(record)
-
-
-def _loss_of(record: Record) -> float:
-    return inf if record.loss is None else record.loss
+        return record and record.value()
 
 
 def arm_plans(

@@ -9,7 +9,8 @@ from rich.console import Group
 from rich.text import Text
 
 from mlx_attn.answers.findings import FAILS, HOLDS, Finding
-from mlx_attn.answers.study import Study
+from mlx_attn.answers.study import STEPS, Study
+from mlx_attn.answers.tables import name_of
 from mlx_attn.comparison.figures import draw_forest
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.show import LOOKS
@@ -51,7 +52,8 @@ def _numbers(finding: Finding) -> str:
     if verdict.interval is not None:
         spread = "{:+.4f} to {:+.4f}".format(*verdict.interval)
     part = "" if verdict.share is None else f", {verdict.share:+.0%} of the part"
-    return f", {verdict.mean:+.4f} nats ({spread}), {finding.said}{part}"
+    unit = "ln(steps)" if finding.contrast.outcome == STEPS else "nats"
+    return f", {verdict.mean:+.4f} {unit} ({spread}), {finding.said}{part}"
 
 
 def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
@@ -61,6 +63,7 @@ def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
             "arm": f.contrast.arm,
             "control": f.contrast.control,
             "world": f.world,
+            "outcome": f.contrast.outcome or "loss",
             "answer": f.answer,
             "runs": list(f.done),
             "word": f.word,
@@ -87,20 +90,21 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
     """Draw one panel per world: each contrast's seeds, mean and interval, and the margin."""
     found = [f for f in found if f.verdict]
     worlds = [world for world in study.worlds if any(f.world == world for f in found)]
-    rows = [*dict.fromkeys((f.contrast.arm, f.contrast.control) for f in found)]
+    rows = [*dict.fromkeys(name_of(f.contrast) for f in found)]
     size = (_SIZE[0], _SIZE[1] + _ROW * len(rows))
     figure, axes = panels(len(worlds), 3, size, sharey=True)
     for axis, world in zip(axes, worlds, strict=True):
         here = (f for f in found if f.world == world)
-        placed = ((rows.index((f.contrast.arm, f.contrast.control)), f.verdict) for f in here)
+        placed = ((rows.index(name_of(f.contrast)), f.verdict) for f in here)
         verdicts = [(row, verdict) for row, verdict in placed if verdict]
         draw_forest(axis, verdicts, study.worlds[world].margin)
         axis.set_title(world)
         axis.locator_params(axis="x", nbins=4)
-    labels = [arm if control == "standard" else f"{arm}\n(to {control})" for arm, control in rows]
+    labels = [row.replace(" to ", "\n(to ") + ")" * (" to " in row) for row in rows]
     axes[0].set_yticks(range(len(rows)), labels)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
-    label = "nats per token above the control (left is better); band: the margin"
+    unit = "ln(steps)" if any(f.contrast.outcome == STEPS for f in found) else "nats per token"
+    label = f"{unit} above the control (left is better); band: the margin"
     figure.supxlabel(label if len(axes) > 1 else label.replace(" (", "\n("))  # a panel is narrow
     return figure
 

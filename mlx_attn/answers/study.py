@@ -19,6 +19,9 @@ from mlx_attn.records import as_record, package_table
 STANDARD = "standard"
 """The control of every contrast that names no other."""
 
+STEPS = "steps"
+"""The outcome of a contrast that asks how soon a task is solved."""
+
 OWN = "own"
 """The world of a study of a user's own text."""
 
@@ -100,6 +103,9 @@ class Contrast(_Row, frozen=True, kw_only=True):
     Attributes:
         expects: Words that bear the statement out.
         worlds: The worlds that ask it; empty is all.
+        outcome: The number that is compared: "" is the loss of all tokens; the name of an ability
+            is the loss of the tokens that need it; `STEPS` is the logarithm of the steps until a
+            task is solved.
         null: True if both forms compute the same functions.
         repeats: The arm of an earlier contrast with the standard form that this one trains again;
             "" if it repeats none. A repetition expects the word of the first.
@@ -112,6 +118,7 @@ class Contrast(_Row, frozen=True, kw_only=True):
     expects: tuple[str, ...] = ()
     control: str = STANDARD
     worlds: tuple[str, ...] = ()
+    outcome: str = ""
     null: bool = False
     repeats: str = ""
 

@@ -1,14 +1,14 @@
 """The tables of a study's page in Markdown: its findings, and its learning-rate searches."""
 
 from collections.abc import Sequence
-from math import expm1
+from math import exp, expm1
 from statistics import stdev
 from typing import Any
 
 from mlx_attn.answers import findings
 from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.schedule import ArmPlan, Records, arm_plans
-from mlx_attn.answers.study import STANDARD, Contrast, Study
+from mlx_attn.answers.study import STANDARD, STEPS, Contrast, Study
 
 DONE = "{} of {} runs"
 _COLUMNS = (
@@ -88,10 +88,10 @@ def _numbers(found: Finding) -> list[str]:
     if found.verdict is None or found.losses is None:
         unfinished = f"{found.answer}, {DONE.format(*found.done)}"
         return ["", "", unfinished, *[""] * (len(_COLUMNS) - 5)]
-    control, _, arm = found.losses
+    control, _, arm = (_level(found, mean) for mean in found.losses)
     return [
-        f"{control:.4f}",
-        f"{arm:.4f}",
+        control,
+        arm + (f", {found.unsolved} unsolved" if found.unsolved else ""),
         difference(found, 4),
         f"{found.verdict.p_holm:.2g}",
         f"{found.verdict.p_equivalence:.2g}",
@@ -102,21 +102,30 @@ def _numbers(found: Finding) -> list[str]:
     ]
 
 
+def _level(found: Finding, mean: float) -> str:
+    """Return the mean of an arm, of steps the geometric one."""
+    return f"{exp(mean):.0f} steps" if found.contrast.outcome == STEPS else f"{mean:.4f}"
+
+
 def difference(found: Finding, decimals: int) -> str:
-    """Return the mean difference with its interval."""
+    """Return the mean difference with its interval; of steps, the ratio."""
     assert found.verdict is not None
+
+    def number(value: float) -> str:
+        steps = found.contrast.outcome == STEPS
+        return f"x {exp(value):.2f}" if steps else f"{value:+.{decimals}f}"
+
     if found.verdict.interval is None:
-        return f"{found.verdict.mean:+.{decimals}f} (one seed)"
-    mean, low, high = (
-        f"{number:+.{decimals}f}" for number in (found.verdict.mean, *found.verdict.interval)
-    )
-    return f"{mean} ({low} to {high})"
+        return f"{number(found.verdict.mean)} (one seed)"
+    low, high = map(number, found.verdict.interval)
+    return f"{number(found.verdict.mean)} ({low} to {high})"
 
 
 def name_of(contrast: Contrast) -> str:
-    """Return the name of the arm, with the control if it is not the standard form."""
+    """Return the arm's name, with its control and outcome unless they are the usual ones."""
     control = contrast.control
-    return contrast.arm if control == STANDARD else f"{contrast.arm} to {control}"
+    name = contrast.arm if control == STANDARD else f"{contrast.arm} to {control}"
+    return f"{name}, {contrast.outcome}" if contrast.outcome else name
 
 
 def _rate(plan: ArmPlan) -> str:
