@@ -213,6 +213,8 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         name = f"the contrast of {contrast.arm}"
         if bool(contrast.expects) == bool(contrast.repeats):
             raise ConfigError(f"{name}: it expects words, or repeats another")
+        if contrast.outcome and self.protocol.tuning_seeds:
+            raise ConfigError(f"{name}: rates are searched for by the loss, not {contrast.outcome}")
         if any(self.arms[arm].seeds for arm in (contrast.arm, contrast.control)):
             raise ConfigError(f"{name}: only a reference may have fewer seeds")
 

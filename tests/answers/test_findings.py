@@ -6,9 +6,12 @@ import msgspec
 import pytest
 
 from mlx_attn.answers import findings as answers
+from mlx_attn.answers import tables as pages
+from mlx_attn.answers.book import SOLVED, CurvePoint
 from mlx_attn.answers.findings import by_ability, findings
 from mlx_attn.answers.study import study_from
 from mlx_attn.comparison.decisions import judge
+from mlx_attn.errors import ConfigError, RunError
 
 
 @pytest.fixture
@@ -165,3 +168,75 @@ def test_where_a_text_knows_what_tokens_call_for_differences_are_told_apart(stud
     asked = study.questions["query"].contrasts[0]
     found = by_ability(study, records, asked, "near")
     assert found == pytest.approx({"recall": 0.3, "free": 0.0})
+
+
+@pytest.fixture
+def outcomes(tables, trained):
+    """Findings of a study without a search, whose only contrast has an outcome."""
+
+    def find(outcome, record_of_run):
+        tables["protocol"] |= {"tuning_seeds": [], "factors": [1.0], "sensitivity": 0.0}
+        tables["questions"] = {"query": tables["questions"]["query"]}
+        tables["questions"]["query"]["contrasts"][0]["outcome"] = outcome
+        study = study_from(tables)
+        records = {key: record_of_run(record) for key, record in trained(study).items()}
+        return findings(study, records)[0]
+
+    return find
+
+
+def test_an_ability_is_judged_by_the_loss_of_the_tokens_that_need_it(outcomes):
+    def record(trained):
+        recall = 2 + trained.loss / 100 + 0.3 * (trained.arm == "no-query")
+        return msgspec.structs.replace(trained, abilities={"recall": recall, "free": 1.0})
+
+    one = outcomes("recall", record)
+    assert one.verdict.mean == pytest.approx(0.3, abs=1e-3)
+    assert (one.word, one.tokens) == ("worse", None)
+    assert pages.name_of(one.contrast) == "no-query, recall"
+
+
+def test_an_ability_that_no_token_needs_is_named(outcomes):
+    with pytest.raises(RunError, match="near: no token of its text needs the ability 'recall'"):
+        outcomes("recall", lambda trained: trained)
+
+
+def curve(solved_at, steps=100):
+    """A curve whose loss falls from 4 nats and is `SOLVED` at a step, measured every 10 steps."""
+    halving = (4 / SOLVED) ** (-1 / solved_at)
+    return tuple(
+        CurvePoint(step=step, tokens=step, loss=4 * halving**step) for step in range(10, steps, 10)
+    )
+
+
+def test_steps_to_solve_are_compared_by_their_ratio(outcomes):
+    def record(trained):
+        at = (60 if trained.arm == "no-query" else 30) + trained.seed / 10
+        return msgspec.structs.replace(trained, curve=curve(at))
+
+    one = outcomes("steps", record)
+    assert one.verdict.mean == pytest.approx(log(2), abs=0.01)
+    assert pages.difference(one, 3).startswith("x 1.99 (")
+    assert one.unsolved == 0
+
+
+def test_a_training_that_never_solves_its_task_counts_with_all_of_its_steps(outcomes):
+    def record(trained):
+        never = trained.arm == "no-query" and trained.seed < 2
+        return msgspec.structs.replace(trained, curve=curve(1000 if never else 45))
+
+    one = outcomes("steps", record)
+    assert one.unsolved == 2
+    assert one.verdict.differences[:3] == pytest.approx([log(90 / 45), log(90 / 45), 0.0])
+    assert "2 unsolved" in pages.contrasts([one])
+
+
+def test_a_task_can_be_solved_at_the_first_measurement(study, trained):
+    record = next(iter(trained(study, most=1).values()))
+    assert msgspec.structs.replace(record, curve=curve(5)).steps_to_solve == (10.0, True)
+
+
+def test_an_outcome_needs_rates_that_are_not_searched_for_by_the_loss(tables):
+    tables["questions"]["query"]["contrasts"][0]["outcome"] = "recall"
+    with pytest.raises(ConfigError, match="rates are searched for by the loss, not recall"):
+        study_from(tables)
