@@ -27,8 +27,17 @@ FOLLOW_UPS = (
     "confirmed",
     "recall-time",
     "abilities",
+    "gpt2-124m",
 )
 """Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""
+
+
+CONFIRMS = {"replication": "", "confirmed": "alternatives"}
+"""Confirming studies, with the study that each confirms; "" is the first study.
+
+A study explores: it asks many contrasts with few seeds. The contrasts that matter are then asked
+again by a confirming study, with seeds that no earlier training had. Only its words are quoted.
+"""
 
 
 @cache

@@ -16,7 +16,7 @@ from mlx_attn.answers.registration import REGISTRATION, Registration, check_regi
 from mlx_attn.answers.schedule import Records, searches
 from mlx_attn.answers.study import STANDARD, Study
 from mlx_attn.ui.plots import render_text
-from studies import FOLLOW_UPS, figures, follow_up, tables
+from studies import CONFIRMS, FOLLOW_UPS, figures, follow_up, tables
 from studies.horizon import ENDS, courses
 from studies.identities import CHECKED, Checked, parting_curves, read_checked, truncation_curves
 from studies.trends import AbilityCurve, TrendFinding, ability_curves, trend_findings
@@ -95,6 +95,10 @@ class FollowUp:
         """Return the cost of every arm in tokens at each width, and its trend."""
         return tables.trends(self.study, self.found, self.trends)
 
+    def prediction_table(self) -> str:
+        """Return every prediction with the measured cost beside it."""
+        return tables.predictions(self.study, self.found)
+
     def courses(self) -> str:
         """Return the gain from longer training, up to each end that an arm has reached."""
         each = [courses(self.study, self.records, self.found, end) for end in ENDS]
@@ -160,6 +164,17 @@ class AnswersPage(StudyPage):
         words = [[v.word for v in asked], [v.other_word for v in asked]]
         by_registered, by_t = (sum(word != UNDECIDED for word in each) for each in words)
         return len(asked), by_registered, by_t
+
+    def confirmations(self) -> Iterator[str]:
+        """Yield, for each confirming study, how many of its words agree with the first ones."""
+        for name, base in CONFIRMS.items():
+            if name not in self.besides:
+                continue
+            one, other = self.besides[name], self.besides.get(base, self)
+            decided, agree = tables.confirmations(
+                (one.study, one.found), (other.study, other.found)
+            )
+            yield f"`{name}` confirms {agree} of {decided} words of {base or 'the first study'}"
 
     def counted(self) -> tuple[int, int, int]:
         """Return the number of contrasts, trends and separately corrected studies."""

@@ -8,8 +8,9 @@ from statistics import fmean
 from mlx_attn.answers import findings
 from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.schedule import ArmPlan, Records
-from mlx_attn.answers.study import STANDARD, Study
+from mlx_attn.answers.study import STANDARD, Prediction, Study
 from mlx_attn.answers.tables import DONE, difference, name_of, table
+from mlx_attn.comparison.t_tests import WORST_OF_FIVE
 from studies.horizon import START, Course, cost, mean_delay, statement
 from studies.trends import Cost, TrendFinding
 
@@ -100,6 +101,36 @@ def beside_first(found: Sequence[Finding], first: Sequence[Finding], suffix: str
     return table(("contrast", "text", "here", "in the first study"), rows)
 
 
+Judged = tuple[Study, Sequence[Finding]]
+"""A study with its findings."""
+
+
+def confirmations(confirming: Judged, first: Judged) -> tuple[int, int]:
+    """Return how many contrasts of both studies a moderated t decides twice, and how many agree.
+
+    They agree if the words have the same direction, within the margin or not.
+    """
+    earlier = _directions(first)
+    pairs = [
+        (word, earlier[key]) for key, word in _directions(confirming).items() if key in earlier
+    ]
+    return len(pairs), sum(word == before for word, before in pairs)
+
+
+def _directions(judged: Judged) -> dict[tuple[str, str, str], str]:
+    """Return better, worse or equivalent for every contrast that a moderated t decides."""
+    study, found = judged
+    words = {
+        (f.world, f.contrast.arm, f.contrast.control): (
+            f.verdict.other_word if study.protocol.test == WORST_OF_FIVE else f.word
+        )
+        for f in found
+        if f.verdict
+    }
+    undecided = {findings.UNDECIDED, findings.INSENSITIVE}
+    return {key: word.split()[0] for key, word in words.items() if word not in undecided}
+
+
 def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -> str:
     """Return the cost of every arm in tokens at each width, and its trend."""
     widths = {world.settings["emb_dim"]: name for name, world in study.worlds.items()}
@@ -121,6 +152,37 @@ def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -
         rows.append([one.trend.arm, *cells, *ends])
     names = [f"width {width}" for width in widths]
     return table(("arm", *names, "each doubling", "p: no change", "word", "expected"), rows)
+
+
+def predictions(study: Study, found: Sequence[Finding]) -> str:
+    """Return every predicted cost, as a share of the loss, with the measured one beside it."""
+    measured = {f.contrast.arm: f for f in found}
+    rows = [
+        [
+            *(one.arm, f"{one.low:.2%} to {one.high:.2%}", f"{one.point:.2%}"),
+            *_outcome(one, measured[one.arm]),
+        ]
+        for one in study.predictions
+    ]
+    return table(("without", "predicted", "most likely", "measured", "the prediction"), rows)
+
+
+def _outcome(prediction: Prediction, found: Finding) -> list[str]:
+    """Return the measured cost with its interval, and if the prediction was right.
+
+    It is right if the whole interval lies inside the predicted one, wrong if it lies outside.
+    """
+    if found.verdict is None or found.verdict.interval is None or found.losses is None:
+        return ["", findings.UNFINISHED]
+    mean, low, high = (
+        nats / found.losses[0] for nats in (found.verdict.mean, *found.verdict.interval)
+    )
+    word = findings.UNDECIDED
+    if prediction.low <= low and high <= prediction.high:
+        word = findings.HOLDS
+    elif high < prediction.low or low > prediction.high:
+        word = findings.FAILS
+    return [f"{mean:.2%} ({low:.2%} to {high:.2%})", word]
 
 
 def courses(found: Sequence[Course]) -> str:

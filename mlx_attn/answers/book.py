@@ -237,5 +237,5 @@ def complaints(study: Study, book: RecordBook) -> Iterator[str]:
             continue
         if trial.key != record.key:
             yield f"{name}: its key {record.key} is not that of its settings, {trial.key}"
-        if trial.text != record.text:
+        if trial.text and trial.text != record.text:
             yield f"{name}: it was trained on another text, {record.text}"

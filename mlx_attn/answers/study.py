@@ -48,7 +48,8 @@ class World(_Row, frozen=True, kw_only=True):
     """A text and the settings that its trainings share.
 
     Attributes:
-        text: BLAKE2b digest of the text, as `sources.read_source` computes it.
+        text: BLAKE2b digest of the text, as `sources.read_source` computes it; "" for a corpus that
+            `data` names, because every download of it is checked.
         settings: Flat and complete, except for the arm's settings.
         modules: Modules of Python's standard library whose source is the text; if empty, `data`
             names the text.
@@ -155,6 +156,31 @@ class Trend(_Row, frozen=True, kw_only=True):
             find_row(TRENDS, word, "trend")
 
 
+class Prediction(_Row, frozen=True, kw_only=True):
+    """An interval that the cost of an arm is predicted to lie in, registered before it is measured.
+
+    Costs are shares of the control's loss: (loss of the arm - loss of the control) / loss of the
+    control.
+
+    Attributes:
+        arm: The arm of a contrast of the study.
+        low: The smallest predicted cost.
+        high: The largest.
+        point: The most likely one.
+    """
+
+    arm: str
+    low: float
+    point: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.point <= self.high:
+            raise ConfigError(
+                f"the prediction of {self.arm}: {self.low} <= {self.point} <= {self.high} is wrong"
+            )
+
+
 class Protocol(_Row, frozen=True, kw_only=True):
     """How every arm is tuned and judged; questions.toml explains each key.
 
@@ -187,7 +213,7 @@ class Protocol(_Row, frozen=True, kw_only=True):
 
 
 class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
-    """A whole study: its protocol, worlds, arms, questions and trends."""
+    """A whole study: its protocol, worlds, arms, questions, trends and predictions."""
 
     protocol: Protocol
     worlds: dict[str, World]
@@ -195,10 +221,11 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     questions: dict[str, Question]
     not_tested: dict[str, str] = {}
     trends: tuple[Trend, ...] = ()
+    predictions: tuple[Prediction, ...] = ()
 
     def __post_init__(self) -> None:
-        for trend in self.trends:
-            find_row(self.arms, trend.arm, "arm")
+        for row in (*self.trends, *self.predictions):
+            find_row(self.arms, row.arm, "arm")
         for question in self.questions.values():
             for contrast in question.contrasts:
                 self._check(contrast)

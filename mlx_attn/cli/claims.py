@@ -75,8 +75,8 @@ _STUDY = click.option(
     default="",
     metavar="NAME",
     help="A follow-up, registered apart: replication, widths, chapter5, sources, recall, starts, "
-    "rank, chapter5-gpt2, horizon, alternatives, confirmed, recall-time or abilities (in a clone "
-    "of the repository).",
+    "rank, chapter5-gpt2, horizon, alternatives, confirmed, recall-time, abilities or "
+    "gpt2-124m (in a clone of the repository).",
 )
 
 _of_own = partial(click.option, default=None)

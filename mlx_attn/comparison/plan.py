@@ -263,7 +263,7 @@ class Trial:
     Attributes:
         settings: All settings, flat, learning rates scaled.
         lr_scale: The factor that they were scaled with, for people like `arm`.
-        text: Digest of the training text.
+        text: Digest of the training text; "" for a corpus whose download is checked.
         jitter: Whether every weight of its start is moved by one rounding.
         plugins: Path, digest and names of the user's files that its attention needs.
         world: Of a study's trial, the world that it is trained in.

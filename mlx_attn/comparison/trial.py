@@ -230,7 +230,7 @@ class TrialRecorder:
 
 def _unchanged_corpus(trial: Trial, settings: Settings, data: str | None) -> Corpus:
     corpus = corpus_of(settings, data)
-    if corpus.digest != trial.text:
+    if trial.text and corpus.digest != trial.text:
         raise RunError(f"{corpus.name} has changed since the comparison began")
     return corpus
 

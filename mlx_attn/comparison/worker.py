@@ -156,7 +156,9 @@ def _lacks_text(trial: Trial) -> str:
         digest = corpus_of(settings, sent).digest
     except RunError as error:
         return str(error)
-    return "" if digest == trial.text else f"{sent or settings.text.data}: this is another text"
+    return (
+        "" if trial.text in ("", digest) else f"{sent or settings.text.data}: this is another text"
+    )
 
 
 def _sent_text(trial: Trial) -> str | None:

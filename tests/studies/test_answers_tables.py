@@ -56,3 +56,24 @@ def test_trainings_with_settings_that_are_no_longer_asked_are_told_apart(study, 
     assert tables.changed(study, records) == ""
     assert tables.changed(study, records | kept) == "no-query in near with merged_lr 1: +0.250"
     assert findings(study, records | kept) == before
+
+
+@pytest.mark.parametrize(
+    ("effect", "agreement"),
+    # no-query and no-key in two worlds; only no-key has another effect than the first time.
+    [(0.1, (4, 4)), (0.0, (4, 2)), (-0.1, (4, 2))],
+)
+def test_a_confirming_study_agrees_if_its_words_have_the_same_direction(
+    study, trained, effect, agreement
+):
+    def judged(of_no_key):
+        effects = {"no-query": 0.1, "no-key": of_no_key}
+        return study, findings(study, trained(study, effects=effects))
+
+    assert tables.confirmations(judged(effect), judged(0.1)) == agreement
+
+
+def test_a_contrast_that_one_study_cannot_decide_neither_agrees_nor_disagrees(study, trained):
+    decided = study, findings(study, trained(study, effects={"no-query": 0.1, "no-key": 0.1}))
+    noisy = study, findings(study, trained(study, noise=0.3))
+    assert tables.confirmations(decided, noisy) == (0, 0)
