@@ -1,5 +1,6 @@
 """The documentation says what the program does. Run as a script, it rewrites the README's table."""
 
+import inspect
 import re
 import tomllib
 from dataclasses import fields
@@ -9,6 +10,7 @@ from statistics import fmean
 import pytest
 
 import mlx_attn
+from mlx_attn import api, attention
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.findings import Finding, findings
 from mlx_attn.attention.config import VARIANTS
@@ -190,3 +192,27 @@ def test_every_name_beside_a_path_in_the_architecture_is_defined_there():
 if __name__ == "__main__":
     text = README.read_text(encoding="utf-8")
     README.write_text(MARKS.sub(lambda m: m[1] + variants_table() + m[3], text), encoding="utf-8")
+
+
+def public_names() -> list[str]:
+    """Every name of the public modules, and every public attribute of the API's classes."""
+    classes = [getattr(api, name) for name in api.__all__]
+    attributes = {name for one in classes if isinstance(one, type) for name in dir(one)}
+    names = {*mlx_attn.__all__, *api.__all__, *attention.__all__, *attributes}
+    return ["__version__", *sorted(name for name in names if not name.startswith("_"))]
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_every_public_name_is_in_the_list_of_them(name):
+    page = (ROOT / "docs" / "python.md").read_text()
+    section = page.split("## Every public name")[1].split("\n## ")[0]
+    assert re.search(rf"`{name}[`(]", section)
+
+
+@pytest.mark.parametrize("name", ["load", "train", "resume", "compare"])
+def test_the_arguments_of_the_list_are_those_of_the_function(name):
+    page = (ROOT / "docs" / "python.md").read_text().split("## Every public name")[1]
+    shown = re.search(rf"^\| `{name}\((.*)\)` \|", page, re.MULTILINE)
+    assert shown
+    own = inspect.signature(getattr(mlx_attn, name)).parameters
+    assert re.findall(r"(?:^|, )\**(\w+)", re.sub(r"\(\w*[^)]*\)", "", shown[1])) == [*own]
