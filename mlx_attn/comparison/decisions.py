@@ -74,6 +74,8 @@ class Verdict:
         other_word: By "worst-of-five", or by "moderated-t" if a study registered an older test; ""
             in older results.
         df: Degrees of freedom of the variance.
+        below_margin: Probability that the true difference is below the margin, under a flat prior.
+            It decides nothing; None for one seed and in older results.
     """
 
     word: str
@@ -89,6 +91,7 @@ class Verdict:
     share: float | None = None
     other_word: str = ""
     df: float = 0.0
+    below_margin: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,10 @@ class Sample:
         above = self.statistic(self.mean + margin - rounding)
         below = -self.statistic(self.mean - margin + rounding)
         return float(self.test.one_sided(min(above, below)))
+
+    def below(self, margin: float) -> float:
+        """Return P(true difference < margin) under a flat prior: Student's t around the mean."""
+        return self.test.student(self.t(margin - self.mean))
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return the interval that excludes 0 if and only if `p_difference` finds a difference."""
@@ -427,7 +434,7 @@ def _of_spread(
 ) -> dict[str, Any]:
     """Return the figures of a verdict that need the spread of two seeds."""
     if sample.n < 2:
-        return {"interval": None, "resolves": None, "seeds_needed": 2}
+        return {"interval": None, "resolves": None, "seeds_needed": 2, "below_margin": None}
     spread, needed = sample.error * sqrt(sample.n), None  # with tuning's share
     if word == "undecided":
         seeds = required_seeds(spread, sample.mean, sample.test, margin, confidence, arms)
@@ -436,4 +443,5 @@ def _of_spread(
         "interval": sample.interval(confidence),
         "resolves": minimum_detectable_effect(spread, sample.test, confidence, arms),
         "seeds_needed": needed,
+        "below_margin": sample.below(margin),
     }

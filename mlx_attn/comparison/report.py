@@ -219,6 +219,7 @@ def _differences(budget: BudgetResult, comparison: Comparison) -> Table:
         "worst of five": lambda arm: verdicts[arm].other_word or show.MISSING,
         "Holm p": lambda arm: show.probability(verdicts[arm].p_holm),
         "equivalence p": lambda arm: show.probability(verdicts[arm].p_equivalence),
+        f"P(below {comparison.delta:g})": lambda arm: show.percent(verdicts[arm].below_margin),
         "tuning error": lambda arm: show.number(verdicts[arm].tuning_error or None, decimals + 1),
         "share of worth": lambda arm: show.percent(verdicts[arm].share),
         "detectable": lambda arm: show.number(verdicts[arm].resolves, decimals),

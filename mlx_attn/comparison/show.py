@@ -5,7 +5,7 @@ Progress is a bar on a terminal, a plain line an event in a pipe.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -189,15 +189,23 @@ def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
         unit = ""
     if verdict.word == "insensitive":
         said = f"{arm} against {control} is insensitive, the part being worth too little here"
-    if verdict.word == "undecided":
-        said = f"{arm} against {control} is undecided"
     if verdict.share is not None:
         more = f", {percent(verdict.share)} of what the part is worth"
-    if verdict.word == "undecided" and verdict.interval and _excludes_0(verdict.interval):
-        more += f"; corrected for all arms, p is {probability(verdict.p_holm)}"
-    if verdict.interval and verdict.seeds_needed is not None and verdict.word == "undecided":
-        more += f"; a new comparison with about {seeds_needed(verdict)} seeds would decide"
+    if verdict.word == "undecided":
+        said = f"{arm} against {control} is undecided"
+        more += "".join(_what_else_is_known(verdict, comparison))
     return f"{said}: {_numbers(verdict, comparison, unit)}{more}."
+
+
+def _what_else_is_known(verdict: Verdict, comparison: Comparison) -> Iterator[str]:
+    """Yield the parts of a sentence on an arm that these seeds cannot decide."""
+    if verdict.interval and _excludes_0(verdict.interval):
+        yield f"; corrected for all arms, p is {probability(verdict.p_holm)}"
+    if verdict.interval and verdict.seeds_needed is not None:
+        yield f"; a new comparison with about {seeds_needed(verdict)} seeds would decide"
+    if verdict.below_margin is not None:
+        likely = f"{100 * verdict.below_margin:.0f} %"
+        yield f"; it is below {margin_text(comparison)} with a probability of {likely}"
 
 
 def _excludes_0(interval: tuple[float, float]) -> bool:

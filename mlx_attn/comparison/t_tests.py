@@ -145,6 +145,10 @@ class TTest:
     def _correction(self, skewness: Any) -> Any:
         return skewness * self.own_weight / (2 * sqrt(self.n))
 
+    def student(self, t: float) -> float:
+        """Return P(Student's t < t) with the variance's degrees of freedom."""
+        return float(special.stdtr(self.degrees, t))
+
     def in_errors(self, statistic: float, skewness: float) -> float:
         """Return the t of a T: the inverse of `statistic`."""
         a = self._correction(skewness) if self.corrected else 0.0

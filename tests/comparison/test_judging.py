@@ -3,11 +3,13 @@
 import json
 from dataclasses import asdict, replace
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from mlx_attn.comparison.decisions import Case, Sample, Verdict, judge, judge_all
 from mlx_attn.comparison.statistics import holm
@@ -302,3 +304,19 @@ def test_seeds_are_missing_exactly_where_nothing_is_decided(found, delta):
         seeds = verdict.seeds_needed
         assert (seeds is not None) == (verdict.word == "undecided")
         assert seeds is None or seeds > len(verdict.differences)
+
+
+def test_the_probability_of_a_difference_below_the_margin_is_a_half_if_the_mean_is_the_margin():
+    verdict = judge({"arm": [0.01, 0.02, 0.03]}, 0.02)["arm"]
+    assert verdict.below_margin == pytest.approx(0.5)
+
+
+def test_the_probability_below_the_margin_is_that_of_student_s_t_around_the_mean():
+    differences = [0.010, 0.012, 0.017, 0.009]
+    verdict = judge({"arm": differences}, 0.02)["arm"]
+    around: Any = stats.ttest_1samp(differences, 0.02, alternative="less")
+    assert verdict.below_margin == pytest.approx(1 - around.pvalue)
+
+
+def test_one_seed_gives_no_probability():
+    assert judge({"arm": [0.01]}, 0.02)["arm"].below_margin is None

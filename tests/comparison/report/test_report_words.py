@@ -37,6 +37,16 @@ def test_an_undecided_arm_is_told_how_many_seeds_would_decide(comparison):
     assert lines[2].endswith(", 5 seeds; a new comparison with about 23 seeds would decide.")
 
 
+def test_an_undecided_arm_has_the_probability_of_a_difference_below_the_margin(comparison):
+    made = comparison(budgets=["seconds"])
+    verdict = replace(made.budgets[0].verdicts["no-value"], below_margin=0.876)
+    verdicts = {**made.budgets[0].verdicts, "no-value": verdict}
+    lines = summary_lines(replace(made, budgets=(replace(made.budgets[0], verdicts=verdicts),)))
+    assert lines[2].endswith(
+        "would decide; it is below 0.02 nats per token with a probability of 88 %."
+    )
+
+
 def test_an_interval_without_0_is_no_contradiction_where_the_corrected_p_is_said(comparison):
     made = comparison(budgets=["seconds"])
     verdict = replace(made.budgets[0].verdicts["no-value"], interval=(0.01, 0.2), p_holm=0.07)
