@@ -47,9 +47,7 @@ SPAN = 256
 LOGITS = 2**23
 """The most logits per core at a time: 34 MB, and as much again for each operation on them.
 
-With a large vocabulary, the tokens are computed in parts.
-
-A large vocabulary's are computed for a part of the tokens after the other."""
+With a large vocabulary, the tokens are computed in parts."""
 
 _COPIES = 6
 """Arrays of the logits' size that exist while their exponentials are computed."""
