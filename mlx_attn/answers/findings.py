@@ -33,6 +33,7 @@ from mlx_attn.records import as_record, read_toml
 HOLDS, FAILS = "holds", "does not hold"
 UNDECIDED, INSENSITIVE = "undecided", "insensitive"
 UNFINISHED, DIVERGED = "not finished", "diverged"
+UNSOLVED = "never solved"
 WITHDRAWN = "withdrawn"
 """The answers on a contrast in one world."""
 
@@ -51,7 +52,8 @@ class Finding:
         tokens: Share of its tokens that the control can drop and still reach the arm's loss;
             negative if it needs more; None if not measured.
         steps: Length of the world's trainings, to which the word applies.
-        unsolved: Number of the arm's trainings that never solved the task, if that is the question.
+        unsolved: Numbers of trainings of the control and of the arm that never solved the task, if
+            the steps to solve it are compared.
     """
 
     question: str
@@ -63,7 +65,7 @@ class Finding:
     verdict: Verdict | None = None
     tokens: float | None = None
     steps: int = 0
-    unsolved: int = 0
+    unsolved: tuple[int, int] = (0, 0)
 
     @property
     def word(self) -> str:
@@ -114,9 +116,13 @@ def findings(study: Study, records: Records) -> list[Finding]:
 def measure(
     study: Study, records: Records, contrast: Contrast, world: str, rounding: float = 0.0
 ) -> Case | None:
-    """Return the paired differences of a contrast; None if a trial is missing or diverged."""
+    """Return the paired differences of a contrast.
+
+    Return None if a trial is missing or diverged, and if nobody solved the task whose steps are
+    compared: two forms that both never solve it are not equally good.
+    """
     losses = _losses(study, records, contrast, world)
-    if losses is None:
+    if losses is None or _nobody_solves(study, records, contrast, world):
         return None
     control, reference, arm = losses
     # Arms that share a search share its choice of rates: its error cancels in the difference.
@@ -142,6 +148,22 @@ def _losses(
     plans = [plan_of(study, records, world, arm) for arm in contrast.arms]
     losses = [plan.losses(contrast.outcome) or [] for plan in plans]
     return losses if all(of_arm and all(map(isfinite, of_arm)) for of_arm in losses) else None
+
+
+def _unsolved(study: Study, records: Records, contrast: Contrast, world: str) -> tuple[int, int]:
+    """Return how many trainings of control and arm never solve a task; 0 if that is not asked."""
+    if contrast.outcome != STEPS:
+        return 0, 0
+    control, arm = (
+        sum(not run.steps_to_solve[1] for run in plan_of(study, records, world, name).verdict())
+        for name in (contrast.control, contrast.arm)
+    )
+    return control, arm
+
+
+def _nobody_solves(study: Study, records: Records, contrast: Contrast, world: str) -> bool:
+    runs = len(plan_of(study, records, world, contrast.arm).verdict())
+    return runs > 0 and _unsolved(study, records, contrast, world) == (runs, runs)
 
 
 def rounding_floor(study: Study, records: Records, world: str) -> float:
@@ -208,10 +230,9 @@ def _finding(
     at["steps"] = study.world(world).settings["steps"]
     losses = _losses(study, records, contrast, world)
     if verdict is None or losses is None:
-        return Finding(**at, answer=DIVERGED if done[0] == done[1] else UNFINISHED)
+        ended = UNSOLVED if _nobody_solves(study, records, contrast, world) else DIVERGED
+        return Finding(**at, answer=ended if done[0] == done[1] else UNFINISHED)
     control, reference, arm = map(fmean, losses)
-    runs = plan_of(study, records, world, contrast.arm).verdict()
-    counts_steps = contrast.outcome == STEPS
     return Finding(
         **at,
         answer=answer_of(contrast, verdict.word),
@@ -220,7 +241,7 @@ def _finding(
         tokens=1 - exp(-verdict.mean / slope)
         if slope and slope > 0 and not contrast.outcome
         else None,
-        unsolved=sum(not run.steps_to_solve[1] for run in runs) if counts_steps else 0,
+        unsolved=_unsolved(study, records, contrast, world),
     )
 
 

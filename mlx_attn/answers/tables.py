@@ -89,9 +89,9 @@ def _numbers(found: Finding) -> list[str]:
         unfinished = f"{found.answer}, {DONE.format(*found.done)}"
         return ["", "", unfinished, *[""] * (len(_COLUMNS) - 5)]
     control, _, arm = (_level(found, mean) for mean in found.losses)
+    levels = zip((control, arm), found.unsolved, strict=True)
     return [
-        control,
-        arm + (f", {found.unsolved} unsolved" if found.unsolved else ""),
+        *(level + (f", {unsolved} unsolved" if unsolved else "") for level, unsolved in levels),
         difference(found, 4),
         f"{found.verdict.p_holm:.2g}",
         f"{found.verdict.p_equivalence:.2g}",

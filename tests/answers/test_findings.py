@@ -217,7 +217,7 @@ def test_steps_to_solve_are_compared_by_their_ratio(outcomes):
     one = outcomes("steps", record)
     assert one.verdict.mean == pytest.approx(log(2), abs=0.01)
     assert pages.difference(one, 3).startswith("x 1.99 (")
-    assert one.unsolved == 0
+    assert one.unsolved == (0, 0)
 
 
 def test_a_training_that_never_solves_its_task_counts_with_all_of_its_steps(outcomes):
@@ -226,9 +226,14 @@ def test_a_training_that_never_solves_its_task_counts_with_all_of_its_steps(outc
         return msgspec.structs.replace(trained, curve=curve(1000 if never else 45))
 
     one = outcomes("steps", record)
-    assert one.unsolved == 2
+    assert one.unsolved == (0, 2)
     assert one.verdict.differences[:3] == pytest.approx([log(90 / 45), log(90 / 45), 0.0])
     assert "2 unsolved" in pages.contrasts([one])
+
+
+def test_two_forms_that_both_never_solve_a_task_are_not_equivalent(outcomes):
+    one = outcomes("steps", lambda trained: msgspec.structs.replace(trained, curve=curve(1000)))
+    assert (one.answer, one.verdict) == (answers.UNSOLVED, None)
 
 
 def test_a_task_can_be_solved_at_the_first_measurement(study, trained):
