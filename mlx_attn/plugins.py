@@ -19,7 +19,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from mlx_attn.attention.config import CHOICES, MAPS, VARIANTS, choice_of
+from mlx_attn.attention.config import CHOICES, MAPS, VARIANTS, choice_of, find_variant
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
 from mlx_attn.records import read_bytes
@@ -230,7 +230,10 @@ def _forget(names: Iterable[str]) -> None:
 
 def used_plugins(model: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return path, digest and used names of the files whose choices a model's settings name."""
-    words = {f"{key}={word}" for key in MAPS for word in str(model.get(key, "")).split("+")}
+    rows = [find_variant(name) for name in str(model.get("pattern") or "").split(",") if name]
+    layers = [model, *(row.maps for row in rows)]
+    words = {f"{k}={word}" for maps in layers for k in MAPS for word in str(maps.get(k)).split("+")}
+    words |= {f"variant={row.name}" for row in rows}
     found = [(plugin, words & {*plugin.names}) for plugin in _known()]
     return [plugin.record(names) for plugin, names in found if names]
 

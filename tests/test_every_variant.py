@@ -57,6 +57,24 @@ def test_a_variant_serves_for_everything_or_says_why_not(variant, corpus, tmp_pa
     costs_and_converts_as_its_card_says(variant)
 
 
+PATTERNS = (
+    "deltanet,deltanet,deltanet,standard",
+    "sliding-window,standard",
+    "value-residual,gated",
+    "merged,path,mla",
+)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_layers_of_different_forms_serve_like_layers_of_one(pattern, corpus, tmp_path):
+    settings = resolve(SIZES | RECIPE, {"pattern": pattern, "n_layers": 4})
+    model = trains_and_resumes_with_the_same_bits(settings, corpus, tmp_path / "run")
+    samples_from_its_run(tmp_path / "run", model)
+    strong = with_opinions(model)
+    decodes_with_caches_as_it_reads(strong)
+    is_probed_and_tracked_or_refused(strong)
+
+
 def trains_and_resumes_with_the_same_bits(settings: Settings, corpus: Corpus, path: Path) -> GPT:
     """Train once as a whole, and once in two parts that meet in a run directory."""
     whole, first, second = (Trainer(settings, corpus) for _ in range(3))

@@ -317,12 +317,18 @@ class Spectra:
 
 
 def spectra(layers: Iterable[ScoreFactors | OutputFactors]) -> Spectra:
-    """Return the spectra of the matrices of some layers, which must be square."""
+    """Return the spectra of the matrices of some layers, which must be square.
+
+    The singular values of a layer of lower rank end with zeros.
+    """
     rows = []
     for factors in layers:
         matrices = factors.products
         rows.append((factors.singular_values, symmetry(matrices), alignment(matrices)))
-    values, symmetries, alignments = (np.stack(column) for column in zip(*rows, strict=True))
+    of_layers, *others = zip(*rows, strict=True)
+    rank = max(values.shape[-1] for values in of_layers)
+    values = np.stack([np.pad(v, ((0, 0), (0, rank - v.shape[-1]))) for v in of_layers])
+    symmetries, alignments = map(np.stack, others)
     norm = np.linalg.norm(values, axis=-1)
     return Spectra(
         values, effective_rank(values), stable_rank(values), norm, symmetries, alignments

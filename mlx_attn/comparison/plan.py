@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -55,6 +56,17 @@ class Arm:
     settings: Mapping[str, Any]
 
 
+def _parts(description: str) -> list[str]:
+    """Return the parts between commas; the variants of a pattern stay together."""
+    parts: list[str] = []
+    for part in filter(None, (part.strip() for part in description.split(","))):
+        if parts and "=" not in part and re.match(r"pattern\s*=", parts[-1]):
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
+    return parts
+
+
 def arm_from(text: str) -> Arm:
     """Return the arm that a text describes: `merged`, or `one head: merged, n_heads=1`.
 
@@ -62,7 +74,7 @@ def arm_from(text: str) -> Arm:
     the text is both.
     """
     name, _, description = text.partition(":")
-    parts = [part.strip() for part in (description or text).split(",") if part.strip()]
+    parts = _parts(description or text)
     variants = [part for part in parts if "=" not in part]
     if len(variants) > 1 or not parts:
         raise ConfigError(
@@ -100,13 +112,14 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
     comparison whose arms differ in none of the maps, or which has such an arm, needs no other.
     """
     control, *others = ({**MAPS, **expanded(arm.settings)} for arm in arms)
-    keys = {*MAPS, "n_heads", "n_kv_heads", "head_dim", "value_dim", "scale"}
+    keys = {*MAPS, "pattern", "n_heads", "n_kv_heads", "head_dim", "value_dim", "scale"}
     changed = {k for other in others for k in keys if other.get(k) != control.get(k)}
     references = {row.score for row in VARIANTS.values() if row.is_reference}
     if not changed or any(other["score"] in references for other in others):
         return None
     name = "scores-off" if changed <= {"score", "logits", "scale"} else "attention-off"
-    return Arm(name, {**arms[0].settings, "variant": name})
+    settings = {key: value for key, value in arms[0].settings.items() if key != "pattern"}
+    return Arm(name, {**settings, "variant": name})
 
 
 def _setting(part: str) -> tuple[str, Any]:
@@ -323,7 +336,8 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     # During training, texts are evaluated on a subset; tasks fully, to find when they are solved.
     evaluated = every if task_of(settings.text.data) else 0
     # Only affine maps have matrices, and so ranks to follow.
-    affine = settings.model_config(settings.model.get("vocab_size", 256)).attention().is_affine
+    config = settings.model_config(settings.model.get("vocab_size", 256))
+    affine = all(layer.is_affine for layer in config.kinds())
     reports = {"eval_every": evaluated, "track": every if affine else 0, "log_every": every}
     recipe = replace(training, seed=seed, **rates, **reports).as_dict()
     flat = {"preset": settings.preset, **settings.model, **recipe, **asdict(settings.text)}

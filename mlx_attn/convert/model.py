@@ -75,7 +75,16 @@ def converted_config(conversion: Conversion, config: GPTConfig, rank: int = 0) -
     Raises:
         ConfigError: The conversion does not apply; the message offers a way out.
     """
+    _refuse_pattern(config)
     return replace(config, **conversion.changes(config.attention(), rank))
+
+
+def _refuse_pattern(config: GPTConfig) -> None:
+    if config.pattern:
+        raise ConfigError(
+            f"a conversion gives all layers one form, and those of pattern={config.pattern} have "
+            "several: train one variant in all layers"
+        )
 
 
 def fold_norms(model: GPT) -> GPT:
@@ -86,6 +95,7 @@ def fold_norms(model: GPT) -> GPT:
     terms that depend only on the query cancel in the softmax.
     """
     config, first = model.config, model.trf_blocks[0]
+    _refuse_pattern(config)
     for choice in first.att.maps.all:
         reads_x = choice.map != "mixing" or choice.remembers
         if choice.input_weights is None and reads_x:

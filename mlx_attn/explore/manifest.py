@@ -105,7 +105,10 @@ def _base64(arrays: Sequence[np.ndarray], dtype: str) -> str:
 
 def _variant_facts(run: Run) -> dict[str, str]:
     name = variant_name(run.settings["model"])
-    row = VARIANTS.get(name)
+    row, pattern = VARIANTS.get(name), run.settings["model"].get("pattern")
+    if pattern:
+        about = f"the variants of the layers in turn: {pattern}; the formulas are the first layer's"
+        return {"variant": name, "formula": "", "summary": about}
     return {
         "variant": name,
         "formula": row.formula if row else "",

@@ -32,6 +32,11 @@ def _code_of(model: GPT) -> tuple[Sources, str]:
     Raises:
         NotPortable: A choice uses something that cannot be exported.
     """
+    if model.config.pattern:
+        raise NotPortable(
+            f"its layers have several forms (pattern={model.config.pattern}), and the code that "
+            "ships computes one: train one variant in all layers"
+        )
     maps, around = model.trf_blocks[0].att.maps, (_portable_text(), _TORCH_HEADING)
     sources = Sources({name for text in around for name in _defined(ast.parse(text))})
 

@@ -29,6 +29,7 @@ _EXACT = 1e-5
 """Largest relative error of S_h and V_h O_h for a cut to the target's rank to count as exact."""
 
 _NORMAL = {
+    "pattern": ("",),
     "mixing": (MAPS["mixing"],),
     "window": (0,),
     "qk_norm": (False,),

@@ -1,10 +1,17 @@
 """The configuration of a GPT: the book's keys, and keys that change one part of it."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from mlx_attn.attention.config import AttentionConfig, AttentionSettings
+from mlx_attn.attention.config import (
+    MAPS,
+    AttentionConfig,
+    AttentionSettings,
+    Variant,
+    find_variant,
+)
 from mlx_attn.errors import ConfigError, did_you_mean, find_row
 from mlx_attn.keys import check_bounds, check_choices, keys_of, setting, validate
 
@@ -46,6 +53,7 @@ class GPTConfig(AttentionSettings):
     n_layers: int = setting(4, "transformer blocks")
     hidden_dim: int = setting(0, "width of the feed-forward layer (0: 4 emb_dim)")
     global_every: int = setting(0, "with a window, every n-th layer sees all (0: none does)")
+    pattern: str = setting("", "variants of the layers, in turn: deltanet,deltanet,standard")
     token_shift: bool = setting(False, "add the embedding of the token before, by trained weights")
     norm: str = setting("layernorm", "normalisation: layernorm or rmsnorm")
     activation: str = setting("gelu", "feed-forward activation: gelu or relu2")
@@ -57,16 +65,35 @@ class GPTConfig(AttentionSettings):
         check_choices(self, CHOICES)
         object.__setattr__(self, "hidden_dim", self.hidden_dim or 4 * self.emb_dim)
         check_bounds(self, _BOUNDS)
-        attention = self.attention()
+        attention = self._attention(self._window(0))
         for name in ("head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale"):
             object.__setattr__(self, name, getattr(attention, name))
+        if self.pattern:
+            _check_pattern(self)
 
     def attention(self, layer: int = 0) -> AttentionConfig:
-        """Return the configuration of an attention layer; layers differ only in their windows."""
+        """Return the configuration of an attention layer.
+
+        Layers differ in their windows, and with a pattern in all that its variants set.
+        """
+        rows = variants_of(self.pattern)
+        row = rows[layer % len(rows)].settings if rows else {}
+        changes = {**self._window(layer), **row}
+        return self._attention({k: v for k, v in changes.items() if k != "global_every"})
+
+    def kinds(self) -> list[AttentionConfig]:
+        """Return the configuration of each layer from the first one until they repeat."""
+        period = math.lcm(max(self.global_every, 1), len(self.pattern.split(",")))
+        return [self.attention(layer) for layer in range(min(period, self.n_layers))]
+
+    def _window(self, layer: int) -> dict[str, Any]:
         sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
+        return {"window": 0 if sees_all else self.window}
+
+    def _attention(self, changes: Mapping[str, Any]) -> AttentionConfig:
         keys = {key.name: getattr(self, key.name) for key in fields(AttentionSettings)}
         return AttentionConfig(
-            **{**keys, "window": 0 if sees_all else self.window},
+            **{**keys, **changes},
             d_in=self.emb_dim,
             d_out=self.emb_dim,
             context_length=self.context_length,
@@ -78,6 +105,48 @@ class GPTConfig(AttentionSettings):
     def as_dict(self) -> dict[str, Any]:
         """Return all keys with their values, for a file."""
         return asdict(self)
+
+
+def variants_of(pattern: str) -> list[Variant]:
+    """Return the variants of a pattern; none if it is empty.
+
+    Raises:
+        ConfigError: A name is missing or unknown.
+    """
+    names = [name.strip() for name in pattern.split(",")] if pattern else []
+    if not all(names):
+        raise ConfigError(
+            f"pattern='{pattern}' has an empty place: write variants with commas between them, "
+            "such as deltanet,deltanet,standard"
+        )
+    return [find_variant(name) for name in names]
+
+
+def _check_pattern(config: GPTConfig) -> None:
+    """Write the variants of a pattern by their names; refuse those that do not fit together."""
+    rows = variants_of(config.pattern)
+    object.__setattr__(config, "pattern", ",".join(row.name for row in rows))
+    if reason := _why_no_pattern(config, rows):
+        raise ConfigError(f"pattern={config.pattern}: {reason}")
+
+
+def _why_no_pattern(config: GPTConfig, rows: Sequence[Variant]) -> str:
+    """Return why these variants cannot be layers of one model, and the way out; empty if not."""
+    if len(rows) > config.n_layers:
+        return f"{len(rows)} variants for n_layers={config.n_layers}: use more layers"
+    for name, word in MAPS.items():
+        if (chosen := getattr(config, name)) != word:
+            return f"each layer's variant sets its {name}: leave {name}={chosen} out"
+    for row in rows:
+        if row.global_every:
+            return f"{row.name} is a pattern itself: write sliding-window,standard instead"
+        if row.position == "learned" != config.position:
+            return f"{row.name} needs learned positions, which all layers read: --position learned"
+    maps = {row.name: layer.n_maps for row, layer in zip(rows, config.kinds(), strict=False)}
+    if len({*maps.values()}) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in maps.items())
+        return f"all layers need as many attention maps, and they have: {listed}"
+    return ""
 
 
 def saved_settings(model: Mapping[str, Any]) -> dict[str, Any]:

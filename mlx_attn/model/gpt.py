@@ -297,10 +297,11 @@ def model_cost(config: GPTConfig) -> ModelCost:
 
 def cache_bytes(config: GPTConfig, tokens: int, itemsize: int, batch: int = 1) -> int:
     """Return the bytes in all caches after this many tokens; a window bounds its layer's."""
-    layers = [config.attention(layer) for layer in range(config.n_layers)]
-    held = sum(min(layer.cache_window or tokens, tokens) for layer in layers)
-    cost = attention_cost(layers[0])
-    return (cost.cache_floats * held + cost.state_floats * len(layers)) * itemsize * batch
+    layers, floats = Counter(config.attention(layer) for layer in range(config.n_layers)), 0
+    for layer, n in layers.items():
+        cost, held = attention_cost(layer), min(layer.cache_window or tokens, tokens)
+        floats += n * (cost.cache_floats * held + cost.state_floats)
+    return floats * itemsize * batch
 
 
 def attention_inputs(

@@ -138,15 +138,18 @@ def caveat(probe: Probe) -> str:
     """Explain missing matrices, scores beyond S_h, and weights that do not add up to 1."""
     names = {"scores": "S_h", "value_outputs": "V_h O_h"}
     left_out = [f"No {names[of]} is shown: {reason}." for of, reason in probe.reasons.items()]
-    reason = analysis.why_not_one_matrix(probe.config.attention())
+    kinds = probe.config.kinds()
+    reason = "; ".join(dict.fromkeys(filter(None, map(analysis.why_not_one_matrix, kinds))))
     if reason and "scores" not in probe.reasons:
         left_out.append(f"Scores are not one matrix here: {reason}.")
+    mixings = [mixing for kind in kinds for mixing in kind.choices("mixing")]
+    loose = dict.fromkeys(mixing.name for mixing in mixings if not mixing.sums_to_one)
     low, high = probe.row_sums
     if low < 1 - _SHARES or high > 1 + _SHARES:
         left_out.append(
             f"The weights of a token add up to between {low:.2f} and {high:.2f} here, not to 1 "
-            f"(mixing={probe.config.mixing}): they are no shares, and entropy and distance are "
-            "sums over them as they are."
+            f"(mixing={' or '.join(loose)}): they are no shares, and entropy and distance are sums "
+            "over them as they are."
         )
     return " ".join(left_out)
 

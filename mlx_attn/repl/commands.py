@@ -274,6 +274,7 @@ def _info(session: Session, argument: str) -> None:
 def _facts(loaded: LoadedRun) -> list[tuple[str, str]]:
     config, settings = loaded.model.config, loaded.run.settings
     maps = f"score {config.score}, value {config.value}, output {config.output}"
+    maps = f"layers {config.pattern}" if config.pattern else maps
     layers, heads = plural(config.n_layers, "layer"), plural(config.n_heads, "head")
     sizes = f"{layers}, {heads}, {config.emb_dim} wide"
     return [

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import groupby
 from sys import float_info
 from typing import Any
 
@@ -15,6 +16,7 @@ from mlx_attn.model.config import (
     config_from,
     find_preset,
     saved_settings,
+    variants_of,
 )
 from mlx_attn.plugins import check_plugins, used_plugins
 
@@ -237,9 +239,9 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
         ConfigError: A key or a value cannot work.
     """
     named = max((i for i, layer in enumerate(layers) if "variant" in layer), default=0)
-    # A variant replaces the whole variant of a lower layer, including its windows.
+    # A variant replaces the whole variant of a lower layer, including its windows and its pattern.
     layers = tuple(
-        expanded({k: v for k, v in layer.items() if k != "variant" or i == named})
+        expanded({k: v for k, v in layer.items() if i == named or k not in _replaced(i < named)})
         for i, layer in enumerate(layers)
     )
     preset, base = _base_layer(_join(layers))
@@ -252,6 +254,11 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
         TrainConfig(**_select(merged, keys_of(TrainConfig))),
         TextConfig(**_select(merged, text)),
     )
+
+
+def _replaced(is_lower: bool) -> tuple[str, ...]:
+    """Return the keys that a variant replaces in a lower layer, or in one without a variant."""
+    return ("variant", "pattern") if is_lower else ("variant",)
 
 
 def _base_layer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -283,6 +290,9 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
         settings["schedule"] = WSD
     if "variant" in settings:
         short |= find_variant(settings.pop("variant")).settings
+    if rows := variants_of(settings.get("pattern", "")):  # which set the maps of their layers
+        short |= MAPS
+        settings["pattern"] = ",".join(row.name for row in rows)
     return {**short, **settings}
 
 
@@ -290,8 +300,11 @@ def variant_name(model: Mapping[str, Any]) -> str:
     """Return the name of the variant with these maps, or, without one, the maps joined by "+".
 
     Several variants may share the maps: the best match in windows, then in other needed settings,
-    wins.
+    wins. A pattern is its variants with their numbers of layers in a row, "3xdeltanet+standard".
     """
+    if pattern := model.get("pattern"):
+        runs = ((name, len([*run])) for name, run in groupby(str(pattern).split(",")))
+        return "+".join(name if n == 1 else f"{n}x{name}" for name, n in runs)
     maps = {key: model.get(key, default) for key, default in MAPS.items()}
     windows = [bool(model.get(key)) for key in ("window", "global_every")]
 

@@ -3,7 +3,7 @@
 Every block costs the same, so the time and the memory of each phase of a step are linear in the
 number of layers. Models with two and with four layers, otherwise identical, train for a few steps
 and validate on a few windows; the results are extrapolated to the model's depth. A model of at most
-four layers is measured itself.
+four layers, or whose layers follow a pattern of variants, is measured itself.
 """
 
 import gc
@@ -67,7 +67,7 @@ def _follow(few: float, many: float, layers: int) -> float:
 
 def _at_depth(layers: int, settings: Settings, corpus: Corpus) -> _Measured:
     """Return the cost of a model with this many layers."""
-    if layers <= DEPTHS[1]:
+    if layers <= DEPTHS[1] or settings.model.get("pattern"):
         return _measure(settings, layers, corpus)
     few, many = (_measure(settings, depth, corpus) for depth in DEPTHS)
     return _Measured(

@@ -69,9 +69,8 @@ def least_memory(
 
 def _stored_keys(model: GPTConfig) -> int:
     """Return for how many keys every layer stores each query's attention weights, at least."""
-    T, layers = model.context_length, {0, max(model.global_every - 1, 0)}  # one of each kind
-    kinds = map(model.attention, layers)
-    return min(min(kind.window or T, T) if stores_weights(kind, T) else 0 for kind in kinds)
+    T = model.context_length
+    return min(min(kind.window or T, T) if stores_weights(kind, T) else 0 for kind in model.kinds())
 
 
 def check_memory(
@@ -96,11 +95,12 @@ def check_blocks_can_be_computed_again(model: GPT) -> None:
             f"checkpoint_blocks computes every block twice, and drop_rate={model.config.drop_rate} "
             "would drop different numbers each time: use one of the two"
         )
-    if any(block.att.maps.value.carries for block in model.trf_blocks):
-        raise ConfigError(
-            f"checkpoint_blocks passes only x between blocks, and value={model.config.value} "
-            "reads more: leave out one of the two"
-        )
+    for value in (block.att.maps.value for block in model.trf_blocks):
+        if value.carries:
+            raise ConfigError(
+                f"checkpoint_blocks passes only x between blocks, and value={value.name} reads "
+                "more: leave out one of the two"
+            )
 
 
 class Diverged(RunError):
@@ -162,7 +162,8 @@ class Trainer:
             check_blocks_can_be_computed_again(self.model)
             self.model.checkpoint_blocks = True
         if self.config.track:
-            analysis.check_affine(self.model.trf_blocks[0].att, "score", "value", "output")
+            for block in self.model.trf_blocks:
+                analysis.check_affine(block.att, "score", "value", "output")
         self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))
         sizes = model_config.n_heads, model_config.emb_dim
         self.optimizer = GroupedOptimizer(self.model, self.config, *sizes)

@@ -99,3 +99,18 @@ def test_the_reference_keeps_what_else_the_control_has():
     reference = reference_arm(arms_from(["one head: n_heads=1", "no-query, n_heads=1"]))
     assert reference is not None
     assert reference.settings["n_heads"] == 1
+
+
+def test_the_variants_of_a_pattern_belong_to_one_setting():
+    arm = arm_from("3 to 1: deltanet, pattern=deltanet,deltanet, standard, n_heads=2")
+    assert arm.settings == {
+        "variant": "deltanet",
+        "pattern": "deltanet,deltanet,standard",
+        "n_heads": 2,
+    }
+
+
+def test_the_reference_of_a_pattern_has_one_form_in_all_layers():
+    reference = reference_arm(arms_from(["pattern=deltanet,standard", "standard"]))
+    assert reference is not None
+    assert reference.settings == {"variant": "attention-off"}

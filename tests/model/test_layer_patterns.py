@@ -1,0 +1,148 @@
+"""A pattern of variants gives the layers of one model different forms of attention."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.attention.cache import RotatingKVCache, StateCache
+from mlx_attn.convert.model import convert, fold_norms
+from mlx_attn.errors import ConfigError
+from mlx_attn.interop.choice_source import NotPortable
+from mlx_attn.interop.shipped import shipped_code
+from mlx_attn.interop.standard import GPT2, obstacles
+from mlx_attn.model.config import GPTConfig, config_from
+from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
+from mlx_attn.plugins import load_plugins, unload_plugins, used_plugins
+from mlx_attn.probe.heads import probe
+from mlx_attn.probe.show import caveat
+from mlx_attn.training.config import resolve, variant_name
+
+SMALL = {"vocab_size": 20, "context_length": 12, "emb_dim": 16, "n_heads": 2, "n_layers": 4}
+THREE_TO_ONE = "deltanet,deltanet,deltanet,standard"
+
+
+def config(pattern: str = THREE_TO_ONE, **settings) -> GPTConfig:
+    return config_from({**SMALL, "position": "alibi", "pattern": pattern, **settings})
+
+
+def test_the_variants_take_turns():
+    layers = [config(n_layers=6).attention(layer).mixing for layer in range(6)]
+    assert layers == ["gated_delta"] * 3 + ["softmax"] + ["gated_delta"] * 2
+
+
+def test_a_layer_has_the_positions_that_its_variant_needs_or_the_model_s():
+    positions = [config().attention(layer).position for layer in range(4)]
+    assert positions == ["none"] * 3 + ["alibi"]
+
+
+def test_a_pattern_of_one_variant_is_the_model_of_that_variant():
+    tokens = mx.array([[1, 2, 3, 4, 5]])
+    alone = GPT(config_from({**SMALL, "mixing": "gated_delta", "position": "none"}))
+    patterned = GPT(config("deltanet", position="none"))
+    assert mx.array_equal(patterned(tokens), alone(tokens))
+
+
+def test_every_layer_has_the_cache_of_its_kind():
+    caches = GPT(config("deltanet,sliding-window,standard,standard")).new_caches()
+    assert [type(cache).__name__ for cache in caches[2:]] == ["KVCache", "KVCache"]
+    assert isinstance(caches[0], StateCache)
+    assert isinstance(caches[1], RotatingKVCache)
+
+
+def test_the_bytes_of_the_caches_are_those_of_the_buffers():
+    settings = config("deltanet,sliding-window,standard,standard", context_length=64)
+    model, tokens = GPT(settings), mx.zeros((1, 64), mx.int32)
+    caches = model.new_caches()
+    mx.eval(model(tokens, caches))
+    assert cache_bytes(settings, 64, 4) == sum(b.nbytes for cache in caches for b in cache.buffers)
+
+
+def test_three_states_and_one_cache_of_keys_count_once_each():
+    cost, standard = model_cost(config()), model_cost(config(""))
+    assert cost.cache_floats == standard.cache_floats / 4
+    assert cost.state_floats == 3 * model_cost(config("deltanet")).state_floats / 4
+
+
+@pytest.mark.parametrize(
+    ("pattern", "settings", "words"),
+    [
+        ("deltanet,standart", {}, "did you mean 'standard'"),
+        ("deltanet,,standard", {}, "has an empty place"),
+        (",", {}, "has an empty place"),
+        (THREE_TO_ONE, {"n_layers": 2}, "4 variants for n_layers=2: use more layers"),
+        ("local-global,standard", {}, "write sliding-window,standard instead"),
+        ("differential,standard", {}, "as many attention maps, and they have: differential 4"),
+        ("linear,standard", {}, "needs learned positions"),
+        ("deltanet,standard", {"output": "none"}, "leave output=none out"),
+        ("deltanet,standard", {"window": 4}, "reads no scores, which window=4 hides"),
+    ],
+)
+def test_what_cannot_be_a_pattern_is_refused_in_one_line(pattern, settings, words):
+    with pytest.raises(ConfigError, match=words) as refused:
+        config(pattern, **settings)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_pattern_is_stored_with_the_names_of_its_variants():
+    assert config("DeltaNet, no_query").as_dict()["pattern"] == "deltanet,no-query"
+    assert config_from(config().as_dict()) == config()
+
+
+def test_a_run_without_the_key_has_no_pattern():
+    settings = {key: value for key, value in config("").as_dict().items() if key != "pattern"}
+    assert config_from(settings).pattern == ""
+
+
+def test_a_pattern_names_its_run_by_layers_in_a_row():
+    assert variant_name({"pattern": THREE_TO_ONE}) == "3xdeltanet+standard"
+
+
+def test_a_variant_above_a_pattern_replaces_it():
+    assert "pattern" not in resolve({"pattern": THREE_TO_ONE}, {"variant": "merged"}).model
+
+
+def test_a_pattern_above_a_variant_keeps_its_positions_but_not_its_maps():
+    model = resolve({"variant": "deltanet"}, {"pattern": THREE_TO_ONE}).model
+    assert (model["mixing"], model["position"], model["pattern"]) == (
+        "softmax",
+        "none",
+        THREE_TO_ONE,
+    )
+
+
+def test_a_variant_beside_a_pattern_gives_the_positions_of_its_layers():
+    model = resolve({"variant": "deltanet", "pattern": THREE_TO_ONE, "n_layers": 4}).model
+    layers = [config_from({**model, "vocab_size": 9}).attention(i) for i in range(4)]
+    assert [layer.position for layer in layers] == ["none"] * 4
+
+
+def test_a_run_with_a_pattern_asks_for_the_file_of_a_variant_in_it(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from mlx_attn.attention.config import Variant, register\n"
+        "register(Variant(name='mine', output='none', value='key', formula='y', summary='s'))\n"
+    )
+    load_plugins(file)
+    try:
+        (plugin,) = used_plugins({"pattern": "deltanet,mine"})
+    finally:
+        unload_plugins()
+    assert plugin["names"] == ["variant=mine"]
+
+
+@pytest.mark.parametrize("change", [lambda m: convert(m, "merged"), fold_norms])
+def test_a_conversion_refuses_layers_of_several_forms(change):
+    with pytest.raises(ConfigError, match="train one variant in all layers"):
+        change(GPT(config()))
+
+
+def test_an_export_refuses_layers_of_several_forms():
+    assert obstacles(config(position="learned"), GPT2)[0] == f"pattern={THREE_TO_ONE}"
+    with pytest.raises(NotPortable, match="its layers have several forms"):
+        shipped_code(GPT(config()), "mlx")
+
+
+def test_probe_names_the_mixings_whose_weights_are_no_shares():
+    model = GPT(config())
+    words = caveat(probe(model, np.zeros((1, 8), np.int32)))
+    assert "(mixing=gated_delta)" in words
