@@ -22,7 +22,7 @@ from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.machine.graphs import without_gradients
-from mlx_attn.model.activations import Edits, run_with_cache
+from mlx_attn.model.activations import Edits
 from mlx_attn.model.gpt import GPT
 
 LONGEST = 256
@@ -131,7 +131,7 @@ def _names(model: GPT) -> Iterator[str]:
 
 
 def _outputs(model: GPT, tokens: mx.array, edits: Edits) -> list[mx.array]:
-    logits, activations = run_with_cache(model, tokens, edits)
+    logits, activations = model.run_with_cache(tokens, edits)
     blocks = [f"trf_blocks.{layer}" for layer in _layers(model)]
     return [logits, *(activations[f"{b}.{name}"] for b in blocks for name in OF_A_LAYER.values())]
 
@@ -193,7 +193,7 @@ def _like_switches(model: GPT, T: int) -> list[mx.array]:
     head) that cuts the ranks of the scores.
     """
     tokens, scalar = _tokens(T), mx.zeros(())
-    _, activations = run_with_cache(model, tokens[:, :1])
+    _, activations = model.run_with_cache(tokens[:, :1])
     switches = [tokens, scalar, scalar, scalar, scalar]
     for layer in _layers(model):
         _, H, _, K = activations[f"trf_blocks.{layer}.att.raw_queries"].shape

@@ -31,18 +31,16 @@ pass has no dropout and no fused kernels, so its logits differ from the model's 
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from jaxtyping import Float, Integer
 
 from mlx_attn.attention.attention import Attention, attention_scores, weighted_sum
 from mlx_attn.attention.cache import Places
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError, did_you_mean
-
-if TYPE_CHECKING:
-    from mlx_attn.model.gpt import GPT, TransformerBlock
 
 Edits = Mapping[str, Callable[[mx.array], mx.array]]
 
@@ -67,35 +65,45 @@ class _Recorder:
         return value
 
 
-def run_with_cache(
-    model: "GPT", tokens: Integer[mx.array, "B T"], edits: Edits | None = None
-) -> tuple[Float[mx.array, "B T V"], dict[str, mx.array]]:
-    """Return the logits of a model and all its activations by name, lazily.
+class Inspectable(nn.Module):
+    """A model whose activations can be read and edited by name: the base class of `GPT`."""
 
-    Args:
-        model: The model; its training mode does not matter.
-        tokens: Token ids.
-        edits: Functions by the name of the activation that each replaces. Later computations use
-            the value that the function returns.
+    embed: Any
+    trf_blocks: list[Any]
+    final_norm: Any
+    unembed: Any
 
-    Raises:
-        ConfigError: No activation has the name of an edit, or an edit returns another shape.
-    """
-    record = _Recorder(edits or {})
-    x, carry = record("embedding", model.embed(tokens)), Carry(tokens)
-    for layer, block in enumerate(model.trf_blocks):
-        x = _block(block, x, carry, record, f"trf_blocks.{layer}")
-    x = record("final_norm", model.final_norm(x))
-    logits = record("logits", model.unembed(x))
-    for name in record.edits:
-        if name not in record.activations:
-            hint = did_you_mean(name, list(record.activations))
-            raise ConfigError(f"no activation is named '{name}'{hint}")
-    return logits, record.activations
+    def run_with_cache(
+        self, tokens: Integer[mx.array, "B T"], edits: Edits | None = None
+    ) -> tuple[Float[mx.array, "B T V"], dict[str, mx.array]]:
+        """Return the logits and every activation by name, lazily, with some of them edited.
+
+        The training mode does not matter. `mlx_attn.model.activations` lists the names, with
+        shapes.
+
+        Args:
+            tokens: Token ids.
+            edits: Functions by the name of the activation that each replaces. Later computations
+                use the value that the function returns.
+
+        Raises:
+            ConfigError: No activation has the name of an edit, or an edit changes the shape.
+        """
+        record = _Recorder(edits or {})
+        x, carry = record("embedding", self.embed(tokens)), Carry(tokens)
+        for layer, block in enumerate(self.trf_blocks):
+            x = _block(block, x, carry, record, f"trf_blocks.{layer}")
+        x = record("final_norm", self.final_norm(x))
+        logits = record("logits", self.unembed(x))
+        for name in record.edits:
+            if name not in record.activations:
+                hint = did_you_mean(name, list(record.activations))
+                raise ConfigError(f"no activation is named '{name}'{hint}")
+        return logits, record.activations
 
 
 def _block(
-    block: "TransformerBlock",
+    block: Any,
     x: Float[mx.array, "B T C"],
     carry: Carry,
     record: _Recorder,

@@ -20,7 +20,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import gelu
 from mlx_attn.machine.graphs import Differentiable
 from mlx_attn.machine.layers import LayerNorm, RMSNorm, TokenTable
-from mlx_attn.model.activations import Edits, run_with_cache
+from mlx_attn.model.activations import Inspectable
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.init import initialise
 
@@ -133,7 +133,7 @@ def checkpoint(block: nn.Module, run: Callable[[Stream], Stream], x: Stream) -> 
     return checkpointed(x, *weights)
 
 
-class GPT(nn.Module):
+class GPT(Inspectable):
     """A decoder-only transformer language model.
 
     Args:
@@ -205,22 +205,6 @@ class GPT(nn.Module):
     def unembed(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T V"]:
         """Logits of the next token, from the normalized residual stream."""
         return self.tok_emb.as_linear(x) if self.config.tied_head else self.out_head(x)
-
-    def run_with_cache(
-        self, tokens: Integer[mx.array, "B T"], edits: Edits | None = None
-    ) -> tuple[Float[mx.array, "B T V"], dict[str, mx.array]]:
-        """Return the logits and every activation by name, with some of them edited.
-
-        `mlx_attn.model.activations` lists the names, with shapes.
-
-        Args:
-            tokens: Token ids.
-            edits: Functions by activation name; later computations use the values they return.
-
-        Raises:
-            ConfigError: No activation has the name of an edit, or an edit changes the shape.
-        """
-        return run_with_cache(self, tokens, edits)
 
     def embed(
         self, tokens: Integer[mx.array, "B T"], caches: Sequence[KVCache] | None = None
