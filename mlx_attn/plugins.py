@@ -1,4 +1,4 @@
-"""A user's own choices and variants: Python files that are named with `--plugin FILE`.
+"""A user's own choices, variants and parts: Python files that are named with `--plugin FILE`.
 
 A file is imported only when it is named, from the very bytes that its digest is of. A run records
 the path, digest and names of the files that its model uses; reading the run never imports them. A
@@ -22,6 +22,7 @@ from typing import Any
 from mlx_attn.attention.config import CHOICES, MAPS, VARIANTS, choice_of, find_variant
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
+from mlx_attn.parts import PARTS
 from mlx_attn.records import read_bytes
 
 _MODULE = "mlx_attn_plugin_"
@@ -43,7 +44,7 @@ class Plugin:
 
     path: Path
     sha256: str
-    # Its registrations: "logits=NAME" for a choice, "variant=NAME" for a variant.
+    # Its registrations: "logits=NAME" for a choice, "norm=NAME", "variant=NAME" for a variant.
     names: tuple[str, ...]
 
     def record(self, names: Iterable[str]) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def _known() -> list[Plugin]:
     """Return the files whose choices are registered: loaded here, or imported as modules."""
     loaded = {name for plugin in _loaded.values() for name in plugin.names}
     imported: dict[Path, list[str]] = {}
-    for map_name, table in CHOICES.items():
+    for map_name, table in {**CHOICES, **PARTS}.items():
         for choice in table.values():
             name = f"{map_name}={choice.name}"
             if name not in loaded and not choice.is_built_in:
@@ -201,9 +202,9 @@ def _check(path: Path, names: tuple[str, ...]) -> None:
         )
     for name in names:
         kind, _, word = name.partition("=")
-        letters = r"[a-z0-9-]+" if kind == "variant" else r"[a-z0-9_-]+"
-        if not re.fullmatch(letters, word):
-            also = "" if kind == "variant" else " and underscores"
+        hyphens = kind in ("variant", "data")
+        if not re.fullmatch(r"[a-z0-9-]+" if hyphens else r"[a-z0-9_-]+", word):
+            also = "" if hyphens else " and underscores"
             raise ConfigError(
                 f"plugin {path}: the {kind} '{word}' cannot be typed: use small letters, digits, "
                 f"hyphens{also}"
@@ -217,22 +218,29 @@ def _check(path: Path, names: tuple[str, ...]) -> None:
 
 
 def _registered() -> list[str]:
-    choices = [f"{kind}={name}" for kind, table in CHOICES.items() for name in table]
-    return [*choices, *(f"variant={name}" for name in VARIANTS)]
+    return [f"{kind}={name}" for kind, table in _tables().items() for name in table]
 
 
 def _forget(names: Iterable[str]) -> None:
-    tables: dict[str, dict[str, Any]] = {"variant": VARIANTS, **CHOICES}
     for name in list(names):
         kind, _, word = name.partition("=")
-        tables[kind].pop(word, None)
+        _tables()[kind].pop(word, None)
 
 
-def used_plugins(model: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return path, digest and used names of the files whose choices a model's settings name."""
-    rows = [find_variant(name) for name in str(model.get("pattern") or "").split(",") if name]
-    layers = [model, *(row.maps for row in rows)]
-    words = {f"{k}={word}" for maps in layers for k in MAPS for word in str(maps.get(k)).split("+")}
+def _tables() -> dict[str, dict[str, Any]]:
+    return {**CHOICES, **PARTS, "variant": VARIANTS}
+
+
+def used_plugins(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return path, digest and used names of the files whose choices these flat settings name."""
+    rows = [find_variant(name) for name in str(settings.get("pattern") or "").split(",") if name]
+    texts = [
+        (key, str(layer.get(key, "")))
+        for layer in (settings, *(row.settings for row in rows))
+        for key in (*MAPS, *PARTS)
+    ]
+    # A task's name may have sizes behind it.
+    words = {f"{k}={word.partition(':')[0]}" for k, text in texts for word in text.split("+")}
     words |= {f"variant={row.name}" for row in rows}
     found = [(plugin, words & {*plugin.names}) for plugin in _known()]
     return [plugin.record(names) for plugin, names in found if names]

@@ -214,7 +214,7 @@ def test_a_run_remembers_the_file_it_began_with_and_the_one_it_was_resumed_with(
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"decay": "query-key", "optimizer": "muon"}, "without decay: use optimizer='adamw'$"),
+        ({"decay": "query-key", "optimizer": "muon"}, "by its rule: use optimizer='adamw'$"),
         ({"score": "paired"}, "use variant='differential', or neither"),
         ({"value": "latent"}, "use variant='mla', or neither"),
     ],

@@ -13,7 +13,7 @@ PACKAGE = Path(mlx_attn.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts): f for f in FILES}
 
-GROUND = ("about", "errors", "markdown", "files", "keys", "records", "arrays", "ui")
+GROUND = ("about", "errors", "markdown", "files", "keys", "records", "parts", "arrays", "ui")
 ROOMS = (
     *GROUND,
     "machine",

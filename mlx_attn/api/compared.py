@@ -22,7 +22,7 @@ from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import python_words
 from mlx_attn.keys import plain
 from mlx_attn.machine.facts import versions
-from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins, used_plugins
+from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins
 from mlx_attn.runs import RUNS
 from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html
@@ -99,7 +99,7 @@ def compare(
     plan = _plan(arms, shared, seeds=seeds, budgets=tuple(budgets), **margin_from(delta))
     plan = plan if tune else replace(plan, scales=(1.0,))
     for arm in plan.arms:
-        check_in_files(used_plugins(plan.settings(arm).model))
+        check_in_files(plan.settings(arm).plugins)
     directory = files.user_path(out) if out else RUNS / plan.name
     plan = replace(plan, name=directory.name)
     with files.shared(directory), closing(open_engine(on, jobs)) as engine:

@@ -20,7 +20,6 @@ from mlx_attn.plugins import (
     check_in_files,
     load_named_plugins,
     plugins_of_resumed,
-    used_plugins,
 )
 from mlx_attn.run_directory import Run, check_free, held, new_run
 from mlx_attn.runs import find_run
@@ -151,7 +150,7 @@ def train(
     place = None if out is None else files.user_path(out)
     if place is not None:
         check_free(place, overwrite)
-        check_in_files(used_plugins(chosen.model))
+        check_in_files(chosen.plugins)
     corpus = prepare(chosen.text.data, chosen.text.tokenizer, chosen.text.vocab_size)
     trainer = Trainer(chosen, corpus)
     facts = _facts(corpus)

@@ -202,9 +202,10 @@ def why_not_one_matrix(config: AttentionConfig) -> str:
 
     ALiBi's bias and the biases of the maps are added to that form and leave S_h as it is.
     """
+    turns = "RoPE turns" if config.position == "rope" else f"position={config.position} changes"
     reasons = {
-        "RoPE turns queries and keys by their positions, so there is one matrix per distance: "
-        "S_h is the one of distance 0": config.position == "rope",
+        f"{turns} queries and keys by their positions, so there is one matrix per distance: "
+        "S_h is the one of distance 0": config.rotates,
         "queries and keys are divided by their lengths, which depend on the token: "
         "S_h is the matrix before that": config.qk_norm,
     }

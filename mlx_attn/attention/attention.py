@@ -265,9 +265,10 @@ class Attention(MapWeights):
         words = {name: getattr(config, name) for name in MAPS}
         hooked = is_hooked(config)
         self.attend = explicit_attention if hooked else fastest_attention
-        self.forward = standard_forward if words == MAPS else general_forward
+        standard = words == MAPS and not self.maps.position
+        self.forward = standard_forward if standard else general_forward
         self.reads_in_order = hooked or (
-            self.maps.caches_keys_only and config.position == "rope" and config.window > 0
+            self.maps.caches_keys_only and config.rotates and config.window > 0
         )
         self.normalize: Callable[..., mx.array] = unit_rms
         self.dropout = nn.Dropout(config.drop_rate)
@@ -365,6 +366,9 @@ class Attention(MapWeights):
     ) -> Float[mx.array, "B H T D"]:
         """Return queries or keys over their root mean square and rotated, if asked for."""
         y = self.normalize(y) if self.config.qk_norm else y
+        for own in self.maps.position:
+            # Masked slots without a token come before position 0.
+            return own.apply(self, y, mx.maximum(offset + counted(y.shape[2]), 0))
         return rope(y, offset) if self.config.position == "rope" else y
 
     def bias(self, places: Places) -> mx.array | None:

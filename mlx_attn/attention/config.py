@@ -15,9 +15,11 @@ from typing import Any
 
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import setting
+from mlx_attn.parts import PARTS, Part, taken_names
 
 CACHES = ("kv", "x", "k")
-POSITIONS = ("learned", "alibi", "rope", "none")
+POSITIONS = tuple(PARTS["position"])
+PLACES = ("heads", "input")
 MERGED_STARTS = ("product", "matched")
 MAPS = {
     "score": "separate",
@@ -37,13 +39,15 @@ class Choice:
     `Attention`, whose attributes hold the weights by name.
 
     Attributes:
-        map: The map of this choice, one of `MAPS`.
+        map: The map of this choice, one of `MAPS`, or "position".
         name: The word in a configuration.
         formula: In the field's letters.
         source: The paper or book section.
         apply: Computes the map: `score(a, x) -> q, k`; `value(a, x, k) -> v`;
             `output(a, heads, x) -> y`; `logits(a, s) -> s`; `mixing(a, s) -> weights`, with
-            `mixing(a, s, q, k, kept)` if it reads keys and remembers.
+            `mixing(a, s, q, k, kept)` if it reads keys and remembers. For a position
+            `position(a, y, positions) -> y`, applied to queries and to keys, or at the input
+            `position(c, positions) -> p`, added to the embeddings.
         weights: Makes each trained part by name: a Linear layer, an array, or None if a
             configuration needs none.
         init: Starting weights by name, if they are not drawn like other Linear layers.
@@ -74,6 +78,7 @@ class Choice:
         recurs: For a mixing that reads keys and remembers: the same heads from a state of fixed
             size, `recurs(a, q, k, v, kept, state) -> heads, state`, with None at the start of a
             text. Decoding then caches the state and no tokens.
+        at: For a position: "heads" or "input".
         remembers_all: It needs the memory of all earlier tokens even if a window hides their keys.
             The layer's cache then holds all of them.
         refuses: Why a configuration cannot use it, and the way out; empty if it can.
@@ -102,10 +107,12 @@ class Choice:
     remembers: Callable[..., Any] | None = None
     recurs: Callable[..., Any] | None = None
     remembers_all: bool = False
+    at: str = "heads"
     refuses: Callable[["AttentionConfig"], str] = lambda config: ""
 
     def __post_init__(self):
-        for key, words in {"map": tuple(MAPS), "cache": CACHES}.items():
+        maps = (*MAPS, "position")
+        for key, words in {"map": maps, "cache": CACHES, "at": PLACES}.items():
             word = getattr(self, key)
             _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
 
@@ -137,14 +144,17 @@ CHOICES: dict[str, dict[str, Choice]] = {name: {} for name in MAPS}
 """Every registered choice by map and name."""
 
 
-def register(entry: "Choice | Variant") -> None:
-    """Add a choice of a map, or a named variant.
+def register(entry: "Choice | Part | Variant") -> None:
+    """Add a choice of a map or of another setting, or a named variant.
 
     Raises:
         ConfigError: The name is taken.
     """
-    table: dict[str, Any] = VARIANTS if isinstance(entry, Variant) else CHOICES[entry.map]
-    if entry.name in table:
+    if isinstance(entry, Variant):
+        table: dict[str, Any] = VARIANTS
+    else:
+        table = {**CHOICES, **PARTS}[entry.map]
+    if entry.name in table or (isinstance(entry, Part) and entry.name in taken_names(entry.map)):
         raise ConfigError(f"'{entry.name}' is registered already: choose another name")
     table[entry.name] = entry
 
@@ -236,13 +246,13 @@ class AttentionConfig(AttentionSettings):
         for key in ("d_in", "d_out", "context_length", "n_heads"):
             _require(getattr(self, key) >= 1, f"{key}={getattr(self, key)} must be at least 1")
         self._derive_sizes()
-        for key, words in {"position": POSITIONS, "merged_start": MERGED_STARTS}.items():
+        for key, words in {"position": PARTS["position"], "merged_start": MERGED_STARTS}.items():
             word = getattr(self, key)
             _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
         _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
         self._check_heads()
         _require(self.window >= 0, f"window={self.window} must not be negative")
-        for map_name in MAPS:
+        for map_name in (*MAPS, "position"):
             for choice in self.choices(map_name):
                 _require(not (reason := choice.refuses(self)), reason)
 
@@ -259,8 +269,11 @@ class AttentionConfig(AttentionSettings):
         self._derive("scale", max(self.head_dim, 1) ** -0.5)
 
     def choices(self, map_name: str) -> tuple[Choice, ...]:
-        """Return the choices of a map: one, or as many logits hooks as there are."""
+        """Return the choices of a map: one; several logits hooks; a user's position or nothing."""
         words = getattr(self, map_name)
+        if map_name == "position":
+            own = PARTS["position"][words]
+            return () if own.is_built_in else (own,)
         if map_name == "logits":
             return tuple(choice_of("logits", word) for word in words.split("+") if word != "none")
         return (choice_of(map_name, words),)
@@ -275,6 +288,12 @@ class AttentionConfig(AttentionSettings):
         """Return True if score, value and output are linear up to a bias."""
         maps = ("score", "value", "output")
         return all(choice.affine for name in maps for choice in self.choices(name))
+
+    @property
+    def rotates(self) -> bool:
+        """Return True if queries and keys change with their positions, as by RoPE."""
+        own = self.choices("position")
+        return self.position == "rope" or any(choice.at == "heads" for choice in own)
 
     @property
     def recurs(self) -> bool:

@@ -176,6 +176,11 @@ _OF_SCORES = (
         "distance: train with position=learned, alibi or none",
     ),
     _Refusal(
+        lambda c: c.rotates,
+        "your own position changes queries and keys between W_query and W_key: train with "
+        "position=learned, alibi or none",
+    ),
+    _Refusal(
         lambda c: c.qk_norm,
         "QK-norm divides queries and keys by their lengths, which no fixed product does: train "
         "without qk_norm",

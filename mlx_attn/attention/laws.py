@@ -346,6 +346,9 @@ def check_shapes(a: Attention) -> None:
     )
     x, carry = mx.zeros((B, T, c.d_in)), Carry(mx.zeros((B, T), mx.int32))
     q, k = _tried(maps.score, (x,), a, (B, H, T, 0), (B, -H, T, 0))
+    for position in maps.position:
+        for y in (q, k):
+            _tried(position, (y, mx.arange(T)), a, y.shape)
     inputs = a.value_input(x, k)
     more = (carry,) if maps.value.carries else ()
     (v,) = _tried(maps.value, (inputs, k, *more), a, (B, -H, T, 0))

@@ -19,6 +19,7 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, register
 from mlx_attn.errors import ConfigError
+from mlx_attn.parts import PARTS, Part
 
 Array = TypeVar("Array", mx.array, np.ndarray)
 Queries = Float[mx.array, "B H T_q K"]
@@ -171,11 +172,12 @@ class Maps:
     output: Choice
     logits: tuple[Choice, ...]
     mixing: Choice
+    position: tuple[Choice, ...] = ()  # a user's own, in the heads
 
     @property
     def all(self) -> tuple[Choice, ...]:
         """All of them, in the order in which weights are drawn."""
-        return self.score, self.value, self.output, *self.logits, self.mixing
+        return self.score, self.value, self.output, *self.logits, self.mixing, *self.position
 
     @property
     def with_memory(self) -> tuple[Choice, ...]:
@@ -293,14 +295,17 @@ def maps_of(config: AttentionConfig) -> Maps:
     one = {name: config.choices(name)[0] for name in MAPS if name != "logits"}
     if config.output == "merged":
         one["value"] = WHOLE_VALUE
-    return Maps(logits=config.choices("logits"), **one)
+    position = tuple(choice for choice in config.choices("position") if choice.at == "heads")
+    return Maps(logits=config.choices("logits"), position=position, **one)
 
 
 def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:
-    """Register the decorated function as a choice."""
+    """Register the decorated function as a choice of a map, or of another setting."""
+    around = map_name in PARTS and map_name != "position"
 
     def register_it(apply: Callable[..., Any]) -> Callable[..., Any]:
-        register(Choice(map=map_name, name=name, formula=formula, apply=apply, **facts))
+        row: Any = Part if around else Choice
+        register(row(map=map_name, name=name, formula=formula, apply=apply, **facts))
         return apply
 
     return register_it

@@ -49,7 +49,7 @@ def scores_off(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Key
 
 
 def _latent_refuses(c: AttentionConfig) -> str:
-    if c.position == "rope" or c.qk_norm:
+    if c.rotates or c.qk_norm:
         return (
             "the latent of score=latent is not a key of its own: it cannot be rotated or "
             "normalized, use learned or alibi positions without qk_norm"

@@ -306,7 +306,7 @@ def _shrunk_value(weights: Weights, target: AttentionConfig) -> Weights:
 def _value_from_key(weights: Weights, target: AttentionConfig) -> Weights:
     """Exact up to rounding times the condition number: W_value = M W_key."""
     changed = {}
-    if target.score == "separate" and target.position != "rope" and not target.qk_norm:
+    if target.score == "separate" and not target.rotates and not target.qk_norm:
         changed = _orthonormalize_keys(weights, target)
     layer = Attention(replace(target, value="linear"))
     arrays = completed({**weights, **changed}, layer.config).items()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from mlx_attn.cli.options import UserPath
+from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError, find_row
 
@@ -23,6 +23,7 @@ def command(ctx: click.Context) -> None:
         ctx.invoke(list_corpora)
 
 
+@takes_plugins
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def list_corpora(as_json: bool = False) -> None:
@@ -50,6 +51,7 @@ def fetch(name: str) -> None:
     say(downloads.fetch(corpus, downloads.data_directory(), progress=progress))
 
 
+@takes_plugins
 @command.command("show")
 @click.argument("source", default="tales")
 @click.option("--tokenizer", default="bpe", show_default=True, help="char, byte, bpe, ...")

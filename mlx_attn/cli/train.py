@@ -269,7 +269,8 @@ def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Setting
         ConfigError: Ranks have different plugins, or would all read one standard input.
     """
     record = ranks.first(asdict(settings.complete()) if settings else None)
-    ranks.check_same("plugin", [plugin["sha256"] for plugin in used_plugins(record["model"])])
+    used = used_plugins({**record["model"], **record["training"], **record["text"]})
+    ranks.check_same("plugin", [plugin["sha256"] for plugin in used])
     settings = settings or settings_from(record, {})
     if settings.text.data == "-" and ranks.size > 1:
         raise ConfigError("several ranks cannot read one standard input: name a file with --data")

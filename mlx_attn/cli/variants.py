@@ -18,6 +18,7 @@ from mlx_attn.cli.options import (
 from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, config_from, find_preset
+from mlx_attn.parts import PARTS
 from mlx_attn.training.config import resolve
 
 if TYPE_CHECKING:
@@ -74,10 +75,12 @@ def variants(
 
 
 def _show_choices(as_json: bool) -> None:
-    """Every choice of every map, a user's own too: the names that --score and its like take."""
+    """Show the choices of every map and of the settings around them, a user's own too."""
     keys = ("map", "name", "formula", "source", "cache", "affine")
     tables = {name: choices_of(name).values() for name in MAPS}
-    found = [{key: getattr(c, key) for key in keys} for table in tables.values() for c in table]
+    tables |= {name: table.values() for name, table in PARTS.items() if table}
+    rows = (choice for table in tables.values() for choice in table)
+    found = [{key: getattr(choice, key, None) for key in keys} for choice in rows]
     rows = {f"--{n}": [(f"  {c.name}", c.formula) for c in table] for n, table in tables.items()}
     shown = [part for pair in rows.items() for part in pair]
     emit({"choices": found}, as_json, lambda: shown, indent=1)
@@ -160,7 +163,7 @@ command = SectionedCommand(
         _what(
             "--choices",
             is_flag=True,
-            help="the names that --score, --value, --output, --logits and --mixing take",
+            help="the names that --score, --value, --mixing, --norm, --optimizer, ... take",
         ),
         _what("--json", "as_json", is_flag=True, help="as JSON"),
         plugin_option(),

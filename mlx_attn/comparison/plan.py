@@ -17,7 +17,6 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.keys import keys_of, validate
 from mlx_attn.machine.device import device_name
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.plugins import used_plugins
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.text.tasks import task_of
 from mlx_attn.training.config import Settings, TrainConfig, expanded, resolve
@@ -278,7 +277,7 @@ class Trial:
         lr_scale: The factor that they were scaled with, for people like `arm`.
         text: Digest of the training text; "" for a corpus whose download is checked.
         jitter: Whether every weight of its start is moved by one rounding.
-        plugins: Path, digest and names of the user's files that its attention needs.
+        plugins: Path, digest and names of the user's files that it needs.
         world: Of a study's trial, the world that it is trained in.
         curve_share: Of a study's trial, the share of the validation text, its beginning, that its
             learning curve is measured on, ability by ability; 0: on windows spread over the text.
@@ -341,7 +340,7 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     reports = {"eval_every": evaluated, "track": every if affine else 0, "log_every": every}
     recipe = replace(training, seed=seed, **rates, **reports).as_dict()
     flat = {"preset": settings.preset, **settings.model, **recipe, **asdict(settings.text)}
-    return Trial(arm, flat, lr_scale, text, plugins=used_plugins(settings.model))
+    return Trial(arm, flat, lr_scale, text, plugins=settings.plugins)
 
 
 def corpus_of(settings: Settings, data: str | None = None) -> Corpus:

@@ -25,6 +25,7 @@ from mlx_attn.machine.device import float64
 from mlx_attn.machine.facts import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.parts import own_part
 from mlx_attn.plugins import plugins_of_resumed, used_plugins
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split
@@ -101,9 +102,11 @@ def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
         exact = copy.deepcopy(model)
         exact.set_dtype(mx.float64)
         exact.eval()
-        exact.final_norm = _PlainNorm(exact.final_norm)
+        if not own_part("norm", model.config.norm):
+            exact.final_norm = _PlainNorm(exact.final_norm)
         for block in exact.trf_blocks:
-            block.norm1, block.norm2 = _PlainNorm(block.norm1), _PlainNorm(block.norm2)
+            if not own_part("norm", model.config.norm):
+                block.norm1, block.norm2 = _PlainNorm(block.norm1), _PlainNorm(block.norm2)
             block.att.attend = explicit_attention
             if model.config.qk_norm:
                 block.att.normalize = _unit_rms
@@ -331,7 +334,7 @@ def _write_converted(
     """Write the converted model as a run at step 0, which `train --resume` trains on."""
     changed = {"model": model.config.as_dict(), "variant": outcome.after.variant}
     settings = {key: value for key, value in run.settings.items() if key != "plugins"}
-    if plugins := used_plugins(changed["model"]):
+    if plugins := used_plugins({**changed["model"], **settings["training"], **settings["text"]}):
         settings["plugins"] = plugins_of_resumed(run.settings.get("plugins", ()), plugins)
     settings |= {**changed, "converted": facts}
     with new_run(out, settings, overwrite, run.load_tokenizer()) as new:

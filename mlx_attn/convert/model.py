@@ -24,6 +24,7 @@ from mlx_attn.attention.layer import WHOLE_VALUE
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
+from mlx_attn.parts import own_part
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.trainer import Trainer
@@ -96,6 +97,8 @@ def fold_norms(model: GPT) -> GPT:
     """
     config, first = model.config, model.trf_blocks[0]
     _refuse_pattern(config)
+    if own_part("norm", config.norm):
+        raise ConfigError(f"norm={config.norm} is your own, which has no gain to fold")
     for choice in first.att.maps.all:
         reads_x = choice.map != "mixing" or choice.remembers
         if choice.input_weights is None and reads_x:

@@ -273,6 +273,7 @@ class Source(NamedTuple):
 
 
 def _turned(layer: Attention) -> Iterable[Source]:
+    yield from (Source(own.apply) for own in layer.maps.position)
     if layer.config.qk_norm:
         yield Source(attention.unit_rms)
     if layer.config.position == "rope":

@@ -23,6 +23,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.machine.graphs import without_gradients
 from mlx_attn.model.activations import Edits
+from mlx_attn.model.config import input_position
 from mlx_attn.model.gpt import GPT
 
 LONGEST = 256
@@ -175,6 +176,9 @@ def _edited_pass(model: GPT) -> Callable[..., list[mx.array]]:
         if model.config.position == "learned":
             added = model.pos_emb(mx.arange(tokens.shape[1]))
             edits["embedding"] = lambda x: x - (1 - positions) * added
+        if own := input_position(model.config):
+            sums = own.apply(model.config, mx.arange(tokens.shape[1]))
+            edits["embedding"] = lambda x: x - (1 - positions) * sums
         for layer, block in enumerate(model.trf_blocks):
             own = of_layers[5 * layer : 5 * layer + 5]
             changes = _layer_edits(block.att, own, (length, later, positions, projection))
@@ -207,11 +211,15 @@ def _layer_edits(
     """Return the edits of a layer's activations by the switches, by name."""
     on, scored, cooling, rank, rank_shift = own
     length, later, positions, projection = shared
-    inputs, scores, heads = _Last(), _Last(), _Last()
+    inputs, scores, heads, queries, keys = _Last(), _Last(), _Last(), _Last(), _Last()
 
     def unrotated(y: mx.array) -> mx.array:
         back = mx.fast.rope(y, y.shape[-1], traditional=False, base=ROPE_BASE, scale=-1.0, offset=0)
         return positions * y + (1 - positions) * back
+
+    def where(raw: _Last) -> Callable[[mx.array], mx.array]:
+        bare = a.normalize if a.config.qk_norm else lambda y: y
+        return lambda y: positions * y + (1 - positions) * bare(raw.value)
 
     def masked(y: mx.array) -> mx.array:
         return cooling * (scores.value + _mask(a, y.shape[-1], length, later, positions))
@@ -221,7 +229,8 @@ def _layer_edits(
 
     edits = {
         "norm1": inputs,
-        "att.raw_queries": lambda q: q @ rank + rank_shift,
+        "att.raw_queries": lambda q: queries(q @ rank + rank_shift),
+        "att.raw_keys": keys,
         "att.raw_scores": lambda y: scored * y,
         "att.attn_scores": scores,
         "att.masked": masked,
@@ -230,6 +239,8 @@ def _layer_edits(
     }
     if a.config.position == "rope":
         edits |= {"att.queries": unrotated, "att.keys": unrotated}
+    elif a.maps.position:
+        edits |= {"att.queries": where(queries), "att.keys": where(keys)}
     return edits
 
 

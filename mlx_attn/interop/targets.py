@@ -18,7 +18,7 @@ from mlx_attn.interop.torch_archive import (
     read_checkpoint,
     write_checkpoint,
 )
-from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.config import GPTConfig, own_parts
 from mlx_attn.sampling.generate import LoadedRun
 
 
@@ -103,6 +103,13 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
             other logits.
     """
     target.check_free(out, overwrite)
+    config = loaded.model.config
+    own = [
+        *own_parts(config),
+        *(row for kind in config.kinds() for row in kind.choices("position")),
+    ]
+    if names := ", ".join(dict.fromkeys(f"{row.map}={row.name}" for row in own)):
+        raise ConfigError(f"{names} is of a plugin, and no other program has it")
     with target.place(out) as place:
         written = target.write(loaded, place)
         peers = [name for name in written.peers if parity.interpreter(name)]

@@ -14,10 +14,11 @@ from mlx_attn.attention.config import (
 )
 from mlx_attn.errors import ConfigError, did_you_mean, find_row
 from mlx_attn.keys import check_bounds, check_choices, keys_of, setting, validate
+from mlx_attn.parts import PARTS
 
 CHOICES = {
-    "norm": ("layernorm", "rmsnorm"),
-    "activation": ("gelu", "relu2"),
+    "norm": PARTS["norm"],
+    "activation": PARTS["activation"],
     "start": ("book", "gpt2", "zero"),
 }
 """The keys that are one of a few words, besides those of attention."""
@@ -140,13 +141,28 @@ def _why_no_pattern(config: GPTConfig, rows: Sequence[Variant]) -> str:
     for row in rows:
         if row.global_every:
             return f"{row.name} is a pattern itself: write sliding-window,standard instead"
-        if row.position == "learned" != config.position:
-            return f"{row.name} needs learned positions, which all layers read: --position learned"
+        at_input = getattr(PARTS["position"].get(row.position), "at", "") == "input"
+        if (at_input or row.position == "learned") and row.position != config.position:
+            word = row.position
+            return f"{row.name} needs {word} positions, which all layers read: --position {word}"
     maps = {row.name: layer.n_maps for row, layer in zip(rows, config.kinds(), strict=False)}
     if len({*maps.values()}) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in maps.items())
         return f"all layers need as many attention maps, and they have: {listed}"
     return ""
+
+
+def own_parts(config: GPTConfig) -> list[Any]:
+    """Return the user's norm, activation and position at the input that a model has."""
+    rows = [PARTS[key][getattr(config, key)] for key in ("norm", "activation")]
+    at_input = input_position(config)
+    return [*(row for row in rows if not row.is_built_in), *([at_input] if at_input else [])]
+
+
+def input_position(config: GPTConfig) -> Any:
+    """Return the user's position that is added to the embeddings, or None."""
+    row = PARTS["position"][config.position]
+    return row if getattr(row, "at", "") == "input" else None
 
 
 def saved_settings(model: Mapping[str, Any]) -> dict[str, Any]:

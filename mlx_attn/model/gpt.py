@@ -14,15 +14,16 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import KVCache, make_cache
+from mlx_attn.attention.cache import KVCache, counted, make_cache
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import gelu
 from mlx_attn.machine.graphs import Differentiable
 from mlx_attn.machine.layers import LayerNorm, RMSNorm, TokenTable
 from mlx_attn.model.activations import Inspectable
-from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.config import GPTConfig, input_position, own_parts
 from mlx_attn.model.init import initialise
+from mlx_attn.parts import own_part
 
 SHIFT = 0.3
 """Where the weights of a token shift start."""
@@ -61,11 +62,19 @@ class GELU(nn.Module):
 ACTIVATION_LAYERS = {"gelu": GELU, "relu2": SquaredReLU}
 
 
-def norm_layer(config: GPTConfig) -> nn.Module:
+def norm_layer(config: GPTConfig) -> Any:
     """Return the configuration's normalisation of the residual stream."""
+    if own := own_part("norm", config.norm):
+        return own.made(config)
     if config.norm == "rmsnorm":
         return RMSNorm(config.emb_dim, eps=1e-6)
     return LayerNorm(config.emb_dim, eps=1e-5, bias=config.bias)
+
+
+def activation_layer(config: GPTConfig) -> Any:
+    """Return the configuration's activation of the feed-forward layer."""
+    own = own_part("activation", config.activation)
+    return own.made(config) if own else ACTIVATION_LAYERS[config.activation]()
 
 
 class FeedForward(nn.Module):
@@ -75,7 +84,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.layers = [
             nn.Linear(config.emb_dim, config.hidden_dim, bias=config.bias),
-            ACTIVATION_LAYERS[config.activation](),
+            activation_layer(config),
             nn.Linear(config.hidden_dim, config.emb_dim, bias=config.bias),
         ]
 
@@ -167,6 +176,10 @@ class GPT(Inspectable):
             self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
         if seed is not None:
             initialise(self, config, seed)
+        if own_parts(config):
+            from mlx_attn.model.part_laws import check_parts  # which tries models
+
+            check_parts(config)
 
     def __call__(
         self,
@@ -219,6 +232,8 @@ class GPT(Inspectable):
         x, offset = self.tok_emb(tokens), caches[0].offset if caches else 0
         if self.config.token_shift:
             x = x + self.shift * _before(x, caches[-1] if caches else None)
+        if own := input_position(self.config):
+            return x + own.apply(self.config, offset + counted(tokens.shape[1]))
         if self.config.position != "learned":
             return x
         positions, T = self.pos_emb.weight, tokens.shape[1]

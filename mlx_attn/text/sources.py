@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
+from mlx_attn.parts import PARTS, Part, own_part
 from mlx_attn.text import downloads, tasks
 from mlx_attn.text.downloads import CORPORA, Progress
 
@@ -101,13 +102,15 @@ def read_source(
         return _stories(n_bytes, val_bytes)
     if task := tasks.task_of(source):
         return _task(task)
+    if own := own_part("data", source):
+        return _text(source, _own_blocks(own))
     if source == "-":
         return _text("standard input", _pipe_blocks(sys.stdin.buffer.read, "standard input"))
     if source in CORPORA:
         return _text(source, _path_blocks(downloads.fetch(CORPORA[source], directory, progress)))
     path = user_path(source)
     if not path.exists():
-        names = ["tales", *CORPORA, *tasks.TASKS]
+        names = ["tales", *CORPORA, *tasks.all_tasks(), *PARTS["data"]]
         near = difflib.get_close_matches(source.lower().partition(":")[0], names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"a corpus is one of {', '.join(names)}"
         raise RunError(f"{source}: no such file, folder or corpus; {hint}")
@@ -172,6 +175,20 @@ def _text(name: str, blocks: Blocks) -> Source:
     cut = int(_TRAINING_SHARE * n_characters)
     splits = part(0, cut), part(cut, n_characters)
     return Source(name, digest, lambda: splits, n_bytes=n_bytes)
+
+
+def _own_blocks(part: Part) -> Blocks:
+    """Return the text that a user's function yields."""
+
+    def blocks() -> Iterator[str]:
+        made = part.apply() if part.apply else ()
+        for block in [made] if isinstance(made, str) else made:
+            if not isinstance(block, str):
+                kind = type(block).__name__
+                raise ConfigError(f"data={part.name} must yield texts (str), and yielded a {kind}")
+            yield from [block] if block else []
+
+    return blocks
 
 
 def _survey(name: str, blocks: Iterable[str]) -> tuple[str, int, int]:

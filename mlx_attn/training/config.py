@@ -18,10 +18,11 @@ from mlx_attn.model.config import (
     saved_settings,
     variants_of,
 )
+from mlx_attn.parts import PARTS
 from mlx_attn.plugins import check_plugins, used_plugins
 
 CHOICES = {
-    "optimizer": ("adamw", "muon"),
+    "optimizer": PARTS["optimizer"],
     "schedule": ("cosine", "wsd", "constant", "trapezoid"),
     "windows": ("random", "epochs"),
     "decay": ("matrices", "all", "query-key"),
@@ -58,6 +59,7 @@ class TrainConfig:
         0, "emb_dim for which lr was tuned: AdamW scales it to other widths (0: it does not)"
     )
     optimizer: str = setting("adamw", "adamw, or muon for the blocks' matrices")
+    metric: str = setting("", "your own numbers to measure at every validation; several as a+b")
     schedule: str = setting(
         "cosine", "cosine, wsd (stable, then decay) or constant, after the warm-up"
     )
@@ -98,10 +100,10 @@ class TrainConfig:
                 raise ConfigError(f"{name}=1 never moves a weight: use less than 1, such as 0.9")
         if self.lr == 0:
             raise ConfigError("lr=0 trains nothing: use a positive learning rate")
-        if (self.decay, self.optimizer) == ("query-key", "muon"):
+        if self.decay == "query-key" and self.optimizer != "adamw":
             raise ConfigError(
-                "decay=query-key is for AdamW, and muon updates W_query and W_key without decay: "
-                "use --optimizer adamw"
+                f"decay=query-key is for AdamW, and {self.optimizer} moves W_query and W_key "
+                "by its rule: use --optimizer adamw"
             )
         if self.schedule != "constant" and self.min_lr > self.lr:
             raise ConfigError(
@@ -138,7 +140,7 @@ _BUDGETS = ("steps", "epochs", "minutes")
 
 RESUMABLE = frozenset(
     {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "patience", "compile"}
-    | {"data", "token_memory"}
+    | {"data", "token_memory", "metric"}
 )
 """Settings that may change when a training resumes: its length, its reports, its text's location.
 """
@@ -163,6 +165,11 @@ class Settings:
     text: TextConfig
 
     @property
+    def plugins(self) -> list[dict[str, Any]]:
+        """Return the records of the user's files that these settings use."""
+        return used_plugins({**self.model, **self.training.as_dict(), **asdict(self.text)})
+
+    @property
     def variant(self) -> str:
         """Return the name of the attention variant."""
         return variant_name(self.model)
@@ -184,7 +191,7 @@ class Settings:
 
     def record(self, config: GPTConfig, **facts: Any) -> dict[str, Any]:
         """Return the contents of config.json."""
-        plugins = used_plugins(self.model)
+        plugins = self.plugins
         return {
             "preset": self.preset,
             "variant": self.variant,

@@ -10,10 +10,11 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Integer
 
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.machine.exponentials import cross_entropy
 from mlx_attn.machine.streams import cores, parallel_map
 from mlx_attn.model.gpt import GPT
+from mlx_attn.parts import PARTS
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
 from mlx_attn.text.tokenizers import Tokenizer
@@ -76,16 +77,21 @@ class Evaluation:
     above_floor: float | None = None
     abilities: Mapping[str, float] = field(default_factory=dict)  # shares of `above_floor`
     accuracy: float | None = None  # of a task's answers; None for a text
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the user's own, means over tokens
 
 
 def evaluation_record(evaluation: Evaluation | None) -> dict[str, Any]:
     """Return flat JSON keys, to merge into the record of an event.
 
-    Without a validation, all values but `abilities` are None.
+    Without a validation, all values but `abilities` are None; `metrics` is there if it has some.
     """
     if evaluation is None:
-        return {field.name: None for field in fields(Evaluation)} | {"abilities": {}}
-    return asdict(evaluation)
+        record = {field.name: None for field in fields(Evaluation)} | {"abilities": {}}
+    else:
+        record = asdict(evaluation)
+    if not record["metrics"]:
+        del record["metrics"]
+    return record
 
 
 class Evaluator:
@@ -95,12 +101,19 @@ class Evaluator:
         split: The tokens to score.
         context_length: Longest window; a shorter text makes one window.
         ranks: The processes that share the windows; the result is the same on all of them.
+        metric: Names of the user's own metrics, joined by "+".
 
     Raises:
-        ConfigError: The text has no token to score.
+        ConfigError: The text has no token to score, or a metric is unknown or breaks a law.
     """
 
-    def __init__(self, split: Split, context_length: int, ranks: Distributed = SINGLE_PROCESS):
+    def __init__(
+        self,
+        split: Split,
+        context_length: int,
+        ranks: Distributed = SINGLE_PROCESS,
+        metric: str = "",
+    ):
         n_tokens = len(split.tokens)
         if n_tokens < 2:
             raise ConfigError(
@@ -108,6 +121,7 @@ class Evaluator:
                 "one: use a longer text"
             )
         self.split, self.ranks = split, ranks
+        self.metrics = {name: _own_metric(name) for name in metric.split("+") if name}
         self.context_length = min(context_length, n_tokens - 1)
         self._batch_size = _batch_size(self.context_length)
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
@@ -116,10 +130,16 @@ class Evaluator:
         """Return the loss over the whole split; leave the model's training mode unchanged."""
         training = model.training
         model.eval()
-        spans = self._spans(model, cross_entropy if self.split.scored is None else _answers)
-        sums = np.sum([_sums(self.split, span, measured) for span, measured in spans], axis=0)
+        measure = cross_entropy if self.split.scored is None else _answers
+        if self.metrics:
+            measure = partial(_with_metrics, measure, [*self.metrics.values()])
+        spans = self._spans(model, measure)
+        n = len(self.metrics)
+        sums = np.sum([_all_sums(self.split, span, measured, n) for span, measured in spans], 0)
         model.train(training)
-        return _evaluation(self.split, sums.tolist())
+        own, rest = sums[:n], sums[n:]
+        own = dict(zip(self.metrics, (own / self.split.n_scored).tolist(), strict=True))
+        return replace(_evaluation(self.split, rest.tolist()), metrics=own)
 
     def try_out(self, model: GPT) -> float:
         """Evaluate a batch on every core, and return its fraction of all windows."""
@@ -202,6 +222,40 @@ def _answers(
     return mx.stack([cross_entropy(logits, targets), right.astype(mx.float32)])
 
 
+def _with_metrics(
+    measure: Measure,
+    metrics: Sequence[Measure],
+    logits: Float[mx.array, "1 N V"],
+    targets: Integer[mx.array, "1 N"],
+) -> Float[mx.array, "measures 1 N"]:
+    """Return the user's metrics, followed by the numbers of `measure`."""
+    own = [metric(logits, targets).astype(mx.float32)[None] for metric in metrics]
+    return mx.concatenate([*own, measure(logits, targets).reshape(-1, *targets.shape)])
+
+
+def _own_metric(name: str) -> Measure:
+    """Return the user's metric of that name, tried on four tokens together and one by one."""
+    row = find_row(PARTS["metric"], name, "metric") if PARTS["metric"] else None
+    if row is None:
+        raise ConfigError(
+            f"metric='{name}': there is none, a metric is your own: add --plugin FILE"
+        )
+    logits, targets = mx.cos(mx.arange(28.0)).reshape(1, 4, 7), mx.array([[0, 1, 5, 6]])
+    whole = row.apply(logits, targets)
+    if not isinstance(whole, mx.array) or whole.shape != (1, 4):
+        shape = getattr(whole, "shape", type(whole).__name__)
+        raise ConfigError(
+            f"metric={row.name} must return a number for each target, the shape (1, 4) here, and "
+            f"returned {shape}"
+        )
+    alone = [row.apply(logits[:, i : i + 1], targets[:, i : i + 1]) for i in range(4)]
+    if not mx.allclose(mx.concatenate(alone, axis=1), whole, rtol=1e-3):
+        raise ConfigError(
+            f"metric={row.name}: the number of a target must depend only on its own logits"
+        )
+    return row.apply
+
+
 def evaluation_memory(context_length: int, vocab_size: int) -> int:
     """Return the most bytes that an evaluation's logits take, over all cores."""
     tokens = min(_rows(vocab_size), _batch_size(context_length) * context_length)
@@ -215,6 +269,17 @@ def _batch_size(context_length: int) -> int:
 
 def _parts(of: Any, size: int) -> Iterator[Any]:
     return (of[i : i + size] for i in range(0, len(of), size))
+
+
+def _all_sums(
+    split: Split, span: slice, measured: Float[np.ndarray, "measures N"], own: int
+) -> Float[np.ndarray, " sums"]:
+    """Sum the user's metrics over the scored tokens of a span, then what `_sums` does."""
+    if not own:
+        return _sums(split, span, measured)
+    weights = 1 if split.scored is None else np.asarray(split.scored)[span]
+    rest = measured[own] if split.scored is None else measured[own:]
+    return np.append((measured[:own] * weights).sum(axis=1), _sums(split, span, rest))
 
 
 def _sums(

@@ -20,7 +20,9 @@ from mlx.utils import tree_unflatten
 from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.streams import cores, num_shards, parallel_map
+from mlx_attn.parts import own_part
 from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.own_optimizer import OwnOptimizer, own_optimizer
 
 Shape = Callable[[float, TrainConfig], float]
 
@@ -181,9 +183,8 @@ class AdamW(optim.AdamW):
     """AdamW (arXiv:1711.05101, algorithm 2) on flattened parameters, with bias correction.
 
     It updates each weight independently, so the numbers are MLX's, but it starts eighteen
-    operations once instead of once per parameter. Two vectors are computed in parallel. The state
-    belongs to the vectors of `packed`; initialise it with those. The parameters stay flat from step
-    to step: `updated` returns views of `held`.
+    operations once instead of once per parameter. Two vectors are computed in parallel. Its state
+    belongs to the vectors of `packed`. The parameters stay flat: `updated` returns views of `held`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -298,7 +299,7 @@ class Group:
 
     name: str
     claims: Callable[[str, mx.array], bool]  # whether a parameter belongs to the group
-    optimizer: AdamW | Muon
+    optimizer: AdamW | Muon | OwnOptimizer
     peak: float  # highest learning rate of the schedule
     parameters: tuple[str, ...] = ()  # names of those that belong to it
 
@@ -315,8 +316,7 @@ class GroupedOptimizer:
         config: The recipe.
         n_heads: Heads H: the merged S moves its scores about H times further per Adam step than
             the factors do, so its learning rate starts at lr / H.
-        width: Of the residual stream. With `base_width`, matrices that multiply x under AdamW, such
-            as S, have the rate lr base_width / width.
+        width: Of the residual stream, for `base_width`: see `_groups`.
 
     Raises:
         ConfigError: Only the factors of S should decay, and the model has no factors.
@@ -444,4 +444,6 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
     if config.optimizer == "muon":
         muon = Muon(config.muon_lr, config.muon_momentum)
         groups.insert(0, Group("hidden", is_hidden_matrix, muon, config.muon_lr))
+    if own := own_part("optimizer", config.optimizer):
+        groups.insert(0, Group("own", own.claims, own_optimizer(own, config), lr))
     return groups

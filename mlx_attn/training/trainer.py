@@ -148,7 +148,7 @@ class Trainer:
         T = model_config.context_length
         self.text = [corpus.digest, len(corpus.train.tokens), len(corpus.val.tokens)]
         self.sampler = _batch_sampler(corpus, T, self.config)
-        self.evaluator = Evaluator(corpus.val, T, ranks)
+        self.evaluator = Evaluator(corpus.val, T, ranks, self.config.metric)
         self.steps = _bound_in_steps(self.config, self.sampler)
         self.tokens_per_step = self.sampler.batch_size * self.config.accumulate * T
         ranks.check_divides(self.sampler.batch_size)

@@ -144,7 +144,7 @@ def test_a_setting_may_be_repeated_but_not_changed(record):
 
 
 def test_all_that_may_change_is_a_setting():
-    resolve({key: {"data": "x", "compile": "on"}.get(key, 1) for key in RESUMABLE})
+    resolve({key: {"data": "x", "compile": "on", "metric": "x"}.get(key, 1) for key in RESUMABLE})
 
 
 @pytest.mark.parametrize(

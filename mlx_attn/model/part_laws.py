@@ -1,0 +1,92 @@
+"""The laws of a user's norm, activation or position at the input, tried on a small model.
+
+They are those of the attention layer (`mlx_attn.attention.laws`): a leak from a later token is
+refused before it is trained.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.config import MAPS
+from mlx_attn.errors import ConfigError
+from mlx_attn.model.config import GPTConfig, own_parts
+from mlx_attn.model.gpt import GPT, activation_layer, norm_layer
+from mlx_attn.parts import PARTS
+
+_SIZES = {"vocab_size": 11, "context_length": 12, "n_layers": 1, "n_heads": 2, "emb_dim": 16}
+_SMALL = {**_SIZES, **MAPS, "start": "book", "drop_rate": 0.0}
+_DERIVED = dict.fromkeys(("hidden_dim", "head_dim", "value_dim", "n_kv_heads", "latent_dim"), 0)
+_ROUNDING = 1e-3  # relative to the largest number
+_kept: dict[GPTConfig, list[Any]] = {}
+
+
+def check_parts(config: GPTConfig) -> None:
+    """Refuse a model whose parts, as far as they are a user's, break a law; each is tried once.
+
+    Raises:
+        ConfigError: A part returns another shape, leaks later tokens, mixes sequences, is random,
+            or decodes differently from a full pass.
+    """
+    settings: dict[str, Any] = {**_SMALL, **_DERIVED, "window": 0, "global_every": 0, "scale": 0.0}
+    settings["pattern"] = ""
+    own = own_parts(config)
+    for row in own:
+        others = {"norm": "layernorm", "activation": "gelu", "position": "none"}
+        small = replace(config, **settings, **{**others, row.map: row.name})
+        if _kept.get(small) == [row]:
+            continue
+        _kept[small] = [row]  # now, because the trial makes such models
+        try:
+            if broken := _shape(small, row.map) or _broken_law(small):
+                raise ConfigError(f"{row.map}={row.name} {broken}")
+        except BaseException:
+            del _kept[small]
+            raise
+
+
+def _shape(c: GPTConfig, key: str) -> str:
+    if key == "position":
+        x = mx.zeros((3, c.emb_dim))
+        y = PARTS["position"][c.position].apply(c, mx.arange(3))
+    else:
+        x = mx.zeros((2, 3, c.emb_dim if key == "norm" else c.hidden_dim))
+        y = (norm_layer if key == "norm" else activation_layer)(c)(x)
+    if isinstance(y, mx.array) and y.shape == x.shape:
+        return ""
+    return f"must return the shape {x.shape}, and returned {getattr(y, 'shape', type(y).__name__)}"
+
+
+def _broken_law(c: GPTConfig) -> str:
+    """Return the law that a model of these settings breaks; empty if it keeps all."""
+    models = GPT(c), GPT(c)
+    starts, again = (named_arrays(model) for model in models)
+    if any(_off(array, again[name]) for name, array in starts.items()):
+        return "starts with other weights each time: draw them from a seed, or use nn.Linear"
+    model, random = models[0], np.random.default_rng(0)
+    model.eval()
+
+    def moved(weight: mx.array) -> mx.array:
+        return weight + mx.array(random.normal(0, 0.2, weight.shape), weight.dtype)
+
+    model.update(tree_map(moved, model.trainable_parameters()))
+    tokens = mx.array(random.integers(0, c.vocab_size, (2, c.context_length)))
+    y, caches = model(tokens), model.new_caches()
+    later = mx.concatenate([tokens[:, :6], (tokens[:, 6:] + 1) % c.vocab_size], axis=1)
+    pieces = [model(piece, caches) for piece in mx.split(tokens, [7, 8, 9], axis=1)]
+    laws = {
+        "gives numbers that are not finite": not mx.isfinite(y).all(),
+        "computes something else each time": _off(model(tokens), y),
+        "lets a token read later ones": _off(model(later)[:, :6], y[:, :6]),
+        "mixes the sequences of a batch": _off(model(tokens[:1]), y[:1]),
+        "decodes differently with a cache": _off(mx.concatenate(pieces, axis=1), y),
+    }
+    return next((law for law, broken in laws.items() if broken), "")
+
+
+def _off(y: mx.array, wanted: mx.array) -> bool:
+    return not (mx.abs(y - wanted).max() <= _ROUNDING * mx.abs(wanted).max()).item()

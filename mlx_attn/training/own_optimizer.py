@@ -1,0 +1,111 @@
+"""A user's optimizer: any of MLX's, one array at a time, under this program's schedule."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import mlx.optimizers as optim
+from mlx.utils import tree_flatten
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.parts import Part
+from mlx_attn.training.config import TrainConfig
+
+Arrays = dict[str, mx.array]
+
+
+class OwnOptimizer:
+    """Moves each parameter by an optimizer of MLX.
+
+    Its state belongs to the arrays of `packed`, numbered as those of AdamW and Muon are.
+
+    Args:
+        inner: Its learning rate is set before every step.
+    """
+
+    def __init__(self, inner: optim.Optimizer):
+        self.inner = inner
+        self.held: list[mx.array] = []
+        self.init, self.packed = inner.init, lambda arrays: list(arrays.values())
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Return the state itself, not a copy."""
+        return self.inner.state
+
+    @property
+    def learning_rate(self) -> mx.array:
+        """The rate of the next step."""
+        return self.inner.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: mx.array) -> None:
+        self.inner.learning_rate = rate
+
+    def hold(self, parameters: Arrays) -> Arrays:
+        """Return the parameters as they are."""
+        return parameters
+
+    def updated(self, gradients: list[mx.array], parameters: Arrays, factor: mx.array) -> Arrays:
+        """Return the parameters after one step; the arguments are those of `Muon.updated`."""
+        clipped = {str(i): factor * gradient for i, gradient in enumerate(gradients)}
+        arrays = {str(i): array for i, array in enumerate(parameters.values())}
+        moved = self.inner.apply_gradients(clipped, arrays)
+        return {name: moved[str(i)] for i, name in enumerate(parameters)}
+
+
+def own_optimizer(part: Part, config: TrainConfig) -> OwnOptimizer:
+    """Return a user's optimizer, tried on two small arrays.
+
+    Raises:
+        ConfigError: It is no optimizer of MLX, has a schedule of its own, changes a shape, or does
+            not resume to the same numbers from its state.
+    """
+    name = f"optimizer={part.name}"
+
+    def make() -> OwnOptimizer:
+        made = part.apply(config) if part.apply else None
+        if not isinstance(made, optim.Optimizer):
+            kind = type(made).__name__
+            raise ConfigError(f"{name} must return an mlx.optimizers.Optimizer, not a {kind}")
+        if "learning_rate" in getattr(made, "_schedulers", {}):
+            raise ConfigError(f"{name} has a schedule of its own: give it c.lr, and use --schedule")
+        return OwnOptimizer(made)
+
+    if broken := _broken_law(make):
+        raise ConfigError(f"{name} {broken}")
+    return make()
+
+
+def _broken_law(make: Callable[[], OwnOptimizer]) -> str:
+    """Return the law that an optimizer breaks; empty if it keeps all."""
+    start = {"matrix": mx.arange(12.0).reshape(4, 3) / 12, "vector": mx.ones(3)}
+    first = make()
+    first.init({str(i): array for i, array in enumerate(start.values())})
+    moved = _step(first, start)
+    if any(moved[name].shape != array.shape for name, array in start.items()):
+        return "changes the shape of a parameter"
+    leaves = tree_flatten(first.state)
+    if others := [path for path, leaf in leaves if not isinstance(leaf, mx.array)]:
+        return f"has a state that is not saved: {others[0]} must be an mx.array"
+    resumed = make()
+    resumed.init({str(i): array for i, array in enumerate(start.values())})
+    resumed.state.update({key: _copied(value) for key, value in first.state.items()})
+    last, again = _step(first, moved), _step(resumed, moved)
+    if not all(mx.isfinite(array).all() for array in last.values()):
+        return "gives weights that are not finite"
+    if not all(mx.array_equal(array, again[name]) for name, array in last.items()):
+        return "does not resume to the same numbers: keep all that it remembers in its state"
+    return ""
+
+
+def _step(optimizer: OwnOptimizer, parameters: Arrays) -> Arrays:
+    optimizer.learning_rate = mx.array(1e-3)
+    gradients = [mx.cos(array) for array in parameters.values()]
+    return optimizer.updated(gradients, parameters, mx.array(1.0))
+
+
+def _copied(state: Any) -> Any:
+    return (
+        {key: _copied(value) for key, value in state.items()} if isinstance(state, dict) else state
+    )

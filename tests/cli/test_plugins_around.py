@@ -1,0 +1,438 @@
+"""`--plugin FILE`: a user's own positions, norm, activation, optimizer, data and metric."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+import mlx_attn
+from mlx_attn.arrays import load_arrays, named_arrays
+from mlx_attn.attention.config import CHOICES
+from mlx_attn.errors import ConfigError
+from mlx_attn.interop.targets import TARGETS
+from mlx_attn.model.gpt import GPT
+from mlx_attn.parts import PARTS
+from mlx_attn.plugins import load_plugins, unload_plugins
+from mlx_attn.run_directory import open_run
+from mlx_attn.training.config import resolve
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "around_attention.py"
+PLUGIN = f"--plugin={EXAMPLE}"
+KINDS = {
+    "position=half": ["--position=half"],
+    "position=sinusoids": ["--position=sinusoids"],
+    "norm=dyt": ["--norm=dyt"],
+    "activation=swish": ["--activation=swish"],
+    "optimizer=lion": ["--optimizer=lion", "--lr=1e-3"],
+    "data=reverse": ["--data=reverse", "--context-length=21"],
+    "data=counting": ["--data=counting"],
+    "metric=top5": ["--metric=top5"],
+}
+IN_THE_MODEL = [kind for kind in KINDS if kind.split("=")[0] in ("position", "norm", "activation")]
+
+
+@pytest.fixture(autouse=True)
+def no_plugins():
+    """Every test begins and ends with the built-in tables."""
+    unload_plugins()
+    before = {key: [*rows] for key, rows in {**CHOICES, **PARTS}.items()}
+    yield
+    unload_plugins()
+    assert {key: [*rows] for key, rows in PARTS.items()} == {key: before[key] for key in PARTS}
+
+
+def last_weights(run: str) -> dict[str, Any]:
+    return load_arrays(Path(run, "checkpoint", "last.safetensors"))[0]
+
+
+def metrics(run: str) -> list[dict]:
+    return [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
+
+
+def file(text: str, name: str = "mine.py") -> str:
+    head = "import mlx.core as mx\nimport mlx.nn as nn\nimport numpy as np\n"
+    head += "import mlx.optimizers as optim\nfrom mlx_attn.attention.layer import choice\n"
+    Path(name).write_text(head + "from mlx_attn.text.tasks import Documents\n" + text)
+    return name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_trains_is_recorded_and_asked_for(train, run_command, kind):
+    result = train(PLUGIN, *KINDS[kind], "--out=runs/own")
+    assert result.exit_code == 0, result.output
+    (plugin,) = json.loads(Path("runs/own/config.json").read_text())["plugins"]
+    assert (plugin["names"], plugin["path"]) == ([kind], str(EXAMPLE))
+    unload_plugins()
+    refused = run_command("sample", "runs/own", "--max-tokens=3")
+    assert refused.exit_code == 2
+    assert re.fullmatch(r"Error: this run uses around_attention.py .*\n", refused.stderr)
+    assert run_command("sample", "runs/own", "--max-tokens=3", PLUGIN).exit_code == 0
+    assert run_command("probe", "runs/own", PLUGIN).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_resumes_to_the_same_bits(train, run_command, kind):
+    flags = [PLUGIN, *KINDS[kind], "--schedule=constant", "--drop-rate=0.1"]
+    for name, steps in (("whole", "6"), ("parts", "3")):
+        assert train(*flags, f"--steps={steps}", f"--out=runs/{name}").exit_code == 0
+    unload_plugins()
+    resumed = train("--resume", "runs/parts", PLUGIN, "--steps=6")
+    assert resumed.exit_code == 0, resumed.output
+    whole, parts = last_weights("runs/whole"), last_weights("runs/parts")
+    assert whole.keys() == parts.keys()
+    assert [name for name in whole if not mx.array_equal(whole[name], parts[name])] == []
+
+
+def test_a_position_written_as_rope_trains_as_rope(train):
+    text = """
+@choice("position", "turned", "RoPE")
+def turned(a, y, positions):
+    half = y.shape[-1] // 2
+    turns = positions[:, None] * 10000.0 ** (-mx.arange(half) / half)
+    first, second, cos, sin = y[..., :half], y[..., half:], mx.cos(turns), mx.sin(turns)
+    return mx.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+"""
+    windows = ["--window=5", "--score=merged", "--value=from_key"]
+    for more in ([], windows[:1], windows[1:2], windows[:2]):
+        for position in ("rope", "turned"):
+            flags = ["--position", position, f"--out=runs/{position}", "--overwrite", *more]
+            assert train("--plugin", file(text), *flags).exit_code == 0
+        ours, theirs = (metrics(f"runs/{name}")[-1]["val_loss"] for name in ("turned", "rope"))
+        assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_a_position_may_have_trained_weights(train):
+    text = """
+@choice("position", "scaled", "q_i (1 + g i)", weights={"g": lambda c: mx.zeros(c.head_dim)})
+def scaled(a, y, positions):
+    return y * (1 + a.g * positions[:, None])
+"""
+    assert train("--plugin", file(text), "--position=scaled", "--out=runs/own").exit_code == 0
+    assert mx.any(open_run(Path("runs/own")).load_model().trf_blocks[0].att.g != 0)
+
+
+def test_layers_of_a_pattern_have_positions_of_their_own(train):
+    text = """
+from mlx_attn.attention.config import Variant, register
+register(Variant(name="halved", position="half", formula="", summary=""))
+register(Variant(name="waves", position="sinusoids", formula="", summary=""))
+"""
+    flags = [PLUGIN, "--plugin", file(text), "--n-layers=2", "--position=none"]
+    result = train(*flags, "--pattern=halved,standard", "--out=runs/own")
+    assert result.exit_code == 0, result.output
+    used = json.loads(Path("runs/own/config.json").read_text())["plugins"]
+    names = {name for plugin in used for name in plugin["names"]}
+    assert names == {"position=half", "variant=halved"}
+    refused = train(*flags, "--pattern=waves,standard")
+    assert "waves needs sinusoids positions, which all layers read" in refused.stderr
+
+
+def test_a_task_takes_other_sizes_behind_its_name(train, run_command):
+    text = """
+@choice("data", "pairs", "", length=2, sizes={"symbols": 3})
+def pairs(random, count, symbols):
+    places = np.repeat(random.integers(0, symbols, (count, 1)), 2, axis=1)
+    right = np.array([[False, True]] * count)
+    return Documents([str(i) for i in range(symbols)], places, right, right, np.zeros((count, 2)))
+"""
+    shown = run_command("data", "show", "pairs:symbols=7", "--json", "--plugin", file(text))
+    assert json.loads(shown.stdout)["vocabulary"] == 8
+    assert train("--plugin=mine.py", "--data=pairs:symbols=7", "--out=runs/own").exit_code == 0
+    (plugin,) = json.loads(Path("runs/own/config.json").read_text())["plugins"]
+    assert plugin["names"] == ["data=pairs"]
+
+
+def test_an_optimizer_of_mlx_takes_the_steps_of_the_built_in_one(train):
+    text = """
+@choice("optimizer", "theirs", "AdamW of MLX")
+def theirs(c):
+    betas = [c.beta1, c.beta2]
+    return optim.AdamW(c.lr, betas, weight_decay=c.weight_decay, bias_correction=True)
+"""
+    for name in ("theirs", "adamw"):
+        flags = [f"--optimizer={name}", f"--out=runs/{name}", "--weight-decay=0.1", "--decay=all"]
+        assert train("--plugin", file(text), *flags).exit_code == 0
+    ours, theirs = (metrics(f"runs/{name}")[-1]["val_loss"] for name in ("theirs", "adamw"))
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_an_optimizer_may_leave_parameters_to_adamw(train):
+    text = """
+class Still(optim.Optimizer):
+    def __init__(self, rate):
+        super().__init__()
+        self._maybe_schedule("learning_rate", rate)
+
+    def init_single(self, parameter, state):
+        pass
+
+    def apply_single(self, gradient, parameter, state):
+        return parameter
+
+
+@choice("optimizer", "still", "W", claims=lambda name, array: name.startswith("trf_blocks"))
+def still(c):
+    return Still(c.lr)
+"""
+    assert train("--plugin", file(text), "--optimizer=still", "--out=runs/own").exit_code == 0
+    trained = open_run(Path("runs/own")).load_model()
+    start, end = named_arrays(GPT(trained.config, seed=0)), named_arrays(trained)
+    moved = {name.split(".")[0] for name in start if not mx.array_equal(start[name], end[name])}
+    assert moved == {"tok_emb", "final_norm", "out_head"}
+
+
+@pytest.mark.parametrize("data", ["story.txt", "reverse"])
+def test_a_metric_is_the_mean_over_the_scored_tokens(train, data):
+    """The mean of the loss of each token is the validation loss."""
+    text = """
+@choice("metric", "nats", "-log p")
+def nats(logits, targets):
+    return nn.losses.cross_entropy(logits, targets)
+"""
+    flags = [f"--data={data}", "--context-length=21", "--metric=nats+top5", "--out=runs/own"]
+    result = train("--plugin", file(text), PLUGIN, *flags)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"nats \d\.\d+ +top5 0\.\d+", result.stderr + result.stdout)
+    validations = [line for line in metrics("runs/own") if line["event"] in ("eval", "end")]
+    for line in validations:
+        assert line["metrics"]["nats"] == pytest.approx(line["val_loss"], rel=1e-5)
+        assert 0 <= line["metrics"]["top5"] <= 1
+
+
+def test_a_run_without_own_metrics_has_no_such_key(train):
+    assert train("--out=runs/plain").exit_code == 0
+    assert not any("metrics" in line for line in metrics("runs/plain"))
+
+
+WRONG = {
+    "built-in": ('@choice("norm", "rmsnorm", "")\ndef f(x): return x', "'rmsnorm' is registered"),
+    "built-in task": ('@choice("data", "recall", "")\ndef f(): yield ""', "'recall' is registered"),
+    "built-in position": (
+        '@choice("position", "rope", "")\ndef f(a, y, positions): return y',
+        "'rope' is registered",
+    ),
+    "twice": (
+        '@choice("metric", "m", "")\n@choice("metric", "m", "")\ndef f(a, b): return a',
+        "'m' is registered",
+    ),
+    "signature": (
+        '@choice("optimizer", "o", "")\ndef f(): return None',
+        "optimizer=o is called with c, and cannot be: too many positional arguments",
+    ),
+    "task's signature": (
+        '@choice("data", "o", "", length=3, sizes={"keys": 2})\ndef f(random, count): pass',
+        "data=o is called with random, count, keys=, and cannot be: got an unexpected keyword",
+    ),
+    "name": ('@choice("data", "my_task", "")\ndef f(): yield ""', "'my_task' cannot be typed"),
+    "setting": ('@choice("loss", "l", "")\ndef f(x): return x', "map='loss' must be one of"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_row_that_cannot_be_registered_is_one_line(workshop, run_command, case):
+    text, complaint = WRONG[case]
+    refused = run_command("variants", "--plugin", file(text))
+    assert refused.exit_code == 2
+    assert complaint in refused.stderr
+    assert refused.stderr.startswith(f"Error: plugin {Path('mine.py').resolve()}")
+    assert refused.stderr.count("\n") == 1
+
+
+NORM, ACTIVATION = '@choice("norm", "own", "")\n', '@choice("activation", "own", "")\n'
+POSITION, OPTIMIZER = '@choice("position", "own", ""{})\n', '@choice("optimizer", "own", "")\n'
+TASK, TEXT = '@choice("data", "own", "", length=4)\n', '@choice("data", "own", "")\n'
+METRIC = '@choice("metric", "own", "")\n'
+DRAWN = "places = random.integers(0, 2, (count, 4))\n    right = places >= 0\n    {}\n    "
+DRAWN += "return Documents('ab', places, right, right, nats)"
+BROKEN = {
+    "norm leaks": (
+        NORM + "def f(x): return x - x.mean(axis=1, keepdims=True)",
+        "norm=own lets a token read later ones",
+    ),
+    "norm reads past": (
+        NORM + "def f(x): return x + mx.cumsum(x, axis=1)",
+        "norm=own decodes differently with a cache",
+    ),
+    "norm mixes a batch": (
+        NORM + "def f(x): return x - x.mean(axis=0, keepdims=True)",
+        "norm=own mixes the sequences of a batch",
+    ),
+    "norm's shape": (
+        NORM + "def f(x): return x.mean(axis=-1, keepdims=True)",
+        r"norm=own must return the shape \(2, 3, 16\), and returned \(2, 3, 1\)",
+    ),
+    "norm's start": (
+        NORM + "class N(nn.Module):\n    def __init__(self, c):\n        super().__init__()\n"
+        "        self.weight = mx.random.normal((c.emb_dim,))\n"
+        "    def __call__(self, x): return x * self.weight",
+        "norm=own starts with other weights each time",
+    ),
+    "activation is random": (
+        ACTIVATION + "def f(h): return h * mx.random.uniform(shape=h.shape)",
+        "activation=own computes something else each time",
+    ),
+    "activation leaks": (
+        ACTIVATION + "def f(h): return h + h.max(axis=1, keepdims=True)",
+        "activation=own lets a token read later ones",
+    ),
+    "position leaks": (
+        POSITION.format("") + "def f(a, y, positions): return y + y.mean(axis=2, keepdims=True)",
+        "position=own lets a token read later ones",
+    ),
+    "position's shape": (
+        POSITION.format("") + "def f(a, y, positions): return y[..., :2]",
+        "position=own must return, of 2 sequences of 3 tokens, the shape",
+    ),
+    "position counts again": (
+        POSITION.format("") + "def f(a, y, p): return y * (1 + mx.arange(y.shape[2]))[:, None]",
+        "position=own computes something else when it decodes with a cache",
+    ),
+    "input position counts again": (
+        POSITION.format(', at="input"')
+        + "def f(c, p): return mx.sin(mx.arange(p.size)[:, None] * mx.arange(c.emb_dim))",
+        "position=own decodes differently with a cache",
+    ),
+    "place": (
+        POSITION.format(', at="scores"') + "def f(a, y, p): return y",
+        "at='scores' must be one of heads, input",
+    ),
+    "optimizer's type": (
+        OPTIMIZER + "def f(c): return 3",
+        "optimizer=own must return an mlx.optimizers.Optimizer, not a int",
+    ),
+    "optimizer's schedule": (
+        OPTIMIZER + "def f(c): return optim.SGD(optim.cosine_decay(c.lr, 10))",
+        "optimizer=own has a schedule of its own",
+    ),
+    "optimizer remembers elsewhere": (
+        "class S(optim.SGD):\n    seen = 0\n    def apply_single(self, g, w, state):\n"
+        "        self.__dict__['seen'] = self.seen + 1\n"
+        "        return w - self.learning_rate * g * self.seen\n"
+        + OPTIMIZER
+        + "def f(c): return S(c.lr)",
+        "optimizer=own does not resume to the same numbers",
+    ),
+    "task's kind": (TASK + "def f(random, count): return 3", "data=own must return Documents"),
+    "task's shapes": (
+        TASK + "def f(random, count):\n    " + DRAWN.format("nats = np.zeros((count, 3))"),
+        "data=own must return arrays of one shape",
+    ),
+    "task scores the first symbol": (
+        TASK + "def f(random, count):\n    " + DRAWN.format("nats = np.zeros(places.shape)"),
+        "data=own: the first symbol of a document is scored",
+    ),
+    "task draws elsewhere": (
+        TASK
+        + "def f(random, count):\n    "
+        + DRAWN.format(
+            "nats = np.zeros(places.shape); right[:, 0] = False; "
+            "places = np.random.default_rng().integers(0, 2, (count, 4))"
+        ),
+        "data=own must draw its random numbers from its argument",
+    ),
+    "text's kind": (TEXT + "def f(): yield 3", r"data=own must yield texts \(str\), and yielded"),
+    "metric's shape": (
+        METRIC + "def f(logits, targets): return logits",
+        r"metric=own must return a number for each target, the shape \(1, 4\) here, and returned",
+    ),
+    "metric of a batch": (
+        METRIC + "def f(logits, targets): return mx.ones(targets.shape) * targets.size",
+        "metric=own: the number of a target must depend only on its own logits",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_row_that_breaks_a_law_is_refused_before_training(workshop, train, case):
+    text, complaint = BROKEN[case]
+    setting = re.search(r'@choice\("(\w+)"', text)
+    assert setting
+    refused = train("--plugin", file(text), f"--{setting[1]}=own", "--out=runs/own")
+    assert refused.exit_code == 2, refused.output
+    assert re.fullmatch(rf"Error: .*{complaint}.*\n", refused.stderr), refused.stderr
+    assert not Path("runs/own").exists()
+
+
+def test_an_error_in_a_task_names_its_line(workshop, train):
+    plugin = file(TASK + "def f(random, count): return count.x")
+    refused = train("--plugin", plugin, "--data=own")
+    assert f"plugin {Path(plugin).resolve()}, line 8: AttributeError" in refused.stderr
+
+
+def test_an_unknown_metric_asks_for_a_file(train):
+    assert "add --plugin FILE" in train("--metric=top5").stderr
+
+
+def test_the_lists_and_the_help_show_them(workshop, run_command):
+    rows = json.loads(run_command("variants", "--choices", "--json", PLUGIN).stdout)["choices"]
+    shown = {f"{row['map']}={row['name']}" for row in rows}
+    assert {*KINDS} <= shown
+    assert {"norm=rmsnorm", "position=rope", "optimizer=muon", "activation=gelu"} <= shown
+    rows = json.loads(run_command("data", "list", "--json", PLUGIN).stdout)
+    assert {"reverse", "counting"} <= {row["name"] for row in rows}
+
+
+def test_an_unknown_name_is_answered_with_all_there_are(train):
+    refused = train(PLUGIN, "--norm=dty")
+    assert "norm='dty' must be one of layernorm, rmsnorm, dyt" in refused.stderr
+
+
+@pytest.mark.parametrize("kind", IN_THE_MODEL)
+def test_a_model_is_exported_nowhere_and_opened(train, run_command, kind):
+    assert train(PLUGIN, *KINDS[kind], "--out=runs/own").exit_code == 0
+    for target in TARGETS:
+        refused = run_command("export", "runs/own", f"--to={target}", "--out=there", PLUGIN)
+        assert refused.exit_code == 2
+        assert f"Error: {kind} is of a plugin, and no other program has it\n" == refused.stderr
+    opened = run_command("open", "runs/own", "--no-browser", "--html=page.html", PLUGIN)
+    assert opened.exit_code == 0, opened.output
+
+
+def test_what_only_trains_does_not_hinder_an_export(train, run_command):
+    flags = [*KINDS["optimizer=lion"], "--metric=top5", "--data=counting", "--out=runs/own"]
+    assert train(PLUGIN, *flags).exit_code == 0
+    result = run_command("export", "runs/own", "--to=mlx-lm", "--out=there", PLUGIN)
+    assert result.exit_code == 0, result.output
+
+
+def test_conversion_keeps_a_norm_and_refuses_a_position(train, run_command):
+    for name in ("norm=dyt", "position=half"):
+        assert train(PLUGIN, *KINDS[name], f"--out=runs/{name[:4]}").exit_code == 0
+    assert run_command("convert", "runs/norm", "--to=merged", PLUGIN).exit_code == 0
+    refused = run_command("convert", "runs/posi", "--to=merged", PLUGIN)
+    assert "your own position changes queries and keys" in refused.stderr
+    refused = run_command("convert", "runs/norm", "--to=merged", "--fold-norm", PLUGIN)
+    assert "norm=dyt is your own" in refused.stderr
+
+
+def test_python_trains_and_loads_them(workshop):
+    settings: dict[str, Any] = {"n_heads": 2, "n_layers": 1, "context_length": 21, "steps": 2}
+    settings |= {"norm": "dyt", "position": "half", "optimizer": "lion", "metric": "top5"}
+    mlx_attn.train("runs/own", data="reverse", emb_dim=16, **settings, plugins=[EXAMPLE]).run()
+    unload_plugins()
+    with pytest.raises(ConfigError, match=r"this run uses around_attention\.py .*add plugins="):
+        mlx_attn.load("runs/own")
+    assert mlx_attn.load("runs/own", plugins=[EXAMPLE]).logits("a b").shape[-1] == 9
+
+
+def test_trainings_name_the_files_that_they_use(workshop):
+    load_plugins([EXAMPLE])
+    assert resolve({"optimizer": "lion"}).plugins[0]["names"] == ["optimizer=lion"]
+    assert resolve({"data": "reverse"}).plugins[0]["names"] == ["data=reverse"]
+    assert resolve({}).plugins == []
+
+
+@pytest.mark.slow
+def test_worker_processes_compare_them(workshop, run_command, tiny_flags):
+    sizes = [f for f in tiny_flags if not f.startswith(("--data", "--eval", "--log", "--context"))]
+    arms = ["--arm=standard", "--arm=own: standard, norm=dyt, position=half, optimizer=lion"]
+    rest = ["--data=reverse", "--context-length=21", "--metric=top5", "--out=runs/both"]
+    quick = ["--budgets=steps", "--reference=none", "--no-tune", "--seeds=1", "--jobs=2"]
+    result = run_command("compare", PLUGIN, *arms, *sizes, *rest, *quick, "--no-noise", "--quiet")
+    assert result.exit_code == 0, result.output
+    trainings = [json.loads(f.read_text()) for f in Path("runs/both/trainings").iterdir()]
+    assert len(trainings) == 2
+    assert all(0 <= one["training"]["metrics"]["top5"] <= 1 for one in trainings)
