@@ -10,7 +10,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import NoMatrix, attention_cost, qk_circuit
 from mlx_attn.attention.attention import Attention, standard_forward
 from mlx_attn.attention.cache import make_cache
-from mlx_attn.attention.config import CHOICES, AttentionConfig, choices_of
+from mlx_attn.attention.config import CHOICES, VARIANTS, AttentionConfig, choices_of
 from mlx_attn.attention.conversions import CONVERSIONS, find_conversion
 from mlx_attn.attention.layer import choice, split_heads, value_linear
 from mlx_attn.errors import ConfigError
@@ -21,7 +21,7 @@ from mlx_attn.model.gpt import GPT, model_cost
 
 C, T, H = 16, 11, 2
 SIZES: dict[str, Any] = {"d_in": C, "d_out": C, "context_length": T, "n_heads": H}
-DELTANET = {"mixing": "gated_delta", "output": "normed_gated", "position": "none"}
+DELTANET = VARIANTS["gated-deltanet"].settings
 FORMS: list[dict[str, Any]] = [
     {},
     {"output": "normed"},
