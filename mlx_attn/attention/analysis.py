@@ -19,7 +19,7 @@ from jaxtyping import Float, Float64
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention, attention_scores
-from mlx_attn.attention.cache import make_cache
+from mlx_attn.attention.cache import KVCache, make_cache
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
@@ -238,6 +238,8 @@ class NoMatrix(ConfigError):
 
 def check_affine(attention: Attention, *maps: str) -> None:
     """Refuse a layer without matrices for its heads, before any reading or training."""
+    if (convolution := attention.config.short_conv) != "none":
+        raise NoMatrix(f"short_conv={convolution} mixes the queries, keys and values of 4 tokens")
     for key in maps:
         choice = getattr(attention.maps, key)
         if not choice.affine:
@@ -410,17 +412,21 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     _, value_width = layer.maps.value.shape(config)
     seen = min(config.cache_window or config.context_length, config.context_length)
     more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
+    more += sum(n for name, n in sizes.items() if name.startswith("conv_"))
     x, k = _one_token(config)
     carry, state = Carry(mx.zeros((1, 1), mx.int32)), make_cache(1, recurs=True)
     kept = (*layer.cache_entries(x, k, 0, carry), *layer.remembered(x))
     if config.recurs:
         layer(x, state, carry)
         kept = ()
+    elif config.short_conv != "none":
+        layer(x, cache := KVCache(1), carry)
+        state.rows = cache.rows
     return AttentionCost(
         parameters=sum(sizes.values()),
         multiply_adds=matrices + config.n_maps * seen * (key_width + value_width) + more,
         cache_floats=sum(array.size for array in kept),
-        state_floats=sum(array.size for array in state.buffers),
+        state_floats=sum(array.size for array in state.arrays),
     )
 
 

@@ -199,10 +199,10 @@ def general_forward(
 ) -> Float[mx.array, "B T d_out"]:
     """Compute the same steps for any choices of the maps and hooks."""
     positions, start = Places.of_text(x.shape[1]), cache.offset if cache else 0
-    q, k = a.score(x)  # [B, H, T, K], [B, key_heads, T, K]
+    q, k = a.score(x, cache)  # [B, H, T, K], [B, key_heads, T, K]
     if isinstance(cache, StateCache):
         return a.output(_attend_by_state(a, x, q, k, cache, carry), x)
-    entries, memories = a.cache_entries(x, k, start, carry), a.remembered(x)
+    entries, memories = a.cache_entries(x, k, start, carry, cache), a.remembered(x)
     if cache is not None:
         cached, positions = cache.extend((*entries, *memories), a.reads_in_order)
         entries, memories = cached[: len(entries)], cached[len(entries) :]
@@ -218,7 +218,7 @@ def _attend_by_state(
     a: "Attention", x: mx.array, q: Queries, k: Keys, cache: StateCache, carry: Carry | None
 ) -> Heads:
     """Attend by a state, in the mask's float32."""
-    start, v = cache.offset, a.value(a.value_input(x, k), k, carry)
+    start, v = cache.offset, a.value(a.value_input(x, k), k, carry, cache)
     q, k = a.normalize_and_rotate(q, start), a.normalize_and_rotate(k, start)
     read = (array.astype(mx.float32) for array in (q, k, v, *a.remembered(x)))
     advance = cast(Callable[..., Any], a.maps.mixing.recurs)
@@ -265,7 +265,7 @@ class Attention(MapWeights):
         words = {name: getattr(config, name) for name in MAPS}
         hooked = is_hooked(config)
         self.attend = explicit_attention if hooked else fastest_attention
-        standard = words == MAPS and not self.maps.position
+        standard = words == MAPS and not self.maps.position and config.short_conv == "none"
         self.forward = standard_forward if standard else general_forward
         self.reads_in_order = hooked or (
             self.maps.caches_keys_only and config.rotates and config.window > 0
@@ -293,7 +293,12 @@ class Attention(MapWeights):
         return self.forward(self, x, cache, carry)
 
     def cache_entries(
-        self, x: Float[mx.array, "B T C"], k: Keys, start: Position, carry: Carry | None = None
+        self,
+        x: Float[mx.array, "B T C"],
+        k: Keys,
+        start: Position,
+        carry: Carry | None = None,
+        cache: KVCache | None = None,
     ) -> Kept:
         """Return the cache entries of tokens x with keys k, the first one at `start`.
 
@@ -302,7 +307,7 @@ class Attention(MapWeights):
         """
         if self.maps.caches_keys_only:
             return (k,)
-        v = self.value(x, k, carry)
+        v = self.value(x, k, carry, cache)
         key = self.normalize_and_rotate(k, start)
         return (key,) if v is key else (key, v)
 

@@ -64,12 +64,41 @@ class KVCache:
         self.length = length
         self.offset: Position = 0
         self.buffers: list[mx.array] = []
+        self.rows: list[mx.array] = []
+        self.n_rows = 0
 
-    def new(self, offset: Position = 0, buffers: Iterable[mx.array] = ()) -> "KVCache":
-        """Return a cache of the same sizes, empty or with these buffers after `offset` tokens."""
+    def new(self, offset: Position = 0, arrays: Iterable[mx.array] = ()) -> "KVCache":
+        """Return a cache of the same sizes, empty or with these arrays after `offset` tokens."""
         cache = copy(self)
-        cache.offset, cache.buffers = offset, [*buffers]
+        cache.offset, cache.arrays = offset, [*arrays]
         return cache
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """Return all that it holds: the last rows that convolutions read, then the tokens."""
+        return [*self.rows, *self.buffers]
+
+    @arrays.setter
+    def arrays(self, arrays: list[mx.array]) -> None:
+        self.rows, self.buffers = arrays[: self.n_rows], arrays[self.n_rows :]
+
+    def after_rows(
+        self, part: int, y: Float[mx.array, "B heads T D"], count: int
+    ) -> Float[mx.array, "B heads rows D"]:
+        """Return y behind the `count` rows before it, 0 before a text; keep the last for later.
+
+        Args:
+            part: Number of the array that y continues: 0, 1, ... in the order of the first calls.
+            y: Rows of new tokens.
+            count: How many rows to keep.
+        """
+        if part == len(self.rows):
+            B, heads, _, width = y.shape
+            self.rows.append(mx.zeros((B, heads, count, width), y.dtype))
+            self.n_rows = len(self.rows)
+        rows = mx.concatenate([self.rows[part], y], axis=2)
+        self.rows[part] = rows[:, :, -count:]
+        return rows
 
     def extend(self, arrays: Kept, in_order: bool = False) -> tuple[Kept, Places]:
         """Write the arrays of new tokens; return those visible to them, with their positions.

@@ -248,6 +248,15 @@ _PAPERS = (
         summary="gated DeltaNet: no softmax, each token corrects a matrix that fades",
     ),
     Variant(
+        name="gated-deltanet",
+        mixing="gated_delta",
+        output="normed_gated",
+        position="none",
+        short_conv="silu",
+        formula="q, k, v = silu(conv(x W)), deltanet, y = (norm(heads) * silu(x W_gate)) out_proj",
+        summary="the paper's whole layer: deltanet with convolutions of 4 tokens, norm and gate",
+    ),
+    Variant(
         name="path",
         mixing="path",
         position="none",

@@ -18,6 +18,7 @@ from mlx_attn.keys import setting
 from mlx_attn.parts import PARTS, Part, taken_names
 
 CACHES = ("kv", "x", "k")
+CONVOLUTIONS = ("none", "linear", "silu")
 POSITIONS = tuple(PARTS["position"])
 PLACES = ("heads", "input")
 MERGED_STARTS = ("product", "matched")
@@ -219,6 +220,9 @@ class AttentionSettings:
         "range", "ALiBi's slopes: range, heads, learned, or numbers a,b,..."
     )
     qk_norm: bool = setting(False, "RMS-normalise queries and keys")
+    short_conv: str = setting(
+        "none", "convolution of queries, keys and values over 4 tokens: none, linear or silu"
+    )
     merged_start: str = setting("product", "start of merged matrices: product or matched")
 
 
@@ -246,7 +250,8 @@ class AttentionConfig(AttentionSettings):
         for key in ("d_in", "d_out", "context_length", "n_heads"):
             _require(getattr(self, key) >= 1, f"{key}={getattr(self, key)} must be at least 1")
         self._derive_sizes()
-        for key, words in {"position": PARTS["position"], "merged_start": MERGED_STARTS}.items():
+        words_of = {"short_conv": CONVOLUTIONS, "merged_start": MERGED_STARTS}
+        for key, words in {"position": PARTS["position"], **words_of}.items():
             word = getattr(self, key)
             _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
         _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
@@ -255,6 +260,21 @@ class AttentionConfig(AttentionSettings):
         for map_name in (*MAPS, "position"):
             for choice in self.choices(map_name):
                 _require(not (reason := choice.refuses(self)), reason)
+        self._check_convolution()
+
+    def _check_convolution(self):
+        """Refuse to convolve keys and values that decoding computes again from what it caches."""
+        if self.short_conv == "none":
+            return
+        maps = [choice for name in ("score", "value") for choice in self.choices(name)]
+        later = [f"{choice.map}={choice.name}" for choice in maps if choice.cache != "kv"]
+        later += ["output=merged"] if self.output == "merged" else []
+        _require(
+            not later,
+            f"short_conv={self.short_conv} mixes the keys and values of tokens, and "
+            f"{' and '.join(later)} caches what comes before them: use maps that cache keys and "
+            "values, such as score=separate and value=linear",
+        )
 
     def _derive_sizes(self):
         _require(
@@ -285,9 +305,11 @@ class AttentionConfig(AttentionSettings):
 
     @property
     def is_affine(self) -> bool:
-        """Return True if score, value and output are linear up to a bias."""
+        """Return True if score, value and output are linear up to a bias, token by token."""
         maps = ("score", "value", "output")
-        return all(choice.affine for name in maps for choice in self.choices(name))
+        return self.short_conv == "none" and all(
+            choice.affine for name in maps for choice in self.choices(name)
+        )
 
     @property
     def rotates(self) -> bool:
@@ -352,9 +374,9 @@ def _require(condition: bool, message: str) -> None:
 class Variant:
     """A choice for each map of attention, and its formula in the field's letters.
 
-    `window`, `global_every` and `n_kv_heads` are sizes to begin with, `position` and `qk_norm` what
-    it needs beside its maps; empty, they stay as they are. `source` is a paper where no choice
-    names it, `alias` another name of the same function.
+    `window`, `global_every` and `n_kv_heads` are sizes to begin with, `position`, `qk_norm` and
+    `short_conv` what it needs beside its maps; empty, they stay as they are. `source` is a paper
+    where no choice names it, `alias` another name of the same function.
     The command line's choices, the README's table, the documentation and the parametrised tests all
     read these rows; nothing else lists variants.
     """
@@ -369,6 +391,7 @@ class Variant:
     global_every: int = 0
     position: str = ""
     qk_norm: bool = False
+    short_conv: str = ""
     n_kv_heads: int = 0
     formula: str
     summary: str
@@ -395,7 +418,7 @@ class Variant:
     @property
     def needs(self) -> dict[str, Any]:
         """Settings other than maps and windows."""
-        keys = ("position", "qk_norm", "n_kv_heads")
+        keys = ("position", "qk_norm", "short_conv", "n_kv_heads")
         return {key: value for key in keys if (value := getattr(self, key))}
 
 

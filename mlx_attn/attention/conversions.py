@@ -51,7 +51,7 @@ class Conversion:
         if rank and not self.ranked:
             names = ", ".join(name for name, row in CONVERSIONS.items() if row.ranked)
             raise ConfigError(f"--to {self.name} has no rank: leave --rank out, or use {names}")
-        self._refuse(self.refusals, config)
+        self._refuse((_OF_CONVOLUTION, *self.refusals), config)
         keys = self.keys(config, rank)
         if changes_scores(config, replace(config, **keys)):
             self._refuse((*_OF_SCORES, _OF_KEY_BIAS, _OF_MIXING), config)
@@ -169,6 +169,11 @@ def _check_rank(rank: int, largest: int, name: str) -> None:
         raise ConfigError(f"rank {rank} must be from 1 to {name}={largest}")
 
 
+_OF_CONVOLUTION = _Refusal(
+    lambda c: c.short_conv != "none",
+    "short_conv={short_conv} mixes the queries, keys and values of 4 tokens, which no matrix of a "
+    "head does: train without short_conv",
+)
 _OF_SCORES = (
     _Refusal(
         lambda c: c.position == "rope",

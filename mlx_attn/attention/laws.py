@@ -131,9 +131,8 @@ def _small(config: AttentionConfig) -> AttentionConfig:
     widths = {key: getattr(config, key) // by for key in ("d_in", "d_out", "head_dim", "value_dim")}
     latent = max(1, config.latent_dim // by)
     window = min(config.window, WINDOW)
-    return replace(
-        config, **widths, latent_dim=latent, window=window, scale=0.0, context_length=TOKENS
-    )
+    sizes = {**widths, "latent_dim": latent, "window": window, "context_length": TOKENS}
+    return replace(config, **sizes, scale=0.0, short_conv="none")  # silu is not the choice's
 
 
 @contextmanager

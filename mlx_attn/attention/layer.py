@@ -17,9 +17,15 @@ import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float, Integer
 
+from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, register
 from mlx_attn.errors import ConfigError
 from mlx_attn.parts import PARTS, Part
+
+REACH = 3
+"""Tokens before its own that a short convolution reads."""
+
+_PARTS = ("query", "key", "value")
 
 Array = TypeVar("Array", mx.array, np.ndarray)
 Queries = Float[mx.array, "B H T_q K"]
@@ -228,6 +234,11 @@ class MapWeights(nn.Module):
                 if (part := make(config)) is not None:
                     _check_part(self, choice, name, part)
                     setattr(self, name, part)
+        if config.short_conv != "none":
+            heads, width = self.maps.score.shape(config)
+            parts = (config.n_maps, width), (heads, width), self.maps.value.shape(config)
+            for name, shape in zip(_PARTS, parts, strict=True):
+                self[f"conv_{name}"] = mx.zeros((REACH + 1, *shape)).at[0].add(1)
         self.init_weights(UniformInit())
 
     def init_weights(self, draw: Initializer) -> None:
@@ -242,15 +253,43 @@ class MapWeights(nn.Module):
         layers = {name: self[name] for name in choice.weights if "weight" in self[name]}
         return {name: draw(name, *layer.weight.shape) for name, layer in layers.items()}
 
-    def score(self, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-        """Queries and keys of x."""
-        return self.maps.score.apply(self, x)
+    def score(
+        self, x: Float[mx.array, "B T C"], cache: KVCache | None = None
+    ) -> tuple[Queries, Keys]:
+        """Return the queries and keys of x, which continues the text in the cache."""
+        q, k = self.maps.score.apply(self, x)
+        return self._convolved(0, q, cache), self._convolved(1, k, cache)
 
-    def value(self, x: Float[mx.array, "B T width"], k: Keys, carry: Carry | None = None) -> Values:
-        """Values of x, whose keys are k."""
-        if self.maps.value.carries:
-            return self.maps.value.apply(self, x, k, carry or Carry())
-        return self.maps.value.apply(self, x, k)
+    def value(
+        self,
+        x: Float[mx.array, "B T width"],
+        k: Keys,
+        carry: Carry | None = None,
+        cache: KVCache | None = None,
+    ) -> Values:
+        """Return the values of x, whose keys are k; x continues the text in the cache."""
+        carried = (carry or Carry(),) if self.maps.value.carries else ()
+        return self._convolved(2, self.maps.value.apply(self, x, k, *carried), cache)
+
+    def _convolved(
+        self, part: int, y: Float[mx.array, "B heads T D"], cache: KVCache | None
+    ) -> Float[mx.array, "B heads T D"]:
+        """Return f(c_0 y_t + ... + c_3 y_(t-3)) for each number of y, if the layer convolves.
+
+        f is the identity (Canon-B layers, arXiv:2512.17351) or silu (gated delta networks,
+        arXiv:2412.06464). y is 0 before a text. The weights c start as the identity.
+        """
+        if self.config.short_conv == "none":
+            return y
+        weights, T = self[f"conv_{_PARTS[part]}"], y.shape[2]
+        before = [(0, 0), (0, 0), (REACH, 0), (0, 0)]
+        rows = cache.after_rows(part, y, REACH) if cache is not None else mx.pad(y, before)
+        terms = [
+            weights[back][:, None] * rows[:, :, REACH - back : REACH - back + T]
+            for back in range(REACH + 1)
+        ]
+        y = sum(terms[1:], terms[0])
+        return y * mx.sigmoid(y) if self.config.short_conv == "silu" else y
 
     def value_input(self, x: Float[mx.array, "B T C"], k: Keys) -> Float[mx.array, "B T width"]:
         """Return the input of the value map: x, or the keys k side by side."""

@@ -225,7 +225,8 @@ def embedding_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values
 # Output maps.
 
 
-def _gated_init(gates: int, c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+def gated_init(gates: int, c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+    """Return the start of out_proj and of W_gate with this many gates."""
     return {**out_init(c, draw), "W_gate": draw("W_gate", gates, c.d_in)}
 
 
@@ -238,7 +239,7 @@ def _gated_init(gates: int, c: AttentionConfig, draw: Initializer) -> dict[str, 
         "out_proj": out_linear,
         "W_gate": lambda c: nn.Linear(c.d_in, out_width(c), bias=False),
     },
-    init=lambda c, draw: _gated_init(out_width(c), c, draw),
+    init=lambda c, draw: gated_init(out_width(c), c, draw),
     affine=False,
 )
 def gated_output(
@@ -254,7 +255,7 @@ def gated_output(
     "y = concat(head_h * sigmoid(x W_gate)_h) out_proj",
     source="gated attention, arXiv:2505.06708 (headwise)",
     weights={"out_proj": out_linear, "W_gate": lambda c: nn.Linear(c.d_in, c.n_heads, bias=False)},
-    init=lambda c, draw: _gated_init(c.n_heads, c, draw),
+    init=lambda c, draw: gated_init(c.n_heads, c, draw),
     affine=False,
 )
 def head_gated_output(

@@ -19,7 +19,19 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Keys, MapWeights, Queries, Values, choice, split_heads
+from mlx_attn.attention.layer import (
+    Keys,
+    MapWeights,
+    Queries,
+    Values,
+    choice,
+    merge_heads,
+    out_init,
+    out_linear,
+    out_width,
+    split_heads,
+)
+from mlx_attn.attention.recent import gated_init
 from mlx_attn.machine.exponentials import softmax
 
 Scores = Float[mx.array, "B H T_q T_k"]
@@ -200,6 +212,46 @@ def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
 def gated_delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
     """The gated delta rule: alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)) forgets."""
     return delta_weights(q, k, kept[..., :1], kept[..., 1:])
+
+
+# DeltaNet's output: each head over its root mean square, and a gate.
+
+
+def _normed(heads: Heads, gain: Float[mx.array, " D"]) -> Heads:
+    return heads * mx.rsqrt((heads * heads).mean(-1, keepdims=True) + 1e-6) * gain
+
+
+@choice(
+    "output",
+    "normed",
+    "y = concat(g * head_h / rms(head_h)) out_proj",
+    source="the output norm of gated delta networks, arXiv:2412.06464",
+    weights={"out_proj": out_linear, "head_gain": lambda c: mx.ones((c.value_dim,))},
+    init=out_init,
+    affine=False,
+)
+def normed_output(a: MapWeights, heads: Heads, x: Float[mx.array, "B T C"]) -> mx.array:
+    """Heads of the same size whatever their weights add up to; all share the gain g."""
+    return a.out_proj(merge_heads(_normed(heads, a["head_gain"])))
+
+
+@choice(
+    "output",
+    "normed_gated",
+    "y = (concat(g * head_h / rms(head_h)) * silu(x W_gate)) out_proj",
+    source="the output norm and gate of gated delta networks, arXiv:2412.06464",
+    weights={
+        "out_proj": out_linear,
+        "W_gate": lambda c: nn.Linear(c.d_in, out_width(c), bias=False),
+        "head_gain": lambda c: mx.ones((c.value_dim,)),
+    },
+    init=lambda c, draw: gated_init(out_width(c), c, draw),
+    affine=False,
+)
+def normed_gated_output(a: MapWeights, heads: Heads, x: Float[mx.array, "B T C"]) -> mx.array:
+    """A gate from x for every number of the normalised heads."""
+    gate = a["W_gate"](x)
+    return a.out_proj(merge_heads(_normed(heads, a["head_gain"])) * gate * mx.sigmoid(gate))
 
 
 def _path_width(c: AttentionConfig) -> int:

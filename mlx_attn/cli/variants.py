@@ -62,7 +62,7 @@ def variants(
     model = {"vocab_size": find_preset(preset).vocab_size, **model}
     length = tokens or config_from(model).context_length
     # Options override a variant's settings other than its maps.
-    keys = ("window", "global_every", "position", "qk_norm", "n_kv_heads")
+    keys = ("window", "global_every", "position", "qk_norm", "short_conv", "n_kv_heads")
     asked = {key: given[key] for key in keys if key in given}
 
     def row(name: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.layer import MapWeights
 from mlx_attn.errors import ConfigError
 from mlx_attn.explore.traced import Constants, is_square, traced_model
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
@@ -149,9 +150,12 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
         },
         # A pair of queries has a matrix for each of its maps.
         "has_score_matrix": bool(maps.score.weights)
+        and config.short_conv == "none"
         and (maps.score.affine or maps.score.queries_per_head > 1),
         "has_square_projection": is_square(layer),
-        "has_output_matrix": maps.value.affine and maps.output.affine,
+        "has_output_matrix": config.short_conv == "none"
+        and maps.value.affine
+        and maps.output.affine,
     }
 
 
@@ -273,6 +277,8 @@ class Source(NamedTuple):
 
 
 def _turned(layer: Attention) -> Iterable[Source]:
+    if layer.config.short_conv != "none":
+        yield Source(MapWeights._convolved)
     yield from (Source(own.apply) for own in layer.maps.position)
     if layer.config.qk_norm:
         yield Source(attention.unit_rms)

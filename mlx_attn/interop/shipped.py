@@ -37,6 +37,11 @@ def _code_of(model: GPT) -> tuple[Sources, str]:
             f"its layers have several forms (pattern={model.config.pattern}), and the code that "
             "ships computes one: train one variant in all layers"
         )
+    if any(kind.short_conv != "none" for kind in model.config.kinds()):
+        raise NotPortable(
+            "its convolutions read earlier tokens, which the code that ships does not cache: train "
+            "without short_conv"
+        )
     maps, around = model.trf_blocks[0].att.maps, (_portable_text(), _TORCH_HEADING)
     sources = Sources({name for text in around for name in _defined(ast.parse(text))})
 

@@ -33,6 +33,7 @@ _NORMAL = {
     "mixing": (MAPS["mixing"],),
     "window": (0,),
     "qk_norm": (False,),
+    "short_conv": ("none",),
     "token_shift": (False,),
 }
 """The values that every architecture here requires."""

@@ -98,19 +98,19 @@ class TokenStep:
         sampler: Sampler,
     ) -> Integer[mx.array, "B 1"]:
         """Return the tokens after `tokens`, which are written into the caches."""
-        offset, buffers = caches[0].offset, [buffer for c in caches for buffer in c.buffers]
+        offset, buffers = caches[0].offset, [array for c in caches for array in c.arrays]
         arrays = [*weights.values(), tokens, mx.array(offset), *buffers, *sampler.state.values()]
         slots = tuple(cache.slots for cache in caches)
         key = (sampler.structure, tokens.shape, slots, threading.get_ident())
         if key not in self._graphs:
-            empty = [(cache.new(), len(cache.buffers)) for cache in caches]
+            empty = [(cache.new(), len(cache.arrays)) for cache in caches]
             function = partial(self._step, tuple(weights), empty, sampler)
             runs = self._runs.setdefault((sampler.structure, tokens.shape), Runs())
             self._graphs[key] = Graph(function, arrays, runs)
         following, *rest = self._graphs[key](*arrays)
         made = iter(rest)
         for cache in caches:
-            cache.buffers, cache.offset = [*islice(made, len(cache.buffers))], offset + 1
+            cache.arrays, cache.offset = [*islice(made, len(cache.arrays))], offset + 1
         sampler.state = dict(zip(sampler.state, made, strict=True))
         return following
 
@@ -129,7 +129,7 @@ class TokenStep:
             self.model.update(tree_unflatten(list(zip(names, weights, strict=True))))
             logits = self.model(tokens, caches)[:, -1].astype(mx.float32)
         tokens, state = sampler.draw(logits, tokens, dict(zip(sampler.state, given, strict=True)))
-        return [tokens, *(b for cache in caches for b in cache.buffers), *state.values()]
+        return [tokens, *(array for cache in caches for array in cache.arrays), *state.values()]
 
 
 class DecodingState:
@@ -175,7 +175,7 @@ class DecodingState:
         self._weights = {}
         self._read = [mx.repeat(tokens, count, axis=0) for tokens in self._read]
         for cache in self.caches:
-            cache.buffers = [mx.repeat(buffer, count, axis=0) for buffer in cache.buffers]
+            cache.arrays = [mx.repeat(array, count, axis=0) for array in cache.arrays]
 
     def _fit(self, tokens: mx.array) -> mx.array:
         """Make room for tokens; return those to be read, which are others where they do not fit."""
@@ -196,7 +196,7 @@ class DecodingState:
     @property
     def buffers(self) -> Buffers:
         """Return the contents of the caches."""
-        return [cache.buffers for cache in self.caches]
+        return [cache.arrays for cache in self.caches]
 
     @property
     def bytes_per_token(self) -> int:

@@ -62,6 +62,8 @@ SETTINGS = {
     "narrow values": {"value_dim": 3},
     "shrunk maps": {"score": "shrunk", "value": "shrunk"},
     "values from keys": {"value": "from_key"},
+    "convolved queries, keys and values": {"short_conv": "linear"},
+    "normed heads": {"output": "normed"},
     "layers of two forms": {"pattern": "deltanet,standard"},
     "exclusive with shared values": {"variant": "exclusive", "n_heads": 4, "n_kv_heads": 2},
 }

@@ -48,6 +48,8 @@ FORMS: dict[str, dict[str, Any]] = {
         "alibi_slopes": "learned",
     },
     "windows": {"window": 5, "global_every": 2, "position": "none"},
+    "gated norm": {**MODERN, "mixing": "gated_delta", "output": "normed_gated", "position": "none"},
+    "normed": {**MODERN, "output": "normed"},
     "qk-norm": {"qk_norm": True},
     "token shift": {"token_shift": True},
     "biases": {"qkv_bias": True},
