@@ -27,7 +27,7 @@ computation, for every block `trf_blocks.L`:
     ff               [B, T, C]     added by the feed-forward layer
 
 `embedding` comes before them; `final_norm` [B, T, C] and `logits` [B, T, V] come after them. This
-pass has no dropout and no fused kernels, so its logits differ from the model's by rounding.
+pass runs without dropout and fused kernels, so its logits differ from the model's by rounding.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ Edits = Mapping[str, Callable[[mx.array], mx.array]]
 
 
 class _Recorder:
-    """Keeps each activation under its name, after the edit of that name."""
+    """Stores each activation under its name, after the edit of that name."""
 
     def __init__(self, edits: Edits):
         self.edits = edits
@@ -89,12 +89,14 @@ class Inspectable(nn.Module):
         Raises:
             ConfigError: No activation has the name of an edit, or an edit changes the shape.
         """
+        # [B, T] -> [B, T, C]. The carry takes the first layer's values to layers that read them.
         record = _Recorder(edits or {})
         x, carry = record("embedding", self.embed(tokens)), Carry(tokens)
         for layer, block in enumerate(self.trf_blocks):
             x = _block(block, x, carry, record, f"trf_blocks.{layer}")
         x = record("final_norm", self.final_norm(x))
         logits = record("logits", self.unembed(x))
+        # The names are complete only now.
         for name in record.edits:
             if name not in record.activations:
                 hint = did_you_mean(name, list(record.activations))
@@ -120,20 +122,26 @@ def _attention(
     a: Attention, x: Float[mx.array, "B T C"], carry: Carry, record: _Recorder, name: str
 ) -> Float[mx.array, "B T d_out"]:
     """Return the output of attention, step by step."""
+    # [B, T, C] -> [B, H, T, K] and [B, H_k, T, K]
     q, k = a.score(x)
     q, k = record(f"{name}.att.raw_queries", q), record(f"{name}.att.raw_keys", k)
-    # Values made from keys read them before the rotation.
+    # Values computed from the keys read them before the rotation, which depends on position.
+    # [B, H_v, T, D]
     v = a.value(a.value_input(x, k), k, carry)
     q = record(f"{name}.att.queries", a.normalize_and_rotate(q, 0))
     k = record(f"{name}.att.keys", a.normalize_and_rotate(k, 0))
     v = record(f"{name}.att.values", v)
+    # [B, H, T, K] x [B, H_k, T, K] -> [B, H, T, T]; H / H_k queries share a key.
     scores = record(f"{name}.att.raw_scores", attention_scores(q, k, a.config.scale))
     memories = a.remembered(x)
     scores = a.logits(scores, *memories)
     scores = record(f"{name}.att.attn_scores", scores)
+    # Added after the hooks: talking heads multiply by 0, and 0 times minus infinity is NaN.
     mask = record(f"{name}.att.mask", a.mask(Places.of_text(x.shape[1])))
     masked = record(f"{name}.att.masked", scores + mask)
+    # Each row is a distribution over the visible keys; a mixing without softmax may differ.
     weights = a.maps.mixing.apply(a, masked, *a.read_by_mixing(q, k, masked, memories))
     weights = record(f"{name}.att.attn_weights", weights.astype(q.dtype))
+    # [B, H, T, T] x [B, H_v, T, D] -> [B, H, T, D]
     heads = record(f"{name}.att.context_vec", weighted_sum(weights, v))
     return record(f"{name}.att.out", a.output(heads, x))

@@ -21,7 +21,7 @@ CHOICES = {
     "activation": PARTS["activation"],
     "start": ("book", "gpt2", "zero"),
 }
-"""The keys that are one of a few words, besides those of attention."""
+"""The keys that take one of a few words; `AttentionSettings` checks its own."""
 
 _BOUNDS: dict[str, tuple[float, float]] = {
     "vocab_size": (1, 2**16),  # token ids are uint16
@@ -31,7 +31,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("head_dim", "value_dim", "n_kv_heads", "latent_dim"), (-1, 2**24)),
     **dict.fromkeys(("window", "global_every"), (-1, 2**31 - 1)),
 }
-"""What no machine computes is refused before any of it is made; -1 is refused with its reason."""
+"""Sizes beyond any machine are rejected before allocation; -1 passes here, for a later message."""
 
 BLOCKS: dict[str, dict[str, Any]] = {
     "book": {"norm": "layernorm", "activation": "gelu", "bias": True},
@@ -64,8 +64,10 @@ class GPTConfig(AttentionSettings):
 
     def __post_init__(self):
         check_choices(self, CHOICES)
+        # The class is frozen: derived sizes are filled in here, before anything reads them.
         object.__setattr__(self, "hidden_dim", self.hidden_dim or 4 * self.emb_dim)
         check_bounds(self, _BOUNDS)
+        # The attention's own checks run here, so that a wrong size fails before any weight exists.
         attention = self._attention(self._window(0))
         for name in ("head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale"):
             object.__setattr__(self, name, getattr(attention, name))
@@ -78,6 +80,7 @@ class GPTConfig(AttentionSettings):
         Layers differ in their windows, and with a pattern in all that its variants set.
         """
         rows = variants_of(self.pattern)
+        # The pattern repeats until all layers have a row.
         row = rows[layer % len(rows)].settings if rows else {}
         changes = {**self._window(layer), **row}
         return self._attention({k: v for k, v in changes.items() if k != "global_every"})
@@ -88,6 +91,7 @@ class GPTConfig(AttentionSettings):
         return [self.attention(layer) for layer in range(min(period, self.n_layers))]
 
     def _window(self, layer: int) -> dict[str, Any]:
+        # Counted from 1: with global_every=3 the layers 2, 5, 8, ... (from 0) see all.
         sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
         return {"window": 0 if sees_all else self.window}
 
@@ -301,5 +305,5 @@ PRESETS: dict[str, Preset] = {
 
 
 def find_preset(name: str) -> Preset:
-    """Return the named preset."""
+    """Return the preset with this name."""
     return find_row(PRESETS, name, "preset")

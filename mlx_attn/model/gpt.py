@@ -26,7 +26,7 @@ from mlx_attn.model.init import initialise
 from mlx_attn.parts import own_part
 
 SHIFT = 0.3
-"""Where the weights of a token shift start."""
+"""Initial value of a token shift's weights."""
 
 Stream = Float[mx.array, "*batch C"]
 
@@ -82,6 +82,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
+        # [B, T, C] -> [B, T, hidden] -> [B, T, C]; the names are the book's.
         self.layers = [
             nn.Linear(config.emb_dim, config.hidden_dim, bias=config.bias),
             activation_layer(config),
@@ -113,6 +114,7 @@ class TransformerBlock(nn.Module):
         carry: Carry | None = None,
     ) -> Float[mx.array, "B T C"]:
         """Return the residual stream after this block."""
+        # Pre-norm: the residual stream itself is never normalized between blocks (GPT-2).
         x = x + self.drop_shortcut(self.att(self.norm1(x), cache, carry))
         return x + self.drop_shortcut(self.ff(self.norm2(x)))
 
@@ -126,6 +128,7 @@ def checkpoint(block: nn.Module, run: Callable[[Stream], Stream], x: Stream) -> 
     after the gradient of its output, and its weights' gradients come before its input's gradient
     (arXiv:1604.06174).
     """
+    # The weights are arguments too: a custom function has gradients only for its arguments.
     paths, weights = zip(*tree_flatten(block.trainable_parameters()), strict=True)
 
     def forward(x: Stream, *weights: mx.array) -> Stream:
@@ -136,7 +139,9 @@ def checkpoint(block: nn.Module, run: Callable[[Stream], Stream], x: Stream) -> 
 
     @checkpointed.vjp
     def backward(given: Sequence[mx.array], gradient: Stream, _: Stream) -> tuple[mx.array, ...]:
+        # Compute the block again only once the gradient of its output exists.
         of_x, *of_weights = mx.vjp(forward, mx.depends(list(given), [gradient]), [gradient])[1]
+        # Finish the weights' gradients before the block below may use the gradient of x.
         return mx.depends([of_x], of_weights)[0], *of_weights
 
     return checkpointed(x, *weights)
@@ -186,7 +191,7 @@ class GPT(Inspectable):
         tokens: Integer[mx.array, "B T"],
         caches: Sequence[KVCache] | None = None,
     ) -> Float[mx.array, "B T V"]:
-        """Logits of the next token after each of the given ones.
+        """Return the logits of the next token after each of `tokens`.
 
         Args:
             tokens: Token ids; with caches, only those that the caches do not hold yet.
@@ -204,19 +209,22 @@ class GPT(Inspectable):
         caches: Sequence[KVCache] | None = None,
     ) -> Float[mx.array, "B T C"]:
         """Return the residual stream after the last block; arguments as for logits."""
+        # [B, T, C]
         x = self.drop_emb(self.embed(tokens, caches))
         carry = Carry(tokens)
         for i, block in enumerate(self.trf_blocks):
             run = partial(block, cache=caches[i] if caches else None, carry=carry)
+            # Decoding and validation run without a backward pass and so compute nothing again.
             x = checkpoint(block, run, x) if self.training and self.checkpoint_blocks else run(x)
         return x
 
     def head(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T V"]:
-        """Logits of the next token, from the residual stream."""
+        """Return the logits of the next token, from the residual stream."""
         return self.unembed(self.final_norm(x))
 
     def unembed(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T V"]:
-        """Logits of the next token, from the normalized residual stream."""
+        """Return the logits of the next token, from the normalized residual stream."""
+        # [B, T, C] x [C, V] -> [B, T, V]
         return self.tok_emb.as_linear(x) if self.config.tied_head else self.out_head(x)
 
     def embed(
@@ -237,6 +245,7 @@ class GPT(Inspectable):
         if self.config.position != "learned":
             return x
         positions, T = self.pos_emb.weight, tokens.shape[1]
+        # In a compiled decoding step the offset is an array, and so is the start of the slice.
         if not isinstance(offset, int):
             return x + mx.slice(positions, offset, (0,), (T, x.shape[2]))
         if offset + T > self.config.context_length:
@@ -244,23 +253,26 @@ class GPT(Inspectable):
                 f"{offset + T} tokens are more than context_length={self.config.context_length}: "
                 "give fewer, or train with a longer context"
             )
+        # [B, T, C] + [T, C]
         return x + positions[offset : offset + T]
 
     def new_caches(self, length: int | None = None) -> list[KVCache]:
-        """Empty caches for decoding one batch of sequences; room for the context, or `length`."""
+        """Return empty caches for one batch of sequences, as long as the context or `length`."""
         length = length or self.config.context_length
         layers = [block.att.config for block in self.trf_blocks]
         caches = [make_cache(length, layer.cache_window, layer.recurs) for layer in layers]
-        # With a token shift, an embedding and the one before.
+        # A token shift caches two embeddings: the newest one and the one before it.
         return [*caches, *([make_cache(length, 2)] if self.config.token_shift else [])]
 
 
 def _before(x: Float[mx.array, "B T C"], cache: KVCache | None) -> Float[mx.array, "B T C"]:
-    """Return the vectors of the tokens before; 0 before a text's first."""
+    """Return each token's predecessor vector; 0 for the first token of a text."""
     if cache is None:
         return mx.concatenate([mx.zeros_like(x[:, :1]), x[:, :-1]], axis=1)
-    (kept,), _ = cache.extend((x[:, None],), in_order=True)
-    return kept[:, 0, -x.shape[1] - 1 : -1]
+    # A cache holds heads, [B, 1, T, C]; it returns older embeddings before the new ones.
+    (embeddings,), _ = cache.extend((x[:, None],), in_order=True)
+    # The T vectors that end one before the newest.
+    return embeddings[:, 0, -x.shape[1] - 1 : -1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +293,12 @@ class ModelCost:
 
 def model_cost(config: GPTConfig) -> ModelCost:
     """Count a model of this configuration; nothing of its size is allocated."""
+    # Equal layers are measured once and multiplied by their number.
     layers = Counter(config.attention(layer) for layer in range(config.n_layers))
     attention = [(n, attention_cost(layer)) for layer, n in layers.items()]
+    # Multiply-adds per token: [C] x [C, hidden] and [hidden] x [hidden, C].
     feed_forward = 2 * config.emb_dim * config.hidden_dim
+    # [C] x [C, V], and a token shift's product with one weight per channel.
     head = config.emb_dim * (config.vocab_size + config.token_shift)
     return ModelCost(
         parameters=count_parameters(GPT(config, seed=None)),
@@ -298,6 +313,7 @@ def cache_bytes(config: GPTConfig, tokens: int, itemsize: int, batch: int = 1) -
     """Return the bytes in all caches after this many tokens; a window bounds its layer's."""
     layers, floats = Counter(config.attention(layer) for layer in range(config.n_layers)), 0
     for layer, n in layers.items():
+        # A layer with a window keeps at most that many tokens.
         cost, held = attention_cost(layer), min(layer.cache_window or tokens, tokens)
         floats += n * (cost.cache_floats * held + cost.state_floats)
     return floats * itemsize * batch
@@ -306,8 +322,9 @@ def cache_bytes(config: GPTConfig, tokens: int, itemsize: int, batch: int = 1) -
 def attention_inputs(
     model: GPT, tokens: Integer[mx.array, "B T"]
 ) -> Iterator[tuple[Attention, Float[mx.array, "B T C"]]]:
-    """Each attention layer, the first one first, with the x that it reads; lazily."""
+    """Yield each attention layer with the x that it reads, from first to last, lazily."""
     x, carry = model.drop_emb(model.embed(tokens)), Carry(tokens)
     for block in model.trf_blocks:
+        # [B, T, C]: the attention reads the normalized stream.
         yield block.att, block.norm1(x)
         x = block(x, None, carry)

@@ -2,7 +2,7 @@
 
     weight = f(Philox(BLAKE2b(seed, name)))
 
-Variants that share a weight share its start, so that two runs of one seed differ only by their
+Variants that share a weight share its initial value, so two runs with one seed differ only by their
 forms (common random numbers). Philox computes with integers, and NumPy computes normal numbers from
 them, so one seed is one model on every machine; MLX's own normal numbers differ between processors.
 Another processor may still round differently in every step: `jitter` moves a start by one rounding,
@@ -44,26 +44,29 @@ class NamedInit:
         if self.config.start == "book":
             return self.uniform(name, (rows, columns), columns**-0.5)
         if self.config.start == "gpt2":
+            # Each block adds two branches: the sum of 2 n_layers of them has the variance of one.
             std = GPT2_STD * ((2 * self.config.n_layers) ** -0.5 if residual else 1.0)
         else:
+            # Every branch ends in zeros, so each block starts as the identity.
             std = 0.0 if residual else columns**-0.5
         return self.normal(name, (rows, columns), std) if std else mx.zeros((rows, columns))
 
     def normal(self, name: str, shape: tuple[int, ...], std: float = 1.0) -> mx.array:
-        """Numbers from N(0, std^2)."""
+        """Draw from N(0, std^2)."""
         return mx.array((self._random(name).standard_normal(shape) * std).astype(np.float32))
 
     def uniform(self, name: str, shape: tuple[int, ...], bound: float) -> mx.array:
-        """Numbers between -bound and bound."""
+        """Draw uniformly between -bound and bound."""
         unit = 2 * self._random(name).random(shape) - 1
         return mx.array((unit * bound).astype(np.float32))
 
     def within(self, path: str) -> "NamedInit":
-        """Return the same for the weights of a module of the model."""
+        """Return the same initializer for the weights of one module."""
         return replace(self, path=path)
 
     def _random(self, name: str) -> np.random.Generator:
         full_name = ".".join(part for part in (self.path, name) if part)
+        # A hash per name: adding a weight to the model changes no other weight's numbers.
         digest = blake2b(f"{self.seed} {full_name}".encode(), digest_size=16).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
@@ -85,13 +88,14 @@ def jitter(model: nn.Module, seed: int) -> None:
     draw, moved = np.random.default_rng([seed, 0]), list[tuple[str, mx.array]]()
     for name, array in sorted(named_arrays(model).items()):
         weight = np.array(array)
+        # nextafter moves by one unit in the last place: the smallest change that float32 can hold.
         towards = np.where(draw.random(weight.shape) < 0.5, -np.inf, np.inf)
         moved.append((name, mx.array(np.nextafter(weight, towards.astype(np.float32)))))
     model.load_weights(moved)
 
 
 def _embedding_std(config: GPTConfig) -> float:
-    """1, but small where GPT-2's was, and where a tied head reads logits with the embedding."""
+    """Return 1, or 0.02 for start=gpt2, and for start=zero if a tied head multiplies by it."""
     small = config.start == "gpt2" or (config.start == "zero" and config.tied_head)
     return GPT2_STD if small else 1.0
 
@@ -102,5 +106,6 @@ def _start_linear(name: str, module: nn.Linear, draw: NamedInit) -> None:
         ends_branch = name.endswith("ff.layers.2") or (name == "out_head" and zero)
         module.weight = draw(name, *module.weight.shape, residual=ends_branch)
     if "bias" in module:
+        # PyTorch's Linear draws its bias within 1 / sqrt(inputs); GPT-2's biases start at 0.
         bound = module.weight.shape[1] ** -0.5 if book else 0.0
         module.bias = draw.uniform(f"{name}.bias", module.bias.shape, bound)

@@ -15,9 +15,9 @@ from mlx_attn.keys import setting
 class SamplerConfig:
     """Settings of a sampler; each default but `temp` leaves the model's distribution as it is.
 
-    `top_k`, `top_p` and `min_p` each say which tokens may be drawn, judged by the probabilities at
-    temperature 1 (as mlx-lm does); a token must pass all of them. The last `repetition_window`
-    tokens, those of the prompt included, are penalised.
+    `top_k`, `top_p` and `min_p` filter tokens by their probabilities at temperature 1, as mlx-lm
+    does; a token must pass all of them. The last `repetition_window` tokens, of prompt and answer,
+    are penalised.
     """
 
     temp: float = setting(0.8, "temperature; 0 takes the likeliest token")

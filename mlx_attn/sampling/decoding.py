@@ -1,7 +1,7 @@
 """Decoding: texts of any length in caches of fixed length, and one compiled step a token.
 
 A step is a function of arrays, from the newest tokens to the next ones: embeddings, blocks, caches
-written in place, logits, sampler. Nothing of it returns to Python before its token is printed.
+written in place, logits, sampler. No intermediate result returns to Python.
 """
 
 import threading
@@ -35,12 +35,13 @@ Buffers = list[list[mx.array]]
 
 
 def tokens_that_fit(length: int, context_length: int) -> int:
-    """How many of a text's last tokens are read: all if they fit, else half a context."""
+    """Return how many of a text's last tokens to read: all if they fit, else half a context."""
     return length if length <= context_length else max(1, context_length // 2)
 
 
 def cache_length(length: int, context_length: int) -> int:
     """Return the shortest caches that hold this many tokens."""
+    # ceil(log2(ceil(length / SHORTEST))): few lengths, because every length is another graph.
     doublings = max(0, (-(-length // SHORTEST) - 1).bit_length())
     return min(SHORTEST << doublings, context_length)
 
@@ -50,7 +51,7 @@ _FOR_ONE_TEXT = {nn.Linear: TokenLinear, nn.Embedding: TokenEmbedding}
 
 @contextmanager
 def _layers_for(texts: int, model: GPT) -> Iterator[None]:
-    """Gives a model the layers for a token of so many texts, and afterwards its own back."""
+    """Swap in the layers that read one token of so many texts; restore the model's own after it."""
     own, forms = model.leaf_modules(), _FOR_ONE_TEXT if texts == 1 else {}
     model.update_modules(
         tree_map(lambda m: forms.get(type(m), lambda m: m)(m), own, is_leaf=nn.Module.is_module)
@@ -84,6 +85,7 @@ class TokenStep:
         own = named_arrays(self.model)
         if texts > 1:
             return own
+        # New arrays of the same names mean that the model has trained or loaded weights since then.
         if not self._own or any(map(is_not, own.values(), self._own.values())):
             with _layers_for(texts, self.model):
                 self._own, self._views = own, named_arrays(self.model)
@@ -98,20 +100,25 @@ class TokenStep:
         sampler: Sampler,
     ) -> Integer[mx.array, "B 1"]:
         """Return the tokens after `tokens`, which are written into the caches."""
+        # All layers have read the same number of tokens.
         offset, buffers = caches[0].offset, [array for c in caches for array in c.arrays]
+        # Everything that changes is an argument; the graph itself holds only constants.
         arrays = [*weights.values(), tokens, mx.array(offset), *buffers, *sampler.state.values()]
         slots = tuple(cache.slots for cache in caches)
+        # MLX's streams belong to a thread, and so does a graph.
         key = (sampler.structure, tokens.shape, slots, threading.get_ident())
+        # Traced once for each batch size, cache length and sampler.
         if key not in self._graphs:
             empty = [(cache.new(), len(cache.arrays)) for cache in caches]
             function = partial(self._step, tuple(weights), empty, sampler)
             runs = self._runs.setdefault((sampler.structure, tokens.shape), Runs())
             self._graphs[key] = Graph(function, arrays, runs)
         following, *rest = self._graphs[key](*arrays)
-        made = iter(rest)
+        # First the buffers of every cache, then the sampler's state.
+        updated = iter(rest)
         for cache in caches:
-            cache.arrays, cache.offset = [*islice(made, len(cache.arrays))], offset + 1
-        sampler.state = dict(zip(sampler.state, made, strict=True))
+            cache.arrays, cache.offset = [*islice(updated, len(cache.arrays))], offset + 1
+        sampler.state = dict(zip(sampler.state, updated, strict=True))
         return following
 
     def _step(
@@ -122,11 +129,13 @@ class TokenStep:
         *arrays: mx.array,
     ) -> list[mx.array]:
         """Return the step as a function of only arrays."""
+        # In the order in which `__call__` packs them.
         weights, given = arrays[: len(names)], iter(arrays[len(names) :])
         tokens, offset = next(given), next(given)
         caches = [cache.new(offset, islice(given, n)) for cache, n in empty]
         with _layers_for(len(tokens), self.model):
             self.model.update(tree_unflatten(list(zip(names, weights, strict=True))))
+            # [B, 1, V] -> [B, V]
             logits = self.model(tokens, caches)[:, -1].astype(mx.float32)
         tokens, state = sampler.draw(logits, tokens, dict(zip(sampler.state, given, strict=True)))
         return [tokens, *(array for cache in caches for array in cache.arrays), *state.values()]
@@ -154,16 +163,19 @@ class DecodingState:
 
     def read(self, tokens: Integer[mx.array, "B N"]) -> Float[mx.array, "B V"]:
         """Return the logits of the tokens after `tokens`, which continue those read before."""
+        # Read in chunks: attention over a whole prompt would store [T, T] scores.
         tokens, x = self._fit(tokens), mx.zeros(0)
         for start in range(0, tokens.shape[1], CHUNK):
             mx.eval(x, self.buffers)
             x = self.model.features(tokens[:, start : start + CHUNK], self.caches)
+        # Only the last position's logits are needed: [B, 1, C] -> [B, V].
         return self.model.head(x[:, -1:])[:, -1].astype(mx.float32)
 
     def following(
         self, tokens: Integer[mx.array, "B 1"], sampler: Sampler
     ) -> Integer[mx.array, "B 1"]:
         """Return the tokens after `tokens`, which continue those read before."""
+        # The next token does not fit: read the last half of the context again.
         if self.length == self.model.config.context_length:
             return sampler(self.read(tokens), tokens)
         self._fit(tokens)
@@ -178,14 +190,15 @@ class DecodingState:
             cache.arrays = [mx.repeat(array, count, axis=0) for array in cache.arrays]
 
     def _fit(self, tokens: mx.array) -> mx.array:
-        """Make room for tokens; return those to be read, which are others where they do not fit."""
+        """Make room for tokens; return the tokens to read: half a context if they overflow it."""
+        # All tokens are remembered, in case a part of them has to be read again.
         self._read.append(tokens)
         self.length += tokens.shape[1]
         context = self.model.config.context_length
-        kept = tokens_that_fit(self.length, context)
-        if kept < self.length:
-            tokens = mx.concatenate(self._read, axis=1)[:, -kept:]
-            self._read, self.caches, self.length = [tokens], [], kept
+        fitting = tokens_that_fit(self.length, context)
+        if fitting < self.length:
+            tokens = mx.concatenate(self._read, axis=1)[:, -fitting:]
+            self._read, self.caches, self.length = [tokens], [], fitting
         room = cache_length(self.length, context)
         self.caches = self.caches or self.model.new_caches(room)
         if room > self.caches[0].length:
@@ -214,6 +227,7 @@ def decode(state: DecodingState, prompt: Sequence[int], sampler: Sampler) -> Ite
         RunError: The logits are not numbers.
     """
     newest = mx.array([prompt], mx.uint32)
+    # The prompt is read once, as a batch of one text, and then repeated.
     logits = state.read(newest)
     if mx.isnan(logits).any().item():
         raise RunError("the model's logits are not numbers: its training diverged; train it again")
@@ -222,6 +236,7 @@ def decode(state: DecodingState, prompt: Sequence[int], sampler: Sampler) -> Ite
     tokens = sampler(mx.repeat(logits, count, axis=0), mx.repeat(newest, count, axis=0))
     mx.async_eval(tokens)
     while True:
+        # Lazily, from tokens that the device may still be computing.
         following = state.following(tokens, sampler)
         mx.async_eval(following)
         yield [token for (token,) in cast(list[list[int]], tokens.tolist())]

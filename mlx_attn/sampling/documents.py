@@ -41,7 +41,7 @@ def begin(tokens: Sequence[int], start: Sequence[int], longest: int) -> list[int
     """Return tokens with the document's start before them.
 
     Tokens that begin with it stay as they are, and so do those that would no longer fit into
-    `longest`: a text of which the model cannot see the beginning has none.
+    `longest`: the model would not see the beginning of such a text anyway.
     """
     tokens, start = list(tokens), list(start)
     if tokens[: len(start)] == start or len(start) + len(tokens) > longest:
@@ -52,12 +52,13 @@ def begin(tokens: Sequence[int], start: Sequence[int], longest: int) -> list[int
 def text_loss(model: GPT, tokens: list[int], own: int) -> float:
     """Return the mean loss in nats of the last `own` tokens, given those before them.
 
-    The first token of all has nothing before it and does not count: a single token has no loss
-    (NaN).
+    The very first token has nothing before it and does not count: the loss of a single token is
+    NaN.
     """
     if len(tokens) < 2:
         return math.nan
     row = mx.array(tokens)[None]
+    # [1, T - 1, V], of which the last `own` are scored.
     logits = model(row[:, :-1])[:, -own:].astype(mx.float32)
     losses: list[float] = cross_entropy(logits, row[:, -logits.shape[1] :])[0].tolist()  # type: ignore[assignment]
     return math.fsum(losses) / len(losses)
@@ -75,8 +76,10 @@ def unfamiliar(
         corpus: The name of the text that the model was trained on.
         start: The tokens before a document.
     """
+    # The end of a long text: this many tokens fit into the context.
     own = tokenizer.encode(text).tolist()[-model.config.context_length :]
     loss = text_loss(model, begin(own, start, model.config.context_length), len(own)) if own else 0
+    # A uniform guess over V tokens costs ln V nats.
     guessing = math.log(model.config.vocab_size)
     if not loss > guessing + 0.005:  # what two decimals show
         return ""

@@ -46,6 +46,7 @@ class StreamingDetokenizer:
         """Return the text that `token` makes certain; with `last`, all the rest."""
         text = self._pending + self._decoder.decode(self._tokenizer.token_bytes(token), last)
         found = [stop for stop in self._stop if stop in text]
+        # The stop text that begins first ends the text.
         self.stop_text = min(found, key=text.index, default="")
         uncertain = 0 if last else self._uncertain(text)
         certain = text.index(self.stop_text) if found else len(text) - uncertain
@@ -54,6 +55,7 @@ class StreamingDetokenizer:
 
     def _uncertain(self, text: str) -> int:
         """Return the length of the longest end of `text` that a stop text begins with."""
+        # Proper prefixes: a whole stop text was found before.
         starts = (stop[:size] for stop in self._stop for size in range(1, len(stop)))
         return max((len(start) for start in starts if text.endswith(start)), default=0)
 
@@ -128,10 +130,10 @@ def stream_batch(
     step: TokenStep | None = None,
     start: Sequence[int] = (),
 ) -> Iterator[tuple[int, GenerationStep]]:
-    """Several continuations of a prompt, decoded as one batch: each step with its text's number.
+    """Yield several continuations of a prompt, decoded in one batch: (number of the text, step).
 
-    Text k draws with the seed `config.seed + k`, as it would alone; it ends by itself. Arguments
-    and errors are those of `stream_generate`.
+    Text k draws with the seed `config.seed + k`, like a single text with this seed; it ends by
+    itself. For arguments and errors see `stream_generate`.
     """
     for name, value in {"max_tokens": max_tokens, "num_samples": count}.items():
         if not 1 <= value < 2**31:
@@ -180,8 +182,10 @@ def _steps(
     start = first = time.perf_counter()
     for n, tokens in enumerate(islice(decode(state, prompt, sampler), max_tokens), 1):
         now = time.perf_counter()
+        # The time until the first token is spent reading the prompt.
         first = now if n == 1 else first
         for k, detokenizer in list(unfinished.items()):
+            # Finished texts stay in the batch, because removing a row would need another graph.
             text = detokenizer.push(tokens[k], last=n == max_tokens)
             statistics = Statistics(
                 prompt_tokens=len(prompt),
@@ -269,7 +273,7 @@ class LoadedRun:
         max_tokens: int = 200,
         stop: Sequence[str] = (),
     ) -> Iterator[tuple[int, GenerationStep]]:
-        """Several continuations of a prompt as one batch; see `stream_batch`."""
+        """Yield several continuations of a prompt as one batch; see the function `stream_batch`."""
         arguments = (prompt, count, config, max_tokens, stop, self.step, self.start_tokens)
         return stream_batch(self.model, self.tokenizer, *arguments)
 
@@ -281,6 +285,7 @@ def sampling_memory(config: GPTConfig, count: int = 1) -> int:
     that fills the context, the logits of a token, and the process itself.
     """
     T = config.context_length
+    # Numbers per text: scores and weights [H, T, T], two hidden layers and their inputs, logits.
     reading = T * (2 * config.n_heads * T + 4 * config.hidden_dim) + 4 * config.vocab_size
     weights, caches = model_cost(config).parameters, cache_bytes(config, T, 4, count)
     return PROCESS_MEMORY + caches + 4 * (weights + count * reading)

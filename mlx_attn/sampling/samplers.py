@@ -17,8 +17,9 @@ _GREEDY_BELOW = 1e-6
 
 
 def top_k(logits: Logits, k: int) -> Logits:
-    """Keep the k likeliest tokens, or all where there are fewer."""
+    """Keep the k likeliest tokens, or all if there are fewer."""
     likeliest = mx.topk(logits, min(k, logits.shape[-1]), axis=-1)
+    # [B, V] >= [B, 1]: tokens as likely as the k-th are all kept.
     return _keep(logits, logits >= mx.min(likeliest, axis=-1, keepdims=True))
 
 
@@ -26,34 +27,38 @@ def top_p(logits: Logits, p: Number) -> Logits:
     """Keep the smallest set of likeliest tokens of probability p (nucleus, arXiv:1904.09751)."""
     probabilities = mx.softmax(logits, axis=-1)
     descending = -mx.sort(-probabilities, axis=-1)
+    # [B, V]: the probability of all likelier tokens; the likeliest one is always kept, with 0.
     likelier = mx.cumsum(descending, axis=-1, inclusive=False)
     nucleus = mx.where(likelier < p, descending, mx.inf)
+    # The nucleus has a least probability, which finds its tokens without undoing the sort.
     return _keep(logits, probabilities >= mx.min(nucleus, axis=-1, keepdims=True))
 
 
 def min_p(logits: Logits, fraction: Number) -> Logits:
     """Keep tokens with probability >= fraction * the largest (arXiv:2407.01082)."""
+    # p / p_max, without computing either.
     odds = mx.exp(logits - mx.max(logits, axis=-1, keepdims=True))
     return _keep(logits, odds >= fraction)
 
 
-def _keep(logits: mx.array, kept: mx.array) -> mx.array:
-    return mx.where(kept, logits, -mx.inf)
+def _keep(logits: mx.array, allowed: mx.array) -> mx.array:
+    return mx.where(allowed, logits, -mx.inf)
 
 
 def penalise(logits: Logits, recent: Tokens, penalty: Number) -> Logits:
-    """Logits of recent tokens: divided by the penalty if positive, multiplied by it if negative.
+    """Divide positive logits of recent tokens by the penalty, and multiply negative ones by it.
 
     Keskar and others, "CTRL", arXiv:1909.05858, section 4.1, divide always; but that would make a
     token with a negative logit likelier.
     """
+    # [B, N]
     seen = mx.take_along_axis(logits, recent, axis=-1)
     worse = mx.where(seen > 0, seen / penalty, seen * penalty)
     return mx.put_along_axis(logits, recent, worse, axis=-1)
 
 
 def _latest(tokens: Tokens, window: int) -> Integer[mx.array, "B _"]:
-    """The last `window` tokens; of fewer the first one is repeated, which changes no penalty."""
+    """Return the last `window` tokens; repeat the first of fewer, which changes no penalty."""
     B, N = tokens.shape
     if 0 < N < window:
         tokens = mx.concatenate([mx.broadcast_to(tokens[:, :1], (B, window - N)), tokens], axis=1)
@@ -66,6 +71,7 @@ def categorical(
     """Draw from softmax(logits / temperature), each row with its own random numbers."""
     # The likeliest becomes 0, so that a small temperature cannot overflow.
     shifted = logits - mx.max(logits, axis=-1, keepdims=True)
+    # One draw per row: a batch would draw other numbers than its texts by themselves.
     rows = zip((shifted * over_temp).split(len(keys)), keys, strict=True)
     return mx.concatenate([mx.random.categorical(row, key=key) for row, key in rows])
 
@@ -89,6 +95,7 @@ class Sampler:
     def __init__(self, config: SamplerConfig, count: int = 1):
         first = secrets.randbits(32) if config.seed is None else config.seed
         self.seeds = [(first + k) % 2**64 for k in range(count)]
+        # k and the window are shapes, so they are part of the code; numbers are inputs.
         self._top_k, self._window = config.top_k, config.repetition_window
         settings = {name: getattr(config, name) for name, off in _OFF.items()}
         self.state: Arrays = {
@@ -113,6 +120,7 @@ class Sampler:
     ) -> tuple[Integer[mx.array, "B 1"], Arrays]:
         """Return the next tokens and the state after them, as a function of only arrays."""
         state = dict(state)
+        # The order of mlx-lm: penalty, top_p, min_p, top_k, and only then the temperature.
         if "recent" in state:
             state["recent"] = _latest(mx.concatenate([state["recent"], newest], 1), self._window)
             logits = penalise(logits, state["recent"], state["repetition_penalty"])
@@ -123,6 +131,7 @@ class Sampler:
         if self._top_k:
             logits = top_k(logits, self._top_k)
         if "keys" not in state:
+            # [B, V] -> [B, 1]
             return mx.argmax(logits, axis=-1, keepdims=True), state
         split = mx.vmap(mx.random.split)(state["keys"])  # [B, 2, 2]
         state["keys"] = split[:, 0]

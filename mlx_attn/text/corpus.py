@@ -70,7 +70,7 @@ class Split:
     # starts there predicts the document's first token.
     document_starts: Int64[np.ndarray, " D"] | None = None
     # Stories and tasks: the ability that each token calls for, as an index into their `ABILITIES`;
-    # for stories, that of its first byte that is not a space.
+    # for stories, the ability of its first byte that is not a space.
     token_abilities: UInt8[np.ndarray, " N"] | None = None
     # Stories and tasks: -log p of all scored tokens, in nats; no model does better on average.
     floor_nats: float | None = None
@@ -227,7 +227,7 @@ def _record_checksum(content: Object) -> int:
 
 
 def _checksum(array: np.ndarray) -> int:
-    """CRC-32 of an array, some megabytes at a time."""
+    """Return the CRC-32 of an array, reading some megabytes at a time."""
     checksum = 0
     for start in range(0, len(array), _BLOCK):
         checksum = zlib.crc32(array[start : start + _BLOCK].tobytes(), checksum)
@@ -237,7 +237,7 @@ def _checksum(array: np.ndarray) -> int:
 def _build(
     folder: Path, source: sources.Source, kind: str, vocab_size: int, progress: Progress | None
 ) -> None:
-    """Writes the files of a corpus; `corpus.json`, which vouches for the others, last."""
+    """Write the files of a corpus; `corpus.json`, which vouches for the others, comes last."""
     train, val = source.splits()
     splits = {"train": train, "val": val}
     tokenizer = _make_tokenizer(source, splits, kind, vocab_size, folder.parent.parent)
@@ -288,7 +288,7 @@ def _write_split(
     encode: Callable[[Iterable[str]], _Encoded],
     report: Callable[[int], None],
 ) -> dict[str, dict[str, Any]]:
-    """Writes the arrays of a split; returns their lengths, and what else is known of it."""
+    """Write the arrays of a split; return their lengths and further facts."""
     lengths: dict[str, int] = {}
     if text.documents:
         arrays, facts = text.documents.arrays(), text.documents.facts()
@@ -343,7 +343,7 @@ def _story_facts(stories: "StoryCorpus") -> dict[str, Any]:
 
 
 def worker_count(n_bytes: int) -> int:
-    """How many processes tokenize a text: one per core, or the number in `MLX_ATTN_WORKERS`.
+    """Return how many processes tokenize a text: one per core, or `MLX_ATTN_WORKERS`.
 
     A short text is tokenized in this process, which counts as one.
     """
@@ -358,7 +358,7 @@ def worker_count(n_bytes: int) -> int:
 def encoder(
     tokenizer: Tokenizer, folder: Path, workers: int
 ) -> Iterator[Callable[[Iterable[str]], _Encoded]]:
-    """Gives a function that tokenizes chunks, in order, a few of them ahead in other processes."""
+    """Open a function that tokenizes chunks, in order, a few of them ahead in other processes."""
     if workers == 1:
         yield lambda chunks: ((len(chunk.encode()), tokenizer.encode(chunk)) for chunk in chunks)
         return
@@ -391,7 +391,7 @@ _worker_tokenizer: list[Tokenizer] = []  # in a worker: its tokenizer
 
 
 def _start_worker(folder: Path) -> None:
-    """Loads the tokenizer. A worker leaves Ctrl-C to its parent, and ends when that does."""
+    """Load the tokenizer; leave Ctrl-C to the parent, and end when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _worker_tokenizer.append(tokenizers.load_tokenizer(folder))

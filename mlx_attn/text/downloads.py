@@ -131,7 +131,7 @@ class _StaysOnHTTP(urllib.request.HTTPRedirectHandler):
 
 @contextlib.contextmanager
 def _explaining(download: Download, path: Path, stall: float) -> Iterator[None]:
-    """Turns errors of the network into one line; errors of the disk do not occur in here."""
+    """Turn errors of the network into one line; errors of the disk do not occur in here."""
     try:
         yield
     except urllib.error.HTTPError as error:
@@ -146,7 +146,7 @@ def _explaining(download: Download, path: Path, stall: float) -> Iterator[None]:
 
 
 def _unpack(download: Download, path: Path, part: Path, target: Path) -> None:
-    """Makes `target` from `part`; deletes `part` when it is damaged or another file."""
+    """Make `target` from `part`; delete `part` if it is damaged or another file."""
     try:
         if download.member:
             with (
@@ -196,7 +196,7 @@ GPT2_MERGES = Download(
 
 
 def data_directory() -> Path:
-    """Where corpora are: `MLX_ATTN_DATA_DIR`, else `data/` in a clone, else the user's cache."""
+    """Return where corpora are: `MLX_ATTN_DATA_DIR`, `data/` in a clone, or the user's cache."""
     if chosen := os.environ.get("MLX_ATTN_DATA_DIR"):
         return user_path(chosen)
     readme = Path("data", "README.md")

@@ -93,7 +93,7 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
 
 
 def facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """Names and values for people."""
+    """Return names and values for people."""
     return [(name.replace("_", " "), _shown(value)) for name, value in facts.items()]
 
 
@@ -113,7 +113,7 @@ def story_facts(story: Story) -> dict[str, Any]:
 
 
 def coloured(stories: Sequence[Story]) -> Text:
-    """Stories whose words are coloured by ability, with the key to the colours."""
+    """Return stories with their words coloured by ability, after the key to the colours."""
     key = Text("  ").join(Text(name, style) for name, style in _STYLES.items())
     text = Text("\n").join(
         Text.assemble(*((story.text[s.start : s.end], _STYLES[s.ability]) for s in story.spans))
@@ -137,13 +137,13 @@ def tokenizing_lines(say: Callable[[str], None]) -> Callable[[int, int], None]:
 
 
 def _lines(doing: str, say: Callable[[str], None]) -> Callable[[int, int | None], None]:
-    said = -1
+    latest = -1
 
     def progress(done: int, total: int | None) -> None:
-        nonlocal said
+        nonlocal latest
         tenth = 10 * done // total if total else done // 10_000_000
-        if tenth > said:
-            said = tenth
+        if tenth > latest:
+            latest = tenth
             of = f" of {memory(total)}" if total else ""
             say(f"{doing}: {memory(done)}{of}")
 

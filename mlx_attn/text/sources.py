@@ -84,7 +84,7 @@ def read_source(
     val_bytes: int = 200_000,
     progress: Progress | None = None,
 ) -> Source:
-    """Reads the text that `source` names.
+    """Read the text that `source` names.
 
     Args:
         source: `tales`, a name in `TASKS` or `CORPORA`, a file, a folder of .txt and .md files, or
@@ -192,7 +192,7 @@ def _own_blocks(part: Part) -> Blocks:
 
 
 def _survey(name: str, blocks: Iterable[str]) -> tuple[str, int, int]:
-    """Reads a text once; returns its digest, its bytes and its characters."""
+    """Read a text once; return its digest, its bytes and its characters."""
     content, n_bytes, n_characters, first, uniform = _blake2b(), 0, 0, "", True
     for block in blocks:
         data = block.encode()
@@ -221,13 +221,13 @@ def _unchanged(name: str, blocks: Iterable[str], digest: str) -> Iterator[str]:
 
 
 def chunked(blocks: Iterable[str]) -> Iterator[str]:
-    """The text of `blocks` in chunks of at most `CHUNK` characters, whatever its blocks are."""
+    """Yield the text of `blocks` in chunks of at most `CHUNK` characters, whatever the blocks."""
     held = ""
     for block in blocks:
         held += block
         while len(held) > CHUNK:
-            found = _TO_LAST_EDGE.match(held, 0, CHUNK + 1)
-            cut = found.end() if found else CHUNK
+            edge = _TO_LAST_EDGE.match(held, 0, CHUNK + 1)
+            cut = edge.end() if edge else CHUNK
             yield held[:cut]
             held = held[cut:]
     if held:
@@ -244,7 +244,7 @@ def _between(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
 
 
 def _path_blocks(path: Path) -> Blocks:
-    """The text of a file, a folder, or something that can be read only once, as a named pipe."""
+    """Return the text of a file, of a folder, or of a named pipe, which can be read only once."""
     if path.is_dir():
         return lambda: _folder(path)
     if path.is_file():
@@ -298,7 +298,7 @@ def _folder(folder: Path) -> Iterator[str]:
 
 
 def _texts(folder: Path) -> Iterator[Path]:
-    """The texts below a folder; RunError where a part cannot be read, or is a link out of it."""
+    """Yield the texts below a folder; RunError if one cannot be read or is a link out of it."""
 
     def refuse(error: OSError) -> None:
         raise RunError(f"{error.filename}: cannot be read ({error.strerror})") from error

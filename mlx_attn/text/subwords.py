@@ -47,7 +47,7 @@ def _encode_by_word(
     encode: Callable[[list[str]], Iterable[list[int]]],
     known: Mapping[str, list[int]],
 ) -> UInt16[np.ndarray, " N"]:
-    """The token ids of a text in words; each distinct word is encoded once, which makes it fast."""
+    """Return the token ids of a text in words; encode each distinct word only once, for speed."""
     batches = [np.empty(0, np.uint16)]
     while batch := list(islice(words, _BATCH)):
         distinct = list(set(batch).difference(known))
@@ -113,8 +113,8 @@ class SubwordTokenizer(characters.Tokenizer):
         """Return a model of at most `vocab_size` tokens; fewer when `text` does not hold as many.
 
         The trainer reads at most `SAMPLE` characters, in evenly spread passages, on one thread: the
-        same text gives the same model. When letters would fill more than half of the room beside
-        the 256 bytes, the rarest are left to the bytes.
+        same text gives the same model. If letters would fill more than half of the room that the
+        256 bytes leave, the rarest are left to the bytes.
         """
         if not _SMALLEST_VOCABULARY <= vocab_size <= characters.LARGEST_VOCABULARY:
             raise ConfigError(
@@ -161,7 +161,7 @@ def _train_model(kind: str, words: Iterable[str], vocab_size: int) -> bytes:
 
 
 def sample(pieces: Iterable[str], length: int) -> str:
-    """A text to train a vocabulary on: all of it, or of a long one, passages evenly spread."""
+    """Return a text to train a vocabulary on: all, or of a long text evenly spread passages."""
     if length <= SAMPLE + _PASSAGES:  # so that the sample of a sample is itself
         return "".join(pieces)
     width, place, passages = SAMPLE // _PASSAGES, 0, [""] * _PASSAGES
@@ -174,10 +174,10 @@ def sample(pieces: Iterable[str], length: int) -> str:
 
 
 def _training_words(text: str, letters: int) -> Iterator[str]:
-    """The words of `text`, cut at all but its `letters` most common characters and the space.
+    """Return the words of `text`, cut at all but the space and its `letters` commonest characters.
 
-    At least one has a space: what is no piece falls back on the bytes of U+2581, which stands for
-    the space in SentencePiece and would then stand for itself.
+    At least one word has a space. SentencePiece writes the space as U+2581; without a piece for it,
+    a space would become the bytes of U+2581, and be read back as that character.
     """
     by_frequency = sorted(Counter(text).items(), key=lambda item: (-item[1], item[0]))
     rare = {ord(character): "\n" for character, _ in by_frequency[letters:] if character != " "}
@@ -227,7 +227,7 @@ class GPT2Tokenizer(characters.Tokenizer):
 
     @classmethod
     def published(cls, directory: Path) -> "GPT2Tokenizer":
-        """The tokenizer of the published models; downloads its merges to `directory` once."""
+        """Return the tokenizer of the published models; download its merges to `directory` once."""
         return cls.from_file(downloads.fetch(downloads.GPT2_MERGES, directory))
 
     @classmethod
@@ -246,6 +246,7 @@ class GPT2Tokenizer(characters.Tokenizer):
 
     def _merge(self, word: str) -> list[int]:
         parts = [bytes([byte]) for byte in word.encode()]
+        # Byte-pair encoding: join the adjacent pair that was learned first, until none is left.
         while pairs := self._rank.keys() & itertools.pairwise(parts):
             parts = _join(parts, min(pairs, key=self._rank.__getitem__))
         return [self._token[part] for part in parts]
@@ -270,7 +271,7 @@ class GPT2Tokenizer(characters.Tokenizer):
 
 
 def _join(parts: list[bytes], pair: tuple[bytes, bytes]) -> list[bytes]:
-    """`parts` with every occurrence of `pair` joined, from left to right."""
+    """Join every occurrence of `pair` in `parts`, from left to right."""
     joined: list[bytes] = []
     for part in parts:
         if joined and (joined[-1], part) == pair:
@@ -289,7 +290,7 @@ def _words(text: str) -> Iterator[str]:
 
 @functools.cache
 def _pattern() -> re.Pattern[str]:
-    r"""GPT-2's pattern; \p{L} and \p{N}, which `re` lacks, are written out from Unicode's table."""
+    r"""Return GPT-2's pattern, with \p{L} and \p{N}, which `re` lacks, from Unicode's table."""
     letter, number = _category("L"), _category("N")
     return re.compile(
         rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{letter}]+| ?[{number}]+| ?[^{_SPACE}{letter}{number}]+"
@@ -300,13 +301,14 @@ def _pattern() -> re.Pattern[str]:
 def _category(initial: str) -> str:
     """Return the code points of a Unicode general category as the inside of a character class."""
     codes = (code for code in range(0x110000) if unicodedata.category(chr(code))[0] == initial)
+    # Code minus its index is constant within a run of adjacent codes.
     runs = itertools.groupby(enumerate(codes), key=lambda item: item[1] - item[0])
     members = ([code for _, code in run] for _, run in runs)
     return "".join(f"\\U{run[0]:08x}-\\U{run[-1]:08x}" for run in members)
 
 
 def bytes_by_symbol() -> dict[str, int]:
-    """The letters that the list of merges writes bytes with, in the order of their token ids.
+    """Return the letters that the merges write bytes with, in the order of their token ids.
 
     Bytes that print in Latin-1 keep their character; the others are U+0100 onwards.
     """

@@ -46,7 +46,7 @@ class Documents:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the documents as one stream of tokens, with facts about each token.
 
-        A newline, token 0, stands before each document and after the last one, so that a window
+        A newline, token 0, comes before each document and after the last one, so that a window
         that starts at a newline and is as long as a document and its newline holds all of it.
         Symbol s is token s + 1.
         """
@@ -70,31 +70,32 @@ class Documents:
 
 
 def _stream(rows: np.ndarray) -> np.ndarray:
-    """Rows one after the other, with a zero before each and after the last."""
+    """Join the rows, with a zero before each and after the last."""
+    # [D, L] -> [D, 1 + L] -> [D (1 + L) + 1]
     return np.append(np.pad(rows, ((0, 0), (1, 0))).ravel(), rows.dtype.type(0))
 
 
 def _answers_only(symbols: Sequence[str], places: Symbols, answers: slice) -> Documents:
-    """Documents of which the symbols at some places are scored; the others determine them."""
+    """Return documents whose symbols at some places are scored; the others determine them."""
     scored = np.zeros(places.shape, bool)
     scored[:, answers] = True
     return Documents(symbols, places, scored, scored, np.zeros(places.shape))
 
 
 def _choices(random: np.random.Generator, n: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers 0 to n - 1, each equally likely, with repetition."""
+    """Draw numbers 0 to n - 1, each equally likely, with repetition."""
     return (random.random(shape) * n).astype(np.int64)
 
 
 def _subsets(
     random: np.random.Generator, n: int, size: int, count: int
 ) -> Int64[np.ndarray, "count size"]:
-    """`count` times `size` distinct ones of the numbers 0 to n - 1, in random order."""
+    """Draw `count` times `size` distinct ones of the numbers 0 to n - 1, in random order."""
     return random.random((count, n)).argsort(axis=1)[:, :size]
 
 
 def copy(random: np.random.Generator, count: int, vocabulary: int, length: int) -> Documents:
-    """Strings of `length / 2` uniform symbols, each repeated once; `length` is even.
+    """Return strings of `length / 2` uniform symbols, each repeated once; `length` is even.
 
     Every symbol but the first is scored. A symbol of the first half costs log V whatever the model,
     one of the second half nothing: on average (L/2 - 1) / (L - 1) log V, which is 1.7054 nats for
@@ -111,23 +112,25 @@ def copy(random: np.random.Generator, count: int, vocabulary: int, length: int) 
 def recall(
     random: np.random.Generator, count: int, keys: int, values: int, pairs: int, shift: int = 0
 ) -> Documents:
-    """Pairs of a key and a value, then each key again, in another order, with its value.
+    """Return pairs of a key and a value, then each key again, in another order, with its value.
 
     Multi-query associative recall (Arora et al., arXiv:2312.04927). The keys of a document are
-    distinct; the values are drawn with repetition. The values after the second keys are the answers
-    and alone are scored, so the floor is 0.
+    distinct; the values are drawn with repetition. Only the values after the second keys, the
+    answers, are scored, so the floor is 0.
 
     With a `shift`, a query q asks for the value of the key pi(q) = q + shift modulo the number of
-    keys. For 1, pi is a cycle: it has no fixed point and is not its own inverse, so no symmetric
+    keys. For 1, pi is a cycle: it moves every key and is not its own inverse, so no symmetric
     similarity of symbols finds pi(q) and not the key that q asks for in its turn. Any other cycle
     is the same task with the symbols renamed.
     """
+    # [D, pairs]: keys, their values, and the order in which the keys return.
     chosen = _subsets(random, keys, pairs, count)
-    given = _choices(random, values, (count, pairs))
+    paired = _choices(random, values, (count, pairs))
     order = random.random((count, pairs)).argsort(axis=1)
     asked = np.take_along_axis((chosen - shift) % keys, order, axis=1)
-    answers = np.take_along_axis(given, order, axis=1)
-    halves = np.stack([chosen, keys + given], -1), np.stack([asked, keys + answers], -1)
+    answers = np.take_along_axis(paired, order, axis=1)
+    halves = np.stack([chosen, keys + paired], -1), np.stack([asked, keys + answers], -1)
+    # Twice [D, pairs, 2] -> [D, 2 pairs, 2] -> [D, 4 pairs]
     places = np.concatenate(halves, axis=1).reshape(count, 4 * pairs)
     symbols = [f"k{key}" for key in range(keys)] + [f"v{value}" for value in range(values)]
     return _answers_only(symbols, places, slice(2 * pairs + 1, None, 2))
@@ -136,15 +139,15 @@ def recall(
 def offsets(
     random: np.random.Generator, count: int, base: int, numbers: int, offsets: Sequence[int]
 ) -> Documents:
-    """Random digits, each followed by the number that digits at given distances before it spell.
+    """Return random digits, each followed by the number that earlier digits at the offsets spell.
 
     Digits are at the even places of a document, numbers at the odd ones:
 
         y_t = sum_i base^(m - i) x_(t - offset_i),   i = 1, 2, ..., m
 
-    One symbol stands for the whole number, so all m digits must be known at once, and each with its
-    offset. Numbers whose digits all lie in the document are the answers and alone are scored, so
-    the floor is 0; in the others, missing digits count as 0. The m offsets are odd.
+    One symbol is the whole number, so all m digits must be known at once, and each with its offset.
+    Only numbers whose digits all lie in the document, the answers, are scored, so the floor is 0;
+    in the others, missing digits count as 0. The m offsets are odd.
     """
     digits = _choices(random, base, (count, numbers))
     total = np.zeros_like(digits)
@@ -159,12 +162,14 @@ def offsets(
 
 
 def markov(random: np.random.Generator, count: int, states: int, length: int) -> Documents:
-    """Markov chains, each with transition probabilities drawn from Dirichlet(1, ..., 1).
+    """Return Markov chains, each with transition probabilities from Dirichlet(1, ..., 1).
 
     In-context learning of Markov chains (Edelman et al., arXiv:2402.11004), of at most 26 states.
     All transitions are scored. Their floor is the loss of the Bayes optimum on these documents.
     """
+    # [D, states, states]: exponential variates over their sum are Dirichlet(1, ..., 1).
     waits = -np.log1p(-random.random((count, states, states)))
+    # Cumulative probabilities without the last one, which is 1 but for rounding.
     bounds = (waits / waits.sum(axis=-1, keepdims=True)).cumsum(axis=-1)[..., :-1]
     places = np.empty((count, length), np.int64)
     places[:, 0] = _choices(random, states, (count,))
@@ -178,7 +183,7 @@ def markov(random: np.random.Generator, count: int, states: int, length: int) ->
 
 
 def _bayes_nats(places: Symbols, states: int) -> Float64[np.ndarray, "D L"]:
-    """-log of the posterior predictive probability of each transition; 0 for the first state.
+    """Return -log of each transition's posterior predictive probability; 0 for the first state.
 
     Under a Dirichlet(1, ..., 1) prior, after n_ij transitions from i to j,
 
@@ -197,19 +202,19 @@ def _bayes_nats(places: Symbols, states: int) -> Float64[np.ndarray, "D L"]:
 def nearest(
     random: np.random.Generator, count: int, symbols: int, points: int, queries: int, dimension: int
 ) -> Documents:
-    """Distinct points, then queries, each followed by the nearest of the points.
+    """Return distinct points, then queries, each followed by the nearest of the points.
 
     The nearest-neighbour target of Amsel, Yehudai and Bruna (arXiv:2407.16153), with the points of
     a fixed codebook: symbol s is a unit vector in `dimension` dimensions, the same in every
-    document. Queries are not points. The symbols after the queries are the answers and
-    alone are scored; the floor is 0.
+    document. Queries are not points. Only the symbols after the queries, the answers, are
+    scored; the floor is 0.
     """
     chosen = _subsets(random, symbols, points + queries, count)
     candidates, asked = chosen[:, :points], chosen[:, points:]
     vectors = codebook(symbols, dimension)
     similarity = (vectors @ vectors.T)[asked[:, :, None], candidates[:, None, :]]  # [D, Q, points]
-    found = np.take_along_axis(candidates, similarity.argmax(axis=-1), axis=1)
-    pairs = np.stack([asked, found], -1).reshape(count, 2 * queries)
+    answers = np.take_along_axis(candidates, similarity.argmax(axis=-1), axis=1)
+    pairs = np.stack([asked, answers], -1).reshape(count, 2 * queries)
     places = np.concatenate([candidates, pairs], axis=1)
     return _answers_only(
         [f"p{symbol}" for symbol in range(symbols)], places, slice(points + 1, None, 2)
@@ -219,7 +224,7 @@ def nearest(
 def products(
     random: np.random.Generator, count: int, points: int, factors: int, groups: int
 ) -> Documents:
-    """Groups of random permutations, each group followed by the product of its permutations.
+    """Return groups of random permutations, each followed by the product of its permutations.
 
     State tracking (Merrill and others, arXiv:2404.08819): the product of permutations of `points`
     points depends on their order; for 2 points it is a parity. A product contains nothing about the
@@ -229,6 +234,7 @@ def products(
     permutations = np.array([*itertools.permutations(range(points))])
     numbers = {tuple(row): number for number, row in enumerate(permutations.tolist())}
     drawn = _choices(random, len(permutations), (count, groups, factors))
+    # [D, groups, points]: the image of each point so far, at first the point itself.
     state = np.broadcast_to(np.arange(points), (count, groups, points))
     for step in range(factors):
         state = np.take_along_axis(state, permutations[drawn[..., step]], axis=-1)
@@ -346,7 +352,7 @@ def task_of(data: str) -> Task | None:
     `recall:pairs=16,keys=32` is `recall` with other sizes, which are whole numbers.
 
     Raises:
-        ConfigError: The task has no size of that name, or its value is not a whole number above 0
+        ConfigError: The task lacks a size of that name, or its value is not a whole number above 0
             or does not fit the other sizes.
     """
     name, _, changes = data.partition(":")

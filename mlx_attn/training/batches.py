@@ -41,8 +41,10 @@ class RandomWindows:
         batch_size: int,
         places: Integer[np.ndarray, " places"] | None = None,
     ):
+        # The last start whose T + 1 tokens fit.
         self.last = last_start(n_tokens, context_length)
         self.batch_size = batch_size
+        # Random windows overlap, so an epoch is a count of tokens: as many as the text has.
         self.steps_per_epoch = n_tokens / (batch_size * context_length)
         allowed = None if places is None else places[places <= self.last]
         self.places = None if allowed is None or not len(allowed) else mx.array(allowed)
@@ -60,8 +62,10 @@ class RandomWindows:
 def _below(choices: int, bits: Integer[mx.array, "B 2"]) -> Integer[mx.array, " B"]:
     """Return random numbers from 0 to `choices` - 1, from 32 random bits if these suffice."""
     if choices < 2**32:
+        # The remainder favours small numbers by less than choices / 2^32.
         return bits[:, 0] % choices
     high, low = bits.astype(mx.uint64).moveaxis(1, 0)
+    # [B, 2] -> [B]: two words make one number of 64 bits.
     return ((high << 32 | low) % mx.array(choices, mx.uint64)).astype(mx.int64)
 
 
@@ -69,10 +73,11 @@ class EpochWindows:
     """Adjacent windows, each once per epoch, in a new order every epoch (the book's loader).
 
     An incomplete last batch is dropped. If a text has fewer windows than a batch, the batch is
-    smaller. The arguments are those of `RandomWindows`.
+    smaller. See `RandomWindows` for the arguments.
     """
 
     def __init__(self, n_tokens: int, context_length: int, batch_size: int):
+        # Starts are 0, T, 2 T, ...
         self.n_windows = last_start(n_tokens, context_length) // context_length + 1
         self.context_length = context_length
         self.batch_size = min(batch_size, self.n_windows)
@@ -80,9 +85,11 @@ class EpochWindows:
 
     def starts(self, seed: int, step: int) -> Starts:
         """Return the starts of a step, from the order of its epoch."""
+        # No state: the epoch and the place in it follow from the step.
         epoch, place = divmod(step, self.steps_per_epoch)
         order = epoch_order(seed, epoch, self.n_windows)
         windows = order[place * self.batch_size :][: self.batch_size]
+        # [B]; int64, because a start may exceed the uint32 of the window's number.
         return mx.array(windows.astype(np.int64) * self.context_length)
 
 
@@ -94,6 +101,7 @@ BatchSampler = RandomWindows | EpochWindows
 def epoch_order(seed: int, epoch: int, n_windows: int) -> Integer[np.ndarray, " windows"]:
     """Return the order of an epoch's windows."""
     generator = np.random.Generator(np.random.Philox(key=[seed ^ BATCH_STREAM, epoch]))
+    # Philox is a counter-based generator: key (seed, epoch) gives the same order everywhere.
     return generator.permutation(np.arange(n_windows, dtype=np.uint32))  # half of int64's memory
 
 
@@ -148,6 +156,7 @@ class StreamedTokens:
 
     def fetch(self, starts: Starts) -> Integer[mx.array, "B T1"]:
         """Read the T + 1 tokens from each start."""
+        # One read per step on the host; the device never holds the text.
         return mx.array(read_windows(self._tokens, np.array(starts, np.int64), self._length))
 
     def windows(self, fetched: Integer[mx.array, "B T1"]) -> Integer[mx.array, "B T1"]:
@@ -174,6 +183,7 @@ def read_windows(
     It maps the file anew: an open map keeps in memory every page that was ever read, which would
     grow to the whole file.
     """
+    # [B, 1] + [length] -> [B, length]
     return np.asarray(reopened(tokens)[starts[..., None] + np.arange(length)])
 
 
@@ -209,6 +219,7 @@ class EveryToken:
         It averages each window first: on a processor MLX adds numbers one after another, and a sum
         over a whole batch would be wrong in the fifth digit.
         """
+        # [B, T] -> [B] -> []
         return window_losses(model, batch).mean(-1).mean(-1)
 
     def weight(self, batch: Windows) -> Scalar:
@@ -240,11 +251,14 @@ class ScoredTokens:
     def loss(self, model: Model, batch: tuple[Windows, Scored]) -> Scalar:
         """Return the mean nats per scored token; 0 if no token is scored."""
         windows, scored = batch
+        # [B, T] * [B, T]: tokens that are not scored add 0.
         total = (window_losses(model, windows) * scored).sum()
+        # A window without scored tokens has loss 0 instead of 0 / 0.
         return total / mx.maximum(scored.sum(), 1)
 
     def weight(self, batch: tuple[Windows, Scored]) -> Scalar:
         """Count the scored tokens."""
+        # The shards of a batch are weighted by this number, which differs between them.
         return batch[1].sum().astype(mx.float32)
 
 
@@ -261,5 +275,6 @@ def objective_for(split: Split, context_length: int, token_memory: int) -> Objec
 
 def window_losses(model: Model, windows: Windows) -> Float[mx.array, "B T"]:
     """Return each token's cross-entropy in nats given those before it, in float32."""
+    # [B, T, V] in float32: bfloat16 would round the sum of the exponentials.
     logits = model(windows[..., :-1]).astype(mx.float32)
     return cross_entropy(logits, windows[..., 1:])

@@ -34,6 +34,7 @@ def set_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOpti
     """Copy the arrays of `get_state` into a training, within its own containers."""
     tree = _nested(arrays)
     model.update(tree["model"])
+    # Update the dictionaries in place: compiled steps hold references to them.
     for state, values in zip(optimizer.state, tree["optimizer"], strict=True):
         state.update(values)
 
@@ -79,6 +80,7 @@ class Progress:
         """Record a validation of this step, and return whether it is the best so far."""
         best = self.best is None or evaluation.val_loss < self.best.val_loss
         self.evaluated_step = self.step
+        # `patience` counts validations, not steps.
         self.waited = 0 if best else self.waited + 1
         if best:
             self.best = evaluation
@@ -97,6 +99,7 @@ class Progress:
         Raises:
             RunError: A value is invalid; the message names the place.
         """
+        # Without a validation all of these are None in the file.
         best = {key: record[name] for key, name in _BEST.items() if record.get(name) is not None}
         return as_record({**record, "best": best if "val_loss" in best else None}, cls, place)
 
@@ -145,9 +148,11 @@ def load_checkpoint(
     }
     check_weights(path, model, weights)
     arrays = _resplit_like(get_state(model, optimizer), arrays)
+    # Names, shapes and types identify the optimizer: Muon's stacks differ from AdamW's vectors.
     if _forms(arrays) != _forms(get_state(model, optimizer)):
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
     check_agrees(facts.get("recipe", "{}"), recipe, str(path))
+    # Everything is checked before the first array changes.
     restored = Progress.from_record(progress, f"{path}, progress")
     set_state(arrays, model, optimizer)
     return restored
@@ -168,6 +173,7 @@ def _resplit_like(
     for group in groups:
         old, new = (_vectors(each, group) for each in (saved, now))
         sizes = [sum(array.size for array in each.values()) for each in (old, new)]
+        # The same numbers in another number of vectors: join them and cut them again.
         if len(old) != len(new) and sizes[0] == sizes[1]:
             arrays = {name: array for name, array in arrays.items() if name not in old}
             arrays |= zip(new, resplit([*old.values()], [*new.values()]), strict=True)
@@ -179,6 +185,7 @@ def _vectors(arrays: Mapping[str, mx.array], group: tuple[str, ...]) -> dict[str
     vectors = {
         n: a for n, a in arrays.items() if (m := _VECTOR.fullmatch(n)) and m.groups() == group
     }
+    # In numeric order: as text, "10" would sort before "2".
     return {name: vectors[name] for name in sorted(vectors, key=lambda n: int(n.split(".")[2]))}
 
 

@@ -176,12 +176,13 @@ class Settings:
 
     @property
     def run_name(self) -> str:
-        """The name of a run that the user gave none: its preset or task, and its variant."""
+        """Return the default name of a run: its preset or task, and its variant."""
         # A colon is not allowed in file names everywhere.
         return f"{self.preset}-{self.variant}".translate(str.maketrans(":,=", "---"))
 
     def complete(self) -> "Settings":
         """Return the same settings with every model key, including defaults."""
+        # The model's own keys win over the defaults.
         defaults = {key.name: key.default for key in fields(GPTConfig)}
         return replace(self, model=defaults | dict(self.model))
 
@@ -215,6 +216,7 @@ def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Sett
     training, text = keys_of(TrainConfig), keys_of(TextConfig)
     try:
         model = saved_settings(record["model"])
+        # A new budget replaces all of the run's budgets; other keys change one by one.
         recipe = _join((validate(record["training"], training), _select(changes, training)))
         source = validate(record["text"], text) | _select(changes, text)
     except ConfigError as error:
@@ -245,15 +247,18 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
     Raises:
         ConfigError: A key or a value cannot work.
     """
+    # The last layer that names a variant decides.
     named = max((i for i, layer in enumerate(layers) if "variant" in layer), default=0)
     # A variant replaces the whole variant of a lower layer, including its windows and its pattern.
     layers = tuple(
         expanded({k: v for k, v in layer.items() if i == named or k not in _replaced(i < named)})
         for i, layer in enumerate(layers)
     )
+    # Lowest first: preset or task, then the caller's layers.
     preset, base = _base_layer(_join(layers))
     merged = _join((base, *layers))
     text = keys_of(TextConfig)
+    # `vocab_size` is a setting of the text; the tokenizer decides the model's.
     model = {k: v for k, v in _select(merged, keys_of(GPTConfig)).items() if k not in text}
     return Settings(
         preset,
@@ -273,10 +278,12 @@ def _base_layer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     from mlx_attn.text.tasks import task_of  # imports NumPy, which `--help` avoids
 
     task = task_of(str(settings.get("data", "")))
+    # A task has a recipe of its own, as if it were a preset.
     if task and settings.get("preset", task.name) == task.name:
         return task.name, expanded(task.settings)
     preset = str(settings.get("preset", DEFAULT_PRESET))
     chosen = find_preset(preset)
+    # A named preset keeps its recipe, but its sizes must fit the task.
     overrides = task.fit if task else {}
     return preset, expanded({**chosen.text, **chosen.training, **chosen.model, **overrides})
 
@@ -300,6 +307,7 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
     if rows := variants_of(settings.get("pattern", "")):  # which set the maps of their layers
         short |= MAPS
         settings["pattern"] = ",".join(row.name for row in rows)
+    # Settings that the layer names itself win over the shorthand's.
     return {**short, **settings}
 
 
@@ -342,6 +350,7 @@ def _join(layers: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
     """Merge layers; one that sets a budget replaces the budgets below it."""
     merged: dict[str, Any] = {}
     for layer in layers:
+        # Otherwise --minutes 5 over a preset's 500 steps would end at whichever came first.
         if any(layer.get(budget) for budget in _BUDGETS):
             merged = {k: v for k, v in merged.items() if k not in _BUDGETS}
         merged |= layer

@@ -60,6 +60,7 @@ class Distributed:
         and once to be passed on: 2 (n - 1) / n of the array (Patarasuk and Yuan, "Bandwidth optimal
         all-reduce algorithms", 2009).
         """
+        # Multiply before dividing, in integers: the result is exact for every size.
         total = sum(array.nbytes for array in named_arrays(tree).values())
         return 2 * (self.size - 1) * total // self.size
 
@@ -152,7 +153,7 @@ class ProcessGroup(Distributed):
         return messages.average_gradients(tree, self._group, self._stream)
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
-        """None where one message waits for all gradients anyway."""
+        """Return an array of each message; nothing if one message waits for all gradients."""
         return messages.sending_order(averaged)
 
     def sum(self, array: mx.array) -> mx.array:
@@ -163,8 +164,10 @@ class ProcessGroup(Distributed):
         """Gather the records as JSON bytes, padded to the longest."""
         data = json.dumps(record).encode()
         lengths = np.array(self._exchanged(mx.distributed.all_gather, mx.array([len(data)])))
+        # `all_gather` needs equal shapes on all ranks.
         padded = np.zeros(lengths.max(), np.uint8)
         padded[: len(data)] = np.frombuffer(data, np.uint8)
+        # [ranks, longest]
         rows = np.array(self._exchanged(mx.distributed.all_gather, mx.array(padded))).reshape(
             self.size, -1
         )
@@ -177,12 +180,14 @@ class ProcessGroup(Distributed):
             f"nothing was heard of another of the {self.size} ranks for {self._timeout:g} s: end "
             "them all, and resume from the last checkpoint"
         )
+        # A waiting exchange cannot be interrupted from Python, so a second thread ends the process.
         timer = threading.Timer(self._timeout, self._give_up, [message])
         timer.daemon = True
         timer.start()
         try:
             yield
         except RuntimeError as error:
+            # MLX reports a broken connection only by its text.
             if "[ring]" not in str(error):
                 raise
             raise LostRank(
@@ -194,6 +199,7 @@ class ProcessGroup(Distributed):
     def _exchanged(self, exchange: Callable[..., mx.array], array: mx.array) -> mx.array:
         with self.with_timeout():
             result = exchange(array, group=self._group)
+            # Evaluated here, within the timeout: a lazy result would wait somewhere else.
             mx.eval(result)
         return result
 
@@ -204,11 +210,12 @@ SINGLE_PROCESS = Distributed()
 def init_distributed(timeout: float, give_up: Callable[[str], None]) -> Distributed:
     """Connect to all ranks launched with this process; wait until they are there.
 
-    The arguments are those of `ProcessGroup`.
+    See `ProcessGroup` for the arguments.
 
     Raises:
         RunError: The environment names ranks that cannot be connected.
     """
+    # Without a launcher's variables this is a single process, and MLX is not asked.
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
     if rank is None:
         return SINGLE_PROCESS

@@ -28,9 +28,11 @@ def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
     A wrong answer is followed by the right one in brackets: `k3 v5[v1]`. The model must be in
     evaluation mode.
     """
+    # One document, [N] tokens.
     starts, abilities = np.asarray(split.document_starts), np.asarray(split.token_abilities)
     document = slice(starts[0], starts[1])
     tokens, asked = split.tokens[document], abilities[document] == ABILITIES.index("answer")
+    # [1, N, V] -> [N]
     likeliest = np.array(model(mx.array(tokens[None])).argmax(axis=-1))[0]
     texts = [tokenizer.decode([token]) for token in tokens]
     # Position i predicts token i + 1.
@@ -67,7 +69,7 @@ class Evaluation:
 
     Attributes:
         bits_per_byte: The loss per byte of text: comparable between tokenizers. None for a task,
-            whose symbols have no meaningful bytes.
+            whose symbols are not bytes of text.
         above_floor: Bits per byte above the exact entropy of the text, if known; for a task, nats
             per scored token above its floor.
     """
@@ -104,7 +106,7 @@ class Evaluator:
         metric: Names of the user's own metrics, joined by "+".
 
     Raises:
-        ConfigError: The text has no token to score, or a metric is unknown or breaks a law.
+        ConfigError: The text is too short to score a token, or a metric is unknown or breaks a law.
     """
 
     def __init__(
@@ -130,11 +132,13 @@ class Evaluator:
         """Return the loss over the whole split; leave the model's training mode unchanged."""
         training = model.training
         model.eval()
+        # For a text only the losses; for a task also right answers, [2, N] a span.
         measure = cross_entropy if self.split.scored is None else _answers
         if self.metrics:
             measure = partial(_with_metrics, measure, [*self.metrics.values()])
         spans = self._spans(model, measure)
         n = len(self.metrics)
+        # Sums of sums: no array of all tokens is ever in memory.
         sums = np.sum([_all_sums(self.split, span, measured, n) for span, measured in spans], 0)
         model.train(training)
         own, rest = sums[:n], sums[n:]
@@ -162,6 +166,7 @@ class Evaluator:
         self, model: GPT, measure: Measure
     ) -> Iterator[tuple[slice, Float[np.ndarray, "*measures N"]]]:
         """Yield spans of all tokens but the first, with the numbers of `measure`."""
+        # Token 0 has nothing before it and is never a target.
         start = 1
         for windows in _parts(self.windows, self._batch_size * SPAN):
             span = slice(start, int(windows[-1].start + windows[-1].last + 1))
@@ -172,14 +177,18 @@ class Evaluator:
         self, model: GPT, measure: Measure, windows: Windows, span: slice
     ) -> Float[np.ndarray, "*measures N"]:
         """Return the numbers of `measure` for a span's tokens, from all ranks."""
+        # Each rank takes every n-th batch and leaves the others' tokens 0, so a sum joins them.
         batches = self.ranks.share(list(_parts(windows, self._batch_size)))
         measured = list(self._measured(model, measure, batches))
+        # [] or [2]; a rank without a batch learns it from rank 0, which always has one.
         measures = self.ranks.first(list(measured[0].shape[:-2]) if measured else None)
         numbers = np.zeros((*measures, span.stop - span.start), np.float32)
         for batch, rows in zip(batches, measured, strict=True):
             for i, (start, first, last) in enumerate(batch.tolist()):
+                # Target i of a window is its token i + 1.
                 place = start + 1 - span.start
                 numbers[..., place + first : place + last] = rows[..., i, first:last]
+        # float64, because sums over millions of tokens follow.
         return np.array(self.ranks.sum(mx.array(numbers)), np.float64)
 
     def _measured(
@@ -191,11 +200,13 @@ class Evaluator:
             read = (read_windows(self.split.tokens, batch.start, length) for batch in group)
             windows = [mx.array(batch) for batch in read]
             for parts in parallel_map(partial(_by_parts, model, measure), windows):
+                # Parts [*measures, 1, n] -> [*measures, 1, B T] -> [*measures, B, T]
                 numbers = np.concatenate([np.array(part) for part in parts], axis=-1)
                 yield numbers.reshape(*numbers.shape[:-2], -1, self.context_length)
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """Return up to `count` windows as tokens, evenly spread over the split."""
+        # `unique`, because a short split has fewer windows than were asked for.
         spread = np.linspace(0, len(self.windows) - 1, count).astype(int)
         starts = self.windows.start[np.unique(spread)]
         return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
@@ -204,7 +215,9 @@ class Evaluator:
 def _by_parts(model: GPT, measure: Measure, windows: Integer[mx.array, "B T1"]) -> list[mx.array]:
     """Return a measure of every target of the windows, in parts of shape "*measures 1 N"."""
     features, targets = model.features(windows[:, :-1]), windows[:, 1:].reshape(1, -1)
+    # [B, T, C] -> [1, B T, C]: windows need not be whole in a part.
     x = features.reshape(1, -1, features.shape[-1])
+    # Each part's logits, [1, size, V], are freed before the next part needs memory.
     size = _rows(model.config.vocab_size)
     parts = [slice(start, start + size) for start in range(0, targets.size, size)]
     return [measure(model.head(x[:, part]).astype(mx.float32), targets[:, part]) for part in parts]
@@ -288,12 +301,14 @@ def _sums(
     """Sum a span's right answers, all answers, nats, and nats by ability if known."""
     right, answers, losses = 0.0, 0, measured
     if split.scored is not None:
+        # [2, N] * [N]
         losses, is_right = measured * np.asarray(split.scored)[span]
         is_answer = np.asarray(split.token_abilities)[span] == ABILITIES.index("answer")
         right, answers = is_right[is_answer].sum(), is_answer.sum()
     by_ability = np.empty(0)
     if split.token_abilities is not None and split.ability_floor_nats:
         count = len(split.ability_floor_nats)
+        # [abilities]: the losses of each ability's tokens, added up.
         by_ability = np.bincount(split.token_abilities[span], losses, minlength=count)
     return np.array([right, answers, losses.sum(), *by_ability])
 
@@ -303,6 +318,7 @@ def _evaluation(split: Split, sums: Sequence[float]) -> Evaluation:
     right, answers, nats, *by_ability = sums
     is_text = split.scored is None
     tokens = len(split.tokens) - 1 if is_text else split.n_scored
+    # nats / (ln 2 * bytes) is bits per byte.
     unit = math.log(2) * split.n_bytes if is_text else tokens
     floors = (split.ability_floor_nats or {}).items()
     abilities = {
@@ -341,6 +357,7 @@ def beginning(split: Split, share: float) -> Split:
     starts = split.document_starts
     if starts is not None:
         starts = starts[: max(2, int(np.searchsorted(starts, stop)))]
+        # The last start ends the document before it; one more token is its last target.
         stop, starts = int(starts[-1]) + 1, starts[:-1]
     abilities, scored = split.token_abilities, split.scored
     return replace(
@@ -369,6 +386,7 @@ def evaluation_windows(
     last = last_start(n_tokens, context_length)
     stops = np.fromiter(_stops(n_tokens - 1, context_length, document_starts), np.int64)
     places = np.insert(stops[:-1], 0, 0)
+    # The last window begins earlier to have T + 1 tokens, and skips targets already scored.
     starts = np.minimum(places, last)
     return np.rec.fromarrays([starts, places - starts, stops - starts], dtype=_WINDOW)
 
@@ -381,6 +399,7 @@ def _stops(
     while stop < end:
         place, stop = stop, min(stop + T, end)
         if document_starts is not None and stop < end:
+            # Stop at the last document that begins in the window, unless one document fills it.
             i = int(np.searchsorted(document_starts, stop, side="right")) - 1
             stop = int(document_starts[i]) if i >= 0 and document_starts[i] > place else stop
         yield stop

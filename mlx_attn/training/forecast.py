@@ -61,7 +61,7 @@ class _Measured:
 
 
 def _follow(few: float, many: float, layers: int) -> float:
-    """Extrapolate linearly from both depths; never below the value of the smaller depth."""
+    """Extrapolate linearly from both depths; return at least the value of the smaller depth."""
     return few + max(many - few, 0.0) * (layers - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
 
 
@@ -69,6 +69,7 @@ def _at_depth(layers: int, settings: Settings, corpus: Corpus) -> _Measured:
     """Return the cost of a model with this many layers."""
     if layers <= DEPTHS[1] or settings.model.get("pattern"):
         return _measure(settings, layers, corpus)
+    # Two points of each line: the slope is the cost of a layer, the rest does not depend on depth.
     few, many = (_measure(settings, depth, corpus) for depth in DEPTHS)
     return _Measured(
         _follow(few.step_seconds, many.step_seconds, layers),
@@ -86,8 +87,10 @@ def forecast(trainer: Trainer, corpus: Corpus) -> Forecast:
     whole = _at_depth(trainer.model.config.n_layers, trainer.settings, corpus)
     left = max(trainer.steps - trainer.progress.step, 0)
     by_clock = config.minutes * 60
+    # Without minutes only the steps bound the training.
     fit = ceil(by_clock / whole.step_seconds) if by_clock else left
     steps = min(left, fit) if trainer.steps else fit
+    # The last validation always takes place; earlier ones every `eval_every` steps before it.
     validations = 1 + (steps - 1) // config.eval_every if config.eval_every and steps else 1
     seconds = steps * whole.step_seconds + validations * whole.validation_seconds
     return Forecast(
@@ -103,6 +106,7 @@ def forecast(trainer: Trainer, corpus: Corpus) -> Forecast:
 def _measure(settings: Settings, layers: int, corpus: Corpus) -> _Measured:
     """Measure a model with this many layers, trained with the settings."""
     shallow = replace(settings, model={**settings.model, "n_layers": layers})
+    # Buffers of an earlier model must not count as this one's.
     gc.collect()
     mx.clear_cache()
     others = mx.get_active_memory()
@@ -111,6 +115,7 @@ def _measure(settings: Settings, layers: int, corpus: Corpus) -> _Measured:
     trainer.evaluator.try_out(trainer.model)  # warms up
     began = time.perf_counter()
     share = trainer.evaluator.try_out(trainer.model)
+    # A batch on every core takes a known fraction of the whole validation.
     validation = (time.perf_counter() - began) / share
     return _Measured(seconds, validation, tuple(float(peak - others) for peak in peaks))
 
@@ -127,6 +132,8 @@ def _steps(trainer: Trainer) -> tuple[float, list[int]]:
     seconds: list[float] = []
     while not seconds or (len(seconds) < STEPS and sum(seconds) < ENOUGH):
         began = time.perf_counter()
+        # Waits for the whole step; nothing is queued ahead while it is timed.
         mx.eval(*trainer.launch_step(), *trainer.step.state)
         seconds.append(time.perf_counter() - began)
+    # The median ignores a step that something else on the machine delayed.
     return median(seconds), peaks

@@ -24,10 +24,12 @@ Log = Callable[[Mapping[str, float], int], None]
 
 def values_of(event: Event) -> dict[str, float]:
     """Return the plottable numbers of an event, such as "train/loss" or "val/bits_per_byte"."""
+    # Only steps and validations have curves.
     prefix = _PREFIXES.get(type(event))
     if prefix is None:
         return {}
     record = {key: value for key, value in as_record(event).items() if key not in _NOT_CURVES}
+    # "val_loss" of a validation becomes "val/loss".
     names = {key: f"{prefix}/{key.removeprefix('val_')}" for key in record}
     numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
     return {names[key]: float(value) for key, value in numbers.items()}
@@ -78,6 +80,7 @@ def _tensorboard(name: str, run: Run) -> Iterator[Log]:
 def _hosted(name: str, run: Run) -> Iterator[Log]:
     """Log to Weights & Biases, or to Trackio, which has the same three functions."""
     library = _library(name)
+    # `resume` continues the curves of a run that was interrupted.
     library.init(project=PROJECT, name=run.name, config=dict(run.settings), resume="allow")
     try:
         yield lambda values, step: library.log(dict(values), step=step)

@@ -35,7 +35,7 @@ INTERRUPTED = "interrupted"
 
 
 def never() -> bool:
-    """Never stop early."""
+    """Return False: the training never stops early."""
     return False
 
 
@@ -51,6 +51,7 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
         ConfigError: The ranks train on different texts.
         RunError: The loss is not finite, the disk cannot be written, or a rank is lost.
     """
+    # Every rank begins with the weights and the progress of rank 0.
     trainer.join()
     trainer.model.train()
     mx.reset_peak_memory()
@@ -78,6 +79,7 @@ def between_steps(
         Why the training ends now: "interrupted", "done", "time" or "patience"; "" if it continues.
     """
     config, step = trainer.config, trainer.progress.step
+    # The heads at step 0 are tracked too: they are the start of every curve.
     if _due(step, config.track, first=True) and step != trainer.progress.tracked_step:
         yield monitor.tracked()
     reason = _agreed_reason(trainer, should_stop)
@@ -105,6 +107,7 @@ def _agreed_reason(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
     finished the previous step, so no saved state lacks the gradients of a lost rank.
     """
     config, progress = trainer.config, trainer.progress
+    # In order of precedence.
     reasons = {
         INTERRUPTED: should_stop(),
         "done": trainer.steps and progress.step >= trainer.steps,
@@ -132,6 +135,7 @@ class Monitor:
 
     def __init__(self, trainer: Trainer):
         self.trainer, self.progress = trainer, trainer.progress
+        # Step, loss and norm of the latest step, which the device may still be computing.
         self._unread: tuple[int, mx.array, mx.array] | None = None
         self._warm = False
         self._reported = self.progress.timed_steps, self.progress.training_seconds
@@ -144,6 +148,7 @@ class Monitor:
 
     def launched(self, result: tuple[mx.array, mx.array]) -> None:
         """Take the loss and gradient norm of a new step, and read the previous step's."""
+        # Only now: the device already has the next step to work on.
         self._read()
         self._unread = (self.progress.step, *result)
         if self._warm:
@@ -174,6 +179,7 @@ class Monitor:
         trainer, progress = self.trainer, self.progress
         self._count_training()
         progress.peak_memory = max(progress.peak_memory, mx.get_peak_memory())
+        # The report's loss is a mean over all steps since the last report, not of one batch.
         losses, progress.losses = progress.losses, []
         reported = self._reported
         self._reported = progress.timed_steps, progress.training_seconds
@@ -231,6 +237,7 @@ class Monitor:
     def save(self) -> None:
         """Write a checkpoint, unless the loss shows that the training has diverged."""
         self._read()
+        # A checkpoint of a diverged model would replace the last good one.
         if self.progress.losses:
             self.trainer.check_sane("loss", self.progress.losses[-1])
         self.trainer.save()
@@ -260,12 +267,14 @@ class Monitor:
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise self.trainer.divergence(f"loss {loss:.4g}, gradient norm {norm:.4g}", step)
         progress = self.progress
+        # `check_sane` compares later losses with it.
         progress.first_loss = progress.first_loss or loss
         progress.losses.append(loss)
         progress.grad_norm = norm
 
     def _speed(self, steps: int, seconds: float) -> float:
         """Return tokens per second; of the first step if it was the only one."""
+        # Only the first step was taken, which is never timed.
         if not steps:
             steps, seconds = self.progress.step, self.progress.seconds
         return steps * self.trainer.tokens_per_step / max(seconds, 1e-9)
@@ -295,6 +304,7 @@ class RunRecorder:
         self.trainer, self.tokenizer, self.sample = trainer, tokenizer, ""
         self.last: Event | None = None
         if trainer.run:
+            # Events after the checkpoint will happen again; the reports must not have them twice.
             trainer.run.forget_after(trainer.progress.step, trainer.progress.unreported)
 
     def __call__(self, event: Event) -> None:
@@ -314,6 +324,7 @@ def write_sample(trainer: Trainer, tokenizer: Tokenizer) -> str:
     model, split = trainer.model, trainer.evaluator.split
     model.eval()
     if split.scored is None:
+        # A fixed seed: samples of one training differ only by its weights.
         sampler = SamplerConfig(temp=0.8, seed=0)
         corpus = trainer.settings.text.data
         ends, start = document_ends(tokenizer, corpus), start_tokens(tokenizer, corpus)

@@ -34,7 +34,7 @@ def cosine(progress: float, config: TrainConfig) -> float:
 
 
 def wsd(progress: float, config: TrainConfig) -> float:
-    """Warmup-stable-decay: 1, then linearly down to min_lr / lr (arXiv:2405.18392).
+    """Stay at 1, then decay linearly to min_lr / lr (warmup-stable-decay, arXiv:2405.18392).
 
     The decay takes the last `cooldown` part of the training.
     """
@@ -70,7 +70,7 @@ def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: fl
     return SHAPES[config.schedule](min(1.0, spent), config)
 
 
-ITERATIONS = 5
+ITERATIONS = 5  # of Newton and Schulz; more would not bring the singular values closer to 1
 
 Arrays = dict[str, mx.array]
 Stack = Float[mx.array, "n rows columns"]
@@ -115,7 +115,7 @@ class Muon(optim.Optimizer):
             factor: Multiplies the gradients, to clip their norm.
         """
         self.state["step"] = self.step + 1
-        momenta = [self.state[str(i)]["v"] for i in range(len(gradients))]
+        momenta = [self.state[str(i)]["v"] for i in range(len(gradients))]  # one per stack
         # The clipping factor is a scalar: multiplying it here saves a pass over every gradient.
         new = (1 - self.momentum) * factor
         inputs = [(*pair, new) for pair in zip(gradients, momenta, strict=True)]
@@ -131,13 +131,13 @@ class Muon(optim.Optimizer):
         gradient, v, new = inputs
         newest = new * gradient
         v = self.momentum * v + newest
-        return v, newest + self.momentum * v
+        return v, newest + self.momentum * v  # Nesterov's: the momentum of one more equal gradient
 
     def _updated(self, direction: mx.array, parameter: mx.array) -> mx.array:
         rows, columns = parameter.shape
         rate = self.learning_rate * max(1, rows / columns) ** 0.5
         step = rate.astype(parameter.dtype) * direction
-        return parameter - (step.T if _is_tall(parameter) else step)
+        return parameter - (step.T if _is_tall(parameter) else step)  # wide -> (out, in)
 
 
 def _by_shape(matrices: Arrays) -> list[list[str]]:
@@ -149,7 +149,7 @@ def _by_shape(matrices: Arrays) -> list[list[str]]:
 
 
 def newton_schulz(stack: Stack, iterations: int = ITERATIONS) -> Stack:
-    """X <- a X + b (X X^T) X + c (X X^T)^2 X, from X of norm 1; rows at most columns.
+    """Iterate X <- a X + b (X X^T) X + c (X X^T)^2 X, from X of norm 1; rows at most columns.
 
     The coefficients lift small singular values fast and leave all of them between 0.7 and 1.2.
     """
@@ -204,7 +204,7 @@ class AdamW(optim.AdamW):
         return [flatten(part) for part in _parts(arrays)]
 
     def updated(self, gradients: list[Vector], parameters: Arrays, factor: mx.array) -> Arrays:
-        """Return the parameters after one step; the arguments are those of `Muon.updated`."""
+        """Return the parameters after one step; see `Muon.updated` for the arguments."""
         self.state["step"] = self.step + 1
         parts, rates = _parts(parameters), self._rates(factor)
         # The rates are arguments because both vectors wait for them.
@@ -247,7 +247,7 @@ def _some_at_a_time(function: Callable[[Any], Any], parts: Iterable[Any]) -> Ite
 
     The memory of large parts is free again before the next ones start.
     """
-    waiting = iter(parts)
+    waiting = iter(parts)  # a generator, so that parts are computed only when they are taken
     while some := list(islice(waiting, max(2, cores()))):
         yield from parallel_map(function, some)
 
@@ -276,7 +276,7 @@ def _halves(arrays: Arrays) -> list[Arrays]:
     half, parts = sum(array.size for array in arrays.values()) / 2, ({}, {})
     before = 0
     for name, array in arrays.items():
-        parts[before >= half][name] = array
+        parts[before >= half][name] = array  # False is 0, the first half
         before += array.size
     return [part for part in parts if part]
 
@@ -288,7 +288,7 @@ def flatten(arrays: Arrays) -> Vector:
 
 def unflatten(vector: Vector, like: Arrays) -> Arrays:
     """Undo `flatten`: return arrays with the names and shapes of `like`."""
-    *ends, _ = accumulate(array.size for array in like.values())
+    *ends, _ = accumulate(array.size for array in like.values())  # where to cut
     pairs = zip(like.items(), mx.split(vector, ends), strict=True)
     return {name: part.reshape(array.shape) for (name, array), part in pairs}
 
@@ -319,7 +319,7 @@ class GroupedOptimizer:
         width: Of the residual stream, for `base_width`: see `_groups`.
 
     Raises:
-        ConfigError: Only the factors of S should decay, and the model has no factors.
+        ConfigError: Only the factors of S should decay, and the model lacks them.
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int, width: int):
@@ -430,7 +430,7 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
     lr, decay = config.lr, config.weight_decay
     product_lr = lr * (config.base_width / width if config.base_width else 1.0)
     merged_peak = product_lr * (config.merged_lr or 1 / n_heads)
-    own = 0.0 if config.decay == "query-key" else decay  # decay of matrices
+    own = 0.0 if config.decay == "query-key" else decay  # of matrices
     rest = decay if config.decay == "all" else 0.0  # of vectors: biases and norms
     groups = [
         Group("merged", lambda name, _: name.endswith("att.S.weight"), adamw(own), merged_peak),

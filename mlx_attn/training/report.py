@@ -30,6 +30,7 @@ def plan_rows(
     config, variant = trainer.model.config, trainer.settings.variant
     cost = model_cost(config)
     rows = {"variant": variant}
+    # Only named variants have a formula.
     if variant in VARIANTS:
         rows["formula"] = VARIANTS[variant].formula
     rows |= {
@@ -109,6 +110,7 @@ def _recipe(trainer: Trainer) -> str:
         tokens += memory(sent_bytes(trainer))
     recipe = f"{budget}, {tokens}, {config.optimizer}"
     if 0 < trainer.steps < config.warmup:
+        # The largest factor that `learning_rate_factor` reaches before the training ends.
         share = trainer.steps / (config.warmup + 1)
         recipe += (
             f"; the learning rate only reaches {share:.1g} of its peak, since its warm-up takes "
@@ -172,6 +174,7 @@ def line_plot(values: Sequence[float], width: int, height: int, title: str) -> l
         title: Shown at the right of the first line.
     """
     label = max(len(f"{bound:.2f}") for bound in (min(values), max(values)))
+    # Two dots per character; the labels and two spaces take the rest of the line.
     columns = 2 * (width - label - 2)
     heights = _heights(values, columns, 4 * height)
     rows = [[0] * (columns // 2) for _ in range(height)]
@@ -193,11 +196,13 @@ _BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 def _heights(values: Sequence[float], columns: int, dots: int) -> list[int]:
     """Return how far below the top the curve is, for each column of dots."""
+    # A logarithm shows early and late progress on one scale.
     scaled = [math.log(value) for value in values] if min(values) > 0 else list(values)
     top, span = max(scaled), (max(scaled) - min(scaled)) or 1.0
     last = len(values) - 1
     positions = [x * last / max(columns - 1, 1) for x in range(columns)]
     between = ((math.floor(p), math.ceil(p), p % 1) for p in positions)
+    # Linear interpolation between the losses on both sides of each column of dots.
     curve = (scaled[low] * (1 - part) + scaled[high] * part for low, high, part in between)
     return [round((top - y) / span * (dots - 1)) for y in curve]
 

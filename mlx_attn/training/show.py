@@ -84,6 +84,7 @@ class Display:
             self._show(event)
         except OSError as error:
             self.failure = self.failure or error
+            # Nobody reads stdout any more; the training still has to save its state.
             if isinstance(error, BrokenPipeError):
                 discard_unread()
 
@@ -115,6 +116,7 @@ class Display:
         if self.mode == "quiet":
             print(printable(ended.run))
         elif self.mode in ("live", "plain"):
+            # Results are for stdout; everything else goes to the console on stderr.
             lines = closing_lines(ended)
             lines += [f"it writes: {printable(sample.strip())}"] if sample else []
             lines += what_next(ended.run, neighbour) if ended.run else []
@@ -128,11 +130,13 @@ class Display:
                 self._bar.update(self._task, description=COMPILING)
         elif isinstance(event, Stepped):
             self._bar.add(event.loss)
+            # In seconds, so that the bar suits trainings bounded by steps, by minutes, or by both.
             total = event.seconds + event.seconds_left
             room = self.console.width - (BAR + 2 if self._has_bar else 1)
             line = step_line(event, self._val_loss, room)
             self._bar.update(self._task, total=total, completed=event.seconds, description=line)
         elif isinstance(event, Evaluated):
+            # Shown in the lines of later steps.
             self._val_loss = f"{event.evaluation.val_loss:.3f}"
 
 
@@ -152,6 +156,7 @@ def step_line(event: Stepped, val_loss: str = "", width: int = 200) -> str:
         "memory": memory(event.peak_memory),
         "left": f"{duration(event.seconds_left)} left",
     }
+    # Drop the least important figures first, until the line fits.
     for least in ("", "memory", "speed", "val", "left"):
         parts.pop(least, None)
         line = "  ".join(part for part in parts.values() if part)
@@ -231,6 +236,7 @@ def follow(
     if not isinstance(ended, Ended) or ended.reason == INTERRUPTED:
         display.message(what_is_saved(trainer))
         return INTERRUPTED
+    # The checkpoint had reached the bound before this command.
     if ended.steps == first_step:
         display.message(f"nothing left to do at step {ended.steps}: give more --steps or --minutes")
     display.conclude(ended, recorder.sample, neighbour_of(trainer.run) if trainer.run else None)

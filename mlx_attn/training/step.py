@@ -47,6 +47,7 @@ def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights
         # Each shard has gradients of its own until they are added up.
         if shards == 1 or shards * n_weights > MOST_COPIED:
             return parallel_map(gradients, [batch])[0]
+        # Along the first axis: [B, ...] -> shards of [B / shards, ...]
         parts = [tree_map(lambda a, i=i: a.split(shards)[i], batch) for i in range(shards)]
         # [shards]: a task may score a different number of tokens in each.
         weights = mx.stack([weight(part) for part in parts])
@@ -72,7 +73,9 @@ class TrainStep:
     ):
         self.model, self.optimizer, self.config = model, optimizer, config
         self.objective, self.ranks = objective, ranks
+        # Weights stay float32; only the computation runs in this type.
         self._dtype = getattr(mx, config.dtype)
+        # Dropout draws from MLX's random state, an input and output of a compiled share.
         drawing = [model.state, mx.random.state]  # read and changed by a share
         whole = compiled_share(nn.value_and_grad(model, self._loss), config.compile, drawing)
         self._value_and_grad = shard_batch(whole, objective.weight, count_parameters(model))
@@ -109,6 +112,7 @@ class TrainStep:
 
         The gradients are ready before the optimizer begins. A compiled step has only one phase.
         """
+        # Nothing within a compiled step can be evaluated on its own.
         if compiles_step(self.config.compile) or self.config.accumulate > 1:
             yield [self(starts), self.state]
             return
@@ -148,6 +152,7 @@ class TrainStep:
         masters = self.model.trainable_parameters()
         self.model.update(tree_map(lambda p: p.astype(self._dtype), masters))
         loss = self.objective.loss(self.model, batch)
+        # The optimizer must see the float32 weights again.
         self.model.update(masters)
         return loss * weight
 

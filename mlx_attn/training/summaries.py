@@ -67,6 +67,7 @@ def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
 
 def _summary(path: Path, name: str) -> RunSummary:
     states = dict(_states(path))
+    # Pages are written by `open` and `probe`, so they do not show when the run was trained.
     changed = max((s.st_mtime for f, s in states.items() if f.suffix != ".html"), default=0.0)
     summary = RunSummary(name, path, changed, sum(state.st_size for state in states.values()))
     try:
@@ -76,6 +77,7 @@ def _summary(path: Path, name: str) -> RunSummary:
         if not run.weights.exists():
             return replace(summary, problem="no weights yet: its training came to no validation")
         check_whole(run.weights)
+        # The checks come last: their RunError keeps the facts that were read before it.
         run.load_tokenizer()
     except RunError as error:
         return replace(summary, problem=str(error))
@@ -103,6 +105,7 @@ def _settings(run: Run) -> dict[str, Any]:
 def _progress(reports: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the steps of a training, its end, and its lowest validation loss."""
     last = reports[-1] if reports else {}
+    # metrics.jsonl may have been cut off or edited: only values of the right type count.
     validations = [r for r in reports if isinstance(r.get("val_loss"), float)]
     best = min(validations, key=lambda report: report["val_loss"], default={})
     return {
@@ -123,6 +126,7 @@ def _latest(reports: list[dict[str, Any]], key: str) -> int | None:
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return the settings that differ between two models, except those implied by `n_heads`."""
     changed = {key: value for key, value in after.items() if before.get(key) != value}
+    # The sizes that follow from `n_heads` are not changes of their own.
     if "n_heads" in changed and after["head_dim"] * after["n_heads"] == after["emb_dim"]:
         changed = {key: value for key, value in changed.items() if key not in _FROM_HEADS}
     return [f"{key}={value}" for key, value in changed.items()]
@@ -161,6 +165,7 @@ def neighbour_of(run: Run) -> Neighbour | None:
     candidates = [other for path in find_runs(run.path.parent) if (other := _twin(run, path))]
     own = run.best_validation()
 
+    # `min` picks the first of equals, so the latest run wins among equally good ones.
     def rank(other: Run) -> tuple[bool, bool, bool]:
         is_same = other.settings["model"] == run.settings["model"]
         is_same_seed = other.settings["training"].get("seed") == run.settings["training"].get(
@@ -173,6 +178,7 @@ def neighbour_of(run: Run) -> Neighbour | None:
         return None
     other = min(candidates, key=rank)
     theirs = other.best_validation()
+    # Bits per byte are comparable between tokenizers; a task has only nats per token.
     key = "val_loss" if None in (own.get("bits_per_byte"), theirs.get("bits_per_byte")) else ""
     key = key or "bits_per_byte"
     unit = "nats per token" if key == "val_loss" else "bits per byte"
@@ -186,6 +192,7 @@ def _question(control: Run, run: Run) -> str:
         return ""
     forms = [str(each.settings.get("variant", "")) for each in (control, run)]
     parts = [f"--variants {','.join(forms)}"]
+    # One variant with two settings: both arms have to be spelled out.
     if forms[0] == forms[1]:
         settings = ", ".join([forms[1], *_changes(*models)])
         parts = [f"--arm {quote(form)}" for form in (forms[0], settings)]
@@ -208,6 +215,7 @@ def _twin(run: Run, path: Path) -> Run | None:
 
 def _comparable(run: Run) -> tuple[Any, ...]:
     """Return the settings that two runs must share for their losses to be comparable."""
+    # Settings in `_FREE` change only measurements and random numbers.
     training = {k: v for k, v in run.settings["training"].items() if k not in _FREE}
     sizes = [run.settings["model"].get(key) for key in _SIZES]
     text = run.settings.get("digest"), run.settings["text"].get("tokenizer")

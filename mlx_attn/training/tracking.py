@@ -53,6 +53,7 @@ class Tracker:
         self.model.eval()
         tracked = Tracked(
             step=step,
+            # S_h = W_query_h W_key_h^T makes the scores; V_h O_h maps x to head h's output.
             scores=_spectra(self.model, analysis.qk_circuit),
             value_outputs=_spectra(self.model, analysis.ov_circuit),
             drift=drift(self.model, self.start, self.tokens) if self.start else None,
@@ -80,8 +81,10 @@ def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str,
     tokens; S', s' and A' belong to `start`.
     """
     rows: dict[str, PerHead] = {"matrices": [], "scores": [], "maps": []}
+    # Lazily, layer by layer: each model's own residual stream is the x of its layers.
     pairs = zip(attention_inputs(model, tokens), attention_inputs(start, tokens), strict=True)
     for (one, x), (other, y) in pairs:
+        # [H, C, C]
         S, S_other = (analysis.qk_circuit(layer).products for layer in (one, other))
         rows["matrices"].append(_relative(S, S_other))
         rows["scores"].append(_relative(_visible_scores(one, x), _visible_scores(other, y)))
@@ -109,13 +112,16 @@ def _visible_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H
     """Return the scores of tokens that attend to each other, minus the mean of every row."""
     scores = analysis.to_numpy(analysis.raw_scores(attention, x))
     T = scores.shape[-1]
+    # [T, T]; softmax ignores a constant added to a row, so each row's mean is removed.
     causal = np.tril(np.ones((T, T)))
     mean = (scores * causal).sum(-1, keepdims=True) / causal.sum(-1, keepdims=True)
+    # [B, H, T, T] -> [H, B T T]; pairs that see nothing of each other are 0 in both models.
     return ((scores - mean) * causal).swapaxes(0, 1).reshape(scores.shape[1], -1)
 
 
 def _relative(one: np.ndarray, other: np.ndarray) -> list[float]:
     """Return |one - other| / |other| for every head."""
+    # [H, C, C] -> [H, C C]
     one, other = one.reshape(len(one), -1), other.reshape(len(other), -1)
     size = np.maximum(np.linalg.norm(other, axis=1), 1e-30)
     return (np.linalg.norm(one - other, axis=1) / size).tolist()

@@ -57,12 +57,15 @@ def least_memory(
     per hidden one, and the attention weights unless a fused kernel computes them. With
     `checkpoint_blocks` only one layer counts in full, and of the others the residual stream.
     """
+    # W_1 and W_2 of every layer; norms, biases and attention weights would only raise the bound.
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
     weights = feed_forward + model.vocab_size * model.emb_dim
     tokens = batch_size * model.context_length
+    # Per token and layer: the residual stream, the hidden layer, and H attention weights per key.
     of_layer = 6 * model.emb_dim + 2 * model.hidden_dim + model.n_heads * _stored_keys(model)
     of_layers = model.n_layers * (model.emb_dim if checkpoint_blocks else of_layer)
     of_layers += of_layer if checkpoint_blocks else 0
+    # Weight, gradient and optimizer state; logits and their gradient.
     numbers = 3 * weights + tokens * (2 * model.vocab_size + of_layers)
     return FLOAT_BYTES * numbers + 8 * batch_size * accumulate
 
@@ -70,6 +73,7 @@ def least_memory(
 def _stored_keys(model: GPTConfig) -> int:
     """Return for how many keys every layer stores each query's attention weights, at least."""
     T = model.context_length
+    # With a window a query reads at most that many keys.
     return min(min(kind.window or T, T) if stores_weights(kind, T) else 0 for kind in model.kinds())
 
 
@@ -144,6 +148,7 @@ class Trainer:
         self.saved_step: int | None = None
         self._saved: tuple[int, ...] | None = None
         self.progress = Progress()
+        # Only now: the size of the vocabulary is the tokenizer's.
         model_config = settings.model_config(corpus.tokenizer.vocab_size)
         T = model_config.context_length
         self.text = [corpus.digest, len(corpus.train.tokens), len(corpus.val.tokens)]
@@ -151,6 +156,7 @@ class Trainer:
         self.evaluator = Evaluator(corpus.val, T, ranks, self.config.metric)
         self.steps = _bound_in_steps(self.config, self.sampler)
         self.tokens_per_step = self.sampler.batch_size * self.config.accumulate * T
+        # Everything that can fail is checked before the weights take memory.
         ranks.check_divides(self.sampler.batch_size)
         batch_size = self.sampler.batch_size // ranks.size
         check_memory(
@@ -176,6 +182,7 @@ class Trainer:
         Call this before the first step.
         """
         self.model.load_weights(list(named_arrays(source).items()))
+        # Drift is measured from these weights, in whatever form they were.
         self.tracker.start = source
 
     def resume(self, run: Run) -> None:
@@ -185,6 +192,7 @@ class Trainer:
             RunError: The checkpoint is missing, damaged, or has another configuration.
         """
         self.run = run
+        # The drift is from the first step's weights, not from the checkpoint's.
         if self.config.track and 0 in snapshots(run):
             self.tracker.start = run.load_model(snapshots(run)[0])
         self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer, self.recipe())
@@ -193,6 +201,7 @@ class Trainer:
     def recipe(self) -> dict[str, Any]:
         """Return everything that resuming must not change: model, text, and most settings."""
         training = self.config.as_dict().items()
+        # Any other setting would change the steps to come.
         fixed = {key: value for key, value in training if key not in RESUMABLE}
         return {**self.model.config.as_dict(), **fixed, "text": self.text[0]}
 
@@ -207,6 +216,7 @@ class Trainer:
         self.ranks.check_same("recipe", self.recipe())
         self.progress = Progress.from_record(self.ranks.first(self.progress.as_record()))
         state = self.ranks.broadcast(get_state(self.model, self.optimizer))
+        # Rank 0 has this state already.
         if self.ranks.rank:
             set_state(state, self.model, self.optimizer)
 
@@ -215,9 +225,11 @@ class Trainer:
         # A schedule in minutes follows the clock of rank 0.
         factor = self.factor()
         self.optimizer.schedule(self.ranks.first(factor) if self.config.minutes else factor)
+        # By step, so that a resumed training draws the same dropout as one without an interruption.
         mx.random.seed(self.ranks.random_seed(self.config.random_seed, self.progress.step))
         with self.ranks.with_timeout():
             result = self.step(self.starts())
+            # Starts computing and returns; meanwhile the host prepares the next step.
             mx.async_eval(*result, *self.step.state)
         self.progress.step += 1
         return result
@@ -225,8 +237,10 @@ class Trainer:
     def starts(self) -> Integer[mx.array, " B"]:
         """Return the starts of this rank's windows for the next step, by micro-batch."""
         seed, parts = self.config.seed, self.config.accumulate
+        # Each micro-batch counts as a step of the sampler.
         first = self.progress.step * parts
         batches = [self.sampler.starts(seed, first + i) for i in range(parts)]
+        # [accumulate * B / ranks]
         return mx.concatenate([self.ranks.part(batch) for batch in batches])
 
     def factor(self, step: int | None = None) -> float:
@@ -236,6 +250,7 @@ class Trainer:
 
     def learning_rate(self, step: int) -> float:
         """Return AdamW's learning rate at a step, counted from 1."""
+        # The n-th step is taken with n - 1 steps done.
         return self.config.lr * self.factor(max(0, step - 1))
 
     def evaluate(self) -> tuple[Evaluation, bool]:
@@ -270,6 +285,7 @@ class Trainer:
             self.run.check_present()
             if not all(mx.isfinite(array).all() for array in named_arrays(self.model).values()):
                 raise self.divergence("a weight is not finite", self.progress.step)
+            # Before the first validation these are the run's only weights.
             if not self.run.weights.exists():
                 self.run.save_model(self.model)
             save_checkpoint(
@@ -284,6 +300,7 @@ class Trainer:
             Diverged: The loss exceeds both the loss of guessing, ln(vocab_size), and the loss of
                 the first step by a factor of more than `EXPLODED`.
         """
+        # A start far from uniform may have a larger loss than guessing without diverging.
         worst = EXPLODED * max(math.log(self.model.config.vocab_size), self.progress.first_loss)
         if loss > worst:
             raise self.divergence(
@@ -341,6 +358,7 @@ def document_places(split: Split, context_length: int) -> np.ndarray | None:
     starts = split.document_starts
     if starts is None:
         return None
+    # The last document ends with the text, whose last token is only a target.
     longest = int(np.diff(starts, append=len(split.tokens) - 1).max())
     if longest <= context_length:
         return starts
@@ -354,5 +372,6 @@ def document_places(split: Split, context_length: int) -> np.ndarray | None:
 
 def _bound_in_steps(config: TrainConfig, sampler: BatchSampler) -> int:
     """Return the bound in steps that follows from steps and epochs; 0 without one."""
+    # A step uses `accumulate` batches.
     by_epochs = math.ceil(config.epochs * sampler.steps_per_epoch / config.accumulate)
     return min((bound for bound in (config.steps, by_epochs) if bound), default=0)

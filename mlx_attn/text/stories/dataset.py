@@ -23,9 +23,9 @@ _LONGEST = 1_000_000_000
 class Span:
     """Bytes `start` to `end` of a story, which call for one ability.
 
-    `log_probability` (nats) is that of the free choice made here, and 0 where the text before
-    decides. `distance` counts the bytes back to the last mention of what the span refers to; it is
-    None where the span refers to nothing that was mentioned before.
+    `log_probability` (nats) belongs to the free choice made here; it is 0 if the text before
+    decides. `distance` counts the bytes back to the last mention of the span's referent; it is None
+    if the span refers to nothing that was mentioned before.
     """
 
     start: int
@@ -49,7 +49,7 @@ class StoryCorpus:
     """Stories in a row."""
 
     text: str  # the stories; plain ASCII
-    # For each byte, what it takes to predict it, an index into `ABILITIES`.
+    # The ability that predicting each byte takes, as an index into `ABILITIES`.
     abilities: UInt8[np.ndarray, " bytes"]
     story_starts: Int64[np.ndarray, " stories"]  # the byte at which each story begins
     # Nats by ability, negative where there are free choices.
@@ -75,12 +75,13 @@ def generate_story(random: random.Random) -> Story:
 
 
 def _spans(text: str, fragments: list[grammar.Fragment]) -> tuple[Span, ...]:
-    """The fragments with their places, and how far back each one's referent was last mentioned."""
+    """Return the fragments with their places, and the distance to each referent's last mention."""
     spans: list[Span] = []
     mentioned: dict[str, int] = {}
     start = 0
     for piece, ability, _, log_probability, referent in fragments:
         end = start + len(piece)
+        # A copy repeats text that was mentioned word for word: look for that text itself.
         if ability == grammar.COPY:
             mentioned[referent] = text.rindex(piece, 0, start)
         distance = start - mentioned[referent] if referent in mentioned else None
@@ -94,7 +95,7 @@ def _spans(text: str, fragments: list[grammar.Fragment]) -> tuple[Span, ...]:
 def generate_stories(
     n_bytes: int, seed: int = 0, split: Literal["train", "val"] = "train"
 ) -> StoryCorpus:
-    """Whole stories of at least `n_bytes` bytes together; no seed's two splits share a stream."""
+    """Return whole stories of at least `n_bytes` bytes; each split of a seed has its own stream."""
     if not 0 < n_bytes <= _LONGEST:
         raise ConfigError(f"n_bytes is {n_bytes}; choose 1 to {_LONGEST}")
     if seed < 0:

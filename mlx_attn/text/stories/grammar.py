@@ -1,6 +1,6 @@
 """A grammar with one derivation for each of its texts, so that every text's probability is known.
 
-First any such grammar, then that of the stories, `ENGLISH`, which is read from english.toml.
+First any such grammar, then the grammar of the stories, `ENGLISH`, read from english.toml.
 
 A rule is a template: options separated by `|`, each with an optional integer weight, of
 
@@ -13,7 +13,7 @@ A rule is a template: options separated by `|`, each with an optional integer we
     {wish}          that text again, word for word
 
 Which words a variable may take can depend on the variables bound before it (a friend is not the
-hero; what is left is a difference); the choice is renormalised exactly.
+hero; a remainder is a difference); the choice is renormalised exactly.
 """
 
 import functools
@@ -51,7 +51,7 @@ class Variable:
     """Something a text remembers, and the words that it may be bound to, each equally likely.
 
     A word is a candidate if `allowed(word, *given)` holds, `given` being the words bound to the
-    variables so named (unbound ones are left out). Where a single candidate remains, nothing is
+    variables so named (unbound ones are left out). If a single candidate remains, nothing is
     free: its text calls for the ability `determined`.
     """
 
@@ -235,7 +235,7 @@ def _with_free_opening(
 
 
 def _ambiguities(texts: list[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of which the second text begins with the first, so that a reader cannot choose."""
+    """Return pairs whose second text begins with the first, so that a reader cannot choose."""
     # Sorted, a text is followed at once by those that extend it.
     return ((a, b) for a, b in itertools.pairwise(sorted(texts)) if b.startswith(a))
 
@@ -255,8 +255,7 @@ _WEIGHT = re.compile(r"(?:(\d+) \* )?(.*)")
 class Grammar:
     """Rules and their variables; a text is the rule `start`, then `terminator`.
 
-    `abilities` says what it takes to predict a form of a word that was mentioned before, by default
-    recall.
+    `abilities` has the ability that predicts each form of a word mentioned before; default: recall.
     """
 
     def __init__(
@@ -333,7 +332,7 @@ _ABILITIES = {
 
 @functools.cache  # a word of two lists is one word
 def _word(kind: str, text: str) -> Word:
-    """A word and its forms: pronouns, articles, the verb, or the place with its preposition."""
+    """Return a word and its forms: pronouns, articles, verb, or the place with its preposition."""
     match kind:
         case "she":
             forms = {"he": "she", "him": "her", "his": "her"}
