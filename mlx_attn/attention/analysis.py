@@ -18,11 +18,12 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.attention import Attention, attention_scores
+from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, make_cache
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
+    attention_scores,
     maps_of,
     merge_query_key,
     merge_value_output,

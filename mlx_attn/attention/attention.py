@@ -17,6 +17,7 @@ import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float, Integer
 
+from mlx_attn.attention import laws
 from mlx_attn.attention.cache import Kept, KVCache, Places, Position, StateCache, counted
 from mlx_attn.attention.config import MAPS, AttentionConfig
 from mlx_attn.attention.layer import (
@@ -25,8 +26,10 @@ from mlx_attn.attention.layer import (
     MapWeights,
     Queries,
     Values,
+    attention_scores,
     merge_heads,
     split_heads,
+    weighted_sum,
 )
 from mlx_attn.machine.attention_kernels import attention_by_kernel, fuses
 
@@ -102,25 +105,6 @@ def explicit_attention(
 ) -> Heads:
     """Return the sum dropout(mixing(logits(scale q k^T) + mask)) v, written out."""
     return weighted_sum(a.dropout(a.mix(q, k, places, *memories)), v)
-
-
-def attention_scores(q: Queries, k: Keys, scale: float) -> Float[mx.array, "B H T_q T_k"]:
-    """Return the scores scale q k^T.
-
-    Query heads that share a key head are folded into the rows of one matrix product, so a key is
-    never repeated: this is also the row-folded form of merged attention, where x is the only key.
-    """
-    (B, H, T_q, K), (_, key_heads, T_k, _) = q.shape, k.shape
-    rows = (q * scale if T_q > 1 else q).reshape(B, key_heads, H // key_heads * T_q, K)
-    scores = (rows @ k.swapaxes(2, 3)).reshape(B, H, T_q, T_k)
-    return scores if T_q > 1 else scores * scale  # of one token it is joined with the mask's sum
-
-
-def weighted_sum(weights: Float[mx.array, "B H T_q T_k"], v: Values) -> Heads:
-    """Weights v, with query heads that share a value head folded into rows."""
-    (B, H, T_q, T_k), (_, value_heads, _, D) = weights.shape, v.shape
-    rows = weights.reshape(B, value_heads, H // value_heads * T_q, T_k)
-    return (rows @ v).reshape(B, H, T_q, D)
 
 
 def fastest_attention(
@@ -273,9 +257,11 @@ class Attention(MapWeights):
         self.normalize: Callable[..., mx.array] = unit_rms
         self.dropout = nn.Dropout(config.drop_rate)
         if not all(choice.is_built_in for choice in self.maps.all):
-            from mlx_attn.attention import laws  # which tries layers
-
             laws.check_choices(self)
+
+    def like(self, config: AttentionConfig) -> "Attention":
+        """Return a new layer of another configuration."""
+        return Attention(config)
 
     def __call__(
         self,

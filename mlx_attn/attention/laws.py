@@ -20,10 +20,9 @@ import numpy as np
 from jaxtyping import Float
 from mlx.utils import tree_map
 
-from mlx_attn.attention.attention import Attention, attention_scores, weighted_sum
 from mlx_attn.attention.cache import Places, make_cache
 from mlx_attn.attention.config import MAPS, AttentionConfig, Choice
-from mlx_attn.attention.layer import Carry
+from mlx_attn.attention.layer import Carry, attention_scores, weighted_sum
 from mlx_attn.errors import ConfigError
 
 TOKENS, WINDOW = 12, 5
@@ -41,6 +40,9 @@ _NOT_FINITE = "gives numbers that are not finite"
 
 _Text = Float[mx.array, "B T C"]
 
+Layer = Any
+"""An `Attention`, whose module imports this one."""
+
 
 class LawBroken(ConfigError):
     """A layer with a user's choices breaks a law that the package relies on."""
@@ -49,7 +51,7 @@ class LawBroken(ConfigError):
 _kept: dict[tuple[Any, ...], list[Choice]] = {}
 
 
-def check_choices(a: Attention) -> None:
+def check_choices(a: Layer) -> None:
     """Refuse a layer whose choices, as far as they are a user's, break a law.
 
     Each set of choices is tried once in a process.
@@ -67,32 +69,32 @@ def check_choices(a: Attention) -> None:
         return
     _kept[key] = own  # now, because the trial makes such layers
     try:
-        _try(a.config, small, own)
+        _try(a, small, own)
     except BaseException:
         del _kept[key]
         raise
 
 
-def _try(config: AttentionConfig, small: AttentionConfig, own: list[Choice]) -> None:
-    for sizes in (small, config):
+def _try(a: Layer, small: AttentionConfig, own: list[Choice]) -> None:
+    for sizes in (small, a.config):
         try:
-            broken = _broken_law_of(sizes, own)
+            broken = _broken_law_of(a, sizes, own)
         except Exception:
-            if sizes == config:
+            if sizes == a.config:
                 raise
             continue  # it may be written for these sizes only
         if broken:
-            _blame_one(config, own)
+            _blame_one(a, own)
             raise LawBroken(f"{_names(own)} {broken}")
         return
 
 
-def _broken_law_of(config: AttentionConfig, own: list[Choice]) -> str:
+def _broken_law_of(a: Layer, config: AttentionConfig, own: list[Choice]) -> str:
     """Return the law that a layer of these sizes breaks; no random state is touched."""
     codes = (getattr(unwrap(choice.apply), "__code__", None) for choice in own)
     files = {code.co_filename for code in codes if code}
     with _own_random_state():
-        layer = Attention(config)
+        layer = a.like(config)
         try:
             broken = broken_law(with_other_weights(layer))
             return broken_law(layer) if broken in ("", _NOT_FINITE) else broken
@@ -103,12 +105,12 @@ def _broken_law_of(config: AttentionConfig, own: list[Choice]) -> str:
             return f"cannot be computed or decoded: {error}"
 
 
-def _blame_one(config: AttentionConfig, own: list[Choice]) -> None:
+def _blame_one(a: Layer, own: list[Choice]) -> None:
     """Refuse the choice that breaks a law by itself, if there is one among several."""
     for choice in own if len(own) > 1 else ():
         others = {map_name: word for map_name, word in MAPS.items() if map_name != choice.map}
         try:
-            Attention(replace(config, **{**others, choice.map: choice.name}))
+            a.like(replace(a.config, **{**others, choice.map: choice.name}))
         except LawBroken:
             raise
         except Exception:
@@ -146,7 +148,7 @@ def _own_random_state() -> Iterator[None]:
         mx.random.seed(high << 32 | low)  # the two halves of a seed are the state after it
 
 
-def with_other_weights(layer: Attention) -> Attention:
+def with_other_weights(layer: Layer) -> Layer:
     """Return the layer with trained-looking weights: a part that starts at 0 has an effect."""
     random = np.random.default_rng(0)
 
@@ -154,12 +156,12 @@ def with_other_weights(layer: Attention) -> Attention:
         spread = weight.shape[-1] ** -0.5 if weight.ndim > 1 else 0.3
         return weight + mx.array(random.normal(0, spread, weight.shape), weight.dtype)
 
-    other = Attention(layer.config)
+    other = layer.like(layer.config)
     other.update(tree_map(moved, layer.trainable_parameters()))
     return other
 
 
-def broken_law(a: Attention) -> str:
+def broken_law(a: Layer) -> str:
     """Return the law that a layer breaks, with the numbers; empty if it keeps all."""
     a.eval()
     T = min(TOKENS, a.config.context_length)
@@ -176,7 +178,7 @@ def broken_law(a: Attention) -> str:
 # The laws. Each returns how it is broken, or nothing.
 
 
-def _random(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
+def _random(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
     if _differ(a(x, None, Carry(tokens)), y, _SAME) is None:
         return ""
     return (
@@ -185,7 +187,7 @@ def _random(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
     )
 
 
-def _looks_ahead(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
+def _looks_ahead(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
     T = x.shape[1]
     for seen in sorted({1, T // 2, T - 1} - {0}):
         other = mx.concatenate([x[:, :seen], _drawn(seen, *x.shape)[:, seen:]], axis=1)
@@ -198,7 +200,7 @@ def _looks_ahead(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
     return ""
 
 
-def _decodes_otherwise(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
+def _decodes_otherwise(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
     T, window = x.shape[1], a.config.cache_window
     for pieces in _PIECES:
         cache, edges = make_cache(T + 3, window, a.config.recurs), [0, *accumulate(pieces)]
@@ -212,7 +214,7 @@ def _decodes_otherwise(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> st
     return ""
 
 
-def _key_is_not_input(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
+def _key_is_not_input(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
     key = a.score(x)[1]
     if not a.maps.caches_keys_only:
         return ""
@@ -224,7 +226,7 @@ def _key_is_not_input(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str
     return ""
 
 
-def _after_differs(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
+def _after_differs(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
     """Compare a value map before the weighted sum and after it, which decoding chooses between."""
     after, T = a.maps.value.after, x.shape[1]
     if after is None:
@@ -241,7 +243,7 @@ def _after_differs(a: Attention, x: _Text, tokens: mx.array, y: _Text) -> str:
     return ""
 
 
-def _not_affine(a: Attention, x: _Text) -> str:
+def _not_affine(a: Layer, x: _Text) -> str:
     """Try f(x + y) - f(x) - f(y) + f(0) = 0 for the maps declared affine."""
     k = a.score(x)[1]
     tokens = mx.zeros(x.shape[:2], mx.int32)
@@ -266,7 +268,7 @@ def _not_affine(a: Attention, x: _Text) -> str:
     return ""
 
 
-def _wrong_facts(a: Attention, x: _Text) -> Iterator[str]:
+def _wrong_facts(a: Layer, x: _Text) -> Iterator[str]:
     """Yield the declarations of choices that do not hold."""
     T, value, k = x.shape[1], a.maps.value, a.score(x)[1]
     scores = _drawn(0, _SEQUENCES, a.config.n_maps, T, T)
@@ -285,9 +287,7 @@ def _wrong_facts(a: Attention, x: _Text) -> Iterator[str]:
         yield f"makes values from keys: declare value={value.name} with reads_keys=True"
 
 
-def _wrong_facts_of_mixing(
-    a: Attention, x: _Text, s: mx.array, constant: mx.array
-) -> Iterator[str]:
+def _wrong_facts_of_mixing(a: Layer, x: _Text, s: mx.array, constant: mx.array) -> Iterator[str]:
     mixing, more = a.maps.mixing, a.read_by_mixing(*a.queries_and_keys(x), s, a.remembered(x))
     weights = mixing.apply(a, s, *more)
     if mixing.sums_to_one and _differ(weights.sum(-1), mx.ones(weights.shape[:3]), _ROUNDING):
@@ -330,7 +330,7 @@ def _differ(y: mx.array, wanted: mx.array, tolerance: float) -> str | None:
 # Shapes. MLX knows the shapes of lazy arrays, so nothing is computed.
 
 
-def check_shapes(a: Attention) -> None:
+def check_shapes(a: Layer) -> None:
     """Refuse a layer whose choices return other shapes than their maps must.
 
     Raises:
@@ -360,16 +360,14 @@ def check_shapes(a: Attention) -> None:
     _tried(maps.output, (weighted_sum(scores, v), x), a, (B, T, c.d_out))
 
 
-def _remembered(
-    hook: Choice, a: Attention, x: _Text, wanted: tuple[int, ...]
-) -> tuple[mx.array, ...]:
+def _remembered(hook: Choice, a: Layer, x: _Text, wanted: tuple[int, ...]) -> tuple[mx.array, ...]:
     if hook.remembers is None:
         return ()
     return _checked(f"remembers= of {hook.map}={hook.name}", hook.remembers, (a, x), wanted)
 
 
 def _tried(
-    choice: Choice, arguments: tuple[Any, ...], a: Attention, *wanted: tuple[int, ...]
+    choice: Choice, arguments: tuple[Any, ...], a: Layer, *wanted: tuple[int, ...]
 ) -> tuple[mx.array, ...]:
     return _checked(f"{choice.map}={choice.name}", choice.apply, (a, *arguments), *wanted)
 

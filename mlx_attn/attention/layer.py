@@ -49,6 +49,27 @@ def merge_heads(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B T width"]:
     return y.transpose(0, 2, 1, 3).flatten(2)
 
 
+def attention_scores(q: Queries, k: Keys, scale: float) -> Float[mx.array, "B H T_q T_k"]:
+    """Return the scores scale q k^T.
+
+    Query heads that share a key head are folded into the rows of one matrix product, so a key is
+    never repeated: this is also the row-folded form of merged attention, where x is the only key.
+    """
+    (B, H, T_q, K), (_, key_heads, T_k, _) = q.shape, k.shape
+    rows = (q * scale if T_q > 1 else q).reshape(B, key_heads, H // key_heads * T_q, K)
+    scores = (rows @ k.swapaxes(2, 3)).reshape(B, H, T_q, T_k)
+    return scores if T_q > 1 else scores * scale  # of one token it is joined with the mask's sum
+
+
+def weighted_sum(
+    weights: Float[mx.array, "B H T_q T_k"], v: Values
+) -> Float[mx.array, "B H T_q D"]:
+    """Weights v, with query heads that share a value head folded into rows."""
+    (B, H, T_q, T_k), (_, value_heads, _, D) = weights.shape, v.shape
+    rows = weights.reshape(B, value_heads, H // value_heads * T_q, T_k)
+    return (rows @ v).reshape(B, H, T_q, D)
+
+
 @runtime_checkable
 class Initializer(Protocol):
     """Draws the starting weights of one layer, each by its name."""

@@ -37,9 +37,9 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float, Integer
 
-from mlx_attn.attention.attention import Attention, attention_scores, weighted_sum
+from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import Places
-from mlx_attn.attention.layer import Carry
+from mlx_attn.attention.layer import Carry, attention_scores, weighted_sum
 from mlx_attn.errors import ConfigError, did_you_mean
 
 Edits = Mapping[str, Callable[[mx.array], mx.array]]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.attention.attention import attention_scores, causal_mask, weighted_sum
+from mlx_attn.attention.attention import causal_mask
+from mlx_attn.attention.layer import attention_scores, weighted_sum
 from mlx_attn.machine.attention_kernels import attention_cpu
 from mlx_attn.machine.exponentials import softmax
 

@@ -11,8 +11,8 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from mlx_attn.attention.attention import attention_scores
 from mlx_attn.attention.config import find_variant
+from mlx_attn.attention.layer import attention_scores
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import window_losses
