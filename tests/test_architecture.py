@@ -286,3 +286,12 @@ def test_no_two_files_share_a_name_by_accident():
 
 def test_a_module_says_what_it_is_for():
     assert where(lambda file: not ast.get_docstring(tree(file))) == []
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """Imports inside functions and for type checking count too."""
+    left = {name: modules_used(file) & {*MODULES} - {name} for name, file in MODULES.items()}
+    while free := {name for name, used in left.items() if not used & {*left}}:
+        left = {name: used for name, used in left.items() if name not in free}
+    # What is left lies on a circle, or imports a module of one.
+    assert not left, {name: sorted(used & {*left}) for name, used in left.items()}

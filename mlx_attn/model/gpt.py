@@ -23,6 +23,7 @@ from mlx_attn.machine.layers import LayerNorm, RMSNorm, TokenTable
 from mlx_attn.model.activations import Inspectable
 from mlx_attn.model.config import GPTConfig, input_position, own_parts
 from mlx_attn.model.init import initialise
+from mlx_attn.model.part_laws import check_parts
 from mlx_attn.parts import own_part
 
 SHIFT = 0.3
@@ -182,9 +183,7 @@ class GPT(Inspectable):
         if seed is not None:
             initialise(self, config, seed)
         if own_parts(config):
-            from mlx_attn.model.part_laws import check_parts  # which tries models
-
-            check_parts(config)
+            check_parts(config, GPT)
 
     def __call__(
         self,

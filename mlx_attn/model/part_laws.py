@@ -4,6 +4,7 @@ They are those of the attention layer (`mlx_attn.attention.laws`): a leak from a
 refused before it is trained.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import MAPS
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, own_parts
-from mlx_attn.model.gpt import GPT, activation_layer, norm_layer
-from mlx_attn.parts import PARTS
+from mlx_attn.parts import PARTS, own_part
 
 _SIZES = {"vocab_size": 11, "context_length": 12, "n_layers": 1, "n_heads": 2, "emb_dim": 16}
 _SMALL = {**_SIZES, **MAPS, "start": "book", "drop_rate": 0.0}
@@ -25,7 +25,11 @@ _ROUNDING = 1e-3  # relative to the largest number
 _kept: dict[GPTConfig, list[Any]] = {}
 
 
-def check_parts(config: GPTConfig) -> None:
+Make = Callable[[GPTConfig], Any]
+"""The class `GPT`, whose module imports this one."""
+
+
+def check_parts(config: GPTConfig, make: Make) -> None:
     """Refuse a model whose parts, as far as they are a user's, break a law; each is tried once.
 
     Raises:
@@ -42,28 +46,29 @@ def check_parts(config: GPTConfig) -> None:
             continue
         _kept[small] = [row]  # now, because the trial makes such models
         try:
-            if broken := _shape(small, row.map) or _broken_law(small):
+            if broken := _shape(small, row.map) or _broken_law(small, make):
                 raise ConfigError(f"{row.map}={row.name} {broken}")
         except BaseException:
             del _kept[small]
             raise
 
 
-def _shape(c: GPTConfig, key: str) -> str:
+def _shape(c: GPTConfig, key: Any) -> str:
     if key == "position":
         x = mx.zeros((3, c.emb_dim))
         y = PARTS["position"][c.position].apply(c, mx.arange(3))
     else:
         x = mx.zeros((2, 3, c.emb_dim if key == "norm" else c.hidden_dim))
-        y = (norm_layer if key == "norm" else activation_layer)(c)(x)
+        part: Any = own_part(key, getattr(c, key))
+        y = part.made(c)(x)
     if isinstance(y, mx.array) and y.shape == x.shape:
         return ""
     return f"must return the shape {x.shape}, and returned {getattr(y, 'shape', type(y).__name__)}"
 
 
-def _broken_law(c: GPTConfig) -> str:
+def _broken_law(c: GPTConfig, make: Make) -> str:
     """Return the law that a model of these settings breaks; empty if it keeps all."""
-    models = GPT(c), GPT(c)
+    models = make(c), make(c)
     starts, again = (named_arrays(model) for model in models)
     if any(_off(array, again[name]) for name, array in starts.items()):
         return "starts with other weights each time: draw them from a seed, or use nn.Linear"
