@@ -264,6 +264,12 @@ _PAPERS = (
         summary="PaTH: each token between query and key reflects the query, in place of positions",
     ),
     Variant(
+        name="selective",
+        mixing="selective",
+        formula="s_h(i, j) = score_h(i, j) - sum_(j < l < i) relu(score_1(l, j))",
+        summary="each token withdraws from later ones what its first head attends to; no weights",
+    ),
+    Variant(
         name="shared-self-mask",
         score="shared",
         logits="self_mask",

@@ -303,3 +303,49 @@ def path(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
     read = mx.tril(q @ w.swapaxes(2, 3), T_k - T_q)
     lost = read @ M @ mx.tril(w @ k.swapaxes(2, 3), -1)
     return softmax(s - a.config.scale * lost)
+
+
+def _selective_refuses(c: AttentionConfig) -> str:
+    changes = {
+        f"position={c.position}": c.position == "rope",
+        "qk_norm": c.qk_norm,
+        f"short_conv={c.short_conv}": c.short_conv != "none",
+    }
+    for setting in (name for name, applies in changes.items() if applies):
+        return (
+            f"mixing=selective reads the queries of earlier tokens as the score map gives them, "
+            f"and {setting} changes them afterwards: use learned, alibi or no positions, without "
+            "qk_norm and short_conv"
+        )
+    return ""
+
+
+def _first_head_queries(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B 1 T K_1"]:
+    """Return the first head's query of each token and a 1, which tells tokens from empty slots."""
+    q = a.maps.score.apply(a, x)[0][:, :1]
+    return mx.concatenate([q, mx.ones_like(q[..., :1])], -1)
+
+
+@choice(
+    "mixing",
+    "selective",
+    "w = softmax(s_h(i, j) - sum_(j < l < i) relu(score_1(l, j))), but the first token stays",
+    sums_to_one=True,
+    source="selective attention, arXiv:2410.02703",
+    reads_keys=True,
+    remembers=_first_head_queries,
+    remembers_all=True,
+    multiply_adds=lambda c: c.context_length * (_path_width(c) + 2),
+    affine=False,
+    refuses=_selective_refuses,
+)
+def selective(
+    a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Float[mx.array, "B 1 T_k width_1"]
+) -> Scores:
+    """What the first head attends to is withdrawn from all heads of later tokens."""
+    is_token = kept[..., -1:].swapaxes(2, 3)
+    is_first = mx.cumsum(is_token, -1) * is_token == 1
+    selected = mx.tril(a.config.scale * (kept[..., :-1] @ k[:, :1].swapaxes(2, 3)), -1)
+    selected = mx.where(is_first, 0.0, mx.maximum(selected, 0.0))
+    earlier = mx.cumsum(selected, 2) - selected
+    return softmax(s - earlier[:, :, -s.shape[2] :])

@@ -104,6 +104,15 @@ def _path(w: dict[str, Array], x: Array, s: Array) -> Array:
     return softmax_of(s)
 
 
+def _selective(w: dict[str, Array], x: Array, s: Array) -> Array:
+    """Add up what the first head of the queries between a key and a query selected, one by one."""
+    q, k = _queries_and_keys(w, x, len(s))
+    selected, s = np.maximum(q[0] @ k[0].T / np.sqrt(q.shape[2]), 0), s.copy()
+    for i, j in zip(*np.tril_indices(len(x)), strict=True):
+        s[:, i, j] -= selected[j + 1 : i, j].sum() if j else 0
+    return softmax_of(s)
+
+
 REFERENCES: dict[str, dict[str, Reference]] = {
     "logits": {
         "temperature": lambda w, x, s: np.exp(w["log_temperature"])[:, None, None] * s,
@@ -122,6 +131,7 @@ REFERENCES: dict[str, dict[str, Reference]] = {
         "delta": _delta_weights(lambda w, x: (_beta(w, x), 0 * _beta(w, x))),
         "gated_delta": _delta_weights(_gates),
         "path": _path,
+        "selective": _selective,
     },
 }
 """What each hook of the package computes, by its map and its name."""

@@ -11,7 +11,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import Places, make_cache
-from mlx_attn.attention.config import VARIANTS, AttentionConfig, choices_of, find_variant
+from mlx_attn.attention.config import VARIANTS, AttentionConfig, Variant, choices_of, find_variant
 from mlx_attn.attention.layer import Carry
 from mlx_attn.attention.references import REFERENCES
 
@@ -96,17 +96,21 @@ def heads_of(variant: str, w: Arrays) -> np.ndarray:
     if variant == "value-residual":
         v = w["value_mix"][0] * first + w["value_mix"][1] * v
     if choices_of("mixing")[VARIANTS[variant].mixing].reads_keys:
-        return weights_by_reference(VARIANTS[variant].mixing, w, q, k) @ v
+        return weights_by_reference(VARIANTS[variant], w, q, k) @ v
     group = q.shape[1] // H
     k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
     return weights_of(variant, w, q, k) @ v
 
 
-def weights_by_reference(mixing: str, w: Arrays, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+def weights_by_reference(row: Variant, w: Arrays, q: np.ndarray, k: np.ndarray) -> np.ndarray:
     """The weights of a mixing that reads queries and keys, one text after the other."""
-    s = np.where(np.tri(T) == 1, SCALE * np.einsum("bhid,bhjd->bhij", q, k), -np.inf)
+    s = SCALE * np.einsum("bhid,bhjd->bhij", q, k)
+    if not row.position:  # the layer has ALiBi
+        slopes = 2.0 ** -np.array([2, 4, 6, 8])
+        s = s - slopes[:, None, None] * np.subtract.outer(np.arange(T), np.arange(T))
+    s = np.where(np.tri(T) == 1, s, -np.inf)
     texts = zip(inputs()[1], s, strict=True)
-    return np.stack([REFERENCES["mixing"][mixing](w, x, masked) for x, masked in texts])
+    return np.stack([REFERENCES["mixing"][row.mixing](w, x, masked) for x, masked in texts])
 
 
 def logits_of(variant: str, w: Arrays, q: np.ndarray, k: np.ndarray) -> np.ndarray:

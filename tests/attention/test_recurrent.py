@@ -18,7 +18,12 @@ from mlx_attn.errors import ConfigError
 
 C, T, H = 16, 13, 2
 RULES = ("delta", "gated_delta")
-FORMS = (*RULES, "linear", "path")
+FORMS = (*RULES, "linear", "path", "selective")
+SETTINGS: list[dict[str, Any]] = [{"position": "rope"}, {"n_kv_heads": 1}, {"score": "merged"}]
+DECODED = [
+    *((mixing, settings) for mixing in FORMS[:-1] for settings in SETTINGS),
+    *(("selective", settings) for settings in (*SETTINGS[1:], {"position": "alibi", "window": 4})),
+]
 SIZES: dict[str, Any] = {"d_in": C, "d_out": C, "context_length": T, "n_heads": H}
 Arrays = dict[str, np.ndarray]
 
@@ -88,9 +93,8 @@ def test_the_gradient_of_every_weight_is_that_of_the_recurrence(mixing):
         assert abs(found - expected) < 1e-5 * max(1.0, float(mx.abs(gradient).max())), name
 
 
-@pytest.mark.parametrize("settings", [{"position": "rope"}, {"n_kv_heads": 1}, {"score": "merged"}])
+@pytest.mark.parametrize(("mixing", "settings"), DECODED)
 @pytest.mark.parametrize("pieces", [[1] * T, [6, 1, 6]])
-@pytest.mark.parametrize("mixing", FORMS)
 def test_decoding_with_room_for_more_is_the_full_pass(mixing, pieces, settings):
     module, x = layer(mixing, **settings), mx.array(text()[None], mx.float32)
     cache, start, read = make_cache(T + 4), 0, []
@@ -100,7 +104,7 @@ def test_decoding_with_room_for_more_is_the_full_pass(mixing, pieces, settings):
     np.testing.assert_allclose(mx.concatenate(read, axis=1), module(x), atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", [{"position": "rope"}, {"n_kv_heads": 1}, {"score": "merged"}])
+@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("pieces", [[1] * T, [6, 1, 6], [T]])
 @pytest.mark.parametrize("mixing", RULES)
 def test_decoding_by_a_state_is_the_full_pass(mixing, pieces, settings):
@@ -191,3 +195,33 @@ def test_a_conversion_of_queries_and_keys_is_refused_with_the_reason(name):
     reason = reasons.get(name, "mixing=gated_delta reads queries and keys themselves")
     with pytest.raises(ConfigError, match=reason):
         find_conversion(name).changes(layer("gated_delta").config)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"position": "rope"}, {"qk_norm": True}, {"short_conv": "linear"}]
+)
+def test_selection_refuses_what_changes_queries_after_their_map(settings):
+    with pytest.raises(ConfigError, match="changes them afterwards"):
+        layer("selective", **settings)
+
+
+def test_what_the_first_head_selects_is_withdrawn_from_later_tokens_only():
+    """One-hot queries and keys: token 2 selects token 1, so token 3 sees less of it."""
+    module = layer("selective")
+    k = mx.eye(C)[None, None, :4]
+    q = mx.zeros_like(k).at[0, 0, 2, 1].add(8.0)
+    kept = mx.concatenate([q, mx.ones((1, 1, 4, 1))], -1)
+    s = mx.where(mx.tri(4) == 1, 0.0, -mx.inf)[None, None]
+    weights = np.array(module.maps.mixing.apply(module, s, q, k, kept))[0, 0]
+    lowered = np.exp(-8.0 * module.config.scale)
+    np.testing.assert_allclose(weights[2, :3], 1 / 3, atol=1e-6)
+    np.testing.assert_allclose(weights[3, 1] / weights[3, 2], lowered, atol=1e-6)
+
+
+def test_no_token_withdraws_itself_or_the_first_one():
+    module = layer("selective")
+    q = k = 3.0 * mx.ones((1, 1, 2, C))
+    kept = mx.concatenate([q, mx.ones((1, 1, 2, 1))], -1)
+    s = mx.where(mx.tri(2) == 1, 0.0, -mx.inf)[None, None]
+    weights = np.array(module.maps.mixing.apply(module, s, q, k, kept))[0, 0]
+    np.testing.assert_allclose(weights[1], 0.5, atol=1e-6)
