@@ -76,9 +76,9 @@ class Choice:
         carries: For a value map: it reads arrays of earlier layers, as `value(a, x, k, carry)`.
         remembers: For a logits map or mixing: numbers of x that decoding also caches,
             [B, heads, T, width]; the map receives the numbers of all tokens as its last argument.
-        recurs: For a mixing that reads keys and remembers: the same heads from a state of fixed
-            size, `recurs(a, q, k, v, kept, state) -> heads, state`, with None at the start of a
-            text. Decoding then caches the state and no tokens.
+        recurs: For a mixing: the same heads from a state of fixed size, `recurs(a, q, k, v, kept,
+            state) -> heads, state`, without `kept` if it remembers nothing, and with None at the
+            start of a text. Decoding then caches the state, one array, and no tokens.
         at: For a position: "heads" or "input".
         remembers_all: It needs the memory of all earlier tokens even if a window hides their keys.
             The layer's cache then holds all of them.

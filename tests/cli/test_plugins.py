@@ -104,6 +104,8 @@ EXAMPLE_FLAGS = {
     "talking_heads": ["--variant=talk"],
     "temperature": ["--variant=merged", "--logits=sharpness"],
     "differential": ["--variant=diff"],
+    "stick_breaking": ["--variant=stick"],
+    "retention": ["--variant=retention"],
 }
 
 
@@ -136,7 +138,14 @@ def test_every_example_decodes_as_it_reads(workshop, example):
 
 
 @pytest.mark.parametrize(
-    ("example", "most"), [("talking_heads", 10), ("temperature", 6), ("differential", 35)]
+    ("example", "most"),
+    [
+        ("talking_heads", 10),
+        ("temperature", 6),
+        ("differential", 35),
+        ("stick_breaking", 11),
+        ("retention", 22),
+    ],
 )
 def test_an_example_is_short(example, most):
     tree = ast.parse((EXAMPLES / f"{example}.py").read_text())

@@ -1,0 +1,72 @@
+"""The weights and heads of example plugins against loops in NumPy, written from their papers."""
+
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.cache import StateCache, make_cache
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.errors import ConfigError
+from mlx_attn.plugins import load_plugins, unload_plugins
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+T, H = 9, 2
+
+
+@pytest.fixture(autouse=True)
+def examples():
+    load_plugins([EXAMPLES / "stick_breaking.py", EXAMPLES / "retention.py"])
+    yield
+    unload_plugins()
+
+
+def config(mixing: str, **settings) -> AttentionConfig:
+    sizes = {"d_in": 8, "d_out": 8, "n_heads": H, "context_length": T, "position": "none"}
+    return AttentionConfig(**{**sizes, "mixing": mixing, **settings})
+
+
+def scores(a: Attention, x: mx.array) -> np.ndarray:
+    q, k = (np.array(y, np.float64) for y in a.queries_and_keys(x))
+    return a.config.scale * q @ k.swapaxes(2, 3)
+
+
+@pytest.mark.parametrize("window", [0, 4])
+def test_stick_breaking_takes_each_share_of_what_nearer_keys_left(window):
+    a, x = Attention(config("stick", window=window)), mx.random.normal((1, T, 8))
+    s, expected = scores(a, 4 * x), np.zeros((1, H, T, T))
+    for h in range(H):
+        for i in range(T):
+            rest = 1.0
+            for j in range(i, max(-1, i - (window or T)), -1):
+                share = 1 / (1 + np.exp(-s[0, h, i, j]))
+                expected[0, h, i, j] = rest * share
+                rest *= 1 - share
+    assert np.allclose(a.weights(4 * x), expected, atol=1e-5)
+
+
+def test_retention_decays_each_product_by_its_distance():
+    a, x = Attention(config("retention")), mx.random.normal((1, T, 8))
+    s, expected = scores(a, x), np.zeros((1, H, T, T))
+    for h, gamma in enumerate((1 - 2**-5, 1 - 2**-6)):
+        for i in range(T):
+            for j in range(i + 1):
+                expected[0, h, i, j] = gamma ** (i - j) * s[0, h, i, j]
+    assert np.allclose(a.weights(x), expected, atol=1e-5)
+
+
+def test_retention_decodes_from_a_state_that_does_not_grow():
+    a, x = Attention(config("retention", position="rope")), mx.random.normal((2, T, 8))
+    cache = make_cache(T, recurs=a.config.recurs)
+    assert isinstance(cache, StateCache)
+    steps = [a(x[:, t : t + 1], cache) for t in range(T)]
+    assert mx.allclose(mx.concatenate(steps, axis=1), a(x), atol=1e-5)
+    assert [buffer.shape for buffer in cache.buffers] == [(2, H, 4, 4)]
+
+
+@pytest.mark.parametrize("settings", [{"window": 4}, {"position": "alibi"}, {"logits": "forget"}])
+def test_retention_refuses_what_acts_on_scores(settings):
+    with pytest.raises(ConfigError, match="retention has no scores to change"):
+        config("retention", **settings)
