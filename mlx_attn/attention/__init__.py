@@ -36,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when first used, so that the command line's help is quick."""
+    """Import a name when it is first used, so that the command line's help is quick."""
     if name in __all__:
         home = "layer" if name in ("MapWeights", "choice") else "attention"
         return getattr(import_module(f"{__name__}.{home}"), name)

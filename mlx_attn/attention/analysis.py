@@ -69,6 +69,7 @@ class ScoreFactors:
     @property
     def products(self) -> Float[np.ndarray, "H C C"]:
         """S_h of every head: x_i S_h x_j^T is the score without biases."""
+        # [H, K, C] and [kv_heads, K, C], stacked as they are stored.
         H, _, C = self.query.shape
         merged = merge_query_key(self.query.reshape(-1, C), self.key.reshape(-1, C), H)
         return merged.reshape(H, C, C).swapaxes(1, 2)  # the weight of S has the key's side first
@@ -117,6 +118,7 @@ class OutputFactors:
         """V_h O_h of every head."""
         C = self.value.shape[2]
         merged = merge_value_output(self.value.reshape(-1, C), self.output, self.n_heads)
+        # [d_out, H C] -> [d_out, H, C] -> [H, C, d_out]
         products = merged.reshape(len(merged), self.n_heads, C).transpose(1, 2, 0)
         return np.ascontiguousarray(products)
 
@@ -134,6 +136,7 @@ class OutputFactors:
         value, bias, constant = self.value, self.value_bias, self.constant
         if len(value) > kv_heads:
             C = value.shape[2]
+            # x itself becomes the value, and each head's V_h O_h its output map.
             value, bias, constant = np.eye(C)[None], np.zeros((1, C)), self.total_constant
             heads = self.products.transpose(2, 0, 1)
         value, bias = _repeated(value, kv_heads), _repeated(bias, kv_heads)
@@ -154,22 +157,25 @@ def qk_circuit(attention: Attention) -> ScoreFactors:
     """
     with float64():
         exact = _in_float64(attention, "score")
+        # x = I gives the rows of the matrices, and x = 0 the biases: [1, C + 1, C].
         q, k = exact.score(_basis(exact.config.d_in)[None])
         (query, query_bias), (key, key_bias) = _affine(q), _affine(k)
     return ScoreFactors(query, query_bias, key, key_bias)
 
 
 def ov_circuit(attention: Attention) -> OutputFactors:
-    """The value and output maps of a layer; keys that are not affine must not be read by it."""
+    """Return the value and output maps of a layer; its values may read only affine keys."""
     with float64():
         exact = _in_float64(attention, "value", "output")
         config, x = exact.config, _basis(exact.config.d_in)[None]
         _, k = exact.score(x)
+        # NaN marks every number that depends on such keys.
         k = k if exact.maps.score.affine else mx.nan * k
         value = exact.value(exact.value_input(x, k), k)
         if mx.isnan(value).any():
             check_affine(attention, "score")
         value, bias = _affine(value)
+        # The identity over all heads: each row is one coordinate of one head.
         heads = split_heads(_basis(config.n_heads * value.shape[1])[None], config.n_heads)
         output, constant = _affine(exact.output(heads)[:, None])
     return OutputFactors(value, bias, output[0], constant[0])
@@ -199,7 +205,7 @@ def written_out(attention: Attention) -> Attention:
 
 
 def why_not_one_matrix(config: AttentionConfig) -> str:
-    """Why the scores are not x_i S_h x_j^T for one S_h; empty where they are.
+    """Return why the scores are not x_i S_h x_j^T for one S_h; empty if they are.
 
     ALiBi's bias and the biases of the maps are added to that form and leave S_h as it is.
     """
@@ -222,7 +228,7 @@ def why_not_one_matrix(config: AttentionConfig) -> str:
 
 
 def raw_scores(attention: Attention, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T T"]:
-    """The scores before mask and ALiBi: scale * x_i S_h x_j^T unless rotated or normalised."""
+    """Return scores before mask and ALiBi: scale * x_i S_h x_j^T unless rotated or normalised."""
     return attention_scores(*attention.queries_and_keys(x), attention.config.scale)
 
 
@@ -268,10 +274,11 @@ def _affine(
     y: Float[mx.array, "1 heads rows D"],
 ) -> tuple[Float[np.ndarray, "heads D columns"], Float[np.ndarray, "heads D"]]:
     """Return the stored matrix and the bias of a map, from its values on the basis."""
-    made = np.array(y[0])
-    bias = made[:, -1]
+    # [heads, C + 1, D]; the last row is f(0), the bias.
+    values = np.array(y[0])
+    bias = values[:, -1]
     # Contiguous, because NumPy multiplies stacks of transposed views a thousand times slower.
-    return np.ascontiguousarray((made[:, :-1] - bias[:, None]).swapaxes(1, 2)), bias
+    return np.ascontiguousarray((values[:, :-1] - bias[:, None]).swapaxes(1, 2)), bias
 
 
 def _repeated(parts: np.ndarray, n_heads: int) -> np.ndarray:
@@ -280,7 +287,7 @@ def _repeated(parts: np.ndarray, n_heads: int) -> np.ndarray:
 
 
 def _padded(parts: np.ndarray, axis: int, width: int) -> np.ndarray:
-    """With zeros at the end of an axis."""
+    """Pad an axis with zeros at its end."""
     missing = [(0, width - parts.shape[i] if i == axis else 0) for i in range(parts.ndim)]
     return np.pad(parts, missing)
 
@@ -288,10 +295,11 @@ def _padded(parts: np.ndarray, axis: int, width: int) -> np.ndarray:
 def _singular_values(
     left: Float64[np.ndarray, "H C D"], right: Float64[np.ndarray, "H D d_out"]
 ) -> Float64[np.ndarray, "H rank"]:
-    """Of left_h right_h; no more values than the factors allow to be other than 0.
+    """Return the singular values of left_h right_h, as many as can differ from 0.
 
     With left = Q_1 R_1 and right^T = Q_2 R_2, the small R_1 R_2^T has the same values.
     """
+    # Factors as wide as the product: QR would save nothing.
     if left.shape[2] >= left.shape[1]:
         return np.linalg.svd(left @ right, compute_uv=False)
     R_left: Any = np.linalg.qr(left, mode="r")
@@ -331,6 +339,7 @@ def spectra(layers: Iterable[ScoreFactors | OutputFactors]) -> Spectra:
         rows.append((factors.singular_values, symmetry(matrices), alignment(matrices)))
     of_layers, *others = zip(*rows, strict=True)
     rank = max(values.shape[-1] for values in of_layers)
+    # [L, H, rank]; layers of lower rank end with zeros, which add nothing to any measure.
     values = np.stack([np.pad(v, ((0, 0), (0, rank - v.shape[-1]))) for v in of_layers])
     symmetries, alignments = map(np.stack, others)
     norm = np.linalg.norm(values, axis=-1)
@@ -342,12 +351,13 @@ def spectra(layers: Iterable[ScoreFactors | OutputFactors]) -> Spectra:
 def effective_rank(
     singular_values: Float[np.ndarray, "*heads rank"],
 ) -> Float64[np.ndarray, "*heads"]:
-    """exp(-sum_k p_k ln p_k) with p_k = s_k / sum(s): between 1 and the rank; 0 for the 0 matrix.
+    """Return exp(-sum_k p_k ln p_k), p_k = s_k / sum(s): from 1 to the rank; 0 for the 0 matrix.
 
     Source: Roy and Vetterli, The Effective Rank, EUSIPCO 2007.
     """
     total = singular_values.sum(-1, keepdims=True)
     p = _ratio(singular_values, total)
+    # 0 ln 0 is 0, so p = 0 gets the logarithm of 1.
     entropy = -np.sum(p * np.log(np.where(p > 0, p, 1)), axis=-1)
     return np.where(total[..., 0] > 0, np.exp(entropy), 0.0)
 
@@ -355,7 +365,7 @@ def effective_rank(
 def stable_rank(
     singular_values: Float[np.ndarray, "*heads rank"],
 ) -> Float64[np.ndarray, "*heads"]:
-    """|S|_F^2 / |S|_2^2: between 1 and the rank, and blind to small values; 0 for the 0 matrix.
+    """Return |S|_F^2 / |S|_2^2: from 1 to the rank, blind to small values; 0 for the 0 matrix.
 
     Source: Rudelson and Vershynin, Sampling from Large Matrices, J. ACM 2007.
     """
@@ -366,20 +376,22 @@ def stable_rank(
 def symmetry(
     matrices: Float[np.ndarray, "H C C"],
 ) -> Float64[np.ndarray, " H"]:
-    """<S, S^T> / |S|_F^2: 1 if symmetric, -1 if antisymmetric, 0 in between (and for 0)."""
+    """Return <S, S^T> / |S|_F^2: 1 if symmetric, -1 if antisymmetric, 0 in between (and for 0)."""
+    # [H]: tr(S S), the inner product of S and S^T.
     inner = np.einsum("hij,hji->h", matrices, matrices)
     return _ratio(inner, np.sum(matrices**2, axis=(1, 2)))
 
 
 def alignment(matrices: Float[np.ndarray, "H rows columns"]) -> Float64[np.ndarray, "H H"]:
-    """|<S_g, S_h>| / (|S_g|_F |S_h|_F) of every two heads: 1 for the same matrix up to a factor."""
+    """Return |<S_g, S_h>| / (|S_g|_F |S_h|_F) of all pairs: 1 if equal up to a factor."""
+    # [H, C C]
     flat = matrices.reshape(len(matrices), -1)
     norms = np.linalg.norm(flat, axis=1)
     return _ratio(np.abs(flat @ flat.T), np.outer(norms, norms))
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Above / below in float64, and 0 where below is 0."""
+    """Divide in float64; return 0 where `below` is 0."""
     above, below = np.broadcast_arrays(np.asarray(above, np.float64), below)
     return np.divide(above, below, out=np.zeros(above.shape), where=below > 0)
 
@@ -414,9 +426,11 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     seen = min(config.cache_window or config.context_length, config.context_length)
     more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
     more += sum(n for name, n in sizes.items() if name.startswith("conv_"))
+    # Shapes follow from lazy arrays, so a model of any size is counted without its memory.
     x, k = _one_token(config)
     carry, state = Carry(mx.zeros((1, 1), mx.int32)), make_cache(1, recurs=True)
     kept = (*layer.cache_entries(x, k, 0, carry), *layer.remembered(x))
+    # One token creates the state, whose size does not depend on the text.
     if config.recurs:
         layer(x, state, carry)
         kept = ()

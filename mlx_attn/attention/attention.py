@@ -50,7 +50,7 @@ def rope(y: Float[mx.array, "B H T D"], offset: Position) -> Float[mx.array, "B 
 
 
 def unit_rms(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
-    """Queries or keys over their root mean square (QK-norm, without weights)."""
+    """Divide queries or keys by their root mean square (QK-norm, without weights)."""
     return mx.fast.rms_norm(y, None, 1e-6)
 
 
@@ -59,8 +59,8 @@ def alibi_bias(
     queries: Integer[mx.array, " T_q"],
     keys: Integer[mx.array, " T_k"],
 ) -> Float[mx.array, "H T_q T_k"]:
-    """-slope_h (i - j), for queries and keys at these positions."""
-    return -slopes[:, None, None] * (queries[:, None] - keys)
+    """Return -slope_h (i - j), for queries and keys at these positions."""
+    return -slopes[:, None, None] * (queries[:, None] - keys)  # [H, 1, 1] * [T_q, T_k]
 
 
 def causal_mask(
@@ -89,8 +89,8 @@ def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.arr
 def stores_weights(config: AttentionConfig, T: int) -> bool:
     """Tell whether training must store the attention weights [H, T, T] of a layer.
 
-    Only a GPU has fused kernels, which do not. Hooks, dropout, an array as mask, and some
-    widths have no fused kernel.
+    Only a GPU has fused kernels, which do not. They cannot run hooks, dropout, an array as
+    mask, or some widths.
     """
     if config.drop_rate or is_hooked(config):
         return True
@@ -110,7 +110,7 @@ def explicit_attention(
 def fastest_attention(
     a: "Attention", q: Queries, k: Keys, v: Values, places: Places, *memories: mx.array
 ) -> Heads:
-    """The weighted sum by this machine's fastest kernel, or written out, as dropout needs it."""
+    """Return the weighted sum by this machine's fastest kernel, or written out for dropout."""
     bias, mask = partial(a.bias, places), partial(a.mask, places)
     heads = None
     if not a.has_dropout:
@@ -310,7 +310,7 @@ class Attention(MapWeights):
         return self.mix(*self.queries_and_keys(x), Places.of_text(x.shape[1]), *self.remembered(x))
 
     def queries_and_keys(self, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-        """Queries and keys as the scores see them: normalized and rotated."""
+        """Return queries and keys as the scores see them: normalized and rotated."""
         q, k = self.score(x)
         return self.normalize_and_rotate(q, 0), self.normalize_and_rotate(k, 0)
 
@@ -322,14 +322,14 @@ class Attention(MapWeights):
         They are computed in the mask's float32, or in float64 if the inputs are.
         """
         scores = self.logits(attention_scores(q, k, self.config.scale), *memories)
-        masked = scores + self.mask(places)
+        masked = scores + self.mask(places)  # after the hooks, which must not see minus infinity
         more = self.read_by_mixing(q, k, masked, memories)
         return self.maps.mixing.apply(self, masked, *more).astype(q.dtype)
 
     def read_by_mixing(
         self, q: Queries, k: Keys, masked: Float[mx.array, "B H T_q T_k"], memories: Kept
     ) -> Kept:
-        """Return what the mixing reads besides the masked scores, in their type.
+        """Return the further inputs of the mixing, in the type of the masked scores.
 
         These are queries and keys if it reads keys, and the last memory if it remembers.
         """
@@ -358,7 +358,7 @@ class Attention(MapWeights):
         """Return queries or keys over their root mean square and rotated, if asked for."""
         y = self.normalize(y) if self.config.qk_norm else y
         for own in self.maps.position:
-            # Masked slots without a token come before position 0.
+            # Slots without a token come before position 0; they are masked.
             return own.apply(self, y, mx.maximum(offset + counted(y.shape[2]), 0))
         return rope(y, offset) if self.config.position == "rope" else y
 
@@ -407,14 +407,8 @@ class CausalAttention(Attention):
         qkv_bias: bool = False,
         **choices: Any,
     ):
-        settings: dict[str, Any] = {
-            "d_in": d_in,
-            "d_out": d_out,
-            "context_length": context_length,
-            "drop_rate": dropout,
-            "qkv_bias": qkv_bias,
-            "output": "none",
-        }
+        settings: dict[str, Any] = {"d_in": d_in, "d_out": d_out, "context_length": context_length}
+        settings |= {"drop_rate": dropout, "qkv_bias": qkv_bias, "output": "none"}
         super().__init__(AttentionConfig(**(settings | choices)))
 
 

@@ -23,7 +23,7 @@ NEVER = 2**30
 
 @lru_cache(maxsize=64)
 def counted(n: int) -> Integer[mx.array, " n"]:
-    """0, 1, ..., n - 1: one constant, which all layers of a graph share."""
+    """Return 0, 1, ..., n - 1: one constant, which all layers of a graph share."""
     return mx.array(np.arange(n, dtype=np.int32))
 
 
@@ -46,7 +46,7 @@ class Places(NamedTuple):
 
     @classmethod
     def of_text(cls, T: int, read: int = 0) -> "Places":
-        """Those of a text of T tokens without a cache, or after `read` of them."""
+        """Return positions in a text of T tokens, with queries after the first `read` tokens."""
         queries = read + counted(T - read) if read else counted(T)
         return cls(read, queries, 0, counted(T), whole=not read)
 
@@ -110,6 +110,7 @@ class KVCache:
         """
         start, T = self.offset, arrays[0].shape[2]
         self._check_room(T)
+        # The first tokens show the number of heads and their width.
         self.buffers = self.buffers or [_empty(array, self.slots) for array in arrays]
         self.offset = start + T
         return self._write(start, arrays, in_order)
@@ -123,14 +124,17 @@ class KVCache:
 
     def _update(self, arrays: Kept, slot: Position) -> None:
         pairs, at = zip(self.buffers, arrays, strict=True), _as_array(slot)
+        # Along axis 2, the slots; the array of the position keeps the compiled graph general.
         self.buffers = [mx.slice_update(buffer, array, at, (2,)) for buffer, array in pairs]
 
     def _in_order(self, start: Position, T: int) -> tuple[Kept, Places]:
         """Return all slots from the oldest token on; empty ones come before it."""
+        # Slot `offset` mod slots is the next one to be written, so it holds the oldest token.
         cached = tuple(_from_slot(buffer, self.offset % self.slots) for buffer in self.buffers)
         return cached, _in_order(start, T, self.slots)
 
     def _check_room(self, T: int) -> None:
+        # Inside a compiled graph the offset is unknown; the caller has made room.
         read = self.offset if isinstance(self.offset, int) else 0
         if read + T > self.length:
             raise ConfigError(
@@ -173,20 +177,24 @@ class RotatingKVCache(KVCache):
         self.window = window
 
     def _write(self, start: Position, arrays: Kept, in_order: bool) -> tuple[Kept, Places]:
+        # A single token overwrites only the one that has just left the window.
         if arrays[0].shape[2] > 1:
             return self._turn(start, arrays)
         self._update(arrays, start % self.slots)
         if in_order:
             return self._in_order(start, 1)
         last = self.offset - 1
+        # Slot s holds the latest position p <= last with p mod slots = s.
         positions = _none_before_0(last - (last - counted(self.slots)) % self.slots)
         return tuple(self.buffers), Places(start, start + counted(1), 0, positions)
 
     def _turn(self, start: Position, arrays: Kept) -> tuple[Kept, Places]:
-        """The first of several queries see tokens of the ring that the last ones write over."""
+        """Read the ring, then write: the last tokens overwrite tokens that the first ones see."""
+        # [B, heads, slots, width], oldest first, followed by the T new tokens.
         held = [_from_slot(buffer, start % self.slots) for buffer in self.buffers]
         cached = tuple(mx.concatenate([*pair], axis=2) for pair in zip(held, arrays, strict=True))
         ring = (array[:, :, -self.slots :] for array in cached)
+        # The last `slots` tokens, turned so that token t is in slot t mod slots again.
         self.buffers = [_from_slot(array, -self.offset % self.slots) for array in ring]
         return cached, _in_order(start, arrays[0].shape[2], cached[0].shape[2])
 
@@ -206,7 +214,7 @@ class StateCache(KVCache):
         return self.buffers[0] if self.buffers else None
 
     def reserve(self, length: int) -> None:
-        """Allow so many tokens."""
+        """Allow this many tokens."""
         self.length = length
 
     @property
@@ -246,15 +254,17 @@ def _as_array(position: Position) -> mx.array:
 
 def _from_slot(buffer: mx.array, slot: Position) -> mx.array:
     """Return all slots from this one on, those before it last."""
+    # Two copies in a row contain every rotation as one slice; a slice can start at an array.
     twice = mx.concatenate([buffer, buffer], axis=2)
     return mx.slice(twice, _as_array(slot), (2,), buffer.shape)
 
 
 def _in_order(query: Position, T_q: int, T_k: int) -> Places:
-    """T_k keys in order, the last one at the last query."""
+    """Return the positions of T_k keys in order, the last one at the last query."""
     first = query + T_q - T_k
     return Places(query, query + counted(T_q), first, _none_before_0(first + counted(T_k)))
 
 
 def _none_before_0(positions: mx.array) -> mx.array:
+    # Slots before the text's beginning must be invisible.
     return mx.where(positions < 0, NEVER, positions)

@@ -1,7 +1,7 @@
 """What one attention layer is: sizes, a choice for every map, positions; and the named variants.
 
 A configuration is a value that can be written to a file. It is checked once, here; the modules
-built from it never check again. The choices themselves stand in `mlx_attn.attention.maps`, which
+built from it never check again. The choices themselves are in `mlx_attn.attention.maps`, which
 registers them when it is imported, as a user's file does.
 """
 
@@ -174,6 +174,7 @@ def choice_of(map_name: str, name: str) -> Choice:
 
 def choices_of(map_name: str) -> Mapping[str, Choice]:
     """Return every choice of a map by name, the package's and the user's."""
+    # Imported here, because these modules import this one.
     for module in ("maps", "structured", "recent", "hooks", "recurrent"):  # which register them
         import_module(f"mlx_attn.attention.{module}")
     return CHOICES[map_name]
@@ -186,6 +187,7 @@ def published_slopes(n_heads: int) -> list[float]:
     of two gives its slopes, and every second slope of the next larger one the rest. One head gets
     2^-8, which is hardly a position at all.
     """
+    # H = 8 gives 2^-1, 2^-2, ..., 2^-8.
     power = 2 ** math.floor(math.log2(n_heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]
@@ -257,13 +259,14 @@ class AttentionConfig(AttentionSettings):
         _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
         self._check_heads()
         _require(self.window >= 0, f"window={self.window} must not be negative")
+        # Last, because a choice reads the derived sizes.
         for map_name in (*MAPS, "position"):
             for choice in self.choices(map_name):
                 _require(not (reason := choice.refuses(self)), reason)
         self._check_convolution()
 
     def _check_convolution(self):
-        """Refuse to convolve keys and values that decoding computes again from what it caches."""
+        """Refuse to convolve keys and values that decoding computes again from its cache."""
         if self.short_conv == "none":
             return
         maps = [choice for name in ("score", "value") for choice in self.choices(name)]
@@ -286,6 +289,7 @@ class AttentionConfig(AttentionSettings):
         self._derive("value_dim", self.head_dim)
         self._derive("n_kv_heads", self.n_heads)
         self._derive("latent_dim", max(self.d_in // 2, 1))
+        # The variance of q . k grows with head_dim; this factor keeps the scores' spread near 1.
         self._derive("scale", max(self.head_dim, 1) ** -0.5)
 
     def choices(self, map_name: str) -> tuple[Choice, ...]:
@@ -319,7 +323,7 @@ class AttentionConfig(AttentionSettings):
 
     @property
     def recurs(self) -> bool:
-        """Whether decoding caches a state of fixed size and no tokens."""
+        """Return True if decoding caches a state of fixed size and no tokens."""
         return self.choices("mixing")[0].recurs is not None
 
     @property
@@ -329,22 +333,23 @@ class AttentionConfig(AttentionSettings):
         return 0 if any(hook.remembers_all for hook in hooks) else self.window
 
     def slopes(self) -> tuple[float, ...]:
-        """ALiBi's slope of every head."""
+        """Return ALiBi's slope of every head."""
         if self.alibi_slopes == "heads":
             return tuple(published_slopes(self.n_heads))
         if self.alibi_slopes in ("range", "learned"):
+            # A geometric series from 2^-2 to 2^-8, for any number of heads.
             last = max(self.n_heads - 1, 1)
             return tuple(2 ** -(2 + 6 * h / last) for h in range(self.n_heads))
         try:
-            given = tuple(float(word) for word in self.alibi_slopes.split(","))
+            numbers = tuple(float(word) for word in self.alibi_slopes.split(","))
         except ValueError:
-            given = ()
+            numbers = ()
         _require(
-            len(given) == self.n_heads and all(0 <= slope < math.inf for slope in given),
+            len(numbers) == self.n_heads and all(0 <= slope < math.inf for slope in numbers),
             f"alibi_slopes='{self.alibi_slopes}' must be range, heads, learned, or n_heads="
             f"{self.n_heads} numbers with commas",
         )
-        return given
+        return numbers
 
     def _derive(self, key: str, value: int | float):
         if not getattr(self, key):
@@ -358,6 +363,7 @@ class AttentionConfig(AttentionSettings):
             f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}",
         )
         self.slopes()
+        # Merged scores rotate the whole of x as the key.
         rotated = self.d_in if self.score == "merged" else self.head_dim
         _require(
             self.position != "rope" or rotated % 2 == 0,
@@ -375,8 +381,8 @@ class Variant:
     """A choice for each map of attention, and its formula in the field's letters.
 
     `window`, `global_every` and `n_kv_heads` are sizes to begin with, `position`, `qk_norm` and
-    `short_conv` what it needs beside its maps; empty, they stay as they are. `source` is a paper
-    where no choice names it, `alias` another name of the same function.
+    `short_conv` its further needs; empty, they stay as they are. `source` is a paper if no choice
+    names it, `alias` another name of the same function.
     The command line's choices, the README's table, the documentation and the parametrised tests all
     read these rows; nothing else lists variants.
     """

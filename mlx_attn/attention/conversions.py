@@ -53,8 +53,10 @@ class Conversion:
             raise ConfigError(f"--to {self.name} has no rank: leave --rank out, or use {names}")
         self._refuse((_OF_CONVOLUTION, *self.refusals), config)
         keys = self.keys(config, rank)
+        # These apply to every rewriting of scores, whatever the target.
         if changes_scores(config, replace(config, **keys)):
             self._refuse((*_OF_SCORES, _OF_KEY_BIAS, _OF_MIXING), config)
+        # Only keys that really change; an empty result means that nothing is to do.
         return {key: value for key, value in keys.items() if getattr(config, key) != value}
 
     def _refuse(self, refusals: tuple[_Refusal, ...], config: AttentionConfig) -> None:
@@ -101,6 +103,7 @@ def _value_bias_stays(config: AttentionConfig) -> bool:
 
 
 def _differ(config: AttentionConfig, target: AttentionConfig, of_map: str, *sizes: str) -> bool:
+    # A latent is part of both maps, so another width changes both.
     latent = ("latent_dim",) if getattr(target, of_map) == "latent" else ()
     keys = (of_map, *sizes, *latent)
     return any(getattr(config, key) != getattr(target, key) for key in keys)
@@ -108,7 +111,9 @@ def _differ(config: AttentionConfig, target: AttentionConfig, of_map: str, *size
 
 def _separate(config: AttentionConfig, rank: int) -> _Keys:
     _check_rank(rank, config.d_in, "emb_dim")
+    # One wide key serves all heads of the collaborative form, so each S_h may have its rank.
     width = config.n_heads * config.head_dim if config.score == "collaborative" else config.head_dim
+    # The rank of S_h is at most C, and a wider head would only hold zeros.
     head_dim = rank or min(width, config.d_in)
     return {"score": "separate", "head_dim": head_dim, **_without_keys(config)}
 
@@ -128,7 +133,7 @@ def _separate_output(config: AttentionConfig, rank: int) -> _Keys:
 
 
 def _no_out_proj(config: AttentionConfig, rank: int) -> _Keys:
-    """Heads that write their own slice of y; the bias of out_proj moves into W_value."""
+    """Let each head write its own slice of y; move the bias of out_proj into W_value."""
     return {
         "value": "linear",
         "output": "none",
@@ -138,7 +143,8 @@ def _no_out_proj(config: AttentionConfig, rank: int) -> _Keys:
 
 
 def _shrunk(config: AttentionConfig, rank: int) -> _Keys:
-    """Keys without their redundant weights, and values likewise where out_proj reads them."""
+    """Drop redundant weights of the keys, and of the values if out_proj reads them."""
+    # out_proj takes over the basis of the values; other outputs cannot.
     values = {"value": "shrunk"} if config.output == "linear" else _without_keys(config)
     return {"score": "shrunk", **values}
 
@@ -153,6 +159,7 @@ def _collaborative(config: AttentionConfig, rank: int) -> _Keys:
 
 def _mla(config: AttentionConfig, rank: int) -> _Keys:
     _check_rank(rank, config.d_in, "emb_dim")
+    # Without --rank: the latent as it is, or one that can hold everything.
     width = config.latent_dim if config.score == "latent" else config.d_in
     maps = {"score": "latent", "value": "latent", "output": "linear"}
     sizes = {"n_kv_heads": config.n_heads, "latent_dim": rank or width}
@@ -160,7 +167,7 @@ def _mla(config: AttentionConfig, rank: int) -> _Keys:
 
 
 def _without_keys(config: AttentionConfig) -> _Keys:
-    """Values made from keys are written out, because the keys are about to change."""
+    """Write out values that are computed from keys, because the keys are about to change."""
     return {"value": "linear"} if config.choices("value")[0].makes_values_from_keys else {}
 
 

@@ -22,7 +22,7 @@ choice("logits", "none", "s_h = score_h")(lambda a, s: s)
 
 @choice("mixing", "softmax", "w_h = softmax(s_h)", sums_to_one=True, shift_invariant=True)
 def softmax_weights(a: MapWeights, s: Scores) -> Scores:
-    """The standard: weights are positive and add up to 1."""
+    """Compute the standard weights: positive, with sum 1."""
     return softmax(s)
 
 
@@ -40,7 +40,8 @@ def softmax_weights(a: MapWeights, s: Scores) -> Scores:
     weights={"log_temperature": lambda c: mx.zeros((c.n_maps,))},
 )
 def temperature(a: MapWeights, s: Scores) -> Scores:
-    """A trained sharpness for each head."""
+    """Multiply each head's scores by a trained sharpness."""
+    # The trained number is a logarithm, so the factor stays positive: [H, 1, 1] * [B, H, T_q, T_k].
     return mx.exp(a["log_temperature"])[:, None, None] * s
 
 
@@ -56,7 +57,8 @@ def temperature(a: MapWeights, s: Scores) -> Scores:
     affine=False,
 )
 def talking_logits(a: MapWeights, s: Scores) -> Scores:
-    """Every head's scores are a trained mixture of all heads' scores."""
+    """Replace each head's scores by a trained mixture of all heads' scores."""
+    # The mixture starts as the identity, so training starts at the standard form.
     return mx.einsum("hg,bgij->bhij", a["talk_logits"], s)
 
 
@@ -69,9 +71,11 @@ def talking_logits(a: MapWeights, s: Scores) -> Scores:
     source="Reformer, arXiv:2001.04451, appendix A",
 )
 def self_mask(a: MapWeights, s: Scores) -> Scores:
-    """A token attends to itself only where nothing else is there: the first one does."""
+    """Keep tokens from attending to themselves, except the first, which sees nothing else."""
     T_q, T_k = s.shape[2:]
+    # The queries are the last T_q of the T_k tokens: [T_q, 1].
     query = mx.arange(T_k - T_q, T_k)[:, None]
+    # Finite, unlike the mask: the first token's row would otherwise be all minus infinity, and NaN.
     return mx.where(mx.arange(T_k)[None, :] == query, -1e9, s)
 
 
@@ -90,8 +94,9 @@ def _log_forget(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "
     affine=False,
 )
 def forget(a: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]) -> Scores:
-    """A gate for each token and head decides how much of the past is forgotten there."""
+    """Forget: a gate for each token and head lowers the scores of everything before it."""
     total = mx.cumsum(log_gates[..., 0], axis=-1)  # [B, H, T_k]
+    # [B, H, T_q, 1] - [B, H, 1, T_k]: cumulative sums give all sums over j < l <= i at once.
     return s + total[:, :, -s.shape[2] :, None] - total[:, :, None, :]
 
 
@@ -108,7 +113,7 @@ def forget(a: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]) ->
     affine=False,
 )
 def uniform(a: MapWeights, s: Scores) -> Scores:
-    """The mean of the past: attention that looks at nothing in particular."""
+    """Average the visible tokens uniformly."""
     seen = mx.where(s > -mx.inf, 1.0, 0.0)
     return seen / seen.sum(axis=-1, keepdims=True)
 
@@ -120,7 +125,7 @@ def uniform(a: MapWeights, s: Scores) -> Scores:
     source="Miller, Attention is off by one, 2023",
 )
 def off_by_one(a: MapWeights, s: Scores) -> Scores:
-    """A head may attend to nothing: its weights need not add up to 1."""
+    """Add 1 to the denominator, so that a head may attend to nothing."""
     return _softmax_with(s, mx.array(0.0))
 
 
@@ -132,7 +137,7 @@ def off_by_one(a: MapWeights, s: Scores) -> Scores:
     weights={"sink": lambda c: mx.zeros((c.n_maps,))},
 )
 def sink(a: MapWeights, s: Scores) -> Scores:
-    """A trained logit for each head that attends to nothing."""
+    """Add a trained logit per head that attends to nothing."""
     return _softmax_with(s, a["sink"][:, None, None])
 
 
@@ -145,7 +150,7 @@ def sink(a: MapWeights, s: Scores) -> Scores:
     affine=False,
 )
 def sigmoid_weights(a: MapWeights, s: Scores) -> Scores:
-    """Each key is weighed by itself; the bias starts where n keys weigh about as much as one."""
+    """Weigh each key by itself; with the initial bias, n equal keys weigh about as much as one."""
     return mx.sigmoid(s + a["weight_bias"][:, None, None])
 
 
@@ -157,15 +162,18 @@ def sigmoid_weights(a: MapWeights, s: Scores) -> Scores:
     affine=False,
 )
 def softpick(a: MapWeights, s: Scores) -> Scores:
-    """Scores below 0 get no weight, so a head may attend to nothing without a sink."""
+    """Give scores below 0 no weight, so that a head may attend to nothing without a sink."""
+    # Both sides of the fraction times e^-largest: no exponential overflows.
     largest = mx.stop_gradient(mx.maximum(mx.max(s, axis=-1, keepdims=True), 0.0))
+    # A hidden key has e^s - 1 = -1, which must not count either.
     seen = mx.where(s > -mx.inf, 1.0, 0.0)
     differences = (mx.exp(s - largest) - mx.exp(-largest)) * seen
     return mx.maximum(differences, 0.0) / (mx.abs(differences).sum(-1, keepdims=True) + 1e-6)
 
 
 def _softmax_with(s: Scores, extra: mx.array) -> Scores:
-    """Softmax with one more logit, whose weight is dropped."""
+    """Compute a softmax with one more logit, and drop its weight."""
+    # [B, H, T_q, 1]; the shift cancels, so it needs no gradient.
     largest = mx.stop_gradient(mx.maximum(mx.max(s, axis=-1, keepdims=True), extra))
     powers = mx.exp(s - largest)
     return powers / (mx.exp(extra - largest) + powers.sum(axis=-1, keepdims=True))
@@ -182,5 +190,5 @@ def _softmax_with(s: Scores, extra: mx.array) -> Scores:
     affine=False,
 )
 def talking_weights(a: MapWeights, s: Scores) -> Scores:
-    """Every head's weights are a trained mixture of all heads' weights."""
+    """Replace each head's weights by a trained mixture of all heads' weights."""
     return mx.einsum("hg,bgij->bhij", a["talk_weights"], softmax(s))

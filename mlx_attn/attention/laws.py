@@ -48,7 +48,7 @@ class LawBroken(ConfigError):
     """A layer with a user's choices breaks a law that the package relies on."""
 
 
-_kept: dict[tuple[Any, ...], list[Choice]] = {}
+_passed: dict[tuple[Any, ...], list[Choice]] = {}
 
 
 def check_choices(a: Layer) -> None:
@@ -64,14 +64,15 @@ def check_choices(a: Layer) -> None:
     check_shapes(a)
     own = [choice for choice in a.maps.all if not choice.is_built_in]
     small = _small(a.config)
+    # By identity: another function under the same name has to be tried again.
     key = (small, *map(id, own))
-    if key in _kept:
+    if key in _passed:
         return
-    _kept[key] = own  # now, because the trial makes such layers
+    _passed[key] = own  # now, because the trial makes such layers
     try:
         _try(a, small, own)
     except BaseException:
-        del _kept[key]
+        del _passed[key]
         raise
 
 
@@ -99,6 +100,7 @@ def _broken_law_of(a: Layer, config: AttentionConfig, own: list[Choice]) -> str:
             broken = broken_law(with_other_weights(layer))
             return broken_law(layer) if broken in ("", _NOT_FINITE) else broken
         except Exception as error:
+            # An error in the user's own file is shown with its place; others become a sentence.
             frames = traceback.extract_tb(error.__traceback__)
             if isinstance(error, ConfigError) or any(frame.filename in files for frame in frames):
                 raise
@@ -123,6 +125,7 @@ def _names(own: Iterable[Choice]) -> str:
 
 def _small(config: AttentionConfig) -> AttentionConfig:
     """Divide all widths by one number, so that they still fit together."""
+    # Widths divided by a common divisor keep their ratios, and so all checks of the configuration.
     shared = math.gcd(config.d_in, config.d_out, config.head_dim, config.value_dim)
     fits = (n for n in range(shared, 0, -1) if shared % n == 0)
     by = next(
@@ -153,6 +156,7 @@ def with_other_weights(layer: Layer) -> Layer:
     random = np.random.default_rng(0)
 
     def moved(weight: mx.array) -> mx.array:
+        # About the size of trained weights: gates and gains that start at 0 must show their effect.
         spread = weight.shape[-1] ** -0.5 if weight.ndim > 1 else 0.3
         return weight + mx.array(random.normal(0, spread, weight.shape), weight.dtype)
 
@@ -165,14 +169,15 @@ def broken_law(a: Layer) -> str:
     """Return the law that a layer breaks, with the numbers; empty if it keeps all."""
     a.eval()
     T = min(TOKENS, a.config.context_length)
+    # [B, T, C]
     x = _drawn(0, _SEQUENCES, T, a.config.d_in)
     tokens = mx.arange(_SEQUENCES * T).reshape(_SEQUENCES, T) % max(a.config.vocab_size, 1)
     y = a(x, None, Carry(tokens))
     if not mx.isfinite(y).all():
         return _NOT_FINITE
     laws = (_random, _looks_ahead, _decodes_otherwise, _key_is_not_input, _after_differs)
-    found = next((found for law in laws if (found := law(a, x, tokens, y))), "")
-    return found or _not_affine(a, x) or next(_wrong_facts(a, x), "")
+    broken = next((breach for law in laws if (breach := law(a, x, tokens, y))), "")
+    return broken or _not_affine(a, x) or next(_wrong_facts(a, x), "")
 
 
 # The laws. Each returns how it is broken, or nothing.
@@ -190,6 +195,7 @@ def _random(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
 def _looks_ahead(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
     T = x.shape[1]
     for seen in sorted({1, T // 2, T - 1} - {0}):
+        # The same first tokens and other later ones: the first outputs must not change.
         other = mx.concatenate([x[:, :seen], _drawn(seen, *x.shape)[:, seen:]], axis=1)
         changed = a(other, None, Carry(tokens))
         if moved := _differ(changed[:, :seen], y[:, :seen], _SAME):
@@ -205,6 +211,7 @@ def _decodes_otherwise(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
     for pieces in _PIECES:
         cache, edges = make_cache(T + 3, window, a.config.recurs), [0, *accumulate(pieces)]
         steps = [slice(start, end) for start, end in pairwise(edges) if start < T]
+        # Decoding in pieces has to give the outputs of one full pass.
         read = [a(x[:, step], cache, Carry(tokens[:, step])) for step in steps]
         if off := _differ(mx.concatenate(read, axis=1), y, _ROUNDING):
             cure = "a map sees new tokens only, and a hook or mixing what it remembers="
@@ -233,6 +240,7 @@ def _after_differs(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
         return ""
     key = a.score(x)[1]
     inputs = a.value_input(x, key)
+    # Any weights that add up to 1 will do.
     weights = mx.softmax(_drawn(1, _SEQUENCES, a.config.n_maps, T, T), axis=-1)
     first = weighted_sum(weights, a.value(inputs, key, Carry(tokens)))
     last = after(a, weights @ inputs[:, None])
@@ -276,12 +284,14 @@ def _wrong_facts(a: Layer, x: _Text) -> Iterator[str]:
     yield from _wrong_facts_of_mixing(a, x, scores + a.mask(Places.of_text(T)), constant)
     for hook in a.maps.logits:
         memory = (hook.remembers(a, x),) if hook.remembers else ()
+        # [B, H, T, 1]: a constant for each query.
         same, other = (hook.apply(a, s, *memory) for s in (scores, scores + constant))
         if hook.shift_invariant and _differ(mx.softmax(other, -1), mx.softmax(same, -1), _ROUNDING):
             yield f"{_SHIFTS}: leave out shift_invariant= of logits={hook.name}"
         factor = hook.score_factor and hook.score_factor(a).reshape(-1, 1, 1)
         if factor is not None and _differ(factor * scores, same, _ROUNDING):
             yield f"does more than multiply scores: leave out score_factor= of logits={hook.name}"
+    # Other keys, same x: values that change were computed from keys.
     reads_x_only = not (value.makes_values_from_keys or value.carries)
     if reads_x_only and _differ(value.apply(a, x, k + 1), value.apply(a, x, k), _SAME):
         yield f"makes values from keys: declare value={value.name} with reads_keys=True"
@@ -303,14 +313,15 @@ _SHIFTS = "gives other weights if a constant is added to all scores of a query"
 def _defect(function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> str | None:
     x = [_drawn(2 * i, *shape) for i, shape in enumerate(shapes)]
     y = [_drawn(2 * i + 1, *shape) for i, shape in enumerate(shapes)]
+    # An affine f has f(x + y) + f(0) = f(x) + f(y).
     both, neither = [p + q for p, q in zip(x, y, strict=True)], [mx.zeros_like(p) for p in x]
     try:
-        made = [function(*given) for given in (both, x, y, neither)]
+        results = [function(*inputs) for inputs in (both, x, y, neither)]
     except (AttributeError, TypeError, ValueError):  # an output map that reads x is given None
         return "not known, because it reads x too"
-    parts = [part if isinstance(part, tuple) else (part,) for part in made]
-    found = (_differ(p + q, r + s, _ROUNDING) for p, r, s, q in zip(*parts, strict=True))
-    return next((off for off in found if off), None)
+    parts = [part if isinstance(part, tuple) else (part,) for part in results]
+    defects = (_differ(p + q, r + s, _ROUNDING) for p, r, s, q in zip(*parts, strict=True))
+    return next((defect for defect in defects if defect), None)
 
 
 def _drawn(seed: int, *shape: int) -> mx.array:
@@ -344,6 +355,7 @@ def check_shapes(a: Layer) -> None:
         a.config.n_maps,
     )
     x, carry = mx.zeros((B, T, c.d_in)), Carry(mx.zeros((B, T), mx.int32))
+    # -H: as many keys as heads, or fewer that divide them.
     q, k = _tried(maps.score, (x,), a, (B, H, T, 0), (B, -H, T, 0))
     for position in maps.position:
         for y in (q, k):
@@ -375,15 +387,15 @@ def _tried(
 def _checked(
     name: str, function: Callable[..., Any], arguments: tuple[Any, ...], *wanted: tuple[int, ...]
 ) -> tuple[mx.array, ...]:
-    """Return a function's results as a tuple; size 0 stands for any, -n for a divisor of n."""
+    """Return a function's results as a tuple; size 0 is any size, -n any divisor of n."""
     try:
-        made = function(*arguments)
+        results = function(*arguments)
     except TypeError as error:
         if error.__traceback__ and error.__traceback__.tb_next:  # not the call, but within it
             raise
         raise ConfigError(f"{name} cannot be called: {error}") from error
-    made = made if isinstance(made, tuple) else (made,)
-    shapes = [tuple(getattr(array, "shape", ())) for array in made]
+    results = results if isinstance(results, tuple) else (results,)
+    shapes = [tuple(getattr(array, "shape", ())) for array in results]
     if [len(shape) for shape in shapes] != [len(shape) for shape in wanted] or not all(
         n == want or want == 0 or (want < 0 < n and want % n == 0)
         for shape, sizes in zip(shapes, wanted, strict=True)
@@ -395,8 +407,8 @@ def _checked(
             f"{name} must return, of {_SEQUENCES} sequences of {arguments[1].shape[-2]} tokens, "
             f"the shape {words}, and returned {', '.join(map(str, shapes))}"
         )
-    foreign = [type(array) for array in made if not isinstance(array, mx.array)]
+    foreign = [type(array) for array in results if not isinstance(array, mx.array)]
     if foreign:
         kind = f"{foreign[0].__module__}.{foreign[0].__name__}"
         raise ConfigError(f"{name} must return an mx.array, and returned a {kind}")
-    return made
+    return results

@@ -39,6 +39,7 @@ def split_heads(
     """Cut the last axis into heads: [B, T, H D] -> [B, H, T, D]."""
     if y.shape[1] == 1:  # one token, as in decoding: the axes to exchange are one element long
         return y.reshape(y.shape[0], n_heads, 1, -1)
+    # [B, T, H D] -> [B, T, H, D] -> [B, H, T, D]
     return y.reshape(*y.shape[:2], n_heads, -1).transpose(0, 2, 1, 3)
 
 
@@ -57,17 +58,18 @@ def attention_scores(q: Queries, k: Keys, scale: float) -> Float[mx.array, "B H 
     """
     (B, H, T_q, K), (_, key_heads, T_k, _) = q.shape, k.shape
     rows = (q * scale if T_q > 1 else q).reshape(B, key_heads, H // key_heads * T_q, K)
+    # [B, key_heads, rows, K] x [B, key_heads, K, T_k], where rows = H / key_heads * T_q
     scores = (rows @ k.swapaxes(2, 3)).reshape(B, H, T_q, T_k)
-    return scores if T_q > 1 else scores * scale  # of one token it is joined with the mask's sum
+    return scores if T_q > 1 else scores * scale  # for one token MLX fuses this with the mask
 
 
 def weighted_sum(
     weights: Float[mx.array, "B H T_q T_k"], v: Values
 ) -> Float[mx.array, "B H T_q D"]:
-    """Weights v, with query heads that share a value head folded into rows."""
+    """Return weights v, with query heads that share a value head folded into rows."""
     (B, H, T_q, T_k), (_, value_heads, _, D) = weights.shape, v.shape
     rows = weights.reshape(B, value_heads, H // value_heads * T_q, T_k)
-    return (rows @ v).reshape(B, H, T_q, D)
+    return (rows @ v).reshape(B, H, T_q, D)  # [B, value_heads, rows, D] -> [B, H, T_q, D]
 
 
 @runtime_checkable
@@ -75,11 +77,11 @@ class Initializer(Protocol):
     """Draws the starting weights of one layer, each by its name."""
 
     def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
-        """A (rows, columns) = (out, in) matrix; `residual` marks a map that ends a branch."""
+        """Draw a (rows, columns) = (out, in) matrix; `residual` marks a map that ends a branch."""
         ...
 
     def normal(self, name: str, shape: tuple[int, ...], std: float = 1.0) -> mx.array:
-        """Numbers from N(0, std^2)."""
+        """Draw from N(0, std^2)."""
         ...
 
 
@@ -94,7 +96,7 @@ class UniformInit:
         return mx.random.uniform(-(columns**-0.5), columns**-0.5, (rows, columns))
 
     def normal(self, name: str, shape: tuple[int, ...], std: float = 1.0) -> mx.array:
-        """Numbers from N(0, std^2)."""
+        """Draw from N(0, std^2)."""
         return mx.random.normal(shape, scale=std)
 
 
@@ -115,8 +117,10 @@ def merge_query_key(
         [H C, C], so that `x @ S.T` holds q_h in columns h C..(h+1) C.
     """
     C, head_dim = W_query.shape[1], W_query.shape[0] // n_heads
+    # [kv_heads, 1, K, C] and [kv_heads, H / kv_heads, K, C]: the 1 repeats a key for its queries.
     key = W_key.reshape(-1, 1, head_dim, C)
     query = W_query.reshape(key.shape[0], -1, head_dim, C)
+    # As stored, (out, in): W_key_h^T W_query_h of the stored weights is the transpose of S_h.
     return (key.swapaxes(2, 3) @ query).reshape(n_heads * C, C)
 
 
@@ -133,8 +137,11 @@ def merge_value_output(
         [d_out, H C], so that `concat_h(softmax_h x) @ VO.T` is the layer's output.
     """
     d_out, head_dim = out_proj.shape[0], out_proj.shape[1] // n_heads
+    # [kv_heads, 1, D, d_in]
     value = W_value.reshape(-1, 1, head_dim, W_value.shape[1])
+    # [d_out, H D] -> [kv_heads, H / kv_heads, d_out, D]
     output = out_proj.reshape(d_out, value.shape[0], -1, head_dim).transpose(1, 2, 0, 3)
+    # [kv_heads, group, d_out, d_in] -> [H, d_out, d_in] -> [d_out, H d_in]
     return (output @ value).reshape(n_heads, d_out, -1).swapaxes(0, 1).reshape(d_out, -1)
 
 
@@ -153,7 +160,8 @@ def merged_init(
 
 
 def product_std(first: mx.array, second: mx.array, inner: int) -> mx.array:
-    """sqrt(D) s_1 s_2: of an element of a product of two random factors with inner size D."""
+    """Return sqrt(D) s_1 s_2, the spread of a product of random factors with inner size D."""
+    # A sum of `inner` independent products, each with standard deviation s_1 s_2.
     return inner**0.5 * mx.std(first) * mx.std(second)
 
 
@@ -166,27 +174,27 @@ def dense_weight(linear: Any) -> Float[mx.array, "width C"]:
 
 
 def value_shape(c: AttentionConfig) -> tuple[int, int]:
-    """Value heads and their width."""
+    """Return the number of value heads and their width."""
     return c.n_kv_heads, c.value_dim
 
 
 def value_linear(c: AttentionConfig, width: int = 0) -> nn.Linear:
-    """W_value, from x or from `width` other numbers."""
+    """Make W_value, from x or from `width` other numbers."""
     return nn.Linear(width or c.d_in, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)
 
 
 def out_width(c: AttentionConfig) -> int:
-    """Width of all heads together."""
+    """Return the width of all heads together."""
     return c.n_heads * c.value_dim
 
 
 def out_linear(c: AttentionConfig) -> nn.Linear:
-    """out_proj."""
+    """Make out_proj."""
     return nn.Linear(out_width(c), c.d_out, bias=c.out_bias)
 
 
 def out_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    """Return the start of out_proj."""
+    """Return the initial out_proj."""
     return {"out_proj": draw("out_proj", c.d_out, out_width(c), residual=True)}
 
 
@@ -208,7 +216,7 @@ class Maps:
 
     @property
     def with_memory(self) -> tuple[Choice, ...]:
-        """The hooks, and last the mixing, that read numbers of each token besides its key."""
+        """The hooks, and last the mixing, that read further numbers of each token."""
         return tuple(choice for choice in (*self.logits, self.mixing) if choice.remembers)
 
     @property
@@ -251,6 +259,7 @@ class MapWeights(nn.Module):
         self.config = config
         self.maps = maps_of(config)
         for choice in self.maps.all:
+            # A part may be None: this configuration does without it.
             for name, make in choice.weights.items():
                 if (part := make(config)) is not None:
                     _check_part(self, choice, name, part)
@@ -265,6 +274,7 @@ class MapWeights(nn.Module):
     def init_weights(self, draw: Initializer) -> None:
         """Draw every weight matrix afresh; merged matrices from the factors they replace."""
         for choice in self.maps.all:
+            # A Linear's matrix is its "weight"; other parts are arrays themselves.
             for name, weight in self._drawn(choice, draw).items():
                 self.update({name: {"weight": weight} if "weight" in self[name] else weight})
 
@@ -304,16 +314,19 @@ class MapWeights(nn.Module):
             return y
         weights, T = self[f"conv_{_PARTS[part]}"], y.shape[2]
         before = [(0, 0), (0, 0), (REACH, 0), (0, 0)]
+        # [B, heads, REACH + T, D]: the tokens before, from the cache or 0, then the new ones.
         rows = cache.after_rows(part, y, REACH) if cache is not None else mx.pad(y, before)
         terms = [
             weights[back][:, None] * rows[:, :, REACH - back : REACH - back + T]
             for back in range(REACH + 1)
         ]
+        # [B, heads, T, D]; conv weight `back` multiplies the token that many places before.
         y = sum(terms[1:], terms[0])
         return y * mx.sigmoid(y) if self.config.short_conv == "silu" else y
 
     def value_input(self, x: Float[mx.array, "B T C"], k: Keys) -> Float[mx.array, "B T width"]:
         """Return the input of the value map: x, or the keys k side by side."""
+        # [B, kv_heads, T, K] -> [B, T, kv_heads K]
         return merge_heads(k) if self.maps.value.cache == "k" else x
 
     def output(
@@ -334,7 +347,8 @@ def _check_part(a: MapWeights, choice: Choice, name: str, part: Any) -> None:
 
 
 def whole_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
-    """X as the one value of all heads."""
+    """Return x as the one value of all heads."""
+    # [B, 1, T, C]
     return x[:, None]
 
 
@@ -354,6 +368,7 @@ def maps_of(config: AttentionConfig) -> Maps:
     """Return the choices of a configuration; with a merged output the value is x itself."""
     one = {name: config.choices(name)[0] for name in MAPS if name != "logits"}
     if config.output == "merged":
+        # VO contains W_value, so the heads are weighted sums of x.
         one["value"] = WHOLE_VALUE
     position = tuple(choice for choice in config.choices("position") if choice.at == "heads")
     return Maps(logits=config.choices("logits"), position=position, **one)

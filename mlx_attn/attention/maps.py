@@ -73,7 +73,7 @@ def _needs_slices(word: str, heads: int, width: int, c: AttentionConfig) -> str:
     shape=key_shape,
 )
 def separate(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-    """The book's form: S_h = W_query_h W_key_h^T has rank at most head_dim."""
+    """Compute the book's form: S_h = W_query_h W_key_h^T has rank at most head_dim."""
     q = split_heads(a.W_query(x), a.config.n_heads)
     return q, split_heads(a.W_key(x), a.config.n_kv_heads)
 
@@ -90,15 +90,17 @@ def separate(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]
     cache="x",
 )
 def merged(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-    """W_query_h W_key_h^T trained as one matrix of full rank.
+    """Multiply by S_h, which is W_query_h W_key_h^T trained as one matrix of full rank.
 
     With biases, the key's bias cancels in the softmax and the query's becomes one key-side vector
     per head, which is the bias of S: score_h(i, j) = scale * (x_i S_h + u_h) . x_j.
     """
+    # [B, T, H C] -> [B, H, T, C]; the key is x itself, [B, 1, T, C], which all heads share.
     return split_heads(a.S(x), a.config.n_heads), x[:, None]
 
 
 def _merged_score_init(c: AttentionConfig, draw: Initializer) -> mx.array:
+    # The factors that separate maps with this seed would start with.
     query = draw("W_query", c.n_heads * c.head_dim, c.d_in)
     key = draw("W_key", c.n_kv_heads * c.head_dim, c.d_in)
     product, spread = merge_query_key(query, key, c.n_heads), product_std(query, key, c.head_dim)
@@ -115,7 +117,7 @@ def _merged_score_init(c: AttentionConfig, draw: Initializer) -> mx.array:
     refuses=lambda c: _needs_slices("score=no_query", c.n_heads, c.head_dim, c),
 )
 def no_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-    """The query is the head's own slice of x: S_h = I_h W_key_h^T."""
+    """Take the head's own slice of x as its query: S_h = I_h W_key_h^T."""
     return split_heads(x, a.config.n_heads), split_heads(a.W_key(x), a.config.n_kv_heads)
 
 
@@ -141,9 +143,10 @@ def no_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]
     refuses=lambda c: _needs_slices("score=nonlinear_query", c.n_heads, c.head_dim, c),
 )
 def nonlinear_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-    """The mean of x and a narrow network of x: what no W_query could be, in as many weights."""
-    bent = a["norm_out"](a["W_up"](gelu(a["W_down"](a["norm_in"](x)))))
-    return split_heads((x + bent) / 2, a.config.n_heads), split_heads(
+    """Return the mean of x and a narrow network of x, with the parameter count of W_query."""
+    # [B, T, C] -> [B, T, C / 2] -> [B, T, C]
+    residual = a["norm_out"](a["W_up"](gelu(a["W_down"](a["norm_in"](x)))))
+    return split_heads((x + residual) / 2, a.config.n_heads), split_heads(
         a.W_key(x), a.config.n_kv_heads
     )
 
@@ -158,7 +161,7 @@ def nonlinear_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries
     refuses=lambda c: _needs_slices("score=no_key", c.n_kv_heads, c.head_dim, c),
 )
 def no_key(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-    """The key is the head's own slice of x, the mirror image of `no_query`."""
+    """Take the head's own slice of x as its key, the mirror image of `no_query`."""
     return split_heads(a.W_query(x), a.config.n_heads), split_heads(x, a.config.n_kv_heads)
 
 
@@ -182,7 +185,7 @@ def _shared_refuses(c: AttentionConfig) -> str:
     refuses=_shared_refuses,
 )
 def shared(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-    """One matrix for query and key: S_h is symmetric and positive semidefinite."""
+    """Use one matrix for query and key: S_h is symmetric and positive semidefinite."""
     q = split_heads(a.W_query(x), a.config.n_heads)
     return q, q
 
@@ -202,7 +205,7 @@ def shared(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     shape=lambda c: (1, c.n_heads * c.head_dim),
 )
 def collaborative(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-    """S_h = W_query diag(m_h) W_key^T: all heads share both maps; one wide key serves all."""
+    """Share both maps among all heads, S_h = W_query diag(m_h) W_key^T, with one wide key."""
     q = a.W_query(x)[:, None] * a.mixing[:, None]  # [B, 1, T, H D] * [H, 1, H D]
     return q, a.W_key(x)[:, None]
 
@@ -213,8 +216,10 @@ def collaborative(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, 
 
 def linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array, "B H T D"]:
     """Apply W_value to the weighted sums of x, head by head."""
+    # y = softmax_h x: the map comes after the weighted sum, for each head by itself.
     group, W_value = y.shape[1] // a.config.n_kv_heads, a.W_value
     weight = dense_weight(W_value).reshape(a.config.n_kv_heads, a.config.value_dim, -1)
+    # [B, H, T, C] x [H, C, D] -> [B, H, T, D]
     heads = y @ mx.repeat(weight, group, axis=0).swapaxes(1, 2)
     if "bias" not in W_value:
         return heads
@@ -222,7 +227,7 @@ def linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array
 
 
 def linear_value(a: MapWeights, x: Float[mx.array, "B T width"], k: Keys) -> Values:
-    """W_value applied to x, cut into heads."""
+    """Apply W_value to x and cut the result into heads."""
     return split_heads(a.W_value(x), a.config.n_kv_heads)
 
 
@@ -269,6 +274,7 @@ choice(
 
 def _slice_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array, "B H T D"]:
     D, group = a.config.value_dim, a.config.n_heads // a.config.n_kv_heads
+    # Head h needs only the columns of its value head's slice.
     slices = [y[:, h, :, h // group * D : (h // group + 1) * D] for h in range(y.shape[1])]
     return mx.stack(slices, axis=1)
 
@@ -283,7 +289,7 @@ def _slice_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array
     refuses=lambda c: _needs_slices("value=identity", c.n_kv_heads, c.value_dim, c),
 )
 def identity_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
-    """The value is the head's own slice of x."""
+    """Take the head's own slice of x as its value."""
     return split_heads(x, a.config.n_kv_heads)
 
 
@@ -298,7 +304,7 @@ def identity_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Value
     refuses=_needs_a_key_per_head,
 )
 def key_as_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
-    """The key is the value."""
+    """Use the key as the value."""
     return k
 
 
@@ -317,7 +323,7 @@ def key_as_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
 def linear_output(
     a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
 ) -> Float[mx.array, "B T d_out"]:
-    """O_h are the rows of out_proj that read head h."""
+    """Apply out_proj to the concatenated heads; O_h are its rows that read head h."""
     return a.out_proj(merge_heads(heads))
 
 
@@ -328,6 +334,7 @@ def _gain_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
     """
     if not c.residual_gain:
         return {}
+    # Drawn and thrown away: only its spread matters.
     replaced = draw("out_proj", c.d_out, out_width(c), residual=True)
     return {"residual_gain": (mx.std(replaced) * out_width(c) ** 0.5).reshape(1)}
 
@@ -354,12 +361,13 @@ def _none_refuses(c: AttentionConfig) -> str:
 def no_output(
     a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
 ) -> Float[mx.array, "B T d_out"]:
-    """Heads side by side; g is 1 unless the configuration asks for a trained gain."""
+    """Concatenate the heads; g is 1 unless the configuration asks for a trained gain."""
     y = merge_heads(heads)
     return a.residual_gain * y if "residual_gain" in a else y
 
 
 def _merged_output_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+    # As for S: the factors that separate maps would start with.
     value = draw("W_value", out_width(c), c.d_in)
     output = draw("out_proj", c.d_out, out_width(c), residual=True)
     product = merge_value_output(value, output, c.n_heads)
@@ -391,5 +399,6 @@ def _merged_output_refuses(c: AttentionConfig) -> str:
 def merged_output(
     a: MapWeights, heads: Float[mx.array, "B H T C"], x: Any
 ) -> Float[mx.array, "B T d_out"]:
-    """One C x d_out matrix per head in place of W_value and out_proj."""
+    """Multiply each head's sum of x by one C x d_out matrix, for W_value and out_proj."""
+    # [B, H, T, C] -> [B, T, H C] -> [B, T, d_out]: the product also sums over heads.
     return a.VO(merge_heads(heads))

@@ -45,6 +45,7 @@ from mlx_attn.machine.layers import TokenTable
 def scores_off(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     """Score all keys 0: only positions decide which tokens get attention."""
     B, T, _ = x.shape
+    # Width 2, the least that rotary positions allow.
     return mx.zeros((B, a.config.n_heads, T, 2), x.dtype), mx.zeros((B, 1, T, 2), x.dtype)
 
 
@@ -75,7 +76,7 @@ def _latent_refuses(c: AttentionConfig) -> str:
     refuses=_latent_refuses,
 )
 def latent_score(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-    """Keys and values are read from one narrow latent c, which is all that decoding keeps.
+    """Read keys and values from one narrow latent c, which is all that decoding keeps.
 
     The absorbed form: (x W_query_h) . (c W_up_key_h) = (x W_query_h W_up_key_h^T) . c, so that c
     is the one key of all heads.
@@ -83,6 +84,7 @@ def latent_score(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, K
     H, D, L = a.config.n_heads, a.config.head_dim, a.config.latent_dim
     q = split_heads(a.W_query(x), H)  # [B, H, T, D]
     up_key = a["W_up_key"].weight.reshape(H, D, L)
+    # [B, H, T, D] x [H, D, L] -> [B, H, T, L]; the key is c, [B, 1, T, L].
     return q @ up_key, a["W_latent"](x)[:, None]
 
 
@@ -108,7 +110,8 @@ _PAIRED = (
     refuses=lambda c: "" if c.output == "differential" else _PAIRED,
 )
 def paired(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
-    """Two queries for each head, which share its key and its value."""
+    """Make two queries for each head, which share its key and its value."""
+    # [B, 2 H, T, D]: heads 2h and 2h + 1 are the pair of head h.
     q = split_heads(a.W_query(x), 2 * a.config.n_heads)
     return q, split_heads(a.W_key(x), a.config.n_kv_heads)
 
@@ -123,6 +126,7 @@ def latent_value(a: MapWeights, c: Float[mx.array, "B T L"], k: Keys) -> Values:
 
 def _latent_after(a: MapWeights, y: Float[mx.array, "B H T L"]) -> Float[mx.array, "B H T D"]:
     weight = a["W_up_value"].weight.reshape(a.config.n_heads, a.config.value_dim, -1)
+    # [B, H, T, L] x [H, L, D] -> [B, H, T, D]
     return y @ weight.swapaxes(1, 2)
 
 
@@ -177,6 +181,7 @@ def _needs_tokens(c: AttentionConfig) -> str:
 def residual_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
     """Mix the first layer's values into the values of every layer."""
     v = split_heads(a.W_value(x), a.config.n_kv_heads)
+    # The first layer's own values; there both terms are the same.
     if carry.first_values is None:
         carry.first_values = v
     return a["value_mix"][0] * carry.first_values + a["value_mix"][1] * v
@@ -195,7 +200,8 @@ def residual_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
     refuses=_needs_tokens,
 )
 def bank_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
-    """The value is a vector per token of the vocabulary and does not see the context."""
+    """Look up a value per token of the vocabulary, which does not see the context."""
+    # [B, T] -> [B, T, kv_heads D] -> [B, kv_heads, T, D]
     return split_heads(a["value_table"](carry.tokens), a.config.n_kv_heads)
 
 
@@ -217,7 +223,8 @@ def bank_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
     refuses=_needs_tokens,
 )
 def embedding_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
-    """A vector per token of the vocabulary is added; its gain starts at 0."""
+    """Add a vector per token of the vocabulary, with a gain that starts at 0."""
+    # At gain 0 the layer computes the standard form and learns how much to add.
     table = a["value_gain"] * a["value_table"](carry.tokens)
     return split_heads(a.W_value(x) + table, a.config.n_kv_heads)
 
@@ -245,7 +252,8 @@ def gated_init(gates: int, c: AttentionConfig, draw: Initializer) -> dict[str, m
 def gated_output(
     a: MapWeights, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"]
 ) -> Float[mx.array, "B T d_out"]:
-    """A gate for every number that heads bring back."""
+    """Gate every number of the heads' output."""
+    # [B, T, H D] * [B, T, H D]
     return a.out_proj(merge_heads(heads) * mx.sigmoid(a["W_gate"](x)))
 
 
@@ -261,7 +269,7 @@ def gated_output(
 def head_gated_output(
     a: MapWeights, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"]
 ) -> Float[mx.array, "B T d_out"]:
-    """One gate for each head."""
+    """Gate each head as a whole."""
     gates = mx.sigmoid(a["W_gate"](x)).swapaxes(1, 2)[..., None]  # [B, H, T, 1]
     return a.out_proj(merge_heads(heads * gates))
 
@@ -282,7 +290,7 @@ def head_gated_output(
 def differential_output(
     a: MapWeights, heads: Float[mx.array, "B twoH T D"], x: Float[mx.array, "B T C"]
 ) -> Float[mx.array, "B T d_out"]:
-    """The difference of two softmaxes over the same keys and values."""
+    """Subtract two softmaxes over the same keys and values."""
     weight = mx.sigmoid(a["W_lambda"](x)).swapaxes(1, 2)[..., None]  # [B, H, T, 1]
     return a.out_proj(merge_heads(heads[:, ::2] - weight * heads[:, 1::2]))
 
@@ -307,11 +315,13 @@ def _exclusive_refuses(c: AttentionConfig) -> str:
 def exclusive_output(
     a: MapWeights, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"]
 ) -> Float[mx.array, "B T d_out"]:
-    """Heads without the direction of the token's own value."""
+    """Remove the direction of the token's own value from each head."""
     v = a.maps.value.apply(a, x, heads)  # reads only x, not the keys
     v = mx.repeat(v, heads.shape[1] // v.shape[1], axis=1)
+    # [B, H, T, 1]: how much of v is in the head, times |v|^2.
     along = (heads * v).sum(axis=-1, keepdims=True)
     lengths = (v * v).sum(axis=-1, keepdims=True)
+    # The small number keeps a value of 0 from dividing by 0.
     return a.out_proj(merge_heads(heads - along * v / (lengths + 1e-12)))
 
 
@@ -325,6 +335,7 @@ class FixedMixing(nn.Module):
     def __init__(self, width: int):
         super().__init__()
         normal = np.random.Generator(np.random.Philox(width)).normal(size=(width, width))
+        # With the signs of R's diagonal, Q is uniform over orthogonal matrices (Mezzadri, 2007).
         Q, R = np.linalg.qr(normal)
         self.matrix = mx.array(Q * np.sign(np.diag(R)), mx.float32)
         self.freeze()
@@ -335,7 +346,8 @@ class FixedMixing(nn.Module):
 
 
 def _fixed_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    """As loud as the random out_proj that it replaces; see `maps.no_output`."""
+    """Match the spread of the random out_proj that it replaces; see `maps.no_output`."""
+    # An orthogonal matrix keeps lengths; entries of spread s multiply them by s sqrt(width).
     gain = mx.std(draw("out_proj", c.d_out, c.d_out, residual=True)) * c.d_out**0.5
     return {"out_scale": gain * mx.ones((c.d_out,))}
 
@@ -346,6 +358,7 @@ def _fixed_refuses(c: AttentionConfig) -> str:
             f"output={c.output} mixes {out_width(c)} numbers to as many, which must be "
             f"{c.d_out}: keep out_proj or change head_dim"
         )
+    # The sizes that MLX's transform takes.
     powers = {m * 2**k for m in (1, 12, 20, 28) for k in range(20)}
     if c.output == "hadamard" and c.d_out not in powers:
         return (
@@ -376,8 +389,9 @@ _FIXED = {
 def hadamard_output(
     a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
 ) -> Float[mx.array, "B T d_out"]:
-    """A fixed mixing of the heads with a trained scale and shift of each coordinate."""
+    """Mix the heads by a fixed matrix, with a trained scale and shift of each coordinate."""
     y = merge_heads(heads)
+    # Entries of 1 and -1, over sqrt(width): orthogonal.
     size = 1 / math.sqrt(y.shape[-1])
     if y.dtype == mx.float64:  # which the transform does not take
         mixed = y @ mx.hadamard_transform(mx.eye(y.shape[-1]), 1.0).astype(mx.float64) * size
@@ -401,5 +415,5 @@ def hadamard_output(
 def orthogonal_output(
     a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
 ) -> Float[mx.array, "B T d_out"]:
-    """A fixed random rotation in the place of the Hadamard matrix."""
+    """Rotate by a fixed random matrix in place of the Hadamard matrix."""
     return a["out_scale"] * a["fixed"](merge_heads(heads)) + a["out_shift"]

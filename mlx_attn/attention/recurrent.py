@@ -58,15 +58,19 @@ def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T 
     if T == 1:
         return mx.ones_like(L)
     size = 2
+    # The next power of two; the padding below has L = 0, whose inverse is the identity.
     while size < T:
         size = 2 * size
     L = mx.concatenate([L, mx.zeros_like(L)], -1)[..., :size]
     L = mx.concatenate([L, mx.zeros_like(L)], -2)[..., :size, :]
+    # Store the corner C of every block, and stack A and B along the batch: [2 B, H, size, size].
     while size > 2:
         size = size // 2
         corners.append(L[..., size:, :size])
         L = mx.concatenate([L[..., :size, :size], L[..., size:, size:]], 0)
+    # For two rows the inverse is I - L: L^2 is 0.
     inverse = mx.eye(2, dtype=L.dtype) - L
+    # Join pairs of blocks again, from the smallest to the whole.
     for corner in corners[::-1]:
         first, second = inverse[: corner.shape[0]], inverse[corner.shape[0] :]
         below = -(second @ corner @ first)
@@ -79,7 +83,9 @@ def delta_weights(q: Queries, k: Keys, beta: Gates, log_alpha: Gates) -> Scores:
     """Return W for the last T_q of T_k tokens."""
     q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
     decay = _decays(log_alpha)
+    # L, [B, H, T, T]: beta_i (k_i . k_j) D_ij for j < i.
     corrected = mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1)
+    # The last T_q rows: queries may be fewer than keys, when decoding.
     read = (q @ k.swapaxes(2, 3)) * decay[:, :, -q.shape[2] :]
     return read @ unit_lower_inverse(corrected) * beta.swapaxes(2, 3)
 
@@ -87,6 +93,7 @@ def delta_weights(q: Queries, k: Keys, beta: Gates, log_alpha: Gates) -> Scores:
 def _decays(log_alpha: Gates) -> Float[mx.array, "B H T T"]:
     """Return D_ij for j <= i, and 0 elsewhere."""
     total = mx.cumsum(log_alpha, axis=2)
+    # Inner tril: above the diagonal the differences are positive, and their exponentials overflow.
     return mx.tril(mx.exp(mx.tril(total - total.swapaxes(2, 3))))
 
 
@@ -101,16 +108,19 @@ def delta_heads(
     q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
     v, decay = mx.repeat(v, q.shape[1] // v.shape[1], 1), _decays(log_alpha)
     S = mx.zeros((*k.shape[:2], k.shape[3], v.shape[3]), v.dtype) if state is None else state
+    # e^g, [B, H, T, 1]: how much of the state before survives until each token.
     since = mx.exp(mx.cumsum(log_alpha, axis=2))
     inverse = unit_lower_inverse(mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1))
+    # [B, H, T, D]: each token's correction of the state.
     U = inverse @ (beta * (v - since * (k @ S)))
     heads = ((q @ k.swapaxes(2, 3)) * decay) @ U + since * (q @ S)
+    # e^(g_T - g), [B, H, T, 1]
     last = decay[:, :, -1:].swapaxes(2, 3)
     return heads, since[:, :, -1:] * S + (k * last).swapaxes(2, 3) @ U
 
 
 def _refuses(c: AttentionConfig) -> str:
-    """Refuse what acts on scores: these forms read queries and keys, and every earlier token."""
+    """Refuse changes of the scores: these forms read queries and keys, and every earlier token."""
     change = {
         f"logits={c.logits} changes": "leave --logits out" if c.logits != "none" else "",
         "position=alibi changes": "use learned, rope or none" if c.position == "alibi" else "",
@@ -159,9 +169,11 @@ def _beta_and_log_alpha(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
     refuses=_refuses,
 )
 def linear(a: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
-    """Weights from features that are positive, in place of e^score."""
+    """Compute weights from positive features in place of e^score."""
+    # The minimum keeps the branch that is not taken from overflowing, and its gradient from NaN.
     q, k = (mx.where(y > 0, y + 1, mx.exp(mx.minimum(y, 0.0))) for y in (q, k))
     similar = q @ mx.repeat(k, q.shape[1] // k.shape[1], 1).swapaxes(2, 3)
+    # Scores are read only for the mask: hidden keys have weight 0.
     similar = mx.where(s > -mx.inf, similar, 0.0)
     return similar / similar.sum(-1, keepdims=True)
 
@@ -192,7 +204,7 @@ def _gated_delta_heads(
     refuses=_refuses,
 )
 def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
-    """The delta rule without forgetting: alpha is 1."""
+    """Compute the delta rule without forgetting: alpha is 1."""
     return delta_weights(q, k, kept, mx.zeros_like(kept))
 
 
@@ -210,7 +222,7 @@ def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
     refuses=_refuses,
 )
 def gated_delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
-    """The gated delta rule: alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)) forgets."""
+    """Compute the gated delta rule: alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)) forgets."""
     return delta_weights(q, k, kept[..., :1], kept[..., 1:])
 
 
@@ -291,7 +303,7 @@ def _reflections(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, 
     refuses=_path_refuses,
 )
 def path(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
-    """Positions as products of reflections, one for each token between query and key.
+    """Encode positions as products of reflections, one for each token between query and key.
 
     The product is I - W^T M W with M = (I + tril(diag(beta) W W^T, -1))^-1 diag(beta), so the score
     of i and j loses tril(q W^T) M tril(W k^T, -1).
@@ -300,7 +312,9 @@ def path(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
     k = mx.repeat(k, q.shape[1] // k.shape[1], 1)
     M = unit_lower_inverse(mx.tril(beta * (w @ w.swapaxes(2, 3)), -1)) * beta.swapaxes(2, 3)
     T_q, T_k = s.shape[2:]
+    # [B, H, T_q, T]; only reflections up to the query's own token act.
     read = mx.tril(q @ w.swapaxes(2, 3), T_k - T_q)
+    # Reflections after the key's token act on it, so the diagonal is left out.
     lost = read @ M @ mx.tril(w @ k.swapaxes(2, 3), -1)
     return softmax(s - a.config.scale * lost)
 

@@ -1,6 +1,6 @@
-"""What each hook and mixing of the package computes, in NumPy: `verify` compares with these.
+"""Each hook and mixing of the package in NumPy: `verify` compares with these.
 
-Nothing here is MLX's, and nothing is shared with what it judges.
+The module uses neither MLX nor the code that it judges.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,9 @@ def _with_extra(s: Array, extra: Array) -> Array:
 
 
 def _softpick(w: dict[str, Array], x: Array, s: Array) -> Array:
+    # A hidden key counts 0; expm1 of its -inf would be -1.
     differences = np.where(s > -np.inf, np.expm1(s), 0.0)
+    # The 1e-6 of the layer is added after both sides are divided by e^largest.
     small = 1e-6 * np.exp(np.maximum(s.max(axis=2, keepdims=True), 0))
     return np.maximum(differences, 0) / (np.abs(differences).sum(axis=2, keepdims=True) + small)
 
@@ -70,9 +72,11 @@ def delta_rule(q: Array, k: Array, v: Array, beta: Array, log_alpha: Array) -> A
     S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T        y_t = S_t^T q_t
     """
     q, k = (y / np.sqrt((y**2).sum(axis=1, keepdims=True) + 1e-6) for y in (q, k))
+    # [K, D_v]
     S, outputs = np.zeros((k.shape[1], v.shape[1])), []
     for q_t, k_t, v_t, beta_t, log_alpha_t in zip(q, k, v, beta, log_alpha, strict=True):
         S = np.exp(log_alpha_t) * S
+        # S^T k is the state's value for k; it moves towards v by the share beta.
         S = S + beta_t * np.outer(k_t, v_t - S.T @ k_t)
         outputs.append(S.T @ q_t)
     return np.stack(outputs)
@@ -98,8 +102,10 @@ def _path(w: dict[str, Array], x: Array, s: Array) -> Array:
     directions /= np.sqrt((directions**2).sum(axis=2, keepdims=True) + 1e-6)
     for h, i in np.ndindex(H, len(x)):
         turned = q[h, i]
+        # From the query's token down to the key's: R_i first.
         for j in range(i, -1, -1):
             s[h, i, j] += (turned - q[h, i]) @ k[h, j] / np.sqrt(q.shape[2])
+            # The reflection of token j acts on the keys before it.
             turned = turned - beta[j, h] * (turned @ directions[h, j]) * directions[h, j]
     return softmax_of(s)
 

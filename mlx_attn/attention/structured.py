@@ -40,9 +40,11 @@ class ShrunkLinear(nn.Module):
     def __init__(self, C: int, n_heads: int, head_dim: int, bias: bool):
         super().__init__()
         self.weight = mx.zeros((n_heads * head_dim, C - head_dim))
+        # At first head h keeps the coordinates h D..(h+1) D; a conversion writes others.
         self.places = (mx.arange(C)[None] - head_dim * mx.arange(n_heads)[:, None]) % C
         if bias:
             self.bias = mx.zeros((n_heads * head_dim,))
+        # Indices: saved with the layer, never trained.
         self.freeze(recurse=False, keys=["places"])
 
     def __call__(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T width"]:
@@ -55,9 +57,10 @@ class ShrunkLinear(nn.Module):
         n_heads, C = self.places.shape
         rest = self.weight.reshape(n_heads, -1, self.weight.shape[1])
         D = rest.shape[1]
-        kept = mx.broadcast_to(mx.eye(D, dtype=rest.dtype), (n_heads, D, D))
-        dense = mx.concatenate([kept, rest], axis=2)
+        identity = mx.broadcast_to(mx.eye(D, dtype=rest.dtype), (n_heads, D, D))
+        dense = mx.concatenate([identity, rest], axis=2)
         places = mx.broadcast_to(self.places[:, None], dense.shape)
+        # [H, D, C] in the order (kept, rest) -> the order of x -> [H D, C]
         return mx.take_along_axis(dense, places, axis=2).reshape(-1, C)
 
 
@@ -120,12 +123,14 @@ class SlicedLinear(nn.Module):
 
     def __call__(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T width"]:
         """Return the heads of x, concatenated."""
+        # [B, H, T, slice] x [H, slice, D] -> [B, H, T, D] -> [B, T, H D]
         y = merge_heads(split_heads(x, self.n_heads) @ self._blocks().swapaxes(1, 2))
         return y + self.bias if "bias" in self else y
 
     def dense_weight(self) -> Float[mx.array, "width C"]:
         """Return the block-diagonal matrix with its zeros, as (out, in)."""
         diagonal = mx.eye(self.n_heads, dtype=self.weight.dtype)[:, None, :, None]
+        # [H, 1, H, 1] * [H, D, 1, slice] -> [H, D, H, slice] -> [H D, C]
         return (diagonal * self._blocks()[:, :, None]).reshape(self.weight.shape[0], -1)
 
     def _blocks(self) -> Float[mx.array, "H D slice_dim"]:

@@ -34,13 +34,14 @@ def rewrite(attention: Attention, target: AttentionConfig, x: _Inputs | None = N
         target: The form to write.
         x: _Inputs of the layer, for a form that is fitted to its outputs.
     """
-    for key, known in _WRITTEN.items():
+    for key, names in _WRITTEN.items():
         changes = conversions.changes_scores if key == "score" else conversions.changes_output
-        if changes(attention.config, target) and getattr(target, key) not in known:
+        if changes(attention.config, target) and getattr(target, key) not in names:
             raise ConfigError(
                 f"{key}={getattr(target, key)} cannot be written from the matrices of another "
                 "form: train that form from the start"
             )
+    # Later maps see the earlier ones: a value from keys needs the keys as they will be.
     weights, written = analysis.layer_weights(attention), {}
     if target.score == "latent" and conversions.changes_scores(attention.config, target):
         written |= _latent(attention, target)
@@ -49,18 +50,18 @@ def rewrite(attention: Attention, target: AttentionConfig, x: _Inputs | None = N
     if target.value != "latent" and conversions.changes_output(attention.config, target):
         written |= _OUTPUTS[target.output](attention, target, x)
         written |= _VALUES[target.value](weights | written, target)
-    made = completed(weights | written, target)
-    for name in written.keys() - made.keys() - {"W_key.bias"}:  # which cancels in the softmax
+    complete = completed(weights | written, target)
+    for name in written.keys() - complete.keys() - {"W_key.bias"}:  # which cancels in the softmax
         if name.endswith(".bias") and np.abs(written[name]).max() > 1e-9:
             raise ConfigError(
                 f"the converted layer needs {name} for a constant, and bias={target.out_bias}, "
                 f"qkv_bias={target.qkv_bias} leave no place for it: train with both"
             )
-    return made
+    return complete
 
 
 def completed(weights: Weights, config: AttentionConfig) -> Weights:
-    """Those of the weights that a layer of this configuration has; a bias that is missing is 0."""
+    """Return the weights that a layer of this configuration has; missing biases are 0."""
     shapes = {name: array.shape for name, array in named_arrays(Attention(config)).items()}
     zeros = {name: np.zeros(shape) for name, shape in shapes.items() if name.endswith(".bias")}
     return {name: {**zeros, **weights}[name] for name in shapes}
@@ -72,9 +73,9 @@ def to_mlx(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
 
 
 def _separate(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
-    """Exact if S_h, with u_h as one more row, has a rank of at most head_dim."""
-    kept = (target.n_kv_heads, target.head_dim, target.d_in)
-    if factors.key.shape != kept or factors.key.shape[1] == target.d_in:
+    """Factor S_h: exact if, with u_h as one more row, its rank is at most head_dim."""
+    wanted = (target.n_kv_heads, target.head_dim, target.d_in)
+    if factors.key.shape != wanted or factors.key.shape[1] == target.d_in:
         factors = _nearest_score(factors, target)
     return score_weights(factors)
 
@@ -82,22 +83,26 @@ def _separate(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weight
 def _nearest_score(
     factors: analysis.ScoreFactors, target: AttentionConfig
 ) -> analysis.ScoreFactors:
-    """The best factors of rank head_dim; query heads that share a key are decomposed together."""
+    """Return the best factors of rank head_dim; decompose queries that share a key together."""
     H, C, D, KV = target.n_heads, target.d_in, target.head_dim, target.n_kv_heads
     if len(factors.key) == KV:
+        # [H, C + 1, K]: the bias is one more row, as if x had a coordinate that is always 1.
         queries = np.concatenate(
             [factors.query.swapaxes(1, 2), factors.query_bias[:, None]], axis=1
         )
+        # [KV, H / KV * (C + 1), K]: rows of all queries that read one key.
         grouped = queries.reshape(KV, -1, queries.shape[2])
         query, key = algebra.balanced_factors_of_product(grouped, factors.key, D)
     else:
         query, key = algebra.balanced_factors(factors.products_with_bias.reshape(KV, -1, C), D)
+    # [KV, rows, D] -> [H, D, C + 1]
     query = query.reshape(H, C + 1, D).swapaxes(1, 2)
+    # The key's bias is dropped: it cancels in the softmax.
     return analysis.ScoreFactors(query[:, :, :C], query[:, :, C], key, np.zeros(key.shape[:2]))
 
 
 def _merged(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
-    """Exact: S_h = W_query_h W_key_h^T, u_h = W_key_h b_query_h."""
+    """Multiply, exactly: S_h = W_query_h W_key_h^T, u_h = W_key_h b_query_h."""
     C = target.d_in
     return {
         "S.weight": factors.products.swapaxes(1, 2).reshape(-1, C),
@@ -106,7 +111,7 @@ def _merged(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
 
 
 def _no_query(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
-    """Exact for one head without a query bias: q = x, k = x S^T."""
+    """Move S into the key, exactly for one head without a query bias: q = x, k = x S^T."""
     if np.abs(factors.key_side_vectors).max() > 0:
         raise ConfigError(
             "a query's bias adds u . x_j to the scores, and without W_query nothing can: "
@@ -117,7 +122,7 @@ def _no_query(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weight
 
 
 def _no_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
-    """Exact for one head: q = x S + u, k = x."""
+    """Move S into the query, exactly for one head: q = x S + u, k = x."""
     return {
         "W_query.weight": factors.products[0].T,
         "W_query.bias": factors.key_side_vectors[0],
@@ -125,7 +130,7 @@ def _no_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
 
 
 def _collaborative(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
-    """Exact if every S_h has a rank of at most head_dim; otherwise fitted."""
+    """Fit maps shared by all heads; exact if every S_h has a rank of at most head_dim."""
     maps = algebra.fit_shared_maps(factors.products_with_bias, target.n_heads * target.head_dim)
     return {
         "W_query.weight": maps.query[:-1].T,
@@ -137,11 +142,13 @@ def _collaborative(factors: analysis.ScoreFactors, target: AttentionConfig) -> W
 
 
 def _shrunk_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
-    """Exact: W_query_h takes over the basis of W_key_h."""
+    """Move the basis of W_key_h into W_query_h, exactly."""
     if factors.key.shape != (target.n_kv_heads, target.head_dim, target.d_in):
         factors = _nearest_score(factors, target)
     shrunk = [algebra.shrink(key) for key in factors.key]
+    # [H, D, D]: the queries of a group share the basis of their key.
     basis = np.repeat([s.basis for s in shrunk], target.n_heads // target.n_kv_heads, axis=0)
+    # k = B k' makes q . k = (B^T q) . k'
     query = basis.swapaxes(1, 2) @ factors.query
     bias = np.einsum("hkl,hk->hl", basis, factors.query_bias)
     factors = replace(factors, query=query, query_bias=bias, key_bias=0 * factors.key_bias)
@@ -173,10 +180,10 @@ _SCORES: dict[str, Callable[[analysis.ScoreFactors, AttentionConfig], Weights]] 
 
 
 def _linear_output(attention: Attention, target: AttentionConfig, x: _Inputs | None) -> Weights:
-    """Exact if VO_h has a rank of at most value_dim, otherwise the nearest of that rank."""
+    """Factor VO_h: exact if its rank is at most value_dim, otherwise the nearest of that rank."""
     factors = analysis.ov_circuit(attention)
-    kept = (target.n_kv_heads, target.value_dim, target.d_in)
-    if factors.value.shape != kept or attention.config.output == "merged":
+    wanted = (target.n_kv_heads, target.value_dim, target.d_in)
+    if factors.value.shape != wanted or attention.config.output == "merged":
         factors = _nearest_output(factors, target)
     return output_weights(factors)
 
@@ -194,21 +201,23 @@ def output_weights(factors: analysis.OutputFactors) -> Weights:
 def _nearest_output(
     factors: analysis.OutputFactors, target: AttentionConfig
 ) -> analysis.OutputFactors:
-    """The best factors of rank value_dim; heads that share a value are decomposed together."""
+    """Return the best factors of rank value_dim; decompose heads that share a value together."""
     KV, D, d_out = target.n_kv_heads, target.value_dim, target.d_out
     if len(factors.value) == KV:
+        # [d_out, H D] -> [H, d_out, D], then by value head.
         heads = factors.output.reshape(d_out, target.n_heads, -1).swapaxes(0, 1)
         grouped = heads.reshape(KV, -1, heads.shape[2])
         output, value = algebra.balanced_factors_of_product(grouped, factors.value, D)
     else:
         rows = factors.products.swapaxes(1, 2).reshape(KV, -1, target.d_in)
         output, value = algebra.balanced_factors(rows, D)
+    # [H, d_out, D] -> [d_out, H D]
     output = output.reshape(target.n_heads, d_out, D).swapaxes(0, 1).reshape(d_out, -1)
     return analysis.OutputFactors(value, np.zeros((KV, D)), output, factors.total_constant)
 
 
 def _merged_output(attention: Attention, target: AttentionConfig, x: _Inputs | None) -> Weights:
-    """Exact: VO_h = W_value_h O_h; the values' biases become a constant."""
+    """Multiply, exactly: VO_h = W_value_h O_h; the values' biases become a constant."""
     factors = analysis.ov_circuit(attention)
     value = factors.value.reshape(-1, target.d_in)
     merged = merge_value_output(value, factors.output, target.n_heads)
@@ -216,7 +225,7 @@ def _merged_output(attention: Attention, target: AttentionConfig, x: _Inputs | N
 
 
 def _no_output(attention: Attention, target: AttentionConfig, x: _Inputs | None) -> Weights:
-    """Exact for one head: W_value out_proj is its value map. For several, least squares."""
+    """Move out_proj into W_value: exactly for one head, by least squares for several."""
     factors, gain = analysis.ov_circuit(attention), np.ones(1)
     if attention.config.output == "none":
         value, bias = factors.value.reshape(-1, target.d_in), factors.value_bias.reshape(-1)
@@ -238,12 +247,14 @@ def _no_output(attention: Attention, target: AttentionConfig, x: _Inputs | None)
 def _fit_slices(
     factors: analysis.OutputFactors, target: AttentionConfig, mixed: Float[np.ndarray, "B H T C"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The least-squares value map where head h may write no coordinates but h D..(h+1) D of y.
+    """Fit the value map by which head h writes only the coordinates h D..(h+1) D of y.
 
     From its z_h = softmax_h x, `mixed`, it must give these coordinates of the sum of all heads.
     """
     H, C = target.n_heads, target.d_in
+    # [H, N, C] with N = B T: each head's own weighted sum of the tokens.
     z = mixed.swapaxes(0, 1).reshape(H, -1, C)
+    # [N, d_out]: the output that the new heads have to write, slice by slice.
     y = sum(z_h @ VO for z_h, VO in zip(z, factors.products, strict=True)) + factors.total_constant
     slices = y.reshape(-1, H, target.value_dim)
     ones = np.ones((z.shape[1], int(target.qkv_bias)))
@@ -253,6 +264,7 @@ def _fit_slices(
         # Normal equations: many more rows than columns, and no need of their last digits.
         given = np.hstack([z[h], ones])
         gram, right = given.T @ given, given.T @ slices[:, h]
+        # [D, C] or, with a bias, [D, C + 1]
         fits.append(np.linalg.lstsq(gram, right, rcond=1e-12)[0].T)
     fitted = np.concatenate(fits)
     return fitted[:, :C], fitted[:, C:].sum(axis=1)
@@ -274,6 +286,7 @@ def _latent(attention: Attention, target: AttentionConfig) -> Weights:
     weights = _separate(analysis.qk_circuit(attention), plain) | _linear_output(
         attention, plain, None
     )
+    # One latent for both: rows of all keys and all values, [H K + H D, C].
     both = np.concatenate([weights["W_key.weight"], weights["W_value.weight"]])
     up, latent = algebra.balanced_factors(both, target.latent_dim)
     # Without biases: the values' bias becomes a constant, and the keys' bias cancels.
@@ -288,12 +301,14 @@ def _latent(attention: Attention, target: AttentionConfig) -> Weights:
 
 
 def _shrunk_value(weights: Weights, target: AttentionConfig) -> Weights:
-    """Exact: out_proj takes over the basis of W_value_h."""
+    """Move the basis of W_value_h into out_proj, exactly."""
     H, KV, D = target.n_heads, target.n_kv_heads, target.value_dim
     shrunk = [algebra.shrink(value) for value in weights["W_value.weight"].reshape(KV, D, -1)]
     basis = np.stack([s.basis for s in shrunk])
+    # [d_out, H D] -> [H, d_out, D], times each head's basis.
     output = weights["out_proj.weight"].reshape(target.d_out, H, D).swapaxes(0, 1)
     output = (output @ np.repeat(basis, H // KV, axis=0)).swapaxes(0, 1).reshape(target.d_out, -1)
+    # W_value x + b = B (shrunk x + B^-1 b)
     bias = np.linalg.solve(basis, weights["W_value.bias"].reshape(KV, D, 1))
     return {
         "W_value.weight": np.concatenate([s.rest for s in shrunk]),
@@ -304,16 +319,18 @@ def _shrunk_value(weights: Weights, target: AttentionConfig) -> Weights:
 
 
 def _value_from_key(weights: Weights, target: AttentionConfig) -> Weights:
-    """Exact up to rounding times the condition number: W_value = M W_key."""
+    """Solve W_value = M W_key: exact up to rounding times the condition number."""
     changed = {}
     if target.score == "separate" and not target.rotates and not target.qk_norm:
         changed = _orthonormalize_keys(weights, target)
     layer = Attention(replace(target, value="linear"))
     arrays = completed({**weights, **changed}, layer.config).items()
     layer.load_weights([(name, to_mlx(array, mx.float64)) for name, array in arrays])
+    # Of the layer with its new keys, whatever form they have.
     keys = analysis.qk_circuit(layer)
     W_key = keys.key.reshape(-1, target.d_in)
     matrix = algebra.values_from_keys(W_key, weights["W_value.weight"])
+    # v = M k, and k has a bias of its own, which v must not get twice.
     bias = weights["W_value.bias"] - matrix @ keys.key_bias.reshape(-1)
     return {**changed, "W_value.weight": matrix, "W_value.bias": bias}
 
@@ -321,16 +338,18 @@ def _value_from_key(weights: Weights, target: AttentionConfig) -> Weights:
 def _orthonormalize_keys(weights: Weights, target: AttentionConfig) -> Weights:
     """Write each head's key in an orthonormal basis, and its query in the matching one: exact.
 
-    W_key_h = Q_h R_h gives S_h = (W_query_h R_h^T) Q_h^T. Then a nearly singular key is no problem,
+    W_key_h = Q_h R_h gives S_h = (W_query_h R_h^T) Q_h^T. Then a nearly singular key does no harm,
     and values computed from keys lose less to rounding. The key's bias, which cancels in the
     softmax, becomes 0.
     """
     H, KV, D = target.n_heads, target.n_kv_heads, target.head_dim
+    # [KV, C, D] = Q R with orthonormal columns, for each key head.
     key = weights["W_key.weight"].reshape(KV, D, -1).swapaxes(1, 2)
     orthonormal, triangle = np.linalg.qr(key)
     orthonormal = algebra.widened(orthonormal, D)  # a head may be wider than x
     triangle = algebra.widened(triangle.swapaxes(1, 2), D).swapaxes(1, 2)
     triangle = np.repeat(triangle, H // KV, axis=0)
+    # [H, D, D] x [H, D, C]
     query = triangle @ weights["W_query.weight"].reshape(H, D, -1)
     changed = {
         "W_query.weight": query.reshape(H * D, -1),

@@ -62,7 +62,7 @@ class DaskEngine(Engine):
 
     @classmethod
     def connect(cls, address: str) -> "DaskEngine":
-        """Connect to a scheduler.
+        """Return the engine of a running scheduler.
 
         Raises:
             ConfigError: Dask is not installed.
@@ -106,6 +106,7 @@ class DaskEngine(Engine):
         self._need(trials)
         self._run = uuid.uuid4().hex
         until = time.monotonic() + INSPECTION
+        # Wait for the first inspections, so that the first trials go to all workers that are there.
         while (self.workers() == [] or self._inspections) and time.monotonic() < until:
             if not self._there():
                 break
@@ -120,6 +121,7 @@ class DaskEngine(Engine):
     def workers(self) -> Sequence[Worker]:
         """Return the workers that passed their inspection; inspect new ones."""
         there = self._there()
+        # Forget workers that left: one that returns under the same name is inspected again.
         for table in (self._executors, self._fit, self._unfit, self._inspections):
             for name in [name for name in table if name not in there]:
                 del table[name]
@@ -132,11 +134,12 @@ class DaskEngine(Engine):
         return list(self._fit.values())
 
     def submit(self, worker: Worker, order: Object) -> Future[Object]:
-        """Have a worker train."""
+        """Submit an order to a worker."""
         return self._executor(worker.name).submit(_train_task, order, self._run)
 
     def is_loss(self, error: BaseException) -> bool:
         """Return whether a worker is gone, rather than the scheduler, which is a RunError."""
+        # Look now: if the scheduler is gone too, `_there` raises the RunError that ends the run.
         self._looked = -_LOOK
         self._there()
         return super().is_loss(error) or type(error).__name__ == "KilledWorker"
@@ -148,7 +151,7 @@ class DaskEngine(Engine):
         self.notice(f"{worker.name} is left out: {reason}")
 
     def close(self) -> None:
-        """Disconnect; end the workers that were started."""
+        """Close the connection and end the workers that were started."""
         with suppress(Exception):
             self._resources.close()
 
@@ -163,7 +166,8 @@ class DaskEngine(Engine):
         return self._addresses
 
     def _need(self, trials: Sequence[Trial]) -> None:
-        """Have workers inspected again if trials need another text or plugin."""
+        """Inspect workers again if trials need another text or plugin."""
+        # One order for each text and set of plugins is enough to inspect a worker.
         texts = {(t.text, *(p["sha256"] for p in t.plugins)): t for t in trials}
         if not {*texts} <= {
             (o["text"], *(p["sha256"] for p in o["plugins"])) for o in self._orders
@@ -173,6 +177,7 @@ class DaskEngine(Engine):
 
     def _executor(self, name: str) -> Any:
         if name not in self._executors:
+            # Bound to one worker: only the runner decides which kind of machine trains a seed.
             self._executors[name] = self._client.get_executor(
                 pure=False, workers=[name], allow_other_workers=False
             )
@@ -211,6 +216,7 @@ def _train_task(order: Object, run: str) -> Object:
     """Train on a worker, until it loses its scheduler."""
     distributed = _distributed()
     own = distributed.get_worker()
+    # A worker that lost its scheduler must not train for nobody.
     connected = distributed.Status.running, distributed.Status.paused
     return worker_side.train_order(order, run, should_stop=lambda: own.status not in connected)
 
@@ -255,6 +261,7 @@ def _own_address(host: str) -> str:
     name = next((line[1] for line in lines if line[0] == "hostname"), host.rpartition("@")[2])
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # UDP sends nothing here; it only asks the system for a route, whose end is our address.
             probe.connect((name, 9))
             return probe.getsockname()[0]
     except OSError as error:
@@ -266,6 +273,7 @@ def _start_worker(host: str, scheduler: str, jobs: int) -> "subprocess.Popen[str
     chosen = ["env", f"{DEVICE}={chosen_device()}"] if chosen_device() else []
     command = [*chosen, sys.executable, "-m", "distributed.cli.dask_worker", scheduler]
     command += ["--nthreads", "1", "--nworkers", processes]
+    # Workers end by themselves a minute after their scheduler has gone.
     command += ["--no-dashboard", "--death-timeout", "60"]
     silent: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     return subprocess.Popen(["ssh", "-o", "BatchMode=yes", host, shlex.join(command)], **silent)

@@ -144,7 +144,7 @@ class Sample:
     def skewness_of_mean(self) -> float:
         """Skewness in units of the whole error, whose tuning part is symmetric."""
         of_seeds = self.sd / sqrt(self.n) / self.error if self.error else 0.0
-        return self.skewness * of_seeds**3
+        return self.skewness * of_seeds**3  # a third moment: the cube of the share of the error
 
     def statistic(self, distance: float) -> float:
         """Return the test's statistic of a distance."""
@@ -154,7 +154,7 @@ class Sample:
     def p_difference(self, rounding: float = 0.0) -> float:
         """Return the p-value of mean 0: the largest over means within `rounding` of this one."""
         low, high = self.statistic(self.mean - rounding), self.statistic(self.mean + rounding)
-        nearest = 0.0 if low < 0 < high else min(abs(low), abs(high))
+        nearest = 0.0 if low < 0 < high else min(abs(low), abs(high))  # 0 if rounding may hide a 0
         return float(self.test.two_sided(nearest))
 
     def p_equivalence(self, margin: float, rounding: float = 0.0) -> float:
@@ -173,6 +173,7 @@ class Sample:
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return the interval that excludes 0 if and only if `p_difference` finds a difference."""
         reach = self.test.critical(1 - confidence)
+        # The ends of T become ends of t; skewness makes the two arms of the interval unequal.
         down, up = (self.test.in_errors(end, self.skewness_of_mean) for end in (reach, -reach))
         return self.mean - down * self.error, self.mean - up * self.error
 
@@ -243,7 +244,7 @@ def judge(
     """
     cases = {
         arm: Case(
-            differences=tuple(map(float, found)),
+            differences=tuple(map(float, numbers)),
             margin=margin,
             worth=worth,
             tuning=(tuning or {}).get(arm, 0.0),
@@ -251,7 +252,7 @@ def judge(
             replicates=tuple(map(tuple, (replicates or {}).get(arm, ()))),
             world="arms",
         )
-        for arm, found in differences.items()
+        for arm, numbers in differences.items()
     }
     return judge_all(cases, confidence, looks, test=test)
 
@@ -283,11 +284,11 @@ def judge_all(
     """
     _check(cases, confidence)
     find_row(TESTS, test, "test")
-    found = _verdicts(cases, test, confidence, looks)
+    verdicts = _verdicts(cases, test, confidence, looks)
     others = _verdicts(cases, WORST_OF_FIVE if test == MODERATED else MODERATED, confidence, looks)
     return {
         name: _with_worth(replace(verdict, other_word=others[name].word), case, sensitivity)
-        for name, verdict in found.items()
+        for name, verdict in verdicts.items()
         if (case := cases[name])
     }
 
@@ -299,8 +300,9 @@ def samples_of(cases: Mapping[str, Case | None], test: str) -> dict[str, Sample]
         plain = {name: TTest.worst_of_five(len(case.differences)) for name, case in done.items()}
         return {name: Sample.of(c.differences, c.tuning, plain[name]) for name, c in done.items()}
     lent = {name: [*_spreads((c.differences, *c.replicates))] for name, c in done.items()}
-    found: dict[str, Sample] = {}
+    samples: dict[str, Sample] = {}
     for name, case in done.items():
+        # Only trainings of one world have a spread that is comparable.
         others = [o for o, c in done.items() if o != name and case.world and c.world == case.world]
         if test == SHRUNK:
             prior = prior_of([case.variance, *(done[other].variance for other in others)])
@@ -308,8 +310,8 @@ def samples_of(cases: Mapping[str, Case | None], test: str) -> dict[str, Sample]
         else:
             degrees, pooled = _pooled(case, [spread for other in others for spread in lent[other]])
             chosen = TTest(len(case.differences), degrees)
-        found[name] = Sample.of(case.differences, case.tuning, chosen, pooled)
-    return found
+        samples[name] = Sample.of(case.differences, case.tuning, chosen, pooled)
+    return samples
 
 
 def p_values_of(
@@ -337,9 +339,9 @@ def _spreads(groups: Sequence[Sequence[float]]) -> Iterator[tuple[int, float]]:
 
 def degrees_lent(tuning_seeds: int, arms: int) -> int:
     """Return the degrees of freedom that tuning runs and other arms add to the spread of an arm."""
-    of_tuning = min(3 * (tuning_seeds - 1), MOST_PRIOR)
+    of_tuning = min(3 * (tuning_seeds - 1), MOST_PRIOR)  # three groups, see `replicates_of`
     borrowed = min(MOST_BORROWED, MOST_PRIOR - of_tuning) if arms > 1 else 0
-    return (of_tuning + borrowed) // 2 * 2
+    return (of_tuning + borrowed) // 2 * 2  # even, see `_pooled`
 
 
 def _pooled(case: Case, borrowed: Sequence[tuple[int, float]]) -> tuple[int, float]:
@@ -348,12 +350,14 @@ def _pooled(case: Case, borrowed: Sequence[tuple[int, float]]) -> tuple[int, flo
         return 0, 0.0
     total, prior, least = 0.0, 0, _QUIETEST * case.variance.value
     of_tuning = [*_spreads(case.replicates)]
+    # A variance weighted by its degrees of freedom; both sources together give at most MOST_PRIOR.
     for spreads, most, floor in ((of_tuning, MOST_PRIOR, 0.0), (borrowed, MOST_BORROWED, least)):
         degrees = sum(df for df, _ in spreads)
         taken = min(most, MOST_PRIOR - prior, degrees)
         if taken:
             total += taken * max(sum(df * v for df, v in spreads) / degrees, floor)
         prior += taken
+    # Even, because null distributions are simulated with groups of two degrees each.
     return prior // 2 * 2, total / prior if prior else 0.0
 
 
@@ -362,10 +366,8 @@ def _verdicts(
 ) -> dict[str, Verdict]:
     """Return the verdicts of one test, their p-values adjusted for all cases."""
     samples = samples_of(cases, test)
-    p_values, level = (
-        p_values_of(cases, samples),
-        _level(1 - confidence, looks, samples, len(cases)),
-    )
+    p_values = p_values_of(cases, samples)
+    level = _level(1 - confidence, looks, samples, len(cases))
     return {
         name: _verdict(case, samples[name], p_values[name], level, len(cases))
         for name, case in cases.items()
@@ -378,7 +380,7 @@ def _level(error: float, looks: Sequence[int], samples: Mapping[str, Sample], ca
     if len(looks) < 2 or not samples:
         return error
     prior = min(int(sample.test.prior) for sample in samples.values())
-    return cases * level_of_looks(error / cases, tuple(looks), prior)
+    return cases * level_of_looks(error / cases, tuple(looks), prior)  # adjusted, like the p-values
 
 
 def _verdict(

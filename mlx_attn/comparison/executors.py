@@ -75,7 +75,7 @@ class Engine:
         raise NotImplementedError
 
     def submit(self, worker: Worker, order: Object) -> Future[Object]:
-        """Have a worker train; see `worker.train_order` for the result."""
+        """Submit an order to a worker; see `worker.train_order` for the result."""
         raise NotImplementedError
 
     def is_loss(self, error: BaseException) -> bool:
@@ -115,7 +115,8 @@ class LocalEngine(Engine):
 
     @contextmanager
     def session(self, trials: Sequence[Trial]) -> Iterator[None]:
-        """Kill what still runs when it is left."""
+        """Open a session; kill all processes when it is left."""
+        # A process without a trial would only take memory and time to start.
         self._processes = min(self._jobs, len(trials) or 1)
         try:
             yield
@@ -127,13 +128,14 @@ class LocalEngine(Engine):
         return [Worker(f"process {number}") for number in range(self._processes)]
 
     def submit(self, worker: Worker, order: Object) -> Future[Object]:
-        """Have the pool train, which is started for the first trial."""
+        """Submit an order to the pool, which starts with the first trial."""
         self._pool = self._pool or self._open.enter_context(worker_pool(self._processes))
+        # The pool starts processes on demand, inside `submit`.
         with worker_environment():
             return self._pool.submit(train_order, order, check=False)
 
     def recover(self) -> None:
-        """Kill all processes; the next trial starts others."""
+        """End all processes; the next trial starts others."""
         self._pool = None
         self._open.close()
 
@@ -141,21 +143,25 @@ class LocalEngine(Engine):
 @contextmanager
 def worker_pool(size: int) -> Iterator[ProcessPoolExecutor]:
     """Open a pool of spawned processes that are killed when it is left."""
+    # `active_children` also lists processes that somebody else has started.
     others = set(multiprocessing.active_children())
+    # A fork would copy MLX without its threads.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(size, context, initializer=_begin_worker)
     try:
         yield pool
     finally:
         for child in set(multiprocessing.active_children()) - others:
+            # A pool's own shutdown would wait for the running trainings.
             child.kill()
         pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def worker_environment() -> Iterator[None]:
-    """Have workers that start now inherit one BLAS thread each, and no Ctrl-C."""
+    """Let workers that start now inherit one BLAS thread each, and no Ctrl-C."""
     before = {name: os.environ.get(name) for name in _THREADS}
+    # A blocked signal is inherited: Ctrl-C reaches only the parent, which then ends the workers.
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:
@@ -168,6 +174,7 @@ def worker_environment() -> Iterator[None]:
 
 def _begin_worker() -> None:
     """Keep standard output clean, and end when the parent is gone, even if it was killed."""
+    # Standard output belongs to the command's results; a library's print must not mix with them.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     def end_with_parent() -> None:
@@ -175,6 +182,7 @@ def _begin_worker() -> None:
             parent.join()
         os._exit(1)
 
+    # The sentinel of the parent becomes ready even if the parent was killed.
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
@@ -192,6 +200,7 @@ def open_engine(address: str, jobs: int) -> Engine:
         return LocalEngine(jobs)
     scheme, _, rest = address.partition(":")
     hosts = [host for host in rest.split(",") if host]
+    # Imported only here, because Dask is an optional dependency.
     if scheme == "dask" and rest.startswith("//") and rest.strip("/"):
         return import_module("mlx_attn.comparison.dask_engine").DaskEngine.connect(f"tcp:{rest}")
     if scheme == "ssh" and hosts:

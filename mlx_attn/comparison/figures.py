@@ -86,13 +86,16 @@ def series(arm: ArmResult, x: str, y: str, points: str = "curve") -> Series | No
 def _paired(arm: ArmResult, control: ArmResult, x: str) -> Series | None:
     """Return the arm's loss minus the control's, in pairs of trainings with the same seed."""
     trainings, n = (*arm.trainings, *control.trainings), len(arm.trainings)
+    # One interpolation for both arms, so that pairs are compared at the same places.
     both = _aligned([_line(training, x, "val_loss") for training in trainings])
+    # [seeds of both, N] -> [seeds, N]
     return both and Series(both.at, both.values[:n] - both.values[n:])
 
 
 def _line(training: TrialResult, x: str, y: str, points: str = "curve") -> _Line:
-    found = [(getattr(point, x), getattr(point, y)) for point in getattr(training, points)]
-    at, values = np.array([pair for pair in found if pair[1] is not None], float).reshape(-1, 2).T
+    pairs = [(getattr(point, x), getattr(point, y)) for point in getattr(training, points)]
+    # [N, 2] -> [2, N]; the shape holds without points, too.
+    at, values = np.array([pair for pair in pairs if pair[1] is not None], float).reshape(-1, 2).T
     return at, values
 
 
@@ -102,7 +105,9 @@ def _aligned(lines: Sequence[_Line]) -> Series | None:
     if not lines:
         return None
     at = lines[0][0]
+    # Only where every line has points on both sides: no extrapolation.
     at = at[(at >= max(x[0] for x, _ in lines)) & (at <= min(x[-1] for x, _ in lines))]
+    # At most _MOST_POINTS, evenly spread; `unique`, because a short curve has fewer.
     at = at[np.unique(np.linspace(0, len(at) - 1, _MOST_POINTS).astype(int))] if len(at) else at
     return Series(at, np.array([np.interp(at, *line) for line in lines])) if len(at) else None
 
@@ -112,6 +117,7 @@ def x_axis(budget: BudgetResult) -> tuple[str, str]:
     if budget.budget == "seconds":
         return "seconds", "seconds of training"
     last = [point for arm in budget.arms for t in arm.trainings for point in t.curve[-1:]]
+    # Tokens per step, if all arms have the same.
     per_step = {point.tokens // point.step for point in last if point.step}
     return "step", f"step (of {per_step.pop():,} tokens)" if len(per_step) == 1 else "step"
 
@@ -126,6 +132,7 @@ def forest_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
         for arm, verdict in verdicts.items()
     ]
     axis.set_yticks(range(len(labels)), labels)
+    # Rows from top to bottom, in the order of the table.
     axis.set_ylim(len(labels) - 0.5, -0.5)
     axis.spines["left"].set_visible(False)
     axis.locator_params(axis="x", nbins=5)
@@ -143,6 +150,7 @@ def draw_forest(axis: Any, verdicts: Iterable[tuple[int, Verdict]], margin: floa
     axis.tick_params(axis="y", length=0)
     for row, verdict in verdicts:
         look, seeds = show.LOOKS[verdict.word], verdict.differences
+        # A little above the mean, so that the marks do not cover each other.
         rows = [row - 0.22] * len(seeds)
         axis.plot(seeds, rows, "o", color=look.colour, markersize=2.5, alpha=0.6)
         if verdict.interval:
@@ -157,6 +165,7 @@ def _curves_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     control, *others = budget.arms
     figure, (losses, differences) = panels(2, 1, (_WIDTH, 1.9), sharex=True)
     lines = [_draw(losses, series(arm, x, "val_loss"), marks[arm.arm]) for arm in budget.arms]
+    # Untrained models have such large losses that the later differences would be invisible.
     _hide_the_start(losses, lines)
     gaps = [_draw(differences, _paired(arm, control, x), marks[arm.arm]) for arm in others]
     _hide_the_start(differences, gaps, delta)
@@ -194,6 +203,7 @@ def _costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     figure, axes = panels(len(_COSTS), 2, (_WIDTH / 2, 1.8), sharey=True)
     for axis, (field, label) in zip(axes, _COSTS.items(), strict=True):
         for arm in budget.arms:
+            # [seeds, 1]
             losses = np.array([[training.val_loss] for training in arm.trainings])
             at = show.mean_of(arm, field) if field == "seconds" else getattr(arm, field)
             looks = marks[arm.arm].point()
@@ -212,6 +222,7 @@ def _abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     figure, (axis,) = panels(1, 1, (_WIDTH, 1.1 + 0.42 * len(names)))
     apart = 0.7 / len(budget.arms)
     for i, arm in enumerate(budget.arms):
+        # The arms of an ability lie side by side, centred on its row.
         rows = np.arange(len(names)) + (i - (len(budget.arms) - 1) / 2) * apart
         parts = ability_values(arm, names)
         looks = marks[arm.arm].point(4)
@@ -242,12 +253,14 @@ def _tuning_figure(_: BudgetResult | None, comparison: Comparison) -> "Figure":
     figure, (axis,) = panels(1, 1, (_WIDTH, 2.8))
     for tuning in comparison.tunings:
         mark, best = marks[tuning.arm], tuning.losses.get(tuning.best)
-        known = sorted((factor, loss) for factor, loss in tuning.losses.items() if loss is not None)
-        at, losses = np.array(known).reshape(-1, 2).T
+        # Factors with which a training diverged are left out.
+        points = sorted((f, loss) for f, loss in tuning.losses.items() if loss is not None)
+        at, losses = np.array(points).reshape(-1, 2).T
         axis.plot(at, losses, **mark.line(marker=mark.marker, markersize=4))
         if best is not None:
             ring = {"markersize": 11, "markerfacecolor": "none", "color": mark.color}
             axis.plot(tuning.best, best, "o", **ring)
+    # Factors are powers of two, so they are equally far apart.
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter("{x:g}")
     axis.set(xlabel="learning rates, times those of the settings", ylabel="nats per token")
@@ -258,6 +271,7 @@ def _draw(axis: Any, line: Series | None, mark: _Mark) -> Series | None:
     """Draw the mean as a line in the range of the seeds; return both."""
     if line is None:
         return None
+    # [seeds, N] -> [N]
     low, high = line.values.min(axis=0), line.values.max(axis=0)
     if len(line.values) > 1:
         axis.fill_between(line.at, low, high, color=mark.color, alpha=0.2, linewidth=0)
@@ -277,6 +291,7 @@ def _hide_the_start(axis: Any, lines: Sequence[Series | None], least: float = 0.
     seen = np.concatenate([part[np.isfinite(part)] for part in late] or [np.zeros(0)])
     if not len(seen):
         return
+    # At least the band of the margin has to be visible.
     low, high = min(seen.min(), -least or np.inf), max(seen.max(), least or -np.inf)
     margin = 0.06 * (high - low) or 0.01
     axis.set_ylim(low - margin, high + margin)

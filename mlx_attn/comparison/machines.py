@@ -50,6 +50,7 @@ class Placement:
         self._seen |= {worker.kind: now for worker in workers}
         kinds = Counter(worker.kind for worker in workers)
         if self.one_kind and kinds and self._is_free(None):
+            # The commonest kind trains everything.
             ((kind, _),) = kinds.most_common(1)
             self._assign(None, kind)
             if others := [other for other in kinds if other != kind]:
@@ -62,8 +63,10 @@ class Placement:
         """Return the first trial that may be trained there, or None."""
         for trial in waiting:
             group = self._group(trial)
+            # An engine that reports no kinds has only one.
             if not worker.kind or self._kinds.get(group) == worker.kind:
                 return trial
+            # The first worker that asks decides for the whole seed.
             if not self.one_kind and self._is_free(group):
                 self._assign(group, worker.kind)
                 return trial
@@ -77,6 +80,7 @@ class Placement:
         kind = self._kinds.get(group)
         if kind is None:
             return True
+        # A kind that went away keeps its seeds for a while, in case its workers come back.
         return self._clock() - self._seen.setdefault(kind, self._clock()) > GRACE
 
     def _assign(self, group: int | None, kind: str) -> None:
@@ -111,6 +115,7 @@ def mixed_pairs(comparison: Comparison) -> str:
 def _by_seed(budget: BudgetResult) -> dict[int, set[str]]:
     kinds: dict[int, set[str]] = {}
     for training in (training for arm in budget.arms for training in arm.trainings):
+        # "" in records of 0.1.0, which lack the machine.
         kind = kind_of(training.machine)
         kinds.setdefault(training.seed, set()).update([kind] if kind else [])
     return kinds

@@ -110,12 +110,15 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
     Without scores, only positions decide; without attention, a token sees the mean of the past. A
     comparison whose arms differ in none of the maps, or which has such an arm, needs no other.
     """
+    # Maps that an arm does not name are the standard ones.
     control, *others = ({**MAPS, **expanded(arm.settings)} for arm in arms)
     keys = {*MAPS, "pattern", "n_heads", "n_kv_heads", "head_dim", "value_dim", "scale"}
+    # Keys of the attention that any arm changes.
     changed = {k for other in others for k in keys if other.get(k) != control.get(k)}
     references = {row.score for row in VARIANTS.values() if row.is_reference}
     if not changed or any(other["score"] in references for other in others):
         return None
+    # If only scores change, the question is their worth; otherwise the worth of all attention.
     name = "scores-off" if changed <= {"score", "logits", "scale"} else "attention-off"
     settings = {key: value for key, value in arms[0].settings.items() if key != "pattern"}
     return Arm(name, {**settings, "variant": name})
@@ -125,11 +128,12 @@ def _setting(part: str) -> tuple[str, Any]:
     """Return a key and its value, with the type of that key in its configuration class."""
     key, text = (side.strip() for side in part.split("=", 1))
     key, value = key.replace("-", "_"), text
-    known = keys_of(GPTConfig, TrainConfig)
-    kind = known.get(key, str)
+    types = keys_of(GPTConfig, TrainConfig)
+    kind = types.get(key, str)
     with suppress(ValueError):
+        # Text from the command line: bool("false") would be True.
         value = _TRUTHS.get(text.lower(), text) if kind is bool else kind(text)
-    return key, validate({key: value}, known)[key]
+    return key, validate({key: value}, types)[key]
 
 
 BUDGETS = ("steps", "seconds", "params")
@@ -195,6 +199,7 @@ class ComparisonConfig:
         for budget in self.budgets:
             if budget not in BUDGETS:
                 raise ConfigError(f"budget '{budget}' must be one of {', '.join(BUDGETS)}")
+        # The message of each rule, and whether it holds.
         rules = {
             f"no budget: name at least one of {', '.join(BUDGETS)}": self.budgets,
             f"seeds={self.seeds} must be at least 1, or 0 to let the time decide": self.seeds >= 0,
@@ -256,6 +261,7 @@ REPORTS = ("eval_every", "log_every", "track")
 
 def digest_of(value: Any) -> str:
     """Return the BLAKE2b digest of a value as JSON, whatever the order of its keys."""
+    # Sorted keys: equal settings have equal digests.
     text = json.dumps(value, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
@@ -305,6 +311,7 @@ class Trial:
     @property
     def digest(self) -> str:
         """Names the training: the same settings, versions and kind of device, the same digest."""
+        # Everything that the result depends on; versions too, since kernels round differently.
         facts: list[Any] = [
             training_versions(),
             dict(self.settings),
@@ -314,6 +321,7 @@ class Trial:
         ]
         if self.plugins:
             facts.append([plugin["sha256"] for plugin in self.plugins])
+        # Added only if used, so that digests of older records stay valid.
         if self.curve_share:
             facts.append(self.curve_share)
         return digest_of(facts)
@@ -331,6 +339,7 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     """Return the training of these settings with a seed and scaled learning rates."""
     training = settings.training
     every = max(1, training.steps // POINTS)
+    # One factor for all rates keeps their proportions.
     rates = {key: getattr(training, key) * lr_scale for key in RATES}
     # During training, texts are evaluated on a subset; tasks fully, to find when they are solved.
     evaluated = every if task_of(settings.text.data) else 0

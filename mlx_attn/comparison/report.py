@@ -84,11 +84,12 @@ class Section:
     folded: bool = False
 
     def __bool__(self) -> bool:
+        # All fields but the heading and `folded`: a section without content is left out.
         return any(getattr(self, field.name) for field in fields(self)[1:-1])
 
 
 def sections_of(comparison: Comparison) -> list[Section]:
-    """Everything that a comparison found, section by section."""
+    """Return all results of a comparison, section by section."""
     budgets = [_budget(budget, comparison) for budget in comparison.budgets]
     first = [_answers(comparison), _noise(comparison), *budgets[:1]]
     trained_on = {"trained on": machines.machines_of(comparison) or "not recorded"}
@@ -104,6 +105,7 @@ def sections_of(comparison: Comparison) -> list[Section]:
             tables=[_pairs("Versions and machine", {**comparison.versions, **trained_on})],
         ),
     ]
+    # The page shows the answer and folds the evidence away.
     return [*filter(None, first), *(replace(part, folded=True) for part in evidence if part)]
 
 
@@ -166,6 +168,7 @@ def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
     def plots(kind: str, *tables: Table) -> list[Plot]:
         return _plots(kind, comparison, budget, tables)
 
+    # The first budget's differences are part of the answer already.
     in_answer = bool(budget.verdicts) and budget is show.first_judged(comparison)
     losses = _course("Mean validation loss, nats per token", budget, "val_loss", 4)
     shares = _course("Mean share predicted right", budget, "accuracy", 3)
@@ -205,8 +208,9 @@ def _table(caption: str, items: Iterable[Any], columns: Mapping[str, Callable[..
     """Return a row per item, without columns that are empty for every item."""
     items = list(items)
     cells = {heading: [cell(item) for item in items] for heading, cell in columns.items()}
-    kept = {heading: column for heading, column in cells.items() if {*column} != {show.MISSING}}
-    return Table(caption, [*kept], [*zip(*kept.values(), strict=True)])
+    filled = {heading: column for heading, column in cells.items() if {*column} != {show.MISSING}}
+    # Columns become rows.
+    return Table(caption, [*filled], [*zip(*filled.values(), strict=True)])
 
 
 def _differences(budget: BudgetResult, comparison: Comparison) -> Table:
@@ -254,45 +258,46 @@ def _losses(budget: BudgetResult, comparison: Comparison) -> Table:
 
 def _solved(budget: BudgetResult, comparison: Comparison) -> Table | None:
     """Return how often and how soon a task was solved; None for a text."""
-    found = budget.solving
-    if not found and (times := times_to_solve(budget.arms)):  # a result of an older version
-        found = judge_solving(times, comparison.confidence)
-    if not found:
+    solving = budget.solving
+    if not solving and (times := times_to_solve(budget.arms)):  # a result of an older version
+        solving = judge_solving(times, comparison.confidence)
+    if not solving:
         return None
     columns: dict[str, Callable[[str], str]] = {
         "arm": lambda arm: arm,
-        "solved": lambda arm: f"{found[arm].solved} of {found[arm].runs}",
+        "solved": lambda arm: f"{solving[arm].solved} of {solving[arm].runs}",
         show.interval_name(comparison): (
-            lambda arm: " to ".join(map(show.percent, found[arm].interval))
+            lambda arm: " to ".join(map(show.percent, solving[arm].interval))
         ),
-        "median steps": lambda arm: show.number(found[arm].median_steps, 0),
-        "Holm p": lambda arm: show.probability(found[arm].p_holm),
-        "verdict": lambda arm: found[arm].word or show.MISSING,
+        "median steps": lambda arm: show.number(solving[arm].median_steps, 0),
+        "Holm p": lambda arm: show.probability(solving[arm].p_holm),
+        "verdict": lambda arm: solving[arm].word or show.MISSING,
     }
     caption = (
         f"Seeds that predicted {SOLVED:.0%} of the tokens right, and how soon; log-rank test "
         f"against {comparison.control}"
     )
-    return _table(caption, [arm.arm for arm in budget.arms if arm.arm in found], columns)
+    return _table(caption, [arm.arm for arm in budget.arms if arm.arm in solving], columns)
 
 
 def _course(
     caption: str, budget: BudgetResult, field: str, decimals: int, points: str = "curve"
 ) -> Table:
-    """Means at a few places of the first arm's curve, a column per arm; no rows without curves."""
+    """Tabulate means at a few places of the first arm's curve, one column per arm."""
     x, label = ("step", "step") if points == "ranks" else figures.x_axis(budget)
     lines = {arm.arm: figures.series(arm, x, field, points) for arm in budget.arms}
-    known = {arm: line for arm, line in lines.items() if line}
-    if not known:
+    measured = {arm: line for arm, line in lines.items() if line}
+    if not measured:
         return Table(caption, [label], [])
-    at = next(iter(known.values())).at
+    at = next(iter(measured.values())).at
     at = at[np.unique(np.linspace(0, len(at) - 1, _COURSE_ROWS).astype(int))]
     columns = [
+        # [seeds, N] -> the mean, [N]; nan, printed as a dash, before and after an arm's own curve.
         [show.number(v, decimals) for v in np.interp(at, line.at, line.values.mean(0), nan, nan)]
-        for line in known.values()
+        for line in measured.values()
     ]
     names = [f"{value:,.4g}" if value < 1000 else f"{value:,.0f}" for value in at]
-    return Table(caption, [label, *known], [*zip(names, *columns, strict=True)])
+    return Table(caption, [label, *measured], [*zip(names, *columns, strict=True)])
 
 
 def _costs(budget: BudgetResult) -> Table:
@@ -321,12 +326,13 @@ def _abilities(budget: BudgetResult) -> Table:
 
 
 def _tuning(comparison: Comparison) -> Section:
-    """How every arm's learning rate was found: a row per arm, a column per factor."""
+    """Show the search for every arm's learning rate: a row per arm, a column per factor."""
     heading, tunings = "Learning rates", comparison.tunings
     if not tunings:
         return Section(heading, text=["Every arm has the learning rates of the settings."])
     columns: dict[str, Callable[[Tuning], str]] = {"arm": lambda tuning: tuning.arm}
     for factor in sorted({factor for tuning in tunings for factor in tuning.losses}):
+        # `partial`, because a lambda would see only the last factor of the loop.
         columns[f"x {factor:g}"] = partial(_tried, factor)
     columns["chosen"] = lambda tuning: f"x {tuning.best:g}"
     table = _table("Mean loss by factor of the learning rates, nats per token", tunings, columns)
@@ -367,7 +373,7 @@ def _settings(comparison: Comparison) -> Section:
 def _pairs(
     caption: str, values: Mapping[str, Any], name: str = "name", value: str = "value"
 ) -> Table:
-    rows = [(key, show.value_text(found)) for key, found in values.items()]
+    rows = [(key, show.value_text(entry)) for key, entry in values.items()]
     return Table(caption, [name, value], rows, wordy=True)
 
 
@@ -406,6 +412,7 @@ def _markdown(section: Section, level: str) -> Iterator[str]:
     for table in (*(table for plot in section.plots for table in plot.tables), *section.tables):
         lines = [table.headings, *table.rows]
         head, *rows = (f"| {' | '.join(map(escaped, cells))} |" for cells in lines)
+        # The first column names the row; numbers are aligned to the right.
         rule = f"|---{'|---:' * (len(table.headings) - 1)}|"
         yield f"{escaped(table.caption)}:"
         yield "\n".join([head, rule, *rows])

@@ -82,10 +82,11 @@ class TrialResult(Evaluation):
     @property
     def time_to_solve(self) -> TimeToSolve | None:
         """Steps until the task was solved; None for a text."""
+        # Only tasks have an accuracy.
         measured = [point for point in self.curve if point.accuracy is not None]
         right = [p.step for p in measured if p.accuracy is not None and p.accuracy >= SOLVED]
-        found = TimeToSolve(steps=min(right, default=self.steps), solved=bool(right))
-        return found if measured else None
+        time = TimeToSolve(steps=min(right, default=self.steps), solved=bool(right))
+        return time if measured else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +131,15 @@ class BudgetResult:
         if arm not in self.solving:
             return of_loss
         by_solving = self.solving[arm].word
+        # Tests of time can show a difference but never equivalence.
         return of_loss if (by_solving, of_loss) == ("undecided", "equivalent") else by_solving
 
 
 def times_to_solve(arms: Sequence[ArmResult]) -> dict[str, list[TimeToSolve]]:
     """Return the steps until trainings solved their task, by arm; empty for texts."""
-    found = {arm.arm: [training.time_to_solve for training in arm.trainings] for arm in arms}
-    times = {arm: [time for time in each if time] for arm, each in found.items()}
+    each = {arm.arm: [training.time_to_solve for training in arm.trainings] for arm in arms}
+    # All or nothing: one text among the arms would make the others incomparable.
+    times = {arm: [time for time in own if time] for arm, own in each.items()}
     return times if times and all(times.values()) else {}
 
 
@@ -220,6 +223,7 @@ COMPARISON = "comparison.json"
 
 def save_comparison(comparison: Comparison, directory: Path) -> None:
     """Write a comparison into its directory."""
+    # Strict JSON: a NaN or an infinity here is a mistake, and raises.
     content = json.dumps(comparison.as_dict(), indent=1, allow_nan=False)
     write_text(directory / COMPARISON, content + "\n")
 

@@ -24,6 +24,7 @@ def read_losses(file: Path) -> dict[str, dict[str, float]]:
             f"{', '.join(missing)}"
         )
     losses: dict[str, dict[str, float]] = {}
+    # Line 1 has the names of the columns.
     for number, row in enumerate(rows, 2):
         arm, seed, loss = (str(row[name] or "").strip() for name in COLUMNS)
         if seed in losses.setdefault(arm, {}):
@@ -53,6 +54,7 @@ def judge_losses(
             raise ConfigError(
                 f"{arm} and {control} have no seed in common: runs are compared in pairs"
             )
+        # Only seeds that both arms have form pairs.
         differences[arm] = [of_arm[seed] - of_control[seed] for seed in shared]
     return judge(differences, delta, confidence)
 
@@ -70,5 +72,5 @@ def _line(arm: str, control: str, verdict: Verdict, confidence: float) -> str:
     more = f"; about {verdict.seeds_needed} seeds would decide" if verdict.seeds_needed else ""
     if verdict.other_word not in ("", verdict.word):
         more += f"; by the worst of five: {verdict.other_word}"
-    said = f"{arm}, compared with {control}: {verdict.word}, {verdict.mean:+.4g}"
-    return f"{said} ({shown}, {pairs} pairs){more}"
+    answer = f"{arm}, compared with {control}: {verdict.word}, {verdict.mean:+.4g}"
+    return f"{answer} ({shown}, {pairs} pairs){more}"

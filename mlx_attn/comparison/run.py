@@ -50,6 +50,7 @@ class ComparisonRun:
     ):
         self.runner, self.store = trains, trains.store
         self.versions = versions
+        # Seconds on another kind of machine would be another budget.
         trains.one_kind = "seconds" in protocol.budgets
         # Prepared here, once, before several processes want it at the same time.
         self.corpus = corpus_of(protocol.settings(protocol.arms[0]))
@@ -59,9 +60,11 @@ class ComparisonRun:
             protocol.settings(arm).model_config(self.vocab_size)
 
     def __iter__(self) -> Iterator[runner.ComparisonEvent]:
+        # Every stage asks the store first, so a resumed comparison passes through here quickly.
         tuner = Tuner(self.protocol, self.store, lambda trials: self._train("tuning", trials))
         arms, tunings = yield from tuner()
         timed = yield from self._timed(tuner, arms, tunings)
+        # The median ignores trainings that something else on the machine slowed down.
         speeds = {name: median(t.tok_s for t in done) for name, done in timed.items()}
         plan = TrialPlan(self.protocol, arms, self.vocab_size, speeds)
         per_seed = plan.seconds(timed)
@@ -73,13 +76,15 @@ class ComparisonRun:
             yield runner.Planned(seeds, minutes, self._detectable(tuner, arms, seeds))
             yield from self._train("verdict", plan.all(range(seeds)))
             summary = _Summary(plan, self.store, range(seeds), tunings)
-            found = summary.comparison(self.corpus, self.versions)
-            if seeds == looks[-1] or _all_decided(found):
-                yield found
+            comparison = summary.comparison(self.corpus, self.versions)
+            # Looks that are not taken still cost: each has its share of 1 - confidence.
+            if seeds == looks[-1] or _all_decided(comparison):
+                yield comparison
                 return
 
     def _train(self, stage: str, trials: Iterable[Trial]) -> Events:
         """Train the trials that the store lacks."""
+        # Arms or budgets with the same settings share a trial.
         wanted = {trial.digest: trial for trial in trials}
         missing = self.runner.missing(wanted.values())
         yield runner.Began(stage, len(wanted), len(wanted) - len(missing))
@@ -87,6 +92,7 @@ class ComparisonRun:
         for trial, outcome in self.runner(missing):
             left -= 1
             taken += [outcome.seconds] if isinstance(outcome, TrialResult) else []
+            # Diverged trials end early and would make the rest look short.
             each = fmean(taken) if taken else 0.0
             yield runner.Finished(trial, outcome, left, left * each / self.runner.size)
 
@@ -94,6 +100,7 @@ class ComparisonRun:
         self, tuner: Tuner, arms: Sequence[TunedArm], tunings: Sequence[result.Tuning]
     ) -> Generator[runner.ComparisonEvent, None, dict[str, list[TrialResult]]]:
         """Return finished trials of every arm, for their times: from tuning, or of a first seed."""
+        # Without tuning, the verdict's first seed is trained first: no trial is only for its time.
         trials = tuner.trials(tunings) or [trial_for(self.protocol, arm, 0) for arm in arms]
         if not tunings:
             yield from self._train("first seed", trials)
@@ -104,8 +111,9 @@ class ComparisonRun:
         return timed
 
     def _affordable_seeds(self, per_seed: float, timed: Mapping[str, Sequence[TrialResult]]) -> int:
-        """Seeds that the time has room for; from recorded times, so that resuming changes none."""
+        """Return the seeds that fit into the time; by recorded times, so resuming changes none."""
         spent = sum(trial.seconds for done in timed.values() for trial in done)
+        # `size` workers have size * minutes of processor time, of which tuning has spent a part.
         seeds = int((60 * self.protocol.minutes * self.runner.size - spent) / per_seed)
         if seeds < FEWEST_SEEDS:
             raise ConfigError(
@@ -120,6 +128,7 @@ class ComparisonRun:
         spread = tuner.spread(arms) if self.protocol.tunes else None
         if not spread or seeds < 2:
             return None
+        # Neither the control nor the reference is judged.
         arms_judged = max(1, len(arms) - 1 - (self.protocol.reference is not None))
         test = TTest(seeds, degrees_lent(len(tuner.seeds), arms_judged))
         return minimum_detectable_effect(spread, test, self.protocol.confidence, arms_judged)
@@ -162,9 +171,10 @@ class TrialPlan:
         return self.arms[0]
 
     def all(self, seeds: Sequence[int]) -> list[Trial]:
-        """Every trial once, seed by seed, so that an interruption leaves whole pairs behind."""
+        """List all trials once, seed by seed, so that an interruption leaves whole pairs behind."""
         jittered = [self.jittered_control(seeds)] if self.protocol.noise else []
         trials = [*jittered, *(trial for seed in seeds for trial in self._of_seed(seed))]
+        # A dict keeps the first trial of each digest, in order.
         return [*{trial.digest: trial for trial in trials}.values()]
 
     def _of_seed(self, seed: int) -> Iterator[Trial]:
@@ -200,6 +210,7 @@ class TrialPlan:
 
     def changes(self, budget: str, arm: TunedArm) -> dict[str, Any]:
         """Return an arm's changes under a budget; ConfigError if the budget makes it impossible."""
+        # The control defines every budget; the reference is like it in all but the part.
         if budget == "steps" or arm is self.control or arm.arm is self.protocol.reference:
             return {}
         both = self.control.arm, arm.arm
@@ -207,6 +218,7 @@ class TrialPlan:
         if budget == "params":
             configs = (settings.model_config(self.vocab_size) for settings in (control, own))
             return _equal_parameters(*configs)
+        # As many steps as the arm takes in the seconds that the control needs for all of its own.
         speeds = [self.speeds[one.name] for one in both if one.name in self.speeds]
         if len(speeds) < 2:
             raise ConfigError("its speed is not known: it diverged with every learning rate")
@@ -214,6 +226,7 @@ class TrialPlan:
 
     def seconds(self, timed: Mapping[str, Sequence[TrialResult]]) -> float:
         """Return the time of one seed's trials, of all processes together, judged by timed ones."""
+        # An arm whose trials all diverged counts with the mean of the others.
         each = {name: fmean(t.seconds for t in done) for name, done in timed.items() if done}
         usual = fmean(each.values())
         steps = self.protocol.settings(self.control.arm).training.steps
@@ -224,6 +237,7 @@ class TrialPlan:
 def _equal_parameters(control: GPTConfig, arm: GPTConfig) -> dict[str, Any]:
     """Return the feed-forward width that gives an arm as many parameters as the control."""
     wanted, has = model_cost(control).parameters, model_cost(arm).parameters
+    # Parameters are linear in the width, so one more unit gives the slope.
     per_width = model_cost(replace(arm, hidden_dim=arm.hidden_dim + 1)).parameters - has
     hidden = arm.hidden_dim + round((wanted - has) / per_width)
     if hidden < 1:
@@ -231,6 +245,7 @@ def _equal_parameters(control: GPTConfig, arm: GPTConfig) -> dict[str, Any]:
             f"it has {has - wanted:,} parameters more than the control, and its feed-forward "
             f"layers have only {arm.hidden_dim * per_width:,} to give: use fewer heads"
         )
+    # The width is whole, so a small difference may remain.
     gap = abs(model_cost(replace(arm, hidden_dim=hidden)).parameters - wanted)
     if gap > EQUAL_PARAMS * wanted:
         raise ConfigError(f"the nearest width leaves a difference of {gap:,} parameters")
@@ -252,6 +267,7 @@ class _Summary:
         budgets = tuple(map(self._budget, protocol.budgets))
         outcomes = [self.store[trial] for trial in plan.all(self.seeds)]
         settings = protocol.settings(plan.control.arm)
+        # Only settings that every arm leaves alike are shared.
         own = {key for arm in plan.arms for key in arm.arm.settings}
         flat = {**settings.model, **settings.training.as_dict(), "data": settings.text.data}
         return Comparison(
@@ -283,6 +299,7 @@ class _Summary:
                 refused[arm.arm.name] = str(error)
         if reason := refused.get(self.plan.control.arm.name):
             raise RunError(f"the control diverged, so there is nothing to compare with: {reason}")
+        # Paired by seed: batches and shared weights are equal, so much of their noise cancels.
         control, *others = arms
         differences = {arm.arm: _differences(arm.trainings, control.trainings) for arm in others}
         verdicts = self._judged(differences, control.arm)
@@ -302,9 +319,11 @@ class _Summary:
         protocol, control = self.plan.protocol, arms[0].arm
         looks = max(1, len(protocol.looks))
         apart = protocol.reference.name if protocol.reference else ""
+        # The reference is judged by itself: it takes no share of the arms' correction.
         groups = [{a: t for a, t in times.items() if a != apart}]
         groups += [{a: times[a] for a in (control, apart)}] if apart in times else []
         judged = [judge_solving(group, protocol.confidence, looks) for group in groups]
+        # In reverse, so that the first group's row of the control wins.
         return {arm: one for each in reversed(judged) for arm, one in each.items()}
 
     def _arm(self, budget: str, arm: TunedArm) -> result.ArmResult:
@@ -327,6 +346,7 @@ class _Summary:
         plan, name = self.plan, self.plan.control.arm.name
         once = self._of_control(plan.trials("steps", plan.control, self.seeds))
         again = self._of_control(plan.reseeded_control(self.seeds))
+        # Same batches in both runs; only the initial weights differ.
         losses = [trial.val_loss for trial in once]
         return AATest(
             rounding=self._rounding(),
@@ -344,6 +364,7 @@ class _Summary:
         plan, share = self.plan, self.plan.protocol.delta_tokens
         if not share:
             return plan.protocol.delta
+        # The scaling below takes the loss as linear in log(tokens) between these two.
         whole, short = (
             fmean(trial.val_loss for trial in self._of_control(trials))
             for trials in (
@@ -357,6 +378,7 @@ class _Summary:
                 f"its steps and at {whole:.4f} with all: its last tokens are worth nothing here, "
                 "so give --delta in nats; no training is lost"
             )
+        # From SHORTER to 1 - share on a logarithmic axis; three digits are enough for a margin.
         return float(f"{(short - whole) * log(1 - share) / log(SHORTER):.3g}")
 
     def _rounding(self) -> float:
@@ -385,6 +407,7 @@ class _Summary:
         """Return the verdicts, which use the part's worth; the reference arm comes last."""
         squares = {tuning.arm: tuning_error(tuning.runs) ** 2 for tuning in self.tunings}
         of_control = squares.get(control, 0.0)
+        # Both rates of a difference were chosen, independently.
         errors = {arm: sqrt(squares.get(arm, 0.0) + of_control) for arm in differences}
         runs = {tuning.arm: tuning.runs for tuning in self.tunings}
         replicates = {
@@ -393,6 +416,7 @@ class _Summary:
         from_tuning = {"tuning": errors, "replicates": replicates}
         reference, arms, worth = self.plan.protocol.reference, {**differences}, None
         last: dict[str, Verdict] = {}
+        # Its mean is the part's worth, which the verdicts on all other arms need.
         if reference and reference.name in arms:
             alone = {reference.name: arms.pop(reference.name)}
             last = self._judge(alone, **from_tuning)
@@ -402,6 +426,7 @@ class _Summary:
     def _results(self, trials: Sequence[Trial]) -> tuple[TrialResult, ...]:
         outcomes = [(trial, self.store[trial]) for trial in trials]
         for trial, outcome in outcomes:
+            # A mean over the seeds that did not diverge would flatter the arm.
             if isinstance(outcome, Diverged):
                 raise ConfigError(f"with seed {trial.seed} it diverged: {outcome.message}")
         return tuple(outcome for _, outcome in outcomes if isinstance(outcome, TrialResult))

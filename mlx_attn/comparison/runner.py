@@ -89,6 +89,7 @@ class Runner:
 
     def missing(self, trials: Iterable[Trial]) -> list[Trial]:
         """Return the trials that the store lacks, each once."""
+        # Arms with equal settings share one trial.
         wanted = {trial.digest: trial for trial in trials}
         return [trial for trial in wanted.values() if trial not in self.store]
 
@@ -103,6 +104,7 @@ class Runner:
             return
         self._placement.one_kind = self.one_kind
         self._placement.notice = self.engine.notice
+        # Seeds that are partly trained stay on the kind of machine that trained them.
         for trial in trials:
             if trial in self.store:
                 self._placement.remember(trial, self.store[trial])
@@ -127,11 +129,13 @@ class _Stage:
         """Train all, and yield each as it is finished."""
         try:
             while self.running or (self.waiting and time.monotonic() < self.until):
+                # After `until` nothing starts, but running trials may still end.
                 if time.monotonic() < self.until:
                     self._start()
                 for future in self._done():
                     trial, worker = self.running.pop(future)
                     if (outcome := self._outcome(future, trial, worker)) is not None:
+                        # Stored before it is reported, so that no error after this loses the trial.
                         self.store[trial] = outcome
                         self.placement.remember(trial, outcome)
                         yield trial, outcome
@@ -152,12 +156,14 @@ class _Stage:
     def _done(self) -> Sequence[Future[Object]]:
         """Wait for trials that end, or whose workers are gone."""
         if not self.running:
+            # Nothing runs, so there is nothing to wait for but workers.
             time.sleep(self.engine.patience or 0.0)
             return []
         done, _ = wait(self.running, self.engine.patience, FIRST_COMPLETED)
         if any(isinstance(_error_of(future), BrokenExecutor) for future in done):
             done, _ = wait(self.running)  # a broken pool ends all of them
         there = set(self.engine.workers())
+        # Their futures would never end.
         gone = [f for f, (_, worker) in self.running.items() if worker not in there]
         for future in gone:
             future.cancel()
@@ -168,6 +174,7 @@ class _Stage:
         try:
             answer = future.result(timeout=0)
         except (Exception, CancelledError) as error:
+            # The trial is not to blame for a lost worker and gets another chance.
             if self.engine.is_loss(error):
                 self._lose(trial)
                 return None
@@ -177,6 +184,7 @@ class _Stage:
             return None
         if reason := answer.get("failed"):
             raise _failure(trial, reason)
+        # The worker computed the digest from its own reading of the order.
         if answer.get("digest") == trial.digest:
             return outcome_from(answer, trial, f"the answer of {worker.name}")
         self.engine.leave_out(worker, answer.get("unfit") or "it trained something else")
@@ -184,7 +192,7 @@ class _Stage:
         return None
 
     def _lose(self, trial: Trial) -> None:
-        """Have a trial repeated whose worker was lost, unless that happened too often."""
+        """Queue a trial again whose worker was lost, unless that happened too often."""
         self.losses[trial] += 1
         if self.losses[trial] > REPEATS:
             lost = [other for other, times in self.losses.items() if times > REPEATS]

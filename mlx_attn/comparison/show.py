@@ -58,8 +58,8 @@ LOOKS = {
 
 def margin_text(comparison: Comparison) -> str:
     """Return the margin, as in "0.01 nats per token"."""
-    said, share = f"{comparison.delta:g} nats per token", comparison.delta_tokens
-    return f"{said} ({100 * share:g} % of the tokens)" if share else said
+    nats, share = f"{comparison.delta:g} nats per token", comparison.delta_tokens
+    return f"{nats} ({100 * share:g} % of the tokens)" if share else nats
 
 
 def places(delta: float) -> int:
@@ -71,6 +71,7 @@ def number(value: float | None, decimals: int) -> str:
     """Return a number with these decimals, never -0; a dash for None and nan."""
     if value is None or math.isnan(value):
         return MISSING
+    # -0.0 + 0.0 is 0.0
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
@@ -85,6 +86,7 @@ def between(interval: tuple[float, float] | None, decimals: int) -> str:
 
     An end that would be rounded to zero gets up to three more decimals, because its sign matters.
     """
+    # A missing interval becomes nan, and so a dash.
     ends = interval or (math.nan, math.nan)
     if not all(map(math.isfinite, ends)):
         return MISSING
@@ -121,14 +123,14 @@ def judged(comparison: Comparison) -> list[str]:
 
 def worth(comparison: Comparison) -> Verdict | None:
     """Return the reference arm's verdict: its mean is the part's worth in nats per token."""
-    found = (budget.verdicts.get(comparison.reference) for budget in comparison.budgets)
-    return next((verdict for verdict in found if verdict), None)
+    verdicts = (budget.verdicts.get(comparison.reference) for budget in comparison.budgets)
+    return next((verdict for verdict in verdicts if verdict), None)
 
 
 def meanings_text(comparison: Comparison) -> str:
     """Explain the words of its verdicts."""
-    said = {verdict.word for budget in comparison.budgets for verdict in budget.verdicts.values()}
-    meanings = "; ".join(f"{word}: {WORDS[word]}" for word in WORDS if word in said)
+    used = {verdict.word for budget in comparison.budgets for verdict in budget.verdicts.values()}
+    meanings = "; ".join(f"{word}: {WORDS[word]}" for word in WORDS if word in used)
     return meanings and f"{meanings[0].upper()}{meanings[1:]}."
 
 
@@ -143,21 +145,22 @@ def worth_text(comparison: Comparison) -> str:
 
 
 def answer_of(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
-    """The verdict under the first budget that has one, and sentences on it and on the others."""
+    """Return the verdict under the first budget that has one, and sentences on all budgets."""
     first, *others = [budget for budget in comparison.budgets if arm in budget.verdicts]
-    where = f"With {budget_name(first)}, " if len(comparison.budgets) > 1 else ""
+    condition = f"With {budget_name(first)}, " if len(comparison.budgets) > 1 else ""
+    # By word, so that budgets with the same verdict share a sentence.
     elsewhere: dict[str, list[str]] = {}
     for budget in others:
         difference = signed(budget.verdicts[arm].mean, places(comparison.delta))
-        said = f"with {budget_name(budget)} ({difference})"
-        elsewhere.setdefault(budget.word(arm), []).append(said)
+        place = f"with {budget_name(budget)} ({difference})"
+        elsewhere.setdefault(budget.word(arm), []).append(place)
     refused = [f"with {budget_name(b)}" for b in comparison.budgets if arm in b.refused]
     elsewhere |= {"not feasible": refused} if refused else {}
-    also = [f"{word.capitalize()} {' and '.join(said)}." for word, said in elsewhere.items()]
-    said = _finding(arm, first.verdicts[arm], comparison)
+    also = [f"{word.capitalize()} {' and '.join(where)}." for word, where in elsewhere.items()]
+    sentence = _finding(arm, first.verdicts[arm], comparison)
     if arm in first.solving:
-        said = f"{_solving_text(first, arm)} By the mean loss, {said}"
-    return first.word(arm), [f"{where}{said}", *also]
+        sentence = f"{_solving_text(first, arm)} By the mean loss, {sentence}"
+    return first.word(arm), [f"{condition}{sentence}", *also]
 
 
 def _solving_text(budget: BudgetResult, arm: str) -> str:
@@ -180,21 +183,21 @@ def _solved_text(one: Solving) -> str:
 def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
     """Return a verdict with its numbers, as a sentence."""
     control, unit = comparison.control, " nats per token"
-    said, more = f"{arm} is {verdict.word} than {control}", ""
+    claim, more = f"{arm} is {verdict.word} than {control}", ""
     if verdict.word == "equivalent":
-        said, unit = f"{arm} is equivalent to {control} within {margin_text(comparison)}", ""
+        claim, unit = f"{arm} is equivalent to {control} within {margin_text(comparison)}", ""
     if verdict.word.endswith("within the margin"):
         direction = verdict.word.split()[0]
-        said = f"{arm} is {direction} than {control}, by less than {margin_text(comparison)}"
+        claim = f"{arm} is {direction} than {control}, by less than {margin_text(comparison)}"
         unit = ""
     if verdict.word == "insensitive":
-        said = f"{arm} against {control} is insensitive, the part being worth too little here"
+        claim = f"{arm} against {control} is insensitive, the part being worth too little here"
     if verdict.share is not None:
         more = f", {percent(verdict.share)} of what the part is worth"
     if verdict.word == "undecided":
-        said = f"{arm} against {control} is undecided"
+        claim = f"{arm} against {control} is undecided"
         more += "".join(_what_else_is_known(verdict, comparison))
-    return f"{said}: {_numbers(verdict, comparison, unit)}{more}."
+    return f"{claim}: {_numbers(verdict, comparison, unit)}{more}."
 
 
 def _what_else_is_known(verdict: Verdict, comparison: Comparison) -> Iterator[str]:
@@ -235,6 +238,7 @@ def budget_name(budget: BudgetResult) -> str:
 
 def noise_text(noise: AATest, comparison: Comparison) -> str:
     """Describe the A/A run: the differences that come from rounding and from seeds."""
+    # The effect of one rounding of the start bounds how much a difference can mean.
     moved = f"{noise.rounding:.1g} nats away" if noise.rounding else "with the same loss"
     control, spread = comparison.control, number(noise.seed_spread, places(comparison.delta) + 1)
     numbers = _numbers(noise.verdict, comparison)
@@ -247,9 +251,9 @@ def noise_text(noise: AATest, comparison: Comparison) -> str:
 
 def mean_of(arm: ArmResult, field: str) -> float | None:
     """Return a field's mean over the trainings that have it, or None."""
-    found = [getattr(training, field) for training in arm.trainings]
-    known = [value for value in found if value is not None]
-    return fmean(known) if known else None
+    values = [getattr(training, field) for training in arm.trainings]
+    measured = [value for value in values if value is not None]
+    return fmean(measured) if measured else None
 
 
 def summary_lines(comparison: Comparison) -> list[str]:
@@ -301,8 +305,8 @@ def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
     for arm in budget.arms:
         cells: list[str | Text] = [MISSING] * 3
         if verdict := budget.verdicts.get(arm.arm):
-            said = budget.word(arm.arm)
-            word = Text(said, LOOKS[said].terminal)
+            verdict_word = budget.word(arm.arm)
+            word = Text(verdict_word, LOOKS[verdict_word].terminal)
             if arm.arm == comparison.reference:
                 word = Text("the reference", "dim")
             interval = between(verdict.interval, decimals)
@@ -376,8 +380,8 @@ def _event_line(event: runner.ComparisonEvent) -> str:
             plan = f"{event.seeds} seeds, about {event.minutes:.0f} minutes in all"
             if event.resolves is None:
                 return plan
-            found = f"a difference of {event.resolves:.3f} nats would be found 4 times out of 5"
-            return f"{plan}; {found}"
+            power = f"a difference of {event.resolves:.3f} nats would be found 4 times out of 5"
+            return f"{plan}; {power}"
         case _:
             return ""
 

@@ -48,26 +48,31 @@ class Prior(NamedTuple):
 
 def prior_of(variances: Sequence[Variance]) -> Prior:
     """Return the prior of variances that were measured in one world; none from a single one."""
+    # A variance far below the others is rounding; its logarithm would dominate the average.
     middle = float(np.median([one.value for one in variances])) if variances else 0.0
     shared = [one for one in variances if one.df > 0 and one.value > _NO_SPREAD * middle]
     if len(shared) < 2:
         return Prior()
     df = np.array([one.df for one in shared])
+    # E log s^2 = log sigma^2 + digamma(df / 2) - log(df / 2), so this estimates log sigma^2.
     logs = np.array([log(one.value) for one in shared]) - special.digamma(df / 2) + np.log(df / 2)
+    # Var log s^2 = trigamma(df / 2) from sampling, and trigamma(d0 / 2) from unequal variances.
     excess = float(logs.var(ddof=1) - special.polygamma(1, df / 2).mean())
     most, centre = float(df.sum()), float(logs.mean())
     if excess <= 0:  # no more spread than equal variances have
         return Prior(float(np.exp(centre)), inf, most)
+    # trigamma(d0 / 2) = excess
     half = _inverse_trigamma(excess)
     return Prior(float(np.exp(centre + special.digamma(half) - log(half))), 2 * half, most)
 
 
 def _inverse_trigamma(value: float) -> float:
     """Return x with trigamma(x) = value, for positive values."""
+    # trigamma falls from infinity to 0, so a value beyond the bracket has the nearer end.
     low, high = 1e-8, 1e8
     if not special.polygamma(1, high) < value < special.polygamma(1, low):
         return low if value > 1 else high
-    found = optimize.root_scalar(
+    solution = optimize.root_scalar(
         lambda x: special.polygamma(1, x) - value, bracket=(low, high), method="brentq"
     )
-    return float(found.root)
+    return float(solution.root)

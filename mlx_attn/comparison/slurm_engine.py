@@ -44,10 +44,11 @@ class JobExecutor(Executor):
             try:
                 future.set_result(job.result())
             except Exception:
+                # The runner takes a TimeoutError for a lost worker and repeats the trial.
                 future.set_exception(TimeoutError(f"job {job.job_id} ended without a result"))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancel the jobs that have not ended."""
+        """Cancel all unfinished jobs."""
         for future, job in self._submitted.items():
             job.cancel(check=False)
             future.cancel()
@@ -77,7 +78,7 @@ class SlurmEngine(Engine):
 
     @contextmanager
     def session(self, trials: Sequence[Trial]) -> Iterator[None]:
-        """Cancel the jobs that have not ended when it is left."""
+        """Open a session; cancel all unfinished jobs when it is left."""
         try:
             yield
         finally:
@@ -86,10 +87,12 @@ class SlurmEngine(Engine):
     def workers(self) -> Sequence[Worker]:
         """Return a worker for each job that may wait or run."""
         self._executor.look()
+        # No kinds: SLURM chooses the machine, so a partition should have only one kind.
         return [Worker(f"job {number}") for number in range(self._count)]
 
     def submit(self, worker: Worker, order: Object) -> Future[Object]:
         """Submit a job that trains."""
+        # The worker is a place in the queue, so any job will do.
         return self._executor.submit(train_order, order)
 
 

@@ -54,13 +54,15 @@ def judge_solving(
     """
     (control, of_control), *others = times.items()
     p_values = holm({arm: log_rank(of_arm, of_control) for arm, of_arm in others})
-    found = {control: _solving(solve_rate(of_control, confidence))}
+    judged = {control: _solving(solve_rate(of_control, confidence))}
     for arm, of_arm in others:
+        # Bonferroni over the looks, because the test itself is for a single look.
         is_shown = p_values[arm] <= (1 - confidence) / looks
+        # The test is two-sided; the sign of the scores shows the direction.
         is_sooner = log_rank_excess(of_arm, of_control) > 0
         word = ("better" if is_sooner else "worse") if is_shown else "undecided"
-        found[arm] = _solving(solve_rate(of_arm, confidence), word, p_values[arm])
-    return found
+        judged[arm] = _solving(solve_rate(of_arm, confidence), word, p_values[arm])
+    return judged
 
 
 def _solving(rate: SolveRate, word: str = "", p_holm: float | None = None) -> Solving:

@@ -18,7 +18,9 @@ _ROUNDING = 1e-9  # sums that differ by less are equal but for the order of thei
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """Adjust p-values for their number, so that all together err as rarely as one (Holm, 1979)."""
     names = sorted(p_values, key=lambda name: p_values[name])
+    # The smallest of m p-values is multiplied by m, the next by m - 1, ..., the largest by 1.
     raised = [p_values[name] * (len(names) - place) for place, name in enumerate(names)]
+    # Never below the adjusted value of a smaller p-value, and at most 1.
     adjusted = dict(zip(names, np.minimum(np.maximum.accumulate(raised), 1).tolist(), strict=True))
     return {name: adjusted[name] for name in p_values}
 
@@ -48,12 +50,14 @@ def solve_rate(times: Sequence[TimeToSolve], confidence: float = 0.95) -> SolveR
     """Summarize one or more trainings on a task."""
     if not times:
         raise ConfigError("a solve rate needs at least one training: got none")
+    # A training that never solved it is censored: it would have needed more steps than these.
     solved = [time.steps for time in times if time.solved]
     censored = [time.steps for time in times if not time.solved]
     runs, median = len(times), None
     interval = stats.binomtest(len(solved), runs).proportion_ci(confidence, method="exact")
     if solved:
         unsolved = stats.ecdf(stats.CensoredData(uncensored=solved, right=censored)).sf
+        # The first step at which at most half of all trainings are unsolved.
         half = unsolved.quantiles[unsolved.probabilities <= 0.5 + _ROUNDING]
         median = float(half[0]) if half.size else None
     ends = float(interval.low), float(interval.high)
@@ -68,6 +72,7 @@ def log_rank(first: Sequence[TimeToSolve], second: Sequence[TimeToSolve]) -> flo
     """
     if not first or not second:
         raise ConfigError("a log-rank test needs a training of each arm at least: got none of one")
+    # The statistic is the sum of one arm's scores; under no difference all splits are as likely.
     scores = _log_rank_scores([*first, *second])
     runs, size = len(scores), len(first)
     if comb(runs, size) <= _MOST_SPLITS:
@@ -75,6 +80,7 @@ def log_rank(first: Sequence[TimeToSolve], second: Sequence[TimeToSolve]) -> flo
     else:
         splits = np.tile(np.arange(runs), (_MOST_SPLITS, 1))
         splits[1:] = np.random.default_rng(0).permuted(splits[1:], axis=1)
+    # [splits, size] -> [splits]; the observed split is the first.
     sums = np.abs(scores[splits[:, :size]].sum(1))
     return float(np.mean(sums >= sums[0] - _ROUNDING))
 
@@ -88,5 +94,7 @@ def _log_rank_scores(times: Sequence[TimeToSolve]) -> Float64[np.ndarray, "N"]:
     """Return 1 if solved, minus the cumulative hazard of all trainings (Nelson and Aalen)."""
     steps = np.array([time.steps for time in times])
     solved = np.array([time.solved for time in times], dtype=float)
+    # 1 / the number at risk at that step: trainings that were unsolved until then.
     hazards = solved / (steps[:, None] <= steps).sum(1)
+    # [N, N] -> [N]: the hazards of all steps up to a training's own.
     return solved - (hazards * (steps <= steps[:, None])).sum(1)

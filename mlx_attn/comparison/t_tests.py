@@ -75,7 +75,7 @@ def _spiked(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _two_peaked(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Solved or not, as often one as the other."""
+    """Draw runs that solve a task or do not, with equal probability."""
     return random.choice((-1.0, 1.0), shape) + 0.5 * random.standard_normal(shape)
 
 
@@ -91,6 +91,7 @@ FAMILIES: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarr
 
 def skewness_of(differences: Float64[np.ndarray, "... n"]) -> Float64[np.ndarray, "..."]:
     """Return the third central moment over the cubed standard deviation; 0 without spread."""
+    # [..., n]; the order of the operations fixes the last bits, and so the simulated p-values.
     centred = differences - differences.mean(-1, keepdims=True)
     squares = centred * centred
     sd = np.sqrt(squares.mean(-1))
@@ -133,12 +134,14 @@ class TTest:
 
     def variance(self, own: Any, pooled: Any) -> Any:
         """Return the weighted mean of the variance of the n differences and the pooled one."""
+        # own_weight = (n - 1) / (n - 1 + prior)
         return self.own_weight * own + (1 - self.own_weight) * pooled
 
     def statistic(self, t: Any, skewness: Any) -> Any:
         """Return T of a mean in standard errors; it rises with t."""
         if not self.corrected:
             return t
+        # T = ((1 + a t / 3)^3 - 1) / a + a / 6: a cube, so it rises with t everywhere.
         a = self._correction(skewness)
         return t + a / 3 * t**2 + a**2 / 27 * t**3 + a / 6
 
@@ -154,6 +157,7 @@ class TTest:
         a = self._correction(skewness) if self.corrected else 0.0
         if abs(a) < 1e-9:  # below it the next line loses all digits
             return statistic
+        # The same cube solved for t.
         return 3 / a * (float(np.cbrt(1 + a * (statistic - a / 6))) - 1)
 
     def two_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
@@ -161,10 +165,12 @@ class TTest:
         reach = np.abs(np.asarray(statistic, float))
         if self.n < 2:
             return np.ones_like(reach)
+        # How many simulated T are at least as far from 0, in each family.
         beyond = [
             np.searchsorted(null, -reach, "right") + _SAMPLES - np.searchsorted(null, reach)
             for null in _null_statistics(self)
         ]
+        # One is added to both counts, so that no p-value is 0 (Davison and Hinkley, 1997).
         return np.asarray((np.max(beyond, axis=0) + 1) / (_SAMPLES + 1))
 
     def one_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
@@ -172,6 +178,7 @@ class TTest:
         reach = np.asarray(statistic, float)
         if self.n < 2:
             return np.ones_like(reach)
+        # The mirror image's T above `reach` are this family's below -`reach`.
         beyond = [
             np.maximum(
                 np.searchsorted(null, -reach, "right"), _SAMPLES - np.searchsorted(null, reach)
@@ -185,13 +192,16 @@ class TTest:
         return _critical(self, level, sides)
 
     def planned_critical(self, level: float, sides: int = 2) -> float:
-        """Approximate `critical`: its excess over Student's t shrinks as 1 / sqrt(n)."""
+        """Extrapolate `critical`: its excess over Student's t shrinks as 1 / sqrt(n)."""
         most = _SIMULATED_SEEDS
         if self.n <= most:
             return self.critical(level, sides)
         shorter = replace(self, n=most)
-        student, known = special.stdtrit([self.degrees, shorter.degrees], 1 - level / sides)
-        excess = shorter.critical(level, sides) / known - 1
+        # Student's t at both n, and how much larger the simulated threshold is at the smaller one.
+        student, shorter_student = special.stdtrit(
+            [self.degrees, shorter.degrees], 1 - level / sides
+        )
+        excess = shorter.critical(level, sides) / shorter_student - 1
         return float(student * (1 + excess * sqrt(most / self.n)))
 
 
@@ -232,24 +242,27 @@ class StudentT(TTest):
 @lru_cache(maxsize=64)
 def _null_statistics(test: TTest) -> tuple[Float64[np.ndarray, "samples"], ...]:
     """Return sorted T of n differences of mean 0, for each family; the same in every process."""
-    found = []
+    nulls = []
     for place, draw in enumerate(FAMILIES.values()):
         if not test.corrected:
+            # [samples, n]; studies registered this test, so its random numbers must stay the same.
             x = draw(np.random.default_rng([test.n, place]), (_SAMPLES, test.n))
-            found.append(np.sort(x.mean(1) / x.std(1, ddof=1) * sqrt(test.n)))
+            nulls.append(np.sort(x.mean(1) / x.std(1, ddof=1) * sqrt(test.n)))
         else:
             random = np.random.default_rng([test.n, int(test.prior), place])
-            found.append(np.sort(_drawn_statistics(test, draw, random, _SAMPLES)))
-    return tuple(found)
+            nulls.append(np.sort(_drawn_statistics(test, draw, random, _SAMPLES)))
+    return tuple(nulls)
 
 
 def _drawn_statistics(
     test: TTest, draw: Callable[..., np.ndarray], random: np.random.Generator, samples: int
 ) -> Float64[np.ndarray, "samples"]:
     """Return T of differences from one family, their pooled variance from the same one."""
+    # [samples, n]
     x = draw(random, (samples, test.n))
     pooled: Any = 0.0
     if test.prior:
+        # [samples, groups, 3] -> the mean variance of the groups, [samples]
         others = draw(random, (samples, int(test.prior) // (_GROUP - 1), _GROUP))
         pooled = others.var(-1, ddof=1).mean(-1)
     variance = test.variance(x.var(1, ddof=1), pooled)
@@ -259,8 +272,10 @@ def _drawn_statistics(
 @lru_cache(maxsize=1024)
 def _critical(test: TTest, level: float, sides: int) -> float:
     nulls = _null_statistics(test)
+    # The largest threshold of all families holds in each of them.
     if sides == 2:
         return float(max(np.quantile(np.abs(null), 1 - level) for null in nulls))
+    # `-null` is the mirrored family: a tail may be on either side.
     return float(max(np.quantile(one, 1 - level) for null in nulls for one in (null, -null)))
 
 
@@ -294,20 +309,25 @@ def required_seeds(
         return 2 if difference or margin else MOST_SEEDS
     level = (1 - confidence) / arms
 
+    # Whichever of the two tests is likelier to decide.
     def power_of(n: int) -> float:
         planned = replace(test, n=n)
-        found = power_of_difference(difference / sd, planned, level)
-        return max(found, power_of_equivalence(difference / sd, margin / sd, planned, level))
+        of_difference = power_of_difference(difference / sd, planned, level)
+        of_equivalence = power_of_equivalence(difference / sd, margin / sd, planned, level)
+        return max(of_difference, of_equivalence)
 
+    # Power rises with n, so a bisection finds the first n that has enough.
     return 2 + bisect_left(range(2, MOST_SEEDS), _POWER, key=power_of)
 
 
 def power_of_difference(effect: float, test: TTest, level: float) -> float:
     """Return the power to find an effect, in standard deviations, of normal differences."""
+    # In units of the mean's standard error, the effect is effect * sqrt(n).
     threshold, shift = test.planned_critical(level), effect * sqrt(test.n)
     if test.is_simulated:
         z, sds, skewness = _normal_samples(test)
         return float(np.mean(np.abs(test.statistic((z + shift) / sds, skewness)) > threshold))
+    # Given s, the mean is normal: P(z + shift > c s) = Phi(shift - c s).
     reach = threshold * _observed_sds(test.degrees)
     return float(np.mean(special.ndtr(shift - reach) + special.ndtr(-shift - reach)))
 
@@ -318,9 +338,11 @@ def power_of_equivalence(effect: float, margin: float, test: TTest, level: float
     shift, far = effect * sqrt(test.n), margin * sqrt(test.n)
     if test.is_simulated:
         z, sds, skewness = _normal_samples(test)
+        # Distances to both ends of the margin, in observed standard errors.
         above, below = ((z + shift + side * far) / sds for side in (1, -1))
         inside = test.statistic(above, skewness) > threshold
         return float(np.mean(inside & (test.statistic(below, skewness) < -threshold)))
+    # Both tests reject if |z + shift| < far - c s; impossible where that is negative.
     reach = far - threshold * _observed_sds(test.degrees)
     return float(np.mean(np.maximum(special.ndtr(reach - shift) - special.ndtr(-reach - shift), 0)))
 
@@ -330,7 +352,9 @@ def _normal_samples(test: TTest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return sqrt(n) * mean, s and skewness of normal differences of mean 0 and deviation 1."""
     random = np.random.default_rng(test.n)
     x = random.standard_normal((_DRAWN, test.n))
+    # A variance with `prior` degrees of freedom is chi2 / prior.
     pooled = random.chisquare(test.prior, _DRAWN) / test.prior if test.prior else 0.0
+    # [_DRAWN]
     sds = np.sqrt(test.variance(x.var(1, ddof=1), pooled))
     return x.mean(1) * sqrt(test.n), sds, skewness_of(x)
 
@@ -338,13 +362,14 @@ def _normal_samples(test: TTest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @lru_cache(maxsize=256)
 def _detectable(test: TTest, level: float) -> float:
     """Return the effect, in standard deviations, that is found with a power of 0.8."""
+    # Double until the root lies between 0 and the largest effect.
     largest = 1.0
     while power_of_difference(largest, test, level) < _POWER:
         largest *= 2
-    found = optimize.root_scalar(
+    solution = optimize.root_scalar(
         lambda effect: power_of_difference(effect, test, level) - _POWER, bracket=(0, largest)
     )
-    return float(found.root)
+    return float(solution.root)
 
 
 @lru_cache(maxsize=256)
@@ -353,6 +378,7 @@ def _observed_sds(degrees: float) -> Float64[np.ndarray, "nodes"]:
 
     Powers are means over them: scipy has a noncentral t law for one test, but not for two tests.
     """
+    # The midpoints of equal parts of the probability, turned into quantiles of chi2.
     likelihoods = (np.arange(_NODES) + 0.5) / _NODES
     return np.sqrt(2 * special.gammaincinv(degrees / 2, likelihoods) / degrees)
 
@@ -372,6 +398,7 @@ def level_of_looks(level: float, looks: tuple[int, ...], prior: int = 0) -> floa
     """
     if len(looks) < 2:
         return level
+    # The strictest family decides: in every other one false words are rarer still.
     return min(
         float(np.quantile(smallest, level))
         for place in range(len(FAMILIES))
@@ -382,8 +409,9 @@ def level_of_looks(level: float, looks: tuple[int, ...], prior: int = 0) -> floa
 def _smallest_p_values(
     looks: Sequence[int], prior: int, place: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The smallest p-value of all looks in one family: two-sided, and one-sided both ways."""
+    """Return the smallest p-value of all looks in one family: two-sided, one-sided both ways."""
     random, draw = np.random.default_rng([*looks, place]), [*FAMILIES.values()][place]
+    # [_DRAWN, seeds]; every look sees the first n seeds of the same experiment.
     x = draw(random, (_DRAWN, looks[-1]))
     pooled = draw(random, (_DRAWN, prior // 2, 3)).var(-1, ddof=1).mean(-1) if prior else 0.0
     two, up, down = (np.ones(_DRAWN) for _ in range(3))
@@ -391,6 +419,7 @@ def _smallest_p_values(
         test, seen = TTest(n, prior), x[:, :n]
         error = np.sqrt(test.variance(seen.var(1, ddof=1), pooled) / n)
         statistic = test.statistic(seen.mean(1) / error, skewness_of(seen))
+        # A word falls at any look, so the smallest p-value of all looks counts.
         two = np.minimum(two, test.two_sided(statistic))
         up = np.minimum(up, test.one_sided(statistic))
         down = np.minimum(down, test.one_sided(-statistic))

@@ -59,6 +59,7 @@ Outcome = TrialResult | Diverged
 
 def loss_of(outcome: Outcome) -> float:
     """Return the final loss; inf if the training diverged."""
+    # Infinity loses against every finite loss when learning rates are chosen.
     return inf if isinstance(outcome, Diverged) else outcome.val_loss
 
 
@@ -71,9 +72,11 @@ def record_of(outcome: Outcome) -> Object:
 
 def outcome_from(record: Object, trial: Trial, place: str) -> Outcome:
     """Return the outcome in a record of the trial; raise RunError if it is damaged."""
+    # A divergence is a result as well: it is never trained again.
     if record.get("diverged") is not None:
         return as_record({"message": record["diverged"]}, Diverged, place)
     training = as_record(record.get("training"), Object, place)
+    # The same training may be the trial of several factors; the trial knows its own.
     return as_record({**training, "lr_scale": trial.lr_scale}, TrialResult, place)
 
 
@@ -104,6 +107,7 @@ class Store:
         return loss_of(self[trial]) if trial in self else None
 
     def __setitem__(self, trial: Trial, outcome: Outcome) -> None:
+        # Arm and settings are for people who read the file; only the outcome is read back.
         record = {"arm": trial.arm, "settings": dict(trial.settings), **record_of(outcome)}
         record |= {"plugins": [*trial.plugins]} if trial.plugins else {}
         write_text(self.path(trial), json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -146,6 +150,7 @@ class TrialRecorder:
     def __init__(self, trial: Trial, trainer: Trainer, corpus: Corpus):
         self.trial, self.trainer, self.corpus = trial, trainer, corpus
         windows, memory = trainer.evaluator.windows, trainer.config.token_memory
+        # Evenly spread windows; the same for every arm, so that their curves are comparable.
         spread = np.linspace(0, len(windows) - 1, SUBSET_WINDOWS).astype(int)
         self._subset = mx.array(windows.start[np.unique(spread)])
         length = trainer.evaluator.context_length
@@ -153,6 +158,7 @@ class TrialRecorder:
         self._beginning: Evaluator | None = None
         if trial.curve_share:
             self._beginning = Evaluator(beginning(corpus.val, trial.curve_share), length)
+        # Arms of one seed must start from the same shared weights: a study checks the digests.
         self._start = _weights_digest(trainer.model) if trial.curve_share else ""
         self._points: list[Point] = []
         self._ranks: list[RankPoint] = []
@@ -170,6 +176,7 @@ class TrialRecorder:
                     self._add(event, val_loss=last.val_loss, accuracy=last.accuracy)
             case events.Tracked():
                 scores, value_outputs = (
+                    # One number: the mean over layers and heads.
                     float(np.mean(of["effective_rank"]))
                     for of in (event.scores, event.value_outputs)
                 )
@@ -181,9 +188,9 @@ class TrialRecorder:
     def _stepped(self, event: events.Stepped) -> None:
         """Measure a text between two validations."""
         if part := self._beginning:
-            found = part(self.trainer.model)
-            by_ability = losses_by_ability(found, part.split)
-            self._add(event, val_loss=found.val_loss, abilities=by_ability)
+            evaluation = part(self.trainer.model)
+            by_ability = losses_by_ability(evaluation, part.split)
+            self._add(event, val_loss=evaluation.val_loss, abilities=by_ability)
         elif not self.trainer.config.eval_every and event.step < self.trainer.steps:
             self._add(event, val_loss=self._subset_loss())
 
@@ -194,6 +201,7 @@ class TrialRecorder:
     def _subset_loss(self) -> float:
         """Return the loss on the subset, in nats per token; the model stays in training mode."""
         model, objective = self.trainer.model, self._objective
+        # Without dropout, like the final validation.
         model.eval()
         batch = objective.gather(objective.fetch(self._subset))
         loss: Any = objective.loss(model, batch).item()
@@ -203,10 +211,12 @@ class TrialRecorder:
     def result(self) -> Outcome | None:
         """Return what became of the trial; None if it did not end by itself."""
         ended, last, floor = self._ended, self._last, floor_of(self.corpus)
+        # Interrupted, so without an outcome to store.
         if ended is None or last is None or ended.reason == INTERRUPTED:
             return None
         if not isfinite(last.val_loss):
             return Diverged("the loss is not finite")
+        # In nats for texts too; their evaluation has bits per byte.
         above_floor = None if floor is None else last.val_loss - floor
         evaluated: dict[str, Any] = {**evaluation_record(last), "above_floor": above_floor}
         return TrialResult(
@@ -238,6 +248,7 @@ def _unchanged_corpus(trial: Trial, settings: Settings, data: str | None) -> Cor
 def _weights_digest(model: GPT) -> str:
     content = hashlib.blake2b(digest_size=8)
     for name, array in sorted(named_arrays(model).items()):
+        # Names and raw bytes: equal digests mean the same weights, bit for bit.
         content.update(name.encode() + np.array(array).tobytes())
     return content.hexdigest()
 

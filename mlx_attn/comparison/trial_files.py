@@ -43,6 +43,7 @@ class ExportRunner(Runner):
         """Take up the records that there are, and return the trials that the store lacks."""
         missing = super().missing(trials)
         for trial in missing:
+            # A record that came back from wherever the trial was trained.
             record = self.folder / f"{trial.digest}{_RECORD}"
             if record.exists():
                 self.store[trial] = outcome_from(read_record(record), trial, str(record))
@@ -61,7 +62,9 @@ class ExportRunner(Runner):
             text = json.dumps(order_for(trial), indent=1, sort_keys=True) + "\n"
             write_text(self.folder / f"{trial.digest}{_TRIAL}", text)
         if missing:
+            # The rest of the comparison needs these results, so it ends here.
             raise Exported(len(missing))
+        # A generator even so: the records were taken up by `missing`.
         yield from ()
 
 
@@ -78,6 +81,7 @@ def train_file(path: Path) -> Path:
     if not path.name.endswith(_TRIAL):
         raise ConfigError(f"{path}: a trial is a file NAME{_TRIAL} of compare --export-trials")
     record = path.with_name(path.name.removesuffix(_TRIAL) + _RECORD)
+    # A repeated command does not train twice.
     if not record.exists():
         answer: Object = train_order(read_record(path), load=False)
         if reason := answer.get("unfit"):

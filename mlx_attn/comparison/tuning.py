@@ -86,21 +86,26 @@ def search_rates(
         missing: list[Trial] = []
         for factor in factors:
             these = trials_of(factor)
-            losses = [(trial, loss(trial)) for trial in these]
+            losses = [loss(trial) for trial in these]
             trials.extend(these)
-            missing += (lacking := [trial for trial, found in losses if found is None])
+            lacking = [trial for trial, final in zip(these, losses, strict=True) if final is None]
+            missing += lacking
+            # A factor counts only once all of its seeds are finished.
             if not lacking:
-                tried[factor] = tuple(found for _, found in losses if found is not None)
+                tried[factor] = tuple(final for final in losses if final is not None)
         return missing
 
     wanted, best, interior = try_out(factors), None, False
     for _ in range(extensions):
+        # Either trials are missing, or the best factor lies between two others: nothing to extend.
         if wanted or _is_interior(tried):
             break
         last = _best(tried)
+        # One factor further out, on the side of the best.
         wanted = try_out([last / 2 if last == min(tried) else last * 2])
     if not wanted:
         best, interior = _best(tried), _is_interior(tried)
+        # Refinements are tried only around a settled best.
         wanted = try_out([round(best * ratio, 4) for ratio in refine])
         best = best if wanted else _best(tried)
     return Search(
@@ -109,6 +114,7 @@ def search_rates(
 
 
 def _best(tried: Mapping[float, Sequence[float]]) -> float:
+    # Sorted: among equal means the smallest factor wins, in whatever order they finished.
     return min(sorted(tried), key=lambda factor: fmean(tried[factor]))
 
 
@@ -127,14 +133,18 @@ def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
     Args:
         losses: By factor of the learning rates, a loss for each tuning seed.
     """
-    factors = sorted(f for f, found in losses.items() if all(map(isfinite, found)))
+    factors = sorted(f for f, finals in losses.items() if all(map(isfinite, finals)))
     if len(factors) < 3 or (k := min(len(losses[f]) for f in factors)) < 2:
         return 0.0
+    # [factors, k]
     runs = np.array([losses[f][:k] for f in factors])
     means = runs.mean(axis=1)
+    # [k, k^k]: all draws of k seeds with replacement; the same draw for all factors keeps pairs.
     drawn = np.indices((k,) * k).reshape(k, -1) if k <= _MOST_DRAWN else _some_draws(k)
+    # [factors, k, draws] -> means [factors, draws] -> the winner of each draw, [draws]
     chosen = runs[:, drawn].mean(axis=1).argmin(axis=0)
     of_choice = k / (k - 1) * float(np.mean((means[chosen] - means.min()) ** 2))
+    # Independent errors: their squares add up.
     return sqrt(of_choice + _grid_gain(np.log2(factors), means) ** 2)
 
 
@@ -150,8 +160,10 @@ def _grid_gain(octaves: np.ndarray, means: np.ndarray) -> float:
     best = int(means.argmin())
     if not 0 < best < len(means) - 1:
         return 0.0
+    # The origin is the best factor, so the parabola is y = curvature x^2 + slope x.
     x, y = octaves[best - 1 : best + 2] - octaves[best], means[best - 1 : best + 2] - means[best]
     curvature, slope, _ = np.polyfit(x, y, 2)
+    # Depth of its vertex below the origin.
     return float(slope**2 / (4 * curvature)) if curvature > 0 else 0.0
 
 
@@ -185,11 +197,13 @@ class Tuner:
 
     def __call__(self) -> Generator[ComparisonEvent, None, tuple[list[TunedArm], list[Tuning]]]:
         """Search for all arms side by side; return the tuned arms and their searches."""
+        # The reference is tuned too: badly tuned it would make the part look worth more.
         arms, scales = self.protocol.all_arms, self.protocol.scales
         if not self.protocol.tunes:
             return [TunedArm(arm, scales[0]) for arm in arms], []
         searches = [self._search(arm) for arm in arms]
         unsettled = searches
+        # Searches of all arms advance together, so that no worker waits for one arm.
         while unsettled:
             yield from self._train(trial for search in unsettled for trial in search.trials)
             searches = [self._search(arm) for arm in arms]
@@ -218,21 +232,24 @@ class Tuner:
     def trials(self, tunings: Iterable[Tuning]) -> list[Trial]:
         """Return the trials of every arm's search."""
         losses = {tuning.arm: tuning.losses for tuning in tunings}
-        found = [
-            (arm, scale) for arm in self.protocol.all_arms for scale in losses.get(arm.name, ())
+        tuned = [
+            TunedArm(arm, scale)
+            for arm in self.protocol.all_arms
+            for scale in losses.get(arm.name, ())
         ]
-        return [t for arm, scale in found for t in self._trials(TunedArm(arm, scale))]
+        return [trial for arm in tuned for trial in self._trials(arm)]
 
     def spread(self, arms: Sequence[TunedArm]) -> float | None:
         """Return the standard deviation of paired differences to the control over tuning seeds.
 
-        All arms together; None where there is one seed, or no pair that did not diverge.
+        All arms together; None with a single seed, or if every arm has a pair that diverged.
         """
         control, *others = (self._losses(arm) for arm in arms)
         differences = [[a - b for a, b in zip(arm, control, strict=True)] for arm in others]
         finite = [pairs for pairs in differences if all(map(isfinite, pairs))]
         if len(self.seeds) < 2 or not finite:
             return None
+        # Variances are averaged, not deviations: the arms have equally many seeds.
         return sqrt(fmean(variance(pairs) for pairs in finite))
 
     def _losses(self, arm: TunedArm) -> list[float]:

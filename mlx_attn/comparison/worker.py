@@ -30,6 +30,7 @@ LARGEST_TEXT = 2**28
 """Bytes of a text that is sent to a worker; a longer one has to be there."""
 
 _one_at_a_time = threading.Lock()
+# MLX's state and the number of threads belong to the process, so trials take turns.
 _cancelled: set[str] = set()
 
 
@@ -52,6 +53,7 @@ def trial_from(order: Mapping[str, Any]) -> Trial:
     fields = {k: v for k, v in order.items() if k in Trial.__dataclass_fields__}
     trial = as_record(fields, Trial, "the trial")
     check_versions(order.get("versions", ()))
+    # Same versions, same digest: a difference means that the order was changed or misread.
     if trial.digest != order.get("digest"):
         raise UnfitWorker("the trial's digest differs here: it was written by another version")
     return trial
@@ -92,8 +94,10 @@ def inspect_worker(orders: Iterable[Object], text: str | None = None) -> Object:
                 trial = trial_from(order)
                 _load_plugins(trial)
                 if text is not None:
+                    # By digest: trials find it there whatever path their settings name.
                     write_text(place_of_text(trial.text), text)
                 if reason := _lacks_text(trial):
+                    # The engine answers "lacks" with the text; after that it is a fault.
                     return {"lacks" if text is None else "unfit": reason}
             return {"machine": machine_kind()}
         except (RunError, ConfigError) as error:
@@ -121,6 +125,7 @@ def train_order(
         cancelled; "failed" or "unfit" with the reason.
     """
     with _one_at_a_time:
+        # As for every other trial: another number of threads gives other roundings.
         blas.use_threads(1)
         try:
             if check:
@@ -134,6 +139,7 @@ def train_order(
             return {"unfit": str(error)}
         except Exception as error:
             return {"failed": _line_about(error)}
+    # A digest computed here proves that this worker trained the trial that was ordered.
     return {"digest": trial.digest, **record_of(outcome)} if outcome else {"stopped": True}
 
 

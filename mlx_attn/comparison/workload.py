@@ -47,6 +47,7 @@ def makespan(seconds: Iterable[float], speeds: Sequence[float]) -> float:
     idle = [(0.0, number, speed) for number, speed in enumerate(speeds)]
     heapq.heapify(idle)
     for each in seconds:
+        # A heap by the time at which each worker is free; the number breaks ties.
         free, number, speed = idle[0]
         heapq.heapreplace(idle, (free + each / speed, number, speed))
     return max(free for free, _, _ in idle)
@@ -76,9 +77,11 @@ def workload_of(run: ComparisonRun, seeds: int) -> Workload:
     A search for learning rates that goes beyond its first factors takes more.
     """
     protocol = run.protocol
+    # One forecast per arm; its trials differ only in seed, steps and learning rates.
     expected = {arm.name: _forecast(run, TunedArm(arm)) for arm in protocol.all_arms}
     speeds = {name: 1 / max(each.step_seconds, 1e-9) for name, each in expected.items()}
     arms = [TunedArm(arm) for arm in protocol.all_arms]
+    # The first round of the search; extensions are not known yet.
     tuning = [
         trial_for(protocol, TunedArm(arm, scale), seed)
         for arm in protocol.all_arms
@@ -89,6 +92,7 @@ def workload_of(run: ComparisonRun, seeds: int) -> Workload:
 
     def seconds(trial: Trial) -> float:
         each = expected[trial.arm]
+        # One validation, at the end; measurements on the way are left out.
         return trial.settings["steps"] * each.step_seconds + each.validation_seconds
 
     stages = (tuning if protocol.tunes else [], verdict)
@@ -97,6 +101,7 @@ def workload_of(run: ComparisonRun, seeds: int) -> Workload:
 
 def _forecast(run: ComparisonRun, arm: TunedArm) -> Forecast:
     """Measure an arm as a worker trains it: on one thread of a processor."""
+    # Several trials share the machine, so each has one thread.
     before = blas.preload().threads
     blas.use_threads(1)
     try:

@@ -1,6 +1,6 @@
 """The laws of a user's norm, activation or position at the input, tried on a small model.
 
-They are those of the attention layer (`mlx_attn.attention.laws`): a leak from a later token is
+They are the laws of the attention layer (`mlx_attn.attention.laws`): a leak from a later token is
 refused before it is trained.
 """
 

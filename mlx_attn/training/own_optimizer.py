@@ -17,7 +17,7 @@ Arrays = dict[str, mx.array]
 class OwnOptimizer:
     """Moves each parameter by an optimizer of MLX.
 
-    Its state belongs to the arrays of `packed`, numbered as those of AdamW and Muon are.
+    Its state belongs to the arrays of `packed`, numbered as in AdamW and Muon.
 
     Args:
         inner: Its learning rate is set before every step.
@@ -47,7 +47,7 @@ class OwnOptimizer:
         return parameters
 
     def updated(self, gradients: list[mx.array], parameters: Arrays, factor: mx.array) -> Arrays:
-        """Return the parameters after one step; the arguments are those of `Muon.updated`."""
+        """Return the parameters after one step; see `Muon.updated` for the arguments."""
         clipped = {str(i): factor * gradient for i, gradient in enumerate(gradients)}
         arrays = {str(i): array for i, array in enumerate(parameters.values())}
         moved = self.inner.apply_gradients(clipped, arrays)
@@ -58,7 +58,7 @@ def own_optimizer(part: Part, config: TrainConfig) -> OwnOptimizer:
     """Return a user's optimizer, tried on two small arrays.
 
     Raises:
-        ConfigError: It is no optimizer of MLX, has a schedule of its own, changes a shape, or does
+        ConfigError: It is not an optimizer of MLX, has its own schedule, changes a shape, or does
             not resume to the same numbers from its state.
     """
     name = f"optimizer={part.name}"
