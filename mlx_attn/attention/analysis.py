@@ -384,7 +384,6 @@ def symmetry(
 
 def alignment(matrices: Float[np.ndarray, "H rows columns"]) -> Float64[np.ndarray, "H H"]:
     """Return |<S_g, S_h>| / (|S_g|_F |S_h|_F) of all pairs: 1 if equal up to a factor."""
-    # [H, C C]
     flat = matrices.reshape(len(matrices), -1)
     norms = np.linalg.norm(flat, axis=1)
     return _ratio(np.abs(flat @ flat.T), np.outer(norms, norms))
