@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Integer
 
-from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import cross_entropy
 from mlx_attn.machine.streams import cores, parallel_map
 from mlx_attn.model.gpt import GPT
@@ -248,11 +248,10 @@ def _with_metrics(
 
 def _own_metric(name: str) -> Measure:
     """Return the user's metric of that name, tried on four tokens together and one by one."""
-    row = find_row(PARTS["metric"], name, "metric") if PARTS["metric"] else None
+    row = PARTS["metric"].get(name)
     if row is None:
-        raise ConfigError(
-            f"metric='{name}': there is none, a metric is your own: add --plugin FILE"
-        )
+        known = ", ".join(PARTS["metric"]) or "none is loaded"
+        raise ConfigError(f"metric='{name}' is none of your own ({known}): add --plugin FILE")
     logits, targets = mx.cos(mx.arange(28.0)).reshape(1, 4, 7), mx.array([[0, 1, 5, 6]])
     whole = row.apply(logits, targets)
     if not isinstance(whole, mx.array) or whole.shape != (1, 4):

@@ -363,7 +363,16 @@ def test_an_error_in_a_task_names_its_line(workshop, train):
 
 
 def test_an_unknown_metric_asks_for_a_file(train):
-    assert "add --plugin FILE" in train("--metric=top5").stderr
+    assert "(none is loaded): add --plugin FILE" in train("--metric=top5").stderr
+    assert "metric='top_5' is none of your own (top5)" in train(PLUGIN, "--metric=top_5").stderr
+
+
+def test_a_name_may_have_underscores(train):
+    text = (
+        '@choice("metric", "one_each", "1")\ndef f(logits, targets): return mx.ones(targets.shape)'
+    )
+    assert train("--plugin", file(text), "--metric=one_each", "--out=runs/own").exit_code == 0
+    assert metrics("runs/own")[-1]["metrics"] == {"one_each": 1.0}
 
 
 def test_the_lists_and_the_help_show_them(workshop, run_command):
