@@ -217,13 +217,11 @@ def why_not_one_matrix(config: AttentionConfig) -> str:
         "S_h is the matrix before that": config.qk_norm,
     }
     for hook in config.choices("logits"):
-        reasons[f"the logits are changed afterwards, {hook.formula}: S_h is the matrix before"] = (
-            True
-        )
+        reason = f"the logits are changed afterwards, {hook.formula}: S_h is the matrix before"
+        reasons[reason] = True
     mixing = config.choices("mixing")[0]
-    reasons[f"mixing={mixing.name} reads queries and keys themselves, {mixing.formula}"] = (
-        mixing.reads_keys
-    )
+    reason = f"mixing={mixing.name} reads queries and keys themselves, {mixing.formula}"
+    reasons[reason] = mixing.reads_keys
     return "; ".join(reason for reason, applies in reasons.items() if applies)
 
 

@@ -84,6 +84,7 @@ def find_conversion(name: str) -> Conversion:
 
 def key_bias_cancels(config: AttentionConfig) -> bool:
     """Return True if a constant added to all scores of a query changes no weight."""
+    # The key's bias adds one number to all scores of a query.
     hooks = (*config.choices("logits"), *config.choices("mixing"))
     return all(hook.shift_invariant for hook in hooks)
 
@@ -163,6 +164,7 @@ def _mla(config: AttentionConfig, rank: int) -> _Keys:
     width = config.latent_dim if config.score == "latent" else config.d_in
     maps = {"score": "latent", "value": "latent", "output": "linear"}
     sizes = {"n_kv_heads": config.n_heads, "latent_dim": rank or width}
+    # First the separate form at its own rank, then one latent for its keys and values.
     return {**_separate(config, 0), **maps, **sizes}
 
 

@@ -118,6 +118,7 @@ def _merged_score_init(c: AttentionConfig, draw: Initializer) -> mx.array:
 )
 def no_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     """Take the head's own slice of x as its query: S_h = I_h W_key_h^T."""
+    # [B, T, C] -> [B, H, T, C / H], without a product.
     return split_heads(x, a.config.n_heads), split_heads(a.W_key(x), a.config.n_kv_heads)
 
 
@@ -162,6 +163,7 @@ def nonlinear_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries
 )
 def no_key(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     """Take the head's own slice of x as its key, the mirror image of `no_query`."""
+    # [B, T, C] -> [B, kv_heads, T, C / kv_heads]
     return split_heads(a.W_query(x), a.config.n_heads), split_heads(x, a.config.n_kv_heads)
 
 
@@ -207,6 +209,7 @@ def shared(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
 def collaborative(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     """Share both maps among all heads, S_h = W_query diag(m_h) W_key^T, with one wide key."""
     q = a.W_query(x)[:, None] * a.mixing[:, None]  # [B, 1, T, H D] * [H, 1, H D]
+    # [B, 1, T, H D]: m_h chooses how much each of the H D coordinates counts for head h.
     return q, a.W_key(x)[:, None]
 
 
@@ -332,6 +335,7 @@ def _gain_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
 
     Without it the branch would start that much louder, so the gain starts there.
     """
+    # Only in a GPT does the scale of a branch matter.
     if not c.residual_gain:
         return {}
     # Drawn and thrown away: only its spread matters.
@@ -370,6 +374,7 @@ def _merged_output_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.a
     # As for S: the factors that separate maps would start with.
     value = draw("W_value", out_width(c), c.d_in)
     output = draw("out_proj", c.d_out, out_width(c), residual=True)
+    # [d_out, H C], as VO is stored.
     product = merge_value_output(value, output, c.n_heads)
     spread = product_std(value, output, c.value_dim)
     normal = draw.normal("VO", product.shape)

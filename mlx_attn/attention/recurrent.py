@@ -243,7 +243,7 @@ def _normed(heads: Heads, gain: Float[mx.array, " D"]) -> Heads:
     affine=False,
 )
 def normed_output(a: MapWeights, heads: Heads, x: Float[mx.array, "B T C"]) -> mx.array:
-    """Heads of the same size whatever their weights add up to; all share the gain g."""
+    """Normalize heads to the same size, whatever their weights add up to; all share the gain g."""
     return a.out_proj(merge_heads(_normed(heads, a["head_gain"])))
 
 
@@ -261,7 +261,8 @@ def normed_output(a: MapWeights, heads: Heads, x: Float[mx.array, "B T C"]) -> m
     affine=False,
 )
 def normed_gated_output(a: MapWeights, heads: Heads, x: Float[mx.array, "B T C"]) -> mx.array:
-    """A gate from x for every number of the normalised heads."""
+    """Gate every number of the normalised heads by x."""
+    # silu(x) = x sigmoid(x), [B, T, H D]
     gate = a["W_gate"](x)
     return a.out_proj(merge_heads(_normed(heads, a["head_gain"])) * gate * mx.sigmoid(gate))
 
@@ -335,7 +336,7 @@ def _selective_refuses(c: AttentionConfig) -> str:
 
 
 def _first_head_queries(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B 1 T K_1"]:
-    """Return the first head's query of each token and a 1, which tells tokens from empty slots."""
+    """Return the first head's query of each token and a 1, which marks slots that hold a token."""
     q = a.maps.score.apply(a, x)[0][:, :1]
     return mx.concatenate([q, mx.ones_like(q[..., :1])], -1)
 
@@ -356,10 +357,14 @@ def _first_head_queries(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.
 def selective(
     a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Float[mx.array, "B 1 T_k width_1"]
 ) -> Scores:
-    """What the first head attends to is withdrawn from all heads of later tokens."""
+    """Withdraw tokens that the first head attends to from all heads of later tokens."""
+    # [B, 1, 1, T_k]
     is_token = kept[..., -1:].swapaxes(2, 3)
+    # The first token stays visible: a query must have something to attend to.
     is_first = mx.cumsum(is_token, -1) * is_token == 1
+    # [B, 1, T_k, T_k]: each row withdraws earlier tokens, so it ends before the diagonal.
     selected = mx.tril(a.config.scale * (kept[..., :-1] @ k[:, :1].swapaxes(2, 3)), -1)
     selected = mx.where(is_first, 0.0, mx.maximum(selected, 0.0))
+    # Sums over the tokens before each query, its own selection left out.
     earlier = mx.cumsum(selected, 2) - selected
     return softmax(s - earlier[:, :, -s.shape[2] :])

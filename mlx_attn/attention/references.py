@@ -111,7 +111,7 @@ def _path(w: dict[str, Array], x: Array, s: Array) -> Array:
 
 
 def _selective(w: dict[str, Array], x: Array, s: Array) -> Array:
-    """Add up what the first head of the queries between a key and a query selected, one by one."""
+    """Add up the first head's selections by the tokens between a key and a query, one by one."""
     q, k = _queries_and_keys(w, x, len(s))
     selected, s = np.maximum(q[0] @ k[0].T / np.sqrt(q.shape[2]), 0), s.copy()
     for i, j in zip(*np.tril_indices(len(x)), strict=True):

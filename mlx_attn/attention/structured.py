@@ -49,11 +49,13 @@ class ShrunkLinear(nn.Module):
 
     def __call__(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T width"]:
         """Return the heads of x, side by side."""
+        # Training pays for the whole matrix; only the number of trained weights is smaller.
         y = x @ self.dense_weight().T
         return y + self.bias if "bias" in self else y
 
     def dense_weight(self) -> Float[mx.array, "width C"]:
         """Return the matrix with the identity written out, as (out, in)."""
+        # [H, D, C - D]
         n_heads, C = self.places.shape
         rest = self.weight.reshape(n_heads, -1, self.weight.shape[1])
         D = rest.shape[1]

@@ -34,6 +34,7 @@ def margin_from(text: float | str) -> dict[str, float]:
     Raises:
         ConfigError: It is neither.
     """
+    # "5%" -> ("5", "%", ""); anything after the percent sign is an error.
     number, percent, rest = str(text).strip().partition("%")
     try:
         value = float(number)
@@ -72,6 +73,7 @@ def arm_from(text: str) -> Arm:
     Before the colon is its name, after it a variant (else standard) and settings; without a colon
     the text is both.
     """
+    # Without a colon the description is empty, and the text is both name and description.
     name, _, description = text.partition(":")
     parts = _parts(description or text)
     variants = [part for part in parts if "=" not in part]
@@ -93,6 +95,7 @@ def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
     names = [arm.name for arm in arms]
     if len(arms) < 2:
         raise ConfigError("a comparison needs at least two arms: name another variant")
+    # Compared only with the arms before it, so that each pair is looked at once.
     for number, arm in enumerate(arms):
         if arm.name in names[:number]:
             raise ConfigError(
@@ -115,6 +118,7 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
     keys = {*MAPS, "pattern", "n_heads", "n_kv_heads", "head_dim", "value_dim", "scale"}
     # Keys of the attention that any arm changes.
     changed = {k for other in others for k in keys if other.get(k) != control.get(k)}
+    # A comparison that already has a reference arm among its arms needs no second one.
     references = {row.score for row in VARIANTS.values() if row.is_reference}
     if not changed or any(other["score"] in references for other in others):
         return None
@@ -338,6 +342,7 @@ class Trial:
 def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: str) -> Trial:
     """Return the training of these settings with a seed and scaled learning rates."""
     training = settings.training
+    # POINTS measurements, evenly spread over the training.
     every = max(1, training.steps // POINTS)
     # One factor for all rates keeps their proportions.
     rates = {key: getattr(training, key) * lr_scale for key in RATES}

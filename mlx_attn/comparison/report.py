@@ -90,6 +90,7 @@ class Section:
 
 def sections_of(comparison: Comparison) -> list[Section]:
     """Return all results of a comparison, section by section."""
+    # The first budget is part of the answer; the others are evidence.
     budgets = [_budget(budget, comparison) for budget in comparison.budgets]
     first = [_answers(comparison), _noise(comparison), *budgets[:1]]
     trained_on = {"trained on": machines.machines_of(comparison) or "not recorded"}
@@ -190,6 +191,7 @@ def _plots(
     kind: str, comparison: Comparison, budget: BudgetResult | None, tables: Sequence[Table]
 ) -> list[Plot]:
     """Return a figure with its tables; none where these have nothing to show."""
+    # Title and text are templates with the names of this comparison.
     draw, title, text = figures.FIGURES[kind]
     facts = {"control": comparison.control, "interval": show.interval_name(comparison)}
     facts["seeds"] = plural(len(comparison.tunings[0].seeds), "seed") if comparison.tunings else ""
@@ -353,9 +355,11 @@ def _samples(comparison: Comparison) -> Section:
     """Return texts written by the first seed of every arm, under the first budget."""
     first = next((budget for budget in comparison.budgets if budget.arms), None)
     trained = {arm.arm: arm.trainings[0] for arm in first.arms if arm.trainings} if first else {}
+    # The beginning is enough to see whether a model writes words.
     samples = [(arm, t.sample[:_SAMPLE_CHARS]) for arm, t in trained.items() if t.sample.strip()]
     if not (first and samples):
         return Section("Samples")
+    # All arms' first trainings have the same seed.
     seed = next(iter(trained.values())).seed
     text = f"What the models of seed {seed} write, greedily, with {show.budget_name(first)}."
     return Section("Samples", text=[text], samples=samples)

@@ -90,6 +90,7 @@ def between(interval: tuple[float, float] | None, decimals: int) -> str:
     ends = interval or (math.nan, math.nan)
     if not all(map(math.isfinite, ends)):
         return MISSING
+    # Up to three more decimals.
     wider = range(decimals, decimals + 4)
     return " to ".join(
         signed(end, next((n for n in wider if round(end, n)), decimals)) for end in ends
@@ -158,6 +159,7 @@ def answer_of(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
     elsewhere |= {"not feasible": refused} if refused else {}
     also = [f"{word.capitalize()} {' and '.join(where)}." for word, where in elsewhere.items()]
     sentence = _finding(arm, first.verdicts[arm], comparison)
+    # How soon a task is solved decides; the mean loss is told after it.
     if arm in first.solving:
         sentence = f"{_solving_text(first, arm)} By the mean loss, {sentence}"
     return first.word(arm), [f"{condition}{sentence}", *also]
@@ -202,6 +204,7 @@ def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
 
 def _what_else_is_known(verdict: Verdict, comparison: Comparison) -> Iterator[str]:
     """Yield the parts of a sentence on an arm that these seeds cannot decide."""
+    # The interval is for one arm; corrected for all arms, the test may still be undecided.
     if verdict.interval and _excludes_0(verdict.interval):
         yield f"; corrected for all arms, p is {probability(verdict.p_holm)}"
     if verdict.interval and verdict.seeds_needed is not None:

@@ -22,7 +22,7 @@ _SIZES = {"vocab_size": 11, "context_length": 12, "n_layers": 1, "n_heads": 2, "
 _SMALL = {**_SIZES, **MAPS, "start": "book", "drop_rate": 0.0}
 _DERIVED = dict.fromkeys(("hidden_dim", "head_dim", "value_dim", "n_kv_heads", "latent_dim"), 0)
 _ROUNDING = 1e-3  # relative to the largest number
-_kept: dict[GPTConfig, list[Any]] = {}
+_passed: dict[GPTConfig, list[Any]] = {}
 
 
 Make = Callable[[GPTConfig], Any]
@@ -40,16 +40,17 @@ def check_parts(config: GPTConfig, make: Make) -> None:
     settings["pattern"] = ""
     own = own_parts(config)
     for row in own:
+        # Only one of the user's parts at a time, so that the message can name it.
         others = {"norm": "layernorm", "activation": "gelu", "position": "none"}
         small = replace(config, **settings, **{**others, row.map: row.name})
-        if _kept.get(small) == [row]:
+        if _passed.get(small) == [row]:
             continue
-        _kept[small] = [row]  # now, because the trial makes such models
+        _passed[small] = [row]  # now, because the trial makes such models
         try:
             if broken := _shape(small, row.map) or _broken_law(small, make):
                 raise ConfigError(f"{row.map}={row.name} {broken}")
         except BaseException:
-            del _kept[small]
+            del _passed[small]
             raise
 
 
@@ -81,7 +82,9 @@ def _broken_law(c: GPTConfig, make: Make) -> str:
     model.update(tree_map(moved, model.trainable_parameters()))
     tokens = mx.array(random.integers(0, c.vocab_size, (2, c.context_length)))
     y, caches = model(tokens), model.new_caches()
+    # Same first six tokens, other later ones.
     later = mx.concatenate([tokens[:, :6], (tokens[:, 6:] + 1) % c.vocab_size], axis=1)
+    # Pieces of 7, 1, 1 and the remaining tokens: reading several at a time and single ones.
     pieces = [model(piece, caches) for piece in mx.split(tokens, [7, 8, 9], axis=1)]
     laws = {
         "gives numbers that are not finite": not mx.isfinite(y).all(),

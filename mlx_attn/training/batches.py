@@ -160,7 +160,7 @@ class StreamedTokens:
         return mx.array(read_windows(self._tokens, np.array(starts, np.int64), self._length))
 
     def windows(self, fetched: Integer[mx.array, "B T1"]) -> Integer[mx.array, "B T1"]:
-        """Identity: already fetched."""
+        """Return the windows, which `fetch` has read already."""
         return fetched
 
 

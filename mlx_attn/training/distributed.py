@@ -208,7 +208,7 @@ SINGLE_PROCESS = Distributed()
 
 
 def init_distributed(timeout: float, give_up: Callable[[str], None]) -> Distributed:
-    """Connect to all ranks launched with this process; wait until they are there.
+    """Join the ranks launched with this process; wait until all are there.
 
     See `ProcessGroup` for the arguments.
 

@@ -48,6 +48,7 @@ class OwnOptimizer:
 
     def updated(self, gradients: list[mx.array], parameters: Arrays, factor: mx.array) -> Arrays:
         """Return the parameters after one step; see `Muon.updated` for the arguments."""
+        # Numbered, not named: the state must not depend on the names of the parameters.
         clipped = {str(i): factor * gradient for i, gradient in enumerate(gradients)}
         arrays = {str(i): array for i, array in enumerate(parameters.values())}
         moved = self.inner.apply_gradients(clipped, arrays)
@@ -64,13 +65,13 @@ def own_optimizer(part: Part, config: TrainConfig) -> OwnOptimizer:
     name = f"optimizer={part.name}"
 
     def make() -> OwnOptimizer:
-        made = part.apply(config) if part.apply else None
-        if not isinstance(made, optim.Optimizer):
-            kind = type(made).__name__
+        inner = part.apply(config) if part.apply else None
+        if not isinstance(inner, optim.Optimizer):
+            kind = type(inner).__name__
             raise ConfigError(f"{name} must return an mlx.optimizers.Optimizer, not a {kind}")
-        if "learning_rate" in getattr(made, "_schedulers", {}):
+        if "learning_rate" in getattr(inner, "_schedulers", {}):
             raise ConfigError(f"{name} has a schedule of its own: give it c.lr, and use --schedule")
-        return OwnOptimizer(made)
+        return OwnOptimizer(inner)
 
     if broken := _broken_law(make):
         raise ConfigError(f"{name} {broken}")
@@ -90,6 +91,7 @@ def _broken_law(make: Callable[[], OwnOptimizer]) -> str:
         return f"has a state that is not saved: {others[0]} must be an mx.array"
     resumed = make()
     resumed.init({str(i): array for i, array in enumerate(start.values())})
+    # A second optimizer from the state of the first must take the same next step.
     resumed.state.update({key: _copied(value) for key, value in first.state.items()})
     last, again = _step(first, moved), _step(resumed, moved)
     if not all(mx.isfinite(array).all() for array in last.values()):

@@ -56,6 +56,7 @@ class Display:
         self.console, self.mode = console, mode
         self.failure: OSError | None = None
         self._val_loss = ""
+        # A narrow terminal has room only for the numbers.
         self._has_bar = console.width >= WIDE_ENOUGH_FOR_A_BAR
         text = rich.progress.TextColumn(
             "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
@@ -83,6 +84,7 @@ class Display:
         try:
             self._show(event)
         except OSError as error:
+            # The first failure is the cause; later ones follow from it.
             self.failure = self.failure or error
             # Nobody reads stdout any more; the training still has to save its state.
             if isinstance(error, BrokenPipeError):
