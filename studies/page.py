@@ -15,6 +15,7 @@ from mlx_attn.answers.page import StudyPage, digest_of_files, strictness
 from mlx_attn.answers.registration import REGISTRATION, Registration, check_registered
 from mlx_attn.answers.schedule import Records, searches
 from mlx_attn.answers.study import STANDARD, Study
+from mlx_attn.answers.tables import mean_difference
 from mlx_attn.ui.plots import render_text
 from studies import CONFIRMS, FOLLOW_UPS, figures, follow_up, tables
 from studies.horizon import ENDS, courses
@@ -195,16 +196,16 @@ class AnswersPage(StudyPage):
             record_of(self.folder): render_text(template, page=self, **facts),
         }
 
-    def in_worlds(self, study: str, arm: str, control: str = STANDARD) -> str:
+    def in_worlds(self, study: str, arm: str, control: str = STANDARD, outcome: str = "") -> str:
         """Return an arm's findings in every world in one line, by default in the first study."""
-        found = self.besides[study].found if study in self.besides else self.found
-        return tables.in_worlds(found, arm, control)
+        one = self.besides.get(study, self)
+        return tables.in_worlds((one.study, one.found), arm, control, outcome)
 
-    def means(self, study: str, arm: str) -> str:
+    def means(self, study: str, arm: str, outcome: str = "") -> str:
         """Return the mean difference of an arm in every world, without intervals."""
         found = self.besides[study].found if study in self.besides else []
-        of_arm = [f for f in found if f.contrast.arm == arm and f.verdict]
-        each = (f"{f.verdict.mean:+.3f} on {f.world}" for f in of_arm if f.verdict)
+        of_arm = [f for f in found if (f.contrast.arm, f.contrast.outcome) == (arm, outcome)]
+        each = (f"{mean_difference(f, 3)} on {f.world}" for f in of_arm if f.verdict)
         return ", ".join(each) or "(not finished)"
 
     def longest(self, arm: str) -> str:

@@ -10,9 +10,12 @@ from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.schedule import ArmPlan, Records
 from mlx_attn.answers.study import STANDARD, Prediction, Study
 from mlx_attn.answers.tables import DONE, difference, name_of, table
-from mlx_attn.comparison.t_tests import WORST_OF_FIVE
+from mlx_attn.comparison.t_tests import MODERATED, WORST_OF_FIVE
 from studies.horizon import START, Course, cost, mean_delay, statement
 from studies.trends import Cost, TrendFinding
+
+Judged = tuple[Study, Sequence[Finding]]
+"""A study with its findings."""
 
 
 def overview(study: Study, found: Sequence[Finding]) -> str:
@@ -38,17 +41,26 @@ def values_of(found: Sequence[Finding], arm: str, worlds: Sequence[str]) -> str:
     return "; ".join(here) or f"{', '.join(worlds)}: not finished"
 
 
-def in_worlds(found: Sequence[Finding], arm: str, control: str) -> str:
-    """Return an arm's difference and verdict in every world, and the other test's if it differs."""
+def in_worlds(judged: Judged, arm: str, control: str, outcome: str = "") -> str:
+    """Return an arm's difference and verdict in every world, in one line.
+
+    If the study registered an older test, the moderated t's word follows where it differs. Worlds
+    without a verdict are left out if others have one.
+    """
+    study, found = judged
     cells: list[str] = []
-    for one in found:
-        if (one.contrast.arm, one.contrast.control) != (arm, control):
-            continue
+    of_arm = [
+        f
+        for f in found
+        if (f.contrast.arm, f.contrast.control, f.contrast.outcome) == (arm, control, outcome)
+    ]
+    for one in [f for f in of_arm if f.verdict] or of_arm:
         cells.append(f"{one.world} {one.answer}")
         if one.verdict:
             word = one.answer if one.answer == findings.WITHDRAWN else one.word
             other = one.verdict.other_word
-            differs = word not in (other, findings.WITHDRAWN)
+            is_older = study.protocol.test != MODERATED
+            differs = is_older and word not in (other, findings.WITHDRAWN)
             more = f" (moderated t: {other})" if differs else ""
             cells[-1] = f"{one.world} {difference(one, 3)} {word}{more}"
     return "; ".join(cells) or "not asked"
@@ -99,10 +111,6 @@ def beside_first(found: Sequence[Finding], first: Sequence[Finding], suffix: str
         cells = [f"{difference(f, 3)}, {f.said}" if f.verdict else f.answer for f in pair]
         rows.append([name_of(one.contrast), world, *cells])
     return table(("contrast", "text", "here", "in the first study"), rows)
-
-
-Judged = tuple[Study, Sequence[Finding]]
-"""A study with its findings."""
 
 
 def confirmations(confirming: Judged, first: Judged) -> tuple[int, int]:

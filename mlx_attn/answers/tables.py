@@ -110,15 +110,22 @@ def _level(found: Finding, mean: float) -> str:
 def difference(found: Finding, decimals: int) -> str:
     """Return the mean difference with its interval; of steps, the ratio."""
     assert found.verdict is not None
-
-    def number(value: float) -> str:
-        steps = found.contrast.outcome == STEPS
-        return f"x {exp(value):.2f}" if steps else f"{value:+.{decimals}f}"
-
+    mean = mean_difference(found, decimals)
     if found.verdict.interval is None:
-        return f"{number(found.verdict.mean)} (one seed)"
-    low, high = map(number, found.verdict.interval)
-    return f"{number(found.verdict.mean)} ({low} to {high})"
+        return f"{mean} (one seed)"
+    low, high = (_difference(found, end, decimals) for end in found.verdict.interval)
+    return f"{mean} ({low} to {high})"
+
+
+def mean_difference(found: Finding, decimals: int) -> str:
+    """Return the mean difference; of steps, the ratio."""
+    assert found.verdict is not None
+    return _difference(found, found.verdict.mean, decimals)
+
+
+def _difference(found: Finding, value: float, decimals: int) -> str:
+    steps = found.contrast.outcome == STEPS
+    return f"x {exp(value):.2f}" if steps else f"{value:+.{decimals}f}"
 
 
 def name_of(contrast: Contrast) -> str:
