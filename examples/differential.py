@@ -32,7 +32,9 @@ def difference(a, s):
     return mx.repeat(w[:, ::2] - noise * w[:, 1::2], 2, axis=1)
 
 
-@choice("output", "normed", "norm(heads) out_proj", weights=OUTPUT, init=LINEAR.init, affine=False)
+@choice(
+    "output", "head_norm", "norm(heads) out_proj", weights=OUTPUT, init=LINEAR.init, affine=False
+)
 def output(a, heads, x):
     y = merge_heads(heads)  # [B, T, H D]
     pairs = a.norm(y.reshape(*y.shape[:2], -1, 2 * a.config.value_dim))
@@ -42,5 +44,5 @@ def output(a, heads, x):
 formula = "norm((softmax_2i - lambda softmax_2i+1) v_i) out_proj"
 summary = "a difference of softmaxes"
 register(
-    Variant(name="diff", mixing="difference", output="normed", formula=formula, summary=summary)
+    Variant(name="diff", mixing="difference", output="head_norm", formula=formula, summary=summary)
 )

@@ -284,7 +284,7 @@ def _parts(of: Any, size: int) -> Iterator[Any]:
 
 
 def _all_sums(
-    split: Split, span: slice, measured: Float[np.ndarray, "measures N"], own: int
+    split: Split, span: slice, measured: Float[np.ndarray, "*measures N"], own: int
 ) -> Float[np.ndarray, " sums"]:
     """Sum the user's metrics over the scored tokens of a span, then what `_sums` does."""
     if not own:
