@@ -240,7 +240,7 @@ command = SectionedCommand(
         ),
         grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern"),
         plugin_option(),
-        *options_from(GPTConfig, "Sizes", frozenset(MAPS)),
+        *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
         *options_from(TrainConfig, "Training step", _NOT_MEASURED),
     ],
     help=bench.__doc__,

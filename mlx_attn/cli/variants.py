@@ -167,7 +167,7 @@ command = SectionedCommand(
         ),
         _what("--json", "as_json", is_flag=True, help="as JSON"),
         plugin_option(),
-        *options_from(GPTConfig, "Sizes", frozenset(MAPS)),
+        *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
     ],
     help=variants.__doc__,
 )

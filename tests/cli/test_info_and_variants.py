@@ -112,3 +112,10 @@ def test_choices_are_listed_by_their_flag(run_command):
         *("--position", "--norm", "--activation", "--optimizer"),
     ]
     assert "  sink         w_h = e^s_h / (e^b_h + sum e^s_h)" in lines
+
+
+@pytest.mark.parametrize("command", ["variants", "bench"])
+def test_commands_that_go_through_the_variants_take_no_pattern_of_them(run_command, command):
+    result = run_command(command, "--pattern", "deltanet,standard")
+    assert result.exit_code == 2
+    assert "No such option" in result.stderr
