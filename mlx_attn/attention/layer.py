@@ -316,9 +316,10 @@ class MapWeights(nn.Module):
         before = [(0, 0), (0, 0), (REACH, 0), (0, 0)]
         # [B, heads, REACH + T, D]: the tokens before, from the cache or 0, then the new ones.
         rows = cache.after_rows(part, y, REACH) if cache is not None else mx.pad(y, before)
+        # Split, not indexed: the gradient of an index is a scatter, whose sums have no fixed order.
         terms = [
-            weights[back][:, None] * rows[:, :, REACH - back : REACH - back + T]
-            for back in range(REACH + 1)
+            weight.swapaxes(0, 1) * rows[:, :, REACH - back : REACH - back + T]
+            for back, weight in enumerate(mx.split(weights, REACH + 1))
         ]
         # [B, heads, T, D]; conv weight `back` multiplies the token that many places before.
         y = sum(terms[1:], terms[0])
