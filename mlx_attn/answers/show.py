@@ -83,6 +83,7 @@ def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
 
 _SIZE, _ROW = (3.1, 1.1), 0.42  # inches: of a panel without rows, and of a row
 _RATES = (2.7, 1.6)
+_LABEL, _LETTER = 20, 0.085  # letters of a label that a panel has room for, and inches of a letter
 HEADROOM = 1.25  # top of the axis, in multiples of the third quartile of the arms' highest losses
 
 
@@ -91,7 +92,11 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
     found = [f for f in found if f.verdict]
     worlds = [world for world in study.worlds if any(f.world == world for f in found)]
     rows = [*dict.fromkeys(name_of(f.contrast) for f in found)]
-    size = (_SIZE[0], _SIZE[1] + _ROW * len(rows))
+    labels = [row.replace(" to ", "\n(to ") + ")" * (" to " in row) for row in rows]
+    # All panels share the room that long labels take from the first one.
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    width = _SIZE[0] + _LETTER * max(0, longest - _LABEL) / min(3, len(worlds))
+    size = (width, _SIZE[1] + _ROW * len(rows))
     figure, axes = panels(len(worlds), 3, size, sharey=True)
     for axis, world in zip(axes, worlds, strict=True):
         here = (f for f in found if f.world == world)
@@ -100,7 +105,6 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
         draw_forest(axis, verdicts, study.worlds[world].margin)
         axis.set_title(world)
         axis.locator_params(axis="x", nbins=4)
-    labels = [row.replace(" to ", "\n(to ") + ")" * (" to " in row) for row in rows]
     axes[0].set_yticks(range(len(rows)), labels)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
     unit = "ln(steps)" if any(f.contrast.outcome == STEPS for f in found) else "nats per token"
