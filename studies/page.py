@@ -208,6 +208,16 @@ class AnswersPage(StudyPage):
         each = (f"{mean_difference(f, 3)} on {f.world}" for f in of_arm if f.verdict)
         return ", ".join(each) or "(not finished)"
 
+    def unsolved(self, study: str, arm: str) -> str:
+        """Return how many of an arm's models never solved their task, in the worlds with some."""
+        found = self.besides[study].found if study in self.besides else []
+        each = [
+            f"{f.unsolved[1]} of {len(f.verdict.differences)} on {f.world} after {f.steps} steps"
+            for f in found
+            if f.contrast.arm == arm and f.verdict and f.unsolved[1]
+        ]
+        return ", ".join(each) or "none"
+
     def longest(self, arm: str) -> str:
         """Return an arm's mean difference after the longest training on each text, in one line."""
         found = self.besides["horizon"].found if "horizon" in self.besides else []
