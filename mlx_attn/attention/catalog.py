@@ -248,6 +248,13 @@ _PAPERS = (
         summary="gated DeltaNet: no softmax, each token corrects a matrix that fades",
     ),
     Variant(
+        name="deltanet-signed",
+        mixing="signed_delta",
+        position="none",
+        formula="S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, 0 < beta_t < 2",
+        summary="deltanet with eigenvalues from -1 to 1: a token may change the sign of a memory",
+    ),
+    Variant(
         name="gated-deltanet",
         mixing="gated_delta",
         output="normed_gated",

@@ -152,10 +152,17 @@ def _beta(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
     return mx.sigmoid(a["W_beta"](x)).swapaxes(1, 2)[..., None]
 
 
-def _beta_and_log_alpha(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
+def _log_alpha(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
     step = nn.softplus(a["W_decay"](x) + a["decay_bias"])
-    log_alpha = -mx.exp(a["log_rate"]) * step
-    return mx.concatenate([_beta(a, x), log_alpha.swapaxes(1, 2)[..., None]], -1)
+    return (-mx.exp(a["log_rate"]) * step).swapaxes(1, 2)[..., None]
+
+
+def _beta_and_log_alpha(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
+    return mx.concatenate([_beta(a, x), _log_alpha(a, x)], -1)
+
+
+def _double_beta_and_log_alpha(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
+    return mx.concatenate([2 * _beta(a, x), _log_alpha(a, x)], -1)
 
 
 @choice(
@@ -223,6 +230,28 @@ def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
 )
 def gated_delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
     """Compute the gated delta rule: alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)) forgets."""
+    return delta_weights(q, k, kept[..., :1], kept[..., 1:])
+
+
+@choice(
+    "mixing",
+    "signed_delta",
+    "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), beta = 2 sigmoid(x W_beta_h)",
+    source="Grazzi et al., arXiv:2411.12537",
+    weights={**W_BETA, **DECAY},
+    reads_keys=True,
+    remembers=_double_beta_and_log_alpha,
+    recurs=_gated_delta_heads,
+    multiply_adds=_multiply_adds,
+    affine=False,
+    refuses=_refuses,
+)
+def signed_delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
+    """Compute the gated delta rule with beta up to 2.
+
+    I - beta k k^T has the eigenvalue 1 - beta, now between -1 and 1. At -1 a token changes the sign
+    of what the state holds for k: this is how a state can count modulo 2.
+    """
     return delta_weights(q, k, kept[..., :1], kept[..., 1:])
 
 

@@ -136,6 +136,7 @@ REFERENCES: dict[str, dict[str, Reference]] = {
         "linear": _linear,
         "delta": _delta_weights(lambda w, x: (_beta(w, x), 0 * _beta(w, x))),
         "gated_delta": _delta_weights(_gates),
+        "signed_delta": _delta_weights(lambda w, x: (2 * _beta(w, x), _gates(w, x)[1])),
         "path": _path,
         "selective": _selective,
     },

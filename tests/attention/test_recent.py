@@ -328,7 +328,9 @@ def test_sigmoid_weights_are_those_of_numpy():
 
 
 READ_SCORES = [
-    name for name in choices_of("mixing") if name not in ("linear", "delta", "gated_delta", "path")
+    name
+    for name in choices_of("mixing")
+    if name not in ("linear", "delta", "gated_delta", "signed_delta", "path")
 ]
 """Mixings that combine with every hook on scores."""
 

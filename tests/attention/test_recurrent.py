@@ -17,7 +17,7 @@ from mlx_attn.attention.references import REFERENCES
 from mlx_attn.errors import ConfigError
 
 C, T, H = 16, 13, 2
-RULES = ("delta", "gated_delta")
+RULES = ("delta", "gated_delta", "signed_delta")
 FORMS = (*RULES, "linear", "path", "selective")
 SETTINGS: list[dict[str, Any]] = [{"position": "rope"}, {"n_kv_heads": 1}, {"score": "merged"}]
 DECODED = [

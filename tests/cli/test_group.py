@@ -194,7 +194,10 @@ def test_no_setting_has_two_homes_but_the_vocabulary():
         ("mlx-attn train --optimizer m", {"muon"}),
         ("mlx-attn train --score no", {"no_query", "no_key", "nonlinear_query"}),
         ("mlx-attn train --logits temperature+f", {"temperature+forget"}),
-        ("mlx-attn train --mixing s", {"softmax", "sink", "sigmoid", "softpick", "selective"}),
+        (
+            "mlx-attn train --mixing s",
+            {"softmax", "sink", "sigmoid", "signed_delta", "softpick", "selective"},
+        ),
         ("mlx-attn compare --variants standard,ta", {"standard,talking-heads"}),
     ],
 )
