@@ -27,6 +27,8 @@ FOLLOW_UPS = (
     "confirmed",
     "recall-time",
     "abilities",
+    "state-tracking",
+    "delta-rules",
     "gpt2-124m",
 )
 """Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""
