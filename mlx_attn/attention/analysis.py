@@ -245,6 +245,8 @@ def check_affine(attention: Attention, *maps: str) -> None:
     """Refuse a layer without matrices for its heads, before any reading or training."""
     if (convolution := attention.config.short_conv) != "none":
         raise NoMatrix(f"short_conv={convolution} mixes the queries, keys and values of 4 tokens")
+    if attention.config.cross_layer == "reader":
+        raise NoMatrix("kv_sharing lets a layer read keys and values of another layer's x")
     for key in maps:
         choice = getattr(attention.maps, key)
         if not choice.affine:
@@ -425,7 +427,7 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     more += sum(n for name, n in sizes.items() if name.startswith("conv_"))
     # Shapes follow from lazy arrays, so a model of any size is counted without its memory.
     x, k = _one_token(config)
-    carry, state = Carry(mx.zeros((1, 1), mx.int32)), make_cache(1, recurs=True)
+    carry, state = Carry(mx.zeros((1, 1), mx.int32)), make_cache(1, caches_tokens=False)
     kept = (*layer.cache_entries(x, k, 0, carry), *layer.remembered(x))
     # One token creates the state, whose size does not depend on the text.
     if config.recurs:

@@ -183,19 +183,31 @@ def general_forward(
 ) -> Float[mx.array, "B T d_out"]:
     """Compute the same steps for any choices of the maps and hooks."""
     positions, start = Places.of_text(x.shape[1]), cache.offset if cache else 0
-    q, k = a.score(x, cache)  # [B, H, T, K], [B, key_heads, T, K]
+    q, k = a.score(x, cache, carry)  # [B, H, T, K], [B, key_heads, T, K]
+    if a.config.cross_layer == "reader":
+        return a.output(_attend_to_earlier(a, q, cache, carry or Carry()), x)
     if isinstance(cache, StateCache):
         return a.output(_attend_by_state(a, x, q, k, cache, carry), x)
     entries, memories = a.cache_entries(x, k, start, carry, cache), a.remembered(x)
     if cache is not None:
         cached, positions = cache.extend((*entries, *memories), a.reads_in_order)
         entries, memories = cached[: len(entries)], cached[len(entries) :]
+    if a.config.cross_layer and carry is not None:
+        carry.share(entries[0], entries[-1], positions)
     q = a.normalize_and_rotate(q, positions.query)
     if a.maps.caches_keys_only:
         heads = _attend_by_keys(a, q, entries[0], positions, *memories)
     else:  # the first entry is the key, the last one the value, which may be the same
         heads = a.attend(a, q, entries[0], entries[-1], positions, *memories)
     return a.output(heads, x)  # [B, H, T, D] -> [B, T, d_out]
+
+
+def _attend_to_earlier(a: "Attention", q: Queries, cache: KVCache | None, carry: Carry) -> Heads:
+    """Attend to the keys and values that an earlier layer computed, or has in its cache."""
+    if isinstance(cache, StateCache):
+        cache.advance(q.shape[2])
+    keys, values, positions = carry.shared()
+    return a.attend(a, a.normalize_and_rotate(q, positions.query), keys, values, positions)
 
 
 def _attend_by_state(
@@ -249,7 +261,8 @@ class Attention(MapWeights):
         words = {name: getattr(config, name) for name in MAPS}
         hooked = is_hooked(config)
         self.attend = explicit_attention if hooked else fastest_attention
-        standard = words == MAPS and not self.maps.position and config.short_conv == "none"
+        plain = config.short_conv == "none" and not config.cross_layer
+        standard = words == MAPS and not self.maps.position and plain
         self.forward = standard_forward if standard else general_forward
         self.reads_in_order = hooked or (
             self.maps.caches_keys_only and config.rotates and config.window > 0
@@ -289,8 +302,10 @@ class Attention(MapWeights):
         """Return the cache entries of tokens x with keys k, the first one at `start`.
 
         These are key and value; one of them if they are equal, and the key before rotation if the
-        value is computed from it.
+        value is computed from it; none if the layer reads those of an earlier one.
         """
+        if self.config.cross_layer == "reader":
+            return ()
         if self.maps.caches_keys_only:
             return (k,)
         v = self.value(x, k, carry, cache)

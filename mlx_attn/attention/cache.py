@@ -205,7 +205,10 @@ class RotatingKVCache(KVCache):
 
 
 class StateCache(KVCache):
-    """The state of a layer that keeps no tokens: as many bytes after 8000 tokens as after one."""
+    """The cache of a layer that keeps no tokens: as many bytes after 8000 tokens as after one.
+
+    It holds a state, or nothing if the layer reads the keys and values of an earlier layer.
+    """
 
     def advance(self, T: int) -> mx.array | None:
         """Count T new tokens; return the state before them, or None at the start of a text."""
@@ -233,12 +236,12 @@ class StateCache(KVCache):
         return 0
 
 
-def make_cache(length: int, window: int = 0, recurs: bool = False) -> KVCache:
+def make_cache(length: int, window: int = 0, caches_tokens: bool = True) -> KVCache:
     """Return an empty cache for `length` tokens; with a window, for only the last ones.
 
-    A layer that recurs has a state instead.
+    A layer that caches no tokens has a state instead, or nothing.
     """
-    if recurs:
+    if not caches_tokens:
         return StateCache(length)
     return RotatingKVCache(length, window) if window else KVCache(length)
 

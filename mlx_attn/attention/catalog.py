@@ -191,6 +191,13 @@ _PAPERS = (
         source="Gemma 2, arXiv:2408.00118",
     ),
     Variant(
+        name="cross-layer",
+        kv_sharing=2,
+        formula="k, v of layer 2 l + 1 = k, v of layer 2 l",
+        summary="every second layer reads the keys and values of the layer before; --kv-sharing N",
+        source="cross-layer attention, arXiv:2405.12981",
+    ),
+    Variant(
         name="forgetting",
         logits="forget",
         formula="s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",

@@ -6,7 +6,7 @@ registers them when it is imported, as a user's file does.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import unwrap
@@ -17,11 +17,12 @@ from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import setting
 from mlx_attn.parts import PARTS, Part, taken_names
 
-CACHES = ("kv", "x", "k")
-CONVOLUTIONS = ("none", "linear", "silu")
 POSITIONS = tuple(PARTS["position"])
-PLACES = ("heads", "input")
-MERGED_STARTS = ("product", "matched")
+WORDS: dict[str, Collection[str]] = {
+    "position": PARTS["position"],
+    "short_conv": ("none", "linear", "silu"),
+    "merged_start": ("product", "matched"),
+}
 MAPS = {
     "score": "separate",
     "value": "linear",
@@ -73,7 +74,8 @@ class Choice:
         queries_per_head: For a score map: query heads for each head.
         multiply_adds: Per token at full context, in addition to its matrices, the scores and the
             weighted sum.
-        carries: For a value map: it reads arrays of earlier layers, as `value(a, x, k, carry)`.
+        carries: For a score or value map: it reads arrays of earlier layers, as
+            `score(a, x, carry)` or `value(a, x, k, carry)`.
         remembers: For a logits map or mixing: numbers of x that decoding also caches,
             [B, heads, T, width]; the map receives the numbers of all tokens as its last argument.
         recurs: For a mixing: the same heads from a state of fixed size, `recurs(a, q, k, v, kept,
@@ -113,7 +115,8 @@ class Choice:
 
     def __post_init__(self):
         maps = (*MAPS, "position")
-        for key, words in {"map": maps, "cache": CACHES, "at": PLACES}.items():
+        words_of = {"map": maps, "cache": ("kv", "x", "k"), "at": ("heads", "input")}
+        for key, words in words_of.items():
             word = getattr(self, key)
             _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
 
@@ -184,10 +187,8 @@ def published_slopes(n_heads: int) -> list[float]:
     """Return one slope per head, a geometric series (ALiBi, arXiv:2108.12409, section 3).
 
     For a power of two H the series is 2^(-8/H), 2^(-16/H), ...; for other H the next smaller power
-    of two gives its slopes, and every second slope of the next larger one the rest. One head gets
-    2^-8, which is hardly a position at all.
+    of two gives its slopes, and every second slope of the next larger one the rest.
     """
-    # H = 8 gives 2^-1, 2^-2, ..., 2^-8.
     power = 2 ** math.floor(math.log2(n_heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]
@@ -239,6 +240,8 @@ class AttentionConfig(AttentionSettings):
         out_bias: Whether the output map has a bias.
         vocab_size: Tokens in the vocabulary, for values that are looked up. 0: unknown.
         residual_gain: Scale an output without a map by one trained number.
+        cross_layer: "source" if later layers read this layer's keys and values, "reader" if it
+            reads those of an earlier layer and has none itself (arXiv:2405.12981), else "".
     """
 
     d_in: int
@@ -247,13 +250,13 @@ class AttentionConfig(AttentionSettings):
     out_bias: bool = True
     vocab_size: int = 0
     residual_gain: bool = False
+    cross_layer: str = ""
 
     def __post_init__(self):
         for key in ("d_in", "d_out", "context_length", "n_heads"):
             _require(getattr(self, key) >= 1, f"{key}={getattr(self, key)} must be at least 1")
         self._derive_sizes()
-        words_of = {"short_conv": CONVOLUTIONS, "merged_start": MERGED_STARTS}
-        for key, words in {"position": PARTS["position"], **words_of}.items():
+        for key, words in WORDS.items():
             word = getattr(self, key)
             _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
         _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
@@ -311,7 +314,8 @@ class AttentionConfig(AttentionSettings):
     def is_affine(self) -> bool:
         """Return True if score, value and output are linear up to a bias, token by token."""
         maps = ("score", "value", "output")
-        return self.short_conv == "none" and all(
+        mixes_tokens = self.short_conv != "none" or self.cross_layer == "reader"
+        return not mixes_tokens and all(
             choice.affine for name in maps for choice in self.choices(name)
         )
 
@@ -325,6 +329,11 @@ class AttentionConfig(AttentionSettings):
     def recurs(self) -> bool:
         """Return True if decoding caches a state of fixed size and no tokens."""
         return self.choices("mixing")[0].recurs is not None
+
+    @property
+    def caches_tokens(self) -> bool:
+        """Return True if decoding caches something of each token in this layer."""
+        return not self.recurs and self.cross_layer != "reader"
 
     @property
     def cache_window(self) -> int:
@@ -380,11 +389,9 @@ def _require(condition: bool, message: str) -> None:
 class Variant:
     """A choice for each map of attention, and its formula in the field's letters.
 
-    `window`, `global_every` and `n_kv_heads` are sizes to begin with, `position`, `qk_norm` and
-    `short_conv` its further needs; empty, they stay as they are. `source` is a paper if no choice
-    names it, `alias` another name of the same function.
-    The command line's choices, the README's table, the documentation and the parametrised tests all
-    read these rows; nothing else lists variants.
+    `window`, `global_every` and `n_kv_heads` are sizes to begin with, `position`, `qk_norm`,
+    `short_conv` and `kv_sharing` its further needs; empty, they stay as they are. `source` is a
+    paper if no choice names it, `alias` another name of the same function.
     """
 
     name: str
@@ -399,6 +406,7 @@ class Variant:
     qk_norm: bool = False
     short_conv: str = ""
     n_kv_heads: int = 0
+    kv_sharing: int = 0
     formula: str
     summary: str
     source: str = ""
@@ -411,11 +419,6 @@ class Variant:
         return {name: getattr(self, name) for name in MAPS}
 
     @property
-    def is_reference(self) -> bool:
-        """Return True if it is a reference arm without scores."""
-        return self.group == REFERENCES
-
-    @property
     def settings(self) -> dict[str, Any]:
         """All that it sets: its choices, the windows of its layers, and what else it needs."""
         windows = {"window": self.window, "global_every": self.global_every}
@@ -424,9 +427,11 @@ class Variant:
     @property
     def needs(self) -> dict[str, Any]:
         """Settings other than maps and windows."""
-        keys = ("position", "qk_norm", "short_conv", "n_kv_heads")
-        return {key: value for key in keys if (value := getattr(self, key))}
+        return {key: value for key in NEEDS if (value := getattr(self, key))}
 
+
+NEEDS = ("position", "qk_norm", "short_conv", "n_kv_heads", "kv_sharing")
+"""Settings of a variant besides its maps and windows."""
 
 REFERENCES = "reference arms"
 """The group of the variants that other variants are measured by."""

@@ -209,7 +209,7 @@ def _looks_ahead(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
 def _decodes_otherwise(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
     T, window = x.shape[1], a.config.cache_window
     for pieces in _PIECES:
-        cache, edges = make_cache(T + 3, window, a.config.recurs), [0, *accumulate(pieces)]
+        cache, edges = make_cache(T + 3, window, a.config.caches_tokens), [0, *accumulate(pieces)]
         steps = [slice(start, end) for start, end in pairwise(edges) if start < T]
         # Decoding in pieces has to give the outputs of one full pass.
         read = [a(x[:, step], cache, Carry(tokens[:, step])) for step in steps]

@@ -17,7 +17,7 @@ import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float, Integer
 
-from mlx_attn.attention.cache import KVCache
+from mlx_attn.attention.cache import KVCache, Places
 from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, register
 from mlx_attn.errors import ConfigError
 from mlx_attn.parts import PARTS, Part
@@ -232,10 +232,30 @@ class Carry:
     Attributes:
         tokens: The token ids that the model reads.
         first_values: The values of the first layer, once it has computed them.
+        keys: The keys that layers share, as scores see them; while decoding, the cached ones too.
+        values: The values of these keys.
+        positions: The positions of these keys and of the queries that read them.
     """
 
     tokens: Integer[mx.array, "B T"] | None = None
     first_values: Values | None = None
+    keys: Keys | None = None
+    values: Values | None = None
+    positions: Places | None = None
+
+    def share(self, keys: Keys, values: Values, positions: Places) -> None:
+        """Hand keys and values to the layers that have none of their own."""
+        self.keys, self.values, self.positions = keys, values, positions
+
+    def shared(self) -> tuple[Keys, Values, Places]:
+        """Return the keys and values of the last layer that shared its own.
+
+        Raises:
+            ConfigError: No layer has, as in a layer that is called outside its model.
+        """
+        if self.keys is None or self.values is None or self.positions is None:
+            raise ConfigError("this layer reads the keys of an earlier one: call the whole model")
+        return self.keys, self.values, self.positions
 
 
 class MapWeights(nn.Module):
@@ -285,10 +305,14 @@ class MapWeights(nn.Module):
         return {name: draw(name, *layer.weight.shape) for name, layer in layers.items()}
 
     def score(
-        self, x: Float[mx.array, "B T C"], cache: KVCache | None = None
+        self,
+        x: Float[mx.array, "B T C"],
+        cache: KVCache | None = None,
+        carry: Carry | None = None,
     ) -> tuple[Queries, Keys]:
         """Return the queries and keys of x, which continues the text in the cache."""
-        q, k = self.maps.score.apply(self, x)
+        carried = (carry or Carry(),) if self.maps.score.carries else ()
+        q, k = self.maps.score.apply(self, x, *carried)
         return self._convolved(0, q, cache), self._convolved(1, k, cache)
 
     def value(
@@ -365,9 +389,44 @@ WHOLE_VALUE = Choice(
 """One value for all heads, x itself: with output=merged the map is inside VO."""
 
 
+def _earlier_keys(
+    a: MapWeights, x: Float[mx.array, "B T C"], carry: Carry
+) -> tuple[Queries, Keys | None]:
+    """Return queries of x, and the keys of an earlier layer."""
+    return split_heads(a.W_query(x), a.config.n_heads), carry.keys
+
+
+EARLIER = {
+    "score": Choice(
+        map="score",
+        name="earlier",
+        formula="q_h = x W_query_h, k_h of an earlier layer",
+        source="cross-layer attention, arXiv:2405.12981",
+        apply=_earlier_keys,
+        weights={"W_query": lambda c: nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias)},
+        shape=lambda c: (c.n_kv_heads, c.head_dim),
+        affine=False,
+        carries=True,
+    ),
+    "value": Choice(
+        map="value",
+        name="earlier",
+        formula="v_h of an earlier layer",
+        source="cross-layer attention, arXiv:2405.12981",
+        apply=lambda a, x, k, carry: carry.values,
+        shape=value_shape,
+        affine=False,
+        carries=True,
+    ),
+}
+"""The maps of a layer that reads the keys and values of an earlier one."""
+
+
 def maps_of(config: AttentionConfig) -> Maps:
     """Return the choices of a configuration; with a merged output the value is x itself."""
     one = {name: config.choices(name)[0] for name in MAPS if name != "logits"}
+    if config.cross_layer == "reader":
+        one |= EARLIER
     if config.output == "merged":
         # VO contains W_value, so the heads are weighted sums of x.
         one["value"] = WHOLE_VALUE

@@ -24,7 +24,6 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.files import user_path
 from mlx_attn.model import config as model
 from mlx_attn.model.config import PRESETS
-from mlx_attn.parts import PARTS
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.training import config as training
 from mlx_attn.training.config import TextConfig
@@ -256,8 +255,7 @@ def _help_all(count: int) -> click.Option:
     )
 
 
-_ATTENTION = {"position": PARTS["position"], "merged_start": attention.MERGED_STARTS}
-_NAMES = {**_ATTENTION, **model.CHOICES, **training.CHOICES}
+_NAMES = {**attention.WORDS, **model.CHOICES, **training.CHOICES}
 _TYPES: dict[str, click.ParamType] = {
     **{key: Named(names) for key, names in _NAMES.items()},
     # Their modules import MLX, and so are asked only when a name is completed.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.attention.config import MAPS, VARIANTS, choices_of
+from mlx_attn.attention.config import MAPS, NEEDS, VARIANTS, choices_of
 from mlx_attn.cli.options import (
     Named,
     SectionedCommand,
@@ -62,7 +62,7 @@ def variants(
     model = {"vocab_size": find_preset(preset).vocab_size, **model}
     length = tokens or config_from(model).context_length
     # Options override a variant's settings other than its maps.
-    keys = ("window", "global_every", "position", "qk_norm", "short_conv", "n_kv_heads")
+    keys = ("window", "global_every", *NEEDS)
     asked = {key: given[key] for key in keys if key in given}
 
     def row(name: str) -> dict[str, Any]:

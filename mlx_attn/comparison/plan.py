@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from mlx_attn.about import __version__
-from mlx_attn.attention.config import MAPS, VARIANTS, find_variant
+from mlx_attn.attention.config import MAPS, REFERENCES, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import keys_of, validate
 from mlx_attn.machine.device import device_name
@@ -119,7 +119,7 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
     # Keys of the attention that any arm changes.
     changed = {k for other in others for k in keys if other.get(k) != control.get(k)}
     # A comparison that already has a reference arm among its arms needs no second one.
-    references = {row.score for row in VARIANTS.values() if row.is_reference}
+    references = {row.score for row in VARIANTS.values() if row.group == REFERENCES}
     if not changed or any(other["score"] in references for other in others):
         return None
     # If only scores change, the question is their worth; otherwise the worth of all attention.

@@ -86,6 +86,11 @@ def _refuse_pattern(config: GPTConfig) -> None:
             f"a conversion gives all layers one form, and those of pattern={config.pattern} have "
             "several: train one variant in all layers"
         )
+    if config.kv_sharing > 1:
+        raise ConfigError(
+            f"kv_sharing={config.kv_sharing} leaves some layers without W_key and W_value, so they "
+            "have nothing to convert: train without kv_sharing"
+        )
 
 
 def fold_norms(model: GPT) -> GPT:

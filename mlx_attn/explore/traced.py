@@ -241,6 +241,8 @@ def _layer_edits(
         edits |= {"att.queries": unrotated, "att.keys": unrotated}
     elif a.maps.position:
         edits |= {"att.queries": where(queries), "att.keys": where(keys)}
+    if a.config.cross_layer == "reader":  # its keys come from a layer that has edited them
+        edits.pop("att.keys", None)
     return edits
 
 
@@ -281,8 +283,11 @@ def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Con
     x = mx.zeros((1, C + 1, C))
 
     def maps(x: mx.array) -> list[mx.array]:
-        q, k = a.score(x)
-        carry = Carry(_tokens(x.shape[1]))
+        T, c = x.shape[1], a.config
+        # A layer may read the keys and values of an earlier one.
+        keys, values = (mx.zeros((1, c.n_kv_heads, T, D)) for D in (c.head_dim, c.value_dim))
+        carry = Carry(_tokens(T), keys=keys, values=values)
+        q, k = a.score(x, None, carry)
         return [q, k, a.value(a.value_input(x, k), k, carry)]
 
     q, _, v = maps(x)

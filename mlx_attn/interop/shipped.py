@@ -37,6 +37,11 @@ def _code_of(model: GPT) -> tuple[Sources, str]:
             f"its layers have several forms (pattern={model.config.pattern}), and the code that "
             "ships computes one: train one variant in all layers"
         )
+    if model.config.kv_sharing > 1:
+        raise NotPortable(
+            f"its layers share keys and values (kv_sharing={model.config.kv_sharing}), and the "
+            "code that ships caches those of every layer: train without kv_sharing"
+        )
     if any(kind.short_conv != "none" for kind in model.config.kinds()):
         raise NotPortable(
             "its convolutions read earlier tokens, which the code that ships does not cache: train "

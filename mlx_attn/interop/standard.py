@@ -30,6 +30,7 @@ _EXACT = 1e-5
 
 _NORMAL = {
     "pattern": ("",),
+    "kv_sharing": (0, 1),
     "mixing": (MAPS["mixing"],),
     "window": (0,),
     "qk_norm": (False,),

@@ -30,6 +30,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("context_length", "emb_dim", "hidden_dim"), (1, 2**24)),
     **dict.fromkeys(("head_dim", "value_dim", "n_kv_heads", "latent_dim"), (-1, 2**24)),
     **dict.fromkeys(("window", "global_every"), (-1, 2**31 - 1)),
+    "kv_sharing": (0, 2**12),
 }
 """Sizes beyond any machine are rejected before allocation; -1 passes here, for a later message."""
 
@@ -54,6 +55,7 @@ class GPTConfig(AttentionSettings):
     n_layers: int = setting(4, "transformer blocks")
     hidden_dim: int = setting(0, "width of the feed-forward layer (0: 4 emb_dim)")
     global_every: int = setting(0, "with a window, every n-th layer sees all (0: none does)")
+    kv_sharing: int = setting(0, "layers that share one layer's keys and values (0: none does)")
     pattern: str = setting("", "variants of the layers, in turn: deltanet,deltanet,standard")
     token_shift: bool = setting(False, "add the embedding of the token before, by trained weights")
     norm: str = setting("layernorm", "normalisation: layernorm or rmsnorm")
@@ -73,27 +75,37 @@ class GPTConfig(AttentionSettings):
             object.__setattr__(self, name, getattr(attention, name))
         if self.pattern:
             _check_pattern(self)
+        if self.kv_sharing:
+            _check_sharing(self)
 
     def attention(self, layer: int = 0) -> AttentionConfig:
         """Return the configuration of an attention layer.
 
-        Layers differ in their windows, and with a pattern in all that its variants set.
+        Layers differ in their windows and in whether they have keys and values of their own, and
+        with a pattern in all that its variants set.
         """
         rows = variants_of(self.pattern)
         # The pattern repeats until all layers have a row.
         row = rows[layer % len(rows)].settings if rows else {}
-        changes = {**self._window(layer), **row}
-        return self._attention({k: v for k, v in changes.items() if k != "global_every"})
+        changes = {**self._window(layer), **self._sharing(layer), **row}
+        of_model = ("global_every", "kv_sharing")
+        return self._attention({k: v for k, v in changes.items() if k not in of_model})
 
     def kinds(self) -> list[AttentionConfig]:
         """Return the configuration of each layer from the first one until they repeat."""
-        period = math.lcm(max(self.global_every, 1), len(self.pattern.split(",")))
+        every = (max(self.global_every, 1), max(self.kv_sharing, 1))
+        period = math.lcm(*every, len(self.pattern.split(",")))
         return [self.attention(layer) for layer in range(min(period, self.n_layers))]
 
     def _window(self, layer: int) -> dict[str, Any]:
         # Counted from 1: with global_every=3 the layers 2, 5, 8, ... (from 0) see all.
         sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
         return {"window": 0 if sees_all else self.window}
+
+    def _sharing(self, layer: int) -> dict[str, Any]:
+        if self.kv_sharing < 2:
+            return {}
+        return {"cross_layer": "reader" if layer % self.kv_sharing else "source"}
 
     def _attention(self, changes: Mapping[str, Any]) -> AttentionConfig:
         keys = {key.name: getattr(self, key.name) for key in fields(AttentionSettings)}
@@ -127,6 +139,33 @@ def variants_of(pattern: str) -> list[Variant]:
     return [find_variant(name) for name in names]
 
 
+def _check_sharing(config: GPTConfig) -> None:
+    """Refuse layers that cannot read each other's keys and values."""
+    if config.kv_sharing > config.n_layers:
+        raise ConfigError(
+            f"kv_sharing={config.kv_sharing} layers cannot share keys and values in a model of "
+            f"n_layers={config.n_layers}: use more layers, or a smaller kv_sharing"
+        )
+    for name in ("pattern", "global_every"):
+        if value := getattr(config, name):
+            raise ConfigError(
+                f"kv_sharing={config.kv_sharing} needs layers of one form and one window, and "
+                f"{name}={value} makes them differ: leave one of the two out"
+            )
+    layer = config.attention()
+    hooks = (*layer.choices("logits"), *layer.choices("mixing"))
+    others = [f"{hook.map}={hook.name}" for hook in hooks if hook.remembers]
+    standard = {"score": MAPS["score"], "value": MAPS["value"], "short_conv": "none"}
+    differs = {name: getattr(layer, name) != word for name, word in standard.items()}
+    differs["output"] = bool(layer.choices("output")[0].input_weights)  # it reads x as the value
+    others += [f"{name}={getattr(layer, name)}" for name, is_other in differs.items() if is_other]
+    if others:
+        raise ConfigError(
+            "kv_sharing shares keys and values as score=separate and value=linear make them, and "
+            f"{' and '.join(others)} computes or caches others: leave one of the two out"
+        )
+
+
 def _check_pattern(config: GPTConfig) -> None:
     """Write the variants of a pattern by their names; refuse those that do not fit together."""
     rows = variants_of(config.pattern)
@@ -143,8 +182,9 @@ def _why_no_pattern(config: GPTConfig, rows: Sequence[Variant]) -> str:
         if (chosen := getattr(config, name)) != word:
             return f"each layer's variant sets its {name}: leave {name}={chosen} out"
     for row in rows:
-        if row.global_every:
-            return f"{row.name} is a pattern itself: write sliding-window,standard instead"
+        if row.global_every or row.kv_sharing:
+            instead = "sliding-window,standard" if row.global_every else "--variant " + row.name
+            return f"{row.name} is a pattern itself: write {instead} instead"
         at_input = getattr(PARTS["position"].get(row.position), "at", "") == "input"
         if (at_input or row.position == "learned") and row.position != config.position:
             word = row.position

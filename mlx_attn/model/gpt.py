@@ -259,7 +259,7 @@ class GPT(Inspectable):
         """Return empty caches for one batch of sequences, as long as the context or `length`."""
         length = length or self.config.context_length
         layers = [block.att.config for block in self.trf_blocks]
-        caches = [make_cache(length, layer.cache_window, layer.recurs) for layer in layers]
+        caches = [make_cache(length, layer.cache_window, layer.caches_tokens) for layer in layers]
         # A token shift caches two embeddings: the newest one and the one before it.
         return [*caches, *([make_cache(length, 2)] if self.config.token_shift else [])]
 

@@ -12,7 +12,7 @@ from mlx_attn.attention.analysis import ov_circuit, qk_circuit
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.facts import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT, attention_inputs, model_cost
+from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import begin
 from mlx_attn.text.corpus import Corpus, prepare
@@ -154,8 +154,9 @@ def attention_maps(
 
     Rows add up to 1 for a softmax, but not for every mixing: see `Probe.row_sums`.
     """
-    layers = attention_inputs(model, mx.array(tokens))
-    return np.stack([np.array(layer.weights(x).astype(mx.float32)) for layer, x in layers])
+    _, activations = model.run_with_cache(mx.array(tokens))
+    names = (f"trf_blocks.{layer}.att.attn_weights" for layer in range(model.config.n_layers))
+    return np.stack([np.array(activations[name].astype(mx.float32)) for name in names])
 
 
 def repeated_sequences(

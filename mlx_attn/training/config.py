@@ -314,19 +314,21 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
 def variant_name(model: Mapping[str, Any]) -> str:
     """Return the name of the variant with these maps, or, without one, the maps joined by "+".
 
-    Several variants may share the maps: the best match in windows, then in other needed settings,
-    wins. A pattern is its variants with their numbers of layers in a row, "3xdeltanet+standard".
+    Several variants may share the maps: the best match in what differs from layer to layer, then in
+    other needed settings, wins. A pattern is its variants with their numbers of layers in a row,
+    "3xdeltanet+standard".
     """
     if pattern := model.get("pattern"):
         runs = ((name, len([*run])) for name, run in groupby(str(pattern).split(",")))
         return "+".join(name if n == 1 else f"{n}x{name}" for name, n in runs)
     maps = {key: model.get(key, default) for key, default in MAPS.items()}
-    windows = [bool(model.get(key)) for key in ("window", "global_every")]
+    of_layers = ("window", "global_every", "kv_sharing")
+    differences = [bool(model.get(key)) for key in of_layers]
 
     def differs(row: Variant) -> tuple[bool, bool, int]:
-        other_windows = [bool(row.window), bool(row.global_every)] != windows
+        other_layers = [bool(getattr(row, key)) for key in of_layers] != differences
         lacks = any(model.get(key) != value for key, value in row.needs.items())
-        return other_windows, lacks, -len(row.needs)
+        return other_layers, lacks, -len(row.needs)
 
     names = [row.name for row in sorted(VARIANTS.values(), key=differs) if row.maps == maps]
     words = [word for key, word in maps.items() if key in _ALWAYS_NAMED or word != MAPS[key]]

@@ -101,9 +101,12 @@ def check_blocks_can_be_computed_again(model: GPT) -> None:
         )
     for value in (block.att.maps.value for block in model.trf_blocks):
         if value.carries:
+            setting = f"value={value.name}"
+            if model.config.kv_sharing:
+                setting = f"kv_sharing={model.config.kv_sharing}"
             raise ConfigError(
-                f"checkpoint_blocks passes only x between blocks, and value={value.name} reads "
-                "more: leave out one of the two"
+                f"checkpoint_blocks passes only x between blocks, and {setting} reads more: leave "
+                "out one of the two"
             )
 
 

@@ -86,6 +86,11 @@ GOLDEN: dict[str, tuple[dict[str, Any], float]] = {
         | {"global_every": 2},
         4.823812071997574,
     ),
+    "keys and values shared by two of three layers": (
+        {"n_heads": 4, **BLOCKS["modern"], "position": "rope", "n_layers": 3, "kv_sharing": 2}
+        | {"n_kv_heads": 2},
+        4.737998415966775,
+    ),
 }
 """Small models, with their losses in nats per token, computed by NumPy in float64."""
 

@@ -7,6 +7,7 @@ the result to the gradients of its inputs.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -233,17 +234,32 @@ class ReferenceGPT:
     def _attention(self, layer: int, x: Array) -> tuple[Array, Gradient]:
         c, name = self.config.attention(layer), f"trf_blocks.{layer}.att"
         q, q_back = self._positioned(f"{name}.W_query", x, c.n_heads)
-        k, k_back = self._positioned(f"{name}.W_key", x, c.n_kv_heads)
-        v, v_back = self._linear(f"{name}.W_value", x)
+        if c.cross_layer != "reader":
+            self._shared = self._keys_and_values(name, x, c.n_kv_heads)
+        k, v, gradients, kv_back = self._shared
         slopes = c.slopes() if c.position == "alibi" else ()
-        heads, back = attention(q, k, split(v, c.n_kv_heads), c.scale, c.window, slopes)
+        heads, back = attention(q, k, v, c.scale, c.window, slopes)
         y, out_back = self._linear(f"{name}.out_proj", merge(heads))
 
         def gradient(dy: Array) -> Array:
             dq, dk, dv = back(split(out_back(dy), c.n_heads))
-            return q_back(dq) + k_back(dk) + v_back(merge(dv))
+            # The layer that made the keys comes last, after all that read them.
+            gradients.append((dk, dv))
+            return q_back(dq) + (0.0 if c.cross_layer == "reader" else kv_back())
 
         return y, gradient
+
+    def _keys_and_values(self, name: str, x: Array, heads: int) -> tuple[Array, Array, list, Any]:
+        """Return keys, values, an empty list for their gradients, and the backward of its sums."""
+        k, k_back = self._positioned(f"{name}.W_key", x, heads)
+        v, v_back = self._linear(f"{name}.W_value", x)
+        gradients: list[tuple[Array, Array]] = []
+
+        def back() -> Array:
+            dk, dv = (np.sum(parts, axis=0) for parts in zip(*gradients, strict=True))
+            return k_back(dk) + v_back(merge(dv))
+
+        return k, split(v, heads), gradients, back
 
     def _positioned(self, name: str, x: Array, heads: int) -> tuple[Array, Gradient]:
         """Return queries or keys, normalised and rotated if the model is configured so."""

@@ -59,7 +59,7 @@ def test_retention_decays_each_product_by_its_distance():
 
 def test_retention_decodes_from_a_state_that_does_not_grow():
     a, x = Attention(config("retention", position="rope")), mx.random.normal((2, T, 8))
-    cache = make_cache(T, recurs=a.config.recurs)
+    cache = make_cache(T, caches_tokens=a.config.caches_tokens)
     assert isinstance(cache, StateCache)
     steps = [a(x[:, t : t + 1], cache) for t in range(T)]
     assert mx.allclose(mx.concatenate(steps, axis=1), a(x), atol=1e-5)

@@ -109,7 +109,7 @@ def test_decoding_with_room_for_more_is_the_full_pass(mixing, pieces, settings):
 @pytest.mark.parametrize("mixing", RULES)
 def test_decoding_by_a_state_is_the_full_pass(mixing, pieces, settings):
     module, x = layer(mixing, **settings), mx.array(text()[None], mx.float32)
-    cache, start, read = make_cache(T, recurs=True), 0, []
+    cache, start, read = make_cache(T, caches_tokens=False), 0, []
     for length in pieces:
         read.append(module(x[:, start : start + length], cache))
         start += length
@@ -118,7 +118,7 @@ def test_decoding_by_a_state_is_the_full_pass(mixing, pieces, settings):
 
 def test_a_state_does_not_grow_with_the_text():
     """Each head keeps a matrix of 8 x 8; keys and values of 13 tokens would be 416 numbers."""
-    module, cache = layer("gated_delta"), make_cache(T, recurs=True)
+    module, cache = layer("gated_delta"), make_cache(T, caches_tokens=False)
     module(mx.array(text()[None], mx.float32), cache)
     assert [buffer.shape for buffer in cache.buffers] == [(1, H, 8, 8)]
     cost = attention_cost(module.config)
@@ -126,7 +126,7 @@ def test_a_state_does_not_grow_with_the_text():
 
 
 def test_a_state_has_room_for_the_context_only():
-    cache = make_cache(T, recurs=True)
+    cache = make_cache(T, caches_tokens=False)
     with pytest.raises(ConfigError, match="14 tokens are more than the cache has room for"):
         layer("delta")(mx.zeros((1, T + 1, C)), cache)
 

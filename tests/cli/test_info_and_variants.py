@@ -111,7 +111,7 @@ def test_choices_are_listed_by_their_flag(run_command):
         *(f"--{key}" for key in MAPS),
         *("--position", "--norm", "--activation", "--optimizer"),
     ]
-    assert "  sink         w_h = e^s_h / (e^b_h + sum e^s_h)" in lines
+    assert "  sink          w_h = e^s_h / (e^b_h + sum e^s_h)" in lines
 
 
 @pytest.mark.parametrize("command", ["variants", "bench"])

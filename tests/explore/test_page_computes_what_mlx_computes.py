@@ -65,6 +65,7 @@ SETTINGS = {
     "convolved queries, keys and values": {"short_conv": "linear"},
     "normed heads": {"output": "normed"},
     "layers of two forms": {"pattern": "deltanet,standard"},
+    "layers that share rotated keys": {"kv_sharing": 2, "position": "rope"},
     "exclusive with shared values": {"variant": "exclusive", "n_heads": 4, "n_kv_heads": 2},
 }
 MODELS = {variant: {"variant": variant} for variant in VARIANTS} | SETTINGS
