@@ -1,13 +1,14 @@
-"""Own choices around attention: positions, norm, activation, optimizer, task, text and metric.
+"""Own choices around attention: positions, norm, block, optimizer, task, text, metric and more.
 
     P=examples/around_attention.py
     mlx-attn train --plugin $P --preset nano --position half --norm dyt --activation swish
+    mlx-attn train --plugin $P --preset nano --residual parallel
     mlx-attn train --plugin $P --preset nano --optimizer lion --lr 3e-4 --metric top5
     mlx-attn train --plugin $P --data reverse --steps 20
 
 `half` rotates half of each head (GPT-NeoX, arXiv:2204.06745), `sinusoids` is the original
-transformer's (arXiv:1706.03762), `dyt` is Dynamic Tanh (arXiv:2503.10622), and Lion is
-arXiv:2302.06675.
+transformer's (arXiv:1706.03762), `dyt` is Dynamic Tanh (arXiv:2503.10622), `parallel` is the block
+of GPT-J, `rezero` is arXiv:2003.04887, and Lion is arXiv:2302.06675.
 """
 
 import mlx.core as mx
@@ -53,6 +54,26 @@ class DynamicTanh(nn.Module):
 @choice("activation", "swish", "h sigmoid(h)")
 def swish(h):
     return h * mx.sigmoid(h)
+
+
+@choice("residual", "parallel", "x + att(norm1 x) + ff(norm1 x)")
+def parallel(x, attention, feed_forward, norm1, norm2):
+    y = norm1(x)
+    return x + attention(y) + feed_forward(y)
+
+
+@choice("residual", "rezero", "x + a att(x), then x + b ff(x), a and b trained from 0")
+class ReZero(nn.Module):
+    """A block without norms that starts as the identity."""
+
+    def __init__(self, c):
+        super().__init__()
+        self.a, self.b = mx.zeros(1), mx.zeros(1)
+
+    def __call__(self, x, attention, feed_forward, norm1, norm2):
+        """Return the stream after both layers."""
+        x = x + self.a * attention(x)
+        return x + self.b * feed_forward(x)
 
 
 @choice("optimizer", "lion", "W - lr (sign(u) + decay W)")

@@ -1,4 +1,4 @@
-"""Choices outside the maps of attention, by the setting that names them: norms, optimizers, texts.
+"""Choices outside the maps of attention, by the setting that names them: norms, blocks, texts.
 
 A row of this program has a formula, and the room that reads the setting computes it. A user's row
 also has the function, and that room calls it.
@@ -16,6 +16,7 @@ from mlx_attn.records import package_table
 _ARGUMENTS = {
     "norm": ("x, or for a class c",),
     "activation": ("x, or for a class c",),
+    "residual": ("x", "attention", "feed_forward", "norm1", "norm2"),
     "optimizer": ("c",),
     "metric": ("logits", "targets"),
     "data": (),
@@ -36,6 +37,8 @@ class Part:
 
             - `norm(x) -> x` or `activation(h) -> h`, or a class of `nn.Module` for either, which is
               made with the `GPTConfig`.
+            - `residual(x, attention, feed_forward, norm1, norm2) -> x` is a block, whose other
+              arguments are functions [B, T, C] -> [B, T, C]; or likewise a class.
             - `optimizer(c)` returns an optimizer of MLX for the `TrainConfig`.
             - `data()` yields a text in parts. With `length`, `data(random, count, **sizes)` draws
               the `Documents` of a task.
@@ -61,6 +64,7 @@ class Part:
         if self.apply is None:
             return
         arguments = ("random", "count") if self.length else _ARGUMENTS[self.map]
+        arguments = ("c",) if isinstance(self.apply, type) and not self.length else arguments
         try:
             signature(self.apply).bind(*arguments, **self.sizes)
         except TypeError as error:
@@ -82,7 +86,7 @@ class Part:
         return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
 
     def made(self, config: Any) -> Callable[..., Any]:
-        """Return the norm or activation: the user's function, or a module of the user's class."""
+        """Return the user's function, or a module of the user's class."""
         assert self.apply
         return self.apply(config) if isinstance(self.apply, type) else self.apply
 
@@ -99,6 +103,7 @@ _BUILT_IN = {
         "rmsnorm": "x / sqrt(mean x^2 + eps) * weight",
     },
     "activation": {"gelu": "x Phi(x)", "relu2": "max(0, x)^2"},
+    "residual": {"pre_norm": "x + att(norm1 x), then x + ff(norm2 x)"},
     "optimizer": {"adamw": "W - lr (m / (sqrt(v) + eps) + decay W)", "muon": "W - lr orth(u)"},
     "metric": {},
     "data": {},
@@ -120,7 +125,9 @@ def taken_names(key: str) -> Iterable[str]:
     return ["tales", *tasks["tasks"], *corpora, *PARTS["data"]]
 
 
-def own_part(key: Literal["norm", "activation", "optimizer", "data"], name: str) -> Part | None:
+def own_part(
+    key: Literal["norm", "activation", "residual", "optimizer", "data"], name: str
+) -> Part | None:
     """Return the user's row of that name; None for a row of this program, or no row."""
     row = PARTS[key].get(name)
     return row if row and not row.is_built_in else None

@@ -102,8 +102,11 @@ def fold_norms(model: GPT) -> GPT:
     """
     config, first = model.config, model.trf_blocks[0]
     _refuse_pattern(config)
-    if own_part("norm", config.norm):
-        raise ConfigError(f"norm={config.norm} is your own, which has no gain to fold")
+    if own := own_part("norm", config.norm) or own_part("residual", config.residual):
+        raise ConfigError(
+            f"{own.map}={own.name} is your own, so attention may read no norm with a gain to fold: "
+            "leave --fold-norm out"
+        )
     for choice in first.att.maps.all:
         reads_x = choice.map != "mixing" or choice.remembers
         if choice.input_weights is None and reads_x:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import sentencepiece
 
@@ -21,7 +22,8 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.attention.layer import MapWeights
 from mlx_attn.errors import ConfigError
 from mlx_attn.explore.traced import Constants, is_square, traced_model
-from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
+from mlx_attn.model.gpt import GPT, FeedForward
+from mlx_attn.parts import PARTS
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import document_start
 from mlx_attn.text.sources import describe
@@ -201,9 +203,14 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     layer = model.trf_blocks[0].att
     score, value, output = layer.maps.score, layer.maps.value, layer.maps.output
     mixing = layer.maps.mixing
-    block = TransformerBlock.__call__
-    text = "The residual stream of each token, to which every layer adds, normalised."
-    yield _step("x", "inputs, 3.3", "x = norm1(stream)", text, Source(block, "self.norm1(x)"))
+    block, has_pre_norm = model.trf_blocks[0].residual, model.trf_blocks[0].has_pre_norm
+    if isinstance(block, nn.Module):  # a user's class
+        block = type(block).__call__
+    text, formula = "The input of attention, from the residual stream.", "x = att's input"
+    if has_pre_norm:
+        text = "The residual stream of each token, to which every layer adds, normalised."
+        formula = "x = norm1(stream)"
+    yield _step("x", "inputs, 3.3", formula, text, Source(block, "norm1(x)" * has_pre_norm))
     yield _step(
         "q, k, v",
         "queries, keys, values, 3.4",
@@ -237,9 +244,11 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     yield _step(
         "y, residual",
         "shortcut, 4.4",
-        "x + att(norm1 x), then x + ff(norm2 x)",
-        "The result is added to the stream, then the output of the feed-forward layer.",
-        Source(block, "x + self."),
+        PARTS["residual"][model.config.residual].formula,
+        "The result is added to the stream, then the output of the feed-forward layer."
+        if has_pre_norm
+        else "The results of attention and of the feed-forward layer join the stream.",
+        Source(block, "x + " * has_pre_norm),
         Source(FeedForward.__call__, "layer(x)"),
     )
     head = "tok_emb" if model.config.tied_head else "out_head"

@@ -44,6 +44,7 @@ OF_A_LAYER = {
     "output": "att.out",
     "middle": "x_mid",
     "forward": "ff",
+    "after": "x_out",
 }
 """The page's names of a layer's activations, and the names in `run_with_cache`."""
 
@@ -127,14 +128,19 @@ def _tokens(T: int) -> mx.array:
 
 def _names(model: GPT) -> Iterator[str]:
     yield "logits"
-    for layer in _layers(model):
-        yield from (f"{layer}.{name}" for name in OF_A_LAYER)
+    yield from (f"{layer}.{name}" for layer, name in _recorded(model))
+
+
+def _recorded(model: GPT) -> Iterator[tuple[int, str]]:
+    """Yield each layer with the page's name of each activation that it has."""
+    for layer, block in enumerate(model.trf_blocks):
+        yield from ((layer, name) for name in OF_A_LAYER if name != "middle" or block.has_pre_norm)
 
 
 def _outputs(model: GPT, tokens: mx.array, edits: Edits) -> list[mx.array]:
     logits, activations = model.run_with_cache(tokens, edits)
-    blocks = [f"trf_blocks.{layer}" for layer in _layers(model)]
-    return [logits, *(activations[f"{b}.{name}"] for b in blocks for name in OF_A_LAYER.values())]
+    names = [f"trf_blocks.{layer}.{OF_A_LAYER[name]}" for layer, name in _recorded(model)]
+    return [logits, *(activations[name] for name in names)]
 
 
 def _plain_pass(model: GPT) -> Callable[..., list[mx.array]]:

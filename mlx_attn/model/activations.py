@@ -23,11 +23,13 @@ computation, for every block `trf_blocks.L`:
     att.context_vec  [B, H, T, D]  attn_weights v, one vector per head
     att.out          [B, T, C]     added by attention to the residual stream
     x_mid            [B, T, C]     the residual stream after attention
-    norm2            [B, T, C]
+    norm2            [B, T, C]     the input of the feed-forward layer
     ff               [B, T, C]     added by the feed-forward layer
+    x_out            [B, T, C]     the residual stream after the block
 
 `embedding` comes before them; `final_norm` [B, T, C] and `logits` [B, T, V] come after them. This
-pass runs without dropout and fused kernels, so its logits differ from the model's by rounding.
+pass runs without dropout and fused kernels, so its logits differ from the model's by rounding. A
+block of a user's own order has no `x_mid`.
 """
 
 from collections.abc import Callable, Mapping
@@ -112,10 +114,20 @@ def _block(
     name: str,
 ) -> Float[mx.array, "B T C"]:
     """Return the residual stream after a block."""
+
+    def attention(y: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
+        return _attention(block.att, record(f"{name}.norm1", y), carry, record, name)
+
+    def feed_forward(y: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
+        return record(f"{name}.ff", block.ff(record(f"{name}.norm2", y)))
+
     x = record(f"{name}.x", x)
-    attended = _attention(block.att, record(f"{name}.norm1", block.norm1(x)), carry, record, name)
-    x = record(f"{name}.x_mid", x + attended)
-    return x + record(f"{name}.ff", block.ff(record(f"{name}.norm2", block.norm2(x))))
+    if block.has_pre_norm:  # `pre_norm` with its sum recorded
+        x = record(f"{name}.x_mid", x + attention(block.norm1(x)))
+        x = x + feed_forward(block.norm2(x))
+    else:
+        x = block.residual(x, attention, feed_forward, block.norm1, block.norm2)
+    return record(f"{name}.x_out", x)
 
 
 def _attention(

@@ -19,6 +19,7 @@ from mlx_attn.parts import PARTS
 CHOICES = {
     "norm": PARTS["norm"],
     "activation": PARTS["activation"],
+    "residual": PARTS["residual"],
     "start": ("book", "gpt2", "zero"),
 }
 """The keys that take one of a few words; `AttentionSettings` checks its own."""
@@ -60,6 +61,7 @@ class GPTConfig(AttentionSettings):
     token_shift: bool = setting(False, "add the embedding of the token before, by trained weights")
     norm: str = setting("layernorm", "normalisation: layernorm or rmsnorm")
     activation: str = setting("gelu", "feed-forward activation: gelu or relu2")
+    residual: str = setting("pre_norm", "order of norms, attention and feed-forward in a block")
     bias: bool = setting(True, "biases in the output map, the feed-forward layer and the norms")
     tied_head: bool = setting(False, "read logits with the token embedding's matrix")
     start: str = setting("gpt2", "initialisation: book, gpt2 or zero")
@@ -197,8 +199,8 @@ def _why_no_pattern(config: GPTConfig, rows: Sequence[Variant]) -> str:
 
 
 def own_parts(config: GPTConfig) -> list[Any]:
-    """Return the user's norm, activation and position at the input that a model has."""
-    rows = [PARTS[key][getattr(config, key)] for key in ("norm", "activation")]
+    """Return the user's norm, activation, block and position at the input that a model has."""
+    rows = [PARTS[key][getattr(config, key)] for key in ("norm", "activation", "residual")]
     at_input = input_position(config)
     return [*(row for row in rows if not row.is_built_in), *([at_input] if at_input else [])]
 

@@ -97,8 +97,22 @@ class FeedForward(nn.Module):
         return x
 
 
+Layer = Callable[[Float[mx.array, "B T C"]], Float[mx.array, "B T C"]]
+
+
+def pre_norm(
+    x: Float[mx.array, "B T C"], attention: Layer, feed_forward: Layer, norm1: Layer, norm2: Layer
+) -> Float[mx.array, "B T C"]:
+    """Return x + att(norm1 x), then x + ff(norm2 x) (the book's section 4.5).
+
+    The residual stream itself is never normalized between blocks (GPT-2).
+    """
+    x = x + attention(norm1(x))
+    return x + feed_forward(norm2(x))
+
+
 class TransformerBlock(nn.Module):
-    """x + att(norm1 x), then x + ff(norm2 x) (the book's section 4.5)."""
+    """Attention and a feed-forward layer, in the order of `pre_norm` or of a user's own."""
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
@@ -106,7 +120,14 @@ class TransformerBlock(nn.Module):
         self.ff = FeedForward(config)
         self.norm1 = norm_layer(config)
         self.norm2 = norm_layer(config)
+        own = own_part("residual", config.residual)
+        self.residual: Callable[..., mx.array] = own.made(config) if own else pre_norm
         self.drop_shortcut = nn.Dropout(config.drop_rate)
+
+    @property
+    def has_pre_norm(self) -> bool:
+        """Return True if the order is `pre_norm`."""
+        return self.residual is pre_norm
 
     def __call__(
         self,
@@ -115,9 +136,14 @@ class TransformerBlock(nn.Module):
         carry: Carry | None = None,
     ) -> Float[mx.array, "B T C"]:
         """Return the residual stream after this block."""
-        # Pre-norm: the residual stream itself is never normalized between blocks (GPT-2).
-        x = x + self.drop_shortcut(self.att(self.norm1(x), cache, carry))
-        return x + self.drop_shortcut(self.ff(self.norm2(x)))
+
+        def attention(y: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
+            return self.drop_shortcut(self.att(y, cache, carry))
+
+        def feed_forward(y: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
+            return self.drop_shortcut(self.ff(y))
+
+        return self.residual(x, attention, feed_forward, self.norm1, self.norm2)
 
 
 def checkpoint(block: nn.Module, run: Callable[[Stream], Stream], x: Stream) -> Stream:
@@ -324,6 +350,12 @@ def attention_inputs(
     """Yield each attention layer with the x that it reads, from first to last, lazily."""
     x, carry = model.drop_emb(model.embed(tokens)), Carry(tokens)
     for block in model.trf_blocks:
-        # [B, T, C]: the attention reads the normalized stream.
-        yield block.att, block.norm1(x)
-        x = block(x, None, carry)
+        inputs: list[mx.array] = []
+
+        def attention(y: mx.array, a: Attention = block.att, read: Any = inputs) -> mx.array:
+            read.append(y)
+            return a(y, None, carry)
+
+        x = block.residual(x, attention, block.ff, block.norm1, block.norm2)
+        # [B, T, C]: in a block with pre-norm the normalized stream.
+        yield block.att, inputs[0]

@@ -1,4 +1,4 @@
-"""The laws of a user's norm, activation or position at the input, tried on a small model.
+"""The laws of a user's norm, activation, block or position at the input, tried on a small model.
 
 They are the laws of the attention layer (`mlx_attn.attention.laws`): a leak from a later token is
 refused before it is trained.
@@ -42,6 +42,7 @@ def check_parts(config: GPTConfig, make: Make) -> None:
     for row in own:
         # Only one of the user's parts at a time, so that the message can name it.
         others = {"norm": "layernorm", "activation": "gelu", "position": "none"}
+        others["residual"] = "pre_norm"
         small = replace(config, **settings, **{**others, row.map: row.name})
         if _passed.get(small) == [row]:
             continue
@@ -58,6 +59,8 @@ def _shape(c: GPTConfig, key: Any) -> str:
     if key == "position":
         x = mx.zeros((3, c.emb_dim))
         y = PARTS["position"][c.position].apply(c, mx.arange(3))
+    elif key == "residual":
+        return _broken_block(c)
     else:
         x = mx.zeros((2, 3, c.emb_dim if key == "norm" else c.hidden_dim))
         part: Any = own_part(key, getattr(c, key))
@@ -65,6 +68,28 @@ def _shape(c: GPTConfig, key: Any) -> str:
     if isinstance(y, mx.array) and y.shape == x.shape:
         return ""
     return f"must return the shape {x.shape}, and returned {getattr(y, 'shape', type(y).__name__)}"
+
+
+def _broken_block(c: GPTConfig) -> str:
+    """Return what is wrong with a user's block; empty if it calls attention once."""
+    part, calls = own_part("residual", c.residual), []
+
+    def attention(y: mx.array) -> mx.array:
+        calls.append(y.shape)
+        return y
+
+    def same(y: mx.array) -> mx.array:
+        return y
+
+    assert part
+    x = mx.zeros((2, 3, c.emb_dim))
+    y = part.made(c)(x, attention, same, same, same)
+    if getattr(y, "shape", None) != x.shape:
+        returned = getattr(y, "shape", type(y).__name__)
+        return f"must return the shape {x.shape}, and returned {returned}"
+    if calls != [x.shape]:
+        return f"must call attention once, with the shape {x.shape}, and called it with {calls}"
+    return ""
 
 
 def _broken_law(c: GPTConfig, make: Make) -> str:

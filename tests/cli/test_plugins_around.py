@@ -26,12 +26,15 @@ KINDS = {
     "position=sinusoids": ["--position=sinusoids"],
     "norm=dyt": ["--norm=dyt"],
     "activation=swish": ["--activation=swish"],
+    "residual=parallel": ["--residual=parallel"],
+    "residual=rezero": ["--residual=rezero"],
     "optimizer=lion": ["--optimizer=lion", "--lr=1e-3"],
     "data=reverse": ["--data=reverse", "--context-length=21"],
     "data=counting": ["--data=counting"],
     "metric=top5": ["--metric=top5"],
 }
-IN_THE_MODEL = [kind for kind in KINDS if kind.split("=")[0] in ("position", "norm", "activation")]
+OF_THE_MODEL = ("position", "norm", "activation", "residual")
+IN_THE_MODEL = [kind for kind in KINDS if kind.split("=")[0] in OF_THE_MODEL]
 
 
 @pytest.fixture(autouse=True)
@@ -242,6 +245,7 @@ def test_a_row_that_cannot_be_registered_is_one_line(workshop, run_command, case
 
 
 NORM, ACTIVATION = '@choice("norm", "own", "")\n', '@choice("activation", "own", "")\n'
+BLOCK = '@choice("residual", "own", "")\ndef f(x, att, ff, norm1, norm2):\n'
 POSITION, OPTIMIZER = '@choice("position", "own", ""{})\n', '@choice("optimizer", "own", "")\n'
 TASK, TEXT = '@choice("data", "own", "", length=4)\n', '@choice("data", "own", "")\n'
 METRIC = '@choice("metric", "own", "")\n'
@@ -269,6 +273,22 @@ BROKEN = {
         "        self.weight = mx.random.normal((c.emb_dim,))\n"
         "    def __call__(self, x): return x * self.weight",
         "norm=own starts with other weights each time",
+    ),
+    "a block reads past": (
+        BLOCK + "    return x + att(mx.cumsum(x, axis=1)) + ff(x)",
+        "residual=own decodes differently with a cache",
+    ),
+    "a block attends twice": (
+        BLOCK + "    return x + att(norm1(x)) + att(norm2(x)) + ff(x)",
+        r"residual=own must call attention once, with the shape \(2, 3, 16\), and called it",
+    ),
+    "a block attends to a part": (
+        BLOCK + "    return x + ff(x) + att(x[:, :1])",
+        r"residual=own must call attention once, .* and called it with \[\(2, 1, 16\)\]",
+    ),
+    "a block's shape": (
+        BLOCK + "    return att(x).mean(axis=-1)",
+        r"residual=own must return the shape \(2, 3, 16\), and returned \(2, 3\)",
     ),
     "activation is random": (
         ACTIVATION + "def f(h): return h * mx.random.uniform(shape=h.shape)",
@@ -407,14 +427,18 @@ def test_what_only_trains_does_not_hinder_an_export(train, run_command):
     assert result.exit_code == 0, result.output
 
 
-def test_conversion_keeps_a_norm_and_refuses_a_position(train, run_command):
-    for name in ("norm=dyt", "position=half"):
-        assert train(PLUGIN, *KINDS[name], f"--out=runs/{name[:4]}").exit_code == 0
-    assert run_command("convert", "runs/norm", "--to=merged", PLUGIN).exit_code == 0
-    refused = run_command("convert", "runs/posi", "--to=merged", PLUGIN)
+@pytest.mark.parametrize("kind", ["norm=dyt", "residual=rezero"])
+def test_conversion_keeps_a_norm_or_a_block_that_has_no_gain_to_fold(train, run_command, kind):
+    assert train(PLUGIN, *KINDS[kind], "--out=runs/own").exit_code == 0
+    assert run_command("convert", "runs/own", "--to=merged", PLUGIN).exit_code == 0
+    refused = run_command("convert", "runs/own", "--to=merged", "--fold-norm", PLUGIN)
+    assert f"{kind} is your own" in refused.stderr
+
+
+def test_conversion_refuses_a_position(train, run_command):
+    assert train(PLUGIN, *KINDS["position=half"], "--out=runs/own").exit_code == 0
+    refused = run_command("convert", "runs/own", "--to=merged", PLUGIN)
     assert "your own position changes queries and keys" in refused.stderr
-    refused = run_command("convert", "runs/norm", "--to=merged", "--fold-norm", PLUGIN)
-    assert "norm=dyt is your own" in refused.stderr
 
 
 def test_python_trains_and_loads_them(workshop):

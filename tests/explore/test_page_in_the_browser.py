@@ -65,12 +65,12 @@ def test_the_lines_that_compute_a_step_are_marked(page):
         page.run(f'document.querySelectorAll("#steps button")[{step}].click()')
         found = '[...document.querySelectorAll(".sources mark")].map((line) => line.textContent)'
         marked[step] = " ".join(page.run(found))
-    assert "self.norm1(x)" in marked[0]
+    assert "x = x + attention(norm1(x))" in marked[0]
     assert "scores = (rows @ k.swapaxes(2, 3))" in marked[2]
     assert "masked = scores + self.mask(places)" in marked[3]
     assert "self.maps.mixing.apply(self, masked" in marked[4]
     assert "return (rows @ v)" in marked[5]
-    assert "return x + self.drop_shortcut(self.ff(self.norm2(x)))" in marked[7]
+    assert "return x + feed_forward(norm2(x))" in marked[7]
 
 
 def test_the_last_step_shows_the_lines_that_make_logits(page):

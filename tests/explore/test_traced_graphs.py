@@ -134,7 +134,12 @@ PLUGINS = {
     "talking_heads.py": {"variant": "talk"},
     "differential.py": {"variant": "diff"},
     "softpick.py": {"variant": "mine"},
-    "around_attention.py": {"position": "half", "norm": "dyt", "activation": "swish"},
+    "around_attention.py": {
+        "position": "half",
+        "norm": "dyt",
+        "activation": "swish",
+        "residual": "rezero",
+    },
 }
 
 

@@ -17,6 +17,10 @@ class Row {
   constructor(arrays, i, seen) {
     Object.assign(this, { arrays, i, seen });
   }
+  /** Returns whether the pass has an array of this name. */
+  has(name) {
+    return name in this.arrays;
+  }
   /** Returns the token's numbers in an array [1, T, C]. */
   vector(name) {
     const { data, shape } = this.arrays[name];
@@ -27,13 +31,10 @@ class Row {
     const { data, shape: [, H, T, D] } = this.arrays[name];
     return Array.from({ length: H }, (_, h) => data.subarray((h * T + this.i) * D, (h * T + this.i) * D + end));
   }
-  get after() {
-    return add(this.middle, this.forward);
-  }
 }
 
 const GETTERS = {
-  vector: ["before", "x", "output", "middle", "forward"],
+  vector: ["before", "x", "output", "middle", "forward", "after"],
   byHead: ["q", "k", "v", "heads"],
   byHeadAndToken: ["scores", "logits", "weights"],
 };

@@ -109,8 +109,10 @@ export const STEPS = [
       vectors(c, "= stream", (r) => c.rows[r].after),
     ],
     numbers(c) {
-      const { before, output, middle, forward, after } = c.rows[c.i];
-      const parts = { stream: before, "+ att": output, "after attention": middle, "+ ff": forward, "= stream": after };
+      const row = c.rows[c.i], { before, output, forward, after } = row;
+      // A block of a user's own order has no sum in its middle.
+      const sum = row.has("middle") ? { "after attention": row.middle } : {};
+      const parts = { stream: before, "+ att": output, ...sum, "+ ff": forward, "= stream": after };
       return {
         caption: `The stream of ${c.quote(c.i)} in layer ${c.layer}`,
         headings: ["part", "length", "cosine with the stream before"],
