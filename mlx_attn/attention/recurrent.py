@@ -13,6 +13,7 @@ These weights may be negative and need not add up to 1.
 """
 
 import math
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -197,18 +198,23 @@ def _gated_delta_heads(
     return delta_heads(q, k, v, kept[..., :1], kept[..., 1:], state)
 
 
+_DELTA: dict[str, Any] = {
+    "reads_keys": True,
+    "multiply_adds": _multiply_adds,
+    "affine": False,
+    "refuses": _refuses,
+}
+
+
 @choice(
     "mixing",
     "delta",
     "w = (q k^T) (1 + tril(beta k k^T, -1))^-1 diag(beta), beta = sigmoid(x W_beta_h)",
     source="DeltaNet, arXiv:2406.06484",
     weights=W_BETA,
-    reads_keys=True,
     remembers=_beta,
     recurs=_delta_heads,
-    multiply_adds=_multiply_adds,
-    affine=False,
-    refuses=_refuses,
+    **_DELTA,
 )
 def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
     """Compute the delta rule without forgetting: alpha is 1."""
@@ -217,40 +223,29 @@ def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
 
 @choice(
     "mixing",
-    "gated_delta",
-    "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), D_ij = alpha_(j+1) ... alpha_i",
-    source="gated delta networks, arXiv:2412.06464",
-    weights={**W_BETA, **DECAY},
-    reads_keys=True,
-    remembers=_beta_and_log_alpha,
-    recurs=_gated_delta_heads,
-    multiply_adds=_multiply_adds,
-    affine=False,
-    refuses=_refuses,
-)
-def gated_delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
-    """Compute the gated delta rule: alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)) forgets."""
-    return delta_weights(q, k, kept[..., :1], kept[..., 1:])
-
-
-@choice(
-    "mixing",
     "signed_delta",
     "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), beta = 2 sigmoid(x W_beta_h)",
     source="Grazzi et al., arXiv:2411.12537",
     weights={**W_BETA, **DECAY},
-    reads_keys=True,
     remembers=_double_beta_and_log_alpha,
     recurs=_gated_delta_heads,
-    multiply_adds=_multiply_adds,
-    affine=False,
-    refuses=_refuses,
+    **_DELTA,
 )
-def signed_delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
-    """Compute the gated delta rule with beta up to 2.
+@choice(
+    "mixing",
+    "gated_delta",
+    "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), D_ij = alpha_(j+1) ... alpha_i",
+    source="gated delta networks, arXiv:2412.06464",
+    weights={**W_BETA, **DECAY},
+    remembers=_beta_and_log_alpha,
+    recurs=_gated_delta_heads,
+    **_DELTA,
+)
+def gated_delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
+    """Compute the gated delta rule: alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)) forgets.
 
-    I - beta k k^T has the eigenvalue 1 - beta, now between -1 and 1. At -1 a token changes the sign
-    of what the state holds for k: this is how a state can count modulo 2.
+    I - beta k k^T has the eigenvalue 1 - beta, for signed_delta between -1 and 1. At -1 a token
+    changes the sign of what the state holds for k: this is how a state can count modulo 2.
     """
     return delta_weights(q, k, kept[..., :1], kept[..., 1:])
 
