@@ -100,6 +100,10 @@ class FollowUp:
         """Return every prediction with the measured cost beside it."""
         return tables.predictions(self.study, self.found)
 
+    def costs(self) -> str:
+        """Return the loss, the parameters, the multiply-adds and the cache of every arm."""
+        return tables.costs(self.study, self.found)
+
     def courses(self) -> str:
         """Return the gain from longer training, up to each end that an arm has reached."""
         each = [courses(self.study, self.records, self.found, end) for end in ENDS]

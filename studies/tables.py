@@ -1,9 +1,10 @@
 """Write the tables that only docs/answers.md has."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import expm1
 from statistics import fmean
+from typing import Any
 
 from mlx_attn.answers import findings
 from mlx_attn.answers.findings import Finding
@@ -11,6 +12,9 @@ from mlx_attn.answers.schedule import ArmPlan, Records
 from mlx_attn.answers.study import STANDARD, Prediction, Study
 from mlx_attn.answers.tables import DONE, difference, name_of, table
 from mlx_attn.comparison.t_tests import MODERATED, WORST_OF_FIVE
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import model_cost
+from mlx_attn.training.config import resolve
 from studies.horizon import START, Course, cost, mean_delay, statement
 from studies.trends import Cost, TrendFinding
 
@@ -160,6 +164,32 @@ def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -
         rows.append([one.trend.arm, *cells, *ends])
     names = [f"width {width}" for width in widths]
     return table(("arm", *names, "each doubling", "p: no change", "word", "expected"), rows)
+
+
+def costs(study: Study, found: Sequence[Finding]) -> str:
+    """Return every arm's loss in each world, with what it costs beside the standard form.
+
+    Parameters and multiply-adds for each token are those of the whole model; the cache is in bytes
+    of float32, for each token or, of a state, for a whole text.
+    """
+    rows: list[list[str]] = []
+    for world, place in study.worlds.items():
+        of_world = [f for f in found if f.world == world and f.losses]
+        losses = {STANDARD: of_world[0].losses[0]} if of_world and of_world[0].losses else {}
+        losses |= {f.contrast.arm: f.losses[2] for f in of_world if f.losses}
+        for arm, loss in losses.items():
+            flat = {**place.settings, **({} if arm == STANDARD else study.arms[arm].settings)}
+            cost = model_cost(settings_of(flat))
+            cache = f"{4 * cost.cache_floats:,} a token" * bool(cost.cache_floats)
+            state = f"{4 * cost.state_floats:,} a text" * bool(cost.state_floats)
+            cells = [f"{loss:.4f}", f"{cost.parameters:,}", f"{cost.multiply_adds:,}"]
+            rows.append([world, arm, *cells, ", ".join(filter(None, (cache, state)))])
+    return table(("world", "form", "loss", "parameters", "multiply-adds", "bytes of cache"), rows)
+
+
+def settings_of(flat: Mapping[str, Any]) -> GPTConfig:
+    """Return the model of a world's or an arm's flat settings."""
+    return resolve(flat).model_config(flat["vocab_size"])
 
 
 def predictions(study: Study, found: Sequence[Finding]) -> str:

@@ -42,6 +42,23 @@ def tables_of_nulls(tables, trained):
     return study, trained(study, effects=effects, noise=0.0)
 
 
+@pytest.fixture
+def study_with_vocabulary(tables):
+    for world in tables["worlds"].values():
+        world["settings"] = {**world["settings"], "vocab_size": 32}
+    return study_from(tables)
+
+
+def test_every_finished_arm_has_its_costs_beside_its_loss(study_with_vocabulary, trained):
+    study = study_with_vocabulary
+    rows = rows_of(tables.costs(study, findings(study, trained(study))))
+    costs = {row[1]: row[3:] for row in rows}
+    # W_query is a matrix of 16 x 16; a token's key and value are 2 x 16 numbers of 4 bytes.
+    parameters = {arm: int(cells[0].replace(",", "")) for arm, cells in costs.items()}
+    assert parameters["standard"] - parameters["no-query"] == 16 * 16
+    assert costs["standard"][2] == "128 a token"
+
+
 def test_trainings_with_settings_that_are_no_longer_asked_are_told_apart(study, trained):
     records = trained(study, noise=0.0)
     old = [

@@ -38,6 +38,14 @@ def test_the_deep_and_the_wide_model_have_as_many_parameters(arm):
     assert model_cost(deep).parameters == pytest.approx(model_cost(wide).parameters, rel=0.002)
 
 
+def test_delta_rules_are_compared_at_equal_parameters():
+    study = follow_up("delta-rules")
+    for _, contrast, world in study.asked():
+        trials = (study.trial(world, arm, 0, 1.0) for arm in (contrast.arm, "standard"))
+        arm, standard = (model_cost(resolve(t.settings).model_config(65)) for t in trials)
+        assert arm.parameters == pytest.approx(standard.parameters, rel=0.0005)
+
+
 def test_a_study_that_there_is_not_is_refused():
     with pytest.raises(ConfigError, match="did you mean 'widths'"):
         follow_up("width")
