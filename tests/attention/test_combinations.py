@@ -14,7 +14,7 @@ from mlx_attn.errors import ConfigError
 
 SIZES = {"d_in": 16, "d_out": 16, "context_length": 8, "n_heads": 4, "vocab_size": 5}
 FORMS = ("score", "value", "output")
-IGNORE_SCORES = ("linear", "delta", "gated_delta", "signed_delta")
+IGNORE_SCORES = ("linear", *(name for name, row in choices_of("mixing").items() if row.recurs))
 """Mixings that refuse what acts on scores, because they read queries and keys."""
 
 

@@ -10,14 +10,14 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
-from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.config import AttentionConfig, choices_of
 from mlx_attn.attention.conversions import CONVERSIONS, find_conversion
 from mlx_attn.attention.recurrent import delta_weights, unit_lower_inverse
 from mlx_attn.attention.references import REFERENCES
 from mlx_attn.errors import ConfigError
 
 C, T, H = 16, 13, 2
-RULES = ("delta", "gated_delta", "signed_delta")
+RULES = tuple(name for name, row in choices_of("mixing").items() if row.recurs)
 FORMS = (*RULES, "linear", "path", "selective")
 SETTINGS: list[dict[str, Any]] = [{"position": "rope"}, {"n_kv_heads": 1}, {"score": "merged"}]
 DECODED = [
