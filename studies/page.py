@@ -104,6 +104,10 @@ class FollowUp:
         """Return the loss, the parameters, the multiply-adds and the cache of every arm."""
         return tables.costs(self.study, self.found)
 
+    def solved(self) -> str:
+        """Return how many models of each arm solved each task, and how soon."""
+        return tables.solved(self.study, self.records)
+
     def courses(self) -> str:
         """Return the gain from longer training, up to each end that an arm has reached."""
         each = [courses(self.study, self.records, self.found, end) for end in ENDS]

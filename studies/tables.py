@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import expm1
-from statistics import fmean
+from math import expm1, inf
+from statistics import fmean, median
 from typing import Any
 
 from mlx_attn.answers import findings
@@ -185,6 +185,23 @@ def costs(study: Study, found: Sequence[Finding]) -> str:
             cells = [f"{loss:.4f}", f"{cost.parameters:,}", f"{cost.multiply_adds:,}"]
             rows.append([world, arm, *cells, ", ".join(filter(None, (cache, state)))])
     return table(("world", "form", "loss", "parameters", "multiply-adds", "bytes of cache"), rows)
+
+
+def solved(study: Study, records: Records) -> str:
+    """Return how many models of each arm solved each world's task, and the median steps to it.
+
+    The median is over all models of an arm, so it is left out if fewer than half solved the task.
+    """
+    rows: list[list[str]] = []
+    for arm in study.arms:
+        row = [arm]
+        for world in study.worlds:
+            times = [one.steps_to_solve for one in ArmPlan(study, records, world, arm).verdict()]
+            steps = [steps if is_solved else inf for steps, is_solved in times]
+            soon = f", {median(steps):.0f} steps" if steps and median(steps) < inf else ""
+            row.append(f"{sum(s < inf for s in steps)} of {len(steps)}{soon}" if steps else "")
+        rows.append(row)
+    return table(("form", *study.worlds), rows)
 
 
 def settings_of(flat: Mapping[str, Any]) -> GPTConfig:

@@ -1,11 +1,16 @@
 """The tables that only docs/answers.md has say what the records say."""
 
+from pathlib import Path
+
 import pytest
 
+from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.findings import findings
 from mlx_attn.answers.study import study_from
-from studies import tables
+from studies import follow_up, tables
 from tests.answers.conftest import record_of
+
+ANSWERS = Path(__file__).parents[2] / "docs" / "answers"
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -57,6 +62,12 @@ def test_every_finished_arm_has_its_costs_beside_its_loss(study_with_vocabulary,
     parameters = {arm: int(cells[0].replace(",", "")) for arm, cells in costs.items()}
     assert parameters["standard"] - parameters["no-query"] == 16 * 16
     assert costs["standard"][2] == "128 a token"
+
+
+def test_models_that_solved_a_task_are_counted_with_the_median_of_their_steps():
+    study = follow_up("recall-time")
+    records = RecordBook(ANSWERS / "recall-time" / "records").records
+    assert cells(tables.solved(study, records), "key-as-value")[-2] == "4 of 6, 1019 steps"
 
 
 def test_trainings_with_settings_that_are_no_longer_asked_are_told_apart(study, trained):
