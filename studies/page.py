@@ -226,6 +226,11 @@ class AnswersPage(StudyPage):
         ]
         return ", ".join(each) or "none"
 
+    def solvers(self, study: str, world: str) -> str:
+        """Return which arms of a study solved a task, with how many of their models did."""
+        one = self.besides.get(study)
+        return tables.solvers(one.study, one.records, world) if one else "(not finished)"
+
     def longest(self, arm: str) -> str:
         """Return an arm's mean difference after the longest training on each text, in one line."""
         found = self.besides["horizon"].found if "horizon" in self.besides else []

@@ -196,12 +196,28 @@ def solved(study: Study, records: Records) -> str:
     for arm in study.arms:
         row = [arm]
         for world in study.worlds:
-            times = [one.steps_to_solve for one in ArmPlan(study, records, world, arm).verdict()]
-            steps = [steps if is_solved else inf for steps, is_solved in times]
+            steps = _steps_to_solve(study, records, world, arm)
             soon = f", {median(steps):.0f} steps" if steps and median(steps) < inf else ""
-            row.append(f"{sum(s < inf for s in steps)} of {len(steps)}{soon}" if steps else "")
+            row.append(f"{_count_solved(steps)}{soon}" if steps else "")
         rows.append(row)
     return table(("form", *study.worlds), rows)
+
+
+def solvers(study: Study, records: Records, world: str) -> str:
+    """Return the arms that solved a world's task, with how many of their models did."""
+    steps = {arm: _steps_to_solve(study, records, world, arm) for arm in study.arms}
+    each = [f"{arm} ({_count_solved(s)})" for arm, s in steps.items() if min(s, default=inf) < inf]
+    return ", ".join(each) or "none"
+
+
+def _steps_to_solve(study: Study, records: Records, world: str, arm: str) -> list[float]:
+    """Return each model's steps until it solved the task, inf if it never did."""
+    times = [one.steps_to_solve for one in ArmPlan(study, records, world, arm).verdict()]
+    return [steps if is_solved else inf for steps, is_solved in times]
+
+
+def _count_solved(steps: Sequence[float]) -> str:
+    return f"{sum(s < inf for s in steps)} of {len(steps)}"
 
 
 def settings_of(flat: Mapping[str, Any]) -> GPTConfig:
