@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from mlx_attn.comparison.shrunk import Variance, prior_of
-from mlx_attn.comparison.statistics import holm
 from mlx_attn.comparison.t_tests import (
     MODERATED,
     SHRUNK,
     TESTS,
     WORST_OF_FIVE,
     TTest,
+    holm,
     level_of_looks,
     minimum_detectable_effect,
     required_seeds,

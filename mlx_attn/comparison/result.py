@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from mlx_attn.comparison.decisions import Verdict
-from mlx_attn.comparison.solving import SOLVED, Solving
-from mlx_attn.comparison.statistics import TimeToSolve
+from mlx_attn.comparison.solving import SOLVED, Solving, TimeToSolve
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.records import as_record, read_record

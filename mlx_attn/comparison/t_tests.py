@@ -279,6 +279,16 @@ def _critical(test: TTest, level: float, sides: int) -> float:
     return float(max(np.quantile(one, 1 - level) for null in nulls for one in (null, -null)))
 
 
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Adjust p-values for their number, so that all together err as rarely as one (Holm, 1979)."""
+    names = sorted(p_values, key=lambda name: p_values[name])
+    # The smallest of m p-values is multiplied by m, the next by m - 1, ..., the largest by 1.
+    raised = [p_values[name] * (len(names) - place) for place, name in enumerate(names)]
+    # Never below the adjusted value of a smaller p-value, and at most 1.
+    adjusted = dict(zip(names, np.minimum(np.maximum.accumulate(raised), 1).tolist(), strict=True))
+    return {name: adjusted[name] for name in p_values}
+
+
 def minimum_detectable_effect(
     sd: float, test: TTest, confidence: float = 0.95, arms: int = 1
 ) -> float:
