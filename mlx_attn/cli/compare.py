@@ -256,9 +256,8 @@ def _engine(on: str, jobs: int) -> "Engine":
 
 
 def _runner(directory: Path, engine: "Engine", export_trials: Path | None) -> "Runner":
-    from mlx_attn.comparison.runner import Runner
+    from mlx_attn.comparison.runner import ExportRunner, Runner
     from mlx_attn.comparison.trial import Store
-    from mlx_attn.comparison.trial_files import ExportRunner
 
     store = Store(directory / "trainings")
     return ExportRunner(store, export_trials) if export_trials else Runner(store, engine=engine)
@@ -326,8 +325,8 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
     from mlx_attn.comparison.executors import KEPT
     from mlx_attn.comparison.report import write_report
     from mlx_attn.comparison.run import conclude
+    from mlx_attn.comparison.runner import Exported
     from mlx_attn.comparison.show import Display, print_comparison
-    from mlx_attn.comparison.trial_files import Exported
     from mlx_attn.ui.terminal import stderr_console, stdout_console
 
     comparison = None

@@ -200,11 +200,11 @@ def open_engine(address: str, jobs: int) -> Engine:
         return LocalEngine(jobs)
     scheme, _, rest = address.partition(":")
     hosts = [host for host in rest.split(",") if host]
-    # Imported only here, because Dask is an optional dependency.
+    engines = import_module("mlx_attn.comparison.cluster_engines")  # which imports this module
     if scheme == "dask" and rest.startswith("//") and rest.strip("/"):
-        return import_module("mlx_attn.comparison.dask_engine").DaskEngine.connect(f"tcp:{rest}")
+        return engines.DaskEngine.connect(f"tcp:{rest}")
     if scheme == "ssh" and hosts:
-        return import_module("mlx_attn.comparison.dask_engine").DaskEngine.start(hosts, jobs)
+        return engines.DaskEngine.start(hosts, jobs)
     if scheme == "slurm":
-        return import_module("mlx_attn.comparison.slurm_engine").SlurmEngine(rest, jobs)
+        return engines.SlurmEngine(rest, jobs)
     raise ConfigError(f"--on {address}: use one of {', '.join(ENGINES)}")

@@ -2,23 +2,27 @@
 
 Workers may come and go. A trial whose worker is lost is repeated; all trials of one seed are
 trained on one kind of machine, so that no difference between two arms is one between machines.
+`ExportRunner` has them trained by `mlx-attn trial`, through files.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 
 from mlx_attn.comparison.executors import KEPT, Engine, LocalEngine, Worker
 from mlx_attn.comparison.machines import Placement
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Comparison, Tuning
 from mlx_attn.comparison.trial import Outcome, Store, outcome_from
-from mlx_attn.comparison.worker import order_for
+from mlx_attn.comparison.worker import ORDER_FILE, RECORD_FILE, order_for
 from mlx_attn.errors import RunError
-from mlx_attn.records import Object
+from mlx_attn.files import write_text
+from mlx_attn.records import Object, read_record
 
 REPEATS = 3
 """How often a trial is trained again after its worker was lost."""
@@ -111,6 +115,55 @@ class Runner:
         with self.engine.session(missing):
             stage = _Stage(self.engine, self.store, self._placement, missing, self.until)
             yield from stage.results()
+
+
+class Exported(Exception):
+    """Trials were written to files, and are not trained yet; `count` is how many."""
+
+    def __init__(self, count: int):
+        super().__init__(f"{count} trials were written")
+        self.count = count
+
+
+class ExportRunner(Runner):
+    """Writes the missing trials to files, and reads the records that were added to the folder.
+
+    Args:
+        store: Where results are kept.
+        folder: Of the files.
+    """
+
+    def __init__(self, store: Store, folder: Path):
+        super().__init__(store)
+        self.folder = folder
+
+    def missing(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Take up the records that there are, and return the trials that the store lacks."""
+        missing = super().missing(trials)
+        for trial in missing:
+            # A record that came back from wherever the trial was trained.
+            record = self.folder / f"{trial.digest}{RECORD_FILE}"
+            if record.exists():
+                self.store[trial] = outcome_from(read_record(record), trial, str(record))
+                for file in (record, self.folder / f"{trial.digest}{ORDER_FILE}"):
+                    file.unlink(missing_ok=True)
+        return [trial for trial in missing if trial not in self.store]
+
+    def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
+        """Write the missing trials.
+
+        Raises:
+            Exported: There were some.
+        """
+        missing = self.missing(trials)
+        for trial in missing:
+            text = json.dumps(order_for(trial), indent=1, sort_keys=True) + "\n"
+            write_text(self.folder / f"{trial.digest}{ORDER_FILE}", text)
+        if missing:
+            # The rest of the comparison needs these results, so it ends here.
+            raise Exported(len(missing))
+        # A generator even so: the records were taken up by `missing`.
+        yield from ()
 
 
 @dataclass
