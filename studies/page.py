@@ -16,7 +16,6 @@ from mlx_attn.answers.registration import REGISTRATION, Registration, check_regi
 from mlx_attn.answers.schedule import Records, searches
 from mlx_attn.answers.study import STANDARD, Study
 from mlx_attn.answers.tables import mean_difference
-from mlx_attn.ui.plots import render_text
 from studies import CONFIRMS, FOLLOW_UPS, figures, follow_up, tables
 from studies.horizon import ENDS, courses
 from studies.identities import CHECKED, Checked, parting_curves, read_checked, truncation_curves
@@ -198,11 +197,7 @@ class AnswersPage(StudyPage):
     def texts(self) -> dict[Path, str]:
         """Return the texts of the answers and of the record in their folder."""
         template = Path(__file__).with_name("record.md.jinja").read_text(encoding="utf-8")
-        facts = {"study": self.study, "registration": self.registration, "folder": "."}
-        return {
-            **super().texts(),
-            record_of(self.folder): render_text(template, page=self, **facts),
-        }
+        return {**super().texts(), record_of(self.folder): self.rendered(template, ".")}
 
     def in_worlds(self, study: str, arm: str, control: str = STANDARD, outcome: str = "") -> str:
         """Return an arm's findings in every world in one line, by default in the first study."""

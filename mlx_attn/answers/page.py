@@ -12,7 +12,7 @@ from mlx_attn.answers.book import RecordBook, complaints
 from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.registration import Registration, check_registered
 from mlx_attn.answers.schedule import searches
-from mlx_attn.answers.study import Question, Study
+from mlx_attn.answers.study import Study
 from mlx_attn.comparison.decisions import degrees_lent
 from mlx_attn.comparison.t_tests import MODERATED, SHRUNK, StudentT, TTest
 from mlx_attn.files import write_text
@@ -38,11 +38,6 @@ class StudyPage:
     found: Sequence[Finding]
     folder: Path
 
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self.folder.name
-
     @classmethod
     def read(cls, study: Study, folder: Path) -> Self:
         """Read the page's contents from a folder with a registration and records.
@@ -57,14 +52,14 @@ class StudyPage:
         """Return the page's Jinja template."""
         return template("answers-own.md.jinja")
 
-    def text(self) -> str:
-        """Return the page in Markdown."""
-        facts = {"study": self.study, "registration": self.registration, "folder": self.name}
-        return render_text(self.template(), page=self, **facts)
+    def rendered(self, template: str, folder: str) -> str:
+        """Return a template's text in Markdown; `folder` is the records' place beside it."""
+        facts = {"study": self.study, "registration": self.registration, "folder": folder}
+        return render_text(template, page=self, tables=tables, strictness=strictness, **facts)
 
     def texts(self) -> dict[Path, str]:
         """Return all pages in Markdown, by file."""
-        return {path_of_page(self.folder): self.text()}
+        return {path_of_page(self.folder): self.rendered(self.template(), self.folder.name)}
 
     def complaints(self) -> Iterator[str]:
         """Yield a complaint for each record that does not belong to the study."""
@@ -80,18 +75,10 @@ class StudyPage:
             f"finished{where}"
         )
 
-    def strictness(self, among: int) -> str:
-        """Return the standard errors that the largest of `among` differences needs, as text."""
-        return strictness(self.study, among)
-
     def unprinted(self) -> dict[str, str]:
         """Return digests of the folder's files that the page does not print, by name."""
         files = {"figures": sorted((self.folder / "figures").glob("*.svg"))}
         return {name: digest_of_files(paths) for name, paths in files.items()}
-
-    def question(self, name: str) -> Question:
-        """Return the question with this name."""
-        return self.study.question(name)
 
     def drawn(self, name: str) -> bool:
         """Return True if a question has a finished contrast to draw."""
@@ -108,22 +95,6 @@ class StudyPage:
     def pictures(self) -> set[str]:
         """Return the names of all figures."""
         return {name for name, _ in self.figures()}
-
-    def worlds(self) -> str:
-        """Return the table of worlds, with the worth of queries and keys in each."""
-        return tables.worlds(self.study, self.book.records, self.found)
-
-    def table(self, name: str) -> str:
-        """Return the table of a question's contrasts, one row per world."""
-        return tables.contrasts(self.of(question=name))
-
-    def abilities(self) -> str:
-        """Return the table of differences by ability; "" if no contrast has any."""
-        return tables.abilities(self.study, self.book.records, self.found)
-
-    def rates(self) -> str:
-        """Return the table of each arm's learning-rate factor and its spread over seeds."""
-        return tables.rates(self.study, self.book.records)
 
     def of(self, **fields: Any) -> list[Finding]:
         """Return the findings whose fields have these values."""

@@ -106,15 +106,11 @@ def _without_dropped_key(written: dict[str, Any]) -> dict[str, Any]:
     return {**written, "worlds": worlds}
 
 
-def changes(before: Study, after: Study) -> Iterator[str]:
-    """Yield the dotted keys in which two studies differ."""
-    yield from _changes(msgspec.to_builtins(before), msgspec.to_builtins(after), "")
-
-
-def _changes(before: Any, after: Any, path: str) -> Iterator[str]:
+def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Yield the dotted keys in which the tables of two studies differ."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
-            yield from _changes(before.get(key), after.get(key), f"{path}.{key}".lstrip("."))
+            yield from changes(before.get(key), after.get(key), f"{path}.{key}".lstrip("."))
     elif before != after:
         yield path
 
@@ -140,7 +136,7 @@ def check_registered(study: Study, folder: Path) -> Registration:
     """
     registration = read_registration(folder)
     if registration.study != study:
-        places = ", ".join(changes(registration.study, study))
+        places = ", ".join(changes(*map(msgspec.to_builtins, (registration.study, study))))
         raise RunError(
             f"{folder / REGISTRATION}: the study is not the registered one: {places} changed"
         )

@@ -177,8 +177,8 @@ def run(
 
 def _train(study: "Study", plans: Callable[[], Any], runner: "Runner", seconds: float) -> None:
     """Train the missing runs, and print each one's loss."""
+    from mlx_attn.answers.schedule import train_wanted
     from mlx_attn.answers.show import trial_line
-    from mlx_attn.answers.training import train_wanted
 
     try:
         with signals_interrupt():
