@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlx_attn.comparison import figures, machines, show
-from mlx_attn.comparison.result import (
-    ArmResult,
-    BudgetResult,
-    Comparison,
-    Tuning,
-    times_to_solve,
-)
+from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, Tuning, times_to_solve
 from mlx_attn.comparison.solving import SOLVED, judge_solving
 from mlx_attn.errors import plural
 from mlx_attn.files import write_text

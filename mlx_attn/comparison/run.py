@@ -19,13 +19,7 @@ from mlx_attn.comparison.result import AATest, Comparison, TrialResult
 from mlx_attn.comparison.solving import Solving, judge_solving
 from mlx_attn.comparison.t_tests import TTest, minimum_detectable_effect
 from mlx_attn.comparison.trial import Diverged, Store
-from mlx_attn.comparison.tuning import (
-    TunedArm,
-    Tuner,
-    replicates_of,
-    trial_for,
-    tuning_error,
-)
+from mlx_attn.comparison.tuning import TunedArm, Tuner, replicates_of, trial_for, tuning_error
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost

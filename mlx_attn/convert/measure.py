@@ -30,12 +30,7 @@ from mlx_attn.plugins import plugins_of_resumed, used_plugins
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.config import settings_from, variant_name
-from mlx_attn.training.evaluation import (
-    Evaluation,
-    Evaluator,
-    evaluation_memory,
-    evaluation_record,
-)
+from mlx_attn.training.evaluation import Evaluation, Evaluator, evaluation_memory, evaluation_record
 from mlx_attn.training.trainer import Trainer
 
 _FITTED_TOKENS = 8192

@@ -20,15 +20,7 @@ from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.distributed import LostRank
 from mlx_attn.training.evaluation import task_predictions
-from mlx_attn.training.events import (
-    Ended,
-    Evaluated,
-    Event,
-    Started,
-    Stepped,
-    Tracked,
-    as_record,
-)
+from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, Tracked, as_record
 from mlx_attn.training.trainer import Trainer
 
 INTERRUPTED = "interrupted"
