@@ -1,6 +1,5 @@
 """`mlx-attn claims`: the study behind docs/answers.md, registered, run and verified."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -12,7 +11,7 @@ import click
 
 from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import FiniteRange, UserPath
-from mlx_attn.cli.output import say
+from mlx_attn.cli.output import emit, say
 from mlx_attn.errors import RunError, plural
 
 if TYPE_CHECKING:
@@ -275,7 +274,6 @@ def show(question: str, as_json: bool, out: Path) -> None:
     """Show the results for a question: every contrast in every world."""
     from mlx_attn.answers.findings import findings, withdraw, withdrawals
     from mlx_attn.answers.show import finding_rows, question_lines
-    from mlx_attn.ui.terminal import stdout_console
 
     known = _book(out).records
     if not known and not (out / _REGISTRATION).is_file():
@@ -290,10 +288,8 @@ def show(question: str, as_json: bool, out: Path) -> None:
         known = {**known, **_book(out / besides).records}
     standing = withdraw(findings(study, known), withdrawals(out / besides))
     found = [f for f in standing if f.question == question]
-    if as_json:
-        say(json.dumps({"question": question, "findings": finding_rows(found)}))
-    else:
-        stdout_console().print(question_lines(study, question, found))
+    record = {"question": question, "findings": finding_rows(found)}
+    emit(record, as_json, lambda: [question_lines(study, question, found)])
 
 
 @command.command("list")
@@ -302,12 +298,9 @@ def list_questions(as_json: bool = False) -> None:
     """Show the questions and the registered expectations."""
     asked = [_study(name) for name in ("", *_follow_ups())]
     questions = {name: one for study in asked for name, one in study.questions.items()}
-    if as_json:
-        rows = {name: question.title for name, question in questions.items()}
-        say(json.dumps({"questions": rows}))
-        return
-    for name, question in questions.items():
-        say(f"{name}: {question.title}")
+    titles = {name: question.title for name, question in questions.items()}
+    lines = [f"{name}: {title}" for name, title in titles.items()]
+    emit({"questions": titles}, as_json, lambda: lines)
 
 
 def _has_repository() -> bool:

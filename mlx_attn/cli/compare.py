@@ -199,6 +199,7 @@ def compare(
     budgets side by side: equal steps, equal seconds, equal parameters. The control, the first arm,
     also runs against itself: that is the noise.
     """
+    from mlx_attn.comparison.executors import open_engine
     from mlx_attn.comparison.run import ComparisonRun
     from mlx_attn.machine.facts import versions
 
@@ -212,7 +213,7 @@ def compare(
         raise click.UsageError("--export-trials trains nothing: leave out --on")
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
     directory = out or _RUNS / protocol.name
-    with closing(_engine("" if dry_run else on, jobs)) as engine:
+    with closing(open_engine("" if dry_run else on, jobs)) as engine:
         comparison = ComparisonRun(protocol, _runner(directory, engine, export_trials), versions())
         if dry_run:
             _show_plan(comparison, workers, as_json)
@@ -242,17 +243,9 @@ def _judge_file(file: Path, delta: str, confidence: float, as_json: bool) -> Non
     losses = read_losses(file)
     verdicts = judge_losses(losses, margin["delta"], confidence)
     control = next(iter(losses))
-    if as_json:
-        rows = {arm: asdict(verdict) for arm, verdict in verdicts.items()}
-        say(json.dumps({"control": control, "verdicts": rows}))
-    else:
-        say("\n".join(verdict_lines(control, verdicts, confidence)))
-
-
-def _engine(on: str, jobs: int) -> "Engine":
-    from mlx_attn.comparison.executors import open_engine
-
-    return open_engine(on, jobs)
+    rows = {arm: asdict(verdict) for arm, verdict in verdicts.items()}
+    lines = verdict_lines(control, verdicts, confidence)
+    emit({"control": control, "verdicts": rows}, as_json, lambda: lines)
 
 
 def _runner(directory: Path, engine: "Engine", export_trials: Path | None) -> "Runner":

@@ -9,7 +9,7 @@ import click
 
 from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import Named, UserPath, takes_plugins
-from mlx_attn.cli.output import emit, say
+from mlx_attn.cli.output import emit, note
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _measure_ranks(
         to,
         ranks,
         _corpus(run),
-        lambda rank, done: say(f"rank {rank}: {done} of {len(ranks)}", err=True),
+        lambda rank, done: note(f"rank {rank}: {done} of {len(ranks)}"),
     )
     files = show.save_rank_curve(curve, out or run.path)
     facts = {"run": str(run.path), "figures": [str(file) for file in files]}
@@ -174,5 +174,4 @@ def _corpus(run: "Run") -> "Corpus":
     from mlx_attn.training.config import settings_from
 
     text = settings_from(run.settings, {}).text
-    progress = download_lines(lambda line: say(line, err=True))
-    return prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
+    return prepare(text.data, text.tokenizer, text.vocab_size, progress=download_lines(note))

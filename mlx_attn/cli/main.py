@@ -52,33 +52,31 @@ def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
         with suppress(RuntimeError, OSError):
             announce()
 
-    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in heard}
-    try:
+    with _handled(_SIGNALS, note):
         yield lambda: bool(signals)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """SIGTERM and a closed terminal raise KeyboardInterrupt for a while, as Ctrl-C does.
-
-    Signals that the shell ignores stay ignored.
-    """
+    """SIGTERM and a closed terminal raise KeyboardInterrupt for a while, as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    others = [number for number in _SIGNALS if number != signal.SIGINT]
-    heard = [number for number in others if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in heard}
+    with _handled(_SIGNALS[1:], interrupt):
+        yield
+
+
+@contextmanager
+def _handled(signals: Sequence[int], handler: Callable[..., None]) -> Iterator[None]:
+    """Handle signals for a while, except those that the shell ignores."""
+    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, own in before.items():
+            signal.signal(number, own)
 
 
 TIMEOUT = "MLX_ATTN_RANK_TIMEOUT"

@@ -19,7 +19,6 @@ from mlx_attn.errors import RunError, printable
 from mlx_attn.sampling.config import SamplerConfig
 
 if TYPE_CHECKING:
-    from mlx_attn.run_directory import Run
     from mlx_attn.sampling.generate import GenerationStep, LoadedRun
 
 _Command = Callable[..., Any]
@@ -75,14 +74,11 @@ def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | Non
     if name is not None or len(run_names()) < 2:
         return name
     run = find_run()
-    facts = [str(run.settings.get("variant", "")), f"trained on {describe(_text_name(run))}"]
+    text = run.settings.get("corpus") or run.settings["text"].get("data", "")
+    facts = [str(run.settings.get("variant", "")), f"trained on {describe(str(text))}"]
     facts += [] if run.is_finished() else ["its training was not finished"]
     say(f"the latest run: {run.path} ({', '.join(filter(None, facts))})", err=True)
     return str(run.path)
-
-
-def _text_name(run: "Run") -> str:
-    return str(run.settings.get("corpus") or run.settings["text"].get("data", ""))
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list[CompletionItem]:

@@ -209,10 +209,6 @@ class Case:
         n = len(self.differences)
         return Variance(stdev(self.differences) ** 2 if n > 1 else 0.0, n - 1.0)
 
-    def is_sensitive(self, sensitivity: float) -> bool:
-        """Return True if the part is worth enough margins for a meaningful verdict."""
-        return self.worth is None or self.worth - self.rounding >= sensitivity * self.margin
-
 
 def judge(
     differences: Mapping[str, Sequence[float]],
@@ -403,7 +399,8 @@ def _verdict(
 
 def _with_worth(verdict: Verdict, case: Case, sensitivity: float) -> Verdict:
     """Return a verdict with its share of the part's worth, or "insensitive"."""
-    if not case.is_sensitive(sensitivity):
+    # The word must hold for every worth within a rounding of the measured one.
+    if case.worth is not None and case.worth - case.rounding < sensitivity * case.margin:
         return replace(verdict, word="insensitive", other_word="insensitive")
     return replace(verdict, share=verdict.mean / case.worth) if case.worth else verdict
 

@@ -213,7 +213,8 @@ class _Stage:
             time.sleep(self.engine.patience or 0.0)
             return []
         done, _ = wait(self.running, self.engine.patience, FIRST_COMPLETED)
-        if any(isinstance(_error_of(future), BrokenExecutor) for future in done):
+        ended = [future for future in done if not future.cancelled()]
+        if any(isinstance(future.exception(), BrokenExecutor) for future in ended):
             done, _ = wait(self.running)  # a broken pool ends all of them
         there = set(self.engine.workers())
         # Their futures would never end.
@@ -253,10 +254,6 @@ class _Stage:
             raise _failure(lost[0], times)
         self.engine.recover()
         self.waiting.insert(0, trial)
-
-
-def _error_of(future: Future[Object]) -> BaseException | None:
-    return None if future.cancelled() else future.exception()
 
 
 def _failure(trial: Trial, reason: str) -> RunError:

@@ -57,34 +57,18 @@ _SIMULATED_SEEDS = 12  # plans extrapolate from here
 _GROUP = 3  # runs that a pooled variance is simulated from, two degrees of freedom
 
 
-def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return random.standard_normal(shape)
-
-
-def _heavy_tailed(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return random.standard_t(3, shape)
-
-
-def _skewed(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return random.exponential(size=shape) - 1
-
-
-def _spiked(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw runs of which one in ten ends five standard deviations away."""
-    return random.standard_normal(shape) + 5 * (random.random(shape) < 0.1) - 0.5
-
-
-def _two_peaked(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw runs that solve a task or do not, with equal probability."""
-    return random.choice((-1.0, 1.0), shape) + 0.5 * random.standard_normal(shape)
-
-
 FAMILIES: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
-    "normal": _normal,
-    "t with 3 degrees of freedom": _heavy_tailed,
-    "skewed": _skewed,
-    "spiked": _spiked,
-    "two peaks": _two_peaked,
+    "normal": lambda random, shape: random.standard_normal(shape),
+    "t with 3 degrees of freedom": lambda random, shape: random.standard_t(3, shape),
+    "skewed": lambda random, shape: random.exponential(size=shape) - 1,
+    # One run in ten ends five standard deviations away.
+    "spiked": lambda random, shape: (
+        random.standard_normal(shape) + 5 * (random.random(shape) < 0.1) - 0.5
+    ),
+    # Runs solve a task or do not, with equal probability.
+    "two peaks": lambda random, shape: (
+        random.choice((-1.0, 1.0), shape) + 0.5 * random.standard_normal(shape)
+    ),
 }
 """Distributions of mean 0 that differences between runs may have, each also mirrored."""
 

@@ -29,7 +29,7 @@ from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import events
 from mlx_attn.training.batches import objective_for
-from mlx_attn.training.config import Settings, resolve
+from mlx_attn.training.config import resolve
 from mlx_attn.training.evaluation import (
     Evaluation,
     Evaluator,
@@ -127,7 +127,9 @@ def train_trial(
         RunError: The text is not the one that the trial is of.
     """
     settings = resolve(trial.settings)
-    corpus = _unchanged_corpus(trial, settings, data)
+    corpus = corpus_of(settings, data)
+    if trial.text and corpus.digest != trial.text:
+        raise RunError(f"{corpus.name} has changed since the comparison began")
     trainer = Trainer(settings, corpus)
     if trial.jitter:
         jitter(trainer.model, trial.seed)
@@ -236,13 +238,6 @@ class TrialRecorder:
             params=count_parameters(self.trainer.model),
             start=self._start,
         )
-
-
-def _unchanged_corpus(trial: Trial, settings: Settings, data: str | None) -> Corpus:
-    corpus = corpus_of(settings, data)
-    if trial.text and corpus.digest != trial.text:
-        raise RunError(f"{corpus.name} has changed since the comparison began")
-    return corpus
 
 
 def _weights_digest(model: GPT) -> str:

@@ -140,7 +140,10 @@ def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
     runs = np.array([losses[f][:k] for f in factors])
     means = runs.mean(axis=1)
     # [k, k^k]: all draws of k seeds with replacement; the same draw for all factors keeps pairs.
-    drawn = np.indices((k,) * k).reshape(k, -1) if k <= _MOST_DRAWN else _some_draws(k)
+    if k <= _MOST_DRAWN:
+        drawn = np.indices((k,) * k).reshape(k, -1)
+    else:
+        drawn = np.random.default_rng(0).integers(k, size=(k, 500))
     # [factors, k, draws] -> means [factors, draws] -> the winner of each draw, [draws]
     chosen = runs[:, drawn].mean(axis=1).argmin(axis=0)
     of_choice = k / (k - 1) * float(np.mean((means[chosen] - means.min()) ** 2))
@@ -149,10 +152,6 @@ def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
 
 
 _MOST_DRAWN = 4  # seeds of which all draws are made; of more, some
-
-
-def _some_draws(k: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(k, size=(k, 500))
 
 
 def _grid_gain(octaves: np.ndarray, means: np.ndarray) -> float:

@@ -32,16 +32,11 @@ def get_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
 
 def set_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOptimizer) -> None:
     """Copy the arrays of `get_state` into a training, within its own containers."""
-    tree = _nested(arrays)
+    tree: Any = tree_unflatten(list(arrays.items()))
     model.update(tree["model"])
     # Update the dictionaries in place: compiled steps hold references to them.
     for state, values in zip(optimizer.state, tree["optimizer"], strict=True):
         state.update(values)
-
-
-def _nested(arrays: Mapping[str, mx.array]) -> Any:
-    """Return the tree whose `named_arrays` these are."""
-    return tree_unflatten(list(arrays.items()))
 
 
 @dataclass(slots=True)

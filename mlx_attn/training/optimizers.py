@@ -17,7 +17,7 @@ import mlx.optimizers as optim
 from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
-from mlx_attn.arrays import named_arrays
+from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.streams import cores, num_shards, parallel_map
 from mlx_attn.parts import own_part
@@ -72,7 +72,6 @@ def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: fl
 
 ITERATIONS = 5  # of Newton and Schulz; more would not bring the singular values closer to 1
 
-Arrays = dict[str, mx.array]
 Stack = Float[mx.array, "n rows columns"]
 Stacks = list[Float[mx.array, "_ _ _"]]
 

@@ -7,11 +7,10 @@ import mlx.core as mx
 import mlx.optimizers as optim
 from mlx.utils import tree_flatten
 
+from mlx_attn.arrays import Arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.parts import Part
 from mlx_attn.training.config import TrainConfig
-
-Arrays = dict[str, mx.array]
 
 
 class OwnOptimizer:

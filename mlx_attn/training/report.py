@@ -140,10 +140,6 @@ class ProgressWithCurve(Progress):
         if math.isfinite(loss):
             self._losses.append(loss)
 
-    def restart(self) -> None:
-        """Start an empty curve for another training."""
-        self._losses.clear()
-
     def curve(self) -> str:
         """Return the curve; "" if it is too early, or the terminal is too small."""
         if len(self._losses) < _FEWEST:
