@@ -26,17 +26,13 @@ def path_of_page(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class StudyPage:
-    """The contents of a study's page.
-
-    Attributes:
-        folder: Holds the registration and the records.
-    """
+    """The contents of a study's page."""
 
     study: Study
     registration: Registration
     book: RecordBook
     found: Sequence[Finding]
-    folder: Path
+    folder: Path  # holds the registration and the records
 
     @classmethod
     def read(cls, study: Study, folder: Path) -> Self:

@@ -45,26 +45,19 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class World(_Row, frozen=True, kw_only=True):
-    """A text and the settings that its trainings share.
-
-    Attributes:
-        text: BLAKE2b digest of the text, as `sources.read_source` computes it; "" for a corpus that
-            `data` names, because every download of it is checked.
-        settings: Flat and complete, except for the arm's settings.
-        modules: Modules of Python's standard library whose source is the text; if empty, `data`
-            names the text.
-        margin: The largest difference that counts as equal, in nats per token; see `reason`.
-        same: Arms that compute what another arm does here, from the same weights.
-        factors: Learning-rate factors by arm, registered here instead of searched for.
-    """
+    """A text and the settings that its trainings share."""
 
     summary: str
+    # BLAKE2b digest of the text, as `sources.read_source` computes it; "" for a corpus that `data`
+    # names, because every download of it is checked
     text: str
-    settings: dict[str, Any]
-    margin: float
+    settings: dict[str, Any]  # flat and complete, except for the arm's settings
+    margin: float  # the largest difference that counts as equal, in nats per token; see `reason`
     reason: str
+    # modules of Python's standard library whose source is the text; if empty, `data` names the text
     modules: tuple[str, ...] = ()
-    same: dict[str, str] = {}
+    same: dict[str, str] = {}  # arms that compute what another arm does here, from the same weights
+    # learning-rate factors by arm, registered here instead of searched for
     factors: dict[str, float] = {}
 
 
@@ -80,47 +73,35 @@ _BOOK_NAMES = {
 
 
 class StudyArm(_Row, frozen=True, kw_only=True):
-    """A form of attention: the settings that set it apart.
-
-    Attributes:
-        steps: Share of the world's steps.
-        rates_of: The arm whose factor it takes; "" searches for its own.
-        seeds: Number of the verdict's seeds to train on; 0 is all. Only a reference may have fewer,
-            because only its mean counts.
-        jitter: If True, every weight of the start is moved to the next float32, up or down.
-    """
+    """A form of attention: the settings that set it apart."""
 
     settings: dict[str, Any]
     says: str
-    steps: float = 1.0
-    rates_of: str = ""
+    steps: float = 1.0  # share of the world's steps
+    rates_of: str = ""  # the arm whose factor it takes; "" searches for its own
+    # number of the verdict's seeds to train on; 0 is all. Only a reference may have fewer, because
+    # only its mean counts
     seeds: int = 0
+    # if True, every weight of the start is moved to the next float32, up or down
     jitter: bool = False
 
 
 class Contrast(_Row, frozen=True, kw_only=True):
-    """An arm against a control, with the reference arm that lacks the part in question.
-
-    Attributes:
-        expects: Words that bear the statement out.
-        worlds: The worlds that ask it; empty is all.
-        outcome: The number that is compared: "" is the loss of all tokens; the name of an ability
-            is the loss of the tokens that need it; `STEPS` is the logarithm of the steps until a
-            task is solved.
-        null: True if both forms compute the same functions.
-        repeats: The arm of an earlier contrast with the standard form that this one trains again;
-            "" if it repeats none. A repetition expects the word of the first.
-    """
+    """An arm against a control, with the reference arm that lacks the part in question."""
 
     arm: str
     reference: str
     statement: str
     source: str
-    expects: tuple[str, ...] = ()
+    expects: tuple[str, ...] = ()  # words that bear the statement out
     control: str = STANDARD
-    worlds: tuple[str, ...] = ()
+    worlds: tuple[str, ...] = ()  # the worlds that ask it; empty is all
+    # the number that is compared: "" is the loss of all tokens; the name of an ability is the loss
+    # of the tokens that need it; `STEPS` is the logarithm of the steps until a task is solved
     outcome: str = ""
-    null: bool = False
+    null: bool = False  # true if both forms compute the same functions
+    # the arm of an earlier contrast with the standard form that this one trains again; "" if it
+    # repeats none. A repetition expects the word of the first
     repeats: str = ""
 
     @property
@@ -137,19 +118,13 @@ class Question(_Row, frozen=True, kw_only=True):
 
 
 class Trend(_Row, frozen=True, kw_only=True):
-    """How the cost of an arm, in tokens, changes from width to width.
+    """How the cost of an arm, in tokens, changes from width to width."""
 
-    Attributes:
-        arm: The arm of a contrast that every world asks.
-        margin: The largest change of ln(tokens) per doubling that counts as none; see `reason`.
-        expects: Words of `TRENDS` that bear the statement out.
-    """
-
-    arm: str
+    arm: str  # the arm of a contrast that every world asks
     statement: str
-    margin: float
+    margin: float  # the largest change of ln(tokens) per doubling that counts as none; see `reason`
     reason: str
-    expects: tuple[str, ...]
+    expects: tuple[str, ...]  # words of `TRENDS` that bear the statement out
 
     def __post_init__(self) -> None:
         for word in self.expects:
@@ -161,18 +136,12 @@ class Prediction(_Row, frozen=True, kw_only=True):
 
     Costs are shares of the control's loss: (loss of the arm - loss of the control) / loss of the
     control.
-
-    Attributes:
-        arm: The arm of a contrast of the study.
-        low: The smallest predicted cost.
-        high: The largest.
-        point: The most likely one.
     """
 
-    arm: str
-    low: float
-    point: float
-    high: float
+    arm: str  # the arm of a contrast of the study
+    low: float  # the smallest predicted cost
+    point: float  # the most likely one
+    high: float  # the largest
 
     def __post_init__(self) -> None:
         if not self.low <= self.point <= self.high:

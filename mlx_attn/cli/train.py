@@ -170,18 +170,12 @@ def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Pa
 
 @dataclass(frozen=True, slots=True)
 class RunTarget:
-    """The directory of a run, and the run that it starts from.
+    """The directory of a run, and the run that it starts from."""
 
-    Attributes:
-        path: The directory.
-        overwrite: Whether a run there is replaced.
-        init_from: The run that it starts from.
-        is_named: Whether the user chose the name; another free one will do where it is not.
-    """
-
-    path: Path
-    overwrite: bool = False
-    init_from: str | None = None
+    path: Path  # the directory
+    overwrite: bool = False  # whether a run there is replaced
+    init_from: str | None = None  # the run that it starts from
+    # whether the user chose the name; another free one will do where it is not
     is_named: bool = True
 
     def record(self, trainer: "Trainer", corpus: "Corpus") -> "Run":

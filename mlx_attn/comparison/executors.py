@@ -30,29 +30,20 @@ Notice = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A process that trains one trial at a time.
+    """A process that trains one trial at a time."""
 
-    Attributes:
-        name: Its address.
-        kind: Of its machine, as `machine_kind` describes it in words; "" if nobody asked.
-    """
-
-    name: str
-    kind: str = ""
+    name: str  # its address
+    kind: str = ""  # of its machine, as `machine_kind` describes it in words; "" if nobody asked
 
 
 class Engine:
-    """Runs trials on workers, through an executor.
+    """Runs trials on workers, through an executor."""
 
-    Attributes:
-        notice: Takes a line about workers that come, go, or are left out.
-        patience: Seconds between two looks at which workers there are; None if none comes or goes.
-        dashboard: The address of a page that shows the workers, or "".
-    """
-
+    # takes a line about workers that come, go, or are left out
     notice: Notice = staticmethod(lambda line: None)
+    # seconds between two looks at which workers there are; None if none comes or goes
     patience: float | None = None
-    dashboard: str = ""
+    dashboard: str = ""  # the address of a page that shows the workers, or ""
 
     @property
     def size(self) -> int:

@@ -54,28 +54,18 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and its content, in the order of the fields.
-
-    Attributes:
-        answers: Verdicts, each with its sentences.
-        code: Text to be copied, such as a command.
-        text: Paragraphs.
-        tables: Those without a figure.
-        notes: Paragraphs that must not be overlooked.
-        samples: Names of arms, each with a text that its model wrote.
-        folded: Whether the page shows only the heading until it is opened.
-    """
+    """A heading and its content, in the order of the fields."""
 
     heading: str
-    answers: Sequence[tuple[str, Sequence[str]]] = ()
-    code: str = ""
-    text: Sequence[str] = ()
+    answers: Sequence[tuple[str, Sequence[str]]] = ()  # verdicts, each with its sentences
+    code: str = ""  # text to be copied, such as a command
+    text: Sequence[str] = ()  # paragraphs
     plots: Sequence[Plot] = ()
-    tables: Sequence[Table] = ()
-    notes: Sequence[str] = ()
-    samples: Sequence[tuple[str, str]] = ()
+    tables: Sequence[Table] = ()  # those without a figure
+    notes: Sequence[str] = ()  # paragraphs that must not be overlooked
+    samples: Sequence[tuple[str, str]] = ()  # names of arms, each with a text that its model wrote
     parts: Sequence["Section"] = ()
-    folded: bool = False
+    folded: bool = False  # whether the page shows only the heading until it is opened
 
     def __bool__(self) -> bool:
         # All fields but the heading and `folded`: a section without content is left out.

@@ -34,22 +34,17 @@ class TunedArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The search for the learning rates of an arm, as far as its trials are finished.
+    """The search for the learning rates of an arm, as far as its trials are finished."""
 
-    Attributes:
-        losses: By factor, a loss for each tuning seed, infinite if the training diverged; only
-            factors that are finished.
-        trials: All that the search has asked for so far.
-        wanted: Those of them that the next decision needs; empty once it is settled.
-        best: The factor with the lowest mean loss; None until its neighbours are finished.
-        interior: True if factors on both sides of the best were tried.
-    """
-
+    # by factor, a loss for each tuning seed, infinite if the training diverged; only factors that
+    # are finished
     losses: Mapping[float, tuple[float, ...]]
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[Trial, ...] = ()  # all that the search has asked for so far
+    # those of them that the next decision needs; empty once it is settled
     wanted: tuple[Trial, ...] = ()
+    # the factor with the lowest mean loss; None until its neighbours are finished
     best: float | None = None
-    interior: bool = False
+    interior: bool = False  # true if factors on both sides of the best were tried
 
     @property
     def settled(self) -> bool:

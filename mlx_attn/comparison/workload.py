@@ -18,13 +18,10 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The trainings of a comparison that are not finished.
+    """The trainings of a comparison that are not finished."""
 
-    Attributes:
-        stages: Seconds of each training on one worker of this machine, stage by stage; a stage
-            begins when the one before has ended.
-    """
-
+    # seconds of each training on one worker of this machine, stage by stage; a stage begins when
+    # the one before has ended
     stages: tuple[tuple[float, ...], ...]
 
     @property

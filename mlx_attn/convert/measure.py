@@ -194,21 +194,14 @@ def measure_model(model: GPT, evaluator: Evaluator) -> ModelMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A model before and after a conversion.
+    """A model before and after a conversion."""
 
-    Attributes:
-        before: The model that was converted.
-        after: The model in its new form.
-        logits: The differences between their logits, and rounding.
-        score_error: |S - S'| / |S| in the Frobenius norm, in the worst layer, with the bias in S.
-        output_error: The same for VO.
-    """
-
-    before: ModelMetrics
-    after: ModelMetrics
-    logits: _LogitDifferences
+    before: ModelMetrics  # the model that was converted
+    after: ModelMetrics  # the model in its new form
+    logits: _LogitDifferences  # the differences between their logits, and rounding
+    # |S - S'| / |S| in the Frobenius norm, in the worst layer, with the bias in S
     score_error: float
-    output_error: float
+    output_error: float  # the same for VO
 
     @property
     def loss_change(self) -> float:

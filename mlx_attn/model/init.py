@@ -25,19 +25,14 @@ GPT2_STD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class NamedInit:
-    """An `Initializer` whose numbers depend only on the seed and the weight's full name.
+    """An `Initializer` whose numbers depend only on the seed and the weight's full name."""
 
-    Attributes:
-        config: Its `start` is "book" (uniform within 1 / sqrt(columns), as PyTorch's Linear),
-            "gpt2" (N(0, 0.02), and 0.02 / sqrt(2 n_layers) at the end of a branch) or "zero"
-            (N(0, 1 / columns), and 0 at the end of a branch).
-        seed: The seed of all weights.
-        path: Name of the module whose weights are drawn.
-    """
-
+    # its `start` is "book" (uniform within 1 / sqrt(columns), as PyTorch's Linear), "gpt2" (N(0,
+    # 0.02), and 0.02 / sqrt(2 n_layers) at the end of a branch) or "zero" (N(0, 1 / columns), and 0
+    # at the end of a branch)
     config: GPTConfig
-    seed: int
-    path: str = ""
+    seed: int  # the seed of all weights
+    path: str = ""  # name of the module whose weights are drawn
 
     def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
         """Return the starting weight (rows, columns) = (out, in) of the map `name`."""

@@ -31,24 +31,15 @@ ENOUGH = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The expected time and memory of a training on this machine.
+    """The expected time and memory of a training on this machine."""
 
-    Attributes:
-        step_seconds: Time of one step.
-        validation_seconds: Time of one validation.
-        seconds: Time of all remaining steps and validations, without samples, checkpoints and
-            reports.
-        steps: Steps that remain, or that fit into the minutes.
-        validations: Validations during these steps.
-        peak_memory: The most bytes of arrays at any time.
-    """
-
-    step_seconds: float
-    validation_seconds: float
+    step_seconds: float  # time of one step
+    validation_seconds: float  # time of one validation
+    # time of all remaining steps and validations, without samples, checkpoints and reports
     seconds: float
-    steps: int
-    validations: int
-    peak_memory: int
+    steps: int  # steps that remain, or that fit into the minutes
+    validations: int  # validations during these steps
+    peak_memory: int  # the most bytes of arrays at any time
 
 
 @dataclass(frozen=True, slots=True)
