@@ -21,15 +21,7 @@ def dry_run_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def show_plan(
     run: "Run", doing: str, peak: int, as_json: bool, becomes: "GPTConfig | None" = None
 ) -> None:
-    """A model's size and the most memory that doing something with it takes.
-
-    Args:
-        run: Whose model it is.
-        doing: The action, in a word.
-        peak: Bytes of the whole process.
-        as_json: As one JSON object.
-        becomes: The resulting model.
-    """
+    """Print a model's size, and the most bytes of the process that doing a thing takes."""
     from mlx_attn.machine.facts import usable_memory
 
     facts = {"run": str(run.path), **model_facts(run.config), "peak": peak}

@@ -42,13 +42,7 @@ JOBS = 64
 
 
 class DaskEngine(Engine):
-    """The workers of a Dask scheduler.
-
-    Args:
-        client: Connected to the scheduler.
-        name: Of the scheduler, for messages.
-        resources: Closed with the engine.
-    """
+    """The workers of a Dask scheduler, called `name` in messages; `resources` close with it."""
 
     patience = _LOOK
 
@@ -80,9 +74,7 @@ class DaskEngine(Engine):
     def start(cls, hosts: Sequence[str], jobs: int) -> "DaskEngine":
         """Start a scheduler here, and workers on other machines with `ssh`.
 
-        Args:
-            hosts: As `ssh` knows them.
-            jobs: Processes on each; 0 is one for every core, and one on a GPU.
+        On each host `jobs` processes; 0 is one for every core, and one on a GPU.
         """
         distributed, resources = _distributed(), ExitStack()
         own = _own_address(hosts[0])

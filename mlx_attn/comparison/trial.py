@@ -118,10 +118,7 @@ def train_trial(
 ) -> TrialResult | Diverged | None:
     """Train one trial; return None when told to stop.
 
-    Args:
-        trial: What to train.
-        should_stop: Asked before every step.
-        data: The text's path on this machine, if it differs from the settings'.
+    `data` is the text's path on this machine, if it differs from the settings'.
 
     Raises:
         RunError: The text is not the one that the trial is of.

@@ -77,13 +77,9 @@ def categorical(
 
 
 class Sampler:
-    """Penalty, filters and draw of texts that begin together; make a new one for the next texts.
+    """Penalty, filters and draw of B texts that begin together; make a new one for the next texts.
 
     Text k draws like a single text with `seeds[k]`.
-
-    Args:
-        config: Its settings.
-        count: Number of texts B.
 
     Attributes:
         seeds: Of each text: the configuration's seed, or one that was drawn, and those after it.

@@ -14,12 +14,9 @@ from mlx_attn.training.config import TrainConfig
 
 
 class OwnOptimizer:
-    """Moves each parameter by an optimizer of MLX.
+    """Moves each parameter by an optimizer of MLX, whose learning rate is set before every step.
 
     Its state belongs to the arrays of `packed`, numbered as in AdamW and Muon.
-
-    Args:
-        inner: Its learning rate is set before every step.
     """
 
     def __init__(self, inner: optim.Optimizer):
