@@ -52,7 +52,6 @@ def _places(package: Path) -> tuple[Path, Path]:
 
 
 def _out(default: Callable[[], Path]) -> Callable[[Callable], Callable]:
-    """Add --out with this default."""
     return click.option(
         "--out",
         "-o",
@@ -175,7 +174,6 @@ def run(
 
 
 def _train(study: "Study", plans: Callable[[], Any], runner: "Runner", seconds: float) -> None:
-    """Train the missing runs, and print each one's loss."""
     from mlx_attn.answers.schedule import train_wanted
     from mlx_attn.answers.show import trial_line
 
@@ -314,7 +312,6 @@ def _need_the_repository(what: str) -> None:
 
 
 def _follow_ups() -> tuple[str, ...]:
-    """Return the names of follow-up studies that there are here."""
     if not _has_repository():
         return ()
     from studies import FOLLOW_UPS

@@ -44,8 +44,6 @@ _SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class _Numbers(click.ParamType):
-    """Numbers between commas."""
-
     name = "numbers"
 
     def convert(

@@ -28,7 +28,6 @@ class _Ranks(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """The ranks in the order given."""
         if isinstance(value, tuple):
             return value
         ranks: list[int] = []

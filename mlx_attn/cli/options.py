@@ -225,7 +225,6 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(records)
 
     def _shown(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options that this help shows."""
         options = self.get_params(ctx)
         if not self._first or _HELP_ALL in ctx.meta:
             return options
@@ -237,8 +236,6 @@ _HELP_ALL = "mlx_attn.help_all"
 
 
 def _help_all(count: int) -> click.Option:
-    """Return the option that shows the help of all options."""
-
     def show(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
         if wanted:
             ctx.meta[_HELP_ALL] = True

@@ -84,7 +84,6 @@ def _lines(stream: io.TextIOBase) -> Iterator[str]:
 
 
 def _list_runs() -> list[tuple[str, str]]:
-    """List the runs in runs/ with numbers."""
     from shutil import get_terminal_size
 
     from mlx_attn.cli.runs import run_rows

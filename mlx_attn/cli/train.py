@@ -211,7 +211,6 @@ def _train_new(
     ranks: "Distributed",
     output: OutputOptions,
 ) -> None:
-    """Train a new run."""
     from mlx_attn import run_directory
     from mlx_attn.training.trainer import Trainer
 
@@ -228,7 +227,6 @@ def _train_new(
 def _resume(
     name: str, changes: dict[str, Any], ranks: "Distributed", output: OutputOptions
 ) -> None:
-    """Resume a run in place, with some settings changed."""
     from mlx_attn.api.trained import continue_run, resumed_settings
     from mlx_attn.run_directory import held
     from mlx_attn.runs import find_run
@@ -272,7 +270,6 @@ def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Setting
 
 
 def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
-    """Return the text that the settings name."""
     from mlx_attn.text.corpus import prepare
     from mlx_attn.text.show import download_lines, tokenizing_lines
 
@@ -327,7 +324,6 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
 
 
 def _at_terminal() -> bool:
-    """Tell whether standard input is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

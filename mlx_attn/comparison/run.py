@@ -77,7 +77,6 @@ class ComparisonRun:
                 return
 
     def _train(self, stage: str, trials: Iterable[Trial]) -> Events:
-        """Train the trials that the store lacks."""
         # Arms or budgets with the same settings share a trial.
         wanted = {trial.digest: trial for trial in trials}
         missing = self.runner.missing(wanted.values())
@@ -336,7 +335,6 @@ class _Summary:
         )
 
     def _aa_test(self) -> AATest:
-        """Return the control against itself."""
         plan, name = self.plan, self.plan.control.arm.name
         once = self._of_control(plan.trials("steps", plan.control, self.seeds))
         again = self._of_control(plan.reseeded_control(self.seeds))

@@ -170,7 +170,6 @@ class _Stage:
     losses: Counter[Trial] = field(default_factory=Counter)
 
     def results(self) -> Generator[Result, None, None]:
-        """Train all, and yield each as it is finished."""
         try:
             while self.running or (self.waiting and time.monotonic() < self.until):
                 # After `until` nothing starts, but running trials may still end.

@@ -84,7 +84,6 @@ def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:
 
 
 def _parameters(*models: GPT) -> int:
-    """Count the parameters of the largest model."""
     return max(model_cost(model.config).parameters for model in models)
 
 

@@ -272,7 +272,6 @@ def evaluation_memory(context_length: int, vocab_size: int) -> int:
 
 
 def _batch_size(context_length: int) -> int:
-    """Return the windows that a core reads at a time."""
     return max(1, EVALUATION_TOKENS // cores() // context_length)
 
 

@@ -57,7 +57,6 @@ def _follow(few: float, many: float, layers: int) -> float:
 
 
 def _at_depth(layers: int, settings: Settings, corpus: Corpus) -> _Measured:
-    """Return the cost of a model with this many layers."""
     if layers <= DEPTHS[1] or settings.model.get("pattern"):
         return _measure(settings, layers, corpus)
     # Two points of each line: the slope is the cost of a layer, the rest does not depend on depth.
