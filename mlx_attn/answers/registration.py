@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
+from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.study import OWN, Study, study_from, the_study
 from mlx_attn.comparison.plan import digest_of
 from mlx_attn.errors import RunError
@@ -69,6 +71,24 @@ def register(
     content = json.dumps(msgspec.to_builtins(registration), indent=1) + "\n"
     write_text(folder / REGISTRATION, content)
     return registration
+
+
+def register_own(study: Study, folder: Path) -> Registration:
+    """Register a study of a user's own text; one that has trainings keeps its registered test.
+
+    Raises:
+        RunError: The folder has trainings of another study.
+    """
+    records = len(RecordBook(folder / "records").records)
+    if records:
+        protocol = structs.replace(study.protocol, analysis=study_of(folder).protocol.analysis)
+        study = structs.replace(study, protocol=protocol)
+    if records and study_of(folder).digest != study.digest:
+        raise RunError(
+            f"{folder}: another study is registered there, with {records} trainings: give this one "
+            "a folder of its own with -o, or the settings of that one"
+        )
+    return register(study, folder, records)
 
 
 def read_registration(folder: Path) -> Registration:

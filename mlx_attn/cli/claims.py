@@ -192,7 +192,8 @@ def _register_own(
     """Register the questions about a user's own text; return the folder."""
     from click.core import ParameterSource
 
-    from mlx_attn.answers.own import own_study, register_own
+    from mlx_attn.answers.registration import register_own
+    from mlx_attn.answers.study import own_study
 
     if study_name:
         raise click.UsageError("--study is one of this package's: it has its texts and seeds")
