@@ -95,10 +95,7 @@ class ArmPlan:
 
 
 def arm_plans(
-    study: Study,
-    records: Records,
-    worlds: Collection[str] = (),
-    questions: Collection[str] = (),
+    study: Study, records: Records, worlds: Collection[str] = (), questions: Collection[str] = ()
 ) -> list[ArmPlan]:
     """Return the plans of all or some worlds and questions, the most important first."""
     asked = {
@@ -177,10 +174,7 @@ def check_texts(study: Study, worlds: Iterable[str]) -> None:
 
 
 def train_wanted(
-    study: Study,
-    plans: Callable[[], Iterable[ArmPlan]],
-    runner: Runner,
-    seconds: float = 0.0,
+    study: Study, plans: Callable[[], Iterable[ArmPlan]], runner: Runner, seconds: float = 0.0
 ) -> Generator[tuple[Trial, Outcome, int], None, None]:
     """Train the missing trials, several at once; yield each after its record is written.
 

@@ -232,12 +232,7 @@ command = SectionedCommand(
             help="instead of variants, the training step at half to four times this size",
         ),
         _what("--json", "as_json", is_flag=True, help="as one JSON object"),
-        _what(
-            "--figure",
-            type=UserPath(),
-            metavar="FILE",
-            help="also draw FILE.svg and FILE.png",
-        ),
+        _what("--figure", type=UserPath(), metavar="FILE", help="also draw FILE.svg and FILE.png"),
         grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern"),
         plugin_option(),
         *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),

@@ -362,7 +362,7 @@ TRIAL_OPTIONS: list[click.Option] = [
         default=0,
         metavar="N",
         help="trainings at once (0: one for every core, one on a GPU)",
-    ),
+    )
 ]
 """Of the commands that train many models."""
 

@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     from mlx_attn.training.trainer import Trainer
 
 
-def train(
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
-    log_to: str | None,
-    **options: Any,
-) -> None:
+def train(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **options: Any) -> None:
     """Train a tiny GPT with any attention.
 
     Without options: the preset `tiny` on stories that are generated on the spot, with no network. A

@@ -107,11 +107,7 @@ class Inspectable(nn.Module):
 
 
 def _block(
-    block: Any,
-    x: Float[mx.array, "B T C"],
-    carry: Carry,
-    record: _Recorder,
-    name: str,
+    block: Any, x: Float[mx.array, "B T C"], carry: Carry, record: _Recorder, name: str
 ) -> Float[mx.array, "B T C"]:
 
     def attention(y: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
