@@ -136,7 +136,7 @@ class Evaluator:
         spans = self._spans(model, measure)
         n = len(self.metrics)
         # Sums of sums: no array of all tokens is ever in memory.
-        sums = np.sum([_all_sums(self.split, span, measured, n) for span, measured in spans], 0)
+        sums = np.sum([_sums(self.split, span, measured, n) for span, measured in spans], 0)
         model.train(training)
         own, rest = sums[:n], sums[n:]
         own = dict(zip(self.metrics, (own / self.split.n_scored).tolist(), strict=True))
@@ -151,13 +151,6 @@ class Evaluator:
             pass
         model.train(training)
         return len(windows) / len(self.windows)
-
-    def token_losses(self, model: GPT) -> Float[np.ndarray, " N"]:
-        """Return the nats of each token given those before it; 0 for the first."""
-        losses = np.zeros(len(self.split.tokens))
-        for span, measured in self._spans(model, cross_entropy):
-            losses[span] = measured
-        return losses
 
     def _spans(
         self, model: GPT, measure: Measure
@@ -279,33 +272,23 @@ def _parts(of: Any, size: int) -> Iterator[Any]:
     return (of[i : i + size] for i in range(0, len(of), size))
 
 
-def _all_sums(
-    split: Split, span: slice, measured: Float[np.ndarray, "*measures N"], own: int
-) -> Float[np.ndarray, " sums"]:
-    """Sum the user's metrics over the scored tokens of a span, then what `_sums` does."""
-    if not own:
-        return _sums(split, span, measured)
-    weights = 1 if split.scored is None else np.asarray(split.scored)[span]
-    rest = measured[own] if split.scored is None else measured[own:]
-    return np.append((measured[:own] * weights).sum(axis=1), _sums(split, span, rest))
-
-
 def _sums(
-    split: Split, span: slice, measured: Float[np.ndarray, "*measures N"]
+    split: Split, span: slice, measured: Float[np.ndarray, "*measures N"], metrics: int
 ) -> Float[np.ndarray, " sums"]:
-    """Sum a span's right answers, all answers, nats, and nats by ability if known."""
-    right, answers, losses = 0.0, 0, measured
+    """Sum a span's own metrics, right answers, all answers, nats, and nats by ability if known."""
+    # [metrics + 1, N], of a task [metrics + 2, N]: tokens that are not scored add 0.
+    weights = 1 if split.scored is None else np.asarray(split.scored)[span]
+    numbers = measured.reshape(-1, measured.shape[-1]) * weights
+    own, losses, right, answers = numbers[:metrics], numbers[metrics], 0.0, 0
     if split.scored is not None:
-        # [2, N] * [N]
-        losses, is_right = measured * np.asarray(split.scored)[span]
         is_answer = np.asarray(split.token_abilities)[span] == ABILITIES.index("answer")
-        right, answers = is_right[is_answer].sum(), is_answer.sum()
+        right, answers = numbers[-1][is_answer].sum(), is_answer.sum()
     by_ability = np.empty(0)
     if split.token_abilities is not None and split.ability_floor_nats:
         count = len(split.ability_floor_nats)
         # [abilities]: the losses of each ability's tokens, added up.
         by_ability = np.bincount(split.token_abilities[span], losses, minlength=count)
-    return np.array([right, answers, losses.sum(), *by_ability])
+    return np.array([*own.sum(axis=1), right, answers, losses.sum(), *by_ability])
 
 
 def _evaluation(split: Split, sums: Sequence[float]) -> Evaluation:
