@@ -25,15 +25,11 @@ def kind_of(machine: Mapping[str, str]) -> str:
 
 
 class Placement:
-    """Chooses the next trial of a worker.
-
-    Attributes:
-        one_kind: Whether all trials have to be trained on one kind of machine.
-        notice: Takes a line when seeds have to change their kind of machine.
-    """
+    """Chooses the next trial of a worker."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self.one_kind = False
+        self.one_kind = False  # whether all trials have to be trained on one kind of machine
+        # Takes a line when seeds have to change their kind of machine.
         self.notice: Notice = lambda line: None
         self._kinds: dict[int | None, str] = {}  # by seed; None for all seeds
         self._seen: dict[str, float] = {}  # when each kind had a worker for the last time

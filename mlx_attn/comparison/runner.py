@@ -72,18 +72,15 @@ class Runner:
         store: Where results are kept, and looked for first.
         size: Processes of this machine; 0 is one for every core, and one on a GPU.
         engine: Where trials run, if not in such processes.
-
-    Attributes:
-        one_kind: Whether all trials have to be trained on one kind of machine, because their speeds
-            count, rather than only one seed's.
-        until: No trial is started after it, by `time.monotonic`.
     """
 
     def __init__(self, store: Store, size: int = 0, engine: Engine | None = None):
         self.store = store
         self.engine = engine or LocalEngine(size)
+        # Whether all trials have to be trained on one kind of machine, because their speeds count,
+        # rather than only one seed's.
         self.one_kind = False
-        self.until = inf
+        self.until = inf  # by `time.monotonic`: no trial is started after it
         self._placement = Placement()
 
     @property

@@ -28,15 +28,12 @@ class StreamingDetokenizer:
 
     Bytes wait for the rest of their character; bytes that can be no character become U+FFFD. Text
     that may be the beginning of a stop text waits too; a stop text itself never comes out.
-
-    Attributes:
-        stop_text: The stop text that was found; "" before.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
         if "" in stop:
             raise ConfigError("a stop text is empty: give at least one character, or leave it out")
-        self.stop_text = ""
+        self.stop_text = ""  # the one that was found
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -80,20 +80,16 @@ class Sampler:
     """Penalty, filters and draw of B texts that begin together; make a new one for the next texts.
 
     Text k draws like a single text with `seeds[k]`.
-
-    Attributes:
-        seeds: Of each text: the configuration's seed, or one that was drawn, and those after it.
-        state: Its numbers: random keys, recent tokens, and settings, which as arrays do not make
-            another compiled code each.
-        structure: Equal for samplers with equal code.
     """
 
     def __init__(self, config: SamplerConfig, count: int = 1):
+        # The configuration's seed, or one that is drawn, and those after it.
         first = secrets.randbits(32) if config.seed is None else config.seed
         self.seeds = [(first + k) % 2**64 for k in range(count)]
         # k and the window are shapes, so they are part of the code; numbers are inputs.
         self._top_k, self._window = config.top_k, config.repetition_window
         settings = {name: getattr(config, name) for name, off in _OFF.items()}
+        # Random keys, recent tokens, and settings, which as arrays need no other code each.
         self.state: Arrays = {
             name: mx.array(value, mx.float32)
             for name, value in settings.items()
@@ -104,6 +100,7 @@ class Sampler:
         if config.temp >= _GREEDY_BELOW:
             self.state["keys"] = mx.stack([mx.random.key(seed) for seed in self.seeds])
             self.state["over_temp"] = mx.array(1 / config.temp)
+        # Equal for samplers with equal code.
         self.structure = (*self.state, self._top_k, self._window)
 
     def __call__(self, logits: Logits, newest: Tokens) -> Integer[mx.array, "B 1"]:

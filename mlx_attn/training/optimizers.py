@@ -83,11 +83,6 @@ class Muon(optim.Optimizer):
         super().__init__()
         self._maybe_schedule("learning_rate", learning_rate)
         self.momentum = momentum
-        self.held: list[mx.array] = []
-
-    def hold(self, parameters: Arrays) -> Arrays:
-        """Return the matrices as they are."""
-        return parameters
 
     def init_single(self, parameter: mx.array, state: dict) -> None:
         """Start the momentum of a stack of matrices at 0."""
@@ -335,7 +330,8 @@ class GroupedOptimizer:
         parameters = named_arrays(model.trainable_parameters())
         if any(array is not self._left.get(name) for name, array in parameters.items()):
             for group in self.groups:
-                parameters |= group.optimizer.hold(group.own(parameters))
+                if isinstance(group.optimizer, AdamW):
+                    parameters |= group.optimizer.hold(group.own(parameters))
             model.update(tree_unflatten(list(parameters.items())))
 
     def leave(self, model: nn.Module) -> None:
@@ -348,7 +344,7 @@ class GroupedOptimizer:
     def schedule(self, factor: float) -> None:
         """Set the learning rate of every group to its peak times the factor."""
         for group in self.groups:
-            group.optimizer.learning_rate = mx.array(group.peak * factor)
+            group.optimizer.state["learning_rate"] = mx.array(group.peak * factor)
 
     def update(self, model: nn.Module, gradients: dict, max_norm: float = math.inf) -> mx.array:
         """Move the model's weights by one step, in place, and return the gradients' global norm.
@@ -375,8 +371,9 @@ class GroupedOptimizer:
 
     @property
     def held(self) -> list[list[mx.array]]:
-        """Return the lists in which the optimizers hold the weights, not copies."""
-        return [group.optimizer.held for group in self.groups]
+        """Return the lists in which AdamW holds the weights, not copies."""
+        optimizers = [group.optimizer for group in self.groups]
+        return [optimizer.held for optimizer in optimizers if isinstance(optimizer, AdamW)]
 
 
 def is_hidden_matrix(name: str, array: mx.array) -> bool:

@@ -29,18 +29,11 @@ PerHead = list[list[float]]
 
 
 class Tracker:
-    """Measures a model in training.
-
-    Args:
-        model: The model in training.
-        tokens: Fixed windows of text for the drift, which uses the beginning of each.
-
-    Attributes:
-        start: The model that it started from, in any form; required for the drift.
-    """
+    """Measures a model in training, its drift on the beginning of fixed windows of text."""
 
     def __init__(self, model: GPT, tokens: Integer[np.ndarray, "B T"]):
         self.model, self.tokens = model, mx.array(tokens[:, :TRACKED_TOKENS])
+        # The model that it started from, in any form; required for the drift.
         self.start: GPT | None = None
 
     def __call__(self, step: int) -> Tracked:

@@ -123,17 +123,6 @@ class Trainer:
         ranks: The processes that train together, of which rank 0 gets a `run`.
         draw: Whether to draw weights: a plan needs none, and resuming loads them.
 
-    Attributes:
-        model: Trained in place.
-        progress: Steps, seconds and losses so far.
-        tracker: Measures the matrices of the heads.
-        step: Trains on windows at given positions; `launch_step` chooses them.
-        run: Where weights and checkpoints are saved; with None, nothing is.
-        log: Also receives every event; see `mlx_attn.training.loggers`.
-        saved_step: The step of the latest checkpoint, if any.
-        steps: Bound in steps; 0 without one.
-        tokens_per_step: Tokens of one step, summed over all ranks.
-
     Raises:
         ConfigError: The text is too short, or settings contradict each other.
     """
@@ -146,9 +135,10 @@ class Trainer:
         draw: bool = True,
     ):
         self.settings, self.config, self.ranks = settings, settings.training, ranks
+        # Where weights and checkpoints are saved; with None, nothing is.
         self.run: Run | None = None
-        self.log: Callable[[Event], None] = lambda event: None
-        self.saved_step: int | None = None
+        self.log: Callable[[Event], None] = lambda event: None  # see `mlx_attn.training.loggers`
+        self.saved_step: int | None = None  # of the latest checkpoint
         self._saved: tuple[int, ...] | None = None
         self.progress = Progress()
         # Only now: the size of the vocabulary is the tokenizer's.
@@ -157,7 +147,8 @@ class Trainer:
         self.text = [corpus.digest, len(corpus.train.tokens), len(corpus.val.tokens)]
         self.sampler = _batch_sampler(corpus, T, self.config)
         self.evaluator = Evaluator(corpus.val, T, ranks, self.config.metric)
-        self.steps = _bound_in_steps(self.config, self.sampler)
+        self.steps = _bound_in_steps(self.config, self.sampler)  # 0: no bound
+        # Of all ranks together.
         self.tokens_per_step = self.sampler.batch_size * self.config.accumulate * T
         # Everything that can fail is checked before the weights take memory.
         ranks.check_divides(self.sampler.batch_size)
