@@ -33,13 +33,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
     """Catch Ctrl-C, SIGTERM and a closed terminal; yield a function that returns True after one.
 
-    Signals that the shell ignores stay ignored, such as the closed terminal under `nohup`.
-
-    Args:
-        announce: Called once, at the first signal.
-
-    Raises:
-        KeyboardInterrupt: At the second signal.
+    The first signal calls `announce`, the second raises KeyboardInterrupt. Signals that the shell
+    ignores stay ignored, such as the closed terminal under `nohup`.
     """
     signals: list[int] = []
 

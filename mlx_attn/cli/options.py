@@ -32,9 +32,7 @@ from mlx_attn.training.config import TextConfig
 class Named(click.ParamType):
     """A name that the shell can complete; the library checks it and suggests the nearest.
 
-    Args:
-        names: All names, or a function that returns them.
-        separator: Between several names, the last of which is completed.
+    Several names have a separator between them, and the last is completed.
     """
 
     name = "name"

@@ -25,13 +25,9 @@ Starts = Integer[mx.array, " B"]
 
 
 class RandomWindows:
-    """Windows drawn anywhere, or only at given positions such as the starts of documents.
+    """Windows of T inputs and their targets, drawn anywhere, or only at `places` of the corpus.
 
-    Args:
-        n_tokens: Length of the corpus.
-        context_length: Length T of a window; T + 1 tokens are read.
-        batch_size: Windows per step.
-        places: Where windows may start; None means anywhere.
+    A step has `batch_size` windows. Places may be the starts of documents.
     """
 
     def __init__(
@@ -73,7 +69,7 @@ class EpochWindows:
     """Adjacent windows, each once per epoch, in a new order every epoch (the book's loader).
 
     An incomplete last batch is dropped. If a text has fewer windows than a batch, the batch is
-    smaller. See `RandomWindows` for the arguments.
+    smaller.
     """
 
     def __init__(self, n_tokens: int, context_length: int, batch_size: int):
