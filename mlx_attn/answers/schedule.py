@@ -25,11 +25,8 @@ from mlx_attn.files import write_text
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.sources import read_source
 
-Records = Mapping[str, Record]
-"""Finished trainings by key."""
-
-_BATCH = 8
-"""Trials per process that are started before the plans are read again."""
+Records = Mapping[str, Record]  # finished trainings by key
+_BATCH = 8  # trials per process that are started before the plans are read again
 
 
 @dataclass(frozen=True, slots=True)

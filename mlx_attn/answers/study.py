@@ -22,14 +22,9 @@ from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.sources import read_source
 from mlx_attn.training.config import Settings, resolve
 
-STANDARD = "standard"
-"""The control of every contrast that names no other."""
-
-STEPS = "steps"
-"""The outcome of a contrast that asks how soon a task is solved."""
-
-OWN = "own"
-"""The world of a study of a user's own text."""
+STANDARD = "standard"  # the control of every contrast that names no other
+STEPS = "steps"  # the outcome of a contrast that asks how soon a task is solved
+OWN = "own"  # the world of a study of a user's own text
 
 TRENDS = {
     "stays": "the change with each doubling is shown to be smaller than the margin",

@@ -64,8 +64,7 @@ def _out(default: Callable[[], Path]) -> Callable[[Callable], Callable]:
 
 
 _OUT = _out(_folder)
-_COMPLAINTS = 10
-"""Shown by `verify` at most."""
+_COMPLAINTS = 10  # shown by `verify` at most
 
 _STUDY = click.option(
     "--study",
@@ -77,8 +76,7 @@ _STUDY = click.option(
     "gpt2-124m (in a clone of the repository).",
 )
 
-_of_own = partial(click.option, default=None)
-"""An option of a study of one's own text."""
+_of_own = partial(click.option, default=None)  # an option of a study of one's own text
 _DELTA, _SEEDS = 0.01, 5
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")

@@ -159,8 +159,7 @@ _TRAIN_OPTIONS = [
 
 _DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
 _DEFAULT_SEEDS = 5
-_LOOKS = (6, 10, 16, 24)
-"""Seeds after which `--until-decided` looks."""
+_LOOKS = (6, 10, 16, 24)  # seeds after which `--until-decided` looks
 _RUNS = Path("runs")
 
 _EXAMPLES = """\b

@@ -21,8 +21,7 @@ from mlx_attn.about import PREFIX, __version__
 from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, printable
 
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted."""
+INTERRUPTED = 130  # exit code of a command that was interrupted
 
 StopRequested = Callable[[], bool]
 
@@ -127,8 +126,7 @@ _ALIASES = {"chat": "repl"}
 _NAMES = (*(name for name in COMMANDS if name != "trial"), *_ALIASES, "--help")
 """What an unknown command may be meant for; `trial` is for scripts, and too near to `train`."""
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_NARROW = 52
-"""Columns below which click's help no longer fits the terminal by itself."""
+_NARROW = 52  # columns below which click's help no longer fits the terminal by itself
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """What writing to a standard stream fails with where that is a file on a full disk."""

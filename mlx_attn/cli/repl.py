@@ -93,8 +93,7 @@ def _list_runs() -> list[tuple[str, str]]:
     return rows
 
 
-_NUMBER = 4
-"""Columns of a number and the spaces after it."""
+_NUMBER = 4  # columns of a number and the spaces after it
 
 
 def _make_page(runs: "list[LoadedRun]", text: str, in_browser: bool = False) -> "Path":

@@ -153,8 +153,7 @@ def _show_plan(name: str | None, count: int, as_json: bool) -> None:
     show_plan(run, "sampling", sampling_memory(run.config, count), as_json)
 
 
-LONGEST_PROMPT = 64_000_000
-"""Bytes on standard input: what has no end must not fill the memory."""
+LONGEST_PROMPT = 64_000_000  # bytes on standard input: what has no end must not fill the memory
 
 
 def standard_input() -> str:

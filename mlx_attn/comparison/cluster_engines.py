@@ -29,16 +29,10 @@ from mlx_attn.records import Object
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.sources import read_source
 
-CONNECT = 10.0
-"""Seconds that a scheduler has to answer."""
-
-INSPECTION = 120.0
-"""Seconds that the first workers are waited for while they are inspected."""
-
+CONNECT = 10.0  # seconds that a scheduler has to answer
+INSPECTION = 120.0  # seconds that the first workers are waited for while they are inspected
 _LOOK = 0.5  # seconds between two questions which workers there are
-
-JOBS = 64
-"""Jobs of SLURM that wait or run at once, unless `--jobs` says how many."""
+JOBS = 64  # jobs of SLURM that wait or run at once, unless `--jobs` says how many
 
 
 class DaskEngine(Engine):

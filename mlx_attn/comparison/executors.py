@@ -24,8 +24,7 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 KEPT = "finished trainings are kept: the same command continues"
 
-Notice = Callable[[str], None]
-"""Takes a line that a user should see."""
+Notice = Callable[[str], None]  # takes a line that a user should see
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import BudgetResult, Comparison, TrialResult
 from mlx_attn.comparison.trial import Outcome
 
-GRACE = 60.0
-"""Seconds that seeds wait for a kind of machine that went away."""
+GRACE = 60.0  # seconds that seeds wait for a kind of machine that went away
 
 
 def kind_of(machine: Mapping[str, str]) -> str:

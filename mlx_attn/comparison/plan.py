@@ -239,15 +239,13 @@ class ComparisonConfig:
         return settings
 
 
-POINTS = 8
-"""Validations, and measurements of the heads' matrices, in the course of a training."""
+POINTS = 8  # validations, and measurements of the heads' matrices, in the course of a training
 
 
 _START = "weights by name"
 """How weights are drawn: trainings that drew them otherwise are other trainings."""
 
-RATES = ("lr", "min_lr", "muon_lr")
-"""The settings that a factor of the learning rates multiplies."""
+RATES = ("lr", "min_lr", "muon_lr")  # the settings that a factor of the learning rates multiplies
 
 REPORTS = ("eval_every", "log_every", "track")
 """The settings that say when a training is measured, and change nothing of it."""

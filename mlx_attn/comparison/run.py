@@ -25,11 +25,8 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.text.corpus import Corpus
 
-FEWEST_SEEDS, MOST_SEEDS = 3, 30
-"""The range of seeds that a plan by time may choose."""
-
-EQUAL_PARAMS = 0.005
-"""The largest relative difference of two arms' parameters that counts as equal."""
+FEWEST_SEEDS, MOST_SEEDS = 3, 30  # the range of seeds that a plan by time may choose
+EQUAL_PARAMS = 0.005  # the largest relative difference of two arms' parameters that counts as equal
 
 FLOAT_BYTES = 4
 

@@ -24,8 +24,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.records import Object, read_record
 
-REPEATS = 3
-"""How often a trial is trained again after its worker was lost."""
+REPEATS = 3  # how often a trial is trained again after its worker was lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ from mlx_attn.markdown import visible
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.ui.terminal import duration, is_live
 
-MISSING = "-"
-"""Printed in place of a missing number."""
+MISSING = "-"  # printed in place of a missing number
 
 _BUDGETS = {"seconds": "equal training time", "params": "equal parameters"}
 

@@ -41,8 +41,7 @@ from mlx_attn.training.loop import INTERRUPTED, never, train
 from mlx_attn.training.trainer import Diverged as DivergedError
 from mlx_attn.training.trainer import Trainer
 
-SUBSET_WINDOWS = 32
-"""Validation windows that a text is evaluated on during training."""
+SUBSET_WINDOWS = 32  # validation windows that a text is evaluated on during training
 
 _PROMPT_TOKENS, _SAMPLE_TOKENS = 8, 60
 

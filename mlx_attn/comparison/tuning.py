@@ -17,8 +17,7 @@ from mlx_attn.comparison.result import Tuning
 from mlx_attn.comparison.runner import ComparisonEvent
 from mlx_attn.comparison.trial import Store, loss_of
 
-EXTENSIONS = 4
-"""Factors that a search may add beyond its ends."""
+EXTENSIONS = 4  # factors that a search may add beyond its ends
 
 Train = Callable[[Iterable[Trial]], Generator[ComparisonEvent, None, None]]
 """Trains what the store lacks, yielding events."""

@@ -31,8 +31,7 @@ ORDER_FILE, RECORD_FILE = ".trial.json", ".record.json"
 """What files of orders and of their records end with, after the digest: for any engine that can
 run a command, such as a job array, GNU parallel, Ray or cron."""
 
-LARGEST_TEXT = 2**28
-"""Bytes of a text that is sent to a worker; a longer one has to be there."""
+LARGEST_TEXT = 2**28  # bytes of a text that is sent to a worker; a longer one has to be there
 
 _one_at_a_time = threading.Lock()
 # MLX's state and the number of threads belong to the process, so trials take turns.

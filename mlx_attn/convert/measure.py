@@ -33,11 +33,8 @@ from mlx_attn.training.config import settings_from, variant_name
 from mlx_attn.training.evaluation import Evaluation, Evaluator, evaluation_memory, evaluation_record
 from mlx_attn.training.trainer import Trainer
 
-_FITTED_TOKENS = 8192
-"""Most tokens of the training text that a fitted conversion reads."""
-
-_LOGIT_TOKENS = 4096
-"""Most tokens of the validation text whose logits are compared."""
+_FITTED_TOKENS = 8192  # most tokens of the training text that a fitted conversion reads
+_LOGIT_TOKENS = 4096  # most tokens of the validation text whose logits are compared
 
 _EXACT, _FAR = 1e-5, 100
 """A conversion counts as exact if the relative errors of S and VO are below `_EXACT`; then its
@@ -49,8 +46,7 @@ FLOAT64_WORK = 20e9
 VALIDATION_WORK = 2e12
 """Most multiply-adds of one validation: all text in small models, 16,000 tokens in GPT-2."""
 
-LOGITS_AT_ONCE = 2**24
-"""Most logits in memory for one batch: 134 MB in float64."""
+LOGITS_AT_ONCE = 2**24  # most logits in memory for one batch: 134 MB in float64
 
 _WAY_OUT = "put back what it was trained on"
 

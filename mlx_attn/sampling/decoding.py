@@ -25,11 +25,8 @@ from mlx_attn.machine.layers import TokenEmbedding, TokenLinear
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.samplers import Sampler
 
-CHUNK = 512
-"""Tokens of a prompt that are read at once: more would take more memory."""
-
-SHORTEST = 256
-"""Caches are this long, or twice, four times, ... as long, up to the context."""
+CHUNK = 512  # tokens of a prompt that are read at once: more would take more memory
+SHORTEST = 256  # caches are this long, or twice, four times, ... as long, up to the context
 
 Buffers = list[list[mx.array]]
 

@@ -12,8 +12,7 @@ Logits = Float[mx.array, "B V"]
 Tokens = Integer[mx.array, "B N"]
 Number = float | Float[mx.array, ""]
 
-_GREEDY_BELOW = 1e-6
-"""Temperatures below this are 0: float32 could not tell them apart."""
+_GREEDY_BELOW = 1e-6  # temperatures below this are 0: float32 could not tell them apart
 
 
 def top_k(logits: Logits, k: int) -> Logits:

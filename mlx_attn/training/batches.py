@@ -20,8 +20,7 @@ BATCH_STREAM = 0x6D6C78
 """Separates the random numbers of batches from others drawn with the same seed."""
 
 
-Starts = Integer[mx.array, " B"]
-"""The start positions of windows."""
+Starts = Integer[mx.array, " B"]  # the start positions of windows
 
 
 class RandomWindows:
@@ -89,8 +88,7 @@ class EpochWindows:
         return mx.array(windows.astype(np.int64) * self.context_length)
 
 
-BatchSampler = RandomWindows | EpochWindows
-"""Draws the windows of a step."""
+BatchSampler = RandomWindows | EpochWindows  # draws the windows of a step
 
 
 @lru_cache(maxsize=4)
@@ -190,8 +188,7 @@ Scalar = Float[mx.array, ""]
 
 Windows = Integer[mx.array, "B T1"]
 Scored = Integer[mx.array, "B T"]
-Model = Callable[[mx.array], mx.array]
-"""Maps tokens to logits."""
+Model = Callable[[mx.array], mx.array]  # maps tokens to logits
 
 
 class EveryToken:

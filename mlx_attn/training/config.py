@@ -31,8 +31,7 @@ CHOICES = {
 }
 """The settings that take one of a few words."""
 
-WSD = "trapezoid"
-"""How files spell the schedule "wsd", as they did in version 0.1.0."""
+WSD = "trapezoid"  # how files spell the schedule "wsd", as they did in version 0.1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,7 @@ Item = TypeVar("Item")
 RANK_VARIABLES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Environment variables that contain a process's rank; `mlx.launch` and MPI set them."""
 
-DEFAULT_TIMEOUT = 600.0
-"""Seconds that a rank waits for the others by default."""
+DEFAULT_TIMEOUT = 600.0  # seconds that a rank waits for the others by default
 
 
 class LostRank(RunError):

@@ -41,19 +41,15 @@ def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
     return "".join(texts).strip()
 
 
-EVALUATION_TOKENS = 2048
-"""About how many tokens to compute at a time: fewer than a training step."""
-
-SPAN = 256
-"""Forward passes whose losses stay in memory until they are summed."""
+EVALUATION_TOKENS = 2048  # about how many tokens to compute at a time: fewer than a training step
+SPAN = 256  # forward passes whose losses stay in memory until they are summed
 
 LOGITS = 2**23
 """The most logits per core at a time: 34 MB, and as much again for each operation on them.
 
 With a large vocabulary, the tokens are computed in parts."""
 
-_COPIES = 6
-"""Arrays of the logits' size that exist while their exponentials are computed."""
+_COPIES = 6  # arrays of the logits' size that exist while their exponentials are computed
 
 Measure = Callable[[Float[mx.array, "1 N V"], Integer[mx.array, "1 N"]], mx.array]
 """Computes numbers for every target from its float32 logits: shape "*measures 1 N"."""

@@ -22,11 +22,8 @@ DEPTHS = (2, 4)
 """Layers of the measured models; both even, because two streams hold different memory at odd
 depths."""
 
-STEPS = 3
-"""The most steps to time, after a first one whose memory is measured."""
-
-ENOUGH = 2.0
-"""Stop timing steps after this many seconds."""
+STEPS = 3  # the most steps to time, after a first one whose memory is measured
+ENOUGH = 2.0  # stop timing steps after this many seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

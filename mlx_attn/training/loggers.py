@@ -12,14 +12,12 @@ from mlx_attn.errors import RunError
 from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Evaluated, Event, Stepped, as_record
 
-PROJECT = "mlx_attn"
-"""The project name of runs, for services that have projects."""
+PROJECT = "mlx_attn"  # the project name of runs, for services that have projects
 
 _PREFIXES = {Stepped: "train", Evaluated: "val"}
 _NOT_CURVES = {"event", "step", "steps", "best", "seconds_left"}
 
-Log = Callable[[Mapping[str, float], int], None]
-"""Takes values by name, and their step."""
+Log = Callable[[Mapping[str, float], int], None]  # takes values by name, and their step
 
 
 def values_of(event: Event) -> dict[str, float]:
@@ -96,5 +94,4 @@ def _library(module: str) -> Any:
 LOGGERS = {"tensorboard": _tensorboard, "wandb": _hosted, "trackio": _hosted}
 """Loggers by their name in `--log-to`."""
 
-_MODULES = {"tensorboard": "tensorboardX"}
-"""Modules whose names differ."""
+_MODULES = {"tensorboard": "tensorboardX"}  # modules whose names differ

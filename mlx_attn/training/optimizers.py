@@ -154,8 +154,7 @@ def _wide(matrix: mx.array) -> mx.array:
     return matrix.T if _is_tall(matrix) else matrix
 
 
-Vector = Float[mx.array, "_"]
-"""A vector of any length."""
+Vector = Float[mx.array, "_"]  # a vector of any length
 
 MAX_FLAT = 2**24
 """The most numbers to flatten into one vector; beyond that, copying costs more memory than starting

@@ -121,10 +121,8 @@ def _recipe(trainer: Trainer) -> str:
 
 # The curve of the losses: in braille above the progress bar, or as a figure.
 
-CURVE = (70, 6)
-"""The most columns of the curve, and its lines."""
-_FITS = (50, 20)
-"""Columns and lines that a terminal needs to show it."""
+CURVE = (70, 6)  # the most columns of the curve, and its lines
+_FITS = (50, 20)  # columns and lines that a terminal needs to show it
 _FEWEST = 3  # losses in a curve
 
 

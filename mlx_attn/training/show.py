@@ -28,8 +28,7 @@ from mlx_attn.ui.terminal import (
     stdout_console,
 )
 
-BAR = 20
-"""Width of the progress bar in columns."""
+BAR = 20  # width of the progress bar in columns
 
 WIDE_ENOUGH_FOR_A_BAR = 70
 

@@ -29,8 +29,7 @@ from mlx_attn.training.optimizers import GroupedOptimizer
 
 Gradients = Callable[..., tuple[Scalar, dict]]
 
-MOST_COPIED = 2**26
-"""The most gradient numbers to hold at a time, summed over all shards."""
+MOST_COPIED = 2**26  # the most gradient numbers to hold at a time, summed over all shards
 
 
 def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights: int) -> Gradients:

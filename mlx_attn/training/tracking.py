@@ -24,8 +24,7 @@ TRACKED_TEXTS = 4
 TRACKED_TOKENS = 64
 """The number of windows that the drift is measured on, and their greatest length."""
 
-PerHead = list[list[float]]
-"""One number for every layer and head, as in metrics.jsonl."""
+PerHead = list[list[float]]  # one number for every layer and head, as in metrics.jsonl
 
 
 class Tracker:

@@ -39,10 +39,8 @@ from mlx_attn.training.step import TrainStep
 from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, snapshots
 
 FLOAT_BYTES = 4
-EXPLODED = 10
-"""Abort if the loss exceeds this multiple of ln(vocab_size), the loss of guessing."""
-_STEEP = 100
-"""If `scale` exceeds its default by this factor, it gets the blame for divergence."""
+EXPLODED = 10  # abort if the loss exceeds this multiple of ln(vocab_size), the loss of guessing
+_STEEP = 100  # if `scale` exceeds its default by this factor, it gets the blame for divergence
 
 
 def least_memory(
