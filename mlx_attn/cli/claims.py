@@ -43,12 +43,9 @@ def _folder() -> Path:
 def _measured() -> Path:
     """Return the answers of this folder, else those that were measured for this package."""
     here, package = _folder(), Path(__file__).parents[1]
-    return here if here.exists() else next(filter(Path.is_dir, _places(package)), here)
-
-
-def _places(package: Path) -> tuple[Path, Path]:
-    """Return where the measured answers are: in a wheel, and in a clone of the repository."""
-    return package / "answers" / "measured", package.parent / "docs" / "answers"
+    # In a wheel, and in a clone of the repository.
+    places = package / "answers" / "measured", package.parent / "docs" / "answers"
+    return here if here.exists() else next(filter(Path.is_dir, places), here)
 
 
 def _out(default: Callable[[], Path]) -> Callable[[Callable], Callable]:

@@ -203,11 +203,6 @@ class Outcome:
         """Validation loss after minus before, in nats per token."""
         return self.after.val_loss - self.before.val_loss
 
-    @property
-    def weights_removed(self) -> int:
-        """Trained numbers before minus after."""
-        return self.before.params - self.after.params
-
     def record(self) -> dict[str, Any]:
         """Return all of it as one JSON object."""
         return {
@@ -217,7 +212,7 @@ class Outcome:
             "output_error": self.output_error,
             **asdict(self.logits),
             "loss_change": self.loss_change,
-            "weights_removed": self.weights_removed,
+            "weights_removed": self.before.params - self.after.params,
         }
 
 

@@ -55,10 +55,6 @@ class NamedInit:
         unit = 2 * self._random(name).random(shape) - 1
         return mx.array((unit * bound).astype(np.float32))
 
-    def within(self, path: str) -> "NamedInit":
-        """Return the same initializer for the weights of one module."""
-        return replace(self, path=path)
-
     def _random(self, name: str) -> np.random.Generator:
         full_name = ".".join(part for part in (self.path, name) if part)
         # A hash per name: adding a weight to the model changes no other weight's numbers.
@@ -71,7 +67,7 @@ def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
     draw = NamedInit(config, seed)
     for name, module in model.named_modules():
         if isinstance(module, Attention):
-            module.init_weights(draw.within(name))
+            module.init_weights(replace(draw, path=name))
         elif isinstance(module, nn.Embedding):
             module.weight = draw.normal(name, module.weight.shape, _embedding_std(config))
         elif isinstance(module, nn.Linear):
