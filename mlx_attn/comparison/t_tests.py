@@ -146,29 +146,23 @@ class TTest:
 
     def two_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
         """Return P(|T_n| >= |T|) in the worst family; 1 for a single difference."""
-        reach = np.abs(np.asarray(statistic, float))
-        if self.n < 2:
-            return np.ones_like(reach)
-        # How many simulated T are at least as far from 0, in each family.
-        beyond = [
-            np.searchsorted(null, -reach, "right") + _SAMPLES - np.searchsorted(null, reach)
-            for null in _null_statistics(self)
-        ]
-        # One is added to both counts, so that no p-value is 0 (Davison and Hinkley, 1997).
-        return np.asarray((np.max(beyond, axis=0) + 1) / (_SAMPLES + 1))
+        return self._p_value(np.abs(statistic), np.add)
 
     def one_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
         """Return P(T_n >= T) in the worst family or its mirror image; 1 for a single difference."""
+        # The mirror image's T above T are this family's below -T.
+        return self._p_value(statistic, np.maximum)
+
+    def _p_value(self, statistic: float | np.ndarray, joined: np.ufunc) -> np.ndarray:
+        """Return the p-value by the numbers of simulated T up to -T and from T on, joined."""
         reach = np.asarray(statistic, float)
         if self.n < 2:
             return np.ones_like(reach)
-        # The mirror image's T above `reach` are this family's below -`reach`.
         beyond = [
-            np.maximum(
-                np.searchsorted(null, -reach, "right"), _SAMPLES - np.searchsorted(null, reach)
-            )
+            joined(np.searchsorted(null, -reach, "right"), _SAMPLES - np.searchsorted(null, reach))
             for null in _null_statistics(self)
         ]
+        # One is added to both counts, so that no p-value is 0 (Davison and Hinkley, 1997).
         return np.asarray((np.max(beyond, axis=0) + 1) / (_SAMPLES + 1))
 
     def critical(self, level: float, sides: int = 2) -> float:
