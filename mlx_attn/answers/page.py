@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from mlx_attn.answers import findings, show, tables
+from mlx_attn.answers import findings, show
 from mlx_attn.answers.book import RecordBook, complaints
 from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.registration import Registration, check_registered
@@ -51,7 +51,7 @@ class StudyPage:
     def rendered(self, template: str, folder: str) -> str:
         """Return a template's text in Markdown; `folder` is the records' place beside it."""
         facts = {"study": self.study, "registration": self.registration, "folder": folder}
-        return render_text(template, page=self, tables=tables, strictness=strictness, **facts)
+        return render_text(template, page=self, show=show, strictness=strictness, **facts)
 
     def texts(self) -> dict[Path, str]:
         """Return all pages in Markdown, by file."""
