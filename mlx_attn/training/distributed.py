@@ -68,11 +68,7 @@ class Distributed:
         return array
 
     def gather(self, record: Any) -> list[Any]:
-        """Return every rank's record (any JSON value), by rank.
-
-        Raises:
-            LostRank: A rank is gone.
-        """
+        """Return every rank's record (any JSON value), by rank; LostRank if one is gone."""
         return [record]
 
     @contextmanager
