@@ -100,17 +100,12 @@ def command(
     elif to is None:
         raise click.UsageError("say what to convert to: --to FORM (--list shows the forms)")
     else:
-        _convert(run, to, ranks, fold_norm, out, overwrite, as_json)
+        options = {"fold_norm": fold_norm, "overwrite": overwrite}
+        _convert(run, to, ranks[0] if ranks else 0, out, as_json, **options)
 
 
 def _convert(
-    name: str | None,
-    to: str,
-    ranks: tuple[int, ...] | None,
-    fold_norm: bool,
-    out: Path | None,
-    overwrite: bool,
-    as_json: bool,
+    name: str | None, to: str, rank: int, out: Path | None, as_json: bool, **options: bool
 ) -> None:
     from mlx_attn.attention.conversions import find_conversion
     from mlx_attn.convert import measure, show
@@ -119,9 +114,7 @@ def _convert(
     to = find_conversion(to).name
     run = find_run(name)
     out = out or free_name(run.path.parent, f"{run.name}-{to}")
-    rank = ranks[0] if ranks else 0
-    options: dict[str, Any] = {"rank": rank, "fold_norm": fold_norm, "overwrite": overwrite}
-    new, outcome = measure.convert_run(run, to, out, _corpus(run), **options)
+    new, outcome = measure.convert_run(run, to, out, _corpus(run), rank=rank, **options)
     facts = {"run": str(new.path), "from": str(run.path), "to": to, "rank": rank}
     emit(facts | outcome.record(), as_json, lambda: [new.path, show.outcome_table(outcome)])
 

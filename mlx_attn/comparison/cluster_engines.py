@@ -276,12 +276,10 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 
 class SlurmEngine(Engine):
-    """Jobs of SLURM by submitit, each of which trains one trial.
+    """Jobs of SLURM, or of another executor of submitit, each of which trains one trial.
 
-    Args:
-        partition: Where jobs go; "" is SLURM's default. Its machines should be of one kind.
-        jobs: Jobs that wait or run at once; 0 is `JOBS`.
-        executor: An executor of submitit; by default SLURM's.
+    Jobs go to a partition whose machines should be of one kind; "" is SLURM's default. So many wait
+    or run at once; 0 is `JOBS`.
     """
 
     patience = 5.0

@@ -115,14 +115,10 @@ def train_order(
     load: bool = True,
     should_stop: Callable[[], bool] = never,
 ) -> Object:
-    """Train a trial.
+    """Train the trial of an order; `run` names the comparison, for `cancel`.
 
-    Args:
-        order: Of `order_for`.
-        run: Names the comparison, for `cancel`.
-        check: Whether this machine is checked before its first trial.
-        load: Whether plugins are imported here; else they must have been.
-        should_stop: Asked before every step.
+    This machine is checked before its first trial, unless `check` is off. Plugins are imported here
+    if `load` is on; else they must have been.
 
     Returns:
         "training" or "diverged", what became of it, with the trial's digest; "stopped" if it was

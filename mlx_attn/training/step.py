@@ -35,10 +35,8 @@ MOST_COPIED = 2**26  # the most gradient numbers to hold at a time, summed over 
 def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights: int) -> Gradients:
     """Return a function with the same mean loss and gradients, computed in shards.
 
-    Args:
-        gradients: Returns the mean loss of a batch times a weight, and its gradients.
-        weight: Returns the number of tokens in the mean.
-        n_weights: The number of gradients.
+    `gradients` returns the mean loss of a batch times a weight, and `n_weights` gradients; `weight`
+    returns the number of tokens in the mean.
     """
 
     def sharded(batch: Any) -> tuple[Scalar, dict]:
