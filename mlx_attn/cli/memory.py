@@ -1,6 +1,5 @@
 """`--dry-run` of the commands that read a model: the memory it takes, before it is allocated."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,10 +11,9 @@ if TYPE_CHECKING:
     from mlx_attn.run_directory import Run
 
 
-def dry_run_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--dry-run`, for a command that reads a run."""
-    option = click.option("--dry-run", is_flag=True, help="Say how much memory it takes, and stop.")
-    return option(command)
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Say how much memory it takes, and stop."
+)
 
 
 def show_plan(

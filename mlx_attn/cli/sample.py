@@ -58,14 +58,6 @@ def sampling_options(command: _Command) -> _Command:
     return command
 
 
-def run_argument(command: _Command) -> _Command:
-    """Add the argument RUN: a directory, or a name in runs/; left out, the latest finished run."""
-    argument = click.argument(
-        "run", required=False, shell_complete=complete_run, callback=_named_or_latest
-    )
-    return argument(command)
-
-
 def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
     """Return the given name; without one, choose the latest finished run and print its name."""
     from mlx_attn.runs import find_run, run_names
@@ -88,6 +80,11 @@ def complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list
     names = [name for name in run_names() if name.startswith(start)]
     return [CompletionItem(name) for name in names] or [CompletionItem(start, type="dir")]
 
+
+run_argument = click.argument(
+    "run", required=False, shell_complete=complete_run, callback=_named_or_latest
+)
+"""RUN: a directory, or a name in runs/; left out, the latest finished run."""
 
 _EXAMPLES = """\b
 Examples:

@@ -122,10 +122,7 @@ def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
     It has two independent parts. The choice: tuning seeds are resampled with replacement, and the
     excess loss of the factor that then wins is squared and averaged over all draws, times
     k / (k - 1) for k seeds. The grid: the depth of the vertex below the best factor, of a parabola
-    through the best and its neighbours.
-
-    Args:
-        losses: By factor of the learning rates, a loss for each tuning seed.
+    through the best and its neighbours. The losses are by factor, one for each tuning seed.
     """
     factors = sorted(f for f, finals in losses.items() if all(map(isfinite, finals)))
     if len(factors) < 3 or (k := min(len(losses[f]) for f in factors)) < 2:
