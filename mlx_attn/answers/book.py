@@ -32,7 +32,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     tokens: int
     loss: float  # nats per token
-    # nats per token, by the ability that a token needs; empty for texts without them
+    # Nats per token, by the ability that a token needs; empty for texts without them.
     abilities: dict[str, float] = {}
 
     @classmethod
@@ -56,7 +56,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     seed: int
     scale: float
     changes: dict[str, Any] = {}
-    # nats per token over the whole validation text; None if the training diverged
+    # Nats per token over the whole validation text; None if the training diverged.
     loss: float | None
     abilities: dict[str, float] = {}  # as in `CurvePoint`, but over the whole validation text
     curve: tuple[CurvePoint, ...] = ()
@@ -64,7 +64,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     params: int
     text: str
     start: str  # digest of all weights before the first step
-    # chip, system and versions; newer records also hold the commit of the clone
+    # Chip, system and versions; newer records also hold the commit of the clone.
     machine: dict[str, str]
     seconds: float
     seal: str = ""  # digest of everything else

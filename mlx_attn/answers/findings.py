@@ -47,16 +47,16 @@ class Finding:
     world: str
     answer: str  # one of the words above
     done: tuple[int, int]  # numbers of finished trials and of all trials planned so far
-    # mean losses of the control, the reference and the arm, or means of the contrast's other
-    # outcome; None, like the verdict, until every trial has finished, and if one diverged
+    # Mean losses of the control, the reference and the arm, or means of the contrast's other
+    # outcome; None, like the verdict, until every trial has finished, and if one diverged.
     losses: tuple[float, float, float] | None = None
     verdict: Verdict | None = None  # its p-values are corrected over the page; its interval is not
-    # share of its tokens that the control can drop and still reach the arm's loss; negative if it
-    # needs more; None if not measured
+    # Share of its tokens that the control can drop and still reach the arm's loss; negative if it
+    # needs more; None if not measured.
     tokens: float | None = None
     steps: int = 0  # length of the world's trainings, to which the word applies
-    # numbers of trainings of the control and of the arm that never solved the task, if the steps to
-    # solve it are compared
+    # Numbers of trainings of the control and of the arm that never solved the task, if the steps to
+    # solve it are compared.
     unsolved: tuple[int, int] = (0, 0)
 
     @property

@@ -50,15 +50,15 @@ class World(_Row, frozen=True, kw_only=True):
 
     summary: str
     # BLAKE2b digest of the text, as `sources.read_source` computes it; "" for a corpus that `data`
-    # names, because every download of it is checked
+    # names, because every download of it is checked.
     text: str
     settings: dict[str, Any]  # flat and complete, except for the arm's settings
     margin: float  # the largest difference that counts as equal, in nats per token; see `reason`
     reason: str
-    # modules of Python's standard library whose source is the text; if empty, `data` names the text
+    # Modules of Python's standard library whose source is the text; if empty, `data` names it.
     modules: tuple[str, ...] = ()
     same: dict[str, str] = {}  # arms that compute what another arm does here, from the same weights
-    # learning-rate factors by arm, registered here instead of searched for
+    # Learning-rate factors by arm, registered here instead of searched for.
     factors: dict[str, float] = {}
 
 
@@ -80,10 +80,10 @@ class StudyArm(_Row, frozen=True, kw_only=True):
     says: str
     steps: float = 1.0  # share of the world's steps
     rates_of: str = ""  # the arm whose factor it takes; "" searches for its own
-    # number of the verdict's seeds to train on; 0 is all. Only a reference may have fewer, because
-    # only its mean counts
+    # Number of the verdict's seeds to train on; 0 is all. Only a reference may have fewer, because
+    # only its mean counts.
     seeds: int = 0
-    # if True, every weight of the start is moved to the next float32, up or down
+    # If True, every weight of the start is moved to the next float32, up or down.
     jitter: bool = False
 
 
@@ -97,12 +97,12 @@ class Contrast(_Row, frozen=True, kw_only=True):
     expects: tuple[str, ...] = ()  # words that bear the statement out
     control: str = STANDARD
     worlds: tuple[str, ...] = ()  # the worlds that ask it; empty is all
-    # the number that is compared: "" is the loss of all tokens; the name of an ability is the loss
-    # of the tokens that need it; `STEPS` is the logarithm of the steps until a task is solved
+    # The number that is compared: "" is the loss of all tokens; the name of an ability is the loss
+    # of the tokens that need it; `STEPS` is the logarithm of the steps until a task is solved.
     outcome: str = ""
     null: bool = False  # true if both forms compute the same functions
-    # the arm of an earlier contrast with the standard form that this one trains again; "" if it
-    # repeats none. A repetition expects the word of the first
+    # The arm of an earlier contrast with the standard form that this one trains again; "" if it
+    # repeats none. A repetition expects the word of the first.
     repeats: str = ""
 
     @property

@@ -169,7 +169,7 @@ class RunTarget:
     path: Path  # the directory
     overwrite: bool = False  # whether a run there is replaced
     init_from: str | None = None  # the run that it starts from
-    # whether the user chose the name; another free one will do where it is not
+    # Whether the user chose the name; another free one will do where it is not.
     is_named: bool = True
 
     def record(self, trainer: "Trainer", corpus: "Corpus") -> "Run":

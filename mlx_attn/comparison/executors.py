@@ -38,9 +38,9 @@ class Worker:
 class Engine:
     """Runs trials on workers, through an executor."""
 
-    # takes a line about workers that come, go, or are left out
+    # Takes a line about workers that come, go, or are left out.
     notice: Notice = staticmethod(lambda line: None)
-    # seconds between two looks at which workers there are; None if none comes or goes
+    # Seconds between two looks at which workers there are; None if none comes or goes.
     patience: float | None = None
     dashboard: str = ""  # the address of a page that shows the workers, or ""
 

@@ -161,21 +161,21 @@ class ComparisonConfig:
     """A comparison to do."""
 
     arms: tuple[Arm, ...]  # the control first
-    # the arm that lacks the part in question: its loss shows the part's worth
+    # The arm that lacks the part in question: its loss shows the part's worth.
     reference: Arm | None = None
-    # settings that all arms share, flat, over `DEFAULTS`
+    # Settings that all arms share, flat, over `DEFAULTS`.
     shared: Mapping[str, Any] = field(default_factory=dict)
     seeds: int = 5  # seeds for the verdict; 0 is as many as `minutes` have room for
-    # numbers of seeds after which the verdict is looked at, until every arm is decided; each look
-    # spends its share of 1 - confidence. Empty: once, after `seeds`
+    # Numbers of seeds after which the verdict is looked at, until every arm is decided; each look
+    # spends its share of 1 - confidence. Empty: once, after `seeds`.
     looks: tuple[int, ...] = ()
     budgets: tuple[str, ...] = BUDGETS
     delta: float = 0.01  # differences smaller than this, in nats per token, count as none
-    # instead of `delta`, the worth of this share of the control's tokens, as measured by shorter
-    # trainings of the control; 0 uses `delta`
+    # Instead of `delta`, the worth of this share of the control's tokens, as measured by shorter
+    # trainings of the control; 0 uses `delta`.
     delta_tokens: float = 0.0
     confidence: float = 0.95
-    # factors of the learning rates to begin with; only one turns tuning off
+    # Factors of the learning rates to begin with; only one turns tuning off.
     scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
     tuning_seeds: int = 3  # seeds that each factor is tried on
     noise: bool = True  # whether the control also runs against itself
@@ -271,11 +271,11 @@ class Trial:
     lr_scale: float  # the factor that they were scaled with, for people like `arm`
     text: str  # digest of the training text; "" for a corpus whose download is checked
     jitter: bool = False  # whether every weight of its start is moved by one rounding
-    # path, digest and names of the user's files that it needs
+    # Path, digest and names of the user's files that it needs.
     plugins: Sequence[Mapping[str, Any]] = ()
     world: str = ""  # of a study's trial, the world that it is trained in
-    # of a study's trial, the share of the validation text, its beginning, that its learning curve
-    # is measured on, ability by ability; 0: on windows spread over the text
+    # Of a study's trial, the share of the validation text, its beginning, that its learning curve
+    # is measured on, ability by ability; 0: on windows spread over the text.
     curve_share: float = 0.0
     unnamed: Sequence[str] = ()  # settings that `key` leaves out
 

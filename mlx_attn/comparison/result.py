@@ -61,10 +61,10 @@ class TrialResult(Evaluation):
     seconds: float  # training time, validation included
     peak_memory: int  # bytes
     sample: str  # a greedy continuation by the trained model
-    # the one that trained it: chip, system, mlx, device, and a digest of its arithmetic; empty in
-    # records of 0.1.0
+    # The one that trained it: chip, system, mlx, device, and a digest of its arithmetic; empty in
+    # records of 0.1.0.
     machine: Mapping[str, str] = field(default_factory=dict)
-    # the loss of the tokens that call for each ability, in nats per such token
+    # The loss of the tokens that call for each ability, in nats per such token.
     by_ability: Mapping[str, float] = field(default_factory=dict)
     params: int = 0  # of the model; 0 in records of 0.1.0
     start: str = ""  # of a study's trial, a digest of all weights before the first step
@@ -132,12 +132,12 @@ class Tuning:
     """The search for the learning rate of one arm, on seeds that no verdict uses."""
 
     arm: str
-    # the mean loss by factor, in nats per token; None where a training diverged
+    # The mean loss by factor, in nats per token; None where a training diverged.
     losses: Mapping[float, float | None]
     best: float
     interior: bool  # whether factors on both sides of the best were tried
     seeds: tuple[int, ...]
-    # the losses by factor, seed by seed, of factors with which no training diverged
+    # The losses by factor, seed by seed, of factors with which no training diverged.
     runs: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
 
 
@@ -145,8 +145,8 @@ class Tuning:
 class AATest:
     """The A/A run: the control against itself with other initial weights."""
 
-    # between two trainings with the same seed, one from a start of which every weight is moved by
-    # one rounding, in nats per token
+    # Between two trainings with the same seed, one from a start of which every weight is moved by
+    # one rounding, in nats per token.
     rounding: float
     seed_spread: float  # standard deviation of the control's loss between seeds, in nats per token
     verdict: Verdict
@@ -163,7 +163,7 @@ class Comparison:
     settings: Mapping[str, Any]  # what all arms share, flat
     delta: float  # differences smaller than this, in nats per token, count as none
     confidence: float
-    # name, digest and floor (nats per token; None if unknown) of the validation text
+    # Name, digest and floor (nats per token; None if unknown) of the validation text.
     text: Mapping[str, Any]
     versions: Mapping[str, Any]
     noise: AATest | None
@@ -171,9 +171,9 @@ class Comparison:
     budgets: Annotated[tuple[BudgetResult, ...], msgspec.Meta(min_length=1)]
     seconds: float  # training time of all trainings together
     reference: str = ""  # the arm that lacks the part in question, or ""
-    # numbers of seeds after which it was to be looked at; empty: once, after all
+    # Numbers of seeds after which it was to be looked at; empty: once, after all.
     looks: tuple[int, ...] = ()
-    # the share of the control's tokens that delta is worth; 0 if it was not asked
+    # The share of the control's tokens that delta is worth; 0 if it was not asked.
     delta_tokens: float = 0.0
     format: int = field(default=FORMAT)
 

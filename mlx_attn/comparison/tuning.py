@@ -35,13 +35,13 @@ class TunedArm:
 class Search:
     """The search for the learning rates of an arm, as far as its trials are finished."""
 
-    # by factor, a loss for each tuning seed, infinite if the training diverged; only factors that
-    # are finished
+    # By factor, a loss for each tuning seed, infinite if the training diverged; only factors that
+    # are finished.
     losses: Mapping[float, tuple[float, ...]]
     trials: tuple[Trial, ...] = ()  # all that the search has asked for so far
-    # those of them that the next decision needs; empty once it is settled
+    # Those of them that the next decision needs; empty once it is settled.
     wanted: tuple[Trial, ...] = ()
-    # the factor with the lowest mean loss; None until its neighbours are finished
+    # The factor with the lowest mean loss; None until its neighbours are finished.
     best: float | None = None
     interior: bool = False  # true if factors on both sides of the best were tried
 

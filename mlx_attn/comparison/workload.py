@@ -20,8 +20,8 @@ HOUR = 3600.0
 class Workload:
     """The trainings of a comparison that are not finished."""
 
-    # seconds of each training on one worker of this machine, stage by stage; a stage begins when
-    # the one before has ended
+    # Seconds of each training on one worker of this machine, stage by stage; a stage begins when
+    # the one before has ended.
     stages: tuple[tuple[float, ...], ...]
 
     @property

@@ -27,9 +27,9 @@ GPT2_STD = 0.02
 class NamedInit:
     """An `Initializer` whose numbers depend only on the seed and the weight's full name."""
 
-    # its `start` is "book" (uniform within 1 / sqrt(columns), as PyTorch's Linear), "gpt2" (N(0,
+    # Its `start` is "book" (uniform within 1 / sqrt(columns), as PyTorch's Linear), "gpt2" (N(0,
     # 0.02), and 0.02 / sqrt(2 n_layers) at the end of a branch) or "zero" (N(0, 1 / columns), and 0
-    # at the end of a branch)
+    # at the end of a branch).
     config: GPTConfig
     seed: int  # the seed of all weights
     path: str = ""  # name of the module whose weights are drawn

@@ -64,11 +64,11 @@ class Evaluation:
     """The results of a validation; the fields are also its keys in JSON."""
 
     val_loss: float  # nats per scored token
-    # the loss per byte of text: comparable between tokenizers. None for a task, whose symbols are
-    # not bytes of text
+    # The loss per byte of text: comparable between tokenizers. None for a task, whose symbols are
+    # not bytes of text.
     bits_per_byte: float | None = None
-    # bits per byte above the exact entropy of the text, if known; for a task, nats per scored token
-    # above its floor
+    # Bits per byte above the exact entropy of the text, if known; for a task, nats per scored token
+    # above its floor.
     above_floor: float | None = None
     abilities: Mapping[str, float] = field(default_factory=dict)  # shares of `above_floor`
     accuracy: float | None = None  # of a task's answers; None for a text

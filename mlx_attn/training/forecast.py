@@ -32,7 +32,7 @@ class Forecast:
 
     step_seconds: float  # time of one step
     validation_seconds: float  # time of one validation
-    # time of all remaining steps and validations, without samples, checkpoints and reports
+    # Time of all remaining steps and validations, without samples, checkpoints and reports.
     seconds: float
     steps: int  # steps that remain, or that fit into the minutes
     validations: int  # validations during these steps
