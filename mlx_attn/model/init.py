@@ -65,11 +65,14 @@ class NamedInit:
 def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
     """Start all weights of a model in place, by the rule `config.start`."""
     draw = NamedInit(config, seed)
+    # Small for start=zero, too, if a tied head multiplies by it.
+    is_small = config.start == "gpt2" or (config.start == "zero" and config.tied_head)
+    embedding_std = GPT2_STD if is_small else 1.0
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             module.init_weights(replace(draw, path=name))
         elif isinstance(module, nn.Embedding):
-            module.weight = draw.normal(name, module.weight.shape, _embedding_std(config))
+            module.weight = draw.normal(name, module.weight.shape, embedding_std)
         elif isinstance(module, nn.Linear):
             _start_linear(name, module, draw)
 
@@ -83,12 +86,6 @@ def jitter(model: nn.Module, seed: int) -> None:
         towards = np.where(draw.random(weight.shape) < 0.5, -np.inf, np.inf)
         moved.append((name, mx.array(np.nextafter(weight, towards.astype(np.float32)))))
     model.load_weights(moved)
-
-
-def _embedding_std(config: GPTConfig) -> float:
-    """Return 1, or 0.02 for start=gpt2, and for start=zero if a tied head multiplies by it."""
-    small = config.start == "gpt2" or (config.start == "zero" and config.tied_head)
-    return GPT2_STD if small else 1.0
 
 
 def _start_linear(name: str, module: nn.Linear, draw: NamedInit) -> None:

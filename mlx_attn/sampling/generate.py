@@ -173,9 +173,10 @@ def _steps(
         now = time.perf_counter()
         # The time until the first token is spent reading the prompt.
         first = now if n == 1 else first
+        last = n == max_tokens
         for k, detokenizer in list(unfinished.items()):
             # Finished texts stay in the batch, because removing a row would need another graph.
-            text = detokenizer.push(tokens[k], last=n == max_tokens)
+            text = detokenizer.push(tokens[k], last)
             statistics = Statistics(
                 prompt_tokens=len(prompt),
                 prompt_read=read,
@@ -184,7 +185,7 @@ def _steps(
                 tok_s=(n - 1) / (now - first) if n > 1 else 0.0,
                 peak_memory=mx.get_peak_memory(),
                 cache_bytes_per_token=state.bytes_per_token,
-                finish_reason=_finish_reason(detokenizer, n == max_tokens),
+                finish_reason="stop" if detokenizer.stop_text else "length" if last else None,
                 stop_text=detokenizer.stop_text,
                 seed=sampler.seeds[k],
             )
@@ -193,14 +194,6 @@ def _steps(
                 del unfinished[k]
         if not unfinished:
             return
-
-
-def _finish_reason(
-    detokenizer: StreamingDetokenizer, is_last: bool
-) -> Literal["length", "stop"] | None:
-    if detokenizer.stop_text:
-        return "stop"
-    return "length" if is_last else None
 
 
 @dataclass(frozen=True, slots=True)
