@@ -41,8 +41,8 @@ def main() -> None:
 
 def trained(world: str, run: tuple[str, int, int]) -> float:
     """Return the final loss, in nats per token."""
+    from mlx_attn.answers.schedule import check_texts, text_of
     from mlx_attn.answers.study import the_study
-    from mlx_attn.answers.training import check_texts, text_of
     from mlx_attn.arrays import named_arrays
     from mlx_attn.comparison.plan import corpus_of
     from mlx_attn.model.gpt import GPT

@@ -156,7 +156,7 @@ def measure(count: int) -> tuple[float, float]:
     """
     import distributed
 
-    from mlx_attn.comparison.dask_engine import DaskEngine
+    from mlx_attn.comparison.cluster_engines import DaskEngine
     from mlx_attn.comparison.executors import Worker
     from mlx_attn.comparison.plan import ComparisonConfig, arms_from
     from mlx_attn.comparison.run import ComparisonRun

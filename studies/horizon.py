@@ -21,8 +21,7 @@ from mlx_attn.answers.schedule import Records
 from mlx_attn.answers.study import STANDARD, Study
 from mlx_attn.comparison.decisions import Sample
 from mlx_attn.comparison.shrunk import Variance, prior_of
-from mlx_attn.comparison.statistics import holm
-from mlx_attn.comparison.t_tests import StudentT
+from mlx_attn.comparison.t_tests import StudentT, holm
 
 START, ENDS = 300, (1200, 2400)
 """Steps."""

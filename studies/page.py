@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from mlx_attn.answers import findings, show
-from mlx_attn.answers import tables as study_tables
 from mlx_attn.answers.book import RecordBook, complaints
 from mlx_attn.answers.findings import UNDECIDED, Finding
 from mlx_attn.answers.page import StudyPage, digest_of_files, strictness
 from mlx_attn.answers.registration import REGISTRATION, Registration, check_registered
 from mlx_attn.answers.schedule import Records, searches
 from mlx_attn.answers.study import STANDARD, Study
-from mlx_attn.answers.tables import mean_difference
-from mlx_attn.ui.plots import render_text
 from studies import CONFIRMS, FOLLOW_UPS, figures, follow_up, tables
 from studies.horizon import ENDS, courses
 from studies.identities import CHECKED, Checked, parting_curves, read_checked, truncation_curves
@@ -66,7 +63,7 @@ class FollowUp:
 
     def table(self, question: str) -> str:
         """Return the contrasts of a question, world by world."""
-        return study_tables.contrasts(self.of(question))
+        return show.contrast_table(self.of(question))
 
     def of(self, question: str) -> list[Finding]:
         """Return the findings of a question."""
@@ -77,7 +74,7 @@ class FollowUp:
         places: list[str] = []
         for name in dict.fromkeys(f.world for f in self.of(question)):
             world = self.study.world(name)
-            tokens = study_tables.margin_in_tokens(self.study, self.records, name)
+            tokens = show.margin_in_tokens(self.study, self.records, name)
             margin = f"{world.margin:g}" + (f" ({tokens} of the tokens)" if tokens else "")
             places.append(f"{name}: {world.summary}, margin {margin}")
         return "; ".join(places)
@@ -198,11 +195,7 @@ class AnswersPage(StudyPage):
     def texts(self) -> dict[Path, str]:
         """Return the texts of the answers and of the record in their folder."""
         template = Path(__file__).with_name("record.md.jinja").read_text(encoding="utf-8")
-        facts = {"study": self.study, "registration": self.registration, "folder": "."}
-        return {
-            **super().texts(),
-            record_of(self.folder): render_text(template, page=self, **facts),
-        }
+        return {**super().texts(), record_of(self.folder): self.rendered(template, ".")}
 
     def in_worlds(self, study: str, arm: str, control: str = STANDARD, outcome: str = "") -> str:
         """Return an arm's findings in every world in one line, by default in the first study."""
@@ -213,7 +206,7 @@ class AnswersPage(StudyPage):
         """Return the mean difference of an arm in every world, without intervals."""
         found = self.besides[study].found if study in self.besides else []
         of_arm = [f for f in found if (f.contrast.arm, f.contrast.outcome) == (arm, outcome)]
-        each = (f"{mean_difference(f, 3)} on {f.world}" for f in of_arm if f.verdict)
+        each = (f"{show.mean_difference(f, 3)} on {f.world}" for f in of_arm if f.verdict)
         return ", ".join(each) or "(not finished)"
 
     def unsolved(self, study: str, arm: str) -> str:
@@ -335,7 +328,7 @@ class AnswersPage(StudyPage):
     def rates_besides(self) -> dict[str, str]:
         """Return by name the rates of every follow-up that searched for rates."""
         searched = {name: one for name, one in self.besides.items() if one.searched}
-        return {n: study_tables.rates(one.study, one.records) for n, one in searched.items()}
+        return {n: show.rate_table(one.study, one.records) for n, one in searched.items()}
 
     def searched(self) -> tuple[int, int]:
         """Count the settled searches for rates, and those with the best factor inside the range."""

@@ -9,8 +9,8 @@ from typing import Any
 from mlx_attn.answers import findings
 from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.schedule import ArmPlan, Records
+from mlx_attn.answers.show import DONE, difference, name_of, table
 from mlx_attn.answers.study import STANDARD, Prediction, Study
-from mlx_attn.answers.tables import DONE, difference, name_of, table
 from mlx_attn.comparison.t_tests import MODERATED, WORST_OF_FIVE
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost

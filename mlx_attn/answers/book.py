@@ -27,16 +27,12 @@ SOLVED = 0.2
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of a learning curve, measured on the beginning of the validation text.
-
-    Attributes:
-        loss: Nats per token.
-        abilities: Nats per token, by the ability that a token needs; empty for texts without them.
-    """
+    """A point of a learning curve, measured on the beginning of the validation text."""
 
     step: int
     tokens: int
-    loss: float
+    loss: float  # nats per token
+    # Nats per token, by the ability that a token needs; empty for texts without them.
     abilities: dict[str, float] = {}
 
     @classmethod
@@ -52,34 +48,26 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One finished training.
+    """One finished training."""
 
-    Attributes:
-        key: `Trial.key`.
-        loss: Nats per token over the whole validation text; None if the training diverged.
-        diverged: How it diverged; otherwise "".
-        abilities: As in `CurvePoint`, but over the whole validation text.
-        start: Digest of all weights before the first step.
-        machine: Chip, system and versions; newer records also hold the commit of the clone.
-        seal: Digest of everything else.
-    """
-
-    key: str
+    key: str  # `Trial.key`
     world: str
     arm: str
     seed: int
     scale: float
     changes: dict[str, Any] = {}
+    # Nats per token over the whole validation text; None if the training diverged.
     loss: float | None
-    abilities: dict[str, float] = {}
+    abilities: dict[str, float] = {}  # as in `CurvePoint`, but over the whole validation text
     curve: tuple[CurvePoint, ...] = ()
-    diverged: str = ""
+    diverged: str = ""  # how it diverged; otherwise ""
     params: int
     text: str
-    start: str
+    start: str  # digest of all weights before the first step
+    # Chip, system and versions; newer records also hold the commit of the clone.
     machine: dict[str, str]
     seconds: float
-    seal: str = ""
+    seal: str = ""  # digest of everything else
 
     @classmethod
     def of(cls, trial: Trial, outcome: Outcome) -> "Record":
@@ -127,11 +115,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def value(self, outcome: str = "") -> float:
-        """Return the number that a contrast with this `outcome` compares; inf if it diverged.
-
-        Raises:
-            RunError: The text has no tokens that need this ability.
-        """
+        """Return what a contrast compares: inf if it diverged; RunError without this ability."""
         if self.loss is None:
             return inf
         if outcome == STEPS:
@@ -175,11 +159,7 @@ def _rounded(losses: Mapping[str, float]) -> dict[str, float]:
 
 
 class RecordBook(Store):
-    """All records of a folder, by key: a store that several versions of the package share.
-
-    Raises:
-        RunError: A line is not a record, or was changed after it was written.
-    """
+    """All records of a folder, by key; RunError if a line is no record, or was changed."""
 
     def __init__(self, folder: Path):
         super().__init__(folder)

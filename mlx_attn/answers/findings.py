@@ -40,31 +40,23 @@ WITHDRAWN = "withdrawn"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result of a contrast in one world.
-
-    Attributes:
-        answer: One of the words above.
-        done: Numbers of finished trials and of all trials planned so far.
-        losses: Mean losses of the control, the reference and the arm, or means of the contrast's
-            other outcome; None, like the verdict, until every trial has finished, and if one
-            diverged.
-        verdict: Its p-values are corrected over the page; its interval is not.
-        tokens: Share of its tokens that the control can drop and still reach the arm's loss;
-            negative if it needs more; None if not measured.
-        steps: Length of the world's trainings, to which the word applies.
-        unsolved: Numbers of trainings of the control and of the arm that never solved the task, if
-            the steps to solve it are compared.
-    """
+    """The result of a contrast in one world."""
 
     question: str
     contrast: Contrast
     world: str
-    answer: str
-    done: tuple[int, int]
+    answer: str  # one of the words above
+    done: tuple[int, int]  # numbers of finished trials and of all trials planned so far
+    # Mean losses of the control, the reference and the arm, or means of the contrast's other
+    # outcome; None, like the verdict, until every trial has finished, and if one diverged.
     losses: tuple[float, float, float] | None = None
-    verdict: Verdict | None = None
+    verdict: Verdict | None = None  # its p-values are corrected over the page; its interval is not
+    # Share of its tokens that the control can drop and still reach the arm's loss; negative if it
+    # needs more; None if not measured.
     tokens: float | None = None
-    steps: int = 0
+    steps: int = 0  # length of the world's trainings, to which the word applies
+    # Numbers of trainings of the control and of the arm that never solved the task, if the steps to
+    # solve it are compared.
     unsolved: tuple[int, int] = (0, 0)
 
     @property
@@ -282,11 +274,7 @@ class Withdrawal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def withdrawals(folder: Path) -> tuple[Withdrawal, ...]:
-    """Return the withdrawn words of the study in a folder.
-
-    Raises:
-        RunError: The file that lists them is damaged.
-    """
+    """Return the withdrawn words of the study in a folder; RunError if their file is damaged."""
     file = folder / _WITHDRAWN_FILE
     if not file.exists():
         return ()

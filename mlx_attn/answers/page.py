@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from mlx_attn.answers import findings, show, tables
+from mlx_attn.answers import findings, show
 from mlx_attn.answers.book import RecordBook, complaints
 from mlx_attn.answers.findings import Finding
 from mlx_attn.answers.registration import Registration, check_registered
 from mlx_attn.answers.schedule import searches
-from mlx_attn.answers.study import Question, Study
+from mlx_attn.answers.study import Study
 from mlx_attn.comparison.decisions import degrees_lent
 from mlx_attn.comparison.t_tests import MODERATED, SHRUNK, StudentT, TTest
 from mlx_attn.files import write_text
@@ -26,30 +26,17 @@ def path_of_page(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class StudyPage:
-    """The contents of a study's page.
-
-    Attributes:
-        folder: Holds the registration and the records.
-    """
+    """The contents of a study's page."""
 
     study: Study
     registration: Registration
     book: RecordBook
     found: Sequence[Finding]
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self.folder.name
+    folder: Path  # holds the registration and the records
 
     @classmethod
     def read(cls, study: Study, folder: Path) -> Self:
-        """Read the page's contents from a folder with a registration and records.
-
-        Raises:
-            RunError: The study is not the registered one, or a record was changed.
-        """
+        """Read the contents from a folder; RunError if the study or a record was changed."""
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
         return cls(study, registration, book, findings.findings(study, book.records), folder)
 
@@ -57,14 +44,14 @@ class StudyPage:
         """Return the page's Jinja template."""
         return template("answers-own.md.jinja")
 
-    def text(self) -> str:
-        """Return the page in Markdown."""
-        facts = {"study": self.study, "registration": self.registration, "folder": self.name}
-        return render_text(self.template(), page=self, **facts)
+    def rendered(self, template: str, folder: str) -> str:
+        """Return a template's text in Markdown; `folder` is the records' place beside it."""
+        facts = {"study": self.study, "registration": self.registration, "folder": folder}
+        return render_text(template, page=self, show=show, strictness=strictness, **facts)
 
     def texts(self) -> dict[Path, str]:
         """Return all pages in Markdown, by file."""
-        return {path_of_page(self.folder): self.text()}
+        return {path_of_page(self.folder): self.rendered(self.template(), self.folder.name)}
 
     def complaints(self) -> Iterator[str]:
         """Yield a complaint for each record that does not belong to the study."""
@@ -80,18 +67,10 @@ class StudyPage:
             f"finished{where}"
         )
 
-    def strictness(self, among: int) -> str:
-        """Return the standard errors that the largest of `among` differences needs, as text."""
-        return strictness(self.study, among)
-
     def unprinted(self) -> dict[str, str]:
         """Return digests of the folder's files that the page does not print, by name."""
         files = {"figures": sorted((self.folder / "figures").glob("*.svg"))}
         return {name: digest_of_files(paths) for name, paths in files.items()}
-
-    def question(self, name: str) -> Question:
-        """Return the question with this name."""
-        return self.study.question(name)
 
     def drawn(self, name: str) -> bool:
         """Return True if a question has a finished contrast to draw."""
@@ -108,22 +87,6 @@ class StudyPage:
     def pictures(self) -> set[str]:
         """Return the names of all figures."""
         return {name for name, _ in self.figures()}
-
-    def worlds(self) -> str:
-        """Return the table of worlds, with the worth of queries and keys in each."""
-        return tables.worlds(self.study, self.book.records, self.found)
-
-    def table(self, name: str) -> str:
-        """Return the table of a question's contrasts, one row per world."""
-        return tables.contrasts(self.of(question=name))
-
-    def abilities(self) -> str:
-        """Return the table of differences by ability; "" if no contrast has any."""
-        return tables.abilities(self.study, self.book.records, self.found)
-
-    def rates(self) -> str:
-        """Return the table of each arm's learning-rate factor and its spread over seeds."""
-        return tables.rates(self.study, self.book.records)
 
     def of(self, **fields: Any) -> list[Finding]:
         """Return the findings whose fields have these values."""
@@ -165,11 +128,7 @@ def write_page(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) ->
 
 
 def verify(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Iterator[str]:
-    """Yield each disagreement among registration, records and page.
-
-    Raises:
-        RunError: The study is not the registered one, or a record was changed.
-    """
+    """Yield each disagreement among registration, records and page; RunError as for `read`."""
     contents = kind.read(study, folder)
     yield from contents.complaints()
     for page, text in contents.texts().items():

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
+from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.study import OWN, Study, study_from, the_study
 from mlx_attn.comparison.plan import digest_of
 from mlx_attn.errors import RunError
@@ -44,12 +46,8 @@ def register(
 ) -> Registration:
     """Write a study to its registration, or return the registration that already holds it.
 
-    Args:
-        study: Worlds, arms, questions and protocol.
-        folder: Holds the registration and the records.
-        records: Number of finished trainings.
-        reason: Why the study changes; required once it has trainings.
-        today: The date; by default today in UTC.
+    `records` is the number of finished trainings: once there are some, a change needs a reason. The
+    date is `today`, by default in UTC.
 
     Raises:
         RunError: Another study is registered and has trainings, and no reason is given.
@@ -75,12 +73,26 @@ def register(
     return registration
 
 
-def read_registration(folder: Path) -> Registration:
-    """Read the registration of a folder.
+def register_own(study: Study, folder: Path) -> Registration:
+    """Register a study of a user's own text, with its former test if it has trainings.
 
     Raises:
-        RunError: The file is missing, or its digest does not match its content.
+        RunError: The folder has trainings of another study.
     """
+    records = len(RecordBook(folder / "records").records)
+    if records:
+        protocol = structs.replace(study.protocol, analysis=study_of(folder).protocol.analysis)
+        study = structs.replace(study, protocol=protocol)
+    if records and study_of(folder).digest != study.digest:
+        raise RunError(
+            f"{folder}: another study is registered there, with {records} trainings: give this one "
+            "a folder of its own with -o, or the settings of that one"
+        )
+    return register(study, folder, records)
+
+
+def read_registration(folder: Path) -> Registration:
+    """Read the registration of a folder; RunError if it is missing, or differs from its digest."""
     file = folder / REGISTRATION
     if not file.exists():
         raise RunError(f"{file} is not there: `mlx-attn claims register` first")
@@ -106,25 +118,17 @@ def _without_dropped_key(written: dict[str, Any]) -> dict[str, Any]:
     return {**written, "worlds": worlds}
 
 
-def changes(before: Study, after: Study) -> Iterator[str]:
-    """Yield the dotted keys in which two studies differ."""
-    yield from _changes(msgspec.to_builtins(before), msgspec.to_builtins(after), "")
-
-
-def _changes(before: Any, after: Any, path: str) -> Iterator[str]:
+def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Yield the dotted keys in which the tables of two studies differ."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
-            yield from _changes(before.get(key), after.get(key), f"{path}.{key}".lstrip("."))
+            yield from changes(before.get(key), after.get(key), f"{path}.{key}".lstrip("."))
     elif before != after:
         yield path
 
 
 def study_of(folder: Path) -> Study:
-    """Return the study of a folder: of a user's own text, or else the package's own study.
-
-    Raises:
-        RunError: The folder's registration was changed after it was written.
-    """
+    """Return the study of a folder: of a user's own text, or else the package's own."""
     if (folder / REGISTRATION).exists():
         written = read_registration(folder).study
         if OWN in written.worlds:
@@ -133,14 +137,10 @@ def study_of(folder: Path) -> Study:
 
 
 def check_registered(study: Study, folder: Path) -> Registration:
-    """Return the registration, after checking that it holds this study.
-
-    Raises:
-        RunError: The registration is missing, or the study has changed; lists the changed keys.
-    """
+    """Return the registration; RunError if it holds another study, with the changed keys."""
     registration = read_registration(folder)
     if registration.study != study:
-        places = ", ".join(changes(registration.study, study))
+        places = ", ".join(changes(*map(msgspec.to_builtins, (registration.study, study))))
         raise RunError(
             f"{folder / REGISTRATION}: the study is not the registered one: {places} changed"
         )

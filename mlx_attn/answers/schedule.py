@@ -1,19 +1,32 @@
-"""The trainings that a study still needs, as a pure function of its records.
+"""The trainings that a study still needs, as a pure function of its records; and training them.
 
 `search_rates` looks for each arm's factor of the learning rates on seeds that no verdict uses. Then
-the arm is trained on the verdict's seeds.
+the arm is trained on the verdict's seeds. The runner of comparisons trains, the most important
+first.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import platform
+import sysconfig
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+from pathlib import Path
 
 from mlx_attn.answers.book import Record
-from mlx_attn.answers.study import Study
+from mlx_attn.answers.study import Study, World
 from mlx_attn.comparison.plan import Trial
+from mlx_attn.comparison.runner import Runner
+from mlx_attn.comparison.trial import Outcome
 from mlx_attn.comparison.tuning import Search, search_rates
+from mlx_attn.comparison.worker import place_of_text
+from mlx_attn.errors import RunError
+from mlx_attn.files import write_text
+from mlx_attn.text.downloads import data_directory
+from mlx_attn.text.sources import read_source
 
-Records = Mapping[str, Record]
-"""Finished trainings by key."""
+Records = Mapping[str, Record]  # finished trainings by key
+_BATCH = 8  # trials per process that are started before the plans are read again
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +92,7 @@ class ArmPlan:
 
 
 def arm_plans(
-    study: Study,
-    records: Records,
-    worlds: Collection[str] = (),
-    questions: Collection[str] = (),
+    study: Study, records: Records, worlds: Collection[str] = (), questions: Collection[str] = ()
 ) -> list[ArmPlan]:
     """Return the plans of all or some worlds and questions, the most important first."""
     asked = {
@@ -118,3 +128,59 @@ def searches(study: Study, records: Records) -> dict[str, dict[str, Search]]:
 def wanted_trials(plans: Iterable[ArmPlan]) -> list[Trial]:
     """Return the trials that can be trained now, in order and without duplicates."""
     return [*{trial.key: trial for plan in plans for trial in plan.wanted()}.values()]
+
+
+def module_text(modules: Sequence[str]) -> str:
+    """Return the joined source of modules of Python's standard library."""
+    library = Path(sysconfig.get_path("stdlib"))
+    texts: list[str] = []
+    for name in modules:
+        file = library / f"{name}.py"
+        file = file if file.exists() else library / name / "__init__.py"
+        if not file.exists():
+            raise RunError(f"{file}: this Python has no source of its module {name}")
+        texts.append(file.read_text(encoding="utf-8"))
+    return "\n".join(texts)
+
+
+def text_of(world: World) -> str:
+    """Return the value of `--data` for a world's text; write modules to one file first."""
+    if not world.modules:
+        return world.settings["data"]
+    path, text = place_of_text(world.text), module_text(world.modules)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
+    return str(path)
+
+
+def check_texts(study: Study, worlds: Iterable[str]) -> None:
+    """Raise a RunError if a world's text on this machine is not the registered one."""
+    for name in dict.fromkeys(worlds):
+        world = study.world(name)
+        if not world.text:
+            continue
+        path = text_of(world)
+        digest = read_source(path, data_directory()).digest
+        if digest != world.text:
+            place_of_text(world.text).unlink(missing_ok=True)
+            python = f" (Python {platform.python_version()} is another)" if world.modules else ""
+            raise RunError(
+                f"{world.settings['data']}: the text has the digest {digest}, and {world.text} is "
+                f"registered: its trainings would not be comparable{python}"
+            )
+
+
+def train_wanted(
+    study: Study, plans: Callable[[], Iterable[ArmPlan]], runner: Runner, seconds: float = 0.0
+) -> Generator[tuple[Trial, Outcome, int], None, None]:
+    """Train the missing trials, several at once; yield each after its record is written.
+
+    It is yielded with its outcome and the number of missing trials known so far. Closing the
+    generator stops the running trials; finished ones are on disk. `plans` returns the plans for the
+    current records, most important first. No trial starts after `seconds`, if it is not 0.
+    """
+    runner.until = time.monotonic() + seconds if seconds else inf
+    check_texts(study, (trial.world for trial in wanted_trials(plans())))
+    while time.monotonic() < runner.until and (left := wanted_trials(plans())):
+        for done, ended in enumerate(runner(left[: _BATCH * runner.size]), 1):
+            yield *ended, len(left) - done

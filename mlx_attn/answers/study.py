@@ -4,26 +4,27 @@
 nothing of the kind. Their digest is registered (`registration.py`) before anything is trained.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from functools import cache, cached_property
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
+from mlx_attn.attention.config import MAPS
 from mlx_attn.comparison.decisions import WORDS
-from mlx_attn.comparison.plan import RATES, REPORTS, Trial, digest_of
+from mlx_attn.comparison.plan import DEFAULTS, RATES, REPORTS, Trial, digest_of
 from mlx_attn.comparison.t_tests import MODERATED, SHRUNK, WORST_OF_FIVE
 from mlx_attn.errors import ConfigError, RunError, find_row
 from mlx_attn.records import as_record, package_table
+from mlx_attn.text.downloads import data_directory
+from mlx_attn.text.sources import read_source
+from mlx_attn.training.config import Settings, resolve
 
-STANDARD = "standard"
-"""The control of every contrast that names no other."""
-
-STEPS = "steps"
-"""The outcome of a contrast that asks how soon a task is solved."""
-
-OWN = "own"
-"""The world of a study of a user's own text."""
+STANDARD = "standard"  # the control of every contrast that names no other
+STEPS = "steps"  # the outcome of a contrast that asks how soon a task is solved
+OWN = "own"  # the world of a study of a user's own text
 
 TRENDS = {
     "stays": "the change with each doubling is shown to be smaller than the margin",
@@ -45,26 +46,19 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class World(_Row, frozen=True, kw_only=True):
-    """A text and the settings that its trainings share.
-
-    Attributes:
-        text: BLAKE2b digest of the text, as `sources.read_source` computes it; "" for a corpus that
-            `data` names, because every download of it is checked.
-        settings: Flat and complete, except for the arm's settings.
-        modules: Modules of Python's standard library whose source is the text; if empty, `data`
-            names the text.
-        margin: The largest difference that counts as equal, in nats per token; see `reason`.
-        same: Arms that compute what another arm does here, from the same weights.
-        factors: Learning-rate factors by arm, registered here instead of searched for.
-    """
+    """A text and the settings that its trainings share."""
 
     summary: str
+    # BLAKE2b digest of the text, as `sources.read_source` computes it; "" for a corpus that `data`
+    # names, because every download of it is checked.
     text: str
-    settings: dict[str, Any]
-    margin: float
+    settings: dict[str, Any]  # flat and complete, except for the arm's settings
+    margin: float  # the largest difference that counts as equal, in nats per token; see `reason`
     reason: str
+    # Modules of Python's standard library whose source is the text; if empty, `data` names it.
     modules: tuple[str, ...] = ()
-    same: dict[str, str] = {}
+    same: dict[str, str] = {}  # arms that compute what another arm does here, from the same weights
+    # Learning-rate factors by arm, registered here instead of searched for.
     factors: dict[str, float] = {}
 
 
@@ -80,47 +74,35 @@ _BOOK_NAMES = {
 
 
 class StudyArm(_Row, frozen=True, kw_only=True):
-    """A form of attention: the settings that set it apart.
-
-    Attributes:
-        steps: Share of the world's steps.
-        rates_of: The arm whose factor it takes; "" searches for its own.
-        seeds: Number of the verdict's seeds to train on; 0 is all. Only a reference may have fewer,
-            because only its mean counts.
-        jitter: If True, every weight of the start is moved to the next float32, up or down.
-    """
+    """A form of attention: the settings that set it apart."""
 
     settings: dict[str, Any]
     says: str
-    steps: float = 1.0
-    rates_of: str = ""
+    steps: float = 1.0  # share of the world's steps
+    rates_of: str = ""  # the arm whose factor it takes; "" searches for its own
+    # Number of the verdict's seeds to train on; 0 is all. Only a reference may have fewer, because
+    # only its mean counts.
     seeds: int = 0
+    # If True, every weight of the start is moved to the next float32, up or down.
     jitter: bool = False
 
 
 class Contrast(_Row, frozen=True, kw_only=True):
-    """An arm against a control, with the reference arm that lacks the part in question.
-
-    Attributes:
-        expects: Words that bear the statement out.
-        worlds: The worlds that ask it; empty is all.
-        outcome: The number that is compared: "" is the loss of all tokens; the name of an ability
-            is the loss of the tokens that need it; `STEPS` is the logarithm of the steps until a
-            task is solved.
-        null: True if both forms compute the same functions.
-        repeats: The arm of an earlier contrast with the standard form that this one trains again;
-            "" if it repeats none. A repetition expects the word of the first.
-    """
+    """An arm against a control, with the reference arm that lacks the part in question."""
 
     arm: str
     reference: str
     statement: str
     source: str
-    expects: tuple[str, ...] = ()
+    expects: tuple[str, ...] = ()  # words that bear the statement out
     control: str = STANDARD
-    worlds: tuple[str, ...] = ()
+    worlds: tuple[str, ...] = ()  # the worlds that ask it; empty is all
+    # The number that is compared: "" is the loss of all tokens; the name of an ability is the loss
+    # of the tokens that need it; `STEPS` is the logarithm of the steps until a task is solved.
     outcome: str = ""
-    null: bool = False
+    null: bool = False  # true if both forms compute the same functions
+    # The arm of an earlier contrast with the standard form that this one trains again; "" if it
+    # repeats none. A repetition expects the word of the first.
     repeats: str = ""
 
     @property
@@ -137,19 +119,13 @@ class Question(_Row, frozen=True, kw_only=True):
 
 
 class Trend(_Row, frozen=True, kw_only=True):
-    """How the cost of an arm, in tokens, changes from width to width.
+    """How the cost of an arm, in tokens, changes from width to width."""
 
-    Attributes:
-        arm: The arm of a contrast that every world asks.
-        margin: The largest change of ln(tokens) per doubling that counts as none; see `reason`.
-        expects: Words of `TRENDS` that bear the statement out.
-    """
-
-    arm: str
+    arm: str  # the arm of a contrast that every world asks
     statement: str
-    margin: float
+    margin: float  # the largest change of ln(tokens) per doubling that counts as none; see `reason`
     reason: str
-    expects: tuple[str, ...]
+    expects: tuple[str, ...]  # words of `TRENDS` that bear the statement out
 
     def __post_init__(self) -> None:
         for word in self.expects:
@@ -161,18 +137,12 @@ class Prediction(_Row, frozen=True, kw_only=True):
 
     Costs are shares of the control's loss: (loss of the arm - loss of the control) / loss of the
     control.
-
-    Attributes:
-        arm: The arm of a contrast of the study.
-        low: The smallest predicted cost.
-        high: The largest.
-        point: The most likely one.
     """
 
-    arm: str
-    low: float
-    point: float
-    high: float
+    arm: str  # the arm of a contrast of the study
+    low: float  # the smallest predicted cost
+    point: float  # the most likely one
+    high: float  # the largest
 
     def __post_init__(self) -> None:
         if not self.low <= self.point <= self.high:
@@ -270,11 +240,7 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         return find_row(self.questions, name, "question")
 
     def question_name(self, name: str) -> str:
-        """Return the name of a question from that name or from the book's name of its part.
-
-        Raises:
-            ConfigError: The question is unknown; the message has the nearest name.
-        """
+        """Return a question's name from that or the book's name of its part; else ConfigError."""
         plain = name.strip().lower().replace("_", "-")
         own = _BOOK_NAMES.get(plain, plain)
         self.question(own if own in self.questions else name)
@@ -328,11 +294,7 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
 
 
 def study_from(data: Mapping[str, Any]) -> Study:
-    """Return a study from the tables of its files.
-
-    Raises:
-        ConfigError: A row lacks a key, has an unknown key, or names an unknown row.
-    """
+    """Return a study from the tables of its files; ConfigError if a key or a row is wrong."""
     try:
         return as_record(dict(data), Study, "the study's data")
     except RunError as error:
@@ -344,3 +306,102 @@ def the_study() -> Study:
     """Return the study in this package, whose questions can be asked of any text."""
     worlds, rest = (package_table("mlx_attn.answers", name) for name in ("worlds", "questions"))
     return study_from({"worlds": worlds, **rest})
+
+
+# The questions on a user's own text: a study of one world.
+
+TEST = (
+    "p-values are those of the test moderated-t (mlx_attn.comparison.t_tests): the largest over "
+    "five families of distributions, of t with a standard error that contains the spread of "
+    "tuning's runs and of other arms, and the choice of the learning rates: what it costs when "
+    "tuning seeds are drawn again, and what a parabola says a finer grid would gain."
+)
+"""The test that a study of a user's own text registers, in place of the first study's test."""
+
+_FIRST_SEED = 100
+_SET_BY_THE_STUDY = {
+    *("seed", "init_seed", "eval_every", "save_every", "log_every", "track", "patience"),
+    *("epochs", "minutes"),
+}
+
+
+def own_study(
+    data: str, preset: str, delta: float, seeds: int, questions: Collection[str] = ()
+) -> Study:
+    """Return a study that asks all or some of the questions of one text, with this margin in nats.
+
+    `data` is a value of `--data`, or "" for the preset's text; without a preset, the settings are
+    those of `compare`. No questions ask all.
+
+    Raises:
+        ConfigError: The preset is not bounded by steps, has one head, or changes the attention.
+    """
+    first = the_study()
+    for name in questions:
+        first.question(name)
+    layer: dict[str, Any] = {"preset": preset} if preset else {**DEFAULTS}
+    settings = resolve(layer, {"data": data} if data else {})
+    _check_fits(settings, preset)
+    world = _world(settings, first, delta)
+    asked = {
+        name: Question(title=question.title, contrasts=contrasts)
+        for name, question in first.questions.items()
+        if (not questions or name in questions)
+        and (contrasts := _contrasts(question, world.settings["position"]))
+    }
+    named = {arm for q in asked.values() for contrast in q.contrasts for arm in contrast.arms}
+    arms = {n: a for n, a in first.arms.items() if n in named | {first.shorter}}
+    order = tuple(name for name in first.protocol.first if name in arms)
+    numbers = tuple(range(_FIRST_SEED, _FIRST_SEED + seeds))
+    analysis = tuple(
+        TEST if line.startswith("p-values") else line for line in first.protocol.analysis
+    )
+    protocol = structs.replace(
+        first.protocol, verdict_seeds=numbers, first=order, analysis=analysis
+    )
+    return Study(protocol=protocol, worlds={OWN: world}, arms=arms, questions=asked)
+
+
+def _check_fits(settings: Settings, preset: str) -> None:
+    if not settings.training.steps:
+        raise ConfigError(f"preset {preset} is not bounded by steps: name one that is, as tiny")
+    if settings.variant != STANDARD:
+        raise ConfigError(
+            f"preset {preset} has the attention {settings.variant}, and the questions are about "
+            "changes of the standard form: name another, as tiny"
+        )
+    if settings.model.get("n_heads", 0) == 1:
+        raise ConfigError(f"preset {preset} has one head, and the questions are about several")
+
+
+def _world(settings: Settings, first: Study, delta: float) -> World:
+    """Return the world of a text; branches start as in the book, as the statements assume."""
+    flat = {**settings.model, **settings.training.as_dict(), **asdict(settings.text)}
+    flat = {key: value for key, value in flat.items() if key not in {*_SET_BY_THE_STUDY, *MAPS}}
+    flat |= {"start": "book", "position": settings.model_config(1).position}
+    same_positions = [
+        w for w in first.worlds.values() if w.settings["position"] == flat["position"]
+    ]
+    world = World(
+        summary=f"{flat['data']}; the settings of preset {settings.preset}",
+        text="",
+        settings=flat,
+        margin=delta,
+        reason="given with --delta",
+        # Only the positions decide which reference arms compute the same function.
+        same=same_positions[0].same if same_positions else {},
+    )
+    return structs.replace(world, text=read_source(flat["data"], data_directory()).digest)
+
+
+def _contrasts(question: Question, position: str) -> tuple[Contrast, ...]:
+    """Return the contrasts of a question that also hold for another text.
+
+    With RoPE, forms that compute one function elsewhere compute two. Repetitions from jittered
+    starts are only about the first study's own trainings.
+    """
+    return tuple(
+        structs.replace(contrast, worlds=())
+        for contrast in question.contrasts
+        if not contrast.repeats and (not contrast.worlds or (contrast.null and position != "rope"))
+    )

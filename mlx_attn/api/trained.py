@@ -15,12 +15,7 @@ from mlx_attn.api.loaded import LoadedModel, load
 from mlx_attn.convert.model import start_from_run
 from mlx_attn.errors import RunError, python_words
 from mlx_attn.machine.facts import versions
-from mlx_attn.plugins import (
-    Plugins,
-    check_in_files,
-    load_named_plugins,
-    plugins_of_resumed,
-)
+from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins, plugins_of_resumed
 from mlx_attn.run_directory import Run, check_free, held, new_run
 from mlx_attn.runs import find_run
 from mlx_attn.text.corpus import Corpus, prepare

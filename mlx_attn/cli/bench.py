@@ -23,7 +23,7 @@ from mlx_attn.cli.options import (
     plugin_option,
     preset_option,
 )
-from mlx_attn.cli.output import say
+from mlx_attn.cli.output import note, say
 from mlx_attn.model.config import BLOCKS, GPTConfig, find_preset
 from mlx_attn.training.config import TrainConfig, resolve
 
@@ -91,7 +91,7 @@ def _contribute() -> None:
     from mlx_attn.ui.terminal import stdout_console
 
     _refuse_other_options()
-    made = contribution.measure(lambda text: say(text, err=True))
+    made = contribution.measure(note)
     stdout_console().print(*show.contribution_lines(made), sep="\n")
     file = contribution.write(made, contribution.destination(Path.cwd()))
     say(str(file))
@@ -232,12 +232,7 @@ command = SectionedCommand(
             help="instead of variants, the training step at half to four times this size",
         ),
         _what("--json", "as_json", is_flag=True, help="as one JSON object"),
-        _what(
-            "--figure",
-            type=UserPath(),
-            metavar="FILE",
-            help="also draw FILE.svg and FILE.png",
-        ),
+        _what("--figure", type=UserPath(), metavar="FILE", help="also draw FILE.svg and FILE.png"),
         grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern"),
         plugin_option(),
         *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),

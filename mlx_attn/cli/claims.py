@@ -1,6 +1,5 @@
 """`mlx-attn claims`: the study behind docs/answers.md, registered, run and verified."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -12,7 +11,7 @@ import click
 
 from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import FiniteRange, UserPath
-from mlx_attn.cli.output import say
+from mlx_attn.cli.output import emit, say
 from mlx_attn.errors import RunError, plural
 
 if TYPE_CHECKING:
@@ -44,16 +43,12 @@ def _folder() -> Path:
 def _measured() -> Path:
     """Return the answers of this folder, else those that were measured for this package."""
     here, package = _folder(), Path(__file__).parents[1]
-    return here if here.exists() else next(filter(Path.is_dir, _places(package)), here)
-
-
-def _places(package: Path) -> tuple[Path, Path]:
-    """Return where the measured answers are: in a wheel, and in a clone of the repository."""
-    return package / "answers" / "measured", package.parent / "docs" / "answers"
+    # In a wheel, and in a clone of the repository.
+    places = package / "answers" / "measured", package.parent / "docs" / "answers"
+    return here if here.exists() else next(filter(Path.is_dir, places), here)
 
 
 def _out(default: Callable[[], Path]) -> Callable[[Callable], Callable]:
-    """Add --out with this default."""
     return click.option(
         "--out",
         "-o",
@@ -66,8 +61,7 @@ def _out(default: Callable[[], Path]) -> Callable[[Callable], Callable]:
 
 
 _OUT = _out(_folder)
-_COMPLAINTS = 10
-"""Shown by `verify` at most."""
+_COMPLAINTS = 10  # shown by `verify` at most
 
 _STUDY = click.option(
     "--study",
@@ -79,8 +73,7 @@ _STUDY = click.option(
     "gpt2-124m (in a clone of the repository).",
 )
 
-_of_own = partial(click.option, default=None)
-"""An option of a study of one's own text."""
+_of_own = partial(click.option, default=None)  # an option of a study of one's own text
 _DELTA, _SEEDS = 0.01, 5
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
@@ -176,9 +169,8 @@ def run(
 
 
 def _train(study: "Study", plans: Callable[[], Any], runner: "Runner", seconds: float) -> None:
-    """Train the missing runs, and print each one's loss."""
+    from mlx_attn.answers.schedule import train_wanted
     from mlx_attn.answers.show import trial_line
-    from mlx_attn.answers.training import train_wanted
 
     try:
         with signals_interrupt():
@@ -195,7 +187,8 @@ def _register_own(
     """Register the questions about a user's own text; return the folder."""
     from click.core import ParameterSource
 
-    from mlx_attn.answers.own import own_study, register_own
+    from mlx_attn.answers.registration import register_own
+    from mlx_attn.answers.study import own_study
 
     if study_name:
         raise click.UsageError("--study is one of this package's: it has its texts and seeds")
@@ -275,7 +268,6 @@ def show(question: str, as_json: bool, out: Path) -> None:
     """Show the results for a question: every contrast in every world."""
     from mlx_attn.answers.findings import findings, withdraw, withdrawals
     from mlx_attn.answers.show import finding_rows, question_lines
-    from mlx_attn.ui.terminal import stdout_console
 
     known = _book(out).records
     if not known and not (out / _REGISTRATION).is_file():
@@ -290,10 +282,8 @@ def show(question: str, as_json: bool, out: Path) -> None:
         known = {**known, **_book(out / besides).records}
     standing = withdraw(findings(study, known), withdrawals(out / besides))
     found = [f for f in standing if f.question == question]
-    if as_json:
-        say(json.dumps({"question": question, "findings": finding_rows(found)}))
-    else:
-        stdout_console().print(question_lines(study, question, found))
+    record = {"question": question, "findings": finding_rows(found)}
+    emit(record, as_json, lambda: [question_lines(study, question, found)])
 
 
 @command.command("list")
@@ -302,12 +292,9 @@ def list_questions(as_json: bool = False) -> None:
     """Show the questions and the registered expectations."""
     asked = [_study(name) for name in ("", *_follow_ups())]
     questions = {name: one for study in asked for name, one in study.questions.items()}
-    if as_json:
-        rows = {name: question.title for name, question in questions.items()}
-        say(json.dumps({"questions": rows}))
-        return
-    for name, question in questions.items():
-        say(f"{name}: {question.title}")
+    titles = {name: question.title for name, question in questions.items()}
+    lines = [f"{name}: {title}" for name, title in titles.items()]
+    emit({"questions": titles}, as_json, lambda: lines)
 
 
 def _has_repository() -> bool:
@@ -321,7 +308,6 @@ def _need_the_repository(what: str) -> None:
 
 
 def _follow_ups() -> tuple[str, ...]:
-    """Return the names of follow-up studies that there are here."""
     if not _has_repository():
         return ()
     from studies import FOLLOW_UPS

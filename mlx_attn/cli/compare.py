@@ -44,8 +44,6 @@ _SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class _Numbers(click.ParamType):
-    """Numbers between commas."""
-
     name = "numbers"
 
     def convert(
@@ -161,8 +159,7 @@ _TRAIN_OPTIONS = [
 
 _DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
 _DEFAULT_SEEDS = 5
-_LOOKS = (6, 10, 16, 24)
-"""Seeds after which `--until-decided` looks."""
+_LOOKS = (6, 10, 16, 24)  # seeds after which `--until-decided` looks
 _RUNS = Path("runs")
 
 _EXAMPLES = """\b
@@ -199,6 +196,7 @@ def compare(
     budgets side by side: equal steps, equal seconds, equal parameters. The control, the first arm,
     also runs against itself: that is the noise.
     """
+    from mlx_attn.comparison.executors import open_engine
     from mlx_attn.comparison.run import ComparisonRun
     from mlx_attn.machine.facts import versions
 
@@ -212,7 +210,7 @@ def compare(
         raise click.UsageError("--export-trials trains nothing: leave out --on")
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
     directory = out or _RUNS / protocol.name
-    with closing(_engine("" if dry_run else on, jobs)) as engine:
+    with closing(open_engine("" if dry_run else on, jobs)) as engine:
         comparison = ComparisonRun(protocol, _runner(directory, engine, export_trials), versions())
         if dry_run:
             _show_plan(comparison, workers, as_json)
@@ -242,23 +240,14 @@ def _judge_file(file: Path, delta: str, confidence: float, as_json: bool) -> Non
     losses = read_losses(file)
     verdicts = judge_losses(losses, margin["delta"], confidence)
     control = next(iter(losses))
-    if as_json:
-        rows = {arm: asdict(verdict) for arm, verdict in verdicts.items()}
-        say(json.dumps({"control": control, "verdicts": rows}))
-    else:
-        say("\n".join(verdict_lines(control, verdicts, confidence)))
-
-
-def _engine(on: str, jobs: int) -> "Engine":
-    from mlx_attn.comparison.executors import open_engine
-
-    return open_engine(on, jobs)
+    rows = {arm: asdict(verdict) for arm, verdict in verdicts.items()}
+    lines = verdict_lines(control, verdicts, confidence)
+    emit({"control": control, "verdicts": rows}, as_json, lambda: lines)
 
 
 def _runner(directory: Path, engine: "Engine", export_trials: Path | None) -> "Runner":
-    from mlx_attn.comparison.runner import Runner
+    from mlx_attn.comparison.runner import ExportRunner, Runner
     from mlx_attn.comparison.trial import Store
-    from mlx_attn.comparison.trial_files import ExportRunner
 
     store = Store(directory / "trainings")
     return ExportRunner(store, export_trials) if export_trials else Runner(store, engine=engine)
@@ -326,8 +315,8 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
     from mlx_attn.comparison.executors import KEPT
     from mlx_attn.comparison.report import write_report
     from mlx_attn.comparison.run import conclude
+    from mlx_attn.comparison.runner import Exported
     from mlx_attn.comparison.show import Display, print_comparison
-    from mlx_attn.comparison.trial_files import Exported
     from mlx_attn.ui.terminal import stderr_console, stdout_console
 
     comparison = None

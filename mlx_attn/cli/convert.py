@@ -9,7 +9,7 @@ import click
 
 from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import Named, UserPath, takes_plugins
-from mlx_attn.cli.output import emit, say
+from mlx_attn.cli.output import emit, note
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ class _Ranks(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """The ranks in the order given."""
         if isinstance(value, tuple):
             return value
         ranks: list[int] = []
@@ -101,17 +100,12 @@ def command(
     elif to is None:
         raise click.UsageError("say what to convert to: --to FORM (--list shows the forms)")
     else:
-        _convert(run, to, ranks, fold_norm, out, overwrite, as_json)
+        options = {"fold_norm": fold_norm, "overwrite": overwrite}
+        _convert(run, to, ranks[0] if ranks else 0, out, as_json, **options)
 
 
 def _convert(
-    name: str | None,
-    to: str,
-    ranks: tuple[int, ...] | None,
-    fold_norm: bool,
-    out: Path | None,
-    overwrite: bool,
-    as_json: bool,
+    name: str | None, to: str, rank: int, out: Path | None, as_json: bool, **options: bool
 ) -> None:
     from mlx_attn.attention.conversions import find_conversion
     from mlx_attn.convert import measure, show
@@ -120,9 +114,7 @@ def _convert(
     to = find_conversion(to).name
     run = find_run(name)
     out = out or free_name(run.path.parent, f"{run.name}-{to}")
-    rank = ranks[0] if ranks else 0
-    options: dict[str, Any] = {"rank": rank, "fold_norm": fold_norm, "overwrite": overwrite}
-    new, outcome = measure.convert_run(run, to, out, _corpus(run), **options)
+    new, outcome = measure.convert_run(run, to, out, _corpus(run), rank=rank, **options)
     facts = {"run": str(new.path), "from": str(run.path), "to": to, "rank": rank}
     emit(facts | outcome.record(), as_json, lambda: [new.path, show.outcome_table(outcome)])
 
@@ -151,7 +143,7 @@ def _measure_ranks(
         to,
         ranks,
         _corpus(run),
-        lambda rank, done: say(f"rank {rank}: {done} of {len(ranks)}", err=True),
+        lambda rank, done: note(f"rank {rank}: {done} of {len(ranks)}"),
     )
     files = show.save_rank_curve(curve, out or run.path)
     facts = {"run": str(run.path), "figures": [str(file) for file in files]}
@@ -174,5 +166,4 @@ def _corpus(run: "Run") -> "Corpus":
     from mlx_attn.training.config import settings_from
 
     text = settings_from(run.settings, {}).text
-    progress = download_lines(lambda line: say(line, err=True))
-    return prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
+    return prepare(text.data, text.tokenizer, text.vocab_size, progress=download_lines(note))

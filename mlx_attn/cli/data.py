@@ -2,13 +2,12 @@
 
 import json
 import random
-from functools import partial
 from pathlib import Path
 
 import click
 
 from mlx_attn.cli.options import UserPath, takes_plugins
-from mlx_attn.cli.output import say
+from mlx_attn.cli.output import emit, note, say
 from mlx_attn.errors import ConfigError, find_row
 
 
@@ -29,14 +28,10 @@ def command(ctx: click.Context) -> None:
 def list_corpora(as_json: bool = False) -> None:
     """Show the corpora and the probing tasks that are known by name."""
     from mlx_attn.text import show
-    from mlx_attn.ui.terminal import stdout_console
 
     corpora, tasks = show.corpora_facts(), show.tasks_facts()
-    if as_json:
-        say(json.dumps([*corpora, *tasks], indent=1))
-    else:
-        tables = show.corpora_table(corpora), show.tasks_table(tasks)
-        stdout_console().print(tables[0], "", tables[1], sep="\n")
+    tables = show.corpora_table(corpora), show.tasks_table(tasks)
+    emit([*corpora, *tasks], as_json, lambda: [tables[0], "", tables[1]], indent=1)
 
 
 @command.command()
@@ -47,8 +42,7 @@ def fetch(name: str) -> None:
     from mlx_attn.text.show import download_lines
 
     corpus = find_row(downloads.CORPORA, name, "corpus")
-    progress = download_lines(partial(say, err=True))
-    say(downloads.fetch(corpus, downloads.data_directory(), progress=progress))
+    say(downloads.fetch(corpus, downloads.data_directory(), progress=download_lines(note)))
 
 
 @takes_plugins
@@ -61,15 +55,10 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
     """Prepare a text (a name, a file, a folder or -) and show its figures and its beginning."""
     from mlx_attn.text import show
     from mlx_attn.text.corpus import prepare
-    from mlx_attn.ui.terminal import print_rows, stdout_console
 
-    tell = partial(say, err=True)
-    lines = {"progress": show.download_lines(tell), "tokenizing": show.tokenizing_lines(tell)}
+    lines = {"progress": show.download_lines(note), "tokenizing": show.tokenizing_lines(note)}
     facts = show.corpus_facts(prepare(source, tokenizer, vocab_size, **lines))
-    if as_json:
-        say(json.dumps(facts))
-    else:
-        print_rows(show.facts_rows(facts), stdout_console())
+    emit(facts, as_json, lambda: [show.facts_rows(facts)])
 
 
 @command.command()

@@ -42,8 +42,7 @@ RECIPE: dict[str, Any] = {
 }
 SEEDS = 5
 _UNIT = "nats per token"
-MARGIN = 0.02
-"""Nats per token: a smaller difference counts as none."""
+MARGIN = 0.02  # nats per token: a smaller difference counts as none
 
 _EXAMPLES = """\b
 Examples:

@@ -1,27 +1,19 @@
 """`mlx-attn export`: a run for mlx-lm, transformers, llama.cpp, the book or TransformerLens."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem
 
-from mlx_attn.cli.options import UserPath, takes_plugins
+from mlx_attn.cli.options import Named, UserPath, takes_plugins
 from mlx_attn.cli.output import emit, say
 from mlx_attn.cli.sample import run_argument
 
 
-class _Target(click.ParamType):
-    """A target by name; the library checks it and suggests the nearest."""
+def _targets() -> Iterable[str]:
+    from mlx_attn.interop.targets import TARGETS
 
-    name = "target"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """The names that begin like that."""
-        from mlx_attn.interop.targets import TARGETS
-
-        return [CompletionItem(name) for name in TARGETS if name.startswith(incomplete)]
+    return TARGETS
 
 
 _EXAMPLES = """\b
@@ -42,7 +34,9 @@ Examples:
 @takes_plugins
 @click.command(epilog=_EXAMPLES)
 @run_argument
-@click.option("--to", type=_Target(), required=True, help="The program to write for.")
+@click.option(
+    "--to", type=Named(_targets), metavar="TARGET", required=True, help="The program to write for."
+)
 @click.option("--out", "-o", type=UserPath(), help="The folder or file to write.")
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier export left there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -21,8 +21,7 @@ from mlx_attn.about import PREFIX, __version__
 from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, printable
 
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted."""
+INTERRUPTED = 130  # exit code of a command that was interrupted
 
 StopRequested = Callable[[], bool]
 
@@ -33,13 +32,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
     """Catch Ctrl-C, SIGTERM and a closed terminal; yield a function that returns True after one.
 
-    Signals that the shell ignores stay ignored, such as the closed terminal under `nohup`.
-
-    Args:
-        announce: Called once, at the first signal.
-
-    Raises:
-        KeyboardInterrupt: At the second signal.
+    The first signal calls `announce`, the second raises KeyboardInterrupt. Signals that the shell
+    ignores stay ignored, such as the closed terminal under `nohup`.
     """
     signals: list[int] = []
 
@@ -52,33 +46,31 @@ def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
         with suppress(RuntimeError, OSError):
             announce()
 
-    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in heard}
-    try:
+    with _handled(_SIGNALS, note):
         yield lambda: bool(signals)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """SIGTERM and a closed terminal raise KeyboardInterrupt for a while, as Ctrl-C does.
-
-    Signals that the shell ignores stay ignored.
-    """
+    """SIGTERM and a closed terminal raise KeyboardInterrupt for a while, as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    others = [number for number in _SIGNALS if number != signal.SIGINT]
-    heard = [number for number in others if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in heard}
+    with _handled(_SIGNALS[1:], interrupt):
+        yield
+
+
+@contextmanager
+def _handled(signals: Sequence[int], handler: Callable[..., None]) -> Iterator[None]:
+    """Handle signals for a while, except those that the shell ignores."""
+    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, own in before.items():
+            signal.signal(number, own)
 
 
 TIMEOUT = "MLX_ATTN_RANK_TIMEOUT"
@@ -134,8 +126,7 @@ _ALIASES = {"chat": "repl"}
 _NAMES = (*(name for name in COMMANDS if name != "trial"), *_ALIASES, "--help")
 """What an unknown command may be meant for; `trial` is for scripts, and too near to `train`."""
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_NARROW = 52
-"""Columns below which click's help no longer fits the terminal by itself."""
+_NARROW = 52  # columns below which click's help no longer fits the terminal by itself
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """What writing to a standard stream fails with where that is a file on a full disk."""

@@ -1,6 +1,5 @@
 """`--dry-run` of the commands that read a model: the memory it takes, before it is allocated."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,24 +11,15 @@ if TYPE_CHECKING:
     from mlx_attn.run_directory import Run
 
 
-def dry_run_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--dry-run`, for a command that reads a run."""
-    option = click.option("--dry-run", is_flag=True, help="Say how much memory it takes, and stop.")
-    return option(command)
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Say how much memory it takes, and stop."
+)
 
 
 def show_plan(
     run: "Run", doing: str, peak: int, as_json: bool, becomes: "GPTConfig | None" = None
 ) -> None:
-    """A model's size and the most memory that doing something with it takes.
-
-    Args:
-        run: Whose model it is.
-        doing: The action, in a word.
-        peak: Bytes of the whole process.
-        as_json: As one JSON object.
-        becomes: The resulting model.
-    """
+    """Print a model's size, and the most bytes of the process that doing a thing takes."""
     from mlx_attn.machine.facts import usable_memory
 
     facts = {"run": str(run.path), **model_facts(run.config), "peak": peak}

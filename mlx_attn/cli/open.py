@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
-from mlx_attn.cli.output import say
+from mlx_attn.cli.output import note, say
 from mlx_attn.cli.sample import complete_run, standard_input
 from mlx_attn.errors import ConfigError
 
@@ -64,7 +64,7 @@ def command(
 
     if len(runs) > 2:
         raise click.UsageError(f"a page shows two runs at most, and these are {len(runs)}")
-    lines = download_lines(_say)
+    lines = download_lines(note)
     if runs or prompt is not None or len(find_runs(RUNS)) < 2:
         found = [find_run(name) for name in runs or (None,)]
         texts = _prompt(prompt)
@@ -76,7 +76,7 @@ def command(
     if as_json:
         say(json.dumps({"path": str(path), "bytes": n_bytes}))
     else:
-        _say(f"wrote {path} ({n_bytes / 1e6:.1f} MB)")
+        note(f"wrote {path} ({n_bytes / 1e6:.1f} MB)")
     if not no_browser:
         webbrowser.open(path.resolve().as_uri())
 
@@ -88,7 +88,3 @@ def _prompt(prompt: str | None) -> list[str] | None:
     if not text:
         raise ConfigError("the prompt is empty: give at least one character")
     return [text]
-
-
-def _say(line: str) -> None:
-    say(line, err=True)

@@ -32,9 +32,7 @@ from mlx_attn.training.config import TextConfig
 class Named(click.ParamType):
     """A name that the shell can complete; the library checks it and suggests the nearest.
 
-    Args:
-        names: All names, or a function that returns them.
-        separator: Between several names, the last of which is completed.
+    Several names have a separator between them, and the last is completed.
     """
 
     name = "name"
@@ -225,7 +223,6 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(records)
 
     def _shown(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options that this help shows."""
         options = self.get_params(ctx)
         if not self._first or _HELP_ALL in ctx.meta:
             return options
@@ -237,8 +234,6 @@ _HELP_ALL = "mlx_attn.help_all"
 
 
 def _help_all(count: int) -> click.Option:
-    """Return the option that shows the help of all options."""
-
     def show(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
         if wanted:
             ctx.meta[_HELP_ALL] = True
@@ -365,7 +360,7 @@ TRIAL_OPTIONS: list[click.Option] = [
         default=0,
         metavar="N",
         help="trainings at once (0: one for every core, one on a GPU)",
-    ),
+    )
 ]
 """Of the commands that train many models."""
 

@@ -21,6 +21,11 @@ def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = Fal
     click.echo(shown if exact and not sys.stdout.isatty() else printable(shown), err=err, nl=nl)
 
 
+def note(line: str) -> None:
+    """Print a line beside the results, on stderr."""
+    say(line, err=True)
+
+
 def emit(
     record: Any, as_json: bool, shown: Callable[[], Iterable[Any]], indent: int | None = None
 ) -> None:

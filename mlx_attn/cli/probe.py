@@ -8,7 +8,7 @@ import click
 from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
-from mlx_attn.cli.output import emit, say
+from mlx_attn.cli.output import emit, note
 from mlx_attn.cli.sample import run_argument, standard_input
 from mlx_attn.errors import ConfigError
 
@@ -96,7 +96,7 @@ def _show_probe(
     record = {"run": str(run.path), **show.record(found), "files": files}
     emit(record, as_json, lambda: [show.heads_table(found), *show.legend(found)])
     for file in () if as_json else files:
-        _say(f"wrote {file}")
+        note(f"wrote {file}")
 
 
 def _tokens(run: "Run", text: str | None, windows: int) -> "np.ndarray":
@@ -105,12 +105,12 @@ def _tokens(run: "Run", text: str | None, windows: int) -> "np.ndarray":
     from mlx_attn.text.show import download_lines
 
     if text is None:
-        return heads.validation_windows(run, windows, download_lines(_say))
+        return heads.validation_windows(run, windows, download_lines(note))
     tokenizer, context_length = run.load_tokenizer(), run.config.context_length
     tokens = heads.prompt_tokens(text, tokenizer, context_length, document_start(run))
     given = len(tokenizer.encode(text))
     if tokens.shape[1] < given:
-        _say(f"the model reads the last {tokens.shape[1]} of {given} tokens: more do not fit")
+        note(f"the model reads the last {tokens.shape[1]} of {given} tokens: more do not fit")
     return tokens
 
 
@@ -146,7 +146,7 @@ def _show_track(
     record = {"tracks": records, "drift": drift, "files": files}
     emit(record, as_json, lambda: map(show.track_table, shown))
     for file in () if as_json else files:
-        _say(f"wrote {file}")
+        note(f"wrote {file}")
 
 
 def _pair(run: "Run", other: "Run", prompt: str | None) -> "Track | None":
@@ -159,9 +159,5 @@ def _pair(run: "Run", other: "Run", prompt: str | None) -> "Track | None":
         text = standard_input() if prompt == "-" else prompt
         return tracks.pair_drift(run, other, _tokens(run, text, TRACKED_TEXTS))
     except RunError as error:
-        _say(str(error))
+        note(str(error))
         return None
-
-
-def _say(line: str) -> None:
-    say(line, err=True)

@@ -16,8 +16,7 @@ from mlx_attn.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from mlx_attn.training.distributed import Distributed
 
-NOISE = r"^\[ring\] "
-"""Twenty lines about sockets, which MLX writes when a rank is lost."""
+NOISE = r"^\[ring\] "  # twenty lines about sockets, which MLX writes when a rank is lost
 
 
 def connect() -> "Distributed":

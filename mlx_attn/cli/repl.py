@@ -84,18 +84,14 @@ def _lines(stream: io.TextIOBase) -> Iterator[str]:
 
 
 def _list_runs() -> list[tuple[str, str]]:
-    """List the runs in runs/ with numbers."""
     from shutil import get_terminal_size
 
     from mlx_attn.cli.runs import run_rows
     from mlx_attn.training.summaries import summarise_runs
 
-    _, rows = run_rows(summarise_runs(), get_terminal_size().columns - _NUMBER)
+    # A number and the spaces after it take four columns.
+    _, rows = run_rows(summarise_runs(), get_terminal_size().columns - 4)
     return rows
-
-
-_NUMBER = 4
-"""Columns of a number and the spaces after it."""
 
 
 def _make_page(runs: "list[LoadedRun]", text: str, in_browser: bool = False) -> "Path":

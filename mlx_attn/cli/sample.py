@@ -19,7 +19,6 @@ from mlx_attn.errors import RunError, printable
 from mlx_attn.sampling.config import SamplerConfig
 
 if TYPE_CHECKING:
-    from mlx_attn.run_directory import Run
     from mlx_attn.sampling.generate import GenerationStep, LoadedRun
 
 _Command = Callable[..., Any]
@@ -59,14 +58,6 @@ def sampling_options(command: _Command) -> _Command:
     return command
 
 
-def run_argument(command: _Command) -> _Command:
-    """Add the argument RUN: a directory, or a name in runs/; left out, the latest finished run."""
-    argument = click.argument(
-        "run", required=False, shell_complete=complete_run, callback=_named_or_latest
-    )
-    return argument(command)
-
-
 def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
     """Return the given name; without one, choose the latest finished run and print its name."""
     from mlx_attn.runs import find_run, run_names
@@ -75,14 +66,11 @@ def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | Non
     if name is not None or len(run_names()) < 2:
         return name
     run = find_run()
-    facts = [str(run.settings.get("variant", "")), f"trained on {describe(_text_name(run))}"]
+    text = run.settings.get("corpus") or run.settings["text"].get("data", "")
+    facts = [str(run.settings.get("variant", "")), f"trained on {describe(str(text))}"]
     facts += [] if run.is_finished() else ["its training was not finished"]
     say(f"the latest run: {run.path} ({', '.join(filter(None, facts))})", err=True)
     return str(run.path)
-
-
-def _text_name(run: "Run") -> str:
-    return str(run.settings.get("corpus") or run.settings["text"].get("data", ""))
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list[CompletionItem]:
@@ -92,6 +80,11 @@ def complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list
     names = [name for name in run_names() if name.startswith(start)]
     return [CompletionItem(name) for name in names] or [CompletionItem(start, type="dir")]
 
+
+run_argument = click.argument(
+    "run", required=False, shell_complete=complete_run, callback=_named_or_latest
+)
+"""RUN: a directory, or a name in runs/; left out, the latest finished run."""
 
 _EXAMPLES = """\b
 Examples:
@@ -157,16 +150,11 @@ def _show_plan(name: str | None, count: int, as_json: bool) -> None:
     show_plan(run, "sampling", sampling_memory(run.config, count), as_json)
 
 
-LONGEST_PROMPT = 64_000_000
-"""Bytes on standard input: what has no end must not fill the memory."""
+LONGEST_PROMPT = 64_000_000  # bytes on standard input: what has no end must not fill the memory
 
 
 def standard_input() -> str:
-    """The text on stdin without the newline that `echo` and editors put at the end.
-
-    Raises:
-        RunError: It is not UTF-8, or longer than `LONGEST_PROMPT`.
-    """
+    """Return stdin without its last newline; RunError if it is not UTF-8, or too long."""
     data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
     if len(data) > LONGEST_PROMPT:
         raise RunError(f"standard input is longer than {LONGEST_PROMPT:,} bytes: give less")

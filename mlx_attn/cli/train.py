@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     from mlx_attn.training.trainer import Trainer
 
 
-def train(
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
-    log_to: str | None,
-    **options: Any,
-) -> None:
+def train(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **options: Any) -> None:
     """Train a tiny GPT with any attention.
 
     Without options: the preset `tiny` on stories that are generated on the spot, with no network. A
@@ -45,14 +39,15 @@ def train(
     that resumes. Under mlx.launch all processes train one model: each takes its part of every
     batch.
     """
-    from mlx_attn.training.show import Display
+    from mlx_attn.training.show import Display, display_for
     from mlx_attn.training.trainer import Trainer
     from mlx_attn.ui.terminal import stderr_console
 
     ranks = connect()
     with prefix_errors(ranks):
         if not ranks.rank:
-            _lead(ranks, OutputOptions(dry_run, as_json, quiet, log_to), **options)
+            display = display_for(as_json, quiet, stderr_console())
+            _lead(ranks, OutputOptions(display, dry_run, as_json, quiet, log_to), **options)
             return
         display = Display(stderr_console(), "silent")
         settings = _agreed_settings(None, ranks)
@@ -65,19 +60,13 @@ def train(
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """Flags that change no number of a training."""
+    """The display, and flags that change no number of a training."""
 
+    display: "Display"
     dry_run: bool  # show the plan and stop
     as_json: bool  # events as JSON on stdout
     quiet: bool  # no progress
     log_to: str | None  # one of training.loggers.LOGGERS
-
-    def display(self) -> "Display":
-        """The display that fits the flags and the terminal."""
-        from mlx_attn.training.show import display_for
-        from mlx_attn.ui.terminal import stderr_console
-
-        return display_for(self.as_json, self.quiet, stderr_console())
 
     def show_plan(self, trainer: "Trainer", corpus: "Corpus") -> None:
         """Show the plan: a result if it is all that is wanted, otherwise a message."""
@@ -175,18 +164,12 @@ def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Pa
 
 @dataclass(frozen=True, slots=True)
 class RunTarget:
-    """The directory of a run, and the run that it starts from.
+    """The directory of a run, and the run that it starts from."""
 
-    Attributes:
-        path: The directory.
-        overwrite: Whether a run there is replaced.
-        init_from: The run that it starts from.
-        is_named: Whether the user chose the name; another free one will do where it is not.
-    """
-
-    path: Path
-    overwrite: bool = False
-    init_from: str | None = None
+    path: Path  # the directory
+    overwrite: bool = False  # whether a run there is replaced
+    init_from: str | None = None  # the run that it starts from
+    # Whether the user chose the name; another free one will do where it is not.
     is_named: bool = True
 
     def record(self, trainer: "Trainer", corpus: "Corpus") -> "Run":
@@ -222,41 +205,44 @@ def _train_new(
     ranks: "Distributed",
     output: OutputOptions,
 ) -> None:
-    """Train a new run."""
     from mlx_attn import run_directory
     from mlx_attn.training.trainer import Trainer
 
     run_directory.check_free(target.path, target.overwrite)
-    display = output.display()
-    corpus = _prepared_text(_agreed_settings(settings, ranks), display)
+    corpus = _prepared_text(_agreed_settings(settings, ranks), output.display)
     trainer = Trainer(settings, corpus, ranks, draw=not output.dry_run)
     if start:
         from mlx_attn.convert.model import start_from_run
 
         start_from_run(trainer, start, corpus)
-    _show_and_train(trainer, corpus, target, display, output)
+    _show_and_train(trainer, corpus, target, output)
 
 
 def _resume(
     name: str, changes: dict[str, Any], ranks: "Distributed", output: OutputOptions
 ) -> None:
-    """Resume a run in place, with some settings changed."""
-    from mlx_attn.api.trained import continue_run
+    from mlx_attn.api.trained import continue_run, resumed_settings
     from mlx_attn.run_directory import held
     from mlx_attn.runs import find_run
     from mlx_attn.training.trainer import Trainer
 
     run = click.get_current_context().with_resource(held(find_run(name)))
-    settings = _resumed_settings(run, changes)
-    display = output.display()
-    corpus = _prepared_text(_agreed_settings(settings, ranks), display)
+    settings = resumed_settings(run, changes)
+    if settings.text.data == "-" and _at_terminal():
+        raise RunError(
+            f"{run.path} read its text from standard input: pipe the same text in again, or name a "
+            "file that holds it with --data"
+        )
+    corpus = _prepared_text(_agreed_settings(settings, ranks), output.display)
     has_checkpoint = run.checkpoint.exists()
     trainer = Trainer(settings, corpus, ranks, draw=not has_checkpoint)
     run.check_corpus(corpus, "name the old one with --data, or train a new run")
     if not has_checkpoint:
-        display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
+        output.display.message(
+            f"{run.path} was stopped before its first checkpoint: it begins again"
+        )
     continue_run(trainer, run, corpus)
-    _show_and_train(trainer, corpus, RunTarget(run.path), display, output)
+    _show_and_train(trainer, corpus, RunTarget(run.path), output)
 
 
 def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Settings:
@@ -278,7 +264,6 @@ def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Setting
 
 
 def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
-    """Return the text that the settings name."""
     from mlx_attn.text.corpus import prepare
     from mlx_attn.text.show import download_lines, tokenizing_lines
 
@@ -295,11 +280,7 @@ def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
 
 
 def _show_and_train(
-    trainer: "Trainer",
-    corpus: "Corpus",
-    target: RunTarget,
-    display: "Display",
-    output: OutputOptions,
+    trainer: "Trainer", corpus: "Corpus", target: RunTarget, output: OutputOptions
 ) -> None:
     """Show the plan, and train unless that is all that is wanted."""
     from mlx_attn.training.loggers import check_logger, logging_to
@@ -310,7 +291,7 @@ def _show_and_train(
         return
     trainer.run = target.record(trainer, corpus)
     with logging_to(output.log_to or "", trainer.run) as trainer.log:
-        _train(trainer, corpus, display)
+        _train(trainer, corpus, output.display)
 
 
 def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
@@ -336,21 +317,7 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
         click.get_current_context().exit(INTERRUPTED)
 
 
-def _resumed_settings(run: "Run", changes: dict[str, Any]) -> Settings:
-    """Return the settings of a run that is resumed, with some of them changed."""
-    from mlx_attn.api.trained import resumed_settings
-
-    settings = resumed_settings(run, changes)
-    if settings.text.data == "-" and _at_terminal():
-        raise RunError(
-            f"{run.path} read its text from standard input: pipe the same text in again, or name a "
-            "file that holds it with --data"
-        )
-    return settings
-
-
 def _at_terminal() -> bool:
-    """Tell whether standard input is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

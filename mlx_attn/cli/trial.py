@@ -22,7 +22,7 @@ def trial(files: tuple[Path, ...]) -> None:
     checked first, in a second: it must compute the right thing, with the versions, text and plugins
     of the machine where the file was written. A trial that has a record is not trained again.
     """
-    from mlx_attn.comparison.trial_files import train_file
+    from mlx_attn.comparison.worker import train_file
 
     for file in files:
         say(train_file(file))

@@ -33,8 +33,7 @@ _COSTS = {
 }
 """The costs that columns show, with a wide and a narrow heading."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_WIDE = 72
-"""Columns of a terminal that has room for numbers and factors."""
+_WIDE = 72  # columns of a terminal that has room for numbers and factors
 
 
 def variants(

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from mlx_attn.comparison.shrunk import Variance, prior_of
-from mlx_attn.comparison.statistics import holm
 from mlx_attn.comparison.t_tests import (
     MODERATED,
     SHRUNK,
     TESTS,
     WORST_OF_FIVE,
     TTest,
+    holm,
     level_of_looks,
     minimum_detectable_effect,
     required_seeds,
@@ -209,10 +209,6 @@ class Case:
         n = len(self.differences)
         return Variance(stdev(self.differences) ** 2 if n > 1 else 0.0, n - 1.0)
 
-    def is_sensitive(self, sensitivity: float) -> bool:
-        """Return True if the part is worth enough margins for a meaningful verdict."""
-        return self.worth is None or self.worth - self.rounding >= sensitivity * self.margin
-
 
 def judge(
     differences: Mapping[str, Sequence[float]],
@@ -228,16 +224,7 @@ def judge(
 ) -> dict[str, Verdict]:
     """Judge arms that share a control and a margin; see `Case` and `judge_all`.
 
-    Args:
-        differences: An arm's loss minus the control's, seed by seed, in nats per token.
-        margin: Differences below it count as none.
-        confidence: Of all words together.
-        worth: Loss of the reference arm minus the control's; None without a reference arm.
-        tuning: Standard error that tuning adds, by arm.
-        replicates: Differences from tuning, by arm.
-        rounding: Largest effect of a rounding of the start.
-        looks: Numbers of seeds after which the differences are looked at; empty: once.
-        test: One of `t_tests.TESTS`.
+    The differences, and what tuning tells of them, are by arm.
 
     Raises:
         ConfigError: A difference is not finite, or the margin or the confidence is impossible.
@@ -403,7 +390,8 @@ def _verdict(
 
 def _with_worth(verdict: Verdict, case: Case, sensitivity: float) -> Verdict:
     """Return a verdict with its share of the part's worth, or "insensitive"."""
-    if not case.is_sensitive(sensitivity):
+    # The word must hold for every worth within a rounding of the measured one.
+    if case.worth is not None and case.worth - case.rounding < sensitivity * case.margin:
         return replace(verdict, word="insensitive", other_word="insensitive")
     return replace(verdict, share=verdict.mean / case.worth) if case.worth else verdict
 

@@ -9,13 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import (
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-)
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -30,35 +24,25 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 KEPT = "finished trainings are kept: the same command continues"
 
-Notice = Callable[[str], None]
-"""Takes a line that a user should see."""
+Notice = Callable[[str], None]  # takes a line that a user should see
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A process that trains one trial at a time.
+    """A process that trains one trial at a time."""
 
-    Attributes:
-        name: Its address.
-        kind: Of its machine, as `machine_kind` describes it in words; "" if nobody asked.
-    """
-
-    name: str
-    kind: str = ""
+    name: str  # its address
+    kind: str = ""  # of its machine, as `machine_kind` describes it in words; "" if nobody asked
 
 
 class Engine:
-    """Runs trials on workers, through an executor.
+    """Runs trials on workers, through an executor."""
 
-    Attributes:
-        notice: Takes a line about workers that come, go, or are left out.
-        patience: Seconds between two looks at which workers there are; None if none comes or goes.
-        dashboard: The address of a page that shows the workers, or "".
-    """
-
+    # Takes a line about workers that come, go, or are left out.
     notice: Notice = staticmethod(lambda line: None)
+    # Seconds between two looks at which workers there are; None if none comes or goes.
     patience: float | None = None
-    dashboard: str = ""
+    dashboard: str = ""  # the address of a page that shows the workers, or ""
 
     @property
     def size(self) -> int:
@@ -96,11 +80,7 @@ class Engine:
 
 
 class LocalEngine(Engine):
-    """Processes of this machine.
-
-    Args:
-        jobs: Processes at once; 0 is one for every core, and one on a GPU.
-    """
+    """Processes of this machine: `jobs` at once; 0 is one for every core, and one on a GPU."""
 
     def __init__(self, jobs: int = 0):
         self._jobs = jobs or concurrent_trainings(os.cpu_count() or 1)
@@ -200,11 +180,11 @@ def open_engine(address: str, jobs: int) -> Engine:
         return LocalEngine(jobs)
     scheme, _, rest = address.partition(":")
     hosts = [host for host in rest.split(",") if host]
-    # Imported only here, because Dask is an optional dependency.
+    engines = import_module("mlx_attn.comparison.cluster_engines")  # which imports this module
     if scheme == "dask" and rest.startswith("//") and rest.strip("/"):
-        return import_module("mlx_attn.comparison.dask_engine").DaskEngine.connect(f"tcp:{rest}")
+        return engines.DaskEngine.connect(f"tcp:{rest}")
     if scheme == "ssh" and hosts:
-        return import_module("mlx_attn.comparison.dask_engine").DaskEngine.start(hosts, jobs)
+        return engines.DaskEngine.start(hosts, jobs)
     if scheme == "slurm":
-        return import_module("mlx_attn.comparison.slurm_engine").SlurmEngine(rest, jobs)
+        return engines.SlurmEngine(rest, jobs)
     raise ConfigError(f"--on {address}: use one of {', '.join(ENGINES)}")

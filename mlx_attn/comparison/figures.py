@@ -239,7 +239,7 @@ def _abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
 def abilities(budget: BudgetResult) -> list[str]:
     """Return the abilities that every training has measured."""
     parts = [training.abilities for arm in budget.arms for training in arm.trainings]
-    return [name for name in parts[0] if all(name in part for part in parts)] if parts else []
+    return [name for name in parts[0] if all(name in part for part in parts)]
 
 
 def ability_values(arm: ArmResult, names: Sequence[str]) -> Float64[np.ndarray, "seeds abilities"]:

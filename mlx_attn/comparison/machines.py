@@ -13,8 +13,7 @@ from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import BudgetResult, Comparison, TrialResult
 from mlx_attn.comparison.trial import Outcome
 
-GRACE = 60.0
-"""Seconds that seeds wait for a kind of machine that went away."""
+GRACE = 60.0  # seconds that seeds wait for a kind of machine that went away
 
 
 def kind_of(machine: Mapping[str, str]) -> str:
@@ -25,15 +24,11 @@ def kind_of(machine: Mapping[str, str]) -> str:
 
 
 class Placement:
-    """Chooses the next trial of a worker.
-
-    Attributes:
-        one_kind: Whether all trials have to be trained on one kind of machine.
-        notice: Takes a line when seeds have to change their kind of machine.
-    """
+    """Chooses the next trial of a worker."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self.one_kind = False
+        self.one_kind = False  # whether all trials have to be trained on one kind of machine
+        # Takes a line when seeds have to change their kind of machine.
         self.notice: Notice = lambda line: None
         self._kinds: dict[int | None, str] = {}  # by seed; None for all seeds
         self._seen: dict[str, float] = {}  # when each kind had a worker for the last time

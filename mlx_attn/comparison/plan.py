@@ -29,11 +29,7 @@ SHORTER = 4 / 5
 
 
 def margin_from(text: float | str) -> dict[str, float]:
-    """Return the settings of a margin: 0.01 in nats per token, "5%" in tokens.
-
-    Raises:
-        ConfigError: It is neither.
-    """
+    """Return the settings of a margin: 0.01 in nats, "5%" in tokens; ConfigError for another."""
     # "5%" -> ("5", "%", ""); anything after the percent sign is an error.
     number, percent, rest = str(text).strip().partition("%")
     try:
@@ -162,42 +158,32 @@ TUNING_SEED, RESEED = 10_000, 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonConfig:
-    """A comparison to do.
+    """A comparison to do."""
 
-    Attributes:
-        arms: The control first.
-        reference: The arm that lacks the part in question: its loss shows the part's worth.
-        shared: Settings that all arms share, flat, over `DEFAULTS`.
-        seeds: Seeds for the verdict; 0 is as many as `minutes` have room for.
-        looks: Numbers of seeds after which the verdict is looked at, until every arm is decided;
-            each look spends its share of 1 - confidence. Empty: once, after `seeds`.
-        delta: Differences smaller than this, in nats per token, count as none.
-        delta_tokens: Instead of `delta`, the worth of this share of the control's tokens, as
-            measured by shorter trainings of the control; 0 uses `delta`.
-        scales: Factors of the learning rates to begin with; only one turns tuning off.
-        tuning_seeds: Seeds that each factor is tried on.
-        noise: Whether the control also runs against itself.
-        minutes: Time for all of it; counts only where `seeds` is 0.
-        text: Digest of the text; `ComparisonRun` fills it in.
-    """
-
-    arms: tuple[Arm, ...]
+    arms: tuple[Arm, ...]  # the control first
+    # The arm that lacks the part in question: its loss shows the part's worth.
     reference: Arm | None = None
+    # Settings that all arms share, flat, over `DEFAULTS`.
     shared: Mapping[str, Any] = field(default_factory=dict)
-    seeds: int = 5
+    seeds: int = 5  # seeds for the verdict; 0 is as many as `minutes` have room for
+    # Numbers of seeds after which the verdict is looked at, until every arm is decided; each look
+    # spends its share of 1 - confidence. Empty: once, after `seeds`.
     looks: tuple[int, ...] = ()
     budgets: tuple[str, ...] = BUDGETS
-    delta: float = 0.01
+    delta: float = 0.01  # differences smaller than this, in nats per token, count as none
+    # Instead of `delta`, the worth of this share of the control's tokens, as measured by shorter
+    # trainings of the control; 0 uses `delta`.
     delta_tokens: float = 0.0
     confidence: float = 0.95
+    # Factors of the learning rates to begin with; only one turns tuning off.
     scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    tuning_seeds: int = 3
-    noise: bool = True
-    minutes: float = 0.0
+    tuning_seeds: int = 3  # seeds that each factor is tried on
+    noise: bool = True  # whether the control also runs against itself
+    minutes: float = 0.0  # time for all of it; counts only where `seeds` is 0
     name: str = "compare"
     question: str = ""
     command: str = ""
-    text: str = ""
+    text: str = ""  # digest of the text; `ComparisonRun` fills it in
 
     def __post_init__(self):
         for budget in self.budgets:
@@ -249,15 +235,13 @@ class ComparisonConfig:
         return settings
 
 
-POINTS = 8
-"""Validations, and measurements of the heads' matrices, in the course of a training."""
+POINTS = 8  # validations, and measurements of the heads' matrices, in the course of a training
 
 
 _START = "weights by name"
 """How weights are drawn: trainings that drew them otherwise are other trainings."""
 
-RATES = ("lr", "min_lr", "muon_lr")
-"""The settings that a factor of the learning rates multiplies."""
+RATES = ("lr", "min_lr", "muon_lr")  # the settings that a factor of the learning rates multiplies
 
 REPORTS = ("eval_every", "log_every", "track")
 """The settings that say when a training is measured, and change nothing of it."""
@@ -280,29 +264,20 @@ def training_versions() -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class Trial:
-    """A training to do. Its settings decide all but the time that it takes.
-
-    Attributes:
-        settings: All settings, flat, learning rates scaled.
-        lr_scale: The factor that they were scaled with, for people like `arm`.
-        text: Digest of the training text; "" for a corpus whose download is checked.
-        jitter: Whether every weight of its start is moved by one rounding.
-        plugins: Path, digest and names of the user's files that it needs.
-        world: Of a study's trial, the world that it is trained in.
-        curve_share: Of a study's trial, the share of the validation text, its beginning, that its
-            learning curve is measured on, ability by ability; 0: on windows spread over the text.
-        unnamed: Settings that `key` leaves out.
-    """
+    """A training to do. Its settings decide all but the time that it takes."""
 
     arm: str
-    settings: Mapping[str, Any]
-    lr_scale: float
-    text: str
-    jitter: bool = False
+    settings: Mapping[str, Any]  # all settings, flat, learning rates scaled
+    lr_scale: float  # the factor that they were scaled with, for people like `arm`
+    text: str  # digest of the training text; "" for a corpus whose download is checked
+    jitter: bool = False  # whether every weight of its start is moved by one rounding
+    # Path, digest and names of the user's files that it needs.
     plugins: Sequence[Mapping[str, Any]] = ()
-    world: str = ""
+    world: str = ""  # of a study's trial, the world that it is trained in
+    # Of a study's trial, the share of the validation text, its beginning, that its learning curve
+    # is measured on, ability by ability; 0: on windows spread over the text.
     curve_share: float = 0.0
-    unnamed: Sequence[str] = ()
+    unnamed: Sequence[str] = ()  # settings that `key` leaves out
 
     def __hash__(self) -> int:
         return hash(self.digest)

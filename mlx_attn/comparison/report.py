@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlx_attn.comparison import figures, machines, show
-from mlx_attn.comparison.result import (
-    ArmResult,
-    BudgetResult,
-    Comparison,
-    Tuning,
-    times_to_solve,
-)
+from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, Tuning, times_to_solve
 from mlx_attn.comparison.solving import SOLVED, judge_solving
 from mlx_attn.errors import plural
 from mlx_attn.files import write_text
@@ -60,28 +54,18 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and its content, in the order of the fields.
-
-    Attributes:
-        answers: Verdicts, each with its sentences.
-        code: Text to be copied, such as a command.
-        text: Paragraphs.
-        tables: Those without a figure.
-        notes: Paragraphs that must not be overlooked.
-        samples: Names of arms, each with a text that its model wrote.
-        folded: Whether the page shows only the heading until it is opened.
-    """
+    """A heading and its content, in the order of the fields."""
 
     heading: str
-    answers: Sequence[tuple[str, Sequence[str]]] = ()
-    code: str = ""
-    text: Sequence[str] = ()
+    answers: Sequence[tuple[str, Sequence[str]]] = ()  # verdicts, each with its sentences
+    code: str = ""  # text to be copied, such as a command
+    text: Sequence[str] = ()  # paragraphs
     plots: Sequence[Plot] = ()
-    tables: Sequence[Table] = ()
-    notes: Sequence[str] = ()
-    samples: Sequence[tuple[str, str]] = ()
+    tables: Sequence[Table] = ()  # those without a figure
+    notes: Sequence[str] = ()  # paragraphs that must not be overlooked
+    samples: Sequence[tuple[str, str]] = ()  # names of arms, each with a text that its model wrote
     parts: Sequence["Section"] = ()
-    folded: bool = False
+    folded: bool = False  # whether the page shows only the heading until it is opened
 
     def __bool__(self) -> bool:
         # All fields but the heading and `folded`: a section without content is left out.
@@ -162,9 +146,6 @@ def _noise(comparison: Comparison) -> Section:
 
 def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
     refused = [f"{arm} is not feasible: {why}" for arm, why in budget.refused.items()]
-    heading = show.budget_name(budget).capitalize()
-    if not budget.arms:
-        return Section(heading, text=refused)
 
     def plots(kind: str, *tables: Table) -> list[Plot]:
         return _plots(kind, comparison, budget, tables)
@@ -184,6 +165,7 @@ def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
         Section("Skills", plots=plots("abilities", _abilities(budget))),
         Section("Rank", plots=plots("ranks", scores, outputs)),
     )
+    heading = show.budget_name(budget).capitalize()
     return Section(heading, text=refused, parts=[part for part in parts if part])
 
 
@@ -353,11 +335,11 @@ def _tried(factor: float, tuning: Tuning) -> str:
 
 def _samples(comparison: Comparison) -> Section:
     """Return texts written by the first seed of every arm, under the first budget."""
-    first = next((budget for budget in comparison.budgets if budget.arms), None)
-    trained = {arm.arm: arm.trainings[0] for arm in first.arms if arm.trainings} if first else {}
+    first = comparison.budgets[0]
+    trained = {arm.arm: arm.trainings[0] for arm in first.arms}
     # The beginning is enough to see whether a model writes words.
     samples = [(arm, t.sample[:_SAMPLE_CHARS]) for arm, t in trained.items() if t.sample.strip()]
-    if not (first and samples):
+    if not samples:
         return Section("Samples")
     # All arms' first trainings have the same seed.
     seed = next(iter(trained.values())).seed
@@ -370,8 +352,7 @@ def _settings(comparison: Comparison) -> Section:
     arms = {arm.arm: arm.settings for budget in comparison.budgets for arm in budget.arms}
     own = _pairs("What sets the arms apart", arms, "arm", "its own settings")
     shared = _pairs("What all arms share", comparison.settings)
-    text = _pairs("The validation text", comparison.text)
-    return Section("Settings", tables=[*([own] if arms else []), shared, text])
+    return Section("Settings", tables=[own, shared, _pairs("The validation text", comparison.text)])
 
 
 def _pairs(

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from mlx_attn.comparison.decisions import Verdict
-from mlx_attn.comparison.solving import SOLVED, Solving
-from mlx_attn.comparison.statistics import TimeToSolve
+from mlx_attn.comparison.solving import SOLVED, Solving, TimeToSolve
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.records import as_record, read_record
@@ -49,35 +48,26 @@ class RankPoint:
 class TrialResult(Evaluation):
     """One finished trial: its last evaluation, over the whole validation text, and its cost.
 
-    Attributes:
-        above_floor: Nats per scored token above the exact floor, if it is known, also for texts.
-        seed: Of weights, batches and dropout; trials of the same seed are pairs.
-        curve: The validations during training, the last one included.
-        tok_s: Tokens per second of training.
-        seconds: Training time, validation included.
-        peak_memory: Bytes.
-        sample: A greedy continuation by the trained model.
-        machine: The one that trained it: chip, system, mlx, device, and a digest of its arithmetic;
-            empty in records of 0.1.0.
-        by_ability: The loss of the tokens that call for each ability, in nats per such token.
-        params: Of the model; 0 in records of 0.1.0.
-        start: Of a study's trial, a digest of all weights before the first step.
+    `above_floor` is in nats per scored token, also for texts.
     """
 
-    seed: int
+    seed: int  # of weights, batches and dropout; trials of the same seed are pairs
     lr_scale: float
     steps: int
     tokens: int
-    curve: tuple[Point, ...]
+    curve: tuple[Point, ...]  # the validations during training, the last one included
     ranks: tuple[RankPoint, ...]
-    tok_s: float
-    seconds: float
-    peak_memory: int
-    sample: str
+    tok_s: float  # tokens per second of training
+    seconds: float  # training time, validation included
+    peak_memory: int  # bytes
+    sample: str  # a greedy continuation by the trained model
+    # The one that trained it: chip, system, mlx, device, and a digest of its arithmetic; empty in
+    # records of 0.1.0.
     machine: Mapping[str, str] = field(default_factory=dict)
+    # The loss of the tokens that call for each ability, in nats per such token.
     by_ability: Mapping[str, float] = field(default_factory=dict)
-    params: int = 0
-    start: str = ""
+    params: int = 0  # of the model; 0 in records of 0.1.0
+    start: str = ""  # of a study's trial, a digest of all weights before the first step
 
     @property
     def time_to_solve(self) -> TimeToSolve | None:
@@ -91,19 +81,13 @@ class TrialResult(Evaluation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
-    """One arm under one budget, with a training per seed.
-
-    Attributes:
-        settings: Those that differ from the other arms', flat.
-        lr_scale: The tuned factor of the learning rates.
-        multiply_adds: Per token, forward, at full context.
-    """
+    """One arm under one budget, with a training per seed."""
 
     arm: str
-    settings: Mapping[str, Any]
-    lr_scale: float
+    settings: Mapping[str, Any]  # those that differ from the other arms', flat
+    lr_scale: float  # the tuned factor of the learning rates
     params: int
-    multiply_adds: int
+    multiply_adds: int  # per token, forward, at full context
     cache_bytes_per_token: int
     trainings: Annotated[tuple[TrialResult, ...], msgspec.Meta(min_length=1)]
 
@@ -145,67 +129,51 @@ def times_to_solve(arms: Sequence[ArmResult]) -> dict[str, list[TimeToSolve]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """The search for the learning rate of one arm, on seeds that no verdict uses.
-
-    Attributes:
-        losses: The mean loss by factor, in nats per token; None where a training diverged.
-        runs: The losses by factor, seed by seed, of factors with which no training diverged.
-        interior: Whether factors on both sides of the best were tried.
-    """
+    """The search for the learning rate of one arm, on seeds that no verdict uses."""
 
     arm: str
+    # The mean loss by factor, in nats per token; None where a training diverged.
     losses: Mapping[float, float | None]
     best: float
-    interior: bool
+    interior: bool  # whether factors on both sides of the best were tried
     seeds: tuple[int, ...]
+    # The losses by factor, seed by seed, of factors with which no training diverged.
     runs: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AATest:
-    """The A/A run: the control against itself with other initial weights.
+    """The A/A run: the control against itself with other initial weights."""
 
-    Attributes:
-        rounding: Between two trainings with the same seed, one from a start of which every weight
-            is moved by one rounding, in nats per token.
-        seed_spread: Standard deviation of the control's loss between seeds, in nats per token.
-    """
-
+    # Between two trainings with the same seed, one from a start of which every weight is moved by
+    # one rounding, in nats per token.
     rounding: float
-    seed_spread: float
+    seed_spread: float  # standard deviation of the control's loss between seeds, in nats per token
     verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The answer to "is it needed?", and everything that it rests on.
-
-    Attributes:
-        command: The command that reproduces it.
-        reference: The arm that lacks the part in question, or "".
-        settings: What all arms share, flat.
-        delta: Differences smaller than this, in nats per token, count as none.
-        delta_tokens: The share of the control's tokens that delta is worth; 0 if it was not asked.
-        text: Name, digest and floor (nats per token; None if unknown) of the validation text.
-        seconds: Training time of all trainings together.
-        looks: Numbers of seeds after which it was to be looked at; empty: once, after all.
-    """
+    """The answer to "is it needed?", and everything that it rests on."""
 
     name: str
     question: str
-    command: str
+    command: str  # the command that reproduces it
     control: str
-    settings: Mapping[str, Any]
-    delta: float
+    settings: Mapping[str, Any]  # what all arms share, flat
+    delta: float  # differences smaller than this, in nats per token, count as none
     confidence: float
+    # Name, digest and floor (nats per token; None if unknown) of the validation text.
     text: Mapping[str, Any]
     versions: Mapping[str, Any]
     noise: AATest | None
     tunings: tuple[Tuning, ...]
     budgets: Annotated[tuple[BudgetResult, ...], msgspec.Meta(min_length=1)]
-    seconds: float
-    reference: str = ""
+    seconds: float  # training time of all trainings together
+    reference: str = ""  # the arm that lacks the part in question, or ""
+    # Numbers of seeds after which it was to be looked at; empty: once, after all.
     looks: tuple[int, ...] = ()
+    # The share of the control's tokens that delta is worth; 0 if it was not asked.
     delta_tokens: float = 0.0
     format: int = field(default=FORMAT)
 

@@ -19,23 +19,14 @@ from mlx_attn.comparison.result import AATest, Comparison, TrialResult
 from mlx_attn.comparison.solving import Solving, judge_solving
 from mlx_attn.comparison.t_tests import TTest, minimum_detectable_effect
 from mlx_attn.comparison.trial import Diverged, Store
-from mlx_attn.comparison.tuning import (
-    TunedArm,
-    Tuner,
-    replicates_of,
-    trial_for,
-    tuning_error,
-)
+from mlx_attn.comparison.tuning import TunedArm, Tuner, replicates_of, trial_for, tuning_error
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.text.corpus import Corpus
 
-FEWEST_SEEDS, MOST_SEEDS = 3, 30
-"""The range of seeds that a plan by time may choose."""
-
-EQUAL_PARAMS = 0.005
-"""The largest relative difference of two arms' parameters that counts as equal."""
+FEWEST_SEEDS, MOST_SEEDS = 3, 30  # the range of seeds that a plan by time may choose
+EQUAL_PARAMS = 0.005  # the largest relative difference of two arms' parameters that counts as equal
 
 FLOAT_BYTES = 4
 
@@ -83,7 +74,6 @@ class ComparisonRun:
                 return
 
     def _train(self, stage: str, trials: Iterable[Trial]) -> Events:
-        """Train the trials that the store lacks."""
         # Arms or budgets with the same settings share a trial.
         wanted = {trial.digest: trial for trial in trials}
         missing = self.runner.missing(wanted.values())
@@ -342,7 +332,6 @@ class _Summary:
         )
 
     def _aa_test(self) -> AATest:
-        """Return the control against itself."""
         plan, name = self.plan, self.plan.control.arm.name
         once = self._of_control(plan.trials("steps", plan.control, self.seeds))
         again = self._of_control(plan.reseeded_control(self.seeds))
@@ -356,11 +345,7 @@ class _Summary:
 
     @property
     def delta(self) -> float:
-        """Return the margin in nats; with `delta_tokens`, the worth of that share of tokens.
-
-        Raises:
-            RunError: Fewer tokens cost the control nothing.
-        """
+        """Return the margin in nats, of tokens by their worth; RunError if they have none."""
         plan, share = self.plan, self.plan.protocol.delta_tokens
         if not share:
             return plan.protocol.delta

@@ -2,26 +2,29 @@
 
 Workers may come and go. A trial whose worker is lost is repeated; all trials of one seed are
 trained on one kind of machine, so that no difference between two arms is one between machines.
+`ExportRunner` has them trained by `mlx-attn trial`, through files.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 
 from mlx_attn.comparison.executors import KEPT, Engine, LocalEngine, Worker
 from mlx_attn.comparison.machines import Placement
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Comparison, Tuning
 from mlx_attn.comparison.trial import Outcome, Store, outcome_from
-from mlx_attn.comparison.worker import order_for
+from mlx_attn.comparison.worker import ORDER_FILE, RECORD_FILE, order_for
 from mlx_attn.errors import RunError
-from mlx_attn.records import Object
+from mlx_attn.files import write_text
+from mlx_attn.records import Object, read_record
 
-REPEATS = 3
-"""How often a trial is trained again after its worker was lost."""
+REPEATS = 3  # how often a trial is trained again after its worker was lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +65,18 @@ Result = tuple[Trial, Outcome]
 
 
 class Runner:
-    """Trains trials.
+    """Trains trials by an engine, else in `size` processes; results are kept in the store.
 
-    Args:
-        store: Where results are kept, and looked for first.
-        size: Processes of this machine; 0 is one for every core, and one on a GPU.
-        engine: Where trials run, if not in such processes.
-
-    Attributes:
-        one_kind: Whether all trials have to be trained on one kind of machine, because their speeds
-            count, rather than only one seed's.
-        until: No trial is started after it, by `time.monotonic`.
+    A size of 0 is one process for every core, and one on a GPU.
     """
 
     def __init__(self, store: Store, size: int = 0, engine: Engine | None = None):
         self.store = store
         self.engine = engine or LocalEngine(size)
+        # Whether all trials have to be trained on one kind of machine, because their speeds count,
+        # rather than only one seed's.
         self.one_kind = False
-        self.until = inf
+        self.until = inf  # by `time.monotonic`: no trial is started after it
         self._placement = Placement()
 
     @property
@@ -113,6 +110,46 @@ class Runner:
             yield from stage.results()
 
 
+class Exported(Exception):
+    """Trials were written to files, and are not trained yet; `count` is how many."""
+
+    def __init__(self, count: int):
+        super().__init__(f"{count} trials were written")
+        self.count = count
+
+
+class ExportRunner(Runner):
+    """Writes the missing trials to files, and reads the records that were added to their folder."""
+
+    def __init__(self, store: Store, folder: Path):
+        super().__init__(store)
+        self.folder = folder
+
+    def missing(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Take up the records that there are, and return the trials that the store lacks."""
+        missing = super().missing(trials)
+        for trial in missing:
+            # A record that came back from wherever the trial was trained.
+            record = self.folder / f"{trial.digest}{RECORD_FILE}"
+            if record.exists():
+                self.store[trial] = outcome_from(read_record(record), trial, str(record))
+                for file in (record, self.folder / f"{trial.digest}{ORDER_FILE}"):
+                    file.unlink(missing_ok=True)
+        return [trial for trial in missing if trial not in self.store]
+
+    def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
+        """Write the missing trials; raise `Exported` if there were some."""
+        missing = self.missing(trials)
+        for trial in missing:
+            text = json.dumps(order_for(trial), indent=1, sort_keys=True) + "\n"
+            write_text(self.folder / f"{trial.digest}{ORDER_FILE}", text)
+        if missing:
+            # The rest of the comparison needs these results, so it ends here.
+            raise Exported(len(missing))
+        # A generator even so: the records were taken up by `missing`.
+        yield from ()
+
+
 @dataclass
 class _Stage:
     """The trials of one stage, waiting and running."""
@@ -126,7 +163,6 @@ class _Stage:
     losses: Counter[Trial] = field(default_factory=Counter)
 
     def results(self) -> Generator[Result, None, None]:
-        """Train all, and yield each as it is finished."""
         try:
             while self.running or (self.waiting and time.monotonic() < self.until):
                 # After `until` nothing starts, but running trials may still end.
@@ -160,7 +196,8 @@ class _Stage:
             time.sleep(self.engine.patience or 0.0)
             return []
         done, _ = wait(self.running, self.engine.patience, FIRST_COMPLETED)
-        if any(isinstance(_error_of(future), BrokenExecutor) for future in done):
+        ended = [future for future in done if not future.cancelled()]
+        if any(isinstance(future.exception(), BrokenExecutor) for future in ended):
             done, _ = wait(self.running)  # a broken pool ends all of them
         there = set(self.engine.workers())
         # Their futures would never end.
@@ -200,10 +237,6 @@ class _Stage:
             raise _failure(lost[0], times)
         self.engine.recover()
         self.waiting.insert(0, trial)
-
-
-def _error_of(future: Future[Object]) -> BaseException | None:
-    return None if future.cancelled() else future.exception()
 
 
 def _failure(trial: Trial, reason: str) -> RunError:

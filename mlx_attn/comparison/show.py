@@ -28,8 +28,7 @@ from mlx_attn.markdown import visible
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.ui.terminal import duration, is_live
 
-MISSING = "-"
-"""Printed in place of a missing number."""
+MISSING = "-"  # printed in place of a missing number
 
 _BUDGETS = {"seconds": "equal training time", "params": "equal parameters"}
 
@@ -205,18 +204,13 @@ def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
 def _what_else_is_known(verdict: Verdict, comparison: Comparison) -> Iterator[str]:
     """Yield the parts of a sentence on an arm that these seeds cannot decide."""
     # The interval is for one arm; corrected for all arms, the test may still be undecided.
-    if verdict.interval and _excludes_0(verdict.interval):
+    if verdict.interval and not verdict.interval[0] <= 0 <= verdict.interval[1]:
         yield f"; corrected for all arms, p is {probability(verdict.p_holm)}"
     if verdict.interval and verdict.seeds_needed is not None:
         yield f"; a new comparison with about {seeds_needed(verdict)} seeds would decide"
     if verdict.below_margin is not None:
         likely = f"{100 * verdict.below_margin:.0f} %"
         yield f"; it is below {margin_text(comparison)} with a probability of {likely}"
-
-
-def _excludes_0(interval: tuple[float, float]) -> bool:
-    """Return whether the interval of a single difference excludes 0."""
-    return interval[0] > 0 or interval[1] < 0
 
 
 def _numbers(verdict: Verdict, comparison: Comparison, unit: str = " nats per token") -> str:
@@ -274,8 +268,9 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         for arm in judged(comparison):
             text.highlight_words([visible(answer_of(comparison, arm)[1][0])], "bold")
         console.print(text, soft_wrap=is_pipe)
-    console.print("", first_table(comparison))
-    others = [budget_name(b) for b in comparison.budgets if b is not first_judged(comparison)]
+    first = first_judged(comparison)
+    console.print("", Group(*_verdicts(first, comparison)))
+    others = [budget_name(b) for b in comparison.budgets if b is not first]
     if others:
         more = f"The report has the same for {' and '.join(others)}."
         console.print(Text(more, "dim"), soft_wrap=is_pipe)
@@ -284,11 +279,6 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 def first_judged(comparison: Comparison) -> BudgetResult:
     """Return the budget that the answers are about."""
     return next((b for b in comparison.budgets if b.verdicts), comparison.budgets[0])
-
-
-def first_table(comparison: Comparison) -> Group:
-    """Return the table of the budget that the answers are about."""
-    return Group(*_verdicts(first_judged(comparison), comparison))
 
 
 def verdict_tables(comparison: Comparison) -> Group:
@@ -394,10 +384,7 @@ def plan_rows(
 ) -> list[tuple[str, str]]:
     """Return the plan of a comparison, with its work if that was measured.
 
-    Args:
-        comparing: The planned comparison.
-        work: The trainings that are to be done.
-        speeds: Of each worker, as multiples of this machine's.
+    `speeds` are those of the workers, as multiples of this machine's.
     """
     protocol = comparing.protocol
     settings = protocol.settings(protocol.arms[0])

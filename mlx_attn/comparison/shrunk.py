@@ -29,15 +29,11 @@ class Variance(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """The prior of a variance from a world's other differences: s0^2, with d0 degrees of freedom.
-
-    Attributes:
-        most: All measured degrees of freedom, an upper limit for the t.
-    """
+    """The prior of a variance, s0^2 with d0 degrees of freedom, from a world's differences."""
 
     value: float = 0.0
     df: float = 0.0
-    most: float = inf
+    most: float = inf  # all measured degrees of freedom, an upper limit for the t
 
     def test(self, n: int, own: float) -> StudentT:
         """Return the test of n differences; a variance without spread stays as it is."""

@@ -57,34 +57,18 @@ _SIMULATED_SEEDS = 12  # plans extrapolate from here
 _GROUP = 3  # runs that a pooled variance is simulated from, two degrees of freedom
 
 
-def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return random.standard_normal(shape)
-
-
-def _heavy_tailed(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return random.standard_t(3, shape)
-
-
-def _skewed(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return random.exponential(size=shape) - 1
-
-
-def _spiked(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw runs of which one in ten ends five standard deviations away."""
-    return random.standard_normal(shape) + 5 * (random.random(shape) < 0.1) - 0.5
-
-
-def _two_peaked(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw runs that solve a task or do not, with equal probability."""
-    return random.choice((-1.0, 1.0), shape) + 0.5 * random.standard_normal(shape)
-
-
 FAMILIES: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
-    "normal": _normal,
-    "t with 3 degrees of freedom": _heavy_tailed,
-    "skewed": _skewed,
-    "spiked": _spiked,
-    "two peaks": _two_peaked,
+    "normal": lambda random, shape: random.standard_normal(shape),
+    "t with 3 degrees of freedom": lambda random, shape: random.standard_t(3, shape),
+    "skewed": lambda random, shape: random.exponential(size=shape) - 1,
+    # One run in ten ends five standard deviations away.
+    "spiked": lambda random, shape: (
+        random.standard_normal(shape) + 5 * (random.random(shape) < 0.1) - 0.5
+    ),
+    # Runs solve a task or do not, with equal probability.
+    "two peaks": lambda random, shape: (
+        random.choice((-1.0, 1.0), shape) + 0.5 * random.standard_normal(shape)
+    ),
 }
 """Distributions of mean 0 that differences between runs may have, each also mirrored."""
 
@@ -162,29 +146,23 @@ class TTest:
 
     def two_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
         """Return P(|T_n| >= |T|) in the worst family; 1 for a single difference."""
-        reach = np.abs(np.asarray(statistic, float))
-        if self.n < 2:
-            return np.ones_like(reach)
-        # How many simulated T are at least as far from 0, in each family.
-        beyond = [
-            np.searchsorted(null, -reach, "right") + _SAMPLES - np.searchsorted(null, reach)
-            for null in _null_statistics(self)
-        ]
-        # One is added to both counts, so that no p-value is 0 (Davison and Hinkley, 1997).
-        return np.asarray((np.max(beyond, axis=0) + 1) / (_SAMPLES + 1))
+        return self._p_value(np.abs(statistic), np.add)
 
     def one_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
         """Return P(T_n >= T) in the worst family or its mirror image; 1 for a single difference."""
+        # The mirror image's T above T are this family's below -T.
+        return self._p_value(statistic, np.maximum)
+
+    def _p_value(self, statistic: float | np.ndarray, joined: np.ufunc) -> np.ndarray:
+        """Return the p-value by the numbers of simulated T up to -T and from T on, joined."""
         reach = np.asarray(statistic, float)
         if self.n < 2:
             return np.ones_like(reach)
-        # The mirror image's T above `reach` are this family's below -`reach`.
         beyond = [
-            np.maximum(
-                np.searchsorted(null, -reach, "right"), _SAMPLES - np.searchsorted(null, reach)
-            )
+            joined(np.searchsorted(null, -reach, "right"), _SAMPLES - np.searchsorted(null, reach))
             for null in _null_statistics(self)
         ]
+        # One is added to both counts, so that no p-value is 0 (Davison and Hinkley, 1997).
         return np.asarray((np.max(beyond, axis=0) + 1) / (_SAMPLES + 1))
 
     def critical(self, level: float, sides: int = 2) -> float:
@@ -277,6 +255,16 @@ def _critical(test: TTest, level: float, sides: int) -> float:
         return float(max(np.quantile(np.abs(null), 1 - level) for null in nulls))
     # `-null` is the mirrored family: a tail may be on either side.
     return float(max(np.quantile(one, 1 - level) for null in nulls for one in (null, -null)))
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Adjust p-values for their number, so that all together err as rarely as one (Holm, 1979)."""
+    names = sorted(p_values, key=lambda name: p_values[name])
+    # The smallest of m p-values is multiplied by m, the next by m - 1, ..., the largest by 1.
+    raised = [p_values[name] * (len(names) - place) for place, name in enumerate(names)]
+    # Never below the adjusted value of a smaller p-value, and at most 1.
+    adjusted = dict(zip(names, np.minimum(np.maximum.accumulate(raised), 1).tolist(), strict=True))
+    return {name: adjusted[name] for name in p_values}
 
 
 def minimum_detectable_effect(

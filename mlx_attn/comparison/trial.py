@@ -29,7 +29,7 @@ from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import events
 from mlx_attn.training.batches import objective_for
-from mlx_attn.training.config import Settings, resolve
+from mlx_attn.training.config import resolve
 from mlx_attn.training.evaluation import (
     Evaluation,
     Evaluator,
@@ -41,8 +41,7 @@ from mlx_attn.training.loop import INTERRUPTED, never, train
 from mlx_attn.training.trainer import Diverged as DivergedError
 from mlx_attn.training.trainer import Trainer
 
-SUBSET_WINDOWS = 32
-"""Validation windows that a text is evaluated on during training."""
+SUBSET_WINDOWS = 32  # validation windows that a text is evaluated on during training
 
 _PROMPT_TOKENS, _SAMPLE_TOKENS = 8, 60
 
@@ -118,16 +117,15 @@ def train_trial(
 ) -> TrialResult | Diverged | None:
     """Train one trial; return None when told to stop.
 
-    Args:
-        trial: What to train.
-        should_stop: Asked before every step.
-        data: The text's path on this machine, if it differs from the settings'.
+    `data` is the text's path on this machine, if it differs from the settings'.
 
     Raises:
         RunError: The text is not the one that the trial is of.
     """
     settings = resolve(trial.settings)
-    corpus = _unchanged_corpus(trial, settings, data)
+    corpus = corpus_of(settings, data)
+    if trial.text and corpus.digest != trial.text:
+        raise RunError(f"{corpus.name} has changed since the comparison began")
     trainer = Trainer(settings, corpus)
     if trial.jitter:
         jitter(trainer.model, trial.seed)
@@ -236,13 +234,6 @@ class TrialRecorder:
             params=count_parameters(self.trainer.model),
             start=self._start,
         )
-
-
-def _unchanged_corpus(trial: Trial, settings: Settings, data: str | None) -> Corpus:
-    corpus = corpus_of(settings, data)
-    if trial.text and corpus.digest != trial.text:
-        raise RunError(f"{corpus.name} has changed since the comparison began")
-    return corpus
 
 
 def _weights_digest(model: GPT) -> str:

@@ -17,8 +17,7 @@ from mlx_attn.comparison.result import Tuning
 from mlx_attn.comparison.runner import ComparisonEvent
 from mlx_attn.comparison.trial import Store, loss_of
 
-EXTENSIONS = 4
-"""Factors that a search may add beyond its ends."""
+EXTENSIONS = 4  # factors that a search may add beyond its ends
 
 Train = Callable[[Iterable[Trial]], Generator[ComparisonEvent, None, None]]
 """Trains what the store lacks, yielding events."""
@@ -34,22 +33,17 @@ class TunedArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The search for the learning rates of an arm, as far as its trials are finished.
+    """The search for the learning rates of an arm, as far as its trials are finished."""
 
-    Attributes:
-        losses: By factor, a loss for each tuning seed, infinite if the training diverged; only
-            factors that are finished.
-        trials: All that the search has asked for so far.
-        wanted: Those of them that the next decision needs; empty once it is settled.
-        best: The factor with the lowest mean loss; None until its neighbours are finished.
-        interior: True if factors on both sides of the best were tried.
-    """
-
+    # By factor, a loss for each tuning seed, infinite if the training diverged; only factors that
+    # are finished.
     losses: Mapping[float, tuple[float, ...]]
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[Trial, ...] = ()  # all that the search has asked for so far
+    # Those of them that the next decision needs; empty once it is settled.
     wanted: tuple[Trial, ...] = ()
+    # The factor with the lowest mean loss; None until its neighbours are finished.
     best: float | None = None
-    interior: bool = False
+    interior: bool = False  # true if factors on both sides of the best were tried
 
     @property
     def settled(self) -> bool:
@@ -128,10 +122,7 @@ def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
     It has two independent parts. The choice: tuning seeds are resampled with replacement, and the
     excess loss of the factor that then wins is squared and averaged over all draws, times
     k / (k - 1) for k seeds. The grid: the depth of the vertex below the best factor, of a parabola
-    through the best and its neighbours.
-
-    Args:
-        losses: By factor of the learning rates, a loss for each tuning seed.
+    through the best and its neighbours. The losses are by factor, one for each tuning seed.
     """
     factors = sorted(f for f, finals in losses.items() if all(map(isfinite, finals)))
     if len(factors) < 3 or (k := min(len(losses[f]) for f in factors)) < 2:
@@ -140,7 +131,10 @@ def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
     runs = np.array([losses[f][:k] for f in factors])
     means = runs.mean(axis=1)
     # [k, k^k]: all draws of k seeds with replacement; the same draw for all factors keeps pairs.
-    drawn = np.indices((k,) * k).reshape(k, -1) if k <= _MOST_DRAWN else _some_draws(k)
+    if k <= _MOST_DRAWN:
+        drawn = np.indices((k,) * k).reshape(k, -1)
+    else:
+        drawn = np.random.default_rng(0).integers(k, size=(k, 500))
     # [factors, k, draws] -> means [factors, draws] -> the winner of each draw, [draws]
     chosen = runs[:, drawn].mean(axis=1).argmin(axis=0)
     of_choice = k / (k - 1) * float(np.mean((means[chosen] - means.min()) ** 2))
@@ -149,10 +143,6 @@ def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
 
 
 _MOST_DRAWN = 4  # seeds of which all draws are made; of more, some
-
-
-def _some_draws(k: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(k, size=(k, 500))
 
 
 def _grid_gain(octaves: np.ndarray, means: np.ndarray) -> float:

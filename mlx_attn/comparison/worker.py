@@ -5,6 +5,7 @@ trial at a time, on one thread of a processor, so that a trial has the same bits
 arithmetic is the same.
 """
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -20,14 +21,17 @@ from mlx_attn.files import write_text
 from mlx_attn.machine import blas
 from mlx_attn.machine.facts import machine_kind
 from mlx_attn.machine.streams import single_stream
-from mlx_attn.records import Object, as_record
+from mlx_attn.records import Object, as_record, read_record
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.training.config import resolve
 from mlx_attn.training.loop import never
 from mlx_attn.verify.checks import QUICK, verify
 
-LARGEST_TEXT = 2**28
-"""Bytes of a text that is sent to a worker; a longer one has to be there."""
+ORDER_FILE, RECORD_FILE = ".trial.json", ".record.json"
+"""What files of orders and of their records end with, after the digest: for any engine that can
+run a command, such as a job array, GNU parallel, Ray or cron."""
+
+LARGEST_TEXT = 2**28  # bytes of a text that is sent to a worker; a longer one has to be there
 
 _one_at_a_time = threading.Lock()
 # MLX's state and the number of threads belong to the process, so trials take turns.
@@ -111,14 +115,10 @@ def train_order(
     load: bool = True,
     should_stop: Callable[[], bool] = never,
 ) -> Object:
-    """Train a trial.
+    """Train the trial of an order; `run` names the comparison, for `cancel`.
 
-    Args:
-        order: Of `order_for`.
-        run: Names the comparison, for `cancel`.
-        check: Whether this machine is checked before its first trial.
-        load: Whether plugins are imported here; else they must have been.
-        should_stop: Asked before every step.
+    This machine is checked before its first trial, unless `check` is off. Plugins are imported here
+    if `load` is on; else they must have been.
 
     Returns:
         "training" or "diverged", what became of it, with the trial's digest; "stopped" if it was
@@ -141,6 +141,30 @@ def train_order(
             return {"failed": _line_about(error)}
     # A digest computed here proves that this worker trained the trial that was ordered.
     return {"digest": trial.digest, **record_of(outcome)} if outcome else {"stopped": True}
+
+
+def train_file(path: Path) -> Path:
+    """Train the trial in a file, and return the file of its record, in the same folder.
+
+    Plugins have to be loaded: a file imports none.
+
+    Raises:
+        ConfigError: The file was not written by `--export-trials`.
+        RunError: It cannot be read, or the training failed.
+        UnfitWorker: This machine would train another trial, or computes wrong results.
+    """
+    if not path.name.endswith(ORDER_FILE):
+        raise ConfigError(f"{path}: a trial is a file NAME{ORDER_FILE} of compare --export-trials")
+    record = path.with_name(path.name.removesuffix(ORDER_FILE) + RECORD_FILE)
+    # A repeated command does not train twice.
+    if not record.exists():
+        answer: Object = train_order(read_record(path), load=False)
+        if reason := answer.get("unfit"):
+            raise UnfitWorker(f"{path}: {reason}")
+        if reason := answer.get("failed"):
+            raise RunError(f"{path}: {reason}")
+        write_text(record, json.dumps(answer, indent=1, sort_keys=True) + "\n")
+    return record
 
 
 def cancel(run: str) -> None:

@@ -18,13 +18,10 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The trainings of a comparison that are not finished.
+    """The trainings of a comparison that are not finished."""
 
-    Attributes:
-        stages: Seconds of each training on one worker of this machine, stage by stage; a stage
-            begins when the one before has ended.
-    """
-
+    # Seconds of each training on one worker of this machine, stage by stage; a stage begins when
+    # the one before has ended.
     stages: tuple[tuple[float, ...], ...]
 
     @property
@@ -54,11 +51,7 @@ def makespan(seconds: Iterable[float], speeds: Sequence[float]) -> float:
 
 
 def speeds_from(text: str) -> tuple[float, ...]:
-    """Return the speed of each worker that "4:1,2:0.5" describes: four of 1 and two of 0.5.
-
-    Raises:
-        ConfigError: It describes none.
-    """
+    """Return the speed of each worker, of "4:1,2:0.5" four of 1 and two of 0.5; or ConfigError."""
     speeds: list[float] = []
     try:
         for part in text.split(","):

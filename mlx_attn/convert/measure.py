@@ -30,19 +30,11 @@ from mlx_attn.plugins import plugins_of_resumed, used_plugins
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.config import settings_from, variant_name
-from mlx_attn.training.evaluation import (
-    Evaluation,
-    Evaluator,
-    evaluation_memory,
-    evaluation_record,
-)
+from mlx_attn.training.evaluation import Evaluation, Evaluator, evaluation_memory, evaluation_record
 from mlx_attn.training.trainer import Trainer
 
-_FITTED_TOKENS = 8192
-"""Most tokens of the training text that a fitted conversion reads."""
-
-_LOGIT_TOKENS = 4096
-"""Most tokens of the validation text whose logits are compared."""
+_FITTED_TOKENS = 8192  # most tokens of the training text that a fitted conversion reads
+_LOGIT_TOKENS = 4096  # most tokens of the validation text whose logits are compared
 
 _EXACT, _FAR = 1e-5, 100
 """A conversion counts as exact if the relative errors of S and VO are below `_EXACT`; then its
@@ -54,8 +46,7 @@ FLOAT64_WORK = 20e9
 VALIDATION_WORK = 2e12
 """Most multiply-adds of one validation: all text in small models, 16,000 tokens in GPT-2."""
 
-LOGITS_AT_ONCE = 2**24
-"""Most logits in memory for one batch: 134 MB in float64."""
+LOGITS_AT_ONCE = 2**24  # most logits in memory for one batch: 134 MB in float64
 
 _WAY_OUT = "put back what it was trained on"
 
@@ -89,7 +80,6 @@ def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:
 
 
 def _parameters(*models: GPT) -> int:
-    """Count the parameters of the largest model."""
     return max(model_cost(model.config).parameters for model in models)
 
 
@@ -199,31 +189,19 @@ def measure_model(model: GPT, evaluator: Evaluator) -> ModelMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A model before and after a conversion.
+    """A model before and after a conversion."""
 
-    Attributes:
-        before: The model that was converted.
-        after: The model in its new form.
-        logits: The differences between their logits, and rounding.
-        score_error: |S - S'| / |S| in the Frobenius norm, in the worst layer, with the bias in S.
-        output_error: The same for VO.
-    """
-
-    before: ModelMetrics
-    after: ModelMetrics
-    logits: _LogitDifferences
+    before: ModelMetrics  # the model that was converted
+    after: ModelMetrics  # the model in its new form
+    logits: _LogitDifferences  # the differences between their logits, and rounding
+    # |S - S'| / |S| in the Frobenius norm, in the worst layer, with the bias in S
     score_error: float
-    output_error: float
+    output_error: float  # the same for VO
 
     @property
     def loss_change(self) -> float:
         """Validation loss after minus before, in nats per token."""
         return self.after.val_loss - self.before.val_loss
-
-    @property
-    def weights_removed(self) -> int:
-        """Trained numbers before minus after."""
-        return self.before.params - self.after.params
 
     def record(self) -> dict[str, Any]:
         """Return all of it as one JSON object."""
@@ -234,7 +212,7 @@ class Outcome:
             "output_error": self.output_error,
             **asdict(self.logits),
             "loss_change": self.loss_change,
-            "weights_removed": self.weights_removed,
+            "weights_removed": self.before.params - self.after.params,
         }
 
 
@@ -299,11 +277,7 @@ def convert_run(
 
 
 def _check_exact(to: str, outcome: Outcome) -> None:
-    """Refuse a conversion with equal matrices but different logits.
-
-    Raises:
-        ConfigError: The logits differ by more than rounding.
-    """
+    """Raise a ConfigError if matrices are equal, but logits differ by more than rounding."""
     logits, errors = outcome.logits, (outcome.score_error, outcome.output_error)
     rounding = max(logits.rounding, logits.rounding_after, _EXACT * logits.largest_logit)
     if max(errors) < _EXACT and not logits.exact_difference <= _FAR * rounding:
@@ -383,12 +357,7 @@ def measure_ranks(
 ) -> RankCurve:
     """Measure the loss of a run's best weights, cut to each of several ranks.
 
-    Args:
-        run: The run to measure; it is left unchanged.
-        to: A conversion that takes a rank.
-        ranks: In the order wanted.
-        corpus: The text that the run was trained on.
-        done: Called after each rank, with the rank and the number done.
+    `done` is called after each rank, with the rank and the number done.
 
     Raises:
         ConfigError: The conversion does not apply, or a rank is out of reach.

@@ -107,13 +107,8 @@ class Inspectable(nn.Module):
 
 
 def _block(
-    block: Any,
-    x: Float[mx.array, "B T C"],
-    carry: Carry,
-    record: _Recorder,
-    name: str,
+    block: Any, x: Float[mx.array, "B T C"], carry: Carry, record: _Recorder, name: str
 ) -> Float[mx.array, "B T C"]:
-    """Return the residual stream after a block."""
 
     def attention(y: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
         return _attention(block.att, record(f"{name}.norm1", y), carry, record, name)
@@ -133,7 +128,6 @@ def _block(
 def _attention(
     a: Attention, x: Float[mx.array, "B T C"], carry: Carry, record: _Recorder, name: str
 ) -> Float[mx.array, "B T d_out"]:
-    """Return the output of attention, step by step."""
     # [B, T, C] -> [B, H, T, K] and [B, H_k, T, K]
     q, k = a.score(x, None, carry)
     q, k = record(f"{name}.att.raw_queries", q), record(f"{name}.att.raw_keys", k)

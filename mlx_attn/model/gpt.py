@@ -130,10 +130,7 @@ class TransformerBlock(nn.Module):
         return self.residual is pre_norm
 
     def __call__(
-        self,
-        x: Float[mx.array, "B T C"],
-        cache: KVCache | None = None,
-        carry: Carry | None = None,
+        self, x: Float[mx.array, "B T C"], cache: KVCache | None = None, carry: Carry | None = None
     ) -> Float[mx.array, "B T C"]:
         """Return the residual stream after this block."""
 
@@ -212,9 +209,7 @@ class GPT(Inspectable):
             check_parts(config, GPT)
 
     def __call__(
-        self,
-        tokens: Integer[mx.array, "B T"],
-        caches: Sequence[KVCache] | None = None,
+        self, tokens: Integer[mx.array, "B T"], caches: Sequence[KVCache] | None = None
     ) -> Float[mx.array, "B T V"]:
         """Return the logits of the next token after each of `tokens`.
 
@@ -229,9 +224,7 @@ class GPT(Inspectable):
         return self.head(self.features(tokens, caches))
 
     def features(
-        self,
-        tokens: Integer[mx.array, "B T"],
-        caches: Sequence[KVCache] | None = None,
+        self, tokens: Integer[mx.array, "B T"], caches: Sequence[KVCache] | None = None
     ) -> Float[mx.array, "B T C"]:
         """Return the residual stream after the last block; arguments as for logits."""
         # [B, T, C]

@@ -25,19 +25,14 @@ GPT2_STD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class NamedInit:
-    """An `Initializer` whose numbers depend only on the seed and the weight's full name.
+    """An `Initializer` whose numbers depend only on the seed and the weight's full name."""
 
-    Attributes:
-        config: Its `start` is "book" (uniform within 1 / sqrt(columns), as PyTorch's Linear),
-            "gpt2" (N(0, 0.02), and 0.02 / sqrt(2 n_layers) at the end of a branch) or "zero"
-            (N(0, 1 / columns), and 0 at the end of a branch).
-        seed: The seed of all weights.
-        path: Name of the module whose weights are drawn.
-    """
-
+    # Its `start` is "book" (uniform within 1 / sqrt(columns), as PyTorch's Linear), "gpt2" (N(0,
+    # 0.02), and 0.02 / sqrt(2 n_layers) at the end of a branch) or "zero" (N(0, 1 / columns), and 0
+    # at the end of a branch).
     config: GPTConfig
-    seed: int
-    path: str = ""
+    seed: int  # the seed of all weights
+    path: str = ""  # name of the module whose weights are drawn
 
     def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
         """Return the starting weight (rows, columns) = (out, in) of the map `name`."""
@@ -60,10 +55,6 @@ class NamedInit:
         unit = 2 * self._random(name).random(shape) - 1
         return mx.array((unit * bound).astype(np.float32))
 
-    def within(self, path: str) -> "NamedInit":
-        """Return the same initializer for the weights of one module."""
-        return replace(self, path=path)
-
     def _random(self, name: str) -> np.random.Generator:
         full_name = ".".join(part for part in (self.path, name) if part)
         # A hash per name: adding a weight to the model changes no other weight's numbers.
@@ -74,11 +65,14 @@ class NamedInit:
 def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
     """Start all weights of a model in place, by the rule `config.start`."""
     draw = NamedInit(config, seed)
+    # Small for start=zero, too, if a tied head multiplies by it.
+    is_small = config.start == "gpt2" or (config.start == "zero" and config.tied_head)
+    embedding_std = GPT2_STD if is_small else 1.0
     for name, module in model.named_modules():
         if isinstance(module, Attention):
-            module.init_weights(draw.within(name))
+            module.init_weights(replace(draw, path=name))
         elif isinstance(module, nn.Embedding):
-            module.weight = draw.normal(name, module.weight.shape, _embedding_std(config))
+            module.weight = draw.normal(name, module.weight.shape, embedding_std)
         elif isinstance(module, nn.Linear):
             _start_linear(name, module, draw)
 
@@ -92,12 +86,6 @@ def jitter(model: nn.Module, seed: int) -> None:
         towards = np.where(draw.random(weight.shape) < 0.5, -np.inf, np.inf)
         moved.append((name, mx.array(np.nextafter(weight, towards.astype(np.float32)))))
     model.load_weights(moved)
-
-
-def _embedding_std(config: GPTConfig) -> float:
-    """Return 1, or 0.02 for start=gpt2, and for start=zero if a tied head multiplies by it."""
-    small = config.start == "gpt2" or (config.start == "zero" and config.tied_head)
-    return GPT2_STD if small else 1.0
 
 
 def _start_linear(name: str, module: nn.Linear, draw: NamedInit) -> None:

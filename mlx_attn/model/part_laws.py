@@ -25,8 +25,7 @@ _ROUNDING = 1e-3  # relative to the largest number
 _passed: dict[GPTConfig, list[Any]] = {}
 
 
-Make = Callable[[GPTConfig], Any]
-"""The class `GPT`, whose module imports this one."""
+Make = Callable[[GPTConfig], Any]  # the class `GPT`, whose module imports this one
 
 
 def check_parts(config: GPTConfig, make: Make) -> None:

@@ -25,11 +25,8 @@ from mlx_attn.machine.layers import TokenEmbedding, TokenLinear
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.samplers import Sampler
 
-CHUNK = 512
-"""Tokens of a prompt that are read at once: more would take more memory."""
-
-SHORTEST = 256
-"""Caches are this long, or twice, four times, ... as long, up to the context."""
+CHUNK = 512  # tokens of a prompt that are read at once: more would take more memory
+SHORTEST = 256  # caches are this long, or twice, four times, ... as long, up to the context
 
 Buffers = list[list[mx.array]]
 
@@ -68,9 +65,7 @@ class TokenStep:
     """One step of a model as a graph that runs without Python; it may serve many texts.
 
     The weights are inputs of the graph: they are not copied, and never those that a model had once.
-
-    Args:
-        model: In evaluation mode.
+    The model is in evaluation mode.
     """
 
     def __init__(self, model: GPT):
@@ -142,15 +137,11 @@ class TokenStep:
 
 
 class DecodingState:
-    """The model's caches over the last tokens of B texts of equal length.
+    """The caches of a model in evaluation mode over the last tokens of B texts of equal length.
 
     Texts that do not fit into the context are read again from their last context_length / 2 tokens,
     as texts that start there. So they may be of any length, for every kind of position, and at
-    least half of the context is always used.
-
-    Args:
-        model: In evaluation mode.
-        step: One step of it, to share with other texts; None makes one.
+    least half of the context is always used. Texts may share a step of the model.
     """
 
     def __init__(self, model: GPT, step: TokenStep | None = None):

@@ -28,15 +28,12 @@ class StreamingDetokenizer:
 
     Bytes wait for the rest of their character; bytes that can be no character become U+FFFD. Text
     that may be the beginning of a stop text waits too; a stop text itself never comes out.
-
-    Attributes:
-        stop_text: The stop text that was found; "" before.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
         if "" in stop:
             raise ConfigError("a stop text is empty: give at least one character, or leave it out")
-        self.stop_text = ""
+        self.stop_text = ""  # the one that was found
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -97,18 +94,10 @@ def stream_generate(
 ) -> Iterator[GenerationStep]:
     """Return the continuation of a prompt, one step a token; the steps' texts add up to it.
 
-    An empty prompt without a start becomes a newline, or token 0 in a vocabulary without one.
-    See `DecodingState` for texts longer than the context.
-
-    Args:
-        model: In evaluation mode.
-        tokenizer: The one it was trained with.
-        prompt: The text to continue.
-        config: How tokens are drawn.
-        max_tokens: The most new tokens.
-        stop: Texts before which it ends.
-        step: The decoding step of this model, shared with other texts; None makes one.
-        start: Tokens that come before a document; they are read before the prompt.
+    It ends after `max_tokens`, or before a text of `stop`. The tokens `start` come before a
+    document, and are read before the prompt; an empty prompt without them becomes a newline, or
+    token 0 in a vocabulary without one. The model is in evaluation mode; `step` is its decoding
+    step, if other texts share it. See `DecodingState` for texts longer than the context.
 
     Raises:
         ConfigError: Before the first step: a character of the prompt is unknown to the tokenizer,
@@ -184,9 +173,10 @@ def _steps(
         now = time.perf_counter()
         # The time until the first token is spent reading the prompt.
         first = now if n == 1 else first
+        last = n == max_tokens
         for k, detokenizer in list(unfinished.items()):
             # Finished texts stay in the batch, because removing a row would need another graph.
-            text = detokenizer.push(tokens[k], last=n == max_tokens)
+            text = detokenizer.push(tokens[k], last)
             statistics = Statistics(
                 prompt_tokens=len(prompt),
                 prompt_read=read,
@@ -195,7 +185,7 @@ def _steps(
                 tok_s=(n - 1) / (now - first) if n > 1 else 0.0,
                 peak_memory=mx.get_peak_memory(),
                 cache_bytes_per_token=state.bytes_per_token,
-                finish_reason=_finish_reason(detokenizer, n == max_tokens),
+                finish_reason="stop" if detokenizer.stop_text else "length" if last else None,
                 stop_text=detokenizer.stop_text,
                 seed=sampler.seeds[k],
             )
@@ -204,14 +194,6 @@ def _steps(
                 del unfinished[k]
         if not unfinished:
             return
-
-
-def _finish_reason(
-    detokenizer: StreamingDetokenizer, is_last: bool
-) -> Literal["length", "stop"] | None:
-    if detokenizer.stop_text:
-        return "stop"
-    return "length" if is_last else None
 
 
 @dataclass(frozen=True, slots=True)

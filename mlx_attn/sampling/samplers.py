@@ -12,8 +12,7 @@ Logits = Float[mx.array, "B V"]
 Tokens = Integer[mx.array, "B N"]
 Number = float | Float[mx.array, ""]
 
-_GREEDY_BELOW = 1e-6
-"""Temperatures below this are 0: float32 could not tell them apart."""
+_GREEDY_BELOW = 1e-6  # temperatures below this are 0: float32 could not tell them apart
 
 
 def top_k(logits: Logits, k: int) -> Logits:
@@ -77,27 +76,19 @@ def categorical(
 
 
 class Sampler:
-    """Penalty, filters and draw of texts that begin together; make a new one for the next texts.
+    """Penalty, filters and draw of B texts that begin together; make a new one for the next texts.
 
     Text k draws like a single text with `seeds[k]`.
-
-    Args:
-        config: Its settings.
-        count: Number of texts B.
-
-    Attributes:
-        seeds: Of each text: the configuration's seed, or one that was drawn, and those after it.
-        state: Its numbers: random keys, recent tokens, and settings, which as arrays do not make
-            another compiled code each.
-        structure: Equal for samplers with equal code.
     """
 
     def __init__(self, config: SamplerConfig, count: int = 1):
+        # The configuration's seed, or one that is drawn, and those after it.
         first = secrets.randbits(32) if config.seed is None else config.seed
         self.seeds = [(first + k) % 2**64 for k in range(count)]
         # k and the window are shapes, so they are part of the code; numbers are inputs.
         self._top_k, self._window = config.top_k, config.repetition_window
         settings = {name: getattr(config, name) for name, off in _OFF.items()}
+        # Random keys, recent tokens, and settings, which as arrays need no other code each.
         self.state: Arrays = {
             name: mx.array(value, mx.float32)
             for name, value in settings.items()
@@ -108,6 +99,7 @@ class Sampler:
         if config.temp >= _GREEDY_BELOW:
             self.state["keys"] = mx.stack([mx.random.key(seed) for seed in self.seeds])
             self.state["over_temp"] = mx.array(1 / config.temp)
+        # Equal for samplers with equal code.
         self.structure = (*self.state, self._top_k, self._window)
 
     def __call__(self, logits: Logits, newest: Tokens) -> Integer[mx.array, "B 1"]:

@@ -20,18 +20,13 @@ BATCH_STREAM = 0x6D6C78
 """Separates the random numbers of batches from others drawn with the same seed."""
 
 
-Starts = Integer[mx.array, " B"]
-"""The start positions of windows."""
+Starts = Integer[mx.array, " B"]  # the start positions of windows
 
 
 class RandomWindows:
-    """Windows drawn anywhere, or only at given positions such as the starts of documents.
+    """Windows of T inputs and their targets, drawn anywhere, or only at `places` of the corpus.
 
-    Args:
-        n_tokens: Length of the corpus.
-        context_length: Length T of a window; T + 1 tokens are read.
-        batch_size: Windows per step.
-        places: Where windows may start; None means anywhere.
+    A step has `batch_size` windows. Places may be the starts of documents.
     """
 
     def __init__(
@@ -73,7 +68,7 @@ class EpochWindows:
     """Adjacent windows, each once per epoch, in a new order every epoch (the book's loader).
 
     An incomplete last batch is dropped. If a text has fewer windows than a batch, the batch is
-    smaller. See `RandomWindows` for the arguments.
+    smaller.
     """
 
     def __init__(self, n_tokens: int, context_length: int, batch_size: int):
@@ -93,8 +88,7 @@ class EpochWindows:
         return mx.array(windows.astype(np.int64) * self.context_length)
 
 
-BatchSampler = RandomWindows | EpochWindows
-"""Draws the windows of a step."""
+BatchSampler = RandomWindows | EpochWindows  # draws the windows of a step
 
 
 @lru_cache(maxsize=4)
@@ -106,11 +100,7 @@ def epoch_order(seed: int, epoch: int, n_windows: int) -> Integer[np.ndarray, " 
 
 
 def last_start(n_tokens: int, context_length: int) -> int:
-    """Return the last position where a window of T inputs and their targets fits.
-
-    Raises:
-        ConfigError: No window fits.
-    """
+    """Return the last position where a window and its targets fit; ConfigError if there is none."""
     if n_tokens <= context_length:
         raise ConfigError(
             f"the text has {n_tokens} tokens to train on, too few for "
@@ -126,11 +116,7 @@ class ResidentTokens:
     """All tokens on the device, so that the host sends only start positions.
 
     `fetch` runs on the host before a step and `windows` inside it; `StreamedTokens` divides the
-    work differently.
-
-    Args:
-        tokens: The training text; a GPU uses a memory-mapped file without copying it.
-        context_length: T.
+    work differently. A GPU uses a memory-mapped file without copying it.
     """
 
     def __init__(self, tokens: Integer[np.ndarray, " N"], context_length: int):
@@ -198,8 +184,7 @@ Scalar = Float[mx.array, ""]
 
 Windows = Integer[mx.array, "B T1"]
 Scored = Integer[mx.array, "B T"]
-Model = Callable[[mx.array], mx.array]
-"""Maps tokens to logits."""
+Model = Callable[[mx.array], mx.array]  # maps tokens to logits
 
 
 class EveryToken:
@@ -228,12 +213,7 @@ class EveryToken:
 
 
 class ScoredTokens:
-    """The loss of a task: the mean over the scored tokens of all windows.
-
-    Args:
-        tokens: The tokens of the task.
-        scored: 1 for each token that is scored, else 0.
-    """
+    """The loss of a task: the mean over the tokens of all windows whose `scored` is 1."""
 
     def __init__(self, tokens: TokenSource, scored: TokenSource):
         self._sources = tokens, scored

@@ -32,16 +32,11 @@ def get_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
 
 def set_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOptimizer) -> None:
     """Copy the arrays of `get_state` into a training, within its own containers."""
-    tree = _nested(arrays)
+    tree: Any = tree_unflatten(list(arrays.items()))
     model.update(tree["model"])
     # Update the dictionaries in place: compiled steps hold references to them.
     for state, values in zip(optimizer.state, tree["optimizer"], strict=True):
         state.update(values)
-
-
-def _nested(arrays: Mapping[str, mx.array]) -> Any:
-    """Return the tree whose `named_arrays` these are."""
-    return tree_unflatten(list(arrays.items()))
 
 
 @dataclass(slots=True)
@@ -94,11 +89,7 @@ class Progress:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], place: str = "a checkpoint") -> "Progress":
-        """Read the result of `as_record`, ignoring keys that this version does not know.
-
-        Raises:
-            RunError: A value is invalid; the message names the place.
-        """
+        """Read the result of `as_record`, ignoring unknown keys; RunError if a value is invalid."""
         # Without a validation all of these are None in the file.
         best = {key: record[name] for key, name in _BEST.items() if record.get(name) is not None}
         return as_record({**record, "best": best if "val_loss" in best else None}, cls, place)

@@ -31,8 +31,7 @@ CHOICES = {
 }
 """The settings that take one of a few words."""
 
-WSD = "trapezoid"
-"""How files spell the schedule "wsd", as they did in version 0.1.0."""
+WSD = "trapezoid"  # how files spell the schedule "wsd", as they did in version 0.1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,11 +204,7 @@ class Settings:
 
 
 def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
-    """Read the settings of a config.json, and change some of them to resume.
-
-    Raises:
-        ConfigError: A value cannot work, or a change is not among `RESUMABLE`.
-    """
+    """Read the settings of a config.json, and change those that are among `RESUMABLE` to resume."""
     check_plugins(record)
     changes = expanded(changes)
     _check_resumable(record, changes)

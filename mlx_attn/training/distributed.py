@@ -28,8 +28,7 @@ Item = TypeVar("Item")
 RANK_VARIABLES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Environment variables that contain a process's rank; `mlx.launch` and MPI set them."""
 
-DEFAULT_TIMEOUT = 600.0
-"""Seconds that a rank waits for the others by default."""
+DEFAULT_TIMEOUT = 600.0  # seconds that a rank waits for the others by default
 
 
 class LostRank(RunError):
@@ -69,11 +68,7 @@ class Distributed:
         return array
 
     def gather(self, record: Any) -> list[Any]:
-        """Return every rank's record (any JSON value), by rank.
-
-        Raises:
-            LostRank: A rank is gone.
-        """
+        """Return every rank's record (any JSON value), by rank; LostRank if one is gone."""
         return [record]
 
     @contextmanager

@@ -41,19 +41,15 @@ def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
     return "".join(texts).strip()
 
 
-EVALUATION_TOKENS = 2048
-"""About how many tokens to compute at a time: fewer than a training step."""
-
-SPAN = 256
-"""Forward passes whose losses stay in memory until they are summed."""
+EVALUATION_TOKENS = 2048  # about how many tokens to compute at a time: fewer than a training step
+SPAN = 256  # forward passes whose losses stay in memory until they are summed
 
 LOGITS = 2**23
 """The most logits per core at a time: 34 MB, and as much again for each operation on them.
 
 With a large vocabulary, the tokens are computed in parts."""
 
-_COPIES = 6
-"""Arrays of the logits' size that exist while their exponentials are computed."""
+_COPIES = 6  # arrays of the logits' size that exist while their exponentials are computed
 
 Measure = Callable[[Float[mx.array, "1 N V"], Integer[mx.array, "1 N"]], mx.array]
 """Computes numbers for every target from its float32 logits: shape "*measures 1 N"."""
@@ -65,17 +61,14 @@ Windows = np.recarray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The results of a validation; the fields are also its keys in JSON.
-
-    Attributes:
-        bits_per_byte: The loss per byte of text: comparable between tokenizers. None for a task,
-            whose symbols are not bytes of text.
-        above_floor: Bits per byte above the exact entropy of the text, if known; for a task, nats
-            per scored token above its floor.
-    """
+    """The results of a validation; the fields are also its keys in JSON."""
 
     val_loss: float  # nats per scored token
+    # The loss per byte of text: comparable between tokenizers. None for a task, whose symbols are
+    # not bytes of text.
     bits_per_byte: float | None = None
+    # Bits per byte above the exact entropy of the text, if known; for a task, nats per scored token
+    # above its floor.
     above_floor: float | None = None
     abilities: Mapping[str, float] = field(default_factory=dict)  # shares of `above_floor`
     accuracy: float | None = None  # of a task's answers; None for a text
@@ -99,11 +92,8 @@ def evaluation_record(evaluation: Evaluation | None) -> dict[str, Any]:
 class Evaluator:
     """Evaluates a model on one split; a call returns the loss over all of it, without dropout.
 
-    Args:
-        split: The tokens to score.
-        context_length: Longest window; a shorter text makes one window.
-        ranks: The processes that share the windows; the result is the same on all of them.
-        metric: Names of the user's own metrics, joined by "+".
+    A text shorter than `context_length` makes one window. Ranks share the windows, and all get the
+    result. `metric` joins the names of the user's own metrics by "+".
 
     Raises:
         ConfigError: The text is too short to score a token, or a metric is unknown or breaks a law.
@@ -139,7 +129,7 @@ class Evaluator:
         spans = self._spans(model, measure)
         n = len(self.metrics)
         # Sums of sums: no array of all tokens is ever in memory.
-        sums = np.sum([_all_sums(self.split, span, measured, n) for span, measured in spans], 0)
+        sums = np.sum([_sums(self.split, span, measured, n) for span, measured in spans], 0)
         model.train(training)
         own, rest = sums[:n], sums[n:]
         own = dict(zip(self.metrics, (own / self.split.n_scored).tolist(), strict=True))
@@ -154,13 +144,6 @@ class Evaluator:
             pass
         model.train(training)
         return len(windows) / len(self.windows)
-
-    def token_losses(self, model: GPT) -> Float[np.ndarray, " N"]:
-        """Return the nats of each token given those before it; 0 for the first."""
-        losses = np.zeros(len(self.split.tokens))
-        for span, measured in self._spans(model, cross_entropy):
-            losses[span] = measured
-        return losses
 
     def _spans(
         self, model: GPT, measure: Measure
@@ -275,7 +258,6 @@ def evaluation_memory(context_length: int, vocab_size: int) -> int:
 
 
 def _batch_size(context_length: int) -> int:
-    """Return the windows that a core reads at a time."""
     return max(1, EVALUATION_TOKENS // cores() // context_length)
 
 
@@ -283,33 +265,23 @@ def _parts(of: Any, size: int) -> Iterator[Any]:
     return (of[i : i + size] for i in range(0, len(of), size))
 
 
-def _all_sums(
-    split: Split, span: slice, measured: Float[np.ndarray, "*measures N"], own: int
-) -> Float[np.ndarray, " sums"]:
-    """Sum the user's metrics over the scored tokens of a span, then what `_sums` does."""
-    if not own:
-        return _sums(split, span, measured)
-    weights = 1 if split.scored is None else np.asarray(split.scored)[span]
-    rest = measured[own] if split.scored is None else measured[own:]
-    return np.append((measured[:own] * weights).sum(axis=1), _sums(split, span, rest))
-
-
 def _sums(
-    split: Split, span: slice, measured: Float[np.ndarray, "*measures N"]
+    split: Split, span: slice, measured: Float[np.ndarray, "*measures N"], metrics: int
 ) -> Float[np.ndarray, " sums"]:
-    """Sum a span's right answers, all answers, nats, and nats by ability if known."""
-    right, answers, losses = 0.0, 0, measured
+    """Sum a span's own metrics, right answers, all answers, nats, and nats by ability if known."""
+    # [metrics + 1, N], of a task [metrics + 2, N]: tokens that are not scored add 0.
+    weights = 1 if split.scored is None else np.asarray(split.scored)[span]
+    numbers = measured.reshape(-1, measured.shape[-1]) * weights
+    own, losses, right, answers = numbers[:metrics], numbers[metrics], 0.0, 0
     if split.scored is not None:
-        # [2, N] * [N]
-        losses, is_right = measured * np.asarray(split.scored)[span]
         is_answer = np.asarray(split.token_abilities)[span] == ABILITIES.index("answer")
-        right, answers = is_right[is_answer].sum(), is_answer.sum()
+        right, answers = numbers[-1][is_answer].sum(), is_answer.sum()
     by_ability = np.empty(0)
     if split.token_abilities is not None and split.ability_floor_nats:
         count = len(split.ability_floor_nats)
         # [abilities]: the losses of each ability's tokens, added up.
         by_ability = np.bincount(split.token_abilities[span], losses, minlength=count)
-    return np.array([right, answers, losses.sum(), *by_ability])
+    return np.array([*own.sum(axis=1), right, answers, losses.sum(), *by_ability])
 
 
 def _evaluation(split: Split, sums: Sequence[float]) -> Evaluation:

@@ -22,33 +22,21 @@ DEPTHS = (2, 4)
 """Layers of the measured models; both even, because two streams hold different memory at odd
 depths."""
 
-STEPS = 3
-"""The most steps to time, after a first one whose memory is measured."""
-
-ENOUGH = 2.0
-"""Stop timing steps after this many seconds."""
+STEPS = 3  # the most steps to time, after a first one whose memory is measured
+ENOUGH = 2.0  # stop timing steps after this many seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The expected time and memory of a training on this machine.
+    """The expected time and memory of a training on this machine."""
 
-    Attributes:
-        step_seconds: Time of one step.
-        validation_seconds: Time of one validation.
-        seconds: Time of all remaining steps and validations, without samples, checkpoints and
-            reports.
-        steps: Steps that remain, or that fit into the minutes.
-        validations: Validations during these steps.
-        peak_memory: The most bytes of arrays at any time.
-    """
-
-    step_seconds: float
-    validation_seconds: float
+    step_seconds: float  # time of one step
+    validation_seconds: float  # time of one validation
+    # Time of all remaining steps and validations, without samples, checkpoints and reports.
     seconds: float
-    steps: int
-    validations: int
-    peak_memory: int
+    steps: int  # steps that remain, or that fit into the minutes
+    validations: int  # validations during these steps
+    peak_memory: int  # the most bytes of arrays at any time
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +54,6 @@ def _follow(few: float, many: float, layers: int) -> float:
 
 
 def _at_depth(layers: int, settings: Settings, corpus: Corpus) -> _Measured:
-    """Return the cost of a model with this many layers."""
     if layers <= DEPTHS[1] or settings.model.get("pattern"):
         return _measure(settings, layers, corpus)
     # Two points of each line: the slope is the cost of a layer, the rest does not depend on depth.

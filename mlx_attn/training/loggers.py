@@ -12,14 +12,12 @@ from mlx_attn.errors import RunError
 from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Evaluated, Event, Stepped, as_record
 
-PROJECT = "mlx_attn"
-"""The project name of runs, for services that have projects."""
+PROJECT = "mlx_attn"  # the project name of runs, for services that have projects
 
 _PREFIXES = {Stepped: "train", Evaluated: "val"}
 _NOT_CURVES = {"event", "step", "steps", "best", "seconds_left"}
 
-Log = Callable[[Mapping[str, float], int], None]
-"""Takes values by name, and their step."""
+Log = Callable[[Mapping[str, float], int], None]  # takes values by name, and their step
 
 
 def values_of(event: Event) -> dict[str, float]:
@@ -43,11 +41,9 @@ def check_logger(name: str) -> None:
 
 @contextmanager
 def logging_to(name: str, run: Run | None) -> Iterator[Callable[[Event], None]]:
-    """Yield a function that sends the events of a run to a logger.
+    """Yield a function that sends the events of a run to one of `LOGGERS`, or with "" nowhere.
 
-    Args:
-        name: One of `LOGGERS`, or "" for nowhere.
-        run: The run; None on a rank that saves nothing, and so logs nothing.
+    The run is None on a rank that saves nothing, and so logs nothing.
     """
     if not name or run is None:
         yield lambda event: None
@@ -98,5 +94,4 @@ def _library(module: str) -> Any:
 LOGGERS = {"tensorboard": _tensorboard, "wandb": _hosted, "trackio": _hosted}
 """Loggers by their name in `--log-to`."""
 
-_MODULES = {"tensorboard": "tensorboardX"}
-"""Modules whose names differ."""
+_MODULES = {"tensorboard": "tensorboardX"}  # modules whose names differ

@@ -20,15 +20,7 @@ from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.distributed import LostRank
 from mlx_attn.training.evaluation import task_predictions
-from mlx_attn.training.events import (
-    Ended,
-    Evaluated,
-    Event,
-    Started,
-    Stepped,
-    Tracked,
-    as_record,
-)
+from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, Tracked, as_record
 from mlx_attn.training.trainer import Trainer
 
 INTERRUPTED = "interrupted"
@@ -40,12 +32,10 @@ def never() -> bool:
 
 
 def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator[Event]:
-    """Train until a bound is reached, yielding events.
+    """Train until a bound is reached, yielding events; the run directory is updated as it goes.
 
-    Args:
-        trainer: The training; its run directory is updated as it goes.
-        should_stop: Called before every step. Once it returns true, the state is saved and the
-            training ends, on all ranks after the same step.
+    Once `should_stop`, called before every step, returns true, the state is saved and the training
+    ends, on all ranks after the same step.
 
     Raises:
         ConfigError: The ranks train on different texts.
@@ -75,8 +65,7 @@ def between_steps(
 ) -> Generator[Event, None, str]:
     """Report, validate and save whatever is due after the latest step.
 
-    Returns:
-        Why the training ends now: "interrupted", "done", "time" or "patience"; "" if it continues.
+    Return why the training ends now: "interrupted", "done", "time" or "patience"; "" if it goes on.
     """
     config, step = trainer.config, trainer.progress.step
     # The heads at step 0 are tracked too: they are the start of every curve.

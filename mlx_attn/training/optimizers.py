@@ -17,7 +17,7 @@ import mlx.optimizers as optim
 from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
-from mlx_attn.arrays import named_arrays
+from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.streams import cores, num_shards, parallel_map
 from mlx_attn.parts import own_part
@@ -52,13 +52,9 @@ SHAPES: dict[str, Shape] = {
 
 
 def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
-    """Return the factor of the peak learning rates, in [0, 1].
+    """Return the factor of the peak learning rates, in [0, 1], after this many steps and seconds.
 
-    Args:
-        config: The recipe.
-        step: Steps done.
-        steps: Bound in steps; 0 without one.
-        seconds: Training time so far.
+    `steps` is the bound in steps; 0 without one.
     """
     # Linear warm-up. Its first factor is above 0, so that no step is wasted.
     if step < config.warmup:
@@ -72,7 +68,6 @@ def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: fl
 
 ITERATIONS = 5  # of Newton and Schulz; more would not bring the singular values closer to 1
 
-Arrays = dict[str, mx.array]
 Stack = Float[mx.array, "n rows columns"]
 Stacks = list[Float[mx.array, "_ _ _"]]
 
@@ -82,21 +77,12 @@ class Muon(optim.Optimizer):
 
     The momentum v is the moving average m v + (1 - m) g, and u is Nesterov's. The state belongs to
     the stacks of `packed`, not to single matrices; initialise it with those.
-
-    Args:
-        learning_rate: lr.
-        momentum: m.
     """
 
     def __init__(self, learning_rate: float, momentum: float = 0.95):
         super().__init__()
         self._maybe_schedule("learning_rate", learning_rate)
         self.momentum = momentum
-        self.held: list[mx.array] = []
-
-    def hold(self, parameters: Arrays) -> Arrays:
-        """Return the matrices as they are."""
-        return parameters
 
     def init_single(self, parameter: mx.array, state: dict) -> None:
         """Start the momentum of a stack of matrices at 0."""
@@ -107,12 +93,9 @@ class Muon(optim.Optimizer):
         return [mx.stack([_wide(arrays[name]) for name in names]) for names in _by_shape(arrays)]
 
     def updated(self, gradients: Stacks, parameters: Arrays, factor: mx.array) -> Arrays:
-        """Return the matrices after one step.
+        """Return the matrices after one step, by the gradients as `packed` returns them.
 
-        Args:
-            gradients: As `packed` returns them.
-            parameters: The matrices before the step.
-            factor: Multiplies the gradients, to clip their norm.
+        `factor` multiplies the gradients, to clip their norm.
         """
         self.state["step"] = self.step + 1
         momenta = [self.state[str(i)]["v"] for i in range(len(gradients))]  # one per stack
@@ -171,8 +154,7 @@ def _wide(matrix: mx.array) -> mx.array:
     return matrix.T if _is_tall(matrix) else matrix
 
 
-Vector = Float[mx.array, "_"]
-"""A vector of any length."""
+Vector = Float[mx.array, "_"]  # a vector of any length
 
 MAX_FLAT = 2**24
 """The most numbers to flatten into one vector; beyond that, copying costs more memory than starting
@@ -309,7 +291,7 @@ class Group:
 
 
 class GroupedOptimizer:
-    """Several optimizers, one per group of parameters, under one schedule.
+    """Several optimizers, one per group of a model's parameters, under one schedule.
 
     Args:
         model: Its parameters are divided among the groups; empty groups are dropped.
@@ -347,7 +329,8 @@ class GroupedOptimizer:
         parameters = named_arrays(model.trainable_parameters())
         if any(array is not self._left.get(name) for name, array in parameters.items()):
             for group in self.groups:
-                parameters |= group.optimizer.hold(group.own(parameters))
+                if isinstance(group.optimizer, AdamW):
+                    parameters |= group.optimizer.hold(group.own(parameters))
             model.update(tree_unflatten(list(parameters.items())))
 
     def leave(self, model: nn.Module) -> None:
@@ -360,18 +343,12 @@ class GroupedOptimizer:
     def schedule(self, factor: float) -> None:
         """Set the learning rate of every group to its peak times the factor."""
         for group in self.groups:
-            group.optimizer.learning_rate = mx.array(group.peak * factor)
+            group.optimizer.state["learning_rate"] = mx.array(group.peak * factor)
 
     def update(self, model: nn.Module, gradients: dict, max_norm: float = math.inf) -> mx.array:
-        """Move the model's weights by one step, in place.
+        """Move the model's weights by one step, in place, and return the gradients' global norm.
 
-        Args:
-            model: The model to update.
-            gradients: The gradients of all its trained parameters.
-            max_norm: Scale gradients down to this global norm if theirs is larger.
-
-        Returns:
-            The global norm of the gradients, sqrt(sum g^2), before clipping.
+        The norm is sqrt(sum g^2) before clipping; larger gradients are scaled down to `max_norm`.
         """
         named, parameters = named_arrays(gradients), named_arrays(model.trainable_parameters())
         packed = [group.optimizer.packed(group.own(named)) for group in self.groups]
@@ -393,8 +370,9 @@ class GroupedOptimizer:
 
     @property
     def held(self) -> list[list[mx.array]]:
-        """Return the lists in which the optimizers hold the weights, not copies."""
-        return [group.optimizer.held for group in self.groups]
+        """Return the lists in which AdamW holds the weights, not copies."""
+        optimizers = [group.optimizer for group in self.groups]
+        return [optimizer.held for optimizer in optimizers if isinstance(optimizer, AdamW)]
 
 
 def is_hidden_matrix(name: str, array: mx.array) -> bool:

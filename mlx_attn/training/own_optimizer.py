@@ -7,44 +7,26 @@ import mlx.core as mx
 import mlx.optimizers as optim
 from mlx.utils import tree_flatten
 
+from mlx_attn.arrays import Arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.parts import Part
 from mlx_attn.training.config import TrainConfig
 
-Arrays = dict[str, mx.array]
-
 
 class OwnOptimizer:
-    """Moves each parameter by an optimizer of MLX.
+    """Moves each parameter by an optimizer of MLX, whose learning rate is set before every step.
 
     Its state belongs to the arrays of `packed`, numbered as in AdamW and Muon.
-
-    Args:
-        inner: Its learning rate is set before every step.
     """
 
     def __init__(self, inner: optim.Optimizer):
         self.inner = inner
-        self.held: list[mx.array] = []
         self.init, self.packed = inner.init, lambda arrays: list(arrays.values())
 
     @property
     def state(self) -> dict[str, Any]:
         """Return the state itself, not a copy."""
         return self.inner.state
-
-    @property
-    def learning_rate(self) -> mx.array:
-        """The rate of the next step."""
-        return self.inner.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, rate: mx.array) -> None:
-        self.inner.learning_rate = rate
-
-    def hold(self, parameters: Arrays) -> Arrays:
-        """Return the parameters as they are."""
-        return parameters
 
     def updated(self, gradients: list[mx.array], parameters: Arrays, factor: mx.array) -> Arrays:
         """Return the parameters after one step; see `Muon.updated` for the arguments."""
@@ -102,7 +84,7 @@ def _broken_law(make: Callable[[], OwnOptimizer]) -> str:
 
 
 def _step(optimizer: OwnOptimizer, parameters: Arrays) -> Arrays:
-    optimizer.learning_rate = mx.array(1e-3)
+    optimizer.state["learning_rate"] = mx.array(1e-3)
     gradients = [mx.cos(array) for array in parameters.values()]
     return optimizer.updated(gradients, parameters, mx.array(1.0))
 

@@ -121,10 +121,8 @@ def _recipe(trainer: Trainer) -> str:
 
 # The curve of the losses: in braille above the progress bar, or as a figure.
 
-CURVE = (70, 6)
-"""The most columns of the curve, and its lines."""
-_FITS = (50, 20)
-"""Columns and lines that a terminal needs to show it."""
+CURVE = (70, 6)  # the most columns of the curve, and its lines
+_FITS = (50, 20)  # columns and lines that a terminal needs to show it
 _FEWEST = 3  # losses in a curve
 
 
@@ -139,10 +137,6 @@ class ProgressWithCurve(Progress):
         """Add the next loss."""
         if math.isfinite(loss):
             self._losses.append(loss)
-
-    def restart(self) -> None:
-        """Start an empty curve for another training."""
-        self._losses.clear()
 
     def curve(self) -> str:
         """Return the curve; "" if it is too early, or the terminal is too small."""
@@ -162,16 +156,11 @@ class ProgressWithCurve(Progress):
 
 
 def line_plot(values: Sequence[float], width: int, height: int, title: str) -> list[str]:
-    """Plot a curve as `height` lines of `width` columns, on a logarithmic scale.
+    """Plot a curve as `height` lines of `width` columns, labels included, on a logarithmic scale.
 
     Each character has 2 x 4 braille dots (U+2800 to U+28FF). The first line is labelled with the
-    largest value, the last one with the smallest.
-
-    Args:
-        values: In order. If any is not positive, the scale is linear.
-        width: Columns, labels included.
-        height: Lines.
-        title: Shown at the right of the first line.
+    largest value, and at its right with the title; the last one with the smallest. If any value is
+    not positive, the scale is linear.
     """
     label = max(len(f"{bound:.2f}") for bound in (min(values), max(values)))
     # Two dots per character; the labels and two spaces take the rest of the line.

@@ -28,8 +28,7 @@ from mlx_attn.ui.terminal import (
     stdout_console,
 )
 
-BAR = 20
-"""Width of the progress bar in columns."""
+BAR = 20  # width of the progress bar in columns
 
 WIDE_ENOUGH_FOR_A_BAR = 70
 
@@ -42,18 +41,13 @@ Mode = Literal["live", "plain", "quiet", "json", "silent"]
 class Display:
     """Shows the events of a training in a `with` block, and then the result.
 
-    Results and JSON are written to stdout, progress and messages to a console on stderr.
-
-    Args:
-        console: Receives progress and messages.
-        mode: The output format; "silent" is for all processes but the first.
-
-    Attributes:
-        failure: Why events can no longer be displayed; the training should end.
+    Results and JSON are written to stdout, progress and messages to a console on stderr. The mode
+    "silent" is for all processes but the first.
     """
 
     def __init__(self, console: Console, mode: Mode):
         self.console, self.mode = console, mode
+        # Why events can no longer be displayed; the training should end.
         self.failure: OSError | None = None
         self._val_loss = ""
         # A narrow terminal has room only for the numbers.

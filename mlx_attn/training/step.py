@@ -29,17 +29,14 @@ from mlx_attn.training.optimizers import GroupedOptimizer
 
 Gradients = Callable[..., tuple[Scalar, dict]]
 
-MOST_COPIED = 2**26
-"""The most gradient numbers to hold at a time, summed over all shards."""
+MOST_COPIED = 2**26  # the most gradient numbers to hold at a time, summed over all shards
 
 
 def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights: int) -> Gradients:
     """Return a function with the same mean loss and gradients, computed in shards.
 
-    Args:
-        gradients: Returns the mean loss of a batch times a weight, and its gradients.
-        weight: Returns the number of tokens in the mean.
-        n_weights: The number of gradients.
+    `gradients` returns the mean loss of a batch times a weight, and `n_weights` gradients; `weight`
+    returns the number of tokens in the mean.
     """
 
     def sharded(batch: Any) -> tuple[Scalar, dict]:
@@ -86,9 +83,8 @@ class TrainStep:
     def __call__(self, starts: Starts) -> tuple[Scalar, Scalar]:
         """Train on the windows at these starts, lazily: evaluate `state` with the results.
 
-        Returns:
-            The mean loss in nats per token and the gradients' global norm before clipping, over
-                the windows of all ranks.
+        These are the mean loss in nats per token and the gradients' global norm before clipping,
+        over the windows of all ranks.
         """
         self.optimizer.hold(self.model)
         loss, norm = self._step_on(starts)

@@ -16,43 +16,24 @@ from mlx_attn.runs import RUNS
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A run in a list of runs.
+    """A run in a list of runs."""
 
-    Attributes:
-        name: As in `run_names`.
-        path: The run directory.
-        changed: When one of its files other than pages last changed, in seconds since 1970.
-        n_bytes: Total size of its files.
-        variant: Name of the attention variant.
-        text: Name of its training text; "" if not recorded.
-        digest: Identifies that text among texts of the same name.
-        seed: Seed of its batches and weights.
-        parameters: Trained numbers.
-        steps: Steps done at its last report.
-        planned: Planned steps; 0 if another bound ends the training.
-        ended: Whether its training has ended.
-        interrupted: Whether Ctrl-C ended it.
-        val_loss: Lowest validation loss, in nats per token.
-        bits_per_byte: The same validation's bits per byte.
-        problem: Why the run cannot be used, in one line.
-    """
-
-    name: str
-    path: Path
-    changed: float
-    n_bytes: int
-    variant: str = ""
-    text: str = ""
-    digest: str = ""
-    seed: int | None = None
-    parameters: int | None = None
-    steps: int = 0
-    planned: int = 0
-    ended: bool = False
-    interrupted: bool = False
-    val_loss: float | None = None
-    bits_per_byte: float | None = None
-    problem: str = ""
+    name: str  # as in `run_names`
+    path: Path  # the run directory
+    changed: float  # when one of its files other than pages last changed, in seconds since 1970
+    n_bytes: int  # total size of its files
+    variant: str = ""  # name of the attention variant
+    text: str = ""  # name of its training text; "" if not recorded
+    digest: str = ""  # identifies that text among texts of the same name
+    seed: int | None = None  # seed of its batches and weights
+    parameters: int | None = None  # trained numbers
+    steps: int = 0  # steps done at its last report
+    planned: int = 0  # planned steps; 0 if another bound ends the training
+    ended: bool = False  # whether its training has ended
+    interrupted: bool = False  # whether Ctrl-C ended it
+    val_loss: float | None = None  # lowest validation loss, in nats per token
+    bits_per_byte: float | None = None  # the same validation's bits per byte
+    problem: str = ""  # why the run cannot be used, in one line
 
     @property
     def is_unfinished(self) -> bool:
@@ -134,21 +115,13 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A finished run to compare with another one that differs in attention or seed.
+    """A finished run to compare with another one that differs in attention or seed."""
 
-    Attributes:
-        run: The finished run.
-        difference: The other run's loss minus this one's, in `unit`; positive is worse.
-        loss: The loss of `run`, in `unit`.
-        unit: "bits per byte" or "nats per token".
-        question: Options of `compare` that test which is better; "" if only the seed differs.
-    """
-
-    run: Run
-    difference: float
-    loss: float
-    unit: str
-    question: str
+    run: Run  # the finished run
+    difference: float  # the other run's loss minus this one's, in `unit`; positive is worse
+    loss: float  # the loss of `run`, in `unit`
+    unit: str  # "bits per byte" or "nats per token"
+    question: str  # options of `compare` that test which is better; "" if only the seed differs
 
 
 _SIZES = ("vocab_size", "context_length", "emb_dim", "n_layers", "hidden_dim")

@@ -24,31 +24,19 @@ TRACKED_TEXTS = 4
 TRACKED_TOKENS = 64
 """The number of windows that the drift is measured on, and their greatest length."""
 
-PerHead = list[list[float]]
-"""One number for every layer and head, as in metrics.jsonl."""
+PerHead = list[list[float]]  # one number for every layer and head, as in metrics.jsonl
 
 
 class Tracker:
-    """Measures a model in training.
-
-    Args:
-        model: The model in training.
-        tokens: Fixed windows of text for the drift, which uses the beginning of each.
-
-    Attributes:
-        start: The model that it started from, in any form; required for the drift.
-    """
+    """Measures a model in training, its drift on the beginning of fixed windows of text."""
 
     def __init__(self, model: GPT, tokens: Integer[np.ndarray, "B T"]):
         self.model, self.tokens = model, mx.array(tokens[:, :TRACKED_TOKENS])
+        # The model that it started from, in any form; required for the drift.
         self.start: GPT | None = None
 
     def __call__(self, step: int) -> Tracked:
-        """Measure every head after this step; leave the model's training mode unchanged.
-
-        Raises:
-            RunError: Weights are not finite.
-        """
+        """Measure every head after this step; RunError if weights are not finite."""
         training = self.model.training
         self.model.eval()
         tracked = Tracked(

@@ -39,10 +39,8 @@ from mlx_attn.training.step import TrainStep
 from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, snapshots
 
 FLOAT_BYTES = 4
-EXPLODED = 10
-"""Abort if the loss exceeds this multiple of ln(vocab_size), the loss of guessing."""
-_STEEP = 100
-"""If `scale` exceeds its default by this factor, it gets the blame for divergence."""
+EXPLODED = 10  # abort if the loss exceeds this multiple of ln(vocab_size), the loss of guessing
+_STEEP = 100  # if `scale` exceeds its default by this factor, it gets the blame for divergence
 
 
 def least_memory(
@@ -115,24 +113,9 @@ class Diverged(RunError):
 
 
 class Trainer:
-    """One training.
+    """One training, of which several processes may take part as `ranks`; rank 0 gets a `run`.
 
-    Args:
-        settings: The recipe.
-        corpus: The text.
-        ranks: The processes that train together, of which rank 0 gets a `run`.
-        draw: Whether to draw weights: a plan needs none, and resuming loads them.
-
-    Attributes:
-        model: Trained in place.
-        progress: Steps, seconds and losses so far.
-        tracker: Measures the matrices of the heads.
-        step: Trains on windows at given positions; `launch_step` chooses them.
-        run: Where weights and checkpoints are saved; with None, nothing is.
-        log: Also receives every event; see `mlx_attn.training.loggers`.
-        saved_step: The step of the latest checkpoint, if any.
-        steps: Bound in steps; 0 without one.
-        tokens_per_step: Tokens of one step, summed over all ranks.
+    A plan needs no weights and resuming loads them, so these do not `draw` any.
 
     Raises:
         ConfigError: The text is too short, or settings contradict each other.
@@ -146,9 +129,10 @@ class Trainer:
         draw: bool = True,
     ):
         self.settings, self.config, self.ranks = settings, settings.training, ranks
+        # Where weights and checkpoints are saved; with None, nothing is.
         self.run: Run | None = None
-        self.log: Callable[[Event], None] = lambda event: None
-        self.saved_step: int | None = None
+        self.log: Callable[[Event], None] = lambda event: None  # see `mlx_attn.training.loggers`
+        self.saved_step: int | None = None  # of the latest checkpoint
         self._saved: tuple[int, ...] | None = None
         self.progress = Progress()
         # Only now: the size of the vocabulary is the tokenizer's.
@@ -157,7 +141,8 @@ class Trainer:
         self.text = [corpus.digest, len(corpus.train.tokens), len(corpus.val.tokens)]
         self.sampler = _batch_sampler(corpus, T, self.config)
         self.evaluator = Evaluator(corpus.val, T, ranks, self.config.metric)
-        self.steps = _bound_in_steps(self.config, self.sampler)
+        self.steps = _bound_in_steps(self.config, self.sampler)  # 0: no bound
+        # Of all ranks together.
         self.tokens_per_step = self.sampler.batch_size * self.config.accumulate * T
         # Everything that can fail is checked before the weights take memory.
         ranks.check_divides(self.sampler.batch_size)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mlx_attn.answers import findings as answers
-from mlx_attn.answers import tables as pages
+from mlx_attn.answers import show
 from mlx_attn.answers.book import SOLVED, CurvePoint
 from mlx_attn.answers.findings import by_ability, findings
 from mlx_attn.answers.study import study_from
@@ -193,7 +193,7 @@ def test_an_ability_is_judged_by_the_loss_of_the_tokens_that_need_it(outcomes):
     one = outcomes("recall", record)
     assert one.verdict.mean == pytest.approx(0.3, abs=1e-3)
     assert (one.word, one.tokens) == ("worse", None)
-    assert pages.name_of(one.contrast) == "no-query, recall"
+    assert show.name_of(one.contrast) == "no-query, recall"
 
 
 def test_an_ability_that_no_token_needs_is_named(outcomes):
@@ -216,7 +216,7 @@ def test_steps_to_solve_are_compared_by_their_ratio(outcomes):
 
     one = outcomes("steps", record)
     assert one.verdict.mean == pytest.approx(log(2), abs=0.01)
-    assert pages.difference(one, 3).startswith("x 1.99 (")
+    assert show.difference(one, 3).startswith("x 1.99 (")
     assert one.unsolved == (0, 0)
 
 
@@ -228,7 +228,7 @@ def test_a_training_that_never_solves_its_task_counts_with_all_of_its_steps(outc
     one = outcomes("steps", record)
     assert one.unsolved == (0, 2)
     assert one.verdict.differences[:3] == pytest.approx([log(90 / 45), log(90 / 45), 0.0])
-    assert "2 unsolved" in pages.contrasts([one])
+    assert "2 unsolved" in show.contrast_table([one])
 
 
 def test_two_forms_that_both_never_solve_a_task_are_not_equivalent(outcomes):

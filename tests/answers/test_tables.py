@@ -5,20 +5,20 @@ from math import log
 import numpy as np
 import pytest
 
-from mlx_attn.answers import show, tables
+from mlx_attn.answers import show
 from mlx_attn.answers.schedule import searches
 
 
 def test_a_margin_in_tokens_is_what_a_training_of_so_many_fewer_tokens_loses(study, trained):
     records = trained(study, noise=0.0)
     # A fifth of the steps is worth 0.05 nats, the margin is 0.03: 1 - 0.8 ** (0.03 / 0.05).
-    assert tables.margin_in_tokens(study, records, "near") == "13%"
+    assert show.margin_in_tokens(study, records, "near") == "13%"
 
 
 def test_a_margin_has_no_equivalent_before_tokens_are_known_to_be_worth_anything(study, trained):
-    assert tables.margin_in_tokens(study, {}, "near") == ""
+    assert show.margin_in_tokens(study, {}, "near") == ""
     records = trained(study, effects={"shorter": -0.05 - log(2)}, noise=0.0)
-    assert tables.margin_in_tokens(study, records, "near") == ""
+    assert show.margin_in_tokens(study, records, "near") == ""
 
 
 def test_only_searches_that_are_settled_are_counted(study, trained):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from mlx_attn.answers.book import Record, RecordBook
-from mlx_attn.answers.schedule import arm_plans
+from mlx_attn.answers.schedule import arm_plans, check_texts, module_text, text_of, train_wanted
 from mlx_attn.answers.study import study_from
-from mlx_attn.answers.training import check_texts, module_text, text_of, train_wanted
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, train_trial

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from mlx_attn.comparison import dask_engine
+from mlx_attn.comparison import cluster_engines
 from mlx_attn.comparison.executors import open_engine
 from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import ComparisonRun
@@ -133,7 +133,7 @@ def test_an_unknown_engine_is_one_line():
 
 
 def test_nobody_listening_is_one_line(monkeypatch, unused_port):
-    monkeypatch.setattr(dask_engine, "CONNECT", 0.3)
+    monkeypatch.setattr(cluster_engines, "CONNECT", 0.3)
     with pytest.raises(RunError, match=rf"no scheduler answers at tcp://127.0.0.1:{unused_port}"):
         open_engine(f"dask://127.0.0.1:{unused_port}", 0)
 
@@ -298,7 +298,7 @@ def test_workers_on_another_machine_compute_on_the_chosen_device(monkeypatch, ch
     commands: list[list[str]] = []
     monkeypatch.setenv("MLX_ATTN_DEVICE", chosen)
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
-    dask_engine._start_worker("mac", "tcp://here:8786", 1)
+    cluster_engines._start_worker("mac", "tcp://here:8786", 1)
     assert commands[0][-2] == "mac"
     assert commands[0][-1].startswith(begins)
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mlx_attn.comparison.decisions import Case, Sample, Verdict, judge, judge_all
-from mlx_attn.comparison.statistics import holm
-from mlx_attn.comparison.t_tests import TTest, level_of_looks, skewness_of
+from mlx_attn.comparison.t_tests import TTest, holm, level_of_looks, skewness_of
 from mlx_attn.comparison.tuning import tuning_error
 from mlx_attn.errors import ConfigError
 

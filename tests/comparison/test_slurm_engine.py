@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from mlx_attn.comparison.cluster_engines import SlurmEngine
 from mlx_attn.comparison.executors import open_engine
 from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Runner
-from mlx_attn.comparison.slurm_engine import JobExecutor, SlurmEngine
 from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import RunError
 
@@ -53,22 +53,22 @@ def jobs():
 
 
 def test_a_future_has_the_result_of_its_job(jobs):
-    executor = JobExecutor(jobs)
-    futures = [executor.submit(abs, -1), executor.submit(abs, -2)]
-    jobs.jobs[1].ended = True
-    executor.look()
+    engine = SlurmEngine("", 2, jobs)
+    futures = [engine.submit(worker, {}) for worker in engine.workers()]
+    jobs.jobs[1].ended, jobs.jobs[1].outcome = True, {"stopped": True}
+    engine.workers()
     assert [future.done() for future in futures] == [False, True]
-    assert futures[1].result() == 2
+    assert futures[1].result() == {"stopped": True}
 
 
 def test_a_job_that_ends_without_a_result_was_lost(jobs):
-    executor = JobExecutor(jobs)
-    future = executor.submit(lambda: RuntimeError("no output"))
-    jobs.jobs[0].ended = True
-    executor.look()
+    engine = SlurmEngine("", 1, jobs)
+    future = engine.submit(engine.workers()[0], {})
+    jobs.jobs[0].ended, jobs.jobs[0].outcome = True, RuntimeError("no output")
+    engine.workers()
     error = future.exception()
     assert error
-    assert SlurmEngine("", 1, jobs).is_loss(error)
+    assert engine.is_loss(error)
 
 
 def test_what_has_not_ended_is_cancelled(jobs, protocol):

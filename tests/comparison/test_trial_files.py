@@ -6,10 +6,9 @@ import pytest
 
 from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.runner import Runner
+from mlx_attn.comparison.runner import Exported, ExportRunner, Runner
 from mlx_attn.comparison.trial import Store
-from mlx_attn.comparison.trial_files import Exported, ExportRunner, train_file
-from mlx_attn.comparison.worker import UnfitWorker
+from mlx_attn.comparison.worker import UnfitWorker, train_file
 from mlx_attn.errors import ConfigError, RunError
 
 

@@ -35,8 +35,8 @@ def test_the_outcome_says_what_changed(run, corpus, tmp_path):
     assert abs(outcome.loss_change) < 1e-6
     assert outcome.score_error < 1e-6
     assert outcome.after.cache_bytes_per_token == outcome.before.cache_bytes_per_token / 2
-    assert outcome.weights_removed == outcome.before.params - outcome.after.params < 0
-    assert json.loads(json.dumps(outcome.record()))["weights_removed"] == outcome.weights_removed
+    removed = json.loads(json.dumps(outcome.record()))["weights_removed"]
+    assert removed == outcome.before.params - outcome.after.params < 0
 
 
 def test_folded_norms_are_compared_with_the_model_as_it_was(run, corpus, tmp_path):

@@ -7,8 +7,8 @@ import pytest
 
 from mlx_attn.answers.book import RecordBook
 from mlx_attn.answers.findings import findings
+from mlx_attn.answers.schedule import check_texts
 from mlx_attn.answers.study import Prediction
-from mlx_attn.answers.training import check_texts
 from mlx_attn.errors import ConfigError
 from studies import follow_up, tables
 

@@ -28,7 +28,7 @@ def trained(optimizer: optim.Optimizer, steps: int = 4) -> dict[str, np.ndarray]
     parameters = named_arrays(tree(0))
     if isinstance(optimizer, Muon | AdamW):
         optimizer.init({str(i): a for i, a in enumerate(optimizer.packed(parameters))})
-        parameters = optimizer.hold(parameters)
+        parameters = optimizer.hold(parameters) if isinstance(optimizer, AdamW) else parameters
     else:
         optimizer.init(parameters)
     for step in range(steps):

@@ -172,7 +172,9 @@ def test_groups_without_members_are_left_out():
 def test_the_schedule_scales_every_group_s_peak():
     optimizer = grouped(tiny("merged"), optimizer="muon", muon_lr=0.2, lr=0.04)
     optimizer.schedule(0.5)
-    rates = {group.name: float(group.optimizer.learning_rate) for group in optimizer.groups}
+    rates = {
+        group.name: float(group.optimizer.state["learning_rate"]) for group in optimizer.groups
+    }
     assert rates == pytest.approx({"hidden": 0.1, "matrices": 0.02, "rest": 0.02})
 
 

@@ -117,7 +117,6 @@ def test_tasks_show_accuracies_and_solved_seeds_and_no_bits(no_figures, comparis
             "<h1>How do merged, no-out-proj and no-value compare with standard?</h1>",
         ),
         ({"text": {"name": "a", "floor": None}}, "<td>none</td>"),
-        ({"budgets": []}, "only one arm was trained"),
     ],
     ids=lambda choice: ",".join(choice) if isinstance(choice, dict) else "",
 )

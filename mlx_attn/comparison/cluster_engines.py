@@ -1,7 +1,7 @@
-"""Trials on a Dask cluster, whose workers may join and leave.
+"""Trials on other machines: a Dask cluster, whose workers may join and leave, or jobs of SLURM.
 
 Dask carries trials and results, and knows which workers live. Which worker trains which trial is
-decided by the runner, so every task is bound to one worker.
+decided by the runner, so every task is bound to one worker. SLURM chooses the machines itself.
 """
 
 import logging
@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from mlx_attn.comparison import worker as worker_side
@@ -28,23 +29,14 @@ from mlx_attn.records import Object
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.sources import read_source
 
-CONNECT = 10.0
-"""Seconds that a scheduler has to answer."""
-
-INSPECTION = 120.0
-"""Seconds that the first workers are waited for while they are inspected."""
-
+CONNECT = 10.0  # seconds that a scheduler has to answer
+INSPECTION = 120.0  # seconds that the first workers are waited for while they are inspected
 _LOOK = 0.5  # seconds between two questions which workers there are
+JOBS = 64  # jobs of SLURM that wait or run at once, unless `--jobs` says how many
 
 
 class DaskEngine(Engine):
-    """The workers of a Dask scheduler.
-
-    Args:
-        client: Connected to the scheduler.
-        name: Of the scheduler, for messages.
-        resources: Closed with the engine.
-    """
+    """The workers of a Dask scheduler, called `name` in messages; `resources` close with it."""
 
     patience = _LOOK
 
@@ -76,9 +68,7 @@ class DaskEngine(Engine):
     def start(cls, hosts: Sequence[str], jobs: int) -> "DaskEngine":
         """Start a scheduler here, and workers on other machines with `ssh`.
 
-        Args:
-            hosts: As `ssh` knows them.
-            jobs: Processes on each; 0 is one for every core, and one on a GPU.
+        On each host `jobs` processes; 0 is one for every core, and one on a GPU.
         """
         distributed, resources = _distributed(), ExitStack()
         own = _own_address(hosts[0])
@@ -283,3 +273,68 @@ def _end(process: "subprocess.Popen[str]") -> None:
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(5.0)
+
+
+class SlurmEngine(Engine):
+    """Jobs of SLURM, or of another executor of submitit, each of which trains one trial.
+
+    Jobs go to a partition whose machines should be of one kind; "" is SLURM's default. So many wait
+    or run at once; 0 is `JOBS`.
+    """
+
+    patience = 5.0
+
+    def __init__(self, partition: str, jobs: int, executor: Any = None):
+        self._count = jobs or JOBS
+        self._executor = executor or _slurm(partition)
+        self._submitted: dict[Future[Object], Any] = {}
+
+    @property
+    def size(self) -> int:
+        """How many jobs wait or run at once."""
+        return self._count
+
+    @contextmanager
+    def session(self, trials: Sequence[Trial]) -> Iterator[None]:
+        """Open a session; cancel all unfinished jobs when it is left."""
+        try:
+            yield
+        finally:
+            for future, job in self._submitted.items():
+                job.cancel(check=False)
+                future.cancel()
+            self._submitted.clear()
+
+    def workers(self) -> Sequence[Worker]:
+        """Return a worker for each job that may wait or run; complete the futures of ended ones."""
+        for future, job in list(self._submitted.items()):
+            if not job.done():
+                continue
+            del self._submitted[future]
+            try:
+                future.set_result(job.result())
+            except Exception:
+                # The runner takes a TimeoutError for a lost worker and repeats the trial.
+                future.set_exception(TimeoutError(f"job {job.job_id} ended without a result"))
+        # No kinds: SLURM chooses the machine, so a partition should have only one kind.
+        return [Worker(f"job {number}") for number in range(self._count)]
+
+    def submit(self, worker: Worker, order: Object) -> Future[Object]:
+        """Submit a job that trains; a worker is a place in the queue, so any job will do."""
+        future: Future[Object] = Future()
+        self._submitted[future] = self._executor.submit(worker_side.train_order, order)
+        return future
+
+
+def _slurm(partition: str) -> Any:
+    try:
+        import submitit
+    except ImportError as error:
+        raise ConfigError("--on slurm needs submitit: pip install 'mlx_attn[slurm]'") from error
+    try:
+        jobs = submitit.AutoExecutor(folder=Path("runs") / "slurm", cluster="slurm")
+    except RuntimeError as error:
+        raise RunError(f"--on slurm: {error}") from error
+    more = {"slurm_partition": partition} if partition else {}
+    jobs.update_parameters(name="mlx-attn", cpus_per_task=1, **more)
+    return jobs
