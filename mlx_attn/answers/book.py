@@ -115,7 +115,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def value(self, outcome: str = "") -> float:
-        """Return what a contrast compares: inf if it diverged; RunError without this ability."""
+        """Return the number that a contrast with this `outcome` compares; inf if it diverged.
+
+        Raises:
+            RunError: The text has no tokens that need this ability.
+        """
         if self.loss is None:
             return inf
         if outcome == STEPS:
@@ -159,7 +163,11 @@ def _rounded(losses: Mapping[str, float]) -> dict[str, float]:
 
 
 class RecordBook(Store):
-    """All records of a folder, by key; RunError if a line is no record, or was changed."""
+    """All records of a folder, by key: a store that several versions of the package share.
+
+    Raises:
+        RunError: A line is not a record, or was changed after it was written.
+    """
 
     def __init__(self, folder: Path):
         super().__init__(folder)

@@ -274,7 +274,11 @@ class Withdrawal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def withdrawals(folder: Path) -> tuple[Withdrawal, ...]:
-    """Return the withdrawn words of the study in a folder; RunError if their file is damaged."""
+    """Return the withdrawn words of the study in a folder.
+
+    Raises:
+        RunError: The file that lists them is damaged.
+    """
     file = folder / _WITHDRAWN_FILE
     if not file.exists():
         return ()

@@ -36,7 +36,11 @@ class StudyPage:
 
     @classmethod
     def read(cls, study: Study, folder: Path) -> Self:
-        """Read the contents from a folder; RunError if the study or a record was changed."""
+        """Read the page's contents from a folder with a registration and records.
+
+        Raises:
+            RunError: The study is not the registered one, or a record was changed.
+        """
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
         return cls(study, registration, book, findings.findings(study, book.records), folder)
 
@@ -128,7 +132,11 @@ def write_page(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) ->
 
 
 def verify(study: Study, folder: Path, kind: type[StudyPage] = StudyPage) -> Iterator[str]:
-    """Yield each disagreement among registration, records and page; RunError as for `read`."""
+    """Yield each disagreement among registration, records and page.
+
+    Raises:
+        RunError: The study is not the registered one, or a record was changed.
+    """
     contents = kind.read(study, folder)
     yield from contents.complaints()
     for page, text in contents.texts().items():

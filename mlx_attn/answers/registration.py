@@ -74,7 +74,7 @@ def register(
 
 
 def register_own(study: Study, folder: Path) -> Registration:
-    """Register a study of a user's own text, with its former test if it has trainings.
+    """Register a study of a user's own text; one that has trainings keeps its registered test.
 
     Raises:
         RunError: The folder has trainings of another study.
@@ -92,7 +92,11 @@ def register_own(study: Study, folder: Path) -> Registration:
 
 
 def read_registration(folder: Path) -> Registration:
-    """Read the registration of a folder; RunError if it is missing, or differs from its digest."""
+    """Read the registration of a folder.
+
+    Raises:
+        RunError: The file is missing, or its digest does not match its content.
+    """
     file = folder / REGISTRATION
     if not file.exists():
         raise RunError(f"{file} is not there: `mlx-attn claims register` first")
@@ -128,7 +132,11 @@ def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
 
 
 def study_of(folder: Path) -> Study:
-    """Return the study of a folder: of a user's own text, or else the package's own."""
+    """Return the study of a folder: of a user's own text, or else the package's own study.
+
+    Raises:
+        RunError: The folder's registration was changed after it was written.
+    """
     if (folder / REGISTRATION).exists():
         written = read_registration(folder).study
         if OWN in written.worlds:
@@ -137,7 +145,11 @@ def study_of(folder: Path) -> Study:
 
 
 def check_registered(study: Study, folder: Path) -> Registration:
-    """Return the registration; RunError if it holds another study, with the changed keys."""
+    """Return the registration, after checking that it holds this study.
+
+    Raises:
+        RunError: The registration is missing, or the study has changed; lists the changed keys.
+    """
     registration = read_registration(folder)
     if registration.study != study:
         places = ", ".join(changes(*map(msgspec.to_builtins, (registration.study, study))))

@@ -240,7 +240,11 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         return find_row(self.questions, name, "question")
 
     def question_name(self, name: str) -> str:
-        """Return a question's name from that or the book's name of its part; else ConfigError."""
+        """Return the name of a question from that name or from the book's name of its part.
+
+        Raises:
+            ConfigError: The question is unknown; the message has the nearest name.
+        """
         plain = name.strip().lower().replace("_", "-")
         own = _BOOK_NAMES.get(plain, plain)
         self.question(own if own in self.questions else name)
@@ -294,7 +298,11 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
 
 
 def study_from(data: Mapping[str, Any]) -> Study:
-    """Return a study from the tables of its files; ConfigError if a key or a row is wrong."""
+    """Return a study from the tables of its files.
+
+    Raises:
+        ConfigError: A row lacks a key, has an unknown key, or names an unknown row.
+    """
     try:
         return as_record(dict(data), Study, "the study's data")
     except RunError as error:

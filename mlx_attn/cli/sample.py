@@ -154,7 +154,11 @@ LONGEST_PROMPT = 64_000_000  # bytes on standard input: what has no end must not
 
 
 def standard_input() -> str:
-    """Return stdin without its last newline; RunError if it is not UTF-8, or too long."""
+    """The text on stdin without the newline that `echo` and editors put at the end.
+
+    Raises:
+        RunError: It is not UTF-8, or longer than `LONGEST_PROMPT`.
+    """
     data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
     if len(data) > LONGEST_PROMPT:
         raise RunError(f"standard input is longer than {LONGEST_PROMPT:,} bytes: give less")

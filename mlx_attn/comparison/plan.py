@@ -29,7 +29,11 @@ SHORTER = 4 / 5
 
 
 def margin_from(text: float | str) -> dict[str, float]:
-    """Return the settings of a margin: 0.01 in nats, "5%" in tokens; ConfigError for another."""
+    """Return the settings of a margin: 0.01 in nats per token, "5%" in tokens.
+
+    Raises:
+        ConfigError: It is neither.
+    """
     # "5%" -> ("5", "%", ""); anything after the percent sign is an error.
     number, percent, rest = str(text).strip().partition("%")
     try:

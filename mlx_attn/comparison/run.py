@@ -345,7 +345,11 @@ class _Summary:
 
     @property
     def delta(self) -> float:
-        """Return the margin in nats, of tokens by their worth; RunError if they have none."""
+        """Return the margin in nats; with `delta_tokens`, the worth of that share of tokens.
+
+        Raises:
+            RunError: Fewer tokens cost the control nothing.
+        """
         plan, share = self.plan, self.plan.protocol.delta_tokens
         if not share:
             return plan.protocol.delta

@@ -51,7 +51,11 @@ def makespan(seconds: Iterable[float], speeds: Sequence[float]) -> float:
 
 
 def speeds_from(text: str) -> tuple[float, ...]:
-    """Return the speed of each worker, of "4:1,2:0.5" four of 1 and two of 0.5; or ConfigError."""
+    """Return the speed of each worker that "4:1,2:0.5" describes: four of 1 and two of 0.5.
+
+    Raises:
+        ConfigError: It describes none.
+    """
     speeds: list[float] = []
     try:
         for part in text.split(","):

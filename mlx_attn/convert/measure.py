@@ -277,7 +277,11 @@ def convert_run(
 
 
 def _check_exact(to: str, outcome: Outcome) -> None:
-    """Raise a ConfigError if matrices are equal, but logits differ by more than rounding."""
+    """Refuse a conversion with equal matrices but different logits.
+
+    Raises:
+        ConfigError: The logits differ by more than rounding.
+    """
     logits, errors = outcome.logits, (outcome.score_error, outcome.output_error)
     rounding = max(logits.rounding, logits.rounding_after, _EXACT * logits.largest_logit)
     if max(errors) < _EXACT and not logits.exact_difference <= _FAR * rounding:

@@ -127,7 +127,11 @@ class GPTConfig(AttentionSettings):
 
 
 def variants_of(pattern: str) -> list[Variant]:
-    """Return the variants of a pattern; ConfigError if a name is missing or unknown."""
+    """Return the variants of a pattern; none if it is empty.
+
+    Raises:
+        ConfigError: A name is missing or unknown.
+    """
     names = [name.strip() for name in pattern.split(",")] if pattern else []
     if not all(names):
         raise ConfigError(

@@ -100,7 +100,11 @@ def epoch_order(seed: int, epoch: int, n_windows: int) -> Integer[np.ndarray, " 
 
 
 def last_start(n_tokens: int, context_length: int) -> int:
-    """Return the last position where a window and its targets fit; ConfigError if there is none."""
+    """Return the last position where a window of T inputs and their targets fits.
+
+    Raises:
+        ConfigError: No window fits.
+    """
     if n_tokens <= context_length:
         raise ConfigError(
             f"the text has {n_tokens} tokens to train on, too few for "

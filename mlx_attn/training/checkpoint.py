@@ -89,7 +89,11 @@ class Progress:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], place: str = "a checkpoint") -> "Progress":
-        """Read the result of `as_record`, ignoring unknown keys; RunError if a value is invalid."""
+        """Read the result of `as_record`, ignoring keys that this version does not know.
+
+        Raises:
+            RunError: A value is invalid; the message names the place.
+        """
         # Without a validation all of these are None in the file.
         best = {key: record[name] for key, name in _BEST.items() if record.get(name) is not None}
         return as_record({**record, "best": best if "val_loss" in best else None}, cls, place)

@@ -204,7 +204,11 @@ class Settings:
 
 
 def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
-    """Read the settings of a config.json, and change those that are among `RESUMABLE` to resume."""
+    """Read the settings of a config.json, and change some of them to resume.
+
+    Raises:
+        ConfigError: A value cannot work, or a change is not among `RESUMABLE`.
+    """
     check_plugins(record)
     changes = expanded(changes)
     _check_resumable(record, changes)

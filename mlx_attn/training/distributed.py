@@ -68,7 +68,11 @@ class Distributed:
         return array
 
     def gather(self, record: Any) -> list[Any]:
-        """Return every rank's record (any JSON value), by rank; LostRank if one is gone."""
+        """Return every rank's record (any JSON value), by rank.
+
+        Raises:
+            LostRank: A rank is gone.
+        """
         return [record]
 
     @contextmanager

@@ -36,7 +36,11 @@ class Tracker:
         self.start: GPT | None = None
 
     def __call__(self, step: int) -> Tracked:
-        """Measure every head after this step; RunError if weights are not finite."""
+        """Measure every head after this step; leave the model's training mode unchanged.
+
+        Raises:
+            RunError: Weights are not finite.
+        """
         training = self.model.training
         self.model.eval()
         tracked = Tracked(
