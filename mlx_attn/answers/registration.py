@@ -46,8 +46,12 @@ def register(
 ) -> Registration:
     """Write a study to its registration, or return the registration that already holds it.
 
-    `records` is the number of finished trainings: once there are some, a change needs a reason. The
-    date is `today`, by default in UTC.
+    Args:
+        study: Worlds, arms, questions and protocol.
+        folder: Holds the registration and the records.
+        records: Number of finished trainings.
+        reason: Why the study changes; required once it has trainings.
+        today: The date; by default today in UTC.
 
     Raises:
         RunError: Another study is registered and has trainings, and no reason is given.

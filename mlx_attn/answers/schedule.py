@@ -175,9 +175,16 @@ def train_wanted(
 ) -> Generator[tuple[Trial, Outcome, int], None, None]:
     """Train the missing trials, several at once; yield each after its record is written.
 
-    It is yielded with its outcome and the number of missing trials known so far. Closing the
-    generator stops the running trials; finished ones are on disk. `plans` returns the plans for the
-    current records, most important first. No trial starts after `seconds`, if it is not 0.
+    Closing the generator stops the running trials; finished ones are on disk.
+
+    Args:
+        study: The study with the texts to check.
+        plans: Returns the plans for the current records, most important first.
+        runner: Runs the trials, with the records as its store.
+        seconds: No trial starts after this time; 0 sets no limit.
+
+    Yields:
+        A trial, its outcome, and the number of missing trials known so far.
     """
     runner.until = time.monotonic() + seconds if seconds else inf
     check_texts(study, (trial.world for trial in wanted_trials(plans())))

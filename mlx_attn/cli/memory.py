@@ -19,7 +19,15 @@ dry_run_option = click.option(
 def show_plan(
     run: "Run", doing: str, peak: int, as_json: bool, becomes: "GPTConfig | None" = None
 ) -> None:
-    """Print a model's size, and the most bytes of the process that doing a thing takes."""
+    """A model's size and the most memory that doing something with it takes.
+
+    Args:
+        run: Whose model it is.
+        doing: The action, in a word.
+        peak: Bytes of the whole process.
+        as_json: As one JSON object.
+        becomes: The resulting model.
+    """
     from mlx_attn.machine.facts import usable_memory
 
     facts = {"run": str(run.path), **model_facts(run.config), "peak": peak}

@@ -132,7 +132,12 @@ _HEADER = ("variant", "text", "seed", "params", "steps", "loss", "size", "change
 def run_rows(runs: "Sequence[RunSummary]", width: int) -> tuple[str, list[tuple[str, str]]]:
     """Return a header, and each run's name and facts: in columns if they fit into `width`.
 
-    A width of 0 sets no limit, as in a pipe. Without columns the header is "".
+    Args:
+        runs: What to list.
+        width: Columns of the terminal; 0 sets no limit, as in a pipe.
+
+    Returns:
+        Return the header, "" without columns, and a row for each run.
     """
     usable = {run.name: _cells(run) for run in runs if not run.problem}
     columns = [*zip(_HEADER, *usable.values(), strict=True)]

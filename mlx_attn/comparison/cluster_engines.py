@@ -36,7 +36,13 @@ JOBS = 64  # jobs of SLURM that wait or run at once, unless `--jobs` says how ma
 
 
 class DaskEngine(Engine):
-    """The workers of a Dask scheduler, called `name` in messages; `resources` close with it."""
+    """The workers of a Dask scheduler.
+
+    Args:
+        client: Connected to the scheduler.
+        name: Of the scheduler, for messages.
+        resources: Closed with the engine.
+    """
 
     patience = _LOOK
 
@@ -68,7 +74,9 @@ class DaskEngine(Engine):
     def start(cls, hosts: Sequence[str], jobs: int) -> "DaskEngine":
         """Start a scheduler here, and workers on other machines with `ssh`.
 
-        On each host `jobs` processes; 0 is one for every core, and one on a GPU.
+        Args:
+            hosts: As `ssh` knows them.
+            jobs: Processes on each; 0 is one for every core, and one on a GPU.
         """
         distributed, resources = _distributed(), ExitStack()
         own = _own_address(hosts[0])

@@ -224,7 +224,16 @@ def judge(
 ) -> dict[str, Verdict]:
     """Judge arms that share a control and a margin; see `Case` and `judge_all`.
 
-    The differences, and what tuning tells of them, are by arm.
+    Args:
+        differences: An arm's loss minus the control's, seed by seed, in nats per token.
+        margin: Differences below it count as none.
+        confidence: Of all words together.
+        worth: Loss of the reference arm minus the control's; None without a reference arm.
+        tuning: Standard error that tuning adds, by arm.
+        replicates: Differences from tuning, by arm.
+        rounding: Largest effect of a rounding of the start.
+        looks: Numbers of seeds after which the differences are looked at; empty: once.
+        test: One of `t_tests.TESTS`.
 
     Raises:
         ConfigError: A difference is not finite, or the margin or the confidence is impossible.

@@ -80,7 +80,11 @@ class Engine:
 
 
 class LocalEngine(Engine):
-    """Processes of this machine: `jobs` at once; 0 is one for every core, and one on a GPU."""
+    """Processes of this machine.
+
+    Args:
+        jobs: Processes at once; 0 is one for every core, and one on a GPU.
+    """
 
     def __init__(self, jobs: int = 0):
         self._jobs = jobs or concurrent_trainings(os.cpu_count() or 1)

@@ -119,7 +119,12 @@ class Exported(Exception):
 
 
 class ExportRunner(Runner):
-    """Writes the missing trials to files, and reads the records that were added to their folder."""
+    """Writes the missing trials to files, and reads the records that were added to the folder.
+
+    Args:
+        store: Where results are kept.
+        folder: Of the files.
+    """
 
     def __init__(self, store: Store, folder: Path):
         super().__init__(store)
@@ -138,7 +143,11 @@ class ExportRunner(Runner):
         return [trial for trial in missing if trial not in self.store]
 
     def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
-        """Write the missing trials; raise `Exported` if there were some."""
+        """Write the missing trials.
+
+        Raises:
+            Exported: There were some.
+        """
         missing = self.missing(trials)
         for trial in missing:
             text = json.dumps(order_for(trial), indent=1, sort_keys=True) + "\n"

@@ -384,7 +384,10 @@ def plan_rows(
 ) -> list[tuple[str, str]]:
     """Return the plan of a comparison, with its work if that was measured.
 
-    `speeds` are those of the workers, as multiples of this machine's.
+    Args:
+        comparing: The planned comparison.
+        work: The trainings that are to be done.
+        speeds: Of each worker, as multiples of this machine's.
     """
     protocol = comparing.protocol
     settings = protocol.settings(protocol.arms[0])

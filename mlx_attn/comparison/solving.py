@@ -55,9 +55,12 @@ class Solving:
 def judge_solving(
     times: Mapping[str, Sequence[TimeToSolve]], confidence: float, looks: int = 1
 ) -> dict[str, Solving]:
-    """Judge all arms against the first one, with this confidence of all words together.
+    """Judge all arms against the first one.
 
-    `times` are by arm, of one or more trainings each; `looks` counts how often they are judged.
+    Args:
+        times: Steps until solved, of one or more trainings, by arm, the control first.
+        confidence: Of all words together.
+        looks: Number of times that the trainings are judged.
     """
     (control, of_control), *others = times.items()
     p_values = holm({arm: log_rank(of_arm, of_control) for arm, of_arm in others})

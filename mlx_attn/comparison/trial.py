@@ -117,7 +117,10 @@ def train_trial(
 ) -> TrialResult | Diverged | None:
     """Train one trial; return None when told to stop.
 
-    `data` is the text's path on this machine, if it differs from the settings'.
+    Args:
+        trial: What to train.
+        should_stop: Asked before every step.
+        data: The text's path on this machine, if it differs from the settings'.
 
     Raises:
         RunError: The text is not the one that the trial is of.

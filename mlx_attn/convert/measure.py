@@ -361,7 +361,12 @@ def measure_ranks(
 ) -> RankCurve:
     """Measure the loss of a run's best weights, cut to each of several ranks.
 
-    `done` is called after each rank, with the rank and the number done.
+    Args:
+        run: The run to measure; it is left unchanged.
+        to: A conversion that takes a rank.
+        ranks: In the order wanted.
+        corpus: The text that the run was trained on.
+        done: Called after each rank, with the rank and the number done.
 
     Raises:
         ConfigError: The conversion does not apply, or a rank is out of reach.

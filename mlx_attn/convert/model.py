@@ -178,7 +178,14 @@ _OF_TRAINING = frozenset({"drop_rate", "merged_start", "start"})
 
 
 def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
-    """Return the same function in the wanted form: the source itself, or with merged products.
+    """Return the same function in the wanted form: unchanged, or with merged products.
+
+    Args:
+        source: A trained model; it is left unchanged.
+        wanted: The configuration of the training to come.
+
+    Returns:
+        The source itself, if it has that form.
 
     Raises:
         ConfigError: The weights cannot be converted exactly.

@@ -65,7 +65,9 @@ class TokenStep:
     """One step of a model as a graph that runs without Python; it may serve many texts.
 
     The weights are inputs of the graph: they are not copied, and never those that a model had once.
-    The model is in evaluation mode.
+
+    Args:
+        model: In evaluation mode.
     """
 
     def __init__(self, model: GPT):
@@ -137,11 +139,15 @@ class TokenStep:
 
 
 class DecodingState:
-    """The caches of a model in evaluation mode over the last tokens of B texts of equal length.
+    """The model's caches over the last tokens of B texts of equal length.
 
     Texts that do not fit into the context are read again from their last context_length / 2 tokens,
     as texts that start there. So they may be of any length, for every kind of position, and at
-    least half of the context is always used. Texts may share a step of the model.
+    least half of the context is always used.
+
+    Args:
+        model: In evaluation mode.
+        step: One step of it, to share with other texts; None makes one.
     """
 
     def __init__(self, model: GPT, step: TokenStep | None = None):

@@ -69,7 +69,12 @@ def unfamiliar(
 ) -> str:
     """Return one line if a text costs the model more than guessing would, otherwise "".
 
-    The model is in evaluation mode; only the end of a long text is read, after the tokens `start`.
+    Args:
+        model: In evaluation mode.
+        tokenizer: The one it was trained with.
+        text: A person's input; only the end of a long one is read.
+        corpus: The name of the text that the model was trained on.
+        start: The tokens before a document.
     """
     # The end of a long text: this many tokens fit into the context.
     own = tokenizer.encode(text).tolist()[-model.config.context_length :]

@@ -76,9 +76,19 @@ def categorical(
 
 
 class Sampler:
-    """Penalty, filters and draw of B texts that begin together; make a new one for the next texts.
+    """Penalty, filters and draw of texts that begin together; make a new one for the next texts.
 
     Text k draws like a single text with `seeds[k]`.
+
+    Args:
+        config: Its settings.
+        count: Number of texts B.
+
+    Attributes:
+        seeds: Of each text: the configuration's seed, or one that was drawn, and those after it.
+        state: Its numbers: random keys, recent tokens, and settings, which as arrays do not make
+            another compiled code each.
+        structure: Equal for samplers with equal code.
     """
 
     def __init__(self, config: SamplerConfig, count: int = 1):

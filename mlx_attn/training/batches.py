@@ -120,7 +120,11 @@ class ResidentTokens:
     """All tokens on the device, so that the host sends only start positions.
 
     `fetch` runs on the host before a step and `windows` inside it; `StreamedTokens` divides the
-    work differently. A GPU uses a memory-mapped file without copying it.
+    work differently.
+
+    Args:
+        tokens: The training text; a GPU uses a memory-mapped file without copying it.
+        context_length: T.
     """
 
     def __init__(self, tokens: Integer[np.ndarray, " N"], context_length: int):
@@ -217,7 +221,12 @@ class EveryToken:
 
 
 class ScoredTokens:
-    """The loss of a task: the mean over the tokens of all windows whose `scored` is 1."""
+    """The loss of a task: the mean over the scored tokens of all windows.
+
+    Args:
+        tokens: The tokens of the task.
+        scored: 1 for each token that is scored, else 0.
+    """
 
     def __init__(self, tokens: TokenSource, scored: TokenSource):
         self._sources = tokens, scored

@@ -41,9 +41,11 @@ def check_logger(name: str) -> None:
 
 @contextmanager
 def logging_to(name: str, run: Run | None) -> Iterator[Callable[[Event], None]]:
-    """Yield a function that sends the events of a run to one of `LOGGERS`, or with "" nowhere.
+    """Yield a function that sends the events of a run to a logger.
 
-    The run is None on a rank that saves nothing, and so logs nothing.
+    Args:
+        name: One of `LOGGERS`, or "" for nowhere.
+        run: The run; None on a rank that saves nothing, and so logs nothing.
     """
     if not name or run is None:
         yield lambda event: None

@@ -65,7 +65,8 @@ def between_steps(
 ) -> Generator[Event, None, str]:
     """Report, validate and save whatever is due after the latest step.
 
-    Return why the training ends now: "interrupted", "done", "time" or "patience"; "" if it goes on.
+    Returns:
+        Why the training ends now: "interrupted", "done", "time" or "patience"; "" if it continues.
     """
     config, step = trainer.config, trainer.progress.step
     # The heads at step 0 are tracked too: they are the start of every curve.

@@ -52,9 +52,13 @@ SHAPES: dict[str, Shape] = {
 
 
 def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
-    """Return the factor of the peak learning rates, in [0, 1], after this many steps and seconds.
+    """Return the factor of the peak learning rates, in [0, 1].
 
-    `steps` is the bound in steps; 0 without one.
+    Args:
+        config: The recipe.
+        step: Steps done.
+        steps: Bound in steps; 0 without one.
+        seconds: Training time so far.
     """
     # Linear warm-up. Its first factor is above 0, so that no step is wasted.
     if step < config.warmup:
@@ -77,6 +81,10 @@ class Muon(optim.Optimizer):
 
     The momentum v is the moving average m v + (1 - m) g, and u is Nesterov's. The state belongs to
     the stacks of `packed`, not to single matrices; initialise it with those.
+
+    Args:
+        learning_rate: lr.
+        momentum: m.
     """
 
     def __init__(self, learning_rate: float, momentum: float = 0.95):
@@ -93,9 +101,12 @@ class Muon(optim.Optimizer):
         return [mx.stack([_wide(arrays[name]) for name in names]) for names in _by_shape(arrays)]
 
     def updated(self, gradients: Stacks, parameters: Arrays, factor: mx.array) -> Arrays:
-        """Return the matrices after one step, by the gradients as `packed` returns them.
+        """Return the matrices after one step.
 
-        `factor` multiplies the gradients, to clip their norm.
+        Args:
+            gradients: As `packed` returns them.
+            parameters: The matrices before the step.
+            factor: Multiplies the gradients, to clip their norm.
         """
         self.state["step"] = self.step + 1
         momenta = [self.state[str(i)]["v"] for i in range(len(gradients))]  # one per stack
@@ -346,9 +357,15 @@ class GroupedOptimizer:
             group.optimizer.state["learning_rate"] = mx.array(group.peak * factor)
 
     def update(self, model: nn.Module, gradients: dict, max_norm: float = math.inf) -> mx.array:
-        """Move the model's weights by one step, in place, and return the gradients' global norm.
+        """Move the model's weights by one step, in place.
 
-        The norm is sqrt(sum g^2) before clipping; larger gradients are scaled down to `max_norm`.
+        Args:
+            model: The model to update.
+            gradients: The gradients of all its trained parameters.
+            max_norm: Scale gradients down to this global norm if theirs is larger.
+
+        Returns:
+            The global norm of the gradients, sqrt(sum g^2), before clipping.
         """
         named, parameters = named_arrays(gradients), named_arrays(model.trainable_parameters())
         packed = [group.optimizer.packed(group.own(named)) for group in self.groups]

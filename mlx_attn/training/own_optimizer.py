@@ -14,9 +14,12 @@ from mlx_attn.training.config import TrainConfig
 
 
 class OwnOptimizer:
-    """Moves each parameter by an optimizer of MLX, whose learning rate is set before every step.
+    """Moves each parameter by an optimizer of MLX.
 
     Its state belongs to the arrays of `packed`, numbered as in AdamW and Muon.
+
+    Args:
+        inner: Its learning rate is set before every step.
     """
 
     def __init__(self, inner: optim.Optimizer):

@@ -156,11 +156,16 @@ class ProgressWithCurve(Progress):
 
 
 def line_plot(values: Sequence[float], width: int, height: int, title: str) -> list[str]:
-    """Plot a curve as `height` lines of `width` columns, labels included, on a logarithmic scale.
+    """Plot a curve as `height` lines of `width` columns, on a logarithmic scale.
 
     Each character has 2 x 4 braille dots (U+2800 to U+28FF). The first line is labelled with the
-    largest value, and at its right with the title; the last one with the smallest. If any value is
-    not positive, the scale is linear.
+    largest value, the last one with the smallest.
+
+    Args:
+        values: In order. If any is not positive, the scale is linear.
+        width: Columns, labels included.
+        height: Lines.
+        title: Shown at the right of the first line.
     """
     label = max(len(f"{bound:.2f}") for bound in (min(values), max(values)))
     # Two dots per character; the labels and two spaces take the rest of the line.

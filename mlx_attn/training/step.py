@@ -83,8 +83,9 @@ class TrainStep:
     def __call__(self, starts: Starts) -> tuple[Scalar, Scalar]:
         """Train on the windows at these starts, lazily: evaluate `state` with the results.
 
-        These are the mean loss in nats per token and the gradients' global norm before clipping,
-        over the windows of all ranks.
+        Returns:
+            The mean loss in nats per token and the gradients' global norm before clipping, over
+                the windows of all ranks.
         """
         self.optimizer.hold(self.model)
         loss, norm = self._step_on(starts)
