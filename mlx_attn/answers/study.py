@@ -336,10 +336,14 @@ _SET_BY_THE_STUDY = {
 def own_study(
     data: str, preset: str, delta: float, seeds: int, questions: Collection[str] = ()
 ) -> Study:
-    """Return a study that asks all or some of the questions of one text, with this margin in nats.
+    """Return a study that asks all or some of the questions of one text.
 
-    `data` is a value of `--data`, or "" for the preset's text; without a preset, the settings are
-    those of `compare`. No questions ask all.
+    Args:
+        data: A value of `--data`; "" uses the preset's text.
+        preset: Name of the preset; "" uses the defaults of `compare`.
+        delta: The margin, in nats per token.
+        seeds: Number of seeds of every verdict.
+        questions: Names of the questions to ask; empty asks all.
 
     Raises:
         ConfigError: The preset is not bounded by steps, has one head, or changes the attention.

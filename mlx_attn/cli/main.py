@@ -32,8 +32,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
     """Catch Ctrl-C, SIGTERM and a closed terminal; yield a function that returns True after one.
 
-    The first signal calls `announce`, the second raises KeyboardInterrupt. Signals that the shell
-    ignores stay ignored, such as the closed terminal under `nohup`.
+    Signals that the shell ignores stay ignored, such as the closed terminal under `nohup`.
+
+    Args:
+        announce: Called once, at the first signal.
+
+    Raises:
+        KeyboardInterrupt: At the second signal.
     """
     signals: list[int] = []
 

@@ -32,7 +32,9 @@ from mlx_attn.training.config import TextConfig
 class Named(click.ParamType):
     """A name that the shell can complete; the library checks it and suggests the nearest.
 
-    Several names have a separator between them, and the last is completed.
+    Args:
+        names: All names, or a function that returns them.
+        separator: Between several names, the last of which is completed.
     """
 
     name = "name"

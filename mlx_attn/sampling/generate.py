@@ -94,10 +94,18 @@ def stream_generate(
 ) -> Iterator[GenerationStep]:
     """Return the continuation of a prompt, one step a token; the steps' texts add up to it.
 
-    It ends after `max_tokens`, or before a text of `stop`. The tokens `start` come before a
-    document, and are read before the prompt; an empty prompt without them becomes a newline, or
-    token 0 in a vocabulary without one. The model is in evaluation mode; `step` is its decoding
-    step, if other texts share it. See `DecodingState` for texts longer than the context.
+    An empty prompt without a start becomes a newline, or token 0 in a vocabulary without one.
+    See `DecodingState` for texts longer than the context.
+
+    Args:
+        model: In evaluation mode.
+        tokenizer: The one it was trained with.
+        prompt: The text to continue.
+        config: How tokens are drawn.
+        max_tokens: The most new tokens.
+        stop: Texts before which it ends.
+        step: The decoding step of this model, shared with other texts; None makes one.
+        start: Tokens that come before a document; they are read before the prompt.
 
     Raises:
         ConfigError: Before the first step: a character of the prompt is unknown to the tokenizer,

@@ -24,9 +24,13 @@ Starts = Integer[mx.array, " B"]  # the start positions of windows
 
 
 class RandomWindows:
-    """Windows of T inputs and their targets, drawn anywhere, or only at `places` of the corpus.
+    """Windows drawn anywhere, or only at given positions such as the starts of documents.
 
-    A step has `batch_size` windows. Places may be the starts of documents.
+    Args:
+        n_tokens: Length of the corpus.
+        context_length: Length T of a window; T + 1 tokens are read.
+        batch_size: Windows per step.
+        places: Where windows may start; None means anywhere.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class EpochWindows:
     """Adjacent windows, each once per epoch, in a new order every epoch (the book's loader).
 
     An incomplete last batch is dropped. If a text has fewer windows than a batch, the batch is
-    smaller.
+    smaller. See `RandomWindows` for the arguments.
     """
 
     def __init__(self, n_tokens: int, context_length: int, batch_size: int):

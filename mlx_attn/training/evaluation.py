@@ -92,8 +92,11 @@ def evaluation_record(evaluation: Evaluation | None) -> dict[str, Any]:
 class Evaluator:
     """Evaluates a model on one split; a call returns the loss over all of it, without dropout.
 
-    A text shorter than `context_length` makes one window. Ranks share the windows, and all get the
-    result. `metric` joins the names of the user's own metrics by "+".
+    Args:
+        split: The tokens to score.
+        context_length: Longest window; a shorter text makes one window.
+        ranks: The processes that share the windows; the result is the same on all of them.
+        metric: Names of the user's own metrics, joined by "+".
 
     Raises:
         ConfigError: The text is too short to score a token, or a metric is unknown or breaks a law.

@@ -32,10 +32,12 @@ def never() -> bool:
 
 
 def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator[Event]:
-    """Train until a bound is reached, yielding events; the run directory is updated as it goes.
+    """Train until a bound is reached, yielding events.
 
-    Once `should_stop`, called before every step, returns true, the state is saved and the training
-    ends, on all ranks after the same step.
+    Args:
+        trainer: The training; its run directory is updated as it goes.
+        should_stop: Called before every step. Once it returns true, the state is saved and the
+            training ends, on all ranks after the same step.
 
     Raises:
         ConfigError: The ranks train on different texts.

@@ -302,7 +302,7 @@ class Group:
 
 
 class GroupedOptimizer:
-    """Several optimizers, one per group of a model's parameters, under one schedule.
+    """Several optimizers, one per group of parameters, under one schedule.
 
     Args:
         model: Its parameters are divided among the groups; empty groups are dropped.

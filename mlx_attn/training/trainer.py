@@ -113,9 +113,13 @@ class Diverged(RunError):
 
 
 class Trainer:
-    """One training, of which several processes may take part as `ranks`; rank 0 gets a `run`.
+    """One training.
 
-    A plan needs no weights and resuming loads them, so these do not `draw` any.
+    Args:
+        settings: The recipe.
+        corpus: The text.
+        ranks: The processes that train together, of which rank 0 gets a `run`.
+        draw: Whether to draw weights: a plan needs none, and resuming loads them.
 
     Raises:
         ConfigError: The text is too short, or settings contradict each other.
