@@ -24,9 +24,8 @@ from mlx_attn.bench.kernels import kernel_counts
 from mlx_attn.bench.speed import Setup, bench, train_step, variant_setups
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
-from mlx_attn.machine import hardware
+from mlx_attn.machine import facts
 from mlx_attn.machine.device import devices, on_device
-from mlx_attn.machine.facts import commit, machine_facts, recommended_working_set
 from mlx_attn.model.config import find_preset
 from mlx_attn.records import content_digest, read_record
 from mlx_attn.training.config import resolve
@@ -171,19 +170,19 @@ def measure(
 
 
 def _machine() -> dict[str, Any]:
-    facts, (performance, efficiency) = machine_facts(), hardware.core_counts()
+    known, (performance, efficiency) = facts.machine_facts(), facts.core_counts()
     return {
-        **{key: facts[key] for key in ("mlx_attn", "mlx", "python", "chip", "memory_bytes")},
+        **{key: known[key] for key in ("mlx_attn", "mlx", "python", "chip", "memory_bytes")},
         "schema": SCHEMA,
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "system": hardware.system_name(),
+        "commit": facts.commit(),
+        "system": facts.system_name(),
         "performance_cores": performance,
         "efficiency_cores": efficiency,
-        "gpu_cores": hardware.gpu_cores(),
-        "working_set_bytes": recommended_working_set(),
-        "power": hardware.power_source(),
-        "blas": Path(facts["blas"]).name,  # MLX_ATTN_BLAS may name a library in a user's folder
+        "gpu_cores": facts.gpu_cores(),
+        "working_set_bytes": facts.recommended_working_set(),
+        "power": facts.power_source(),
+        "blas": Path(known["blas"]).name,  # MLX_ATTN_BLAS may name a library in a user's folder
         "environment": {key: _public(value) for key, value in _environment()},
     }
 
