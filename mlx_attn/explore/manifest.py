@@ -62,7 +62,7 @@ def page_model(
         run: A run.
         dtype: The type of its numbers: float32, or float16 in half the space.
         words: The words of its training text, so that the page can mark new ones; None marks none.
-        heads: The numbers of its heads, from `show.head_numbers`; None shows none.
+        heads: The numbers of its heads, from `page.head_numbers`; None shows none.
 
     Raises:
         ConfigError: The page cannot compute the model; the message names the choice.
