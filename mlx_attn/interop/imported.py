@@ -17,8 +17,8 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
 from mlx_attn.interop import names, parity, standard
 from mlx_attn.interop.folder import gpt2_settings, read_gpt2
-from mlx_attn.interop.foreign_tokenizer import read_tokenizer
 from mlx_attn.interop.gguf import read_gguf
+from mlx_attn.interop.tokenizer_json import read_tokenizer
 from mlx_attn.interop.torch_archive import read_checkpoint
 from mlx_attn.machine.facts import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
