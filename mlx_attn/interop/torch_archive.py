@@ -93,6 +93,8 @@ _CONSTANTS = {
     "EMPTY_TUPLE": (),
     "MARK": _MARK,
 }
+_EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _NUMBERS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
 _LITERALS = frozenset({*_NUMBERS, "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
 _IGNORED = frozenset({"PROTO", "FRAME"})
@@ -115,6 +117,10 @@ class _Machine:
                 self.stack.append(argument)
             elif name in _CONSTANTS:
                 self.stack.append(_CONSTANTS[name])
+            elif name in _EMPTY:
+                self.stack.append(_EMPTY[name]())
+            elif name in _TUPLES:
+                self.stack[-_TUPLES[name] :] = [tuple(self.stack[-_TUPLES[name] :])]
             elif name not in _IGNORED:
                 self._step(name, argument, place)
         raise ValueError("it ends too early")
@@ -132,28 +138,8 @@ class _Machine:
         del self.stack[start:]
         return items
 
-    def _empty_dict(self, argument: Any) -> None:
-        self.stack.append({})
-
-    def _empty_list(self, argument: Any) -> None:
-        self.stack.append([])
-
     def _tuple(self, argument: Any) -> None:
         self.stack.append(tuple(self._marked()))
-
-    def _last(self, count: int) -> None:
-        items = tuple(self.stack[-count:])
-        del self.stack[-count:]
-        self.stack.append(items)
-
-    def _tuple1(self, argument: Any) -> None:
-        self._last(1)
-
-    def _tuple2(self, argument: Any) -> None:
-        self._last(2)
-
-    def _tuple3(self, argument: Any) -> None:
-        self._last(3)
 
     def _setitem(self, argument: Any) -> None:
         value, key = self.stack.pop(), self.stack.pop()
