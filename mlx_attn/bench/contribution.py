@@ -183,12 +183,12 @@ def _machine() -> dict[str, Any]:
         "working_set_bytes": facts.recommended_working_set(),
         "power": facts.power_source(),
         "blas": Path(known["blas"]).name,  # MLX_ATTN_BLAS may name a library in a user's folder
-        "environment": {key: _public(value) for key, value in _environment()},
+        "environment": {
+            key: _public(value)
+            for key, value in sorted(os.environ.items())
+            if key.startswith("MLX_")
+        },
     }
-
-
-def _environment() -> Iterator[tuple[str, str]]:
-    return ((k, v) for k, v in sorted(os.environ.items()) if k.startswith("MLX_"))
 
 
 _SETTING, _HIDDEN = re.compile(r"[\w.+-]*"), "(hidden)"
@@ -210,13 +210,11 @@ def _own_name(text: str) -> str:
 
 
 def _first_step(device: str) -> FirstStep:
-    first, second = (_in_new_process(device) for _ in range(2))
-    return FirstStep(device=device, first=round(first, 3), second=round(second, 3))
-
-
-def _in_new_process(device: str) -> float:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(first_step_seconds, device).result()
+    seconds = []
+    for _ in range(2):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            seconds.append(process.submit(first_step_seconds, device).result())
+    return FirstStep(device=device, first=round(seconds[0], 3), second=round(seconds[1], 3))
 
 
 def first_step_seconds(device: str) -> float:

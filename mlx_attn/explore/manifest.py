@@ -131,6 +131,7 @@ def _text_facts(run: Run) -> dict[str, Any]:
 def _layer_facts(layer: Attention) -> dict[str, Any]:
     """Return sizes and choices of one attention layer, under the names of `AttentionConfig`."""
     config, maps = layer.config, layer.maps
+    learned = np.exp(np.array(layer.log_slopes)).tolist() if "log_slopes" in layer else None
     return {
         "d_in": config.d_in,
         "n_heads": config.n_heads,
@@ -139,7 +140,7 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
         "scale": config.scale,
         "window": config.window,
         "position": config.position,
-        "slopes": _slopes(layer),
+        "slopes": learned or list(config.slopes()),
         "qk_norm": config.qk_norm,
         "choices": {
             "score": maps.score.name,
@@ -157,12 +158,6 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
         and maps.value.affine
         and maps.output.affine,
     }
-
-
-def _slopes(layer: Attention) -> list[float]:
-    if "log_slopes" in layer:
-        return np.exp(np.array(layer.log_slopes)).tolist()
-    return list(layer.config.slopes())
 
 
 # Tokenizers.

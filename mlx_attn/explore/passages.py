@@ -11,7 +11,7 @@ from mlx_attn.probe.heads import LONGEST, corpus_of
 from mlx_attn.records import read_text
 from mlx_attn.run_directory import Run
 from mlx_attn.text.characters import SymbolTokenizer
-from mlx_attn.text.corpus import Corpus, Split
+from mlx_attn.text.corpus import Split
 from mlx_attn.text.downloads import Progress
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.evaluation import Evaluator
@@ -78,11 +78,7 @@ def training_words(run: Run, progress: Progress | None = None) -> list[str] | No
         return None
     if isinstance(corpus.tokenizer, SymbolTokenizer) or len(corpus.train.tokens) > MOST_TOKENS:
         return None
-    words = _words(corpus)
-    return sorted(words) if len(words) <= MOST_WORDS else None
-
-
-def _words(corpus: Corpus) -> set[str]:
     pieces = corpus.tokenizer.vocabulary
     text = b"".join(map(pieces.__getitem__, corpus.train.tokens.tolist()))
-    return set(_WORD.findall(text.decode("utf-8", "replace")))
+    words = set(_WORD.findall(text.decode("utf-8", "replace")))
+    return sorted(words) if len(words) <= MOST_WORDS else None

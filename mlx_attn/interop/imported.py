@@ -28,7 +28,7 @@ from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.downloads import GPT2_MERGES, data_directory, fetch
 from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer
-from mlx_attn.training.config import Settings, resolve
+from mlx_attn.training.config import resolve
 
 _GPT2_VOCABULARY = 50257
 _HEAD_WIDTH = 64
@@ -268,17 +268,13 @@ def import_run(
     if isinstance(agreement, parity.Parity):
         agreement.check(str(out))
         agreement.check_text(str(out))
-    settings = _settings(model.config, tokenizer, out, data)
+    sizes = {key: value for key, value in model.config.as_dict().items() if key != "vocab_size"}
+    text = {"data": data, "tokenizer": str(out.resolve()), "vocab_size": tokenizer.vocab_size}
+    settings = resolve({**sizes, **_FINE_TUNING, **text})
     record = settings.record(model.config, imported={"from": str(source.path), "as": source.what})
     with new_run(out, record, overwrite, tokenizer) as run:
         run.save_model(model)
     return Imported(run, model, agreement)
-
-
-def _settings(config: GPTConfig, tokenizer: Tokenizer, out: Path, data: str) -> Settings:
-    model = {key: value for key, value in config.as_dict().items() if key != "vocab_size"}
-    text = {"data": data, "tokenizer": str(out.resolve()), "vocab_size": tokenizer.vocab_size}
-    return resolve({**model, **_FINE_TUNING, **text})
 
 
 def parity_of(

@@ -85,7 +85,9 @@ def new_folder(out: Path) -> Iterator[Path]:
     new = files.aside(out)
     try:
         yield new
-        _write_list(new)
+        names = sorted(path.relative_to(new).as_posix() for path in _entries(new))
+        digests = {name: _digest(new / name) for name in names}
+        files.write_text(new / _LIST, json.dumps(digests, indent=1) + "\n")
         own = _files_of_the_export(out)
         _check_distinct(out, own, new)
     except BaseException:
@@ -93,12 +95,6 @@ def new_folder(out: Path) -> Iterator[Path]:
             files.remove_directory(new)
         raise
     files.replace_directory(out, new, keep=lambda name: name not in own)
-
-
-def _write_list(folder: Path) -> None:
-    names = sorted(path.relative_to(folder).as_posix() for path in _entries(folder))
-    digests = {name: _digest(folder / name) for name in names}
-    files.write_text(folder / _LIST, json.dumps(digests, indent=1) + "\n")
 
 
 def _entries(folder: Path) -> Iterator[Path]:

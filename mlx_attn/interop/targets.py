@@ -8,7 +8,7 @@ from typing import Any
 
 from mlx_attn.arrays import load_arrays, named_arrays
 from mlx_attn.convert.model import written_out
-from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.errors import ConfigError
 from mlx_attn.files import atomic_write, write_text
 from mlx_attn.interop import names, overwriting, parity, shipped, standard
 from mlx_attn.interop.folder import WEIGHTS, gpt2_config, read_gpt2, write_card, write_folder
@@ -269,13 +269,3 @@ TARGETS: dict[str, Target] = {
         Target("transformer-lens", "", _write_transformer_lens, "weights for a HookedTransformer"),
     )
 }
-
-
-def find_target(name: str) -> Target:
-    """Return the named target."""
-    return find_row(TARGETS, name, "target")
-
-
-def default_place(loaded: LoadedRun, target: Target) -> Path:
-    """Return the default path next to the run: RUN-TARGET with the target's suffix."""
-    return loaded.run.path.with_name(f"{loaded.name}-{target.name}{target.suffix}")

@@ -90,10 +90,6 @@ def _byte_level(vocab: Mapping[str, int], merges: list[list[str]], use_regex: bo
     }
 
 
-def _bytes(tokenizer: Tokenizer) -> _Json:
-    return _byte_level(bytes_by_symbol(), [], use_regex=False)
-
-
 def _gpt2(tokenizer: Tokenizer) -> _Json:
     assert isinstance(tokenizer, GPT2Tokenizer)
     tokens = written_tokens(tokenizer)
@@ -164,7 +160,7 @@ def _cuts(
 
 _FORMS: dict[str, Callable[[Tokenizer], _Json]] = {
     "char": lambda tokenizer: _words(tokenizer, r"[\s\S]"),
-    "byte": _bytes,
+    "byte": lambda tokenizer: _byte_level(bytes_by_symbol(), [], use_regex=False),
     "bpe": _pieces,
     "unigram": _pieces,
     "gpt2": _gpt2,
