@@ -106,14 +106,11 @@ def golden_models(rounding: Rounding) -> Comparisons:
         yield Comparison(f"{name}: NumPy on this machine", abs(expected - golden), 1e-9)
         loss, gradients = nn.value_and_grad(model, _mean_loss)(model, as_mlx(windows))
         yield compared(f"{name}: loss", loss, np.array(golden), rounding.tolerance)
-        found, least = named_arrays(gradients), 0.01 * _largest(judge.gradients)
+        found = named_arrays(gradients)
+        least = 0.01 * max(float(np.abs(array).max()) for array in judge.gradients.values())
         for weight, wanted in judge.gradients.items():
             case = f"{name}, gradient: {weight}"
             yield compared(case, found[weight], wanted, rounding.tolerance, least)
-
-
-def _largest(arrays: dict[str, np.ndarray]) -> float:
-    return max(float(np.abs(array).max()) for array in arrays.values())
 
 
 def _pair(settings: dict[str, Any]) -> tuple[ReferenceGPT, GPT, np.ndarray]:
