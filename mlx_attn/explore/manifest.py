@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
-import sentencepiece
 
 import mlx_attn
 from mlx_attn.arrays import count_parameters, named_arrays
@@ -168,24 +167,11 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
     if isinstance(tokenizer, GPT2Tokenizer):
         return {"kind": tokenizer.kind, "merges": tokenizer.merges, "end": tokenizer.end}
     if isinstance(tokenizer, SubwordTokenizer):
-        return {"kind": tokenizer.kind, **_pieces(tokenizer.model)}
+        pieces = tokenizer.scored_pieces()
+        kinds = [kind for *_, kind in pieces]
+        places = {"unknown": kinds.index("unknown"), "first_byte": kinds.index("byte")}
+        return {"kind": tokenizer.kind, **places, "pieces": pieces}
     return {"kind": tokenizer.kind, **tokenizer.settings}
-
-
-def _pieces(model: bytes) -> dict[str, Any]:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    ids = range(processor.vocab_size())
-    kinds = {token: "byte" for token in ids if processor.is_byte(token)}
-    others = {t: "control" for t in ids if processor.is_control(t) or processor.is_unused(t)}
-    kinds |= {processor.unk_id(): "unknown", **others}
-    return {
-        "unknown": processor.unk_id(),
-        "first_byte": min(token for token, kind in kinds.items() if kind == "byte"),
-        "pieces": [
-            [processor.id_to_piece(token), processor.get_score(token), kinds.get(token, "piece")]
-            for token in ids
-        ],
-    }
 
 
 # The steps from a token to the next one, each with its formula, the source that computes it,

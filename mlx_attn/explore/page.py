@@ -21,7 +21,7 @@ import numpy as np
 from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.explore.manifest import PageModel, page_model
 from mlx_attn.explore.passages import example_texts, training_words
-from mlx_attn.files import check_page, write_bytes
+from mlx_attn.files import check_page, write_text
 from mlx_attn.probe import heads, show
 from mlx_attn.probe.heads import Probe
 from mlx_attn.run_directory import Run, open_run
@@ -100,9 +100,7 @@ def write_home(
     path = path or directory / "home.html"
     check_page(path, overwrite)
     rows, models = home_of(summarise_runs(directory), dtype, progress=progress)
-    content = render_home(rows, models).encode()
-    write_bytes(path, content)
-    return path, len(content)
+    return _written(path, render_home(rows, models))
 
 
 def write_page(
@@ -138,9 +136,12 @@ def write_page(
         page_model(run, dtype, training_words(run, progress), head_numbers(run, texts[0], count))
         for run in runs
     ]
-    content = render_page(models, texts, at_heads=windows is not None).encode()
-    write_bytes(path, content)
-    return path, len(content)
+    return _written(path, render_page(models, texts, at_heads=windows is not None))
+
+
+def _written(path: Path, page: str) -> tuple[Path, int]:
+    write_text(path, page)
+    return path, path.stat().st_size
 
 
 def page_script() -> str:

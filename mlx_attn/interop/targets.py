@@ -13,11 +13,7 @@ from mlx_attn.files import atomic_write, write_text
 from mlx_attn.interop import names, overwriting, parity, shipped, standard
 from mlx_attn.interop.folder import WEIGHTS, gpt2_config, read_gpt2, write_card, write_folder
 from mlx_attn.interop.gguf import gguf_form, is_exported_gguf, read_gguf, write_gguf
-from mlx_attn.interop.torch_archive import (
-    is_exported_checkpoint,
-    read_checkpoint,
-    write_checkpoint,
-)
+from mlx_attn.interop.torch_archive import is_exported_checkpoint, read_checkpoint, write_checkpoint
 from mlx_attn.model.config import GPTConfig, own_parts
 from mlx_attn.sampling.generate import LoadedRun
 

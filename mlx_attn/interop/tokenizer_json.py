@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import sentencepiece
 
 from mlx_attn.errors import RunError
 from mlx_attn.records import read_record, read_text
@@ -24,6 +23,7 @@ from mlx_attn.text.subwords import (
     GPT2Tokenizer,
     SubwordTokenizer,
     bytes_by_symbol,
+    merge_lines,
 )
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 
@@ -36,7 +36,7 @@ _UNDERLINE = "\u2581"
 _SPACE_AND_WORD = r"[\n\x00]| ?[^ \n\x00]{1,1000}| "
 """Splits a text into words for SentencePiece; the same pattern as `mlx_attn.text.subwords`."""
 
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+_TYPES = {"piece": 1, "unknown": 2, "control": 3, "byte": 6}
 """Types of tokens in GGUF."""
 
 
@@ -63,12 +63,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> _Json:
 
 
 def _split(pattern: str) -> _Json:
-    return {
-        "type": "Split",
-        "pattern": {"Regex": pattern},
-        "behavior": "Isolated",
-        "invert": False,
-    }
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
 def _words(tokenizer: Tokenizer, pattern: str) -> _Json:
@@ -93,16 +88,11 @@ def _byte_level(vocab: Mapping[str, int], merges: list[list[str]], use_regex: bo
 def _gpt2(tokenizer: Tokenizer) -> _Json:
     assert isinstance(tokenizer, GPT2Tokenizer)
     tokens = written_tokens(tokenizer)
-    merges = [line.split(" ") for line in _merge_lines(tokenizer)]
+    merges = [line.split(" ") for line in merge_lines(tokenizer.merges)]
     end = {"id": tokenizer.end, "content": END_OF_TEXT, "special": True, "normalized": False}
     end |= {"single_word": False, "lstrip": False, "rstrip": False}
     form = _byte_level({token: i for i, token in enumerate(tokens)}, merges, use_regex=True)
     return {**form, "added_tokens": [end]}
-
-
-def _merge_lines(tokenizer: GPT2Tokenizer) -> list[str]:
-    lines = tokenizer.merges.split("\n")
-    return [line for line in lines if line and not line.startswith("#version")]
 
 
 def written_tokens(tokenizer: Tokenizer) -> list[str]:
@@ -114,23 +104,13 @@ def written_tokens(tokenizer: Tokenizer) -> list[str]:
     return written
 
 
-def sentencepiece_tokens(tokenizer: Tokenizer) -> list[tuple[str, float, int]]:
-    """Return piece, score and GGUF's type of every token of a SentencePiece model."""
-    assert isinstance(tokenizer, SubwordTokenizer)
-    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    rows = []
-    for token in range(model.vocab_size()):
-        kind = _UNKNOWN if model.is_unknown(token) else _BYTE if model.is_byte(token) else _NORMAL
-        rows.append((model.id_to_piece(token), model.get_score(token), kind))
-    return rows
-
-
 def _pieces(tokenizer: Tokenizer) -> _Json:
     """Return a SentencePiece model: pieces with scores, or merges ordered by their result's score.
 
     Every split of a piece into two pieces is a merge, as in the library's own converter.
     """
-    rows = sentencepiece_tokens(tokenizer)
+    assert isinstance(tokenizer, SubwordTokenizer)
+    rows = tokenizer.scored_pieces()
     ids = {piece: token for token, (piece, _, _) in enumerate(rows)}
     if tokenizer.kind == "unigram":
         # No word continues after a newline, so no text spells the unknown token.
@@ -149,12 +129,12 @@ def _pieces(tokenizer: Tokenizer) -> _Json:
 
 
 def _cuts(
-    rows: list[tuple[str, float, int]], ids: Mapping[str, int]
+    rows: list[tuple[str, float, str]], ids: Mapping[str, int]
 ) -> Iterator[tuple[tuple[float, int, int], list[str]]]:
     """Yield every cut of a piece into two pieces, after its place in the order of merges."""
     for piece, score, kind in rows:
         for left, right in ((piece[:n], piece[n:]) for n in range(1, len(piece))):
-            if kind == _NORMAL and left in ids and right in ids:
+            if kind == "piece" and left in ids and right in ids:
                 yield (-score, ids[left], ids[right]), [left, right]
 
 
@@ -180,19 +160,20 @@ NOTES = {
 def gguf_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the vocabulary by llama.cpp's GGUF keys; lists have one entry per token."""
     key = "tokenizer.ggml."
-    if tokenizer.kind in ("bpe", "unigram"):
-        pieces, scores, types = map(list, zip(*sentencepiece_tokens(tokenizer), strict=True))
+    if isinstance(tokenizer, SubwordTokenizer):
+        pieces, scores, kinds = map(list, zip(*tokenizer.scored_pieces(), strict=True))
+        types = [_TYPES[kind] for kind in kinds]
         model = "llama" if tokenizer.kind == "bpe" else "t5"
         facts = {"model": model, "scores": scores, "unknown_token_id": 0, "add_space_prefix": False}
         facts["remove_extra_whitespaces"] = False
         return {key + k: v for k, v in {**facts, "tokens": pieces, "token_type": types}.items()}
     tokens = written_tokens(tokenizer)
     facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": [""]}
-    types = [_NORMAL] * len(tokens)
+    types = [_TYPES["piece"]] * len(tokens)
     if isinstance(tokenizer, GPT2Tokenizer):
         end = tokenizer.end
-        types[end] = _CONTROL
-        facts |= {"merges": _merge_lines(tokenizer), "eos_token_id": end, "bos_token_id": end}
+        types[end] = _TYPES["control"]
+        facts |= {"merges": merge_lines(tokenizer.merges), "eos_token_id": end, "bos_token_id": end}
     return {key + k: v for k, v in {**facts, "token_type": types, "add_bos_token": False}.items()}
 
 

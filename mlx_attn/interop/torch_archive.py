@@ -86,13 +86,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 """All functions that a checkpoint may call, by the name in its program."""
 
 _MARK = object()
-_CONSTANTS = {
-    "NONE": None,
-    "NEWTRUE": True,
-    "NEWFALSE": False,
-    "EMPTY_TUPLE": (),
-    "MARK": _MARK,
-}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
 _EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _NUMBERS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
