@@ -38,15 +38,10 @@ _KEYS += ("norm", "activation", "tied_head")
 
 @dataclass(frozen=True, slots=True)
 class PageModel:
-    """One model for the page.
+    """One model for the page."""
 
-    Attributes:
-        facts: The other data for the page's script.
-        weights: The weights in the order of `facts["arrays"]`, in base64.
-    """
-
-    facts: Mapping[str, Any]
-    weights: str
+    facts: Mapping[str, Any]  # the other data for the page's script
+    weights: str  # in the order of `facts["arrays"]`, in base64
 
 
 def page_model(
@@ -246,15 +241,10 @@ def _mask_step(layer: Attention) -> dict[str, Any]:
 
 
 class Source(NamedTuple):
-    """A function that computes a step.
-
-    Attributes:
-        function: The function.
-        piece: Text of the lines that do it, if the function also does other things.
-    """
+    """A function that computes a step."""
 
     function: Callable[..., Any]
-    piece: str = ""
+    piece: str = ""  # text of the lines that do it, if the function also does other things
 
 
 def _turned(layer: Attention) -> Iterable[Source]:

@@ -55,15 +55,10 @@ Facts = dict[str, Any]
 
 @dataclass(slots=True)
 class Constants:
-    """The constant arrays of all graphs, each stored once.
+    """The constant arrays of all graphs, each stored once."""
 
-    Attributes:
-        weights: The model's own arrays, which a page may round to float16.
-        others: Arrays that the functions compute, such as a mask.
-    """
-
-    weights: list[np.ndarray]
-    others: list[np.ndarray] = field(default_factory=list)
+    weights: list[np.ndarray]  # the model's own, which a page may round to float16
+    others: list[np.ndarray] = field(default_factory=list)  # computed, such as a mask
     _places: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def __post_init__(self):

@@ -55,23 +55,14 @@ _FINE_TUNING = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A checkpoint to import.
+    """A checkpoint to import."""
 
-    Attributes:
-        path: The file or folder.
-        what: A few words about its format.
-        config: The configuration of the model.
-        load: Reads the model.
-        peer: Another program that reads the same format; None if no other program does.
-        facts: Further arguments for that program.
-    """
-
-    path: Path
-    what: str
+    path: Path  # the file or folder
+    what: str  # a few words about its format
     config: GPTConfig
-    load: Callable[[], GPT]
-    peer: str | None = None
-    facts: Mapping[str, float] = field(default_factory=dict)
+    load: Callable[[], GPT]  # reads the model
+    peer: str | None = None  # another program that reads the same format
+    facts: Mapping[str, float] = field(default_factory=dict)  # further arguments for that program
 
 
 def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPHA) -> Source:
@@ -232,17 +223,11 @@ def _named_tokenizer(named: str) -> Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A run that was imported.
-
-    Attributes:
-        run: Its directory.
-        model: Its model.
-        parity: The comparison with the program that it came from, or why nothing was compared.
-    """
+    """A run that was imported."""
 
     run: Run
     model: GPT
-    parity: parity.Parity | str
+    parity: parity.Parity | str  # with the program that it came from, or why none was compared
 
 
 def import_run(

@@ -26,11 +26,7 @@ CONFIG_FILE = "configuration_mlx_attn.py"
 
 
 def _code_of(model: GPT) -> tuple[Sources, str]:
-    """Return the source of a model's choices, and the table of choices that `portable` reads.
-
-    Raises:
-        NotPortable: A choice uses something that cannot be exported.
-    """
+    """Return the source of a model's choices, and the table of choices that `portable` reads."""
     if model.config.pattern:
         raise NotPortable(
             f"its layers have several forms (pattern={model.config.pattern}), and the code that "

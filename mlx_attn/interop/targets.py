@@ -20,36 +20,22 @@ from mlx_attn.sampling.generate import LoadedRun
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """The result of a target's writer.
+    """The result of a target's writer."""
 
-    Attributes:
-        route: One line about the architecture that holds the model, and why.
-        back: Reads the result: this program, or another one.
-        peers: Other programs that read it too, if they are installed.
-        facts: Further arguments for these programs.
-    """
-
-    route: str
-    back: parity.Answer
-    peers: tuple[str, ...] = ()
-    facts: Mapping[str, float] = field(default_factory=dict)
+    route: str  # one line about the architecture that holds the model, and why
+    back: parity.Answer  # reads the result: this program, or another one
+    peers: tuple[str, ...] = ()  # other programs that read it too, if they are installed
+    facts: Mapping[str, float] = field(default_factory=dict)  # further arguments for these programs
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of an export.
+    """The result of an export."""
 
-    Attributes:
-        path: The file or folder.
-        route: One line about the architecture that holds the model, and why.
-        parities: A comparison with each program that read it back.
-        unread: A line for each program that could not read it, with the reason.
-    """
-
-    path: Path
-    route: str
-    parities: tuple[parity.Parity, ...]
-    unread: tuple[str, ...]
+    path: Path  # the file or folder
+    route: str  # one line about the architecture that holds the model, and why
+    parities: tuple[parity.Parity, ...]  # a comparison with each program that read it back
+    unread: tuple[str, ...]  # a line for each program that could not read it, with the reason
 
     def record(self) -> dict[str, Any]:
         """Return all of it as one JSON object."""
@@ -60,20 +46,13 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A program to write for.
+    """A program to write for."""
 
-    Attributes:
-        name: Its name on the command line.
-        suffix: The suffix of the file; empty for a folder.
-        write: Writes a run to a path.
-        summary: One line for people.
-        is_exported: Returns True for a file of an earlier export; a folder lists its own files.
-    """
-
-    name: str
-    suffix: str
-    write: Callable[[LoadedRun, Path], _Written]
-    summary: str
+    name: str  # on the command line
+    suffix: str  # of the file; empty for a folder
+    write: Callable[[LoadedRun, Path], _Written]  # writes a run to a path
+    summary: str  # one line for people
+    # Returns True for a file of an earlier export; a folder lists its own files.
     is_exported: Callable[[Path], bool] = lambda path: False
 
     def check_free(self, out: Path, overwrite: bool) -> None:

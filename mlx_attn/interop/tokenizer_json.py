@@ -345,11 +345,7 @@ def _flat(step: _Step | None) -> list[_Step]:
 
 
 def _of_merges(path: Path, merges: str, ids: Mapping[str, int]) -> Tokenizer:
-    """Return the tokenizer with these merges and ids.
-
-    Raises:
-        RunError: GPT-2's rules give a token another id; names the first such token.
-    """
+    """Return the tokenizer with these merges, and refuse ids that GPT-2's rules do not give."""
     if merges and END_OF_TEXT not in ids:
         raise RunError(f"{path}: it has no {END_OF_TEXT}, the end of text of GPT-2; {_OTHER}")
     try:

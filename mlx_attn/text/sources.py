@@ -254,11 +254,7 @@ def _path_blocks(path: Path) -> Blocks:
 
 
 def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
-    """Return the text of a pipe, which is read to its end now and kept.
-
-    Raises:
-        RunError: It is not text, or is longer than `LONGEST_PIPE`.
-    """
+    """Read a pipe to its end and keep its text; RunError if that is too long, or no text."""
     kept = tempfile.SpooledTemporaryFile(_PIPE_IN_MEMORY)  # noqa: SIM115 - closed below
 
     def copied(size: int) -> bytes:
