@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from mlx_attn.errors import ConfigError, RunError, plural
-from mlx_attn.explore.manifest import PageModel, page_model
-from mlx_attn.explore.passages import example_texts, training_words
+from mlx_attn.explore.manifest import PageModel, example_texts, page_model, training_words
 from mlx_attn.files import check_page, write_text
 from mlx_attn.probe import heads, show
 from mlx_attn.probe.heads import Probe
