@@ -189,11 +189,13 @@ def _own_name(text: str) -> str:
 
 
 def _first_step(device: str) -> FirstStep:
-    seconds = []
-    for _ in range(2):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            seconds.append(process.submit(first_step_seconds, device).result())
-    return FirstStep(device=device, first=round(seconds[0], 3), second=round(seconds[1], 3))
+    first, second = (_in_new_process(device) for _ in range(2))
+    return FirstStep(device=device, first=round(first, 3), second=round(second, 3))
+
+
+def _in_new_process(device: str) -> float:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(first_step_seconds, device).result()
 
 
 def first_step_seconds(device: str) -> float:

@@ -144,12 +144,10 @@ class WordWrap:
             self._spaces += "    " if character == "\t" else character
         else:
             is_wide = cell_len(character) > 1
-            shown = self._end_word() if is_wide or self._is_full(character) else ""
+            is_full = cell_len(self._word + character) > self._width
+            shown = self._end_word() if is_wide or is_full else ""
             self._word += character
         return shown
-
-    def _is_full(self, character: str) -> bool:
-        return cell_len(self._word + character) > self._width
 
     def _end_word(self) -> str:
         word, spaces = self._word, self._spaces
