@@ -202,15 +202,15 @@ def by_peer(reader: str, path: Path, encoded: EncodedText | None = None, **facts
                 last = process.stderr.strip().splitlines()[-1:]
                 raise RunError(f"{reader} cannot load {path}: {' '.join(last)}")
             with np.load(answer) as reply:
-                ids = compared_ids(encoded, dict(reply)) if "text" in asked else ""
+                ids = compared_ids(encoded, dict(reply)) if encoded and "text" in asked else ""
                 return Reply(reply["logits"], reply["greedy"].tolist(), str(reply["by"]), ids)
 
     return ask
 
 
-def compared_ids(encoded: EncodedText | None, reply: Mapping[str, Any]) -> str:
+def compared_ids(encoded: EncodedText, reply: Mapping[str, Any]) -> str:
     """Compare the ids of a text: return "equal", the first difference, or why ids are missing."""
-    if encoded is None or "ids" not in reply:
+    if "ids" not in reply:
         return f"{_UNREAD} ({reply.get('ids_error', 'not asked')})"
     ours, theirs = [*encoded.ids], reply["ids"].tolist()
     if ours == theirs:
