@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -187,49 +187,51 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     mixing = layer.maps.mixing
     block = TransformerBlock.__call__
     text = "The residual stream of each token, to which every layer adds, normalised."
-    yield _step("x", "inputs, 3.3", "x = norm1(stream)", text, Source(block, "self.norm1(x)"))
+    yield _step("x", "inputs, 3.3", "x = norm1(stream)", text, source_of(block, "self.norm1(x)"))
     yield _step(
         "q, k, v",
         "queries, keys, values, 3.4",
         f"{score.formula}; {value.formula}",
         "The query of a token searches, its key is compared with queries, its value is passed on.",
-        *(Source(score.apply), *_turned(layer), Source(value.apply)),
+        *(source_of(score.apply), *_turned(layer), source_of(value.apply)),
     )
     yield _step(
         "score",
         "attn_scores, 3.4",
         "score_h(i, j) = scale * q_i k_j^T",
         "How well the query of token i fits the key of token j.",
-        Source(attention.attention_scores, "rows @ k"),
+        source_of(attention.attention_scores, "rows @ k"),
     )
     yield _mask_step(layer)
     text = "Scores become weights, which need not add up to 1."
     if mixing.sums_to_one:
         text = "Scores become weights: none is negative, and those of a token add up to 1."
-    mixed = Source(Attention.mix, "self.maps.mixing.apply")
-    yield _step("softmax", "attn_weights, 3.5", mixing.formula, text, Source(mixing.apply), mixed)
+    mixed = source_of(Attention.mix, "self.maps.mixing.apply")
+    yield _step(
+        "softmax", "attn_weights, 3.5", mixing.formula, text, source_of(mixing.apply), mixed
+    )
     yield _step(
         "weighted sum",
         "context_vec, 3.5",
         "head_h(i) = sum_j w_h(i, j) v_h(j)",
         "The values are added up, each times its weight.",
-        Source(attention.weighted_sum, "rows @ v"),
+        source_of(attention.weighted_sum, "rows @ v"),
     )
     text = "The heads become one vector for the token."
     title = "concat, out_proj" if "out_proj" in layer else "output"
-    yield _step(title, "context_vec, 3.6", output.formula, text, Source(output.apply))
+    yield _step(title, "context_vec, 3.6", output.formula, text, source_of(output.apply))
     yield _step(
         "y, residual",
         "shortcut, 4.4",
         "x + att(norm1 x), then x + ff(norm2 x)",
         "The result is added to the stream, then the output of the feed-forward layer.",
-        Source(block, "x + self."),
-        Source(FeedForward.__call__, "layer(x)"),
+        source_of(block, "x + self."),
+        source_of(FeedForward.__call__, "layer(x)"),
     )
     head = "tok_emb" if model.config.tied_head else "out_head"
     text = "After the last layer, a number for every token of the vocabulary."
     formula = f"p = softmax(final_norm(x) {head}^T)"
-    yield _step("next token", "logits, 4.6", formula, text, Source(GPT.head))
+    yield _step("next token", "logits, 4.6", formula, text, source_of(GPT.head))
 
 
 def _mask_step(layer: Attention) -> dict[str, Any]:
@@ -242,37 +244,32 @@ def _mask_step(layer: Attention) -> dict[str, Any]:
     window = f", none before i - {layer.config.window - 1}" if layer.config.window else ""
     masked = f"s_h(i, j) = {before}(i, j){bias} for j <= i{window}, else -infinity"
     formula = " then ".join([*(hook.formula for hook in hooks), masked])
-    sources = [*(Source(hook.apply) for hook in hooks), Source(attention.causal_mask)]
-    sources += [Source(attention.alibi_bias)] if is_alibi else []
-    added = Source(Attention.mix, "scores + self.mask")
+    sources = [*(source_of(hook.apply) for hook in hooks), source_of(attention.causal_mask)]
+    sources += [source_of(attention.alibi_bias)] if is_alibi else []
+    added = source_of(Attention.mix, "scores + self.mask")
     return _step("mask", "masked, 3.5", formula, text, *sources, added)
 
 
-class Source(NamedTuple):
-    """A function that computes a step."""
-
-    function: Callable[..., Any]
-    piece: str = ""  # text of the lines that do it, if the function also does other things
-
-
-def _turned(layer: Attention) -> Iterable[Source]:
+def _turned(layer: Attention) -> Iterable[dict[str, Any]]:
     if layer.config.short_conv != "none":
-        yield Source(MapWeights._convolved)
-    yield from (Source(own.apply) for own in layer.maps.position)
+        yield source_of(MapWeights._convolved)
+    yield from (source_of(own.apply) for own in layer.maps.position)
     if layer.config.qk_norm:
-        yield Source(attention.unit_rms)
+        yield source_of(attention.unit_rms)
     if layer.config.position == "rope":
-        yield Source(attention.rope)
+        yield source_of(attention.rope)
 
 
-def _step(title: str, book: str, formula: str, text: str, *sources: Source) -> dict[str, Any]:
+def _step(
+    title: str, book: str, formula: str, text: str, *sources: dict[str, Any]
+) -> dict[str, Any]:
     name, _, section = book.rpartition(", ")
     return {
         "title": title,
         "book": {"name": name, "section": section},
         "formula": formula,
         "text": text,
-        "sources": [source_of(*source) for source in sources],
+        "sources": sources,
     }
 
 

@@ -59,7 +59,6 @@ class Target:
     name: str  # on the command line
     suffix: str  # of the file; empty for a folder
     write: Callable[[LoadedRun, Path], _Written]  # writes a run to a path
-    summary: str  # one line for people
     # Returns True for what an earlier export wrote.
     is_exported: Callable[[Path], bool] = is_exported_folder
 
@@ -255,22 +254,10 @@ def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
 TARGETS: dict[str, Target] = {
     row.name: row
     for row in (
-        Target("mlx-lm", "", _write_mlx_lm, "a folder for mlx-lm and transformers"),
-        Target("gpt2", "", _write_gpt2, "a folder of GPT-2, for programs that run no code"),
-        Target(
-            "gguf",
-            ".gguf",
-            _write_gguf,
-            "one file for llama.cpp, LM Studio, Ollama",
-            is_exported_gguf,
-        ),
-        Target(
-            "book",
-            ".pth",
-            _write_book,
-            "the state dict of the book's GPTModel",
-            is_exported_checkpoint,
-        ),
-        Target("transformer-lens", "", _write_transformer_lens, "weights for a HookedTransformer"),
+        Target("mlx-lm", "", _write_mlx_lm),
+        Target("gpt2", "", _write_gpt2),
+        Target("gguf", ".gguf", _write_gguf, is_exported_gguf),
+        Target("book", ".pth", _write_book, is_exported_checkpoint),
+        Target("transformer-lens", "", _write_transformer_lens),
     )
 }
