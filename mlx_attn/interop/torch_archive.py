@@ -275,13 +275,9 @@ def _state_dict(content: Any) -> Mapping[str, _Tensor]:
 def _arrays(
     archive: zipfile.ZipFile, prefix: str, tensors: Mapping[str, _Tensor]
 ) -> dict[str, mx.array]:
-    storages: dict[_Storage, np.ndarray] = {}
-    arrays = {}
-    for name, tensor in tensors.items():
-        if tensor.storage not in storages:
-            storages[tensor.storage] = _numbers(archive, prefix, tensor.storage)
-        arrays[name] = _view(storages[tensor.storage], tensor)
-    return arrays
+    storages = dict.fromkeys(tensor.storage for tensor in tensors.values())
+    numbers = {storage: _numbers(archive, prefix, storage) for storage in storages}
+    return {name: _view(numbers[tensor.storage], tensor) for name, tensor in tensors.items()}
 
 
 def _numbers(archive: zipfile.ZipFile, prefix: str, storage: _Storage) -> np.ndarray:
