@@ -109,14 +109,13 @@ def _base64(arrays: Sequence[np.ndarray], dtype: str) -> str:
 def _variant_facts(run: Run) -> dict[str, str]:
     name = variant_name(run.settings["model"])
     row, pattern = VARIANTS.get(name), run.settings["model"].get("pattern")
+    formula, summary = (row.formula, row.summary) if row else ("", "")
     if pattern:
-        about = f"the variants of the layers in turn: {pattern}; the formulas are the first layer's"
-        return {"variant": name, "formula": "", "summary": about}
-    return {
-        "variant": name,
-        "formula": row.formula if row else "",
-        "summary": row.summary if row else "",
-    }
+        formula = ""
+        summary = (
+            f"the variants of the layers in turn: {pattern}; the formulas are the first layer's"
+        )
+    return {"variant": name, "formula": formula, "summary": summary}
 
 
 def _text_facts(run: Run) -> dict[str, Any]:
