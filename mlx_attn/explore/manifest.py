@@ -205,10 +205,8 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     text = "Scores become weights, which need not add up to 1."
     if mixing.sums_to_one:
         text = "Scores become weights: none is negative, and those of a token add up to 1."
-    mixed = source_of(Attention.mix, "self.maps.mixing.apply")
-    yield _step(
-        "softmax", "attn_weights, 3.5", mixing.formula, text, source_of(mixing.apply), mixed
-    )
+    mixed = source_of(mixing.apply), source_of(Attention.mix, "self.maps.mixing.apply")
+    yield _step("softmax", "attn_weights, 3.5", mixing.formula, text, *mixed)
     yield _step(
         "weighted sum",
         "context_vec, 3.5",
