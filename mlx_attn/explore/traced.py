@@ -8,7 +8,7 @@ does not see. The second pass of each length takes the page's switches as furthe
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.resources import files
@@ -98,7 +98,7 @@ def traced_model(model: GPT, constants: Constants) -> Facts:
         ConfigError: MLX cannot write a choice as a graph, or the page lacks one of its primitives.
     """
     lengths = lengths_of(model.config.context_length)
-    names = ["logits", *(f"{layer}.{name}" for layer in _layers(model) for name in OF_A_LAYER)]
+    names = list(_names(model))
     return {
         "lengths": lengths,
         "plain": [trace(_plain_pass(model), names, [_tokens(T)], constants) for T in lengths],
@@ -118,6 +118,12 @@ def _layers(model: GPT) -> range:
 
 def _tokens(T: int) -> mx.array:
     return mx.zeros((1, T), dtype=mx.uint32)
+
+
+def _names(model: GPT) -> Iterator[str]:
+    yield "logits"
+    for layer in _layers(model):
+        yield from (f"{layer}.{name}" for name in OF_A_LAYER)
 
 
 def _outputs(model: GPT, tokens: mx.array, edits: Edits) -> list[mx.array]:
