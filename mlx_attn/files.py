@@ -285,7 +285,11 @@ def replace_directory(
         if not _swapped(path, new):
             old = aside(path)
             path.rename(old)
-            _rename_or_return(new, path, old)
+            try:
+                new.rename(path)
+            except OSError:
+                old.rename(path)
+                raise
     except OSError as error:
         remove_directory(new)
         raise unwritable(path, error) from error
@@ -296,14 +300,6 @@ def replace_directory(
     except OSError as error:
         raise unwritable(old, error) from error
     remove_directory(old)
-
-
-def _rename_or_return(new: Path, path: Path, old: Path) -> None:
-    try:
-        new.rename(path)
-    except OSError:
-        old.rename(path)
-        raise
 
 
 def remove_directory(folder: Path) -> None:
@@ -376,18 +372,14 @@ def unwritable(path: Path, error: OSError) -> RunError:
 
 
 def _flush(path: Path) -> None:
+    """Flush a file; on macOS out of the drive's own cache too, where `fsync` leaves it."""
     descriptor = os.open(path, os.O_RDONLY)
+    full = getattr(fcntl, "F_FULLFSYNC", None)  # only macOS has it, and not on every file system
     try:
-        _to_disk(descriptor)
+        if full is not None:
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(descriptor, full)
+                return
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _to_disk(descriptor: int) -> None:
-    """Flush a file; on macOS out of the drive's own cache too, where `fsync` leaves it."""
-    full = getattr(fcntl, "F_FULLFSYNC", None)  # only macOS has it, and not on every file system
-    if full is not None:
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(descriptor, full)
-            return
-    os.fsync(descriptor)

@@ -120,8 +120,7 @@ def taken_names(key: str) -> Iterable[str]:
     """Return the names that a user's row of this setting cannot have."""
     if key != "data":
         return PARTS[key]
-    tables = (package_table("mlx_attn.text", name) for name in ("tasks", "corpora"))
-    tasks, corpora = tables
+    tasks, corpora = (package_table("mlx_attn.text", name) for name in ("tasks", "corpora"))
     return ["tales", *tasks["tasks"], *corpora, *PARTS["data"]]
 
 

@@ -121,12 +121,9 @@ def _known() -> list[Plugin]:
             name = f"{map_name}={choice.name}"
             if name not in loaded and not choice.is_built_in:
                 imported.setdefault(choice.file, []).append(name)
-    return [*_loaded.values(), *(_imported(path, names) for path, names in imported.items())]
-
-
-def _imported(path: Path, names: list[str]) -> Plugin:
-    """Describe a module; in a notebook or a conversation it has no file and no digest."""
-    return Plugin(path, _digest(path), tuple(names))
+    # What a notebook or a conversation defines has no file and no digest.
+    modules = (Plugin(path, _digest(path), tuple(names)) for path, names in imported.items())
+    return [*_loaded.values(), *modules]
 
 
 def _digest(path: Path) -> str:
@@ -287,16 +284,13 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
     """
     missing = list(_missing(settings.get("plugins", ())))
     if missing:
-        files = " and ".join(_file_and_digest(old) for old in missing)
+        names = (f"{Path(old['path']).name} (sha256 {old['sha256'][:_SHORT]})" for old in missing)
+        files = " and ".join(names)
         there = [_place(old) for old in missing]
         flags = " ".join(f"--plugin {quote(place)}" for place in there)
         raise ConfigError(
             f"this run uses {files}: add {flags}", f"this run uses {files}: add plugins={there}"
         )
-
-
-def _file_and_digest(old: Mapping[str, Any]) -> str:
-    return f"{Path(old['path']).name} (sha256 {old['sha256'][:_SHORT]})"
 
 
 def _place(old: Mapping[str, Any]) -> str:

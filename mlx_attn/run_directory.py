@@ -95,16 +95,11 @@ class _Report(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run directory.
-
-    Attributes:
-        path: Its directory.
-        settings: The content of config.json.
-        identity: The directory that had this path when it was opened; None where none is meant.
-    """
+    """One run directory."""
 
     path: Path
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # the content of config.json
+    # The directory that had this path when it was opened; None where none is meant.
     identity: tuple[int, int] | None = field(default=None, repr=False)
 
     @property

@@ -24,9 +24,8 @@ from mlx_attn.bench.kernels import kernel_counts
 from mlx_attn.bench.speed import Setup, bench, train_step, variant_setups
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
-from mlx_attn.machine import hardware
+from mlx_attn.machine import facts
 from mlx_attn.machine.device import devices, on_device
-from mlx_attn.machine.facts import commit, machine_facts, recommended_working_set
 from mlx_attn.model.config import find_preset
 from mlx_attn.records import content_digest, read_record
 from mlx_attn.training.config import resolve
@@ -49,27 +48,18 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The speed of one kind of work of one model on one device.
-
-    Attributes:
-        tok_s: Tokens per second, the median of the rounds.
-        tok_s_low: Their lower quartile.
-        tok_s_high: Their upper quartile.
-        seconds: Median time of doing the work once.
-        peak_memory: Bytes.
-        kernels: That a GPU starts for one step, by counting; 0 if they were not counted.
-    """
+    """The speed of one kind of work of one model on one device."""
 
     device: str
     preset: str
     variant: str
     work: str
-    tok_s: Positive
-    tok_s_low: Positive
-    tok_s_high: Positive
-    seconds: Positive
-    peak_memory: int
-    kernels: int
+    tok_s: Positive  # tokens per second, the median of the rounds
+    tok_s_low: Positive  # their lower quartile
+    tok_s_high: Positive  # their upper quartile
+    seconds: Positive  # median time of doing the work once
+    peak_memory: int  # bytes
+    kernels: int  # that a GPU starts for one step, by counting; 0 if they were not counted
 
 
 class FirstStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,41 +83,29 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Contribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The figures of one machine.
-
-    Attributes:
-        commit: Of the clone, with "+" if the code was changed; "" if the package was installed.
-        performance_cores: Of the processor; on other machines than Macs, all of its cores.
-        gpu_cores: 0 if unknown, or if there is no GPU.
-        memory_bytes: Of the machine.
-        working_set_bytes: That Metal recommends to use at most; 0 without Metal.
-        power: "mains" or "battery", and "low power mode" if it is on; "" if unknown.
-        environment: The variables of MLX and of this package that were set.
-        weights: Digest of the starting weights and batches of a seed, the same on every machine.
-        digest: Of everything else.
-    """
+    """The figures of one machine."""
 
     schema: int
     date: str
     mlx_attn: str
-    commit: str
+    commit: str  # of the clone, with "+" if the code was changed; "" if it was installed
     mlx: str
     python: str
     system: str
     chip: str
     blas: str
-    performance_cores: int
+    performance_cores: int  # on other machines than Macs, all of the processor's cores
     efficiency_cores: int
-    gpu_cores: int
+    gpu_cores: int  # 0 if unknown, or if there is no GPU
     memory_bytes: int
-    working_set_bytes: int
-    power: str
-    environment: dict[str, str]
+    working_set_bytes: int  # that Metal recommends to use at most; 0 without Metal
+    power: str  # "mains" or "battery", and "low power mode" if it is on; "" if unknown
+    environment: dict[str, str]  # the variables of MLX and of this package that were set
     verified: tuple[Verified, ...]
-    weights: str
+    weights: str  # digest of starting weights and batches of a seed, the same on every machine
     first_steps: tuple[FirstStep, ...]
     speeds: tuple[Speed, ...]
-    digest: str = ""
+    digest: str = ""  # of everything else
 
     @property
     def file_name(self) -> str:
@@ -171,25 +149,25 @@ def measure(
 
 
 def _machine() -> dict[str, Any]:
-    facts, (performance, efficiency) = machine_facts(), hardware.core_counts()
+    known, (performance, efficiency) = facts.machine_facts(), facts.core_counts()
     return {
-        **{key: facts[key] for key in ("mlx_attn", "mlx", "python", "chip", "memory_bytes")},
+        **{key: known[key] for key in ("mlx_attn", "mlx", "python", "chip", "memory_bytes")},
         "schema": SCHEMA,
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "system": hardware.system_name(),
+        "commit": facts.commit(),
+        "system": facts.system_name(),
         "performance_cores": performance,
         "efficiency_cores": efficiency,
-        "gpu_cores": hardware.gpu_cores(),
-        "working_set_bytes": recommended_working_set(),
-        "power": hardware.power_source(),
-        "blas": Path(facts["blas"]).name,  # MLX_ATTN_BLAS may name a library in a user's folder
-        "environment": {key: _public(value) for key, value in _environment()},
+        "gpu_cores": facts.gpu_cores(),
+        "working_set_bytes": facts.recommended_working_set(),
+        "power": facts.power_source(),
+        "blas": Path(known["blas"]).name,  # MLX_ATTN_BLAS may name a library in a user's folder
+        "environment": {
+            key: _public(value)
+            for key, value in sorted(os.environ.items())
+            if key.startswith("MLX_")
+        },
     }
-
-
-def _environment() -> Iterator[tuple[str, str]]:
-    return ((k, v) for k, v in sorted(os.environ.items()) if k.startswith("MLX_"))
 
 
 _SETTING, _HIDDEN = re.compile(r"[\w.+-]*"), "(hidden)"

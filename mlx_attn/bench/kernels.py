@@ -78,9 +78,8 @@ class KernelCount:
     work: str  # train, forward or decode
     name: str
     kernels: int
-    operations: dict[
-        str, int
-    ]  # the same by operation; the name of a compiled one joins its operations
+    # The same by operation; the name of a compiled one joins its operations.
+    operations: dict[str, int]
 
 
 def kernel_counts(setups: Mapping[str, Setup], works: Sequence[str]) -> Iterator[KernelCount]:
@@ -150,15 +149,10 @@ GRAPHS: dict[str, Callable[[GPTConfig, TrainConfig], Kernels]] = {
 
 @dataclass(frozen=True, slots=True)
 class _OwnKernel:
-    """An operation of `mx.fast` that has a kernel of its own on Metal.
+    """An operation of `mx.fast` that has a kernel of its own on Metal."""
 
-    Attributes:
-        shape: Of its result, from its arguments.
-        gradient: How many kernels its gradient starts, by the number of arrays that it is given.
-    """
-
-    shape: Callable[..., tuple[int, ...]]
-    gradient: Callable[[int], int]
+    shape: Callable[..., tuple[int, ...]]  # of its result, from its arguments
+    gradient: Callable[[int], int]  # the kernels of its gradient, by the number of its arrays
     dtype: mx.Dtype | None = None  # of its result; None: the shape of its first argument
 
 

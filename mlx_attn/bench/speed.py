@@ -264,10 +264,7 @@ class Measurement:
 
 
 def bench(
-    setups: Mapping[str, Setup],
-    works: Sequence[str],
-    seconds: float,
-    devices: Sequence[str] = (),
+    setups: Mapping[str, Setup], works: Sequence[str], seconds: float, devices: Sequence[str] = ()
 ) -> Iterator[Measurement]:
     """Measure models in turns; yield each kind of work after measuring it.
 
@@ -297,17 +294,8 @@ def bench(
 
 def _prepared_on(device: str, kind: str, setup: Setup) -> tuple[Workload, int]:
     """Return a work that runs on a device wherever it is called, prepared there."""
-    with on_device(device):
-        work, peak = prepare(kind, *setup)
-
-    def run() -> None:
-        with on_device(device):
-            work.run()
-
-    def graph() -> Counter[str]:
-        with on_device(device):
-            return work.operations()
-
+    work, peak = on_device(device)(prepare)(kind, *setup)
+    run, graph = on_device(device)(work.run), on_device(device)(work.operations)
     return replace(work, run=run, operations=graph), peak
 
 

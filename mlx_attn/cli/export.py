@@ -8,6 +8,7 @@ import click
 from mlx_attn.cli.options import Named, UserPath, takes_plugins
 from mlx_attn.cli.output import emit, say
 from mlx_attn.cli.sample import run_argument
+from mlx_attn.errors import find_row
 
 
 def _targets() -> Iterable[str]:
@@ -47,11 +48,12 @@ def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json
     target's architecture holds is written as that; a form of attention that converts exactly is
     converted; any other is written with its code (mlx-lm) or refused with the reason.
     """
-    from mlx_attn.interop.targets import default_place, export_run, find_target
+    from mlx_attn.interop.targets import TARGETS, export_run
     from mlx_attn.sampling.generate import load_run
 
-    target, loaded = find_target(to), load_run(run)
-    made = export_run(loaded, target, out or default_place(loaded, target), overwrite)
+    target, loaded = find_row(TARGETS, to, "target"), load_run(run)
+    default = loaded.run.path.with_name(f"{loaded.name}-{target.name}{target.suffix}")
+    made = export_run(loaded, target, out or default, overwrite)
     for line in () if as_json else made.unread:
         say(line, err=True)
     lines = [made.path, made.route, *(parity.line for parity in made.parities)]

@@ -1,18 +1,19 @@
-"""Describe a trained model for a page: its weights, graphs, tokenizer and formulas."""
+"""Describe a trained model for a page: weights, graphs, tokenizer, formulas, texts and words."""
 
 import ast
 import base64
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-import sentencepiece
+from jaxtyping import Integer
 
 import mlx_attn
 from mlx_attn.arrays import count_parameters, named_arrays
@@ -20,16 +21,22 @@ from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.attention.layer import MapWeights
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.explore.traced import Constants, is_square, traced_model
 from mlx_attn.model.gpt import GPT, FeedForward
 from mlx_attn.parts import PARTS
+from mlx_attn.probe.heads import LONGEST, corpus_of
+from mlx_attn.records import read_text
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import document_start
+from mlx_attn.text.characters import SymbolTokenizer
+from mlx_attn.text.corpus import Split
+from mlx_attn.text.downloads import Progress
 from mlx_attn.text.sources import describe
 from mlx_attn.text.subwords import GPT2Tokenizer, SubwordTokenizer
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import variant_name
+from mlx_attn.training.evaluation import Evaluator
 
 DTYPES = ("float32", "float16")
 LARGEST = 30_000_000
@@ -41,15 +48,10 @@ _KEYS += ("norm", "activation", "tied_head")
 
 @dataclass(frozen=True, slots=True)
 class PageModel:
-    """One model for the page.
+    """One model for the page."""
 
-    Attributes:
-        facts: The other data for the page's script.
-        weights: The weights in the order of `facts["arrays"]`, in base64.
-    """
-
-    facts: Mapping[str, Any]
-    weights: str
+    facts: Mapping[str, Any]  # the other data for the page's script
+    weights: str  # in the order of `facts["arrays"]`, in base64
 
 
 def page_model(
@@ -64,7 +66,7 @@ def page_model(
         run: A run.
         dtype: The type of its numbers: float32, or float16 in half the space.
         words: The words of its training text, so that the page can mark new ones; None marks none.
-        heads: The numbers of its heads, from `show.head_numbers`; None shows none.
+        heads: The numbers of its heads, from `page.head_numbers`; None shows none.
 
     Raises:
         ConfigError: The page cannot compute the model; the message names the choice.
@@ -109,14 +111,13 @@ def _base64(arrays: Sequence[np.ndarray], dtype: str) -> str:
 def _variant_facts(run: Run) -> dict[str, str]:
     name = variant_name(run.settings["model"])
     row, pattern = VARIANTS.get(name), run.settings["model"].get("pattern")
+    formula, summary = (row.formula, row.summary) if row else ("", "")
     if pattern:
-        about = f"the variants of the layers in turn: {pattern}; the formulas are the first layer's"
-        return {"variant": name, "formula": "", "summary": about}
-    return {
-        "variant": name,
-        "formula": row.formula if row else "",
-        "summary": row.summary if row else "",
-    }
+        formula = ""
+        summary = (
+            f"the variants of the layers in turn: {pattern}; the formulas are the first layer's"
+        )
+    return {"variant": name, "formula": formula, "summary": summary}
 
 
 def _text_facts(run: Run) -> dict[str, Any]:
@@ -133,6 +134,7 @@ def _text_facts(run: Run) -> dict[str, Any]:
 def _layer_facts(layer: Attention) -> dict[str, Any]:
     """Return sizes and choices of one attention layer, under the names of `AttentionConfig`."""
     config, maps = layer.config, layer.maps
+    learned = np.exp(np.array(layer.log_slopes)).tolist() if "log_slopes" in layer else None
     return {
         "d_in": config.d_in,
         "n_heads": config.n_heads,
@@ -141,7 +143,7 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
         "scale": config.scale,
         "window": config.window,
         "position": config.position,
-        "slopes": _slopes(layer),
+        "slopes": learned or list(config.slopes()),
         "qk_norm": config.qk_norm,
         "choices": {
             "score": maps.score.name,
@@ -161,12 +163,6 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
     }
 
 
-def _slopes(layer: Attention) -> list[float]:
-    if "log_slopes" in layer:
-        return np.exp(np.array(layer.log_slopes)).tolist()
-    return list(layer.config.slopes())
-
-
 # Tokenizers.
 
 
@@ -175,24 +171,11 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
     if isinstance(tokenizer, GPT2Tokenizer):
         return {"kind": tokenizer.kind, "merges": tokenizer.merges, "end": tokenizer.end}
     if isinstance(tokenizer, SubwordTokenizer):
-        return {"kind": tokenizer.kind, **_pieces(tokenizer.model)}
+        pieces = tokenizer.scored_pieces()
+        kinds = [kind for *_, kind in pieces]
+        places = {"unknown": kinds.index("unknown"), "first_byte": kinds.index("byte")}
+        return {"kind": tokenizer.kind, **places, "pieces": pieces}
     return {"kind": tokenizer.kind, **tokenizer.settings}
-
-
-def _pieces(model: bytes) -> dict[str, Any]:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    ids = range(processor.vocab_size())
-    kinds = {token: "byte" for token in ids if processor.is_byte(token)}
-    others = {t: "control" for t in ids if processor.is_control(t) or processor.is_unused(t)}
-    kinds |= {processor.unk_id(): "unknown", **others}
-    return {
-        "unknown": processor.unk_id(),
-        "first_byte": min(token for token, kind in kinds.items() if kind == "byte"),
-        "pieces": [
-            [processor.id_to_piece(token), processor.get_score(token), kinds.get(token, "piece")]
-            for token in ids
-        ],
-    }
 
 
 # The steps from a token to the next one, each with its formula, the source that computes it,
@@ -210,37 +193,37 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     if has_pre_norm:
         text = "The residual stream of each token, to which every layer adds, normalised."
         formula = "x = norm1(stream)"
-    yield _step("x", "inputs, 3.3", formula, text, Source(block, "norm1(x)" * has_pre_norm))
+    yield _step("x", "inputs, 3.3", formula, text, source_of(block, "norm1(x)" * has_pre_norm))
     yield _step(
         "q, k, v",
         "queries, keys, values, 3.4",
         f"{score.formula}; {value.formula}",
         "The query of a token searches, its key is compared with queries, its value is passed on.",
-        *(Source(score.apply), *_turned(layer), Source(value.apply)),
+        *(source_of(score.apply), *_turned(layer), source_of(value.apply)),
     )
     yield _step(
         "score",
         "attn_scores, 3.4",
         "score_h(i, j) = scale * q_i k_j^T",
         "How well the query of token i fits the key of token j.",
-        Source(attention.attention_scores, "rows @ k"),
+        source_of(attention.attention_scores, "rows @ k"),
     )
     yield _mask_step(layer)
     text = "Scores become weights, which need not add up to 1."
     if mixing.sums_to_one:
         text = "Scores become weights: none is negative, and those of a token add up to 1."
-    mixed = Source(Attention.mix, "self.maps.mixing.apply")
-    yield _step("softmax", "attn_weights, 3.5", mixing.formula, text, Source(mixing.apply), mixed)
+    mixed = source_of(mixing.apply), source_of(Attention.mix, "self.maps.mixing.apply")
+    yield _step("softmax", "attn_weights, 3.5", mixing.formula, text, *mixed)
     yield _step(
         "weighted sum",
         "context_vec, 3.5",
         "head_h(i) = sum_j w_h(i, j) v_h(j)",
         "The values are added up, each times its weight.",
-        Source(attention.weighted_sum, "rows @ v"),
+        source_of(attention.weighted_sum, "rows @ v"),
     )
     text = "The heads become one vector for the token."
     title = "concat, out_proj" if "out_proj" in layer else "output"
-    yield _step(title, "context_vec, 3.6", output.formula, text, Source(output.apply))
+    yield _step(title, "context_vec, 3.6", output.formula, text, source_of(output.apply))
     yield _step(
         "y, residual",
         "shortcut, 4.4",
@@ -248,13 +231,13 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
         "The result is added to the stream, then the output of the feed-forward layer."
         if has_pre_norm
         else "The results of attention and of the feed-forward layer join the stream.",
-        Source(block, "x + " * has_pre_norm),
-        Source(FeedForward.__call__, "layer(x)"),
+        source_of(block, "x + " * has_pre_norm),
+        source_of(FeedForward.__call__, "layer(x)"),
     )
     head = "tok_emb" if model.config.tied_head else "out_head"
     text = "After the last layer, a number for every token of the vocabulary."
     formula = f"p = softmax(final_norm(x) {head}^T)"
-    yield _step("next token", "logits, 4.6", formula, text, Source(GPT.head))
+    yield _step("next token", "logits, 4.6", formula, text, source_of(GPT.head))
 
 
 def _mask_step(layer: Attention) -> dict[str, Any]:
@@ -267,42 +250,32 @@ def _mask_step(layer: Attention) -> dict[str, Any]:
     window = f", none before i - {layer.config.window - 1}" if layer.config.window else ""
     masked = f"s_h(i, j) = {before}(i, j){bias} for j <= i{window}, else -infinity"
     formula = " then ".join([*(hook.formula for hook in hooks), masked])
-    sources = [*(Source(hook.apply) for hook in hooks), Source(attention.causal_mask)]
-    sources += [Source(attention.alibi_bias)] if is_alibi else []
-    added = Source(Attention.mix, "scores + self.mask")
+    sources = [*(source_of(hook.apply) for hook in hooks), source_of(attention.causal_mask)]
+    sources += [source_of(attention.alibi_bias)] if is_alibi else []
+    added = source_of(Attention.mix, "scores + self.mask")
     return _step("mask", "masked, 3.5", formula, text, *sources, added)
 
 
-class Source(NamedTuple):
-    """A function that computes a step.
-
-    Attributes:
-        function: The function.
-        piece: Text of the lines that do it, if the function also does other things.
-    """
-
-    function: Callable[..., Any]
-    piece: str = ""
-
-
-def _turned(layer: Attention) -> Iterable[Source]:
+def _turned(layer: Attention) -> Iterable[dict[str, Any]]:
     if layer.config.short_conv != "none":
-        yield Source(MapWeights._convolved)
-    yield from (Source(own.apply) for own in layer.maps.position)
+        yield source_of(MapWeights._convolved)
+    yield from (source_of(own.apply) for own in layer.maps.position)
     if layer.config.qk_norm:
-        yield Source(attention.unit_rms)
+        yield source_of(attention.unit_rms)
     if layer.config.position == "rope":
-        yield Source(attention.rope)
+        yield source_of(attention.rope)
 
 
-def _step(title: str, book: str, formula: str, text: str, *sources: Source) -> dict[str, Any]:
+def _step(
+    title: str, book: str, formula: str, text: str, *sources: dict[str, Any]
+) -> dict[str, Any]:
     name, _, section = book.rpartition(", ")
     return {
         "title": title,
         "book": {"name": name, "section": section},
         "formula": formula,
         "text": text,
-        "sources": [source_of(*source) for source in sources],
+        "sources": sources,
     }
 
 
@@ -330,3 +303,73 @@ def source_of(function: Callable[..., Any], piece: str = "") -> dict[str, Any]:
     marked = [place for place, line in enumerate(code.splitlines()) if piece and piece in line]
     line = max(first, 1) + start - 1
     return {"file": path.as_posix(), "line": line, "code": code, "marked": marked}
+
+
+# Example texts, and the words of the training text.
+
+EXAMPLES = 3
+EXAMPLE_TOKENS = 40
+
+MOST_TOKENS = 4_000_000
+"""Longest training text whose words are listed; longer texts contain nearly every word."""
+
+MOST_WORDS = 30_000
+"""Most words in a page."""
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def example_texts(run: Run, progress: Progress | None = None) -> list[str]:
+    """Return beginnings of validation documents; else the run's last sample from training.
+
+    `progress` is called with the bytes done and in all while a text is downloaded.
+    """
+    tokenizer = run.load_tokenizer()
+    try:
+        corpus = corpus_of(run, progress)
+    except RunError:
+        file = run.path / "samples.txt"
+        samples = re.split(r"^--- step \d+$", read_text(file), flags=re.M) if file.exists() else []
+        written = samples[-1].strip() if samples else ""
+        return [_whole_words(tokenizer, tokenizer.encode(written)) if written else ""]
+    passages = _passages(corpus.val, run.config.context_length)
+    return [_whole_words(tokenizer, tokens) for tokens in passages]
+
+
+def _passages(split: Split, context_length: int) -> Iterator[Integer[np.ndarray, " N"]]:
+    """Yield beginnings of documents spread over the split; of windows for a plain text."""
+    if split.document_starts is None:
+        yield from Evaluator(split, context_length).texts(EXAMPLES)[:, :LONGEST]
+        return
+    ends = np.append(split.document_starts[1:], len(split.tokens))
+    spread = np.unique(np.linspace(0, len(ends) - 1, EXAMPLES).astype(int))
+    for start, end in zip(split.document_starts[spread], ends[spread], strict=True):
+        yield split.tokens[start : min(end, start + LONGEST)]
+
+
+def _whole_words(tokenizer: Tokenizer, tokens: Integer[np.ndarray, " N"]) -> str:
+    """Return the text of the first tokens, without a last word that is cut off."""
+    text = tokenizer.decode(tokens[:EXAMPLE_TOKENS])
+    following = tokenizer.decode(tokens[EXAMPLE_TOKENS : EXAMPLE_TOKENS + 1])
+    cut = text if not following or following[0].isspace() else re.sub(r"\s+\S*$", "", text)
+    return cut.strip() or text
+
+
+def training_words(run: Run, progress: Progress | None = None) -> list[str] | None:
+    """Return the sorted words of the text that a run was trained on; None if unknown.
+
+    They are unknown if the text is not recorded or can no longer be read, is a task without words,
+    or has more than `MOST_TOKENS` tokens or `MOST_WORDS` words.
+    """
+    if not run.settings.get("corpus"):  # an imported model learned another text than it names
+        return None
+    try:
+        corpus = corpus_of(run, progress)
+    except (ConfigError, RunError):
+        return None
+    if isinstance(corpus.tokenizer, SymbolTokenizer) or len(corpus.train.tokens) > MOST_TOKENS:
+        return None
+    pieces = corpus.tokenizer.vocabulary
+    text = b"".join(map(pieces.__getitem__, corpus.train.tokens.tolist()))
+    words = set(_WORD.findall(text.decode("utf-8", "replace")))
+    return sorted(words) if len(words) <= MOST_WORDS else None

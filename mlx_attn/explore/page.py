@@ -1,25 +1,34 @@
-"""Write one HTML file with models and a script that runs them: no network, no other files."""
+"""Write one HTML file with models and a script that runs them: no network, no other files.
+
+A page shows one model, or two on one text, with the numbers of their heads. The home page has a
+row and a loss curve for each run, and the models that fit into the file.
+"""
 
 import base64
 import hashlib
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mlx_attn.explore.home import Home, home_of
-from mlx_attn.explore.manifest import PageModel, page_model
-from mlx_attn.explore.passages import example_texts, training_words
-from mlx_attn.explore.show import WINDOWS, head_numbers
-from mlx_attn.files import check_page, write_bytes
-from mlx_attn.run_directory import Run
+import numpy as np
+
+from mlx_attn.errors import ConfigError, RunError, plural
+from mlx_attn.explore.manifest import PageModel, example_texts, page_model, training_words
+from mlx_attn.files import check_page, write_text
+from mlx_attn.probe import heads, show
+from mlx_attn.probe.heads import Probe
+from mlx_attn.run_directory import Run, open_run
 from mlx_attn.runs import RUNS
+from mlx_attn.sampling.documents import document_start
 from mlx_attn.text.downloads import Progress
-from mlx_attn.training.summaries import summarise_runs
+from mlx_attn.text.sources import describe
+from mlx_attn.training.summaries import RunSummary, summarise_runs
 from mlx_attn.ui.plots import COLOURS, template
 
 MODULES = (
@@ -46,9 +55,9 @@ def render_page(models: Sequence[PageModel], texts: Sequence[str], at_heads: boo
     return _rendered(title, models, {"texts": [*texts], "at_heads": at_heads})
 
 
-def render_home(home: Home) -> str:
-    """Return the home page of runs as text."""
-    return _rendered("Your runs", home.models, {"home": {"rows": home.rows, "colours": COLOURS}})
+def render_home(rows: Sequence[Mapping[str, Any]], models: Sequence[PageModel]) -> str:
+    """Return the home page of runs as text; see `home_of`."""
+    return _rendered("Your runs", models, {"home": {"rows": rows, "colours": COLOURS}})
 
 
 def _rendered(title: str, models: Sequence[PageModel], data: Mapping[str, Any]) -> str:
@@ -89,11 +98,8 @@ def write_home(
     """
     path = path or directory / "home.html"
     check_page(path, overwrite)
-    numbers = partial(head_numbers, windows=WINDOWS)
-    home = home_of(summarise_runs(directory), dtype, progress=progress, numbers=numbers)
-    content = render_home(home).encode()
-    write_bytes(path, content)
-    return path, len(content)
+    rows, models = home_of(summarise_runs(directory), dtype, progress=progress)
+    return _written(path, render_home(rows, models))
 
 
 def write_page(
@@ -129,9 +135,12 @@ def write_page(
         page_model(run, dtype, training_words(run, progress), head_numbers(run, texts[0], count))
         for run in runs
     ]
-    content = render_page(models, texts, at_heads=windows is not None).encode()
-    write_bytes(path, content)
-    return path, len(content)
+    return _written(path, render_page(models, texts, at_heads=windows is not None))
+
+
+def _written(path: Path, page: str) -> tuple[Path, int]:
+    write_text(path, page)
+    return path, path.stat().st_size
 
 
 def page_script() -> str:
@@ -151,3 +160,164 @@ def _digest(text: str) -> str:
 def _json(data: Any) -> str:
     """Return JSON that cannot close the HTML element around it."""
     return json.dumps(data, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
+
+
+# The home page.
+
+ROOM = 12_000_000
+"""Most bytes of models in a home page; further runs need a command to open."""
+
+POINTS = 100
+"""Most points of a curve."""
+
+_FACTS = 60_000  # approximate bytes of a model's text pieces, sources and formulas
+
+
+def home_of(
+    summaries: Sequence[RunSummary],
+    dtype: str = "float16",
+    room: int = ROOM,
+    progress: Progress | None = None,
+) -> tuple[list[dict[str, Any]], list[PageModel]]:
+    """Return a row for each run, the latest first, and the models that a home page can run.
+
+    In a row, `model` is an index into the models, or None.
+
+    Args:
+        summaries: The runs; the first ones go into the page.
+        dtype: The type of the weights.
+        room: Most bytes of models.
+        progress: Called with the bytes done and in all while a text is downloaded.
+    """
+    rows, models = list[dict[str, Any]](), list[PageModel]()
+    passages: dict[str, tuple[list[str] | None, list[str]]] = {}
+    for summary in summaries:
+        row = _row(summary)
+        rows.append(row)
+        if summary.problem:
+            continue
+        run = open_run(summary.path)
+        row |= _text_of(run) | {"curve": [*_curve(run.metrics())]}
+        row["best_at"] = run.best_validation().get("tokens")
+        share = {"float32": 1.0, "float16": 0.5}[dtype]
+        if _FACTS + share * run.weights.stat().st_size * 4 / 3 > room:
+            row["closed"] = "the page has no room for it"
+            continue
+        try:
+            if row["group"] not in passages:  # the same for all runs of one text
+                passages[row["group"]] = training_words(run, progress), example_texts(run, progress)
+            words, texts = passages[row["group"]]
+            model = page_model(run, dtype, words, head_numbers(run, texts[0], WINDOWS))
+        except (ConfigError, RunError) as error:
+            row["closed"] = str(error)
+            continue
+        room -= len(model.weights) + _FACTS
+        row["model"] = len(models)
+        models.append(PageModel({**model.facts, "texts": texts}, model.weights))
+    return rows, models
+
+
+def _row(summary: RunSummary) -> dict[str, Any]:
+    return {
+        "name": summary.name,
+        "variant": summary.variant,
+        "text": describe(summary.text),
+        "group": "",
+        "seed": summary.seed,
+        "parameters": summary.parameters,
+        "loss": summary.val_loss,
+        "bits": summary.bits_per_byte,
+        "changed": summary.changed,
+        "steps": summary.steps,
+        "planned": summary.planned,
+        "unfinished": summary.is_unfinished,
+        "problem": summary.problem,
+        "model": None,
+        "closed": "",
+        "curve": [],
+    }
+
+
+def _text_of(run: Run) -> dict[str, Any]:
+    """Return the group of runs with the same content and tokens, so comparable losses."""
+    text, size = run.settings["text"], run.settings["model"].get("vocab_size", 0)
+    kind = text.get("tokenizer", "")
+    return {"group": f"{run.settings.get('digest', '')} {kind} {size}", "vocabulary": size}
+
+
+def _curve(reports: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
+    """Yield tokens read and the training loss, averaged so that at most `POINTS` remain."""
+    steps = [r for r in reports if r.get("event") == "step" and r.get("tokens") and "loss" in r]
+    for part in np.array_split(np.arange(len(steps)), min(POINTS, len(steps)) or 1):
+        if len(part):
+            loss = np.mean([steps[i]["loss"] for i in part])
+            yield int(steps[part[-1]]["tokens"]), round(float(loss), 4)
+
+
+# The numbers of the heads: a table, alignments, some sentences.
+
+WINDOWS = 4
+"""Number of windows of validation text to average over."""
+
+
+def head_numbers(run: Run, text: str, windows: int) -> dict[str, Any] | None:
+    """Return the numbers of a run's heads, measured on windows of its validation text.
+
+    Without that text, or with `windows` 0, use `text`; return None if it has under two tokens.
+    """
+    try:
+        tokens, source = _tokens_to_read(run, text, windows)
+    except ConfigError:
+        return None
+    probe, (texts, T) = heads.probe(run.load_model(), tokens), tokens.shape
+    matrices = {"S_h": probe.scores, "V_h O_h": probe.value_outputs}
+    return {
+        "measured": f"Measured while the model reads {source}, {T} tokens{' each' * (texts > 1)}.",
+        "maps": show.how_many_maps(probe),
+        "patterns": show.patterns(probe),
+        "caveat": show.caveat(probe),
+        **_table(probe),
+        "alignment": {
+            name: np.round(of.alignment, 3).tolist()
+            for name, of in matrices.items()
+            if of is not None and probe.config.n_heads > 1
+        },
+    }
+
+
+def _tokens_to_read(run: Run, text: str, windows: int) -> tuple[np.ndarray, str]:
+    """Return the tokens to measure on, and a phrase for their source."""
+    if windows:
+        with suppress(RunError):
+            tokens = heads.validation_windows(run, windows)
+            return tokens, f"{plural(len(tokens), 'window')} of validation text"
+    context, start = run.config.context_length, document_start(run)
+    return heads.prompt_tokens(text, run.load_tokenizer(), context, start), "the first text"
+
+
+def _table(probe: Probe) -> dict[str, Any]:
+    """Return grouped columns, and a row of cells per map, each shaded relative to its column."""
+    shown = show.columns(probe)
+    values = [column.values(probe) for column in shown]
+    shades = [_shades(v, column.full) for v, column in zip(values, shown, strict=True)]
+    grouped = groupby(shown, key=lambda column: column.group)
+    return {
+        "groups": [{"heading": heading, "span": len([*of])} for heading, of in grouped],
+        "columns": [{"heading": of.heading, "meaning": of.meaning} for of in shown],
+        "rows": [
+            {
+                "layer": layer,
+                "head": head,
+                "cells": [show.number(value[layer, head]) for value in values],
+                "shades": [round(float(shade[layer, head]), 2) for shade in shades],
+            }
+            for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps)
+        ],
+        "uniform": [column.uniform(probe) for column in shown],
+    }
+
+
+def _shades(values: np.ndarray, full: float) -> np.ndarray:
+    """Scale sizes to 0...1, with 1 for `full`, or for the largest if `full` is 0."""
+    sizes = np.nan_to_num(np.abs(values))
+    return np.minimum(sizes / max(full or sizes.max(), 1e-12), 1)

@@ -56,15 +56,10 @@ Facts = dict[str, Any]
 
 @dataclass(slots=True)
 class Constants:
-    """The constant arrays of all graphs, each stored once.
+    """The constant arrays of all graphs, each stored once."""
 
-    Attributes:
-        weights: The model's own arrays, which a page may round to float16.
-        others: Arrays that the functions compute, such as a mask.
-    """
-
-    weights: list[np.ndarray]
-    others: list[np.ndarray] = field(default_factory=list)
+    weights: list[np.ndarray]  # the model's own, which a page may round to float16
+    others: list[np.ndarray] = field(default_factory=list)  # computed, such as a mask
     _places: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -355,8 +350,8 @@ def _graph(events: Sequence[dict[str, Any]], names: Sequence[str], constants: Co
             case "inputs":
                 graph["inputs"] = [[number(name), shape] for name, shape, _ in event["inputs"]]
             case "constants":
-                arrays = {name: _numbers(array) for name, array in event["constants"]}
-                graph["constants"] = [[number(n), constants.place_of(a)] for n, a in arrays.items()]
+                arrays = ((n, np.array(a.astype(mx.float32))) for n, a in event["constants"])
+                graph["constants"] = [[number(n), constants.place_of(a)] for n, a in arrays]
             case "outputs":
                 outputs = zip(names, event["outputs"], strict=True)
                 graph["outputs"] = {name: number(output[0]) for name, output in outputs}
@@ -371,22 +366,14 @@ def _graph(events: Sequence[dict[str, Any]], names: Sequence[str], constants: Co
     return graph
 
 
-def _numbers(array: mx.array) -> np.ndarray:
-    return np.array(array.astype(mx.float32))
-
-
 def _plain(argument: Any) -> Any:
     """Convert an argument of a primitive to JSON values."""
     if isinstance(argument, list | tuple):
         return [_plain(part) for part in argument]
     if isinstance(argument, mx.Dtype):
-        kinds = {"bool": mx.bool_, "float": mx.floating}
-        return next((kind for kind, dtype in kinds.items() if _is(argument, dtype)), "int")
+        kind = "float" if mx.issubdtype(argument, mx.floating) else "int"
+        return "bool" if argument == mx.bool_ else kind
     return argument
-
-
-def _is(dtype: mx.Dtype, kind: Any) -> bool:
-    return dtype == kind if isinstance(kind, mx.Dtype) else mx.issubdtype(dtype, kind)
 
 
 def _check_known(primitive: str) -> None:
@@ -402,6 +389,5 @@ def known_primitives() -> frozenset[str]:
     """Return the names of the primitives that `web/graph.js` implements."""
     script = (files("mlx_attn.explore") / "web" / "graph.js").read_text(encoding="utf-8")
     table = script[script.index("const PRIMITIVES = {") :]
-    return frozenset(
-        re.findall(r"^  ([A-Z]\w*)(?::|\()", table[: table.index("\n};")], re.MULTILINE)
-    )
+    rows = table[: table.index("\n};")]
+    return frozenset(re.findall(r"^  ([A-Z]\w*)(?::|\()", rows, re.MULTILINE))

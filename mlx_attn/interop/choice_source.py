@@ -64,16 +64,11 @@ class NotPortable(ConfigError):
 
 @dataclass
 class Sources:
-    """The source of functions and of their dependencies, in the order in which they are needed.
+    """The source of functions and of their dependencies, in the order in which they are needed."""
 
-    Attributes:
-        reserved: Names that the exported file already uses.
-        texts: Definitions by name.
-        operations: The operations of MLX ("mx.exp") and of its arrays (".sum") in the source.
-    """
-
-    reserved: set[str]
-    texts: dict[str, str] = field(default_factory=dict)
+    reserved: set[str]  # names that the exported file already uses
+    texts: dict[str, str] = field(default_factory=dict)  # definitions by name
+    # The operations of MLX ("mx.exp") and of its arrays (".sum") in the source.
     operations: set[str] = field(default_factory=set)
     _objects: dict[str, Any] = field(default_factory=dict)
 

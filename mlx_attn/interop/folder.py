@@ -1,7 +1,13 @@
-"""Read and write folders for transformers and mlx-lm: config, weights, tokenizer, model card."""
+"""Read and write folders for transformers and mlx-lm: config, weights, tokenizer, model card.
 
+An exported folder lists the files that export wrote, each with its digest. Every other file, and
+any file that was changed since, belongs to the user and stays when the folder is exported again.
+"""
+
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypedDict
@@ -12,7 +18,7 @@ import msgspec
 from mlx_attn.arrays import load_arrays
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import RunError
-from mlx_attn.files import atomic_write, write_text
+from mlx_attn.files import aside, atomic_write, remove_directory, replace_directory, write_text
 from mlx_attn.interop import names, standard
 from mlx_attn.interop.parity import Parity
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, tokenizer_files
@@ -270,3 +276,81 @@ def _notes(loaded: LoadedRun, code: bool) -> list[str]:
         )
         notes.append("It reads one sequence at a time, or several of one length without padding.")
     return [*notes, *([NOTES[kind]] if (kind := loaded.tokenizer.kind) in NOTES else [])]
+
+
+# Which files of a folder are the export's own.
+
+_LIST = f"{OWN}/exported.json"
+_OF_THE_SYSTEM = (f"{OWN}/.DS_Store",)
+"""A file that the Finder writes into each folder that it shows."""
+
+
+def is_exported_folder(folder: Path) -> bool:
+    """Return True if an export wrote the folder, or if it is empty."""
+    return (folder / _LIST).is_file() or not any(folder.iterdir())
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yield a new folder that replaces `out` when the block ends.
+
+    The user's files move into it. If the block raises, `out` is unchanged.
+
+    Raises:
+        RunError: The new export needs the name of a user's file, or the folder cannot be written.
+    """
+    if out.is_symlink() or ".." in out.parts:
+        out = out.resolve()
+    new = aside(out)
+    try:
+        yield new
+        written = sorted(path.relative_to(new).as_posix() for path in _entries(new))
+        digests = {name: _digest(new / name) for name in written}
+        write_text(new / _LIST, json.dumps(digests, indent=1) + "\n")
+        own = _files_of_the_export(out)
+        _check_distinct(out, own, new)
+    except BaseException:
+        if new.exists():
+            remove_directory(new)
+        raise
+    replace_directory(out, new, keep=lambda name: name not in own)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """Yield the paths in an exported folder and in its `OWN` folder."""
+    for path in folder.iterdir():
+        if path.name != OWN or not path.is_dir():
+            yield path
+    if (folder / OWN).is_dir():
+        yield from (folder / OWN).iterdir()
+
+
+def _files_of_the_export(folder: Path) -> set[str]:
+    """Return the names of files that export wrote and nobody changed since."""
+    file = folder / _LIST
+    if not file.is_file():
+        return set()
+    listed = read_record(file, dict[str, str])
+    own = {path.relative_to(folder).as_posix(): path for path in _entries(folder)}
+    unchanged = {name for name, path in own.items() if _digest(path) == listed.get(name, "")}
+    return unchanged | {OWN, _LIST, *_OF_THE_SYSTEM}
+
+
+def _check_distinct(out: Path, own: set[str], new: Path) -> None:
+    """Refuse user's files whose names the new folder needs."""
+    written = {path.relative_to(new).as_posix() for path in _entries(new)}
+    there = _entries(out) if out.is_dir() else ()
+    for name in sorted({path.relative_to(out).as_posix() for path in there} - own):
+        if name in written or name.startswith(f"{OWN}/"):
+            raise RunError(
+                f"{out / name} was changed since the export, or is not of it: move it elsewhere, "
+                "or --out names another place"
+            )
+
+
+def _digest(path: Path) -> str | None:
+    """Return the digest of an ordinary file; None for anything else."""
+    if path.is_symlink() or not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,8 +17,8 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
 from mlx_attn.interop import names, parity, standard
 from mlx_attn.interop.folder import gpt2_settings, read_gpt2
-from mlx_attn.interop.foreign_tokenizer import read_tokenizer
 from mlx_attn.interop.gguf import read_gguf
+from mlx_attn.interop.tokenizer_json import read_tokenizer
 from mlx_attn.interop.torch_archive import read_checkpoint
 from mlx_attn.machine.facts import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
@@ -28,7 +28,7 @@ from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.downloads import GPT2_MERGES, data_directory, fetch
 from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer
-from mlx_attn.training.config import Settings, resolve
+from mlx_attn.training.config import resolve
 
 _GPT2_VOCABULARY = 50257
 _HEAD_WIDTH = 64
@@ -55,23 +55,14 @@ _FINE_TUNING = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A checkpoint to import.
+    """A checkpoint to import."""
 
-    Attributes:
-        path: The file or folder.
-        what: A few words about its format.
-        config: The configuration of the model.
-        load: Reads the model.
-        peer: Another program that reads the same format; None if no other program does.
-        facts: Further arguments for that program.
-    """
-
-    path: Path
-    what: str
+    path: Path  # the file or folder
+    what: str  # a few words about its format
     config: GPTConfig
-    load: Callable[[], GPT]
-    peer: str | None = None
-    facts: Mapping[str, float] = field(default_factory=dict)
+    load: Callable[[], GPT]  # reads the model
+    peer: str | None = None  # another program that reads the same format
+    facts: Mapping[str, float] = field(default_factory=dict)  # further arguments for that program
 
 
 def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPHA) -> Source:
@@ -232,17 +223,11 @@ def _named_tokenizer(named: str) -> Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A run that was imported.
-
-    Attributes:
-        run: Its directory.
-        model: Its model.
-        parity: The comparison with the program that it came from, or why nothing was compared.
-    """
+    """A run that was imported."""
 
     run: Run
     model: GPT
-    parity: parity.Parity | str
+    parity: parity.Parity | str  # with the program that it came from, or why none was compared
 
 
 def import_run(
@@ -268,17 +253,13 @@ def import_run(
     if isinstance(agreement, parity.Parity):
         agreement.check(str(out))
         agreement.check_text(str(out))
-    settings = _settings(model.config, tokenizer, out, data)
+    sizes = {key: value for key, value in model.config.as_dict().items() if key != "vocab_size"}
+    text = {"data": data, "tokenizer": str(out.resolve()), "vocab_size": tokenizer.vocab_size}
+    settings = resolve({**sizes, **_FINE_TUNING, **text})
     record = settings.record(model.config, imported={"from": str(source.path), "as": source.what})
     with new_run(out, record, overwrite, tokenizer) as run:
         run.save_model(model)
     return Imported(run, model, agreement)
-
-
-def _settings(config: GPTConfig, tokenizer: Tokenizer, out: Path, data: str) -> Settings:
-    model = {key: value for key, value in config.as_dict().items() if key != "vocab_size"}
-    text = {"data": data, "tokenizer": str(out.resolve()), "vocab_size": tokenizer.vocab_size}
-    return resolve({**model, **_FINE_TUNING, **text})
 
 
 def parity_of(

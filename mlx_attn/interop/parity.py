@@ -51,25 +51,16 @@ _Tokens = Integer[np.ndarray, " T"]
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far two programs agree on one model.
+    """How far two programs agree on one model."""
 
-    Attributes:
-        logit_difference: The largest absolute difference over the window.
-        largest_logit: The largest absolute logit there.
-        tokens: Length of the window.
-        greedy_equal: Number of equal greedy tokens, generated after a quarter of the window.
-        greedy: Number of greedy tokens.
-        by: The program that loaded the model.
-        text_ids: "equal" if its tokenizer gives a text the same ids, else the first difference or
-            the reason why it could not read the text; "" if the ids were not compared.
-    """
-
-    logit_difference: float
-    largest_logit: float
-    tokens: int
-    greedy_equal: int
-    greedy: int
-    by: str
+    logit_difference: float  # the largest absolute one over the window
+    largest_logit: float  # the largest absolute one there
+    tokens: int  # length of the window
+    greedy_equal: int  # equal greedy tokens, generated after a quarter of the window
+    greedy: int  # greedy tokens
+    by: str  # the program that loaded the model
+    # "equal" if its tokenizer gives a text the same ids, else the first difference or the reason
+    # why it could not read the text; "" if the ids were not compared.
     text_ids: str = ""
 
     def check(self, place: str) -> None:
@@ -159,19 +150,12 @@ def _own(model: GPT, tokens: _Tokens, prompt: list[int], count: int) -> tuple[_L
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The logits of a window and the greedy tokens after a prompt, computed by one program.
-
-    Attributes:
-        logits: One row for each token.
-        greedy: The tokens.
-        by: The program, with its version.
-        text_ids: See `Parity`.
-    """
+    """The logits of a window and the greedy tokens after a prompt, computed by one program."""
 
     logits: _Logits
     greedy: list[int]
-    by: str
-    text_ids: str = ""
+    by: str  # the program, with its version
+    text_ids: str = ""  # see `Parity`
 
 
 Answer = Callable[[_Tokens, list[int], int], Reply]
@@ -218,15 +202,15 @@ def by_peer(reader: str, path: Path, encoded: EncodedText | None = None, **facts
                 last = process.stderr.strip().splitlines()[-1:]
                 raise RunError(f"{reader} cannot load {path}: {' '.join(last)}")
             with np.load(answer) as reply:
-                ids = compared_ids(encoded, dict(reply)) if "text" in asked else ""
+                ids = compared_ids(encoded, dict(reply)) if encoded and "text" in asked else ""
                 return Reply(reply["logits"], reply["greedy"].tolist(), str(reply["by"]), ids)
 
     return ask
 
 
-def compared_ids(encoded: EncodedText | None, reply: Mapping[str, Any]) -> str:
+def compared_ids(encoded: EncodedText, reply: Mapping[str, Any]) -> str:
     """Compare the ids of a text: return "equal", the first difference, or why ids are missing."""
-    if encoded is None or "ids" not in reply:
+    if "ids" not in reply:
         return f"{_UNREAD} ({reply.get('ids_error', 'not asked')})"
     ours, theirs = [*encoded.ids], reply["ids"].tolist()
     if ours == theirs:

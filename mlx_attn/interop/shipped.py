@@ -15,7 +15,6 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_attn.about import __version__
-from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import Choice
 from mlx_attn.interop import portable
 from mlx_attn.interop.choice_source import TORCH_OPERATIONS, NotPortable, Sources
@@ -27,11 +26,7 @@ CONFIG_FILE = "configuration_mlx_attn.py"
 
 
 def _code_of(model: GPT) -> tuple[Sources, str]:
-    """Return the source of a model's choices, and the table of choices that `portable` reads.
-
-    Raises:
-        NotPortable: A choice uses something that cannot be exported.
-    """
+    """Return the source of a model's choices, and the table of choices that `portable` reads."""
     if model.config.pattern:
         raise NotPortable(
             f"its layers have several forms (pattern={model.config.pattern}), and the code that "
@@ -82,6 +77,8 @@ def portable_config(model: GPT) -> dict[str, Any]:
     This and all functions below take a model whose matrices are `written_out`.
     """
     config, attention = model.config, model.trf_blocks[0].att
+    weights = [*(name for choice in attention.maps.all for name in choice.weights), "log_slopes"]
+    kinds = {name: _kind(name, attention[name]) for name in weights if name in attention}
     per_head = attention.maps.score.queries_per_head
     layers = range(config.n_layers)
     return {
@@ -91,16 +88,12 @@ def portable_config(model: GPT) -> dict[str, Any]:
         "slopes": list(config.attention().slopes()),
         "windows": [config.attention(layer).window for layer in layers],
         "attention_keys": asdict(attention.config),
-        "maps": dict(sorted(_kinds(attention).items())),
+        "maps": dict(sorted(kinds.items())),
     }
 
 
 def _kind(name: str, part: Any) -> list[Any]:
-    """Return a weight's kind and sizes.
-
-    Raises:
-        NotPortable: The weight is a layer of another kind.
-    """
+    """Return a weight's kind and sizes, and for a layer if it has a bias."""
     match part:
         case nn.Embedding():
             return ["embedding", *part.weight.shape]
@@ -114,12 +107,6 @@ def _kind(name: str, part: Any) -> list[Any]:
             return ["array", *part.shape]
     kind = type(part).__name__
     raise NotPortable(f"its weight {name} is a {kind}; arrays, Linear, Embedding and norms ship")
-
-
-def _kinds(attention: Attention) -> dict[str, list[Any]]:
-    """Return kind, sizes and presence of a bias for every weight of a layer, by name."""
-    names = [name for choice in attention.maps.all for name in choice.weights]
-    return {n: _kind(n, attention[n]) for n in [*names, "log_slopes"] if n in attention}
 
 
 def shipped_code(model: GPT, library: str) -> str:

@@ -95,14 +95,14 @@ def model_of(config: GPTConfig, arrays: Mapping[str, mx.array]) -> GPT:
     """Return a model of these arrays in evaluation mode; missing biases and positions are 0."""
     model = GPT(config, seed=None)
     wanted = named_arrays(model)
-    loaded = {name: array.astype(mx.float32) for name, array in arrays.items() if name in wanted}
-    missing = {
+    loaded = {
         name: mx.zeros_like(array)
         for name, array in wanted.items()
-        if name not in loaded and (name.endswith(".bias") or name == "pos_emb.weight")
+        if name.endswith(".bias") or name == "pos_emb.weight"
     }
-    check_weights(Path("the checkpoint"), model, {**missing, **loaded})
-    model.load_weights(list({**missing, **loaded}.items()))
+    loaded |= {name: array.astype(mx.float32) for name, array in arrays.items() if name in wanted}
+    check_weights(Path("the checkpoint"), model, loaded)
+    model.load_weights(list(loaded.items()))
     model.eval()
     return model
 

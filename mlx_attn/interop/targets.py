@@ -6,54 +6,44 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mlx_attn import files
 from mlx_attn.arrays import load_arrays, named_arrays
 from mlx_attn.convert.model import written_out
-from mlx_attn.errors import ConfigError, find_row
-from mlx_attn.files import atomic_write, write_text
-from mlx_attn.interop import names, overwriting, parity, shipped, standard
-from mlx_attn.interop.folder import WEIGHTS, gpt2_config, read_gpt2, write_card, write_folder
-from mlx_attn.interop.gguf import gguf_form, is_exported_gguf, read_gguf, write_gguf
-from mlx_attn.interop.torch_archive import (
-    is_exported_checkpoint,
-    read_checkpoint,
-    write_checkpoint,
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.interop import names, parity, shipped, standard
+from mlx_attn.interop.folder import (
+    WEIGHTS,
+    gpt2_config,
+    is_exported_folder,
+    new_folder,
+    read_gpt2,
+    write_card,
+    write_folder,
 )
+from mlx_attn.interop.gguf import gguf_form, is_exported_gguf, read_gguf, write_gguf
+from mlx_attn.interop.torch_archive import is_exported_checkpoint, read_checkpoint, write_checkpoint
 from mlx_attn.model.config import GPTConfig, own_parts
 from mlx_attn.sampling.generate import LoadedRun
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """The result of a target's writer.
+    """The result of a target's writer."""
 
-    Attributes:
-        route: One line about the architecture that holds the model, and why.
-        back: Reads the result: this program, or another one.
-        peers: Other programs that read it too, if they are installed.
-        facts: Further arguments for these programs.
-    """
-
-    route: str
-    back: parity.Answer
-    peers: tuple[str, ...] = ()
-    facts: Mapping[str, float] = field(default_factory=dict)
+    route: str  # one line about the architecture that holds the model, and why
+    back: parity.Answer  # reads the result: this program, or another one
+    peers: tuple[str, ...] = ()  # other programs that read it too, if they are installed
+    facts: Mapping[str, float] = field(default_factory=dict)  # further arguments for these programs
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of an export.
+    """The result of an export."""
 
-    Attributes:
-        path: The file or folder.
-        route: One line about the architecture that holds the model, and why.
-        parities: A comparison with each program that read it back.
-        unread: A line for each program that could not read it, with the reason.
-    """
-
-    path: Path
-    route: str
-    parities: tuple[parity.Parity, ...]
-    unread: tuple[str, ...]
+    path: Path  # the file or folder
+    route: str  # one line about the architecture that holds the model, and why
+    parities: tuple[parity.Parity, ...]  # a comparison with each program that read it back
+    unread: tuple[str, ...]  # a line for each program that could not read it, with the reason
 
     def record(self) -> dict[str, Any]:
         """Return all of it as one JSON object."""
@@ -64,32 +54,46 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A program to write for.
+    """A program to write for."""
 
-    Attributes:
-        name: Its name on the command line.
-        suffix: The suffix of the file; empty for a folder.
-        write: Writes a run to a path.
-        summary: One line for people.
-        is_exported: Returns True for a file of an earlier export; a folder lists its own files.
-    """
-
-    name: str
-    suffix: str
-    write: Callable[[LoadedRun, Path], _Written]
-    summary: str
-    is_exported: Callable[[Path], bool] = lambda path: False
+    name: str  # on the command line
+    suffix: str  # of the file; empty for a folder
+    write: Callable[[LoadedRun, Path], _Written]  # writes a run to a path
+    # Returns True for what an earlier export wrote.
+    is_exported: Callable[[Path], bool] = is_exported_folder
 
     def check_free(self, out: Path, overwrite: bool) -> None:
-        """Refuse a path that export must not replace; see `overwriting`."""
-        if self.suffix:
-            overwriting.check_file(out, overwrite, self.is_exported)
-        else:
-            overwriting.check_folder(out, overwrite)
+        """Refuse a path that an export must not replace.
+
+        Raises:
+            RunError: `out` was not exported, must not be overwritten, is a folder for a file or a
+                file for a folder, or is the current folder or one of its parents.
+        """
+        files.check_links(out)
+        if self.suffix and out.is_dir():
+            raise RunError(f"{out} is a folder, and this target is one file: --out names a file")
+        if not self.suffix and files.holds_current_folder(out):
+            raise RunError(
+                f"{out} is the folder that you are in, or a parent of it: --out names a folder of "
+                "the export's own"
+            )
+        if not out.exists():
+            return
+        if not self.suffix and not out.is_dir():
+            raise RunError(
+                f"{out} is a file, and this target is a folder: --out names another place"
+            )
+        if not overwrite:
+            raise RunError(f"{out} exists: --overwrite replaces it, --out names another place")
+        if (self.suffix and not out.is_file()) or not self.is_exported(out):
+            raise RunError(
+                f"{out} was not written by export, so --overwrite leaves it alone: --out names "
+                "another place"
+            )
 
     def place(self, out: Path) -> AbstractContextManager[Path]:
         """Yield a path to write to, which replaces `out` when the block ends."""
-        return atomic_write(out) if self.suffix else overwriting.new_folder(out)
+        return files.atomic_write(out) if self.suffix else new_folder(out)
 
 
 def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = False) -> Exported:
@@ -162,7 +166,7 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
         "model_file": shipped.MLX_FILE,
         "tie_word_embeddings": False,
     }
-    files = {shipped.MLX_FILE: shipped.shipped_code(model, "mlx")}
+    texts = {shipped.MLX_FILE: shipped.shipped_code(model, "mlx")}
     names, peers = shipped.MLX_FILE, ("mlx-lm",)
     if obstacle := shipped.torch_obstacle(model):
         reason += f"; without {shipped.TORCH_FILE}, because {obstacle}"
@@ -171,12 +175,12 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
             "AutoConfig": f"{Path(shipped.CONFIG_FILE).stem}.Config",
             "AutoModelForCausalLM": f"{Path(shipped.TORCH_FILE).stem}.Model",
         }
-        files[shipped.TORCH_FILE] = shipped.shipped_code(model, "torch")
-        files[shipped.CONFIG_FILE] = shipped.CONFIGURATION
+        texts[shipped.TORCH_FILE] = shipped.shipped_code(model, "torch")
+        texts[shipped.CONFIG_FILE] = shipped.CONFIGURATION
         names, peers = f"{names} and {shipped.TORCH_FILE}", ("transformers", *peers)
     write_folder(loaded, out, {**shipped.portable_config(model), **code}, named_arrays(model))
-    for file, text in files.items():
-        write_text(out / file, text)
+    for file, text in texts.items():
+        files.write_text(out / file, text)
     route = f"code of its own, {names}: {reason}"
     return _Written(route, parity.by_peer("mlx", out), peers)
 
@@ -250,32 +254,10 @@ def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
 TARGETS: dict[str, Target] = {
     row.name: row
     for row in (
-        Target("mlx-lm", "", _write_mlx_lm, "a folder for mlx-lm and transformers"),
-        Target("gpt2", "", _write_gpt2, "a folder of GPT-2, for programs that run no code"),
-        Target(
-            "gguf",
-            ".gguf",
-            _write_gguf,
-            "one file for llama.cpp, LM Studio, Ollama",
-            is_exported_gguf,
-        ),
-        Target(
-            "book",
-            ".pth",
-            _write_book,
-            "the state dict of the book's GPTModel",
-            is_exported_checkpoint,
-        ),
-        Target("transformer-lens", "", _write_transformer_lens, "weights for a HookedTransformer"),
+        Target("mlx-lm", "", _write_mlx_lm),
+        Target("gpt2", "", _write_gpt2),
+        Target("gguf", ".gguf", _write_gguf, is_exported_gguf),
+        Target("book", ".pth", _write_book, is_exported_checkpoint),
+        Target("transformer-lens", "", _write_transformer_lens),
     )
 }
-
-
-def find_target(name: str) -> Target:
-    """Return the named target."""
-    return find_row(TARGETS, name, "target")
-
-
-def default_place(loaded: LoadedRun, target: Target) -> Path:
-    """Return the default path next to the run: RUN-TARGET with the target's suffix."""
-    return loaded.run.path.with_name(f"{loaded.name}-{target.name}{target.suffix}")

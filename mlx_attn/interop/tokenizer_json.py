@@ -1,22 +1,31 @@
-"""Write tokenizers as `tokenizer.json` of the `tokenizers` library, for mlx-lm and transformers.
+"""Write and read tokenizers as `tokenizer.json` of the `tokenizers` library, as other programs do.
 
-Each kind of tokenizer maps to a model of the library that gives the same ids. The file also holds
-how text is split before and joined afterwards. GGUF stores the same vocabularies in its own form.
+Writing: each kind of tokenizer maps to a model of the library that gives the same ids. The file
+also holds how text is split before and joined afterwards. GGUF stores the same vocabularies in its
+own form.
+
+Reading: only GPT-2's byte-level BPE is accepted. A tokenizer of Hugging Face is a chain of steps.
+With a step that GPT-2 lacks, a text would get different ids there and here, and the model would
+read different words. So the ids come from the file, and any additional step is refused by name.
 """
 
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-import sentencepiece
+import msgspec
 
+from mlx_attn.errors import RunError
+from mlx_attn.records import read_record, read_text
+from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.subwords import (
     END_OF_TEXT,
     GPT2Tokenizer,
     SubwordTokenizer,
     bytes_by_symbol,
+    merge_lines,
 )
-from mlx_attn.text.tokenizers import Tokenizer
+from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 
 OWN = "mlx_attn"
 """The subfolder of an export with the tokenizer in the format of a run."""
@@ -27,7 +36,7 @@ _UNDERLINE = "\u2581"
 _SPACE_AND_WORD = r"[\n\x00]| ?[^ \n\x00]{1,1000}| "
 """Splits a text into words for SentencePiece; the same pattern as `mlx_attn.text.subwords`."""
 
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+_TYPES = {"piece": 1, "unknown": 2, "control": 3, "byte": 6}
 """Types of tokens in GGUF."""
 
 
@@ -54,12 +63,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> _Json:
 
 
 def _split(pattern: str) -> _Json:
-    return {
-        "type": "Split",
-        "pattern": {"Regex": pattern},
-        "behavior": "Isolated",
-        "invert": False,
-    }
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
 def _words(tokenizer: Tokenizer, pattern: str) -> _Json:
@@ -81,23 +85,14 @@ def _byte_level(vocab: Mapping[str, int], merges: list[list[str]], use_regex: bo
     }
 
 
-def _bytes(tokenizer: Tokenizer) -> _Json:
-    return _byte_level(bytes_by_symbol(), [], use_regex=False)
-
-
 def _gpt2(tokenizer: Tokenizer) -> _Json:
     assert isinstance(tokenizer, GPT2Tokenizer)
     tokens = written_tokens(tokenizer)
-    merges = [line.split(" ") for line in _merge_lines(tokenizer)]
+    merges = [line.split(" ") for line in merge_lines(tokenizer.merges)]
     end = {"id": tokenizer.end, "content": END_OF_TEXT, "special": True, "normalized": False}
     end |= {"single_word": False, "lstrip": False, "rstrip": False}
     form = _byte_level({token: i for i, token in enumerate(tokens)}, merges, use_regex=True)
     return {**form, "added_tokens": [end]}
-
-
-def _merge_lines(tokenizer: GPT2Tokenizer) -> list[str]:
-    lines = tokenizer.merges.split("\n")
-    return [line for line in lines if line and not line.startswith("#version")]
 
 
 def written_tokens(tokenizer: Tokenizer) -> list[str]:
@@ -109,30 +104,20 @@ def written_tokens(tokenizer: Tokenizer) -> list[str]:
     return written
 
 
-def sentencepiece_tokens(tokenizer: Tokenizer) -> list[tuple[str, float, int]]:
-    """Return piece, score and GGUF's type of every token of a SentencePiece model."""
-    assert isinstance(tokenizer, SubwordTokenizer)
-    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    rows = []
-    for token in range(model.vocab_size()):
-        kind = _UNKNOWN if model.is_unknown(token) else _BYTE if model.is_byte(token) else _NORMAL
-        rows.append((model.id_to_piece(token), model.get_score(token), kind))
-    return rows
-
-
 def _pieces(tokenizer: Tokenizer) -> _Json:
     """Return a SentencePiece model: pieces with scores, or merges ordered by their result's score.
 
     Every split of a piece into two pieces is a merge, as in the library's own converter.
     """
-    rows = sentencepiece_tokens(tokenizer)
+    assert isinstance(tokenizer, SubwordTokenizer)
+    rows = tokenizer.scored_pieces()
     ids = {piece: token for token, (piece, _, _) in enumerate(rows)}
     if tokenizer.kind == "unigram":
         # No word continues after a newline, so no text spells the unknown token.
         pairs = [["\n" + rows[0][0], rows[0][1]], *([p, score] for p, score, _ in rows[1:])]
         model = {"type": "Unigram", "unk_id": 0, "vocab": pairs, "byte_fallback": True}
     else:
-        merges = [list(cut) for _, cut in sorted(_cuts(rows, ids), key=lambda pair: pair[0])]
+        merges = [cut for _, cut in sorted(_cuts(rows, ids), key=lambda pair: pair[0])]
         model = {"type": "BPE", "vocab": ids, "merges": merges, "unk_token": rows[0][0]}
         model |= {"byte_fallback": True, "fuse_unk": True}
     underlined = {"type": "Metaspace", "replacement": _UNDERLINE, "prepend_scheme": "never"}
@@ -144,21 +129,18 @@ def _pieces(tokenizer: Tokenizer) -> _Json:
 
 
 def _cuts(
-    rows: list[tuple[str, float, int]], ids: Mapping[str, int]
-) -> "itertools.chain[tuple[tuple[float, int, int], tuple[str, str]]]":
-    def of_piece(piece: str, score: float):
-        cuts = ((piece[:n], piece[n:]) for n in range(1, len(piece)))
-        merges = [cut for cut in cuts if cut[0] in ids and cut[1] in ids]
-        return [((-score, ids[left], ids[right]), (left, right)) for left, right in merges]
-
-    return itertools.chain.from_iterable(
-        of_piece(piece, score) for piece, score, kind in rows if kind == _NORMAL
-    )
+    rows: list[tuple[str, float, str]], ids: Mapping[str, int]
+) -> Iterator[tuple[tuple[float, int, int], list[str]]]:
+    """Yield every cut of a piece into two pieces, after its place in the order of merges."""
+    for piece, score, kind in rows:
+        for left, right in ((piece[:n], piece[n:]) for n in range(1, len(piece))):
+            if kind == "piece" and left in ids and right in ids:
+                yield (-score, ids[left], ids[right]), [left, right]
 
 
 _FORMS: dict[str, Callable[[Tokenizer], _Json]] = {
     "char": lambda tokenizer: _words(tokenizer, r"[\s\S]"),
-    "byte": _bytes,
+    "byte": lambda tokenizer: _byte_level(bytes_by_symbol(), [], use_regex=False),
     "bpe": _pieces,
     "unigram": _pieces,
     "gpt2": _gpt2,
@@ -178,17 +160,203 @@ NOTES = {
 def gguf_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the vocabulary by llama.cpp's GGUF keys; lists have one entry per token."""
     key = "tokenizer.ggml."
-    if tokenizer.kind in ("bpe", "unigram"):
-        pieces, scores, types = map(list, zip(*sentencepiece_tokens(tokenizer), strict=True))
+    if isinstance(tokenizer, SubwordTokenizer):
+        pieces, scores, kinds = map(list, zip(*tokenizer.scored_pieces(), strict=True))
+        types = [_TYPES[kind] for kind in kinds]
         model = "llama" if tokenizer.kind == "bpe" else "t5"
         facts = {"model": model, "scores": scores, "unknown_token_id": 0, "add_space_prefix": False}
         facts["remove_extra_whitespaces"] = False
         return {key + k: v for k, v in {**facts, "tokens": pieces, "token_type": types}.items()}
     tokens = written_tokens(tokenizer)
     facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": [""]}
-    types = [_NORMAL] * len(tokens)
+    types = [_TYPES["piece"]] * len(tokens)
     if isinstance(tokenizer, GPT2Tokenizer):
         end = tokenizer.end
-        types[end] = _CONTROL
-        facts |= {"merges": _merge_lines(tokenizer), "eos_token_id": end, "bos_token_id": end}
+        types[end] = _TYPES["control"]
+        facts |= {"merges": merge_lines(tokenizer.merges), "eos_token_id": end, "bos_token_id": end}
     return {key + k: v for k, v in {**facts, "token_type": types, "add_bos_token": False}.items()}
+
+
+# Reading.
+
+_REMOVE = "remove it there if your texts do without it"
+_OTHER = "give --tokenizer with one that has the ids of the model"
+
+
+class _Model(msgspec.Struct):
+    type: str = ""
+    vocab: Any = None
+    merges: list[str | list[str]] = []
+    dropout: float | None = None
+    continuing_subword_prefix: str | None = None
+    end_of_word_suffix: str | None = None
+    byte_fallback: bool = False
+    ignore_merges: bool = False
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+
+
+class _Step(msgspec.Struct):
+    """A normalizer, a pre-tokenizer or a post-processor; a "Sequence" holds several."""
+
+    type: str = ""
+    add_prefix_space: bool = True
+    use_regex: bool = True
+    single: list[dict[str, Any]] = []
+    normalizers: list["_Step"] = []
+    pretokenizers: list["_Step"] = []
+    processors: list["_Step"] = []
+
+
+class _TokenizerJson(msgspec.Struct):
+    """The keys of another program's tokenizer.json that are read."""
+
+    model: _Model = msgspec.field(default_factory=_Model)
+    added_tokens: list[_AddedToken] = []
+    normalizer: _Step | None = None
+    pre_tokenizer: _Step | None = None
+    post_processor: _Step | None = None
+
+
+class _TokenizerConfig(msgspec.Struct):
+    """The keys of tokenizer_config.json that are read."""
+
+    add_prefix_space: bool | None = None
+    add_bos_token: bool | None = None
+
+
+def read_tokenizer(folder: Path) -> Tokenizer | None:
+    """Return the tokenizer of a run, an export or a Hugging Face folder; None without files.
+
+    Raises:
+        RunError: A file is damaged, or the tokenizer is not a byte-level BPE like GPT-2's.
+    """
+    for place in (folder / OWN, folder):
+        path = place / "tokenizer.json"
+        if path.is_file() and "kind" in read_record(path):
+            return load_tokenizer(place)
+    files = ("tokenizer.json", "merges.txt", "vocab.json")
+    path, merges, vocabulary = (folder / name for name in files)
+    if path.is_file():
+        tokenizer = _of_json(path)
+    elif vocabulary.is_file() and merges.is_file():
+        ids = read_record(vocabulary, dict[str, int])
+        tokenizer = _of_merges(vocabulary, read_text(merges), ids)
+    elif merges.is_file():
+        tokenizer = GPT2Tokenizer.from_file(merges)
+    else:
+        return None
+    _check_config(folder / "tokenizer_config.json")
+    return tokenizer
+
+
+def _check_config(path: Path) -> None:
+    config = read_record(path, _TokenizerConfig) if path.is_file() else _TokenizerConfig()
+    for key in config.__struct_fields__:
+        if getattr(config, key):
+            raise _refusal(path, f"{key}=true", _REMOVE)
+
+
+def _of_json(path: Path) -> Tokenizer:
+    content = read_record(path, _TokenizerJson)
+    for difference, way_out in _steps_beyond_gpt2(content):
+        raise _refusal(path, difference, way_out)
+    model = content.model
+    lines = [line if isinstance(line, str) else " ".join(line) for line in model.merges]
+    ids = dict(model.vocab) if isinstance(model.vocab, Mapping) else {}
+    ids |= {token.content: token.id for token in content.added_tokens}
+    return _of_merges(path, "\n".join(lines), ids)
+
+
+def _refusal(path: Path, difference: str, way_out: str) -> RunError:
+    return RunError(
+        f"{path}: {difference}, which GPT-2's tokenizer does not have: here texts would get other "
+        f"ids than the model has learned; {way_out}"
+    )
+
+
+_Differences = Iterator[tuple[str, str]]
+"""A feature that GPT-2's tokenizer lacks, and the way out."""
+
+
+def _steps_beyond_gpt2(content: _TokenizerJson) -> _Differences:
+    yield from _models(content.model)
+    for step in _flat(content.normalizer):
+        yield f"it has the normalizer {step.type}", _REMOVE
+    yield from _pre_tokenizers(_flat(content.pre_tokenizer), bool(content.model.merges))
+    yield from _templates(_flat(content.post_processor))
+    yield from _added(content.added_tokens)
+
+
+def _models(model: _Model) -> _Differences:
+    if model.type != "BPE":
+        yield f"its model is {model.type or 'not named'} and not BPE", _OTHER
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if value := getattr(model, key):
+            yield f"its BPE has {key}={value!r}", _OTHER
+    for key in ("byte_fallback", "ignore_merges"):
+        if getattr(model, key):
+            yield f"its BPE has {key}=true", _OTHER
+
+
+def _pre_tokenizers(steps: list[_Step], has_merges: bool) -> _Differences:
+    for step in steps:
+        if step.type != "ByteLevel":
+            yield f"it has the pre-tokenizer {step.type}", _OTHER
+        elif step.add_prefix_space:
+            yield "its ByteLevel has add_prefix_space=true, a space before every text", _OTHER
+        elif has_merges and not step.use_regex:
+            yield "its ByteLevel has use_regex=false, so that tokens span words", _OTHER
+    if not steps:
+        yield "it has no pre-tokenizer", _OTHER
+
+
+def _templates(steps: list[_Step]) -> _Differences:
+    for step in steps:
+        added = [part["SpecialToken"] for part in step.single if "SpecialToken" in part]
+        if added:
+            yield f"its template adds {added[0].get('id')!r} to every text", _REMOVE
+        elif step.type not in ("ByteLevel", "TemplateProcessing"):
+            yield f"it has the post-processor {step.type}", _REMOVE
+
+
+def _added(tokens: list[_AddedToken]) -> _Differences:
+    for token in tokens:
+        if token.content != END_OF_TEXT:
+            yield f"it has the added token {token.content!r}", _OTHER
+        elif token.single_word or token.lstrip or token.rstrip:
+            yield f"its {END_OF_TEXT} takes the spaces around it, or asks for them", _OTHER
+
+
+def _flat(step: _Step | None) -> list[_Step]:
+    """Return the steps of a sequence in order; [] for None."""
+    if step is None:
+        return []
+    if step.type != "Sequence":
+        return [step]
+    parts = (*step.normalizers, *step.pretokenizers, *step.processors)
+    return [each for part in parts for each in _flat(part)]
+
+
+def _of_merges(path: Path, merges: str, ids: Mapping[str, int]) -> Tokenizer:
+    """Return the tokenizer with these merges, and refuse ids that GPT-2's rules do not give."""
+    if merges and END_OF_TEXT not in ids:
+        raise RunError(f"{path}: it has no {END_OF_TEXT}, the end of text of GPT-2; {_OTHER}")
+    try:
+        tokenizer = GPT2Tokenizer(merges, ids[END_OF_TEXT]) if merges else ByteTokenizer()
+    except ValueError as error:
+        raise RunError(f"{path}: not the merges of a byte-level BPE ({error})") from error
+    ours = written_tokens(tokenizer)
+    if missing := [token for token in ours if token not in ids]:
+        lack = f"{len(missing):,} of {len(ours):,} bytes and merges, such as {missing[0]!r}"
+        raise RunError(f"{path}: it lacks {lack}, so that some texts have no ids; {_OTHER}")
+    for token, number in sorted(ids.items(), key=lambda item: item[1]):
+        if number >= len(ours) or ours[number] != token:
+            raise _refusal(path, f"it has {token!r} as the id {number}", _OTHER)
+    return tokenizer

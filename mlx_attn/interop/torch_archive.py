@@ -86,13 +86,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 """All functions that a checkpoint may call, by the name in its program."""
 
 _MARK = object()
-_CONSTANTS = {
-    "NONE": None,
-    "NEWTRUE": True,
-    "NEWFALSE": False,
-    "EMPTY_TUPLE": (),
-    "MARK": _MARK,
-}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
+_EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _NUMBERS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
 _LITERALS = frozenset({*_NUMBERS, "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
 _IGNORED = frozenset({"PROTO", "FRAME"})
@@ -115,6 +111,10 @@ class _Machine:
                 self.stack.append(argument)
             elif name in _CONSTANTS:
                 self.stack.append(_CONSTANTS[name])
+            elif name in _EMPTY:
+                self.stack.append(_EMPTY[name]())
+            elif name in _TUPLES:
+                self.stack[-_TUPLES[name] :] = [tuple(self.stack[-_TUPLES[name] :])]
             elif name not in _IGNORED:
                 self._step(name, argument, place)
         raise ValueError("it ends too early")
@@ -132,28 +132,8 @@ class _Machine:
         del self.stack[start:]
         return items
 
-    def _empty_dict(self, argument: Any) -> None:
-        self.stack.append({})
-
-    def _empty_list(self, argument: Any) -> None:
-        self.stack.append([])
-
     def _tuple(self, argument: Any) -> None:
         self.stack.append(tuple(self._marked()))
-
-    def _last(self, count: int) -> None:
-        items = tuple(self.stack[-count:])
-        del self.stack[-count:]
-        self.stack.append(items)
-
-    def _tuple1(self, argument: Any) -> None:
-        self._last(1)
-
-    def _tuple2(self, argument: Any) -> None:
-        self._last(2)
-
-    def _tuple3(self, argument: Any) -> None:
-        self._last(3)
 
     def _setitem(self, argument: Any) -> None:
         value, key = self.stack.pop(), self.stack.pop()
@@ -295,13 +275,9 @@ def _state_dict(content: Any) -> Mapping[str, _Tensor]:
 def _arrays(
     archive: zipfile.ZipFile, prefix: str, tensors: Mapping[str, _Tensor]
 ) -> dict[str, mx.array]:
-    storages: dict[_Storage, np.ndarray] = {}
-    arrays = {}
-    for name, tensor in tensors.items():
-        if tensor.storage not in storages:
-            storages[tensor.storage] = _numbers(archive, prefix, tensor.storage)
-        arrays[name] = _view(storages[tensor.storage], tensor)
-    return arrays
+    storages = dict.fromkeys(tensor.storage for tensor in tensors.values())
+    numbers = {storage: _numbers(archive, prefix, storage) for storage in storages}
+    return {name: _view(numbers[tensor.storage], tensor) for name, tensor in tensors.items()}
 
 
 def _numbers(archive: zipfile.ZipFile, prefix: str, storage: _Storage) -> np.ndarray:

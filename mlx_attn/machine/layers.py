@@ -37,15 +37,17 @@ class TokenTable(nn.Embedding):
     def __call__(self, x: Integer[mx.array, "B T"]) -> Float[mx.array, "B T C"]:
         """Return the row of every token."""
         if self.training and on_gpu() and self.weight.shape[0] <= MOST_ROWS:
-            rows: mx.array = _ROWS(self.weight, x)
-            return rows
+            rows: Any = _rows
+            return rows(self.weight, x)
         return super().__call__(x)
 
 
+@mx.custom_function
 def _rows(table: Float[mx.array, "V C"], tokens: Integer[mx.array, "B T"]) -> mx.array:
     return table[tokens]
 
 
+@_rows.vjp
 def _rows_vjp(
     primals: tuple[mx.array, mx.array], cotangent: Float[mx.array, "B T C"], _: mx.array
 ) -> tuple[mx.array, mx.array]:
@@ -54,10 +56,6 @@ def _rows_vjp(
     rows = mx.array(np.arange(table.shape[0]), tokens.dtype)
     one_hot = (rows[:, None] == tokens.reshape(-1)).astype(cotangent.dtype)
     return one_hot @ cotangent.reshape(-1, table.shape[1]), mx.zeros_like(tokens)
-
-
-_ROWS: Any = mx.custom_function(_rows)
-_ROWS.vjp(_rows_vjp)
 
 
 class LayerNorm(nn.LayerNorm):

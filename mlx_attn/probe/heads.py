@@ -175,25 +175,16 @@ def repeated_sequences(
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The heads of a model that read B texts of T tokens; L layers, H heads.
-
-    Attributes:
-        maps: See `attention_maps`.
-        statistics: The statistics of every head, averaged over the texts.
-        uniform: The statistics of a head with uniform attention, for comparison.
-        scores: The matrices S_h; None for a score map without them.
-        value_outputs: The matrices V_h O_h; None for a value or output map without them.
-        reasons: Why a matrix is missing, by the name of the attribute that is None.
-    """
+    """The heads of a model that read B texts of T tokens; L layers, H heads."""
 
     config: GPTConfig
     tokens: Integer[np.ndarray, "B T"]
-    maps: Float32[np.ndarray, "L B H T T"]
-    statistics: _HeadStatistics
-    uniform: Mapping[str, float]
-    scores: analysis.Spectra | None
-    value_outputs: analysis.Spectra | None
-    reasons: Mapping[str, str]
+    maps: Float32[np.ndarray, "L B H T T"]  # see `attention_maps`
+    statistics: _HeadStatistics  # of every head, averaged over the texts
+    uniform: Mapping[str, float]  # of a head with uniform attention, for comparison
+    scores: analysis.Spectra | None  # the matrices S_h; None for a score map without them
+    value_outputs: analysis.Spectra | None  # V_h O_h; None for a value or output map without them
+    reasons: Mapping[str, str]  # why a matrix is missing, by the name of the attribute
 
     @property
     def n_maps(self) -> int:

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 
 _GROUPS = {
-    "statistics": ("", "attention"),
-    "scores": ("S", "S_h, the matrix of its scores"),
-    "value_outputs": ("VO", "V_h O_h, the matrix of its output"),
+    "statistics": ("", "", "attention"),
+    "scores": ("S", "S_h", "S_h, the matrix of its scores"),
+    "value_outputs": ("VO", "V_h O_h", "V_h O_h, the matrix of its output"),
 }
-"""For each attribute of a `Probe`, the letters of the matrix and the heading above its columns."""
+"""For each attribute of a `Probe`, the letters of the matrix, its name, and a column's heading."""
+_MATRICES = ("scores", "value_outputs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class Column:
     @property
     def group(self) -> str:
         """The heading above several columns."""
-        return _GROUPS[self.of][1]
+        return _GROUPS[self.of][2]
 
     @property
     def heading(self) -> str:
@@ -71,7 +72,7 @@ _ROWS = package_table("mlx_attn.probe", "columns")
 
 COLUMNS = tuple(
     Column(of=of, **{**row, "short": row.get("short", "").format(S=letters)})
-    for of, (letters, _) in _GROUPS.items()
+    for of, (letters, *_) in _GROUPS.items()
     for row in _ROWS["matrices" if letters else of]
 )
 
@@ -136,8 +137,7 @@ _SHARES = 0.005
 
 def caveat(probe: Probe) -> str:
     """Explain missing matrices, scores beyond S_h, and weights that do not add up to 1."""
-    names = {"scores": "S_h", "value_outputs": "V_h O_h"}
-    left_out = [f"No {names[of]} is shown: {reason}." for of, reason in probe.reasons.items()]
+    left_out = [f"No {_GROUPS[of][1]} is shown: {why}." for of, why in probe.reasons.items()]
     kinds = probe.config.kinds()
     reason = "; ".join(dict.fromkeys(filter(None, map(analysis.why_not_one_matrix, kinds))))
     if reason and "scores" not in probe.reasons:
@@ -171,11 +171,9 @@ def heads_table(probe: Probe) -> Group:
 def legend(probe: Probe) -> list[str]:
     """Explain the table's numbers in a few lines."""
     lines = [
-        "entropy in nats, distance in tokens, shares of 1; uniform attends to all tokens alike",
+        "entropy in nats, distance in tokens, shares of 1; uniform attends to all tokens alike"
     ]
-    letters = {"scores": ("S", "S_h"), "value_outputs": ("VO", "V_h O_h")}
-    there = [pair for of, pair in letters.items() if of not in probe.reasons]
-    if there:
+    if there := [_GROUPS[of][:2] for of in _MATRICES if of not in probe.reasons]:
         short, long = (" and ".join(words) for words in zip(*there, strict=True))
         lines.append(f"{short}: effective rank and symmetry of {long}")
     return [*lines, *filter(None, [caveat(probe)])]
@@ -183,8 +181,7 @@ def legend(probe: Probe) -> list[str]:
 
 def record(probe: Probe) -> dict[str, Any]:
     """Return all numbers for JSON, without the maps."""
-    matrices = {"S": probe.scores, "VO": probe.value_outputs}
-    letters = {"scores": "S", "value_outputs": "VO"}
+    matrices = {_GROUPS[of][0]: getattr(probe, of) for of in _MATRICES}
     keys = ("effective_rank", "stable_rank", "norm", "symmetry", "singular_values")
     heads = [
         {"layer": layer, "head": head}
@@ -203,7 +200,7 @@ def record(probe: Probe) -> dict[str, Any]:
         "uniform": {key: _json(value) for key, value in probe.uniform.items()},
         "alignment": {name: of and of.alignment.tolist() for name, of in matrices.items()},
         "row_sums": probe.row_sums,
-        "reasons": {letters[of]: reason for of, reason in probe.reasons.items()},
+        "reasons": {_GROUPS[of][0]: reason for of, reason in probe.reasons.items()},
     }
 
 

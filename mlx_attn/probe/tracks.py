@@ -18,19 +18,14 @@ Curves = Mapping[str, Float64[np.ndarray, "N L H"]]
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """The curves of one run at its tracked steps.
-
-    Attributes:
-        scores: Effective rank, norm and symmetry of S_h.
-        value_outputs: The same of V_h O_h.
-        drift: The distance of the heads from their start, or from another run's heads (see
-            `training.tracking.drift`); empty if unknown.
-    """
+    """The curves of one run at its tracked steps."""
 
     name: str
     steps: Int64[np.ndarray, " N"]
-    scores: Curves
-    value_outputs: Curves
+    scores: Curves  # effective rank, norm and symmetry of S_h
+    value_outputs: Curves  # the same of V_h O_h
+    # The distance of the heads from their start, or from another run's heads (see
+    # `training.tracking.drift`); empty if unknown.
     drift: Curves
 
 

@@ -131,7 +131,9 @@ def _parse_setting(name: str, text: str) -> Any:
     if default == ():
         return () if nothing else (text.replace("\\n", "\n"),)
     if isinstance(default, bool):
-        return _parse_switch(name, text)
+        if text.lower() not in ("on", "off"):
+            raise ConfigError(f"{name} is on or off, not '{text}'")
+        return text.lower() == "on"
     if default is None and nothing:
         return None
     kind, takes = (float, "a number") if isinstance(default, float) else (int, "a whole number")
@@ -140,12 +142,6 @@ def _parse_setting(name: str, text: str) -> Any:
     except ValueError as error:
         takes += " or none" if default is None else ""
         raise ConfigError(f"{name} takes {takes}, not '{text}'") from error
-
-
-def _parse_switch(name: str, text: str) -> bool:
-    if text.lower() not in ("on", "off"):
-        raise ConfigError(f"{name} is on or off, not '{text}'")
-    return text.lower() == "on"
 
 
 def _shown_setting(value: Any) -> str:

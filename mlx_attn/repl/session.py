@@ -205,19 +205,14 @@ class Session:
         except ConfigError:
             self.undo()
             raise
-        if not follows:
-            self._warn(prompt)
+        if not follows:  # a text that a model cannot know is told in one line
+            for line in filter(None, dict.fromkeys(run.unfamiliar(prompt) for run in self.runs)):
+                self.screen.note(line)
         turn.answers = [Answer(run.title, seed) for run in self.runs]
         for answer, steps in zip(turn.answers, streams, strict=True):
             if len(turn.answers) > 1:
                 self.screen.heading(answer.run)
             self._show(answer, steps)
-
-    def _warn(self, prompt: str) -> None:
-        """Tell in one line that a prompt is a text that the model cannot know."""
-        for line in dict.fromkeys(run.unfamiliar(prompt) for run in self.runs):
-            if line:
-                self.screen.note(line)
 
     def _stream(self, run: LoadedRun, settings: Settings) -> Iterator[GenerationStep]:
         """Return the run's continuation of the text, whose last turn still lacks an answer."""

@@ -19,13 +19,13 @@ from mlx_attn.text.tokenizers import Tokenizer
 
 def document_ends(tokenizer: Tokenizer, corpus: str) -> tuple[str, ...]:
     """Return the texts that end a document, by the tokenizer and by the name of the corpus."""
-    ends = (tokenizer.end_of_text, sources.document_end(corpus))
+    ends = (tokenizer.end_of_text, sources.document_edges(corpus)[1])
     return tuple(dict.fromkeys(filter(None, ends)))
 
 
 def start_tokens(tokenizer: Tokenizer, corpus: str) -> list[int]:
     """Return the tokens before each document of the corpus by name; none in a plain text."""
-    start = sources.document_start(corpus)
+    start, _ = sources.document_edges(corpus)
     try:
         return tokenizer.encode(start).tolist() if start else []
     except ConfigError:  # a vocabulary from elsewhere, which lacks them

@@ -117,18 +117,12 @@ def read_source(
     return _text(source, _path_blocks(path))
 
 
-def document_end(name: str) -> str:
-    """Return the text that ends each document of the source of that name; "" where nothing does."""
+def document_edges(name: str) -> tuple[str, str]:
+    """Return the texts before and after each document of the source of that name; "" for none."""
     if name == "tales" or tasks.task_of(name):
-        return "\n"
-    return CORPORA[name].document_end if name in CORPORA else ""
-
-
-def document_start(name: str) -> str:
-    """Return the text before each document of the source of that name; "" if it is one text."""
-    if name == "tales" or tasks.task_of(name):
-        return "\n"
-    return CORPORA[name].document_start if name in CORPORA else ""
+        return "\n", "\n"
+    row = CORPORA.get(name)
+    return (row.document_start, row.document_end) if row else ("", "")
 
 
 def describe(name: str) -> str:
@@ -254,11 +248,7 @@ def _path_blocks(path: Path) -> Blocks:
 
 
 def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
-    """Return the text of a pipe, which is read to its end now and kept.
-
-    Raises:
-        RunError: It is not text, or is longer than `LONGEST_PIPE`.
-    """
+    """Read a pipe to its end and keep its text; RunError if that is too long, or no text."""
     kept = tempfile.SpooledTemporaryFile(_PIPE_IN_MEMORY)  # noqa: SIM115 - closed below
 
     def copied(size: int) -> bytes:

@@ -84,6 +84,17 @@ class SubwordTokenizer(characters.Tokenizer):
             return bytes.fromhex(piece[3:5])  # "<0x0A>"
         return piece.replace("\u2581", " ").encode()
 
+    def scored_pieces(self) -> list[tuple[str, float, str]]:
+        """Return SentencePiece's piece, its score, and what it is, of every token.
+
+        It is "unknown", "byte" or "piece".
+        """
+        model, rows = self._processor, []
+        for token in range(self.vocab_size):
+            special = "unknown" if model.is_unknown(token) else "byte" * model.is_byte(token)
+            rows.append((model.id_to_piece(token), model.get_score(token), special or "piece"))
+        return rows
+
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
         """Return the token ids of `text`."""
         characters.utf8(text)
@@ -318,17 +329,21 @@ def bytes_by_symbol() -> dict[str, int]:
     return dict(zip(shown, printing + others, strict=True))
 
 
+def merge_lines(merges: str) -> list[str]:
+    """Return the lines that hold a merge, in order."""
+    return [line for line in merges.split("\n") if line and not line.startswith("#version")]
+
+
 def _pairs(merges: str) -> list[tuple[bytes, bytes]]:
     """Return the merges, in order; raises ValueError where a line is not two symbols."""
     byte_of = bytes_by_symbol()
     pairs: list[tuple[bytes, bytes]] = []
-    for line in merges.split("\n"):
-        if line and not line.startswith("#version"):
-            try:
-                left, right = (bytes(map(byte_of.__getitem__, half)) for half in line.split(" "))
-            except (KeyError, ValueError) as error:
-                raise ValueError(f"{line!r} is not two symbols") from error
-            pairs.append((left, right))
+    for line in merge_lines(merges):
+        try:
+            left, right = (bytes(map(byte_of.__getitem__, half)) for half in line.split(" "))
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{line!r} is not two symbols") from error
+        pairs.append((left, right))
     if not pairs:
         raise ValueError("there is no merge")
     return pairs

@@ -56,6 +56,11 @@ def age(seconds: int | float) -> str:
 class _Console(Console):
     """A console that raises when its reader is gone; rich's own would end the process."""
 
+    def __init__(self, **options: Any):
+        super().__init__(highlight=False, **options)
+        if self.width < 1:  # as from COLUMNS=0
+            self.width = _WIDTH
+
     def on_broken_pipe(self) -> None:
         # Called while a BrokenPipeError is handled.
         raise
@@ -68,19 +73,12 @@ class _Console(Console):
 
 def stderr_console() -> Console:
     """For progress and messages; rich itself honours NO_COLOR and pipes."""
-    return _wide_enough(_Console(stderr=True, highlight=False))
+    return _Console(stderr=True)
 
 
 def stdout_console() -> Console:
     """For results."""
-    return _wide_enough(_Console(highlight=False))
-
-
-def _wide_enough(console: Console) -> Console:
-    """Return the console; a width of 0, as from COLUMNS=0, is ignored."""
-    if console.width < 1:
-        console.width = _WIDTH
-    return console
+    return _Console()
 
 
 def is_live(console: Console) -> bool:
@@ -144,12 +142,10 @@ class WordWrap:
             self._spaces += "    " if character == "\t" else character
         else:
             is_wide = cell_len(character) > 1
-            shown = self._end_word() if is_wide or self._is_full(character) else ""
+            is_full = cell_len(self._word + character) > self._width
+            shown = self._end_word() if is_wide or is_full else ""
             self._word += character
         return shown
-
-    def _is_full(self, character: str) -> bool:
-        return cell_len(self._word + character) > self._width
 
     def _end_word(self) -> str:
         word, spaces = self._word, self._spaces

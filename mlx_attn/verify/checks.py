@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlx_attn.machine.device import chosen_device, device_name, devices, on_device
-from mlx_attn.verify import draws, models, operations
+from mlx_attn.verify import models, operations
 from mlx_attn.verify.tolerance import FLOAT32, Comparison, Rounding, measured_rounding
 
 
@@ -45,8 +45,8 @@ CHECKS = (
     Check("attention", operations.attention_kernels),
     Check("order of heads", operations.order_of_heads),
     Check("hooks", operations.hooks),
-    Check("random numbers", draws.random_numbers),
-    Check("sampling", draws.sampling),
+    Check("random numbers", models.random_numbers),
+    Check("sampling", models.sampling),
     Check("golden models", models.golden_models),
     Check("cached decoding", models.cached_decoding),
     Check("greedy sampling", models.greedy_sampling),
@@ -56,12 +56,8 @@ CHECKS = (
 """Operations come first, because an error in one also makes whole models wrong."""
 
 _SLOW = {
-    "causality",
-    "cached decoding",
-    "greedy sampling",
-    "compiling",
-    "random numbers",
-    "sampling",
+    *("causality", "cached decoding", "greedy sampling"),
+    *("compiling", "random numbers", "sampling"),
 }
 QUICK = tuple(check for check in CHECKS if check.name not in _SLOW)
 """The checks that a training depends on; they take about a second."""

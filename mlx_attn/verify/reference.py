@@ -156,14 +156,11 @@ def cross_entropy(logits: Array, targets: Integer[np.ndarray, "..."]) -> tuple[A
 
 @dataclass
 class ReferenceGPT:
-    """A GPT of the standard form, which reads the names and shapes of a checkpoint.
-
-    Attributes:
-        gradients: Gradients of the loss by name, after a call of `loss_and_gradients`.
-    """
+    """A GPT of the standard form, which reads the names and shapes of a checkpoint."""
 
     config: GPTConfig
     weights: Mapping[str, Array]
+    # Of the loss, by name, after a call of `loss_and_gradients`.
     gradients: dict[str, Array] = field(default_factory=dict)
 
     def loss_and_gradients(self, windows: Integer[np.ndarray, "B T1"]) -> float:

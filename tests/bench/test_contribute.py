@@ -14,7 +14,7 @@ from benchmarks import machines
 from mlx_attn.bench import contribution
 from mlx_attn.bench.contribution import Contribution
 from mlx_attn.errors import RunError
-from mlx_attn.machine import hardware
+from mlx_attn.machine import facts
 from mlx_attn.records import content_digest
 from mlx_attn.verify.checks import CHECKS
 
@@ -69,8 +69,8 @@ def test_a_variable_that_names_a_host_or_a_user_is_hidden(monkeypatch, value):
 
 
 def test_a_library_in_a_folder_is_named_without_the_folder(monkeypatch):
-    facts = {**contribution.machine_facts(), "blas": "/home/ada/lib/libblis.so"}
-    monkeypatch.setattr(contribution, "machine_facts", lambda: facts)
+    known = {**facts.machine_facts(), "blas": "/home/ada/lib/libblis.so"}
+    monkeypatch.setattr(facts, "machine_facts", lambda: known)
     assert contribution._machine()["blas"] == "libblis.so"
 
 
@@ -188,9 +188,9 @@ def mac(monkeypatch):
 
 
 def test_a_mac_has_two_kinds_of_cores_a_gpu_and_a_battery(mac):
-    assert hardware.core_counts() == (6, 4)
-    assert hardware.gpu_cores() == 16
-    assert hardware.power_source() == "battery, low power mode"
+    assert facts.core_counts() == (6, 4)
+    assert facts.gpu_cores() == 16
+    assert facts.power_source() == "battery, low power mode"
 
 
 def test_a_mac_without_these_programs_has_unknown_facts(mac, monkeypatch):
@@ -198,7 +198,7 @@ def test_a_mac_without_these_programs_has_unknown_facts(mac, monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr(subprocess, "run", missing)
-    assert (hardware.core_counts(), hardware.gpu_cores(), hardware.power_source()) == (
+    assert (facts.core_counts(), facts.gpu_cores(), facts.power_source()) == (
         (0, 0),
         0,
         "",
@@ -219,8 +219,8 @@ def test_linux_lists_its_power_supplies(monkeypatch, tmp_path, supplies, power):
         (tmp_path / name / "type").write_text(kind + "\n")
         (tmp_path / name / file).write_text(text + "\n")
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(hardware, "_SUPPLIES", tmp_path)
-    assert hardware.power_source() == power
+    monkeypatch.setattr(facts, "_SUPPLIES", tmp_path)
+    assert facts.power_source() == power
 
 
 # The files in the repository.

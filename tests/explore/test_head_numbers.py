@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from mlx_attn.explore.page import write_page
-from mlx_attn.explore.show import head_numbers
+from mlx_attn.explore.page import head_numbers, write_page
 from mlx_attn.probe import heads, show
 
 TEXT = "Ben sees one of them; then it is gone?"

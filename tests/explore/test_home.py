@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from mlx_attn.explore.home import POINTS, home_of
-from mlx_attn.explore.page import MODULES, page_script, render_home
+from mlx_attn.explore.page import MODULES, POINTS, home_of, page_script, render_home
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.summaries import summarise_runs
 
@@ -46,12 +45,12 @@ def runs(make_run):
 def page(runs, browser, tmp_path):
     """The home page in a browser."""
     path = tmp_path / "home.html"
-    path.write_text(render_home(home_of(summarise_runs(runs))), "utf-8")
+    path.write_text(render_home(*home_of(summarise_runs(runs))), "utf-8")
     return browser.open(path.as_uri())
 
 
 def test_a_row_says_what_was_trained_and_how_well(runs):
-    rows = {row["name"]: row for row in home_of(summarise_runs(runs)).rows}
+    rows = {row["name"]: row for row in home_of(summarise_runs(runs))[0]}
     a = rows["a"]
     assert (a["variant"], a["text"], a["seed"], a["parameters"]) == (
         "standard",
@@ -67,15 +66,15 @@ def test_a_row_says_what_was_trained_and_how_well(runs):
 def test_a_long_curve_is_averaged_to_some_points(make_run):
     run = make_run("long")
     report(run, [float(n) for n in range(1, 1001)])
-    (row,) = home_of(summarise_runs(run.path.parent)).rows
+    (row,), _ = home_of(summarise_runs(run.path.parent))
     assert len(row["curve"]) == POINTS
     assert row["curve"][0] == (1000, 5.5)
 
 
 def test_runs_beyond_the_room_are_listed_and_not_held(runs):
-    home = home_of(summarise_runs(runs), room=90_000)
-    assert len(home.models) == 1
-    closed = [row for row in home.rows if row["model"] is None and not row["problem"]]
+    rows, models = home_of(summarise_runs(runs), room=90_000)
+    assert len(models) == 1
+    closed = [row for row in rows if row["model"] is None and not row["problem"]]
     assert {row["closed"] for row in closed} == {"the page has no room for it"}
     assert len(closed) == 3
 

@@ -5,9 +5,8 @@ import json
 import pytest
 
 import mlx_attn
-from mlx_attn.explore.manifest import page_model
+from mlx_attn.explore.manifest import page_model, training_words
 from mlx_attn.explore.page import render_page
-from mlx_attn.explore.passages import training_words
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import load_run
 from mlx_attn.text.characters import SymbolTokenizer

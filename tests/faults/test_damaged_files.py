@@ -26,9 +26,9 @@ from mlx_attn.comparison.trial import Store, train_trial
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.interop import names
 from mlx_attn.interop.folder import gpt2_config
-from mlx_attn.interop.foreign_tokenizer import read_tokenizer
 from mlx_attn.interop.gguf import gguf_form, write_gguf
 from mlx_attn.interop.imported import find_source
+from mlx_attn.interop.tokenizer_json import read_tokenizer
 from mlx_attn.interop.torch_archive import write_checkpoint
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT

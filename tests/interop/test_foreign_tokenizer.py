@@ -10,11 +10,10 @@ import pytest
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.interop import imported, parity
-from mlx_attn.interop.foreign_tokenizer import read_tokenizer
 from mlx_attn.interop.imported import find_source, find_tokenizer, import_run
 from mlx_attn.interop.parity import Reply, compared_ids, encoded_text
 from mlx_attn.interop.targets import TARGETS, export_run
-from mlx_attn.interop.tokenizer_json import tokenizer_json
+from mlx_attn.interop.tokenizer_json import read_tokenizer, tokenizer_json
 from mlx_attn.sampling.generate import load_run
 from mlx_attn.text.subwords import END_OF_TEXT, GPT2Tokenizer
 from mlx_attn.text.tokenizers import load_tokenizer

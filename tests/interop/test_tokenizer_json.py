@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlx_attn.interop.foreign_tokenizer import read_tokenizer
-from mlx_attn.interop.tokenizer_json import tokenizer_files, tokenizer_json
+from mlx_attn.interop.tokenizer_json import read_tokenizer, tokenizer_files, tokenizer_json
 from mlx_attn.text.subwords import bytes_by_symbol
 
 from .conftest import TEXT
