@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 import mlx_attn
-from mlx_attn.arrays import load_arrays
 from mlx_attn.attention.config import CHOICES, VARIANTS, choices_of
 from mlx_attn.attention.layer import choice
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.plugins import PluginChanged, unload_plugins
+from mlx_attn.plugins import unload_plugins
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.events import Ended, Started, Stepped
 
@@ -144,25 +143,6 @@ def test_what_no_file_holds_cannot_be_kept(settings):
 # Resuming.
 
 
-def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(settings):
-    noisy = {**settings, "drop_rate": 0.2, "schedule": "constant"}
-    mlx_attn.train("runs/straight", **{**noisy, "steps": 8}).run()
-    mlx_attn.train("runs/stopped", **noisy).run()
-    resumed = mlx_attn.resume("runs/stopped", steps=8)
-    assert resumed.trainer.progress.step == 4
-    resumed.run()
-    straight, stopped = (open_run(Path("runs") / name) for name in ("straight", "stopped"))
-    for file in ("weights", "checkpoint"):
-        expected, found = (load_arrays(getattr(run, file))[0] for run in (straight, stopped))
-        assert all(np.array_equal(expected[name], found[name]) for name in expected)
-    losses = [
-        [(report["step"], report["loss"]) for report in run.metrics() if report["event"] == "step"]
-        for run in (straight, stopped)
-    ]
-    assert losses[0] == losses[1]
-    assert open_run(Path("runs/stopped")).settings["training"]["steps"] == 8
-
-
 def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings):
     for event in mlx_attn.train("runs/left", **settings):
         if isinstance(event, Stepped) and event.step == 3:
@@ -191,21 +171,6 @@ def test_a_run_without_a_checkpoint_is_trained_on_from_its_weights(settings):
     open_run(Path("runs/one")).checkpoint.unlink()
     with pytest.raises(RunError, match=r"train\(init_from='runs/one'\) trains on"):
         mlx_attn.resume("runs/one")
-
-
-def test_a_run_remembers_the_file_it_began_with_and_the_one_it_was_resumed_with(trained, talk):
-    (first,) = recorded(trained)
-    before = talk.read_text()
-    talk.write_text(before + "# improved\n")
-    with pytest.warns(PluginChanged):
-        mlx_attn.resume(trained, plugins=talk, steps=6).run()
-    (kept,) = recorded(trained)
-    assert kept["sha256"] == first["sha256"]
-    assert len(kept["resumed_with"]) == 1
-    with pytest.warns(PluginChanged, match=rf"sha256 {first['sha256'][:12]} then"):
-        mlx_attn.load(trained)
-    talk.write_text(before)
-    mlx_attn.load(trained, plugins=talk)  # without a warning: those are errors here
 
 
 # Words.

@@ -9,6 +9,7 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import create_run, held
 from mlx_attn.runs import find_run
 from mlx_attn.text.tokenizers import train_tokenizer
+from tests.cli.conftest import refused
 
 
 @pytest.fixture
@@ -84,8 +85,8 @@ def test_an_empty_folder_says_what_to_do(tmp_path, monkeypatch, run_command):
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path, run_command):
-    result = run_command("runs", str(tmp_path / "nowhere"))
-    assert (result.exit_code, "there is no such directory" in result.stderr) == (1, True)
+    line = refused(run_command("runs", str(tmp_path / "nowhere")), 1)
+    assert "there is no such directory" in line
 
 
 @pytest.fixture
@@ -122,8 +123,7 @@ def test_runs_are_sorted_and_losses_only_within_a_text(several, run_command, key
 
 
 def test_an_unknown_sort_key_names_the_known_ones(several, run_command):
-    result = run_command("runs", "--sort", "los")
-    assert (result.exit_code, "did you mean 'loss'?" in result.stderr) == (2, True)
+    assert "did you mean 'loss'?" in refused(run_command("runs", "--sort", "los"), 2)
 
 
 def test_without_a_name_the_latest_finished_run_is_taken_and_named(several, run_command):

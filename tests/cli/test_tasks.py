@@ -6,6 +6,7 @@ import pytest
 
 from mlx_attn.text import sources
 from mlx_attn.text.tasks import TASKS
+from tests.cli.conftest import refused
 
 SMALL = [
     "--emb-dim",
@@ -81,9 +82,8 @@ def test_a_stopped_training_on_a_task_goes_on(recall, run_command):
 
 def test_a_word_that_is_no_symbol_is_refused_in_one_line(recall, run_command):
     recall()
-    result = run_command("sample", "recall-standard", "-p", "k1 hello")
-    assert result.exit_code == 2
-    assert "no symbols of this task: 'hello'" in result.stderr
+    line = refused(run_command("sample", "recall-standard", "-p", "k1 hello"), 2)
+    assert "no symbols of this task: 'hello'" in line
 
 
 def test_a_converted_task_keeps_its_accuracy(recall, run_command):

@@ -4,8 +4,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from mlx_attn.run_directory import open_run
 from mlx_attn.training.show import what_next
+from tests.cli.conftest import refused
 
 
 def events(result) -> list[dict]:
@@ -53,6 +53,7 @@ def test_json_is_one_event_a_line_and_the_end_is_the_result(train):
     assert [event["event"] for event in events(result)] == (
         ["start", "step", "step", "eval", "step", "step", "eval", "end"]
     )
+    assert result.stdout == Path("runs/tiny-standard/metrics.jsonl").read_text()
     end = events(result)[-1]
     keys = "variant steps tokens val_loss bits_per_byte params tok_s peak_memory seconds run"
     assert all(end[key] is not None for key in keys.split())
@@ -95,7 +96,8 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(train, workshop):
 
 def test_a_dry_run_for_a_program(train):
     (plan,) = events(train("--dry-run", "--json"))
-    assert (plan["event"], plan["steps"], plan["params"]) == ("plan", 6, plan["params"])
+    assert (plan["event"], plan["steps"], plan["tokens_per_step"]) == ("plan", 6, 64)
+    assert plan["params"] > 1000
 
 
 def test_a_dry_run_of_a_deep_model_allocates_a_few_of_its_layers(train):
@@ -133,9 +135,7 @@ def test_shorthands_change_one_map_of_the_variant(train, flags, variant):
     ],
 )
 def test_two_flags_that_each_choose_the_same_map_are_refused(train, flags, message):
-    result = train("--dry-run", *flags)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert message in result.stderr
+    assert message in refused(train("--dry-run", *flags), 2)
 
 
 def test_a_shorthand_beats_the_environment_and_may_say_what_a_flag_says(train):
@@ -196,9 +196,8 @@ def test_a_text_from_stdin_may_be_named_as_a_file_later(train, workshop):
 
 def test_another_text_is_refused(train):
     train("--data", "-", input="quite another story. " * 100)
-    result = train("--resume", "tiny-standard", "--steps", "8", "--data", "story.txt")
-    assert result.exit_code == 1
-    assert "runs/tiny-standard was trained on another text than story.txt holds" in result.stderr
+    line = refused(train("--resume", "tiny-standard", "--steps", "8", "--data", "story.txt"), 1)
+    assert "runs/tiny-standard was trained on another text than story.txt holds" in line
 
 
 def test_a_run_goes_on_by_path_or_by_name(train):
@@ -206,14 +205,6 @@ def test_a_run_goes_on_by_path_or_by_name(train):
     assert "4 steps" in train("--resume", "runs/tiny-standard", "--steps", "4").stdout
     assert "5 steps" in train("--resume", "tiny-standard", "--steps", "5").stdout
     assert settings()["training"]["steps"] == 5
-
-
-def test_a_resumed_run_has_one_history(train):
-    train("--steps", "4")
-    train("--resume", "tiny-standard", "--steps", "6")
-    history = open_run(Path("runs/tiny-standard")).metrics()
-    assert [r["step"] for r in history if r["event"] == "step"] == [2, 3, 4, 6]
-    assert [r["event"] for r in history].count("end") == 1
 
 
 def test_a_dry_run_of_a_resumption_changes_nothing(train, workshop):
@@ -234,10 +225,10 @@ def test_the_environment_of_new_runs_does_not_hinder_an_old_one(train):
 
 def test_a_setting_that_cannot_change_is_refused(train):
     train()
-    result = train("--resume", "tiny-standard", "--lr", "1")
-    assert (result.exit_code, "lr=1.0 cannot change" in result.stderr) == (2, True)
+    assert "lr=1.0 cannot change" in refused(train("--resume", "tiny-standard", "--lr", "1"), 2)
 
 
 def test_nothing_left_to_do_is_said(train):
     train()
-    assert "nothing left to do at step 6" in train("--resume", "tiny-standard").stderr
+    told = train("--resume", "tiny-standard").stderr
+    assert "nothing left to do at step 6: give more --steps or --minutes" in told

@@ -1,5 +1,4 @@
 import io
-import json
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,6 @@ from mlx_attn.training.show import (
     display_for,
     evaluation_line,
     step_line,
-    what_next,
 )
 
 STARTED = Started(variant="merged", step=0, steps=2000, params=9, tokens_per_step=256, run="runs/a")
@@ -147,34 +145,6 @@ def test_words_in_brackets_are_no_markup():
     console = pipe()
     Display(console, "plain").message("[red]runs/[1][/red]")
     assert written(console) == "[red]runs/[1][/red]\n"
-
-
-def test_json_is_one_object_a_line_on_stdout_and_messages_are_on_stderr(capsys):
-    console = pipe()
-    display = Display(console, "json")
-    shown(display, REPORTS)
-    display.message("hello")
-    display.conclude(ENDED, "a sample")
-    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [record["event"] for record in records] == ["start", "step", "eval", "end"]
-    assert written(console) == "hello\n"
-
-
-def test_quiet_shows_no_progress_and_tells_where_the_run_is(capsys):
-    console = pipe()
-    display = Display(console, "quiet")
-    shown(display, REPORTS)
-    display.conclude(ENDED, "a sample")
-    assert (capsys.readouterr().out, written(console)) == ("runs/a\n", "")
-
-
-def test_the_result_goes_to_stdout(capsys):
-    console = pipe()
-    Display(console, "plain").conclude(ENDED, "\nonce upon\n")
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("best val loss 2.5000")
-    assert out[1:] == ["it writes: once upon", *what_next("runs/a")]
-    assert written(console) == ""
 
 
 def test_a_sample_cannot_steer_the_terminal(capsys):
