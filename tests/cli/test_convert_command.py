@@ -45,8 +45,7 @@ def test_the_new_run_and_what_changed_go_to_stdout(place):
 
 def test_json_is_one_object_with_every_figure(place):
     facts = json.loads(convert("nano", "--to", "slim", "--json").stdout)
-    assert facts["run"] == "runs/nano-slim"
-    assert facts["to"] == "slim"
+    assert (facts["run"], facts["to"]) == ("runs/nano-slim", "slim")
     assert facts["exact_difference"] <= facts["logit_difference"] < 1e-3
     assert 0 <= facts["rounding"] <= facts["largest_logit"]
     assert abs(facts["loss_change"]) < 1e-3
