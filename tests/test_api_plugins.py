@@ -68,10 +68,16 @@ def recorded(run: str | Path) -> list[dict[str, Any]]:
 # Files are named with plugins=, with load_plugins, or in the environment.
 
 
-def test_a_run_is_trained_and_read_with_the_files_that_are_named(trained, talk):
+def test_a_run_is_trained_and_read_with_the_files_that_are_named(trained, talk, monkeypatch):
     assert [plugin["names"] for plugin in recorded(trained)] == [["logits=talk", "mixing=talk"]]
     model = mlx_attn.load(trained, plugins=[talk])
     assert len(model.generate("the", max_tokens=3)) == 3
+    unload_plugins()
+    mlx_attn.load_plugins(talk)
+    assert mlx_attn.load(trained)
+    unload_plugins()
+    monkeypatch.setenv("MLX_ATTN_PLUGINS", str(talk))
+    assert mlx_attn.load(trained)
 
 
 def test_a_file_that_is_missing_is_asked_for_in_python_s_words(trained, talk):
@@ -79,21 +85,6 @@ def test_a_file_that_is_missing_is_asked_for_in_python_s_words(trained, talk):
         mlx_attn.load(trained)
     with pytest.raises(ConfigError, match=re.escape(f"add plugins=['{talk}']") + "$"):
         mlx_attn.resume(trained)
-
-
-def test_files_are_loaded_once_for_all(trained, talk):
-    mlx_attn.load_plugins(talk)
-    assert mlx_attn.load(trained)
-
-
-def test_the_environment_names_files(trained, talk, monkeypatch):
-    monkeypatch.setenv("MLX_ATTN_PLUGINS", str(talk))
-    assert mlx_attn.load(trained)
-
-
-def test_plugin_is_answered_with_plugins(settings):
-    with pytest.raises(ConfigError, match=r"plugin is no setting: .* plugins=\['f\.py'\]"):
-        mlx_attn.train(plugin="f.py", **settings)
 
 
 @pytest.mark.slow
@@ -158,19 +149,16 @@ def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings):
     [
         ({"lr": 1.0}, r"lr=1\.0 cannot change when a training is resumed"),
         ({"stesp": 9}, "unknown setting 'stesp': did you mean 'steps'"),
+        ({}, r"train\(init_from='runs/one'\) trains on"),
     ],
+    ids=["a setting that must stay", "an unknown setting", "no checkpoint"],
 )
-def test_what_must_stay_is_refused_when_resumed(settings, changes, message):
+def test_what_cannot_be_resumed_is_refused(settings, changes, message):
     mlx_attn.train("runs/one", **settings).run()
-    with pytest.raises(ConfigError, match=message):
+    if not changes:
+        open_run(Path("runs/one")).checkpoint.unlink()
+    with pytest.raises((ConfigError, RunError), match=message):
         mlx_attn.resume("runs/one", **changes)
-
-
-def test_a_run_without_a_checkpoint_is_trained_on_from_its_weights(settings):
-    mlx_attn.train("runs/one", **settings).run()
-    open_run(Path("runs/one")).checkpoint.unlink()
-    with pytest.raises(RunError, match=r"train\(init_from='runs/one'\) trains on"):
-        mlx_attn.resume("runs/one")
 
 
 # Words.
@@ -182,6 +170,7 @@ def test_a_run_without_a_checkpoint_is_trained_on_from_its_weights(settings):
         ({"decay": "query-key", "optimizer": "muon"}, "by its rule: use optimizer='adamw'$"),
         ({"score": "paired"}, "use variant='differential', or neither"),
         ({"value": "latent"}, "use variant='mla', or neither"),
+        ({"plugin": "f.py"}, r"plugin is no setting: .* plugins=\['f\.py'\]"),
     ],
 )
 def test_flags_are_keyword_arguments_in_python(settings, wrong, message):
