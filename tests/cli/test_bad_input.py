@@ -113,7 +113,11 @@ def test_what_is_wrong_in_the_environment_is_named(train, variable, value, messa
 @pytest.mark.parametrize(
     ("flag", "file", "message"),
     [
-        ("--data", "the-verdct", "no such file, folder or corpus; did you mean the-verdict?"),
+        (
+            "--data",
+            "the-verdct",
+            "the-verdct: no such file, folder or corpus; did you mean the-verdict?",
+        ),
         ("--config", "none.toml", "none.toml: cannot be read"),
     ],
 )

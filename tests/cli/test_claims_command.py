@@ -89,7 +89,11 @@ def test_a_page_that_is_not_written_yet_or_was_changed_fails(workshop, run_comma
     ("arguments", "code", "complaint"),
     [
         (["run"], 1, "`mlx-attn claims register` first"),
-        (["show", "output", "-o", "empty"], 1, "empty: no study is registered and nothing is"),
+        (
+            ["show", "output", "-o", "empty"],
+            1,
+            "empty: no study is registered and nothing is recorded",
+        ),
         (["run", "--study", "widths", "--data", "tales"], 2, "it has its texts and seeds"),
         (["run", "--world", "tale"], 2, "did you mean 'tales'"),
         (["run", "--question", "head"], 2, "did you mean 'heads'"),
