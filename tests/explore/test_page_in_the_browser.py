@@ -67,6 +67,10 @@ def test_the_lines_that_compute_a_step_are_marked(page):
     assert "self.maps.mixing.apply(self, masked" in marked[4]
     assert "return (rows @ v)" in marked[5]
     assert "return x + self.drop_shortcut(self.ff(self.norm2(x)))" in marked[7]
+
+
+def test_the_last_step_shows_the_lines_that_make_logits(page):
+    page.run('document.querySelectorAll("#steps button")[8].click()')
     assert "self.final_norm(x)" in page.run('document.querySelector(".sources").textContent')
 
 
