@@ -9,8 +9,9 @@ from mlx_attn.training.config import TrainConfig, expanded
 def test_a_training_needs_a_bound_and_any_will_do():
     with pytest.raises(ConfigError, match="give steps, epochs or minutes"):
         TrainConfig()
-    for bound in ({"steps": 1}, {"epochs": 0.5}, {"minutes": 0.1}):
-        TrainConfig(**bound)
+    assert TrainConfig(steps=1).steps == 1
+    assert TrainConfig(epochs=0.5).epochs == 0.5
+    assert TrainConfig(minutes=0.1).minutes == 0.1
 
 
 @pytest.mark.parametrize(
