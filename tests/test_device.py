@@ -8,8 +8,6 @@ import mlx.core as mx
 import pytest
 
 import mlx_attn
-from mlx_attn.comparison.runner import Runner
-from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import blas, device
 from mlx_attn.machine.device import (
@@ -48,11 +46,6 @@ def chosen(monkeypatch) -> list[str]:
     return names
 
 
-def test_without_the_switch_the_device_decides(wish):
-    assert on_gpu() == COMPUTES_ON_GPU
-    assert on_linux_cpu() == (sys.platform == "linux" and not COMPUTES_ON_GPU)
-
-
 @pytest.mark.parametrize("path", ["gpu", "mac-cpu"])
 def test_the_switch_takes_the_path_of_another_machine(wish, path):
     wish.setenv(device.SWITCH, path)
@@ -74,7 +67,8 @@ def test_another_path_is_refused(wish):
         on_gpu()
 
 
-def test_a_path_ends_with_its_block(wish):
+def test_without_the_switch_the_device_decides_and_a_path_ends_with_its_block(wish):
+    assert on_linux_cpu() == (sys.platform == "linux" and not COMPUTES_ON_GPU)
     with gpu_path():
         assert on_gpu()
     assert on_gpu() == COMPUTES_ON_GPU
@@ -82,27 +76,25 @@ def test_a_path_ends_with_its_block(wish):
 
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
 def test_the_chosen_device_holds_here_and_in_processes_started_from_here(chosen, name):
-    use_device(name)
+    mlx_attn.use_device(name)
+    assert mlx_attn.use_device is use_device
     assert chosen == [name]
     assert os.environ[device.DEVICE] == name
 
 
-def test_a_gpu_that_is_not_there_is_refused_with_what_to_do(chosen, monkeypatch):
-    monkeypatch.setattr(device, "devices", lambda: ["cpu"])
-    with pytest.raises(ConfigError, match="no GPU on this machine: choose cpu"):
-        use_device("gpu")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gpu", "no GPU on this machine: choose cpu"),
+        ("tpu", r"unknown device 'tpu'.*choose cpu or gpu"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_with_what_to_do(chosen, monkeypatch, name, message):
+    monkeypatch.setattr(device, "devices", lambda: ["cpu"] if name == "gpu" else ["cpu", "gpu"])
+    with pytest.raises(ConfigError, match=message):
+        use_device(name)
     assert chosen == []
     assert device.DEVICE not in os.environ
-
-
-def test_an_unknown_device_is_refused(chosen):
-    with pytest.raises(ConfigError, match=r"unknown device 'tpu'.*choose cpu or gpu"):
-        use_device("tpu")
-
-
-def test_the_device_can_be_chosen_from_python(chosen):
-    mlx_attn.use_device("cpu")
-    assert chosen == ["cpu"]
 
 
 def test_records_name_the_device_that_computes_now(monkeypatch):
@@ -151,7 +143,3 @@ def test_other_paths_take_mlx_s_own_loss_and_activation(path, monkeypatch):
     with forced_path(path):
         assert cross_entropy(x, mx.array([1, 2])) is loss
         assert gelu(x) is activation
-
-
-def test_a_gpu_trains_one_trial_at_a_time(gpu_path, tmp_path):
-    assert Runner(Store(tmp_path)).size == 1

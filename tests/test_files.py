@@ -15,44 +15,31 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_writing_makes_the_parent_folders(tmp_path):
-    write_bytes(tmp_path / "a" / "b" / "file.bin", b"\0\xff")
-    assert (tmp_path / "a" / "b" / "file.bin").read_bytes() == b"\0\xff"
+def test_writing_makes_the_parent_folders_and_replaces_a_file_with_nothing_beside_it(tmp_path):
+    path = tmp_path / "a" / "b" / "file"
+    write_bytes(path, b"\0\xff and longer")
+    assert path.read_bytes() == b"\0\xff and longer"
+    write_text(path, "é\r\n\n")
+    assert path.read_bytes() == b"\xc3\xa9\r\n\n"
+    assert names(path.parent) == ["file"]
 
 
-def test_text_is_utf8_with_its_line_endings_kept(tmp_path):
-    write_text(tmp_path / "file.txt", "é\r\n\n")
-    assert (tmp_path / "file.txt").read_bytes() == b"\xc3\xa9\r\n\n"
-
-
-def test_an_existing_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
-    write_text(tmp_path / "file.txt", "old and longer")
-    write_text(tmp_path / "file.txt", "new")
-    assert (tmp_path / "file.txt").read_text() == "new"
-    assert names(tmp_path) == ["file.txt"]
-
-
-def interrupt_while_writing(path: Path) -> None:
+def write_half(path: Path, interrupted: bool) -> None:
     with atomic_write(path) as temporary:
-        temporary.write_text("half of the n")
-        raise KeyboardInterrupt
-
-
-def test_an_interrupted_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "file.txt"
-    write_text(path, "old")
-    with pytest.raises(KeyboardInterrupt):
-        interrupt_while_writing(path)
-    assert path.read_text() == "old"
-    assert names(tmp_path) == ["file.txt"]
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+        if interrupted:
+            raise KeyboardInterrupt
 
 
 def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "file.txt"
     write_text(path, "old")
-    with atomic_write(path) as temporary:
-        temporary.write_text("new")
-        assert path.read_text() == "old"
+    with pytest.raises(KeyboardInterrupt):
+        write_half(path, interrupted=True)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file.txt"]
+    write_half(path, interrupted=False)
     assert path.read_text() == "new"
 
 
@@ -113,16 +100,20 @@ def test_a_refusing_disk_is_one_line_with_path_reason_and_way_out(
     assert names(tmp_path) == []
 
 
-def test_a_file_in_place_of_a_parent_folder_is_explained(tmp_path):
-    (tmp_path / "taken").write_text("a file")
-    with pytest.raises(RunError, match=r"taken/file\.bin: cannot be written"):
-        write_bytes(tmp_path / "taken" / "file.bin", b"x")
-
-
-def test_a_folder_in_place_of_the_file_is_explained(tmp_path):
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(RunError, match="there is a folder of that name"):
-        write_bytes(tmp_path / "taken", b"x")
+@pytest.mark.parametrize(
+    ("make", "path", "message"),
+    [
+        (Path.touch, "taken/file.bin", r"taken/file\.bin: cannot be written"),
+        (Path.mkdir, "taken", "there is a folder of that name"),
+        (os.mkfifo, "taken", "taken: no ordinary file, so it is not replaced"),
+    ],
+    ids=["a file in place of a folder", "a folder in place of the file", "a pipe"],
+)
+def test_what_cannot_be_replaced_is_left_alone(tmp_path, make, path, message):
+    make(tmp_path / "taken")
+    with pytest.raises(RunError, match=message):
+        write_bytes(tmp_path / path, b"x")
+    assert names(tmp_path) == ["taken"]
 
 
 def test_the_first_who_shares_a_folder_removes_what_a_killed_process_left(tmp_path):
@@ -144,13 +135,6 @@ def test_a_file_cannot_take_the_place_of_a_folder(name):
         check_page(Path(name), overwrite=True)
 
 
-def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(RunError, match="pipe: no ordinary file, so it is not replaced"):
-        write_bytes(tmp_path / "pipe", b"x")
-    assert names(tmp_path) == ["pipe"]
-
-
 def test_a_page_replaces_only_a_page_of_this_program_unless_told_to(tmp_path):
     page = tmp_path / "page.html"
     check_page(page)
@@ -162,12 +146,9 @@ def test_a_page_replaces_only_a_page_of_this_program_unless_told_to(tmp_path):
     check_page(page, overwrite=True)
 
 
-def test_a_link_to_nothing_is_no_place_for_a_file(tmp_path):
+def test_a_link_to_nothing_and_a_name_that_is_not_utf8_are_no_places_for_a_file(tmp_path):
     (tmp_path / "link").symlink_to("gone")
     with pytest.raises(ConfigError, match="is a symbolic link to gone, where there is nothing"):
         user_path(tmp_path / "link" / "file")
-
-
-def test_a_name_that_is_not_utf8_is_refused():
     with pytest.raises(ConfigError, match="holds bytes that are not UTF-8: rename it"):
         user_path("a\udcff")

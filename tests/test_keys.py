@@ -13,12 +13,9 @@ def test_the_keys_of_configurations_have_the_types_of_their_defaults():
     assert (keys["n_heads"], keys["lr"], keys["bias"], keys["score"]) == (int, float, bool, str)
 
 
-def test_settings_of_the_right_types_pass():
+def test_settings_of_the_right_types_pass_and_a_whole_number_becomes_a_float():
     settings = {"steps": 3, "lr": 0.5, "bias": True, "data": "x"}
     assert validate(settings, KNOWN) == settings
-
-
-def test_a_whole_number_becomes_a_float_where_one_is_meant():
     assert type(validate({"lr": 2}, KNOWN)["lr"]) is float
 
 

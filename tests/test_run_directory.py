@@ -36,11 +36,10 @@ def refused(call, *arguments) -> str:
 def test_a_run_is_opened_with_the_settings_it_was_made_with(run):
     assert open_run(run.path) == run
     assert run.settings == SETTINGS
-
-
-def test_settings_are_strict_json(tmp_path):
+    text = (run.path / "config.json").read_text()  # which is for people too
+    assert text == json.dumps(SETTINGS, indent=1, sort_keys=True) + "\n"
     with pytest.raises(ValueError, match="JSON"):
-        create_run(tmp_path / "run", {**SETTINGS, "speed": float("nan")})
+        create_run(run.path.with_name("other"), {**SETTINGS, "speed": float("nan")})
 
 
 def test_an_existing_run_is_not_overwritten_unasked(run):
@@ -78,13 +77,9 @@ def test_a_file_in_place_of_the_directory_is_left_alone(tmp_path):
     path.write_text("a file")
     assert "exists" in refused(create_run, path, SETTINGS)
     assert "not a run directory" in refused(create_run, path, SETTINGS, True)
-    assert path.read_text() == "a file"
-
-
-def test_a_directory_below_a_file_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    message = refused(create_run, tmp_path / "file" / "run", SETTINGS)
+    message = refused(create_run, path / "run", SETTINGS)
     assert "cannot be written (Not a directory)" in message
+    assert path.read_text() == "a file"
 
 
 def test_of_two_trainings_that_start_together_one_gets_the_name(tmp_path):
@@ -191,6 +186,7 @@ def test_a_model_that_cannot_be_built_is_refused_by_file(run, key, value):
 
 
 def test_a_run_gives_its_model_and_tokenizer_back(run):
+    assert "model.safetensors: no such file" in refused(run.load_model)
     model = GPT(CONFIG)
     run.save_model(model)
     tokenizer = train_tokenizer("char", "abcde", 0)
@@ -200,25 +196,14 @@ def test_a_run_gives_its_model_and_tokenizer_back(run):
     assert run.load_tokenizer().encode("ace").tolist() == tokenizer.encode("ace").tolist()
 
 
-def test_without_weights_there_is_no_model(run):
-    assert "model.safetensors: no such file" in refused(run.load_model)
-
-
-def test_reports_are_appended_and_read_back(run):
+def test_reports_are_appended_and_read_back_without_a_line_cut_short_by_a_crash(run):
+    assert run.metrics() == []
     reports = [{"event": "start", "step": 0}, {"event": "step", "step": 10, "loss": 1.5}]
     for report in reports:
         run.add_report(report)
     assert run.metrics() == reports
-
-
-def test_before_the_first_report_there_are_none(run):
-    assert run.metrics() == []
-
-
-def test_a_last_line_cut_short_by_a_crash_is_left_out(run):
-    run.add_report({"event": "start", "step": 0})
     run.append("metrics.jsonl", '{"event": "st')
-    assert run.metrics() == [{"event": "start", "step": 0}]
+    assert run.metrics() == reports
 
 
 @pytest.mark.parametrize("line", ["{broken", "3", "\x00"])
@@ -226,6 +211,11 @@ def test_a_damaged_line_is_named(run, line):
     run.add_report({"event": "start"})
     run.append("metrics.jsonl", f"{line}\n")
     assert "metrics.jsonl, line 2: damaged" in refused(run.metrics)
+
+
+def test_a_report_that_cannot_be_written_is_one_line(run):
+    (run.path / "metrics.jsonl").mkdir()
+    assert "metrics.jsonl: cannot be written (Is a directory)" in refused(run.add_report, {})
 
 
 def test_what_is_made_again_is_forgotten(run):
@@ -241,30 +231,16 @@ def test_what_is_made_again_is_forgotten(run):
     )
 
 
-def test_a_report_that_cannot_be_written_is_one_line(run):
-    (run.path / "metrics.jsonl").mkdir()
-    assert "metrics.jsonl: cannot be written (Is a directory)" in refused(run.add_report, {})
-
-
 def test_runs_are_found_with_the_latest_first(tmp_path):
+    assert find_runs(tmp_path / "runs") == []
     for name in ("one", "two", "three"):
         create_run(tmp_path / name, SETTINGS)
     (tmp_path / "none").mkdir()
-    paths = {path: time for time, path in enumerate(find_runs(tmp_path))}
-    times = [(path / "config.json").stat().st_mtime_ns for path in paths]
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
+    times = [(path / "config.json").stat().st_mtime_ns for path in find_runs(tmp_path)]
     assert len(times) == 3
     assert times == sorted(times, reverse=True)
-
-
-def test_what_was_exported_beside_a_run_is_none(run):
-    exported = run.path.with_name("run-mlx-lm")
-    exported.mkdir()
-    (exported / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
-    assert find_runs(run.path.parent) == [run.path]
-
-
-def test_where_nothing_is_there_is_no_run(tmp_path):
-    assert find_runs(tmp_path / "runs") == []
 
 
 def test_a_free_name_gets_a_number(tmp_path):
@@ -275,20 +251,12 @@ def test_a_free_name_gets_a_number(tmp_path):
     assert names == ["tiny", "tiny-2", "tiny-3"]
 
 
-def test_config_json_is_for_people_too(run):
-    text = (run.path / "config.json").read_text()
-    assert text == json.dumps(SETTINGS, indent=1, sort_keys=True) + "\n"
-
-
-def test_runs_of_seeds_are_called_by_both_names(run, tmp_path):
+def test_runs_of_seeds_are_called_by_both_names_and_their_directory_is_no_run(run, tmp_path):
     create_run(tmp_path / "several" / "seed-3", SETTINGS)
     assert set(run_names(tmp_path)) == {"run", "several/seed-3"}
-
-
-def test_a_directory_of_seeds_is_no_run_and_tells_which_are(tmp_path):
-    create_run(tmp_path / "several" / "seed-3", SETTINGS)
-    with pytest.raises(RunError, match=r"not a run directory \(there are: .*several/seed-3\)"):
-        open_run(tmp_path / "several")
+    message = refused(open_run, tmp_path / "several")
+    assert "not a run directory (there are: " in message
+    assert message.endswith("several/seed-3)")
 
 
 def test_a_run_of_version_0_1_0_keeps_the_slopes_that_it_was_trained_with(tmp_path):

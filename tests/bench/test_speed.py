@@ -62,20 +62,10 @@ def measured() -> list[speed.Measurement]:
 def test_every_kind_of_work_of_every_variant_is_measured(measured):
     names = [(row.work, row.name) for row in measured]
     assert names == [(work, name) for work in speed.WORKLOADS for name in ("standard", "merged")]
-
-
-def test_speed_is_tokens_over_seconds(measured):
-    assert measured[0].tok_s.median * measured[0].seconds.median == pytest.approx(2 * 16)
-    assert measured[0].over_first.median == 1
-
-
-def test_memory_holds_at_least_the_weights(measured):
-    for row in measured:
-        assert row.peak_memory > 4 * 40 * 16, (row.work, row.name)
-
-
-def test_training_has_more_operations_than_a_forward_pass(measured):
+    assert all(row.peak_memory > 4 * 40 * 16 for row in measured)  # the weights at least
     train, forward = measured[0], measured[2]
+    assert train.tok_s.median * train.seconds.median == pytest.approx(2 * 16)
+    assert train.over_first.median == 1
     assert train.operations > 2 * forward.operations > 0
     assert train.multiply_adds == 3 * forward.multiply_adds
 

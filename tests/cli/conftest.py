@@ -99,3 +99,12 @@ def train(workshop, run_command) -> Callable[..., Result]:
         return run_command("train", *tiny, *arguments, **settings)
 
     return run
+
+
+def refused(result: Result, code: int) -> str:
+    """The one line that a refusal prints, with this exit code."""
+    assert result.exit_code == code, result.stdout + result.stderr
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr

@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from tests.cli.conftest import refused
+
 SMALL = ("--preset=nano", "--context-length=16", "--emb-dim=16", "--vocab-size=40", "--seconds=0")
 
 
@@ -28,17 +30,18 @@ def test_what_these_sizes_do_not_allow_is_said_and_left_out(run_command):
     assert [row["name"] for row in json.loads(result.stdout)["measurements"]] == ["standard"]
 
 
-def test_an_unknown_variant_is_wrong_usage(run_command):
-    result = run_command("bench", "--variants=standart")
-    assert result.exit_code == 2
-    assert "did you mean 'standard'" in result.stderr
-
-
-@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
-def test_measuring_has_an_end(run_command, seconds):
-    result = run_command("bench", "--seconds", seconds)
-    assert result.exit_code == 2
-    assert "Invalid value for '--seconds'" in result.stderr
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--variants=standart"], "did you mean 'standard'"),
+        (["--seconds=nan"], "Invalid value for '--seconds'"),
+        (["--seconds=inf"], "Invalid value for '--seconds'"),
+        (["--seconds=-1"], "Invalid value for '--seconds'"),
+        (["--kernels", "--figure=speed"], "--figure draws speeds"),
+    ],
+)
+def test_wrong_usage_is_one_line(run_command, flags, message):
+    assert message in refused(run_command("bench", *SMALL, *flags), 2)
 
 
 def test_the_figure_is_written_beside_its_name(run_command, tmp_path):
@@ -49,26 +52,15 @@ def test_the_figure_is_written_beside_its_name(run_command, tmp_path):
 
 
 @pytest.mark.usefixtures("compiling")
-def test_kernels_are_counted_in_place_of_times(run_command):
-    result = run_command("bench", *SMALL, "--kernels", "--variants=standard", "--json")
-    rows = json.loads(result.stdout)["kernels"]
-    assert [(row["work"], row["name"]) for row in rows] == [
-        (work, "standard") for work in ("train", "forward", "decode")
-    ]
+def test_kernels_are_counted_in_place_of_times_and_shown_in_one_line(run_command):
+    flags = (*SMALL, "--kernels", "--variants=standard")
+    rows = json.loads(run_command("bench", *flags, "--json").stdout)["kernels"]
+    works = [(work, "standard") for work in ("train", "forward", "decode")]
+    assert [(row["work"], row["name"]) for row in rows] == works
     assert all(row["kernels"] == sum(row["operations"].values()) > 0 for row in rows)
-
-
-@pytest.mark.usefixtures("compiling")
-def test_people_see_the_kernels_of_a_variant_in_one_line(run_command):
-    result = run_command("bench", *SMALL, "--kernels", "--variants=standard", "--part=decode")
-    rows = [row.split() for row in result.stdout.splitlines() if row.strip()]
-    heading, line = rows[-2:]
+    shown = run_command("bench", *flags, "--part=decode").stdout.splitlines()
+    heading, line = [row.split() for row in shown if row.strip()][-2:]
     assert (heading, line[0], int(line[1]) > 0) == (["decode"], "standard", True)
-
-
-def test_a_figure_of_kernels_is_refused(run_command):
-    result = run_command("bench", *SMALL, "--kernels", "--figure=speed")
-    assert (result.exit_code, "--figure draws speeds" in result.stderr) == (2, True)
 
 
 def test_one_size_is_scaled(run_command):

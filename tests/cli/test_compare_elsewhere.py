@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.cli.conftest import refused
+
 BRIEF = [
     *("--seeds=1", "--reference=none", "--no-tune", "--no-noise", "--budgets=steps"),
     *("--steps=4", "--out=it"),
@@ -16,27 +18,21 @@ def compare(run_command, tiny_flags):
     return lambda *flags: run_command("compare", *usual, *BRIEF, *flags)
 
 
-def line_of(result, code: int) -> str:
-    """The one line of a command that failed."""
-    assert (result.exit_code, result.stdout) == (code, "")
-    (line,) = result.stderr.splitlines()
-    return line
-
-
-def test_an_unknown_engine_is_refused(compare, workshop):
-    assert "--on ray://a: use one of dask://HOST:PORT" in line_of(compare("--on=ray://a"), 2)
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--on=ray://a"], "--on ray://a: use one of dask://HOST:PORT"),
+        (["--on=slurm", "--export-trials=files"], "--export-trials trains nothing: leave out --on"),
+    ],
+)
+def test_engines_that_cannot_train_are_refused(compare, workshop, flags, message):
+    assert message in refused(compare(*flags), 2)
     assert not (workshop / "it").exists()
-
-
-def test_export_and_an_engine_are_refused(compare):
-    result = compare("--on=slurm", "--export-trials=files")
-    assert result.exit_code == 2
-    assert "--export-trials trains nothing: leave out --on" in result.stderr
 
 
 def test_under_mlx_launch_it_names_what_replaces_it(compare, monkeypatch):
     monkeypatch.setenv("MLX_RANK", "0")
-    assert "mlx.launch is for train: compare takes --on ssh:HOST,HOST" in line_of(compare(), 2)
+    assert "mlx.launch is for train: compare takes --on ssh:HOST,HOST" in refused(compare(), 2)
     monkeypatch.setenv("MLX_RANK", "1")
     other = compare()
     assert (other.exit_code, other.stdout, other.stderr) == (2, "", "")
@@ -58,5 +54,5 @@ def test_trials_are_trained_from_files_and_taken_up(compare, run_command, worksh
 
 def test_what_is_no_trial_is_one_line(run_command, workshop):
     (workshop / "a.trial.json").write_text("{")
-    assert "a.trial.json: damaged" in line_of(run_command("trial", "a.trial.json"), 1)
-    assert "a trial is a file" in line_of(run_command("trial", "a.txt"), 2)
+    assert "a.trial.json: damaged" in refused(run_command("trial", "a.trial.json"), 1)
+    assert "a trial is a file" in refused(run_command("trial", "a.txt"), 2)

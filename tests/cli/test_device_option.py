@@ -11,6 +11,7 @@ import pytest
 
 from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.machine import device
+from tests.cli.conftest import refused
 
 LEAST = ("--preset=nano", "--context-length=16", "--emb-dim=16", "--vocab-size=40", "--seconds=0")
 REFUSED = "Error: MLX finds no GPU on this machine: choose cpu, or leave the choice out"
@@ -50,16 +51,13 @@ def test_every_command_takes_the_device(name):
         assert [p.envvar for p in leaf.params if p.name == "device"] == ["MLX_ATTN_DEVICE"]
 
 
-def test_the_flag_chooses(run_command, chosen):
+def test_the_environment_chooses_and_the_flag_beats_it(run_command, chosen, monkeypatch):
     assert run_command("variants", "--device", "gpu").exit_code == 0
     assert (chosen, os.environ[device.DEVICE]) == (["gpu"], "gpu")
-
-
-def test_the_environment_chooses_and_the_flag_beats_it(run_command, chosen, monkeypatch):
     monkeypatch.setenv(device.DEVICE, "gpu")
     run_command("variants")
     run_command("variants", "--device", "cpu")
-    assert chosen == ["gpu", "cpu"]
+    assert chosen == ["gpu", "gpu", "cpu"]
 
 
 def test_a_command_below_another_chooses_too(run_command, chosen, workshop):
@@ -67,16 +65,9 @@ def test_a_command_below_another_chooses_too(run_command, chosen, workshop):
     assert chosen == ["cpu"]
 
 
-def test_a_gpu_that_is_not_there_is_one_line(run_command, one_device):
-    result = run_command("info", "--device", "gpu")
-    assert result.exit_code == 2
-    assert result.stderr.startswith(REFUSED)
-    assert result.stderr.count("\n") == 1
-
-
-def test_another_name_is_wrong_usage(run_command):
-    result = run_command("info", "--device", "tpu")
-    assert (result.exit_code, "'tpu' is not one of" in result.stderr) == (2, True)
+@pytest.mark.parametrize(("name", "message"), [("gpu", REFUSED), ("tpu", "'tpu' is not one of")])
+def test_a_device_that_is_not_there_is_one_line(run_command, one_device, name, message):
+    assert message in refused(run_command("info", "--device", name), 2)
 
 
 def test_python_reads_the_environment_before_any_array_is_made():
@@ -96,30 +87,23 @@ def test_the_record_of_a_run_names_its_device(train, workshop):
 
 
 def test_both_devices_are_measured_beside_each_other(run_command, chosen):
-    flags = ("--variants=standard", "--part=decode", "--device=both")
-    told = run_command("bench", *LEAST, *flags).stdout
+    flags = (*LEAST, "--variants=standard", "--part=decode", "--device=both")
+    told = run_command("bench", *flags).stdout
     assert "standard, cpu " in told
     assert "standard, gpu " in told
     assert {*chosen} == {"cpu", "gpu"}
-
-
-def test_the_record_of_a_measurement_names_its_device(run_command, chosen):
-    flags = ("--variants=standard", "--part=forward", "--device=both", "--json")
-    rows = json.loads(run_command("bench", *LEAST, *flags).stdout)["measurements"]
+    rows = json.loads(run_command("bench", *flags, "--json").stdout)["measurements"]
     assert [(row["name"], row["device"]) for row in rows] == [
         ("standard", "cpu"),
         ("standard", "gpu"),
     ]
 
 
-def test_the_only_device_is_named_and_measured(run_command, one_device):
-    flags = ("--variants=standard", "--part=forward", "--device=both", "--json")
+@pytest.mark.parametrize("asked", ["both", "cpu"])
+def test_the_only_device_is_named_and_measured(run_command, one_device, asked):
+    flags = ("--variants=standard", "--part=forward", f"--device={asked}", "--json")
     result = run_command("bench", *LEAST, *flags)
-    assert "one device here, the cpu" in result.stderr
-    assert [row["device"] for row in json.loads(result.stdout)["measurements"]] == ["cpu"]
-
-
-def test_settings_of_the_measured_model_hold_no_device(run_command, one_device):
-    flags = ("--variants=standard", "--part=forward", "--device=cpu", "--json")
-    record = json.loads(run_command("bench", *LEAST, *flags).stdout)
+    assert ("one device here, the cpu" in result.stderr) == (asked == "both")
+    record = json.loads(result.stdout)
+    assert [row["device"] for row in record["measurements"]] == ["cpu"]
     assert "device" not in record["settings"]

@@ -32,22 +32,14 @@ def test_it_is_said_without_reading_the_weights(arguments, train, run_command, w
     assert sorted(path.name for path in workshop.rglob("*")) == before
 
 
-def test_people_read_the_same_in_megabytes(train, run_command):
+def test_what_takes_more_is_said_to_take_more_and_people_read_it_in_megabytes(train, run_command):
     train("--out=runs/mine")
     lines = run_command("convert", "mine", "--to=merged", "--dry-run").stdout.splitlines()
     assert [line.split()[0] for line in lines] == [
         *("run", "model", "parameters", "cache", "becomes", "--to", "usable")
     ]
-
-
-def test_what_takes_more_is_said_to_take_more(train, run_command):
-    train("--out=runs/mine")
-    peaks = [
-        plan_of(run_command, *arguments)["peak"]
-        for arguments in (("sample",), ("sample", "-n8"), ("probe",), ("probe", "--windows=64"))
-    ]
-    assert peaks[0] < peaks[1]
-    assert peaks[2] < peaks[3]
+    for less, more in (("sample", "-n8"), ("probe", "--windows=64")):
+        assert plan_of(run_command, less)["peak"] < plan_of(run_command, less, more)["peak"]
 
 
 def test_a_conversion_that_is_refused_is_refused_beforehand(train, run_command):

@@ -13,11 +13,10 @@ import pytest
 
 from mlx_attn.cli.main import graceful_interrupt, signals_interrupt
 from mlx_attn.run_directory import open_run
+from tests.cli.processes import FOREGROUND, PATIENCE, Process, ended, wait_for
 
-Process = subprocess.Popen[str]
 Start = Callable[..., Process]
 
-PATIENCE = 60
 ENDLESS = ["--steps=1000000", "--eval-every=0", "--log-every=1", "--preset=nano"]
 STUCK = """
 import sys, threading
@@ -31,15 +30,6 @@ def launch_step(trainer):
 Trainer.launch_step = launch_step
 main(sys.argv[1:])
 """
-
-
-FOREGROUND = """
-import os, signal, sys
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, signal.SIG_DFL)
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
-"""A shell's background job ignores signals, and so would what the tests start from one."""
 
 
 @pytest.fixture(autouse=True)
@@ -66,20 +56,6 @@ def python(workshop) -> Iterator[Start]:
     for process in started:
         process.kill()
         process.communicate()
-
-
-def wait_for(process: Process, beginning: str) -> None:
-    """Read stderr up to the first line that begins like that."""
-    assert process.stderr
-    for line in process.stderr:
-        if line.startswith(beginning):
-            return
-    raise AssertionError(f"no line begins with '{beginning}'")
-
-
-def ended(process: Process) -> tuple[int, str, list[str]]:
-    out, err = process.communicate(timeout=PATIENCE)
-    return process.returncode, out, err.splitlines()
 
 
 def test_ctrl_c_saves_tells_how_to_go_on_and_exits_with_130(python, tiny_flags, train, workshop):
@@ -172,15 +148,6 @@ def test_a_training_whose_reports_fill_the_disk_is_saved(python, tiny_flags, wor
     assert (workshop / "runs" / "nano-standard" / "checkpoint" / "last.safetensors").exists()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
-def test_a_full_disk_behind_stdout_is_one_line(python):
-    with Path("/dev/full").open("w") as full:
-        process = python("-m", "mlx_attn", "variants", stdout=full)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err.count("\n")) == (1, 1)
-    assert err.startswith("Error: the output cannot be written: ")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_asks_and_the_second_interrupts(number):
     said = []
@@ -193,6 +160,7 @@ def test_the_first_signal_asks_and_the_second_interrupts(number):
             assert asked()
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
     assert said == ["asked"]
@@ -204,6 +172,8 @@ def test_what_the_shell_has_us_ignore_stays_ignored():
         with graceful_interrupt(lambda: None) as asked:
             os.kill(os.getpid(), signal.SIGHUP)
             assert not asked()
+        with signals_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -214,22 +184,6 @@ def test_sigterm_interrupts_as_ctrl_c_does_and_its_handler_comes_back():
     with pytest.raises(KeyboardInterrupt), signals_interrupt():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_closed_terminal_that_is_ignored_interrupts_nothing():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with signals_interrupt():
-            os.kill(os.getpid(), signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_the_old_handlers_come_back():
-    before = signal.getsignal(signal.SIGINT)
-    with graceful_interrupt(lambda: None):
-        assert signal.getsignal(signal.SIGINT) is not before
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_stream_that_is_being_written_to_does_not_break_the_handler():

@@ -4,10 +4,12 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mlx_attn.plugins import unload_plugins
+from tests.cli.conftest import refused
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "talking_heads.py"
 
@@ -35,40 +37,39 @@ def test_it_writes_the_page_into_the_run_and_opens_it(trained, opened, run_comma
     assert f"wrote {page.relative_to(Path.cwd())}" in made.stderr
 
 
-def test_json_says_where_and_how_large(trained, opened, run_command):
-    made = run_command("open", "--no-browser", "--html=here.html", "--json")
-    assert json.loads(made.stdout) == {
-        "path": "here.html",
-        "bytes": Path("here.html").stat().st_size,
-    }
+@pytest.mark.parametrize("flag", ["--html", "--out", "-o"])
+def test_it_goes_where_it_is_asked_for_and_json_says_how_large_it_is(
+    flag, trained, opened, run_command
+):
+    made = run_command("open", "base", "--no-browser", flag, "here.html", "--json")
+    size = Path("here.html").stat().st_size
+    assert json.loads(made.stdout) == {"path": "here.html", "bytes": size}
     assert opened == []
 
 
-@pytest.mark.parametrize("flag", ["--html", "--out", "-o"])
-def test_it_goes_where_it_is_asked_for(flag, trained, opened, run_command):
-    assert run_command("open", "base", "--no-browser", flag, "here.html").exit_code == 0
-    assert Path("here.html").is_file()
+def data_of(path: Path) -> dict[str, Any]:
+    found = re.search(r'id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
+    assert found
+    return json.loads(found[1])
 
 
 def texts_of(path: Path) -> list[str]:
-    found = re.search(r'id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
-    assert found
-    return json.loads(found[1])["texts"]
+    return data_of(path)["texts"]
 
 
-def test_it_begins_with_the_validation_text(trained, opened, run_command, workshop):
-    run_command("open", "--no-browser")
+def test_it_begins_with_the_validation_text_at_the_edges_of_words(
+    trained, opened, run_command, workshop
+):
+    assert run_command("open", "--no-browser", "base").exit_code == 0
     story = (workshop / "story.txt").read_text()
     texts = texts_of(trained / "explore.html")
     assert texts
-    assert all(text in story for text in texts)
-
-
-def test_its_examples_begin_and_end_with_a_word(trained, opened, run_command):
-    assert run_command("open", "base").exit_code == 0
-    texts = texts_of(trained / "explore.html")
-    assert texts
-    assert all(text == text.strip() for text in texts)
+    assert all(text in story and text == text.strip() for text in texts)
+    found = re.search(r'"words": (\[.*?\])', (trained / "explore.html").read_text("utf-8"))
+    assert found
+    words = json.loads(found[1])
+    assert set(words) <= set(re.findall(r"\w+", story))
+    assert "cat" in words
 
 
 def test_it_begins_with_a_prompt(trained, opened, run_command):
@@ -132,23 +133,12 @@ def test_its_examples_are_the_beginnings_of_documents(train, workshop, opened, r
     assert all(re.match(r"k\d+ v\d+ ", text) for text in texts)
 
 
-def test_the_page_knows_the_words_of_the_training_text(trained, opened, run_command, workshop):
-    run_command("open", "--no-browser")
-    page = (trained / "explore.html").read_text("utf-8")
-    found = re.search(r'"words": (\[.*?\])', page)
-    assert found
-    words = json.loads(found[1])
-    assert set(words) <= set(re.findall(r"\w+", (workshop / "story.txt").read_text()))
-    assert "cat" in words
-
-
 @pytest.mark.parametrize("command", ["open", "probe"])
 def test_html_replaces_nothing_but_a_page_unless_told_to(command, trained, opened, run_command):
     weights = trained / "model.safetensors"
     before, flags = weights.read_bytes(), ["--no-browser"] if command == "open" else []
-    result = run_command(command, "base", *flags, "--html", str(weights))
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "is not a page of this program" in result.stderr
+    line = refused(run_command(command, "base", *flags, "--html", str(weights)), 1)
+    assert "is not a page of this program" in line
     assert weights.read_bytes() == before
     for _ in range(2):
         assert run_command(command, "base", *flags, "--html=page.html").exit_code == 0
@@ -160,9 +150,8 @@ def test_html_replaces_nothing_but_a_page_unless_told_to(command, trained, opene
 @pytest.mark.parametrize("command", ["open", "probe"])
 @pytest.mark.parametrize("place", [".", "/", "runs"])
 def test_html_names_a_file(command, place, trained, opened, run_command):
-    result = run_command(command, "base", "--html", place)
-    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert "there is a folder of that name" in result.stderr
+    line = refused(run_command(command, "base", "--html", place), 1)
+    assert "there is a folder of that name" in line
     assert opened == []
 
 
@@ -182,9 +171,7 @@ def test_without_a_run_it_lists_all_runs(two_trained, opened, run_command):
 
 
 def rows_of(path: Path) -> list[dict]:
-    found = re.search(r'id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
-    assert found
-    return json.loads(found[1])["home"]["rows"]
+    return data_of(path)["home"]["rows"]
 
 
 def test_a_prompt_without_a_run_goes_to_the_latest(two_trained, opened, run_command):
@@ -192,19 +179,15 @@ def test_a_prompt_without_a_run_goes_to_the_latest(two_trained, opened, run_comm
     assert texts_of(two_trained / "other" / "explore.html") == ["the red cat"]
 
 
-def test_the_list_goes_where_it_is_asked_for(two_trained, opened, run_command):
+def test_the_list_goes_where_it_is_asked_for_and_replaces_no_file_of_somebody_else(
+    two_trained, opened, run_command
+):
     assert run_command("open", "--no-browser", "--html=here.html").exit_code == 0
     assert len(rows_of(Path("here.html"))) == 2
-
-
-def test_the_list_replaces_no_file_of_somebody_else(two_trained, opened, run_command):
     Path("thesis.txt").write_text("years of work")
-    made = run_command("open", "--no-browser", "--html=thesis.txt")
-    assert made.exit_code == 1
-    assert "is not a page of this program" in made.stderr
+    line = refused(run_command("open", "--no-browser", "--html=thesis.txt"), 1)
+    assert "is not a page of this program" in line
 
 
 def test_no_run_at_all_says_how_to_begin(workshop, opened, run_command):
-    made = run_command("open")
-    assert made.exit_code == 1
-    assert "train one with 'mlx-attn train'" in made.stderr
+    assert "train one with 'mlx-attn train'" in refused(run_command("open"), 1)

@@ -18,6 +18,7 @@ from mlx_attn.parts import PARTS
 from mlx_attn.plugins import load_plugins, unload_plugins
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.config import resolve
+from tests.cli.conftest import refused
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "around_attention.py"
 PLUGIN = f"--plugin={EXAMPLE}"
@@ -63,30 +64,25 @@ def file(text: str, name: str = "mine.py") -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_trains_is_recorded_and_asked_for(train, run_command, kind):
-    result = train(PLUGIN, *KINDS[kind], "--out=runs/own")
-    assert result.exit_code == 0, result.output
+def test_each_kind_trains_is_recorded_asked_for_and_resumed_to_the_same_bits(
+    train, run_command, kind
+):
+    flags = [PLUGIN, *KINDS[kind], "--schedule=constant", "--drop-rate=0.1"]
+    for name, steps in (("whole", "6"), ("own", "3")):
+        result = train(*flags, f"--steps={steps}", f"--out=runs/{name}")
+        assert result.exit_code == 0, result.output
     (plugin,) = json.loads(Path("runs/own/config.json").read_text())["plugins"]
     assert (plugin["names"], plugin["path"]) == ([kind], str(EXAMPLE))
     unload_plugins()
-    refused = run_command("sample", "runs/own", "--max-tokens=3")
-    assert refused.exit_code == 2
-    assert re.fullmatch(r"Error: this run uses around_attention.py .*\n", refused.stderr)
+    line = refused(run_command("sample", "runs/own", "--max-tokens=3"), 2)
+    assert line.startswith("Error: this run uses around_attention.py ")
     assert run_command("sample", "runs/own", "--max-tokens=3", PLUGIN).exit_code == 0
     assert run_command("probe", "runs/own", PLUGIN).exit_code == 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_resumes_to_the_same_bits(train, run_command, kind):
-    flags = [PLUGIN, *KINDS[kind], "--schedule=constant", "--drop-rate=0.1"]
-    for name, steps in (("whole", "6"), ("parts", "3")):
-        assert train(*flags, f"--steps={steps}", f"--out=runs/{name}").exit_code == 0
-    unload_plugins()
-    resumed = train("--resume", "runs/parts", PLUGIN, "--steps=6")
+    resumed = train("--resume", "runs/own", PLUGIN, "--steps=6")
     assert resumed.exit_code == 0, resumed.output
-    whole, parts = last_weights("runs/whole"), last_weights("runs/parts")
-    assert whole.keys() == parts.keys()
-    assert [name for name in whole if not mx.array_equal(whole[name], parts[name])] == []
+    whole, own = last_weights("runs/whole"), last_weights("runs/own")
+    assert whole.keys() == own.keys()
+    assert [name for name in whole if not mx.array_equal(whole[name], own[name])] == []
 
 
 def test_a_position_written_as_rope_trains_as_rope(train):
@@ -205,11 +201,6 @@ def nats(logits, targets):
         assert 0 <= line["metrics"]["top5"] <= 1
 
 
-def test_a_run_without_own_metrics_has_no_such_key(train):
-    assert train("--out=runs/plain").exit_code == 0
-    assert not any("metrics" in line for line in metrics("runs/plain"))
-
-
 WRONG = {
     "built-in": ('@choice("norm", "rmsnorm", "")\ndef f(x): return x', "'rmsnorm' is registered"),
     "built-in task": ('@choice("data", "recall", "")\ndef f(): yield ""', "'recall' is registered"),
@@ -237,11 +228,9 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_a_row_that_cannot_be_registered_is_one_line(workshop, run_command, case):
     text, complaint = WRONG[case]
-    refused = run_command("variants", "--plugin", file(text))
-    assert refused.exit_code == 2
-    assert complaint in refused.stderr
-    assert refused.stderr.startswith(f"Error: plugin {Path('mine.py').resolve()}")
-    assert refused.stderr.count("\n") == 1
+    line = refused(run_command("variants", "--plugin", file(text)), 2)
+    assert complaint in line
+    assert line.startswith(f"Error: plugin {Path('mine.py').resolve()}")
 
 
 NORM, ACTIVATION = '@choice("norm", "own", "")\n', '@choice("activation", "own", "")\n'
@@ -249,9 +238,30 @@ BLOCK = '@choice("residual", "own", "")\ndef f(x, att, ff, norm1, norm2):\n'
 POSITION, OPTIMIZER = '@choice("position", "own", ""{})\n', '@choice("optimizer", "own", "")\n'
 TASK, TEXT = '@choice("data", "own", "", length=4)\n', '@choice("data", "own", "")\n'
 METRIC = '@choice("metric", "own", "")\n'
+LOGITS = '@choice("logits", "own", "s"{})\ndef f(a, s, *kept): return {}'
 DRAWN = "places = random.integers(0, 2, (count, 4))\n    right = places >= 0\n    {}\n    "
 DRAWN += "return Documents('ab', places, right, right, nats)"
 BROKEN = {
+    "logits leak": (
+        LOGITS.format("", "s + s[..., ::-1]"),
+        r"logits=own lets a token read later ones: with tokens \d+ to 12",
+    ),
+    "logits are random": (
+        LOGITS.format("", "s + mx.random.normal(s.shape)"),
+        "logits=own computes something else each time",
+    ),
+    "what logits remember": (
+        LOGITS.format(", remembers=lambda a, x: x", "s"),
+        r"remembers= of logits=own must return, .* \(2, any, 3",
+    ),
+    "logits of NumPy": (
+        LOGITS.format("", "np.array(s)"),
+        "logits=own must return an mx.array, and returned a numpy.ndarray",
+    ),
+    "a weight with a dot": (
+        LOGITS.format(", weights={'a.b': lambda c: mx.zeros((1,))}", "s"),
+        "its weight 'a.b' is not a name",
+    ),
     "norm leaks": (
         NORM + "def f(x): return x - x.mean(axis=1, keepdims=True)",
         "norm=own lets a token read later ones",
@@ -382,17 +392,26 @@ def test_an_error_in_a_task_names_its_line(workshop, train):
     assert f"plugin {Path(plugin).resolve()}, line 8: AttributeError" in refused.stderr
 
 
-def test_an_unknown_metric_asks_for_a_file(train):
-    assert "(none is loaded): add --plugin FILE" in train("--metric=top5").stderr
-    assert "metric='top_5' is none of your own (top5)" in train(PLUGIN, "--metric=top_5").stderr
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--metric=top5"], "(none is loaded): add --plugin FILE"),
+        ([PLUGIN, "--metric=top_5"], "metric='top_5' is none of your own (top5)"),
+        ([PLUGIN, "--norm=dty"], "norm='dty' must be one of layernorm, rmsnorm, dyt"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_all_there_are(train, flags, message):
+    assert message in refused(train(*flags), 2)
 
 
-def test_a_name_may_have_underscores(train):
+def test_a_metric_has_a_key_which_may_have_underscores_and_other_runs_have_none(train):
     text = (
         '@choice("metric", "one_each", "1")\ndef f(logits, targets): return mx.ones(targets.shape)'
     )
     assert train("--plugin", file(text), "--metric=one_each", "--out=runs/own").exit_code == 0
     assert metrics("runs/own")[-1]["metrics"] == {"one_each": 1.0}
+    assert train("--out=runs/plain").exit_code == 0
+    assert not any("metrics" in line for line in metrics("runs/plain"))
 
 
 def test_the_lists_and_the_help_show_them(workshop, run_command):
@@ -402,11 +421,6 @@ def test_the_lists_and_the_help_show_them(workshop, run_command):
     assert {"norm=rmsnorm", "position=rope", "optimizer=muon", "activation=gelu"} <= shown
     rows = json.loads(run_command("data", "list", "--json", PLUGIN).stdout)
     assert {"reverse", "counting"} <= {row["name"] for row in rows}
-
-
-def test_an_unknown_name_is_answered_with_all_there_are(train):
-    refused = train(PLUGIN, "--norm=dty")
-    assert "norm='dty' must be one of layernorm, rmsnorm, dyt" in refused.stderr
 
 
 @pytest.mark.parametrize("kind", IN_THE_MODEL)

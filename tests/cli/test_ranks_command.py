@@ -11,19 +11,12 @@ from pathlib import Path
 import pytest
 
 from mlx_attn.run_directory import open_run
+from tests.cli.conftest import refused
+from tests.cli.processes import FOREGROUND, PATIENCE, Process, ended, wait_for
 
-Process = subprocess.Popen[str]
-PATIENCE = 60
 RUN = Path("runs") / "nano-standard"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "talking_heads.py"
 ENDLESS = ["--steps=1000000", "--eval-every=0", "--save-every=1", "--log-every=1", "--preset=nano"]
-FOREGROUND = """
-import os, signal, sys
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, signal.SIG_DFL)
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
-"""A shell's background job ignores signals, and so would what the tests start from one."""
 
 
 @pytest.fixture
@@ -46,22 +39,6 @@ def two(workshop, ring) -> Iterator[Callable[..., list[Process]]]:
         process.communicate()
 
 
-def wait_for(process: Process, beginning: str) -> None:
-    """Read stderr up to the first line that begins like that."""
-    assert process.stderr
-    seen = []
-    for line in process.stderr:
-        seen.append(line)
-        if line.startswith(beginning):
-            return
-    raise AssertionError(f"no line begins with '{beginning}': {seen}")
-
-
-def ended(process: Process) -> tuple[int, list[str]]:
-    _, err = process.communicate(timeout=PATIENCE)
-    return process.returncode, err.splitlines()
-
-
 def without_steps(lines: list[str]) -> list[str]:
     return [line for line in lines if not line.startswith("step ")]
 
@@ -71,7 +48,7 @@ def test_a_killed_rank_ends_the_other_with_one_line_and_a_checkpoint(two, tiny_f
     ranks = two(*tiny_flags, *ENDLESS)
     wait_for(ranks[0], "step 5/")
     ranks[lost].kill()
-    code, messages = ended(ranks[1 - lost])
+    code, _, messages = ended(ranks[1 - lost])
     (message,) = without_steps(messages)
     assert code == 1
     assert message.startswith(f"Error: {'rank 1: ' * (1 - lost)}another of the 2 ranks ended")
@@ -84,7 +61,7 @@ def test_a_silent_rank_ends_the_other_after_the_time_that_is_allowed(two, tiny_f
     ranks = two(*tiny_flags, *ENDLESS, MLX_ATTN_RANK_TIMEOUT="2")
     wait_for(ranks[0], "step 2/")
     ranks[1].send_signal(signal.SIGSTOP)
-    code, messages = ended(ranks[0])
+    code, _, messages = ended(ranks[0])
     assert (code, len(without_steps(messages))) == (1, 1)
     assert messages[-1].startswith("Error: nothing was heard of another of the 2 ranks for 2 s")
 
@@ -93,7 +70,7 @@ def test_ctrl_c_on_any_rank_saves_and_ends_both_in_order(two, tiny_flags, worksh
     ranks = two(*tiny_flags, *ENDLESS)
     wait_for(ranks[0], "step 3/")
     ranks[1].send_signal(signal.SIGINT)
-    (code, messages), (other_code, silence) = (ended(process) for process in ranks)
+    (code, _, messages), (other_code, _, silence) = map(ended, ranks)
     assert (code, other_code, silence) == (130, 130, [])
     step = open_run(workshop / RUN).metrics()[-1]["steps"]
     assert without_steps(messages) == [
@@ -128,14 +105,12 @@ def test_mlx_launch_trains_a_user_s_own_variant_with_two_ranks(workshop, tiny_fl
 
 def test_a_timeout_that_is_no_number_is_refused(train, monkeypatch):
     monkeypatch.setenv("MLX_ATTN_RANK_TIMEOUT", "soon")
-    result = train()
-    assert result.exit_code == 2
-    assert "MLX_ATTN_RANK_TIMEOUT=soon must be a positive number of seconds" in result.stderr
+    assert "MLX_ATTN_RANK_TIMEOUT=soon must be a positive number of seconds" in refused(train(), 2)
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(two, tiny_flags):
     ranks = two(*tiny_flags, "--batch-size=5")
-    code, messages = ended(ranks[0])
+    code, _, messages = ended(ranks[0])
     assert code == 2
     assert messages == [
         "Error: batch_size=5 cannot be shared equally by 2 ranks: use a multiple of 2, such as 4"

@@ -6,6 +6,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import create_run
 from mlx_attn.text.tokenizers import train_tokenizer
+from tests.cli.conftest import refused
 
 
 @pytest.fixture
@@ -26,15 +27,11 @@ def repl(lines: str | bytes, *arguments: str) -> Result:
     return CliRunner().invoke(group, ["repl", "--max-tokens=8", *arguments], input=lines)
 
 
-def test_each_line_of_a_pipe_is_answered(place):
-    result = repl("once\nupon\n", "--stop", "\n", "--seed", "1")
+def test_each_line_of_a_pipe_is_answered_without_escape_codes(place):
+    result = repl("once\nupon\n/help\n/info\n/set\n", "--stop", "\n", "--seed", "1", "--top-k", "1")
     assert result.exit_code == 0
     assert result.stdout.count("\n") == 2
     assert result.stderr.count("tok/s") == 2
-
-
-def test_a_pipe_sees_no_escape_codes(place):
-    result = repl("once\n/help\n/info\n/set\n", "--top-k", "1", "--stop", "\x1b")
     assert "\x1b" not in result.stdout + result.stderr
 
 
@@ -56,17 +53,10 @@ def test_bytes_that_are_not_utf8_are_refused_and_the_next_line_is_answered(place
     assert result.stdout.count("\n") == 1
 
 
-def test_a_run_that_is_not_there_is_one_line_and_exit_code_one(place):
-    result = repl("", "byte")
-    assert result.exit_code == 1
-    assert (
-        result.stderr == "Error: there is no run 'byte', here or in runs: did you mean 'bytes'?\n"
-    )
-
-
-def test_chat_is_another_name(place):
-    result = CliRunner().invoke(group, ["chat"], input="/quit\n")
-    assert result.exit_code == 0
+def test_chat_is_another_name_and_a_run_that_is_not_there_is_one_line(place):
+    assert CliRunner().invoke(group, ["chat"], input="/quit\n").exit_code == 0
+    line = "Error: there is no run 'byte', here or in runs: did you mean 'bytes'?\n"
+    assert refused(repl("", "byte"), 1) == line
 
 
 def test_ctrl_c_in_a_pipe_exits_with_130(place, monkeypatch):

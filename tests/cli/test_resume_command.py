@@ -13,6 +13,7 @@ from mlx_attn.cli import train as train_command
 from mlx_attn.files import lock
 from mlx_attn.run_directory import held, open_run
 from mlx_attn.training.trainer import Trainer
+from tests.cli.conftest import refused
 
 
 def test_with_dropout_the_weights_and_losses_are_the_same_bits(train, workshop):
@@ -83,7 +84,6 @@ def test_a_run_that_is_removed_while_it_trains_ends_in_one_line(train, workshop,
         return evaluate(trainer)
 
     monkeypatch.setattr(Trainer, "evaluate", remove)
-    result = train("--name=mine", "--quiet")
-    assert result.exit_code == 1
-    assert "runs/mine was removed or replaced while this process was writing" in result.stderr
+    line = refused(train("--name=mine", "--quiet"), 1)
+    assert "runs/mine was removed or replaced while this process was writing" in line
     assert not (workshop / "runs" / "mine").exists()

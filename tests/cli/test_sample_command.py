@@ -14,6 +14,7 @@ from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import LoadedRun, stream_generate
 from mlx_attn.text.tokenizers import train_tokenizer
+from tests.cli.conftest import refused
 
 
 @pytest.fixture
@@ -43,28 +44,22 @@ def interrupted(voice, prompt, config, max_tokens, stop):
     raise KeyboardInterrupt
 
 
-def test_the_continuation_alone_goes_to_stdout(place):
-    result = sample("nano", "--prompt", "abc", "--max-tokens", "30")
+@pytest.mark.parametrize("run", [[], ["nano"], ["runs/nano"]])
+def test_the_continuation_alone_goes_to_stdout(place, run):
+    """Of a run named by its path, its name, or not at all, which is the latest one."""
+    result = sample(*run, "--prompt", "abc", "--max-tokens", "30")
     assert (result.exit_code, result.stderr) == (0, "")
     assert len(result.stdout) == 30 + 1
     assert result.stdout.endswith("\n")
 
 
-@pytest.mark.parametrize("run", [[], ["nano"], ["runs/nano"]])
-def test_a_run_is_named_by_path_by_name_or_is_the_latest(place, run):
-    assert sample(*run, "-m", "3").exit_code == 0
-
-
-def test_the_same_seed_gives_the_same_text(place):
-    texts = {sample("-p", "a", "--seed", "3", "-m", "30").stdout for _ in range(2)}
-    assert len(texts) == 1
-
-
-def test_temperature_has_two_names(place):
-    short, long = (
-        sample("-p", "a", name, "0", "-m", "9").stdout for name in ("--temp", "--temperature")
-    )
-    assert short == long
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(["--seed", "3"], ["--seed", "3"]), (["--temp", "0"], ["--temperature", "0"])],
+    ids=["a seed", "two names of the temperature"],
+)
+def test_the_same_settings_give_the_same_text(place, one, other):
+    assert sample("-p", "a", *one, "-m30").stdout == sample("-p", "a", *other, "-m30").stdout
 
 
 def test_a_prompt_comes_from_stdin_without_its_last_newline(place):
@@ -78,11 +73,15 @@ def test_options_come_from_the_environment_and_flags_win(place):
     assert len(sample("-p", "a", "-m", "7", env=environment).stdout) == 7 + 1
 
 
-def test_json_is_one_object(place):
+def test_json_is_one_object_with_the_seed_that_was_drawn(place):
     record = json.loads(sample("-p", "abc", "-m", "4", "--seed", "1", "--json").stdout)
     assert (record["prompt"], len(record["text"]), record["tokens"]) == ("abc", 4, 4)
     assert (record["finish_reason"], record["seed"], record["run"]) == ("length", 1, "runs/nano")
     assert record["tok_s"] > 0
+    flags = ("-p", "abc", "--json", "-m", "30")
+    record = json.loads(sample(*flags).stdout)
+    again = json.loads(sample(*flags, "--seed", str(record["seed"])).stdout)
+    assert again["text"] == record["text"]
 
 
 def test_several_continuations_are_those_of_their_seeds(place):
@@ -90,24 +89,19 @@ def test_several_continuations_are_those_of_their_seeds(place):
     several = sample(*flags, "-n", "3", "--seed", "5").stdout.removesuffix("\n").split("\n---\n")
     alone = [sample(*flags, "--seed", str(5 + k)).stdout.removesuffix("\n") for k in range(3)]
     assert several == alone
-
-
-def test_json_of_several_is_an_object_a_line(place):
-    result = sample("-p", "abc", "-m", "4", "-n", "3", "--seed", "1", "--json", "--ignore-eos")
+    result = sample(*flags, "-m", "4", "-n", "3", "--seed", "1", "--json")
     records = [json.loads(line) for line in result.stdout.splitlines()]
     assert [(record["seed"], record["tokens"]) for record in records] == [(1, 4), (2, 4), (3, 4)]
 
 
-def test_no_continuation_at_all_is_refused(place):
-    assert "num_samples=0 must be at least 1" in sample("-n", "0").stderr
+def test_without_any_run_the_way_to_one_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "mlx-attn train" in sample().stderr
 
 
-def test_json_tells_the_seed_that_was_drawn(place):
-    record = json.loads(sample("-p", "abc", "--json", "-m", "30").stdout)
-    again = json.loads(
-        sample("-p", "abc", "--json", "--seed", str(record["seed"]), "-m", "30").stdout
-    )
-    assert again["text"] == record["text"]
+def test_a_prompt_that_is_not_utf8_is_refused(place):
+    line = refused(sample("-p", "-", input=b"a\xff"), 1)
+    assert "not UTF-8 (invalid start byte at byte 1)" in line
 
 
 def test_a_stop_text_ends_the_continuation(place):
@@ -146,41 +140,23 @@ def test_a_prompt_that_does_not_fit_is_pointed_out(place):
         (["--top-p", "2"], 2, "top_p=2.0 must be above 0"),
         (["--max-tokens", "0"], 2, "max_tokens=0 must be at least 1"),
         (["--stop", ""], 2, "a stop text is empty"),
+        (["-n", "0"], 2, "num_samples=0 must be at least 1"),
     ],
 )
 def test_what_cannot_work_is_one_line(place, arguments, code, message):
-    result = sample(*arguments)
-    assert result.exit_code == code
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
+    assert message in refused(sample(*arguments), code)
 
 
-def test_without_any_run_the_way_to_one_is_told(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "mlx-attn train" in sample().stderr
-
-
-def test_a_prompt_that_is_not_utf8_is_refused(place):
-    result = sample("-p", "-", input=b"a\xff")
-    assert "not UTF-8 (invalid start byte at byte 1)" in result.stderr
-
-
-def test_ctrl_c_ends_the_line_and_exits_with_130(place, monkeypatch):
-    monkeypatch.setattr("mlx_attn.sampling.generate.LoadedRun.stream", interrupted)
-    result = sample("-p", "a")
-    assert result.exit_code == 130
-    assert len(result.stdout) == 2 + 1
-
-
-def test_ctrl_c_leaves_json_that_can_be_read(place, monkeypatch):
+def test_ctrl_c_ends_the_line_leaves_json_that_can_be_read_and_exits_with_130(place, monkeypatch):
     def batch(loaded, prompt, count, *settings):
         yield from ((0, step) for step in interrupted(loaded, prompt, *settings))
 
+    monkeypatch.setattr("mlx_attn.sampling.generate.LoadedRun.stream", interrupted)
     monkeypatch.setattr("mlx_attn.sampling.generate.LoadedRun.stream_batch", batch)
-    result = sample("-p", "a", "--json")
-    assert result.exit_code == 130
-    assert json.loads(result.stdout)["finish_reason"] == "interrupted"
+    shown, told = sample("-p", "a"), sample("-p", "a", "--json")
+    assert (shown.exit_code, told.exit_code) == (130, 130)
+    assert len(shown.stdout) == 2 + 1
+    assert json.loads(told.stdout)["finish_reason"] == "interrupted"
 
 
 def test_ctrl_c_while_loading_exits_with_130(place, monkeypatch):
@@ -210,9 +186,8 @@ def test_the_defaults_are_the_samplers():
 )
 def test_the_tokenizer_of_another_model_is_refused(place, command):
     train_tokenizer("char", "abcdefgh \nijk", 0).save(place / "runs" / "nano")
-    result = CliRunner().invoke(group, command, input="abc\n")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "its tokenizer has 13 tokens and its model 10" in result.stderr
+    line = refused(CliRunner().invoke(group, command, input="abc\n"), 1)
+    assert "its tokenizer has 13 tokens and its model 10" in line
 
 
 def test_weights_that_are_no_numbers_are_refused(place):
@@ -223,13 +198,9 @@ def test_weights_that_are_no_numbers_are_refused(place):
         (lambda a: a * mx.nan, "its training diverged"),
     ]:
         save_arrays(run.weights, {name: changed(array) for name, array in arrays.items()}, {})
-        result = sample("nano")
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert message in result.stderr
+        assert message in refused(sample("nano"), 1)
 
 
 def test_a_misspelt_variable_is_refused(place, monkeypatch):
     monkeypatch.setenv("MLX_ATTN_TMEP", "0")
-    result = sample("nano")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "MLX_ATTN_TMEP: did you mean MLX_ATTN_TEMP?" in result.stderr
+    assert "MLX_ATTN_TMEP: did you mean MLX_ATTN_TEMP?" in refused(sample("nano"), 2)

@@ -6,21 +6,10 @@ import pytest
 
 from mlx_attn.text import sources
 from mlx_attn.text.tasks import TASKS
+from tests.cli.conftest import refused
 
-SMALL = [
-    "--emb-dim",
-    "16",
-    "--n-heads",
-    "2",
-    "--n-layers",
-    "1",
-    "--batch-size",
-    "4",
-    "--steps",
-    "4",
-    "--eval-every",
-    "2",
-]
+SMALL = ["--emb-dim=16", "--n-heads=2", "--n-layers=1", "--batch-size=4", "--steps=4"]
+SMALL += ["--eval-every=2"]
 
 
 @pytest.fixture
@@ -31,23 +20,25 @@ def recall(workshop, run_command, monkeypatch):
     return lambda *flags: run_command("train", "--data", "recall", *SMALL, *flags)
 
 
-def test_a_task_of_other_sizes_is_named_for_them(recall, workshop):
-    result = recall("--json", "--data", "recall:pairs=2,keys=3")
-    assert json.loads(result.stdout.splitlines()[-1])["run"] == (
-        "runs/recall-pairs-2-keys-3-standard"
-    )
-
-
-def test_a_task_needs_no_other_choice(recall, workshop):
-    result = recall("--json")
-    end = json.loads(result.stdout.splitlines()[-1])
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [("recall", "recall"), ("recall:pairs=2,keys=3", "recall-pairs-2-keys-3")],
+    ids=["its sizes", "other sizes"],
+)
+def test_a_task_needs_no_other_choice_and_its_run_is_named_for_its_sizes(
+    recall, workshop, task, name
+):
+    end = json.loads(recall("--json", "--data", task).stdout.splitlines()[-1])
     assert end["bits_per_byte"] is None
     assert end["above_floor"] == end["val_loss"]
     assert 0 <= end["accuracy"] <= 1
-    assert end["run"] == "runs/recall-standard"
-    config = json.loads((workshop / "runs" / "recall-standard" / "config.json").read_text())
-    assert config["model"]["context_length"] == 33
+    assert end["run"] == f"runs/{name}-standard"
+    run = workshop / end["run"]
+    config = json.loads((run / "config.json").read_text())
+    assert config["model"]["context_length"] == (33 if task == name else 9)
     assert config["text"]["tokenizer"] == "symbols"
+    reports = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(r["accuracy"] is not None for r in reports if r["event"] in ("eval", "end"))
 
 
 def test_people_read_the_share_of_right_answers(recall):
@@ -58,13 +49,6 @@ def test_people_read_the_share_of_right_answers(recall):
     assert lines[0].startswith("best val loss")
     assert "nats per token above the floor: context 0.000, answer" in lines[1]
     assert lines[2].startswith("it writes: k")
-
-
-def test_metrics_hold_the_accuracy(recall, workshop):
-    recall()
-    text = (workshop / "runs" / "recall-standard" / "metrics.jsonl").read_text()
-    reports = [json.loads(line) for line in text.splitlines()]
-    assert all(r["accuracy"] is not None for r in reports if r["event"] in ("eval", "end"))
 
 
 def test_a_stopped_training_on_a_task_goes_on(recall, run_command):
@@ -79,29 +63,26 @@ def test_a_stopped_training_on_a_task_goes_on(recall, run_command):
     assert all(symbol[0] in "kv" for symbol in samples[0].split())
 
 
-def test_a_word_that_is_no_symbol_is_refused_in_one_line(recall, run_command):
+def test_a_task_s_model_reads_its_symbols_alone_and_keeps_its_accuracy_when_converted(
+    recall, run_command
+):
     recall()
-    result = run_command("sample", "recall-standard", "-p", "k1 hello")
-    assert result.exit_code == 2
-    assert "no symbols of this task: 'hello'" in result.stderr
-
-
-def test_a_converted_task_keeps_its_accuracy(recall, run_command):
-    recall()
+    line = refused(run_command("sample", "recall-standard", "-p", "k1 hello"), 2)
+    assert "no symbols of this task: 'hello'" in line
     result = run_command("convert", "recall-standard", "--to", "merged", "--json")
     record = json.loads(result.stdout)
     assert record["before"]["accuracy"] == record["after"]["accuracy"]
     assert record["before"]["bits_per_byte"] is None
 
 
-def test_tasks_are_listed_with_what_they_separate(run_command, workshop):
-    facts = {f["name"]: f for f in json.loads(run_command("data", "list", "--json").stdout)}
+def test_tasks_are_listed_with_what_they_separate_and_described_with_their_floor(
+    recall, run_command, workshop
+):
+    listed, told = run_command("data", "list", "--json").stdout, run_command("data").stdout
+    separates = {f["name"]: f.get("separates") for f in json.loads(listed)}
     for name, task in TASKS.items():
-        assert facts[name]["separates"] == task.separates
-        assert name in run_command("data").stdout
-
-
-def test_a_task_is_described_with_its_floor(recall, run_command):
+        assert separates[name] == task.separates
+        assert name in told
     facts = json.loads(run_command("data", "show", "copy", "--json").stdout)
     assert facts["floor_nats_per_token"] == pytest.approx(1.7054, abs=1e-4)
     assert facts["floor_bits_per_byte"] is None

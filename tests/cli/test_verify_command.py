@@ -60,10 +60,6 @@ def test_what_is_wrong_is_named_and_ends_with_1(run_command):
     last = result.stdout.splitlines()[-1]
     assert last.startswith("WRONG: 1 of 2 checks failed, first positions on the processor")
     assert "RoPE, heads of" in last
-
-
-@pytest.mark.usefixtures("two_checks", "another_rope")
-def test_json_is_one_object_that_holds_all_that_is_wrong(run_command):
     result = run_command("verify", "--json")
     report = json.loads(result.stdout)
     assert (result.exit_code, report["right"]) == (1, False)

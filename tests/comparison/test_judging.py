@@ -106,12 +106,9 @@ def test_tuning_noise_widens_the_interval():
 
 
 def test_holm_by_hand():
-    """0.01 x 4; 0.02 x 3; 0.03 x 2 but not below the one before; 0.9 x 1."""
+    """0.01 x 4; 0.02 x 3; 0.03 x 2 but not below the one before; 0.9 x 1; at most 1."""
     adjusted = holm({"a": 0.02, "b": 0.9, "c": 0.01, "d": 0.03})
     assert adjusted == pytest.approx({"a": 0.06, "b": 0.9, "c": 0.04, "d": 0.06})
-
-
-def test_an_adjusted_p_value_is_at_most_1():
     assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
 
 
@@ -130,13 +127,10 @@ def test_the_words(mean, spread, word):
     assert alone([mean + spread * offset for offset in (-1, -0.5, 0, 0, 0.5, 1)]).word == word
 
 
-def test_a_part_worth_less_than_four_margins_makes_every_verdict_insensitive():
-    verdict = judge({"arm": HAND}, 0.005, worth=3.9 * 0.005)["arm"]
-    assert (verdict.word, verdict.share) == ("insensitive", None)
-
-
-def test_a_difference_is_stated_as_a_share_of_what_the_part_is_worth():
-    assert judge({"arm": HAND}, 0.005, worth=0.124)["arm"].share == pytest.approx(0.1)
+def test_a_difference_is_a_share_of_what_the_part_is_worth_if_that_is_four_margins():
+    little, much = (judge({"arm": HAND}, 0.005, worth=w)["arm"] for w in (3.9 * 0.005, 0.124))
+    assert (little.word, little.share) == ("insensitive", None)
+    assert much.share == pytest.approx(0.1)
 
 
 def test_a_part_that_a_rounding_could_make_worth_less_is_insensitive():
@@ -152,23 +146,25 @@ def test_several_looks_ask_for_a_smaller_p_value():
     assert alone(found).word == "worse"
 
 
-def test_a_flat_curve_of_learning_rates_adds_no_error_and_a_noisy_choice_on_a_sharp_one_does():
-    flat = {0.5: (1.0, 1.01), 1.0: (1.0, 1.01), 2.0: (1.0, 1.01)}
+def test_a_noisy_choice_on_a_sharp_curve_of_learning_rates_adds_an_error():
     noisy = {0.5: (1.02, 1.10), 1.0: (1.06, 1.00), 2.0: (1.12, 1.03)}
-    assert tuning_error(flat) == 0.0
     assert 0.001 < tuning_error(noisy) < 0.05
 
 
-def test_the_error_of_a_choice_by_hand():
-    """Of four draws of two seeds one, the second twice, chooses a factor that costs 0.04."""
-    losses = {0.5: (1.0, 1.0), 1.0: (0.9, 1.02), 2.0: (1.0, 1.0)}
-    assert tuning_error(losses) == pytest.approx(0.04 * sqrt(2 / 4))
-
-
-def test_the_error_of_a_grid_by_hand():
-    """The parabola through 1.02, 1 and 1.06 has its vertex 0.04^2 / (8 * 0.08) below 1."""
-    losses = {0.5: (1.02, 1.02), 1.0: (1.0, 1.0), 2.0: (1.06, 1.06)}
-    assert tuning_error(losses) == pytest.approx(0.0025)
+@pytest.mark.parametrize(
+    ("losses", "error"),
+    [
+        ([(1.0, 1.01), (1.0, 1.01), (1.0, 1.01)], 0.0),
+        # Of four draws of two seeds one, the second twice, chooses a factor that costs 0.04.
+        ([(1.0, 1.0), (0.9, 1.02), (1.0, 1.0)], 0.04 * sqrt(2 / 4)),
+        # The parabola through 1.02, 1 and 1.06 has its vertex 0.04^2 / (8 * 0.08) below 1.
+        ([(1.02, 1.02), (1.0, 1.0), (1.06, 1.06)], 0.0025),
+    ],
+    ids=["a flat curve", "a choice by hand", "a grid by hand"],
+)
+def test_the_error_of_a_choice_of_learning_rates(losses, error):
+    of_factors = dict(zip((0.5, 1.0, 2.0), losses, strict=True))
+    assert tuning_error(of_factors) == pytest.approx(error, abs=1e-12)
 
 
 def test_factors_with_which_trainings_nearly_diverge_add_nothing_to_a_choice_that_is_clear():
@@ -200,6 +196,7 @@ def test_a_study_is_judged_by_the_test_that_it_registered_and_shows_today_s_word
 
 def test_one_seed_decides_nothing(verdict_of_one_seed):
     assert alone([0.3]) == verdict_of_one_seed(0.3)
+    assert alone([0.3]).below_margin is None
 
 
 @pytest.mark.parametrize(
@@ -305,17 +302,9 @@ def test_seeds_are_missing_exactly_where_nothing_is_decided(found, delta):
         assert seeds is None or seeds > len(verdict.differences)
 
 
-def test_the_probability_of_a_difference_below_the_margin_is_a_half_if_the_mean_is_the_margin():
-    verdict = judge({"arm": [0.01, 0.02, 0.03]}, 0.02)["arm"]
-    assert verdict.below_margin == pytest.approx(0.5)
-
-
-def test_the_probability_below_the_margin_is_that_of_student_s_t_around_the_mean():
-    differences = [0.010, 0.012, 0.017, 0.009]
-    verdict = judge({"arm": differences}, 0.02)["arm"]
+@pytest.mark.parametrize(
+    "differences", [[0.01, 0.02, 0.03], [0.010, 0.012, 0.017, 0.009]], ids=["a half", "above"]
+)
+def test_the_probability_below_the_margin_is_that_of_student_s_t_around_the_mean(differences):
     around: Any = stats.ttest_1samp(differences, 0.02, alternative="less")
-    assert verdict.below_margin == pytest.approx(1 - around.pvalue)
-
-
-def test_one_seed_gives_no_probability():
-    assert judge({"arm": [0.01]}, 0.02)["arm"].below_margin is None
+    assert alone(differences, 0.02).below_margin == pytest.approx(1 - around.pvalue)

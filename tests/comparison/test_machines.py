@@ -62,6 +62,8 @@ def test_a_seed_goes_on_where_its_finished_trainings_were_made(placement, trials
     placement.see([there, M4])
     assert placement.choose(trials[1:2], M4) is None
     assert placement.choose(trials[1:2], there) == trials[1]
+    # A process of this machine takes any trial.
+    assert placement.choose(trials[1:2], Worker("process 0")) == trials[1]
 
 
 def test_records_without_a_machine_bind_no_seed(placement, trials, finished):
@@ -81,11 +83,6 @@ def test_a_seed_waits_a_minute_for_its_kind_and_then_goes_on_elsewhere(placement
     placement.see([M4])
     assert placement.choose(trials[1:2], M4) == trials[1]
     assert lines == ["no worker of Apple M2 is left: seed 0 goes on with Apple M4"]
-
-
-def test_processes_of_this_machine_take_any_trial(placement, trials, finished):
-    placement.remember(trials[0], finished(chip="Apple M2"))
-    assert placement.choose(trials[1:2], Worker("process 0")) == trials[1]
 
 
 @pytest.fixture
@@ -116,15 +113,12 @@ def on_two_chips(protocol, runner, conclusion):
     return make
 
 
-def test_pairs_of_different_machines_are_named(on_two_chips):
+def test_pairs_of_different_machines_are_named(on_two_chips, protocol, runner, conclusion):
     comparison = on_two_chips("steps")
     assert mixed_pairs(comparison) == (
         "Trained on different kinds of machine, so compared across them: seeds 0 with equal steps."
     )
     assert [kind[:2] for kind in machines_of(comparison).split("; ")] == ["M2", "M4"]
-
-
-def test_of_pairs_of_one_kind_nothing_is_said(protocol, runner, conclusion):
     assert mixed_pairs(conclusion(protocol(), runner)) == ""
 
 

@@ -74,16 +74,10 @@ def test_no_smaller_number_of_seeds_decides(difference, delta, sd):
     assert needed == MOST_SEEDS or decides(needed) >= 0.8
 
 
-def test_what_no_number_of_seeds_decides_needs_the_most():
+def test_what_no_number_of_seeds_decides_needs_the_most_and_without_spread_two_decide():
     assert required_seeds(1.0, 0.0, TTest(5)) == required_seeds(0.0, 0.0, TTest(5)) == MOST_SEEDS
-
-
-def test_without_spread_two_seeds_decide():
     assert required_seeds(0.0, 0.1, TTest(5)) == 2
     assert minimum_detectable_effect(0.0, TTest(2)) == 0.0
-
-
-def test_one_seed_has_no_detectable_effect():
     with pytest.raises(ConfigError, match="2 seeds: got 1"):
         minimum_detectable_effect(1.0, TTest(1))
 

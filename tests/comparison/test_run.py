@@ -16,6 +16,14 @@ def differences(comparison, arm, budget="steps"):
     return comparison.budget(budget).verdicts[arm].differences
 
 
+@pytest.fixture
+def verdict_of(protocol, conclusion):
+    """The verdict on no-query after equal steps, of a protocol with these fields."""
+    return lambda runner, **fields: (
+        conclusion(protocol(**fields), runner).budget("steps").verdicts["no-query"]
+    )
+
+
 def test_differences_are_paired_by_seed(protocol, runner, conclusion):
     runner.noise = 0.01
     comparison = conclusion(protocol(), runner)
@@ -26,17 +34,21 @@ def test_differences_are_paired_by_seed(protocol, runner, conclusion):
     assert [training.seed for training in arm.trainings] == [0, 1, 2]
 
 
-def test_a_planted_difference_is_found(protocol, runner, conclusion):
-    runner.noise, runner.effects = 0.002, {"no-query": 0.2}
-    assert (
-        conclusion(protocol(seeds=5), runner).budget("steps").verdicts["no-query"].word == "worse"
-    )
-
-
-def test_no_difference_is_equivalent(protocol, runner, conclusion):
-    runner.noise = 0.001
-    verdict = conclusion(protocol(seeds=5), runner).budget("steps").verdicts["no-query"]
-    assert verdict.word == "equivalent"
+@pytest.mark.parametrize(
+    ("effect", "rounding", "word"),
+    [
+        (0.2, 0.0, "worse"),
+        (0.0, 0.0, "equivalent"),
+        (0.2, 0.199, "undecided"),
+        (0.0, 0.0095, "undecided"),
+    ],
+    ids=["planted", "none", "a rounding could undo it", "a rounding could make one"],
+)
+def test_a_planted_difference_is_found_unless_a_rounding_could_turn_the_word(
+    runner, verdict_of, effect, rounding, word
+):
+    runner.noise, runner.effects, runner.rounding = 0.001, {"no-query": effect}, rounding
+    assert verdict_of(runner, seeds=5).word == word
 
 
 def test_pairs_share_their_batches(protocol, runner, conclusion):
@@ -55,24 +67,11 @@ def test_the_control_runs_against_itself_with_other_weights(protocol, runner, co
     assert noise.seed_spread > 0
 
 
-def test_a_jittered_training_shows_what_a_rounding_changes(protocol, runner, conclusion):
+def test_a_jittered_training_shows_what_a_rounding_changes_unless_noise_is_left_out(
+    protocol, runner, conclusion
+):
     runner.rounding = 1e-3
     assert conclusion(protocol(), runner).noise.rounding == pytest.approx(1e-3)
-
-
-@pytest.mark.parametrize(
-    ("effect", "rounding", "word"),
-    [(0.2, 0.0, "worse"), (0.2, 0.199, "undecided"), (0.0, 0.0095, "undecided")],
-)
-def test_a_word_that_a_rounding_could_turn_does_not_stand(
-    protocol, runner, conclusion, effect, rounding, word
-):
-    runner.noise, runner.effects, runner.rounding = 0.001, {"no-query": effect}, rounding
-    verdict = conclusion(protocol(seeds=5), runner).budget("steps").verdicts["no-query"]
-    assert verdict.word == word
-
-
-def test_noise_can_be_left_out(protocol, runner, conclusion):
     assert conclusion(protocol(noise=False), runner).noise is None
 
 
@@ -99,18 +98,20 @@ def test_an_arm_that_cannot_be_as_small_is_refused_with_the_numbers(
     assert [arm.arm for arm in result.arms] == ["standard"]
 
 
-def test_another_seed_costs_only_its_own_trainings(protocol, runner, conclusion):
-    conclusion(protocol(seeds=3), runner)
-    before = len(runner.done)
-    conclusion(protocol(seeds=4), runner)
-    assert {trial.seed for trial in runner.done[before:]} == {3}
-
-
-def test_another_arm_costs_only_its_own_trainings(protocol, runner, conclusion):
+def test_another_seed_or_arm_costs_only_its_own_trainings_and_another_text_all(
+    protocol, runner, story, conclusion
+):
     conclusion(protocol("standard", "no-query"), runner)
-    before = len(runner.done)
+    first = len(runner.done)
+    conclusion(protocol("standard", "no-query", seeds=4), runner)
+    assert {trial.seed for trial in runner.done[first:]} == {3}
+    second = len(runner.done)
     conclusion(protocol("standard", "no-query", "no-value"), runner)
-    assert {trial.arm for trial in runner.done[before:]} == {"no-value"}
+    assert {trial.arm for trial in runner.done[second:]} == {"no-value"}
+    third = len(runner.done)
+    story.write_text(story.read_text() + "the end. " * 30)
+    conclusion(protocol("standard", "no-query"), runner)
+    assert len(runner.done) == third + first
 
 
 @pytest.mark.parametrize("finished", [1, 20])
@@ -127,42 +128,31 @@ def test_an_interrupted_comparison_ends_like_an_uninterrupted_one(
     assert len(cut.done) == len(whole.done)
 
 
-def test_a_changed_text_is_trained_on_anew(protocol, runner, story, conclusion):
-    conclusion(protocol(), runner)
-    before = len(runner.done)
-    story.write_text(story.read_text() + "the end. " * 30)
-    conclusion(protocol(), runner)
-    assert len(runner.done) == 2 * before
+@pytest.fixture
+def planned(protocol, runner, events_of):
+    """The plan that a comparison announces."""
+
+    def plan(**fields) -> Planned:
+        events = events_of(protocol(**fields), runner)
+        (found,) = [event for event in events if isinstance(event, Planned)]
+        return found
+
+    return plan
 
 
-def test_time_decides_on_the_seeds(protocol, runner, events_of):
+def test_time_decides_on_the_seeds(planned):
     # 30 tuning trainings of 1 s; a seed is 4: the control, its A/A run, and the arm, which is as
     # fast as the control, with its own and with as many parameters.
-    (planned,) = [
-        event
-        for event in events_of(protocol(seeds=0, minutes=1.0), runner)
-        if isinstance(event, Planned)
-    ]
-    assert planned.seeds == int((2 * 60 - 30) / 4)
-
-
-def test_the_plan_says_what_difference_it_can_resolve(protocol, runner, events_of):
-    runner.noise = 0.02
-    (few,) = [e for e in events_of(protocol(seeds=3), runner) if isinstance(e, Planned)]
-    (many,) = [e for e in events_of(protocol(seeds=8), runner) if isinstance(e, Planned)]
-    assert few.resolves
-    assert many.resolves
-    assert 0 < many.resolves < few.resolves
-
-
-def test_without_tuning_nothing_is_known_of_the_spread(protocol, runner, events_of):
-    (planned,) = [e for e in events_of(protocol(scales=(1.0,)), runner) if isinstance(e, Planned)]
-    assert planned.resolves is None
-
-
-def test_too_little_time_is_refused_with_what_it_takes(protocol, runner, conclusion):
+    assert planned(seeds=0, minutes=1.0).seeds == int((2 * 60 - 30) / 4)
     with pytest.raises(ConfigError, match=r"at least 3 are needed"):
-        conclusion(protocol(seeds=0, minutes=0.2), runner)
+        planned(seeds=0, minutes=0.2)
+
+
+def test_the_plan_says_what_difference_it_can_resolve_if_it_tunes(planned, runner):
+    runner.noise = 0.02
+    few, many = planned(seeds=3).resolves, planned(seeds=8).resolves
+    assert 0 < many < few
+    assert planned(scales=(1.0,)).resolves is None
 
 
 def test_a_control_that_diverges_ends_the_comparison(protocol, runner, conclusion):
@@ -198,6 +188,9 @@ def test_the_result_survives_its_file(protocol, runner, tmp_path, conclusion):
         ({"seeds": 10_001}, "seeds=10001 must be at most 10000"),
         ({"minutes": float("inf")}, "minutes=inf must be a finite number"),
         ({"minutes": float("nan")}, "minutes=nan must be a finite number"),
+        ({"looks": (1, 5)}, "must be numbers of seeds"),
+        ({"looks": (8, 5)}, "must be numbers of seeds"),
+        ({"looks": (5, 5)}, "must be numbers of seeds"),
     ],
 )
 def test_a_protocol_that_cannot_work_is_refused(protocol, fields, complaint):
@@ -238,42 +231,33 @@ def test_the_reference_is_trained_with_equal_steps_alone(protocol, runner, concl
     assert len(verdict) == 2
 
 
-def test_noisy_tuning_widens_the_intervals(protocol, runner, conclusion):
+def test_noisy_tuning_widens_the_intervals(runner, verdict_of):
     runner.noise = 0.05
-    (budget,) = conclusion(protocol(budgets=("steps",)), runner).budgets
-    assert budget.verdicts["no-query"].tuning_error > 0
+    assert verdict_of(runner, budgets=("steps",)).tuning_error > 0
 
 
-def test_until_decided_ends_at_the_first_look_that_decides(protocol, runner, conclusion):
-    runner.noise, runner.effects = 0.001, {"no-query": 0.2}
-    comparison = conclusion(protocol(looks=(5, 8, 12)), runner)
-    assert len(differences(comparison, "no-query")) == 5
-    assert comparison.looks == (5, 8, 12)
-
-
-def test_until_decided_takes_more_seeds_and_ends_with_the_last_look(protocol, runner, conclusion):
-    runner.noise = 0.3
-    comparison = conclusion(protocol(looks=(3, 4)), runner)
+@pytest.mark.parametrize(
+    ("noise", "looks", "word", "seeds"),
+    [(0.001, (5, 8, 12), "worse", 5), (0.3, (3, 4), "undecided", 4)],
+    ids=["the first look that decides", "the last look"],
+)
+def test_until_decided_ends_at_the_first_look_that_decides_or_with_the_last(
+    protocol, runner, conclusion, noise, looks, word, seeds
+):
+    runner.noise, runner.effects = noise, {"no-query": 0.2}
+    comparison = conclusion(protocol(looks=looks), runner)
     verdict = comparison.budget("steps").verdicts["no-query"]
-    assert (verdict.word, len(verdict.differences)) == ("undecided", 4)
+    assert (verdict.word, len(verdict.differences)) == (word, seeds)
+    assert comparison.looks == looks
 
 
-def test_each_look_spends_its_share_of_the_error(protocol, runner, conclusion):
+def test_each_look_spends_its_share_of_the_error(runner, verdict_of):
     """The same five seeds: what one look decides, the first of many may not."""
     runner.noise, runner.effects = 0.002, {"no-query": 0.2}
-    once, first = (
-        conclusion(protocol(**plan), runner).budget("steps").verdicts["no-query"]
-        for plan in ({"seeds": 5}, {"looks": (5, 8, 12, 16)})
-    )
+    once, first = verdict_of(runner, seeds=5), verdict_of(runner, looks=(5, 8, 12, 16))
     assert once.differences == first.differences
     assert once.p_holm == first.p_holm
     assert first.interval[0] < once.interval[0] < once.interval[1] < first.interval[1]
-
-
-@pytest.mark.parametrize("looks", [(1, 5), (8, 5), (5, 5)])
-def test_looks_are_numbers_of_seeds_that_grow(protocol, looks):
-    with pytest.raises(ConfigError, match="must be numbers of seeds"):
-        protocol(looks=looks)
 
 
 def test_a_task_is_judged_by_how_soon_it_is_solved_and_not_by_the_mean_loss(
@@ -291,26 +275,22 @@ def test_a_task_is_judged_by_how_soon_it_is_solved_and_not_by_the_mean_loss(
     )
 
 
-def test_forms_that_solve_a_task_alike_may_be_equivalent_by_their_mean_loss(
-    protocol, runner, conclusion
+@pytest.mark.parametrize(
+    ("shares", "effect", "solving", "word"),
+    [
+        ({"standard": 1.0, "no-query": 1.0}, 0.0, "undecided", "equivalent"),
+        ({"standard": 0.6, "no-query": 0.5}, 0.2, None, "worse"),
+        ({}, 0.0, None, "equivalent"),
+    ],
+    ids=["solved alike", "solved by none", "a text"],
+)
+def test_where_solving_decides_nothing_the_mean_loss_does(
+    protocol, runner, conclusion, shares, effect, solving, word
 ):
-    runner.noise, runner.shares = 0.001, {"standard": 1.0, "no-query": 1.0}
+    runner.noise, runner.shares, runner.effects = 0.001, shares, {"no-query": effect}
     budget = conclusion(protocol(seeds=5, reference=None), runner).budget("steps")
-    assert (budget.solving["no-query"].word, budget.word("no-query")) == (
-        "undecided",
-        "equivalent",
-    )
-
-
-def test_a_text_has_nothing_to_solve(protocol, runner, conclusion):
-    assert conclusion(protocol(), runner).budget("steps").solving == {}
-
-
-def test_a_task_that_no_training_solves_is_judged_by_the_mean_loss(protocol, runner, conclusion):
-    runner.noise, runner.effects = 0.002, {"no-query": 0.2}
-    runner.shares = {"standard": 0.6, "no-query": 0.5}
-    budget = conclusion(protocol(seeds=5, reference=None), runner).budget("steps")
-    assert (budget.solving, budget.word("no-query")) == ({}, "worse")
+    assert {name: found.word for name, found in budget.solving.items()}.get("no-query") == solving
+    assert budget.word("no-query") == word
 
 
 def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(

@@ -6,23 +6,17 @@ from mlx_attn.comparison.plan import TUNING_SEED
 from mlx_attn.comparison.tuning import replicates_of
 
 
-def scale_of(comparison, arm):
-    return next(a.lr_scale for a in comparison.budgets[0].arms if a.arm == arm)
-
-
-def test_every_arm_gets_its_own_best_rate(protocol, runner, conclusion):
-    runner.best_rates = {"standard": 0.02, "no-query": 0.005}
-    comparison = conclusion(protocol(), runner)
-    assert (scale_of(comparison, "standard"), scale_of(comparison, "no-query")) == (2.0, 0.5)
-
-
-@pytest.mark.parametrize(("best", "scale"), [(0.16, 16.0), (0.000625, 0.0625)])
-def test_a_search_goes_on_until_the_best_lies_between_others(
-    protocol, runner, best, scale, conclusion
+@pytest.mark.parametrize(
+    ("best", "scales"),
+    [((0.02, 0.005), (2.0, 0.5)), ((0.16, 0.16), (16.0, 16.0)), ((0.000625, 0.01), (0.0625, 1.0))],
+)
+def test_a_search_goes_on_until_the_best_rate_of_each_arm_lies_between_others(
+    protocol, runner, best, scales, conclusion
 ):
-    runner.best_rates = {"standard": best, "no-query": best}
-    tuning = conclusion(protocol(), runner).tunings[0]
-    assert (tuning.best, tuning.interior) == (scale, True)
+    runner.best_rates = dict(zip(("standard", "no-query"), best, strict=True))
+    comparison = conclusion(protocol(), runner)
+    assert tuple(arm.lr_scale for arm in comparison.budgets[0].arms) == scales
+    assert [(t.best, t.interior) for t in comparison.tunings] == [(s, True) for s in scales]
 
 
 def test_a_search_that_would_go_on_for_ever_ends_and_says_so(protocol, runner, conclusion):
@@ -47,14 +41,12 @@ def test_a_rate_that_diverges_is_not_chosen(protocol, runner, conclusion):
     assert "diverged" in comparison.budgets[0].refused["no-query"]
 
 
-def test_one_factor_turns_tuning_off(protocol, runner, conclusion):
-    comparison = conclusion(protocol(scales=(1.0,)), runner)
+def test_one_factor_turns_tuning_off_and_scales_all_learning_rates_together(
+    protocol, runner, conclusion
+):
+    comparison = conclusion(protocol(scales=(0.5,)), runner)
     assert comparison.tunings == ()
-    assert {trial.lr_scale for trial in runner.done} == {1.0}
-
-
-def test_all_learning_rates_are_scaled_together(protocol, runner, conclusion):
-    conclusion(protocol(scales=(0.5,)), runner)
+    assert {trial.lr_scale for trial in runner.done} == {0.5}
     settings = runner.done[0].settings
     assert (settings["lr"], settings["muon_lr"]) == (0.005, 0.015)
 
@@ -75,15 +67,9 @@ def test_differences_of_tuning_runs_are_formed_beside_the_best_rate_of_each_arm(
     arm = {0.25: (1.3, 1.5), 0.5: (1.1, 1.3), 1.0: (1.5, 1.8), 2.0: (9.0, 9.9)}
     groups = replicates_of(arm, control)
     assert groups == [pytest.approx(group) for group in ([0.1, 0.2], [0.1, 0.2], [0.1, 0.2])]
-
-
-def test_without_rates_below_the_best_there_are_two_groups():
-    losses = {1.0: (1.0, 1.1), 2.0: (1.4, 1.6)}
-    assert len(replicates_of(losses, losses)) == 2
-
-
-def test_without_tuning_there_are_none():
-    assert replicates_of({}, {1.0: (1.0, 1.1)}) == []
+    above = {1.0: (1.0, 1.1), 2.0: (1.4, 1.6)}  # no rates below the best
+    assert len(replicates_of(above, above)) == 2
+    assert replicates_of({}, above) == []
 
 
 def test_the_spread_of_tuning_runs_counts_in_a_comparison(protocol, runner, conclusion):

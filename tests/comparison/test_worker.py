@@ -48,21 +48,14 @@ def test_an_order_whose_digest_differs_is_not_trained(order):
     assert "digest differs" in train_order(order)["unfit"]
 
 
-def test_a_plugin_that_is_not_there_is_named(order):
-    order["plugins"] = [{"path": "/nowhere/mine.py", "sha256": "0" * 64, "names": ["score=mine"]}]
-    order["digest"] = worker.as_record(
-        {k: v for k, v in order.items() if k not in ("digest", "versions")}, worker.Trial, "it"
-    ).digest
-    assert "/nowhere/mine.py: cannot be read" in inspect_worker([order])["unfit"]
-
-
-def test_a_changed_plugin_is_not_even_run(order, tmp_path):
+def test_a_plugin_that_is_not_there_or_has_changed_is_named_and_not_even_run(order, tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text(f"open({str(tmp_path / 'trace')!r}, 'w')")
     order["plugins"] = [{"path": str(file), "sha256": "0" * 64, "names": ["score=mine"]}]
     order["digest"] = worker.as_record(
         {k: v for k, v in order.items() if k not in ("digest", "versions")}, worker.Trial, "it"
     ).digest
+    assert f"{file}: cannot be read" in inspect_worker([order])["unfit"]
+    file.write_text(f"open({str(tmp_path / 'trace')!r}, 'w')")
     assert "has changed since the comparison began" in inspect_worker([order])["unfit"]
     assert not (tmp_path / "trace").exists()
 
@@ -81,11 +74,14 @@ def test_a_machine_whose_verify_fails_is_unfit(order, monkeypatch):
         worker.check_arithmetic.cache_clear()
 
 
-def test_a_text_that_is_not_there_can_be_sent(order, story, monkeypatch, tmp_path):
+def test_a_text_that_is_not_there_can_be_sent_unless_it_is_another(
+    order, story, monkeypatch, tmp_path
+):
     text = story.read_text()
     story.unlink()
     monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "other machine"))
     assert "no such file" in inspect_worker([order])["lacks"]
+    assert "another text" in inspect_worker([order], "this is not the text. " * 50)["unfit"]
     assert "machine" in inspect_worker([order], text)
     assert train_order(order)["training"]
 
@@ -94,12 +90,6 @@ def test_another_text_at_the_same_place_is_not_trained_on(order, story, monkeypa
     story.write_text(story.read_text()[::-1])
     assert "another text" in inspect_worker([order])["lacks"]
     assert "has changed" in train_order(order)["failed"]
-
-
-def test_a_text_that_was_sent_wrongly_makes_a_worker_unfit(order, story, monkeypatch, tmp_path):
-    story.unlink()
-    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "other machine"))
-    assert "another text" in inspect_worker([order], "this is not the text. " * 50)["unfit"]
 
 
 def test_a_cancelled_comparison_ends_its_trainings(order):

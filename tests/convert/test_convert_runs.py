@@ -29,20 +29,15 @@ def test_the_new_run_holds_the_converted_model(run, corpus, tmp_path):
     assert opened.settings["converted"]["from"] == str(run.path)
 
 
-def test_the_outcome_says_what_changed(run, corpus, tmp_path):
-    _, outcome = convert_run(run, "merged-both", tmp_path / "new", corpus)
+@pytest.mark.parametrize("fold_norm", [False, True])
+def test_the_outcome_says_what_changed_from_the_model_as_it_was(run, corpus, tmp_path, fold_norm):
+    _, outcome = convert_run(run, "merged-both", tmp_path / "new", corpus, fold_norm=fold_norm)
     assert outcome.logits.logit_difference < 1e-5
     assert abs(outcome.loss_change) < 1e-6
     assert outcome.score_error < 1e-6
     assert outcome.after.cache_bytes_per_token == outcome.before.cache_bytes_per_token / 2
     removed = json.loads(json.dumps(outcome.record()))["weights_removed"]
     assert removed == outcome.before.params - outcome.after.params < 0
-
-
-def test_folded_norms_are_compared_with_the_model_as_it_was(run, corpus, tmp_path):
-    _, outcome = convert_run(run, "merged", tmp_path / "new", corpus, fold_norm=True)
-    assert outcome.logits.logit_difference < 1e-5
-    assert outcome.score_error < 1e-6
 
 
 @pytest.mark.parametrize("to", ["merged", "shrunk", "slim", "no-out-proj"])
@@ -88,14 +83,11 @@ def test_a_conversion_by_matrices_that_a_map_does_not_have_is_refused(
     assert not (tmp_path / "new").exists()
 
 
-def test_an_existing_run_is_not_replaced_unasked(run, corpus):
+def test_an_existing_run_is_not_replaced_unasked_and_another_text_refused(run, corpus, tmp_path):
     other = create_run(run.path.with_name("other"), run.settings)
     with pytest.raises(RunError, match="exists"):
         convert_run(run, "merged", other.path, corpus)
-
-
-def test_another_text_is_refused(run, tmp_path):
-    other = tmp_path / "other.txt"
-    other.write_text("another text altogether, and long enough. " * 20)
+    text = tmp_path / "other.txt"
+    text.write_text("another text altogether, and long enough. " * 20)
     with pytest.raises(RunError, match="was trained on another text"):
-        convert_run(run, "merged", tmp_path / "new", prepare(str(other), directory=tmp_path))
+        convert_run(run, "merged", tmp_path / "new", prepare(str(text), directory=tmp_path))

@@ -31,10 +31,6 @@ def test_every_cell_is_the_number_that_probe_prints(measured):
     assert cells["induction"] == show.number(found.statistics.induction[1, 1])
     assert made["uniform"][0] == show.number(found.uniform["entropy"])
     np.testing.assert_allclose(made["alignment"]["S_h"], found.scores.alignment, atol=1e-3)
-
-
-def test_it_says_what_was_measured_on(measured):
-    _, made = measured()
     assert made["measured"] == "Measured while the model reads the first text, 38 tokens."
     assert made["maps"] == "2 layers of 2 heads: 2 attention maps per layer, 4 in all."
 
@@ -53,14 +49,12 @@ def test_heads_without_matrices_say_why(measured):
     ]
 
 
-def test_without_validation_text_the_first_text_is_read(make_run):
-    made = head_numbers(make_run(data="gone.txt"), TEXT, 4)
+def test_without_validation_text_the_first_text_is_read_unless_it_is_one_token(make_run):
+    run = make_run(data="gone.txt")
+    made = head_numbers(run, TEXT, 4)
     assert made is not None
     assert "the first text, 38 tokens" in made["measured"]
-
-
-def test_a_text_of_one_token_measures_nothing(make_run):
-    assert head_numbers(make_run(data="gone.txt"), "B", 4) is None
+    assert head_numbers(run, "B", 4) is None
 
 
 @pytest.fixture
@@ -71,17 +65,14 @@ def unfolded(make_run, browser, tmp_path):
     return browser.open(path.as_uri())
 
 
-def test_it_opens_at_the_heads(unfolded):
+def test_it_opens_at_the_heads_and_a_head_is_chosen_in_the_table(unfolded):
     assert unfolded.run("document.querySelector('.every-head').open") is True
     assert unfolded.run("document.querySelectorAll('.every-head tbody tr').length") == 4
-    assert unfolded.said == []
-
-
-def test_a_head_is_chosen_in_the_table(unfolded):
     unfolded.run("document.querySelectorAll('.every-head tbody button')[2].click()")
     assert unfolded.run("[explorer.state.layer, explorer.state.head]") == [1, 0]
     here = "document.querySelector('.every-head tr.here').dataset.head"
     assert unfolded.run(here) == "1.0"
+    assert unfolded.said == []
 
 
 def test_a_page_without_numbers_hides_their_place(make_run, show):

@@ -86,19 +86,13 @@ def test_the_page_says_nothing_asks_for_nothing_and_lists_all(page):
     assert len(page.requests) == 1
 
 
-def test_runs_of_another_text_are_apart_and_marked(page):
+def test_runs_of_a_text_are_together_with_their_curves_and_an_interrupted_one_is_marked(page):
     headings = page.run("[...document.querySelectorAll('.group h2')].map((h) => h.innerText)")
     assert headings[0] == "Trained on made-up stories (vocabulary of 21)"
     assert headings[1].startswith("Trained on book.txt (vocabulary of 21) another text: its losses")
     assert headings[2] == "These cannot be opened"
-
-
-def test_an_interrupted_run_is_marked(page):
     row = "[...document.querySelectorAll('tr')].find((r) => r.innerText.includes('half'))"
     assert "unfinished: 2 of 9" in page.run(f"{row}.innerText")
-
-
-def test_there_is_a_curve_for_each_run_of_a_text(page):
     charts = "[...document.querySelectorAll('.group svg')]"
     assert page.run(f"{charts}.map((s) => s.querySelectorAll('polyline').length)") == [3, 1]
     assert "lowest validation loss: " in page.run("document.querySelector('svg').ariaLabel")

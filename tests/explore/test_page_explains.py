@@ -21,7 +21,7 @@ def page(make_run, show):
     return page
 
 
-def test_the_steps_have_the_book_s_names_and_sections(page):
+def test_the_steps_have_the_book_s_names_and_sections_and_are_all_in_sight_on_a_laptop(page):
     steps = page.run("""[...document.querySelectorAll("#steps button")].map((button) =>
       [...button.children].map((child) => child.textContent))""")
     assert [place for place, *_ in steps] == [str(at) for at in range(1, 10)]
@@ -36,9 +36,6 @@ def test_the_steps_have_the_book_s_names_and_sections(page):
         "y, residual": ("4.4", "shortcut"),
         "next token": ("4.6", "logits"),
     }
-
-
-def test_all_steps_are_in_sight_on_a_laptop(page):
     assert page.run("document.getElementById('steps').scrollWidth") <= 1280
 
 
@@ -49,17 +46,14 @@ def test_a_step_of_the_strip_is_chosen_with_a_click_and_with_arrows(page):
     page.run('document.querySelectorAll("#steps button")[2].focus()')
     page.press("ArrowRight", 39)
     assert page.run(title).startswith("4. mask")
+    page.run('document.querySelectorAll("#steps button")[1].click()')
+    panels = "explorer.panes[0].panels.map((panel) => panel.title)"
+    assert page.run(panels) == ["q_h", "k_h", "v_h"]
 
 
 def test_a_model_without_out_proj_has_no_step_of_that_name(make_run, show):
     page = show(make_run(variant="no-out-proj"))
     assert "out_proj" not in page.run("document.getElementById('steps').textContent")
-
-
-def test_the_second_step_shows_queries_keys_and_values(page):
-    page.run('document.querySelectorAll("#steps button")[1].click()')
-    panels = "explorer.panes[0].panels.map((panel) => panel.title)"
-    assert page.run(panels) == ["q_h", "k_h", "v_h"]
 
 
 def test_alibi_is_said_in_words_and_in_numbers(page):

@@ -43,20 +43,16 @@ def test_it_asks_for_nothing_and_says_nothing(page):
     assert len(page.requests) == 1
 
 
-def test_only_its_own_script_and_style_may_run(page):
+def test_the_answer_comes_first_and_only_the_page_s_own_script_may_run(page):
+    assert settled(page, f"{ANSWER}.startsWith('It continues with')")
+    heading = page.run('document.querySelector("h1").textContent')
+    assert heading.startswith("What does run attend to")
     page.run("""(() => {
       const script = document.createElement("script");
       script.textContent = "globalThis.intruder = true";
       document.body.append(script);
     })()""")
     assert page.run("globalThis.intruder") is None
-
-
-def test_the_answer_comes_first(page):
-    assert settled(page, f"{ANSWER}.startsWith('It continues with')")
-    assert page.run('document.querySelector("h1").textContent').startswith(
-        "What does run attend to"
-    )
 
 
 def test_the_lines_that_compute_a_step_are_marked(page):
@@ -87,9 +83,10 @@ def test_a_picture_says_what_its_colours_are(page):
     assert "minus infinity" not in page.run(legend)
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_no_line_of_source_is_cut(width, make_run, show):
+@pytest.mark.parametrize("width", [400, 700, 1000, 1280, 1600])
+def test_no_width_scrolls_sideways_or_cuts_a_line_of_source(width, make_run, show):
     page = show(make_run(), texts=[TEXT], width=width)
+    assert page.run("document.documentElement.scrollWidth") == width
     for step in range(9):
         page.run(f'document.querySelectorAll("#steps button")[{step}].click()')
         cut = "[...document.querySelectorAll('pre')].filter((p) => p.scrollWidth > p.clientWidth)"
@@ -198,12 +195,6 @@ def test_everything_that_acts_has_a_name(page):
     assert nameless == []
 
 
-@pytest.mark.parametrize("width", [400, 700, 1000, 1280, 1600])
-def test_no_width_scrolls_sideways(width, make_run, show):
-    page = show(make_run(), texts=[TEXT], width=width)
-    assert page.run("document.documentElement.scrollWidth") == width
-
-
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_is_readable_on_light_and_on_dark(dark, make_run, show, luminance):
     page = show(make_run(), texts=[TEXT], dark=dark)
@@ -250,12 +241,14 @@ def test_markup_in_a_text_stays_text(make_run, show):
     assert page.run('document.getElementById("text").value') == text
 
 
-def test_two_runs_read_one_text(make_run, show):
+def test_two_runs_read_one_text_and_a_run_does_not_differ_from_itself(make_run, show):
     page = show(make_run("one"), make_run("two", variant="merged"), texts=[TEXT])
     assert settled(page, f"{APART}.includes('two predicts')")
     assert page.run("document.querySelectorAll('.pane').length") == 2
     switch(page, "off")
     assert page.run(EFFECT).count("→") == 2
+    page = show(make_run("one"), make_run("one"), texts=[TEXT])
+    assert page.run("Math.max(...explorer.apart.rows.flat())") == 0
 
 
 def test_two_runs_are_compared_head_by_head_and_token_by_token(make_run, show):
@@ -278,11 +271,6 @@ def test_two_runs_are_compared_head_by_head_and_token_by_token(make_run, show):
     assert page.run('document.querySelector("#apart .pair figcaption").textContent') == (
         "Layer 0, head 0: weights of one minus those of two"
     )
-
-
-def test_a_run_does_not_differ_from_itself(make_run, show):
-    page = show(make_run("one"), make_run("one"), texts=[TEXT])
-    assert page.run("Math.max(...explorer.apart.rows.flat())") == 0
 
 
 def test_two_runs_may_have_tokenizers_and_sizes_of_their_own(make_run, show):

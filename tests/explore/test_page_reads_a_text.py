@@ -24,46 +24,39 @@ def write(page, text: str) -> None:
       document.getElementById("text").dispatchEvent(new Event("input"))""")
 
 
-@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
-def test_the_loss_of_a_text_is_what_python_says(kind, make_run, show):
+@pytest.mark.parametrize(
+    ("kind", "corpus", "start"),
+    [
+        ("char", "tales", 1),
+        ("byte", "tales", 1),
+        ("bpe", "tales", 1),
+        ("char", "book.txt", 0),
+        ("byte", "tinystories", len("<|endoftext|>\n")),
+    ],
+)
+def test_the_loss_of_a_text_is_what_python_says(kind, corpus, start, make_run, show):
     tokenizer = None if kind == "char" else train_tokenizer(kind, TEXT * 9, 400)
-    run = make_run(tokenizer=tokenizer, facts=TALES)
+    run = make_run(tokenizer=tokenizer, facts={"corpus": corpus})
     page = show(run, texts=[TEXT])
+    assert page.run("explorer.state.readings[0].trace.start") == start
     assert page.run(LOSS) == pytest.approx(mlx_attn.load(run.path).loss(TEXT), abs=1e-5)
 
 
-def test_the_loss_without_documents_is_what_python_says(make_run, show):
-    run = make_run(facts={"corpus": "book.txt"})
-    page = show(run, texts=[TEXT])
-    assert page.run(LOSS) == pytest.approx(mlx_attn.load(run.path).loss(TEXT), abs=1e-5)
-
-
-def test_a_start_of_several_tokens_has_no_loss_of_its_own(make_run, show):
-    run = make_run(tokenizer=train_tokenizer("byte", ""), facts={"corpus": "tinystories"})
-    page = show(run, texts=["Ben sees"])
-    assert page.run("explorer.state.readings[0].trace.start") == len("<|endoftext|>\n")
-    assert page.run(LOSS) == pytest.approx(mlx_attn.load(run.path).loss("Ben sees"), abs=1e-5)
-
-
-def test_the_start_is_shown_and_is_not_part_of_the_text(make_run, show):
+def test_the_start_is_shown_once_and_is_not_part_of_the_text(make_run, show):
     page = show(make_run(facts=TALES), texts=["Ben"])
     assert page.run(TOKENS) == ["start", "B", "e", "n"]
     assert page.run('document.getElementById("text").value') == "Ben"
     title = page.run("document.querySelector('.tokens .start').title")
     assert title.startswith("Before each document of the training text")
+    before = page.run(LOSS)
+    write(page, "\nBen")
+    assert page.run(TOKENS) == ["start", "B", "e", "n"]
+    assert page.run(LOSS) == before
 
 
 def test_a_text_of_a_plain_book_has_no_start(make_run, show):
     page = show(make_run(facts={"corpus": "book.txt"}), texts=["Ben"])
     assert page.run(TOKENS) == ["B", "e", "n"]
-
-
-def test_a_typed_start_is_not_doubled(make_run, show):
-    page = show(make_run(facts=TALES), texts=["Ben"])
-    before = page.run(LOSS)
-    write(page, "\nBen")
-    assert page.run(TOKENS) == ["start", "B", "e", "n"]
-    assert page.run(LOSS) == before
 
 
 def test_a_task_keeps_its_one_separator(make_run, show):
@@ -99,22 +92,20 @@ def test_one_surprising_token_does_not_tell_which_model_is_better(make_run, show
     assert page.run("explorer.comparison([0.3]).tells") is False
 
 
-def test_two_runs_of_one_text_are_told_apart_by_their_validation_too(make_run, show):
-    pair = [make_run(name, facts={**TALES, "digest": "same"}) for name in ("one", "two")]
+@pytest.mark.parametrize("digests", [("same", "same"), ("one", "two")], ids=["one text", "two"])
+def test_two_runs_of_one_text_are_told_apart_by_their_validation_too(digests, make_run, show):
+    names = ("one", "two")
+    pair = [
+        make_run(name, facts={**TALES, "digest": digest})
+        for name, digest in zip(names, digests, strict=True)
+    ]
     for run, loss in zip(pair, (1.25, 1.5), strict=True):
         run.add_report({"event": "eval", "step": 1, "val_loss": loss})
     page = show(*pair, texts=[TEXT])
     answer = page.run("explorer.apart.answer().textContent")
     assert "This text does not tell which is better: one " in answer
-    assert "On their whole validation text: one 1.250, two 1.500 (one training each)." in answer
-
-
-def test_losses_on_different_texts_are_not_compared(make_run, show):
-    pair = [make_run(name, facts={**TALES, "digest": name}) for name in ("one", "two")]
-    for run in pair:
-        run.add_report({"event": "eval", "step": 1, "val_loss": 1.0})
-    page = show(*pair, texts=[TEXT])
-    assert "validation" not in page.run("explorer.apart.answer().textContent")
+    told = "On their whole validation text: one 1.250, two 1.500 (one training each)." in answer
+    assert told == ("validation" in answer) == (digests == ("same", "same"))
 
 
 def test_a_text_that_costs_more_than_guessing_is_said_to_be_unknown(make_run, show):
@@ -125,15 +116,11 @@ def test_a_text_that_costs_more_than_guessing_is_said_to_be_unknown(make_run, sh
     assert "Try text 1 to 2, or train on your own: mlx-attn train --data notes/" in note
 
 
-def test_words_that_the_training_text_lacks_are_marked(make_run, show):
-    page = show(make_run(facts=TALES), texts=["Ben has one kite"], words=["Ben", "one", "has"])
+@pytest.mark.parametrize("text", ["Ben has one kite", "Ben has " * 9 + "kite"])
+def test_words_that_the_training_text_lacks_are_marked(text, make_run, show):
+    """At the end of a text that is cut, too."""
+    page = show(make_run(facts=TALES), texts=[text], words=["Ben", "one", "has"])
     assert "never read: “kite”." in page.run(f"{NOTE}.innerText")
-    marked = "[...document.querySelectorAll('.tokens .unknown')].map((b) => b.innerText).join('')"
-    assert page.run(marked) == "kite"
-
-
-def test_unknown_words_are_found_at_the_end_of_a_text_that_is_cut(make_run, show):
-    page = show(make_run(), texts=["Ben has " * 9 + "kite"], words=["Ben", "has"])
     marked = "[...document.querySelectorAll('.tokens .unknown')].map((b) => b.innerText).join('')"
     assert page.run(marked) == "kite"
 
@@ -147,11 +134,7 @@ def test_nothing_is_said_of_a_text_that_the_model_may_know(make_run, show):
     assert page.run(f"{NOTE}.hidden") is True
 
 
-def test_a_page_without_the_training_text_marks_no_words(make_run):
-    page = render_page([page_model(make_run())], [TEXT])
-    assert '"words": null' in page
-
-
 def test_words_are_those_of_the_text_that_was_learned_and_of_no_other(make_run):
+    assert '"words": null' in render_page([page_model(make_run())], [TEXT])
     assert training_words(make_run(data="recall")) is None
     assert training_words(make_run(facts={"corpus": "gone.txt"}, data="gone.txt")) is None

@@ -9,7 +9,7 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import create_run
+from mlx_attn.run_directory import Run, create_run
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.text.subwords import GPT2Tokenizer, bytes_by_symbol
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
@@ -59,6 +59,12 @@ def make_model() -> Callable[..., GPT]:
     return make
 
 
+def run_of(model: GPT, path: Path, **settings: Any) -> Run:
+    """The directory of a run whose record is that of a model."""
+    keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
+    return create_run(path, resolve({**keys, **settings, "steps": 10}).record(model.config))
+
+
 @pytest.fixture
 def make_run(make_model, tokenizers, tmp_path) -> Callable[..., LoadedRun]:
     """Such a model as a run, with a tokenizer."""
@@ -66,9 +72,7 @@ def make_run(make_model, tokenizers, tmp_path) -> Callable[..., LoadedRun]:
     def make(kind: str = "byte", name: str = "run", **settings: Any) -> LoadedRun:
         tokenizer = tokenizers[kind]
         model = make_model(vocab_size=tokenizer.vocab_size, **settings)
-        keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
-        record = resolve({**keys, "tokenizer": kind, "steps": 10}).record(model.config)
-        run = create_run(tmp_path / name, record)
+        run = run_of(model, tmp_path / name, tokenizer=kind)
         tokenizer.save(run.path)
         run.save_model(model)
         return LoadedRun(run, model, tokenizer)
@@ -80,3 +84,10 @@ def make_run(make_model, tokenizers, tmp_path) -> Callable[..., LoadedRun]:
 def out(tmp_path) -> Path:
     """Where something is written."""
     return tmp_path / "out"
+
+
+@pytest.fixture
+def no_peers(monkeypatch) -> None:
+    """Only this program reads back: other programs are the matter of test_peers.py."""
+    monkeypatch.delenv("MLX_ATTN_PEERS_PYTHON", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "mlx" or None)

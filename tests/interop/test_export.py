@@ -28,6 +28,8 @@ from mlx_attn.sampling.generate import LoadedRun
 
 from .conftest import MODERN
 
+pytestmark = pytest.mark.usefixtures("no_peers")
+
 EXACT = (
     "scores-off",
     *("standard", "no-out-proj", "no-query", "no-key", "shared-query-key", "no-value"),
@@ -35,13 +37,6 @@ EXACT = (
     *("orthogonal", "temperature"),
 )
 """The variants that are GPT-2, after an exact conversion where it needs one."""
-
-
-@pytest.fixture(autouse=True)
-def no_peers(monkeypatch):
-    """Only this program reads back: other programs are the matter of test_peers.py."""
-    monkeypatch.delenv("MLX_ATTN_PEERS_PYTHON", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "mlx" or None)
 
 
 def test_transformers_without_pytorch_is_not_asked(monkeypatch):
@@ -98,10 +93,16 @@ def test_a_choice_of_a_plugin_is_sent_to_the_target_that_ships_its_code(
     assert export(make_run(name="own", mixing="mine"), "mlx-lm", out).route.startswith("code")
 
 
-def test_merged_heads_with_rope_are_one_key_head_in_gguf(make_run, tmp_path):
-    arcee = {"position": "rope", "norm": "rmsnorm", "activation": "relu2", "bias": False}
-    made = export(make_run(score="merged", **arcee), "gguf", tmp_path / "m.gguf")
-    assert "with score=merged written as one key head of width 32, which is exact" in made.route
+@pytest.mark.parametrize("score", ["separate", "merged"])
+def test_rope_is_arcee_and_merged_is_its_multi_query_attention(score, make_run, out):
+    made = export(make_run(score=score, position="rope", **MODERN), "gguf", out)
+    exact = "with score=merged written as one key head of width 32, which is exact"
+    assert (exact in made.route) == (score == "merged")
+    (parity,) = made.parities
+    assert parity.logit_difference < 5e-5
+    config = read_gguf(out).config
+    wanted = {"separate": (8, 4), "merged": (32, 1)}[score]
+    assert (config.head_dim, config.n_kv_heads) == wanted
 
 
 def test_a_tied_head_is_stock_in_mlx_lm_and_an_untied_one_is_code(make_run, tmp_path):
@@ -122,16 +123,6 @@ def test_transformer_lens_holds_merged_heads_of_full_rank(make_run, out):
     (parity,) = export(make_run(score="merged"), "transformer-lens", out).parities
     assert parity.logit_difference < 5e-5
     assert json.loads((out / "config.json").read_text())["d_head"] == 32
-
-
-@pytest.mark.parametrize("score", ["separate", "merged"])
-def test_rope_is_arcee_and_merged_is_its_multi_query_attention(score, make_run, out):
-    loaded = make_run(score=score, position="rope", **MODERN)
-    (parity,) = export(loaded, "gguf", out).parities
-    assert parity.logit_difference < 5e-5
-    config = read_gguf(out).config
-    wanted = {"separate": (8, 4), "merged": (32, 1)}[score]
-    assert (config.head_dim, config.n_kv_heads) == wanted
 
 
 # GGUF as its specification says, read without MLX.
@@ -275,16 +266,12 @@ def test_the_command_of_the_card_names_the_folder_to_a_shell(name, make_run, tmp
     assert not (tmp_path / "PWNED").exists()
 
 
-def test_what_was_trained_on_documents_says_how_one_begins(make_run, out):
+@pytest.mark.parametrize("corpus", ["tales", "a text"])
+def test_what_was_trained_on_documents_says_how_one_begins(corpus, make_run, out):
     loaded = make_run("char")
-    tales = replace(loaded.run, settings={**loaded.run.settings, "corpus": "tales"})
-    export(LoadedRun(tales, loaded.model, loaded.tokenizer), "gpt2", out)
+    run = replace(loaded.run, settings={**loaded.run.settings, "corpus": corpus})
+    export(LoadedRun(run, loaded.model, loaded.tokenizer), "gpt2", out)
     (newline,) = loaded.tokenizer.encode("\n").tolist()
-    assert json.loads((out / "generation_config.json").read_text())["bos_token_id"] == newline
-    assert r"began after '\n'" in shown(out / "README.md")
-
-
-def test_a_plain_text_s_model_has_no_first_token(make_run, out):
-    export(make_run("char"), "gpt2", out)
-    assert "bos_token_id" not in json.loads((out / "generation_config.json").read_text())
-    assert "began after" not in (out / "README.md").read_text(encoding="utf-8")
+    first = json.loads((out / "generation_config.json").read_text()).get("bos_token_id")
+    assert first == (newline if corpus == "tales" else None)
+    assert (r"began after '\n'" in shown(out / "README.md")) == (corpus == "tales")

@@ -31,14 +31,13 @@ from mlx_attn.interop.targets import TARGETS, Exported, export_run
 from mlx_attn.interop.torch_archive import write_checkpoint
 from mlx_attn.model.config import PRESETS
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import create_run
 from mlx_attn.sampling.generate import LoadedRun, load_run
 from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.text.subwords import GPT2Tokenizer
-from mlx_attn.training.config import resolve
 
-from .conftest import MODERN
+from .conftest import MODERN, run_of
 from .test_export import EXACT
+from .test_import import in_one_matrix
 from .test_shipped import SMALL, WINDOWED
 
 PYTHON = os.environ.get("MLX_ATTN_PEERS_PYTHON", "")
@@ -103,9 +102,7 @@ def exported(
         tied = {"tied_head": True} if name in EXACT else {}
         sizes = {"context_length": CONTEXT, "vocab_size": tokenizer.vocab_size}
         model = make_model(**{**settings, **sizes, **tied})
-        keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
-        run = create_run(place / "runs" / name, resolve({**keys, "steps": 1}).record(model.config))
-        loaded = LoadedRun(run, model, tokenizer)
+        loaded = LoadedRun(run_of(model, place / "runs" / name), model, tokenizer)
         folder = place / name
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("MLX_ATTN_PEERS_PYTHON")
@@ -151,8 +148,7 @@ def windowed(make_model, tmp_path_factory) -> dict[str, tuple[GPT, np.ndarray]]:
         except ConfigError:  # refused by every part of this program
             continue
         folder = place / f"{variant}-{position}"
-        keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
-        run = create_run(folder / "run", resolve({**keys, "steps": 1}).record(model.config))
+        run = run_of(model, folder / "run")
         loaded = LoadedRun(run, model, CharacterTokenizer("".join(map(chr, range(64, 124)))))
         TARGETS["mlx-lm"].write(loaded, folder)
         models[folder.name] = model
@@ -218,25 +214,18 @@ def test_other_programs_compute_what_gguf_holds(kind, reader, most, make_run, ou
 def test_llama_cpp_computes_rope_and_squared_relu(score, make_run, out, record_property):
     loaded = make_run(score=score, position="rope", **MODERN)
     made = export_run(loaded, TARGETS["gguf"], out.with_suffix(".gguf"))
-    said = parity_by("llama.cpp", made, record_property)
-    assert said.logit_difference < 1e-4
-    assert said.greedy_equal == said.greedy
+    assert_agrees(parity_by("llama.cpp", made, record_property))
 
 
 @pytest.mark.parametrize("score", ["separate", "no_query", "merged"])
 def test_transformer_lens_computes_a_hooked_transformer(score, make_run, out, record_property):
     made = export_run(make_run(score=score), TARGETS["transformer-lens"], out)
-    said = parity_by("TransformerLens", made, record_property)
-    assert said.logit_difference < 1e-4
-    assert said.greedy_equal == said.greedy
+    assert_agrees(parity_by("TransformerLens", made, record_property))
 
 
 def test_transformer_lens_reads_a_folder_of_gpt2(make_run, out, record_property):
-    said = parity_by(
-        "TransformerLens", export_run(make_run(), TARGETS["gpt2"], out), record_property
-    )
-    assert said.logit_difference < 1e-4
-    assert said.greedy_equal == said.greedy
+    made = export_run(make_run(), TARGETS["gpt2"], out)
+    assert_agrees(parity_by("TransformerLens", made, record_property))
 
 
 def test_gguf_s_own_reader_reads_rope(make_run, out):
@@ -268,8 +257,7 @@ def test_a_checkpoint_of_pytorch_is_imported_and_goes_back(
     model = source.load()
     ours = np.array(model(mx.array(np.load(tokens))))
     assert np.abs(ours - np.load(logits)).max() < 1e-4
-    keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
-    run = create_run(tmp_path / "run", resolve({**keys, "steps": 1}).record(model.config))
+    run = run_of(model, tmp_path / "run")
     back = tmp_path / "back.pth"
     made = export_run(LoadedRun(run, model, tokenizers["byte"]), TARGETS["book"], back)
     assert_agrees(parity_by("PyTorch", made, record_property))
@@ -295,14 +283,7 @@ def compiled(arrays: Arrays) -> Arrays:
 
 def with_one_matrix(arrays: Arrays) -> Arrays:
     """As the book's bonus material has it: one map for query, key and value, PyTorch's norms."""
-    fast = {stock_norm(k): v for k, v in arrays.items() if not (".W_" in k or "out_proj" in k)}
-    for i in range(2):
-        block = f"trf_blocks.{i}.att"
-        for part in ("weight", "bias"):
-            three = [arrays[f"{block}.W_{name}.{part}"] for name in ("query", "key", "value")]
-            fast[f"{block}.qkv.{part}"] = mx.concatenate(three)
-            fast[f"{block}.proj.{part}"] = arrays[f"{block}.out_proj.{part}"]
-    return fast
+    return {stock_norm(name): array for name, array in in_one_matrix(arrays).items()}
 
 
 def stock_norm(name: str) -> str:
@@ -402,9 +383,7 @@ def test_gpt2_of_transformers_converts_to_merged_and_goes_back(tokenizers, tmp_p
     assert isinstance(parity, Parity)
     assert parity.logit_difference < 1e-4
     merged = convert(model, "merged")
-    keys = {k: v for k, v in merged.config.as_dict().items() if k != "vocab_size"}
-    run = create_run(tmp_path / "run", resolve({**keys, "steps": 1}).record(merged.config))
-    loaded = LoadedRun(run, merged, tokenizers["byte"])
+    loaded = LoadedRun(run_of(merged, tmp_path / "run"), merged, tokenizers["byte"])
     made = export_run(loaded, TARGETS["gpt2"], tmp_path / "back")
     assert {p.by.split()[0] for p in made.parities} >= {"mlx-lm", "transformers"}
     assert max(p.logit_difference for p in made.parities) < 1e-3

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,7 @@ import pytest
 from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.attention.config import POSITIONS, VARIANTS
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.config import BLOCKS, CHOICES, PRESETS, GPTConfig, config_from, find_preset
+from mlx_attn.model.config import BLOCKS, CHOICES, PRESETS, GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, model_cost
 
 TOKENS = mx.array(np.random.default_rng(0).integers(0, 50, (2, 16)))
@@ -41,24 +42,22 @@ def decoding_error(model: GPT) -> float:
     return float(mx.abs(mx.concatenate(parts, axis=1) - model(TOKENS)).max())
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_cached_logits_are_those_of_the_full_pass(variant):
-    assert decoding_error(GPT(config(start="book", **VARIANTS[variant].settings))) < 1e-5
+CACHED = {
+    **{name: variant.settings for name, variant in VARIANTS.items()},
+    **{
+        f"{score}, {block}, {position}": {"score": score, "position": position, **BLOCKS[block]}
+        for score, block, position in product(("separate", "merged"), BLOCKS, POSITIONS)
+    },
+    **{
+        f"shift, {position}, window {w}": {"position": position, "token_shift": True, "window": w}
+        for position, w in product(POSITIONS, (0, 3))
+    },
+}
 
 
-@pytest.mark.parametrize("score", ["separate", "merged"])
-@pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("position", POSITIONS)
-def test_so_they_are_in_every_block_with_every_position(position, block, score):
-    settings = config(position=position, start="book", score=score, **BLOCKS[block])
-    assert decoding_error(GPT(settings)) < 1e-5
-
-
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("window", [0, 3])
-def test_so_they_are_with_a_token_shift(position, window):
-    settings = config(position=position, start="book", token_shift=True, window=window)
-    assert decoding_error(GPT(settings)) < 1e-5
+@pytest.mark.parametrize("settings", CACHED.values(), ids=CACHED)
+def test_cached_logits_are_those_of_the_full_pass(settings):
+    assert decoding_error(GPT(config(start="book", **settings))) < 1e-5
 
 
 def test_a_token_shift_adds_part_of_the_embedding_before():
@@ -68,9 +67,6 @@ def test_a_token_shift_adds_part_of_the_embedding_before():
     expected = table[np.array(TOKENS)]
     expected[:, 1:] += m * table[np.array(TOKENS)][:, :-1]
     assert np.allclose(np.array(model.embed(TOKENS)), expected, atol=1e-6)
-
-
-def test_no_token_shift_is_the_model_without_it():
     plain, shifted = GPT(config(start="book")), GPT(config(start="book", token_shift=True))
     shifted.shift = mx.zeros((32,))
     assert mx.array_equal(plain(TOKENS), shifted(TOKENS))
@@ -96,18 +92,13 @@ def test_the_book_s_model_has_the_book_s_number_of_parameters():
         ("no-query", 155_341_824),
         ("no-value", 155_341_824),
         ("merged", 233_198_592),
+        ("no-out-proj", 155_332_608 + 12),  # each layer has one gain in its place
     ],
 )
 def test_the_book_s_model_with_one_part_changed(variant, parameters):
     maps = VARIANTS[variant].settings
     settings = config_from({**PRESETS["book"].model, **maps, "vocab_size": 50257})
     assert model_cost(settings).parameters == parameters
-
-
-def test_without_out_proj_each_layer_has_one_gain_in_its_place():
-    maps = VARIANTS["no-out-proj"].maps
-    settings = config_from({**PRESETS["book"].model, **maps, "vocab_size": 50257})
-    assert model_cost(settings).parameters == 155_332_608 + 12
 
 
 def test_nanogpt_s_laptop_model_has_its_number_of_parameters():
@@ -188,45 +179,18 @@ def test_dropout_acts_in_training_alone():
     assert mx.array_equal(model(TOKENS), model(TOKENS))
 
 
-def test_a_sequence_longer_than_the_context_is_refused():
+def test_a_sequence_longer_than_the_context_needs_positions_that_are_not_learned():
     with pytest.raises(ConfigError, match="17 tokens are more than context_length=16"):
         GPT(config())(mx.zeros((1, 17), mx.int32))
-
-
-def test_without_learned_positions_a_sequence_may_be_longer():
     assert GPT(config(position="alibi"))(mx.zeros((1, 40), mx.int32)).shape == (1, 40, 50)
 
 
 def test_parameter_paths_are_the_book_s():
-    paths = named_arrays(GPT(config(n_layers=1, qkv_bias=True))).keys()
-    assert paths == {
-        "tok_emb.weight",
-        "pos_emb.weight",
-        "trf_blocks.0.att.W_query.weight",
-        "trf_blocks.0.att.W_query.bias",
-        "trf_blocks.0.att.W_key.weight",
-        "trf_blocks.0.att.W_key.bias",
-        "trf_blocks.0.att.W_value.weight",
-        "trf_blocks.0.att.W_value.bias",
-        "trf_blocks.0.att.out_proj.weight",
-        "trf_blocks.0.att.out_proj.bias",
-        "trf_blocks.0.ff.layers.0.weight",
-        "trf_blocks.0.ff.layers.0.bias",
-        "trf_blocks.0.ff.layers.2.weight",
-        "trf_blocks.0.ff.layers.2.bias",
-        "trf_blocks.0.norm1.weight",
-        "trf_blocks.0.norm1.bias",
-        "trf_blocks.0.norm2.weight",
-        "trf_blocks.0.norm2.bias",
-        "final_norm.weight",
-        "final_norm.bias",
-        "out_head.weight",
-    }
-
-
-def test_the_merged_matrix_stacks_heads_in_rows():
-    arrays = named_arrays(GPT(config(score="merged")))
-    assert arrays["trf_blocks.0.att.S.weight"].shape == (4 * 32, 32)
+    maps = ("att.W_query", "att.W_key", "att.W_value", "att.out_proj", "ff.layers.0", "ff.layers.2")
+    layers = [f"trf_blocks.0.{name}" for name in (*maps, "norm1", "norm2")]
+    paths = [f"{name}.{part}" for name in (*layers, "final_norm") for part in ("weight", "bias")]
+    paths += ["tok_emb.weight", "pos_emb.weight", "out_head.weight"]
+    assert named_arrays(GPT(config(n_layers=1, qkv_bias=True))).keys() == {*paths}
 
 
 def test_a_configuration_survives_a_file():
@@ -252,8 +216,3 @@ def test_an_impossible_model_is_refused(choices, words):
 def test_an_unknown_setting_is_answered_with_the_nearest_name():
     with pytest.raises(ConfigError, match="unknown model setting 'n_head': did you mean 'n_heads'"):
         config_from({"n_head": 4})
-
-
-def test_an_unknown_preset_is_answered_with_the_nearest_name():
-    with pytest.raises(ConfigError, match="unknown preset 'macbok': did you mean 'macbook'"):
-        find_preset("macbok")

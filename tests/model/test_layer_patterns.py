@@ -25,14 +25,12 @@ def config(pattern: str = THREE_TO_ONE, **settings) -> GPTConfig:
     return config_from({**SMALL, "position": "alibi", "pattern": pattern, **settings})
 
 
-def test_the_variants_take_turns():
-    layers = [config(n_layers=6).attention(layer).mixing for layer in range(6)]
-    assert layers == ["gated_delta"] * 3 + ["softmax"] + ["gated_delta"] * 2
-
-
-def test_a_layer_has_the_positions_that_its_variant_needs_or_the_model_s():
-    positions = [config().attention(layer).position for layer in range(4)]
-    assert positions == ["none"] * 3 + ["alibi"]
+def test_the_variants_take_turns_with_the_positions_that_they_need_or_the_model_s():
+    layers = [config(n_layers=6).attention(layer) for layer in range(6)]
+    assert [layer.mixing for layer in layers] == ["gated_delta"] * 3 + ["softmax"] + [
+        "gated_delta"
+    ] * 2
+    assert [layer.position for layer in layers] == ["none"] * 3 + ["alibi"] + ["none"] * 2
 
 
 def test_a_pattern_of_one_variant_is_the_model_of_that_variant():
@@ -83,34 +81,19 @@ def test_what_cannot_be_a_pattern_is_refused_in_one_line(pattern, settings, word
     assert "\n" not in str(refused.value)
 
 
-def test_a_pattern_is_stored_with_the_names_of_its_variants():
+def test_a_pattern_is_stored_with_the_names_of_its_variants_and_names_its_run():
     assert config("DeltaNet, no_query").as_dict()["pattern"] == "deltanet,no-query"
     assert config_from(config().as_dict()) == config()
-
-
-def test_a_run_without_the_key_has_no_pattern():
     settings = {key: value for key, value in config("").as_dict().items() if key != "pattern"}
     assert config_from(settings).pattern == ""
-
-
-def test_a_pattern_names_its_run_by_layers_in_a_row():
     assert variant_name({"pattern": THREE_TO_ONE}) == "3xdeltanet+standard"
 
 
-def test_a_variant_above_a_pattern_replaces_it():
+def test_a_variant_above_a_pattern_replaces_it_and_below_it_gives_the_positions():
     assert "pattern" not in resolve({"pattern": THREE_TO_ONE}, {"variant": "merged"}).model
-
-
-def test_a_pattern_above_a_variant_keeps_its_positions_but_not_its_maps():
     model = resolve({"variant": "deltanet"}, {"pattern": THREE_TO_ONE}).model
-    assert (model["mixing"], model["position"], model["pattern"]) == (
-        "softmax",
-        "none",
-        THREE_TO_ONE,
-    )
-
-
-def test_a_variant_beside_a_pattern_gives_the_positions_of_its_layers():
+    chosen = (model["mixing"], model["position"], model["pattern"])
+    assert chosen == ("softmax", "none", THREE_TO_ONE)
     model = resolve({"variant": "deltanet", "pattern": THREE_TO_ONE, "n_layers": 4}).model
     layers = [config_from({**model, "vocab_size": 9}).attention(i) for i in range(4)]
     assert [layer.position for layer in layers] == ["none"] * 4

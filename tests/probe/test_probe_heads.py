@@ -43,21 +43,18 @@ def model(**choices: Any) -> GPT:
     return gpt
 
 
-def test_a_head_that_looks_one_token_back():
-    A = looks_at([0, 0, 1, 2, 3, 4])
-    assert (entropy(A), distance(A), previous(A)) == (0, 1, 1)
-    assert first(A) == pytest.approx(1 / 5)
-
-
-def test_a_head_that_rests_on_the_first_token():
-    A = looks_at([0] * T)
-    assert (first(A), entropy(A)) == (1, 0)
-    assert distance(A) == pytest.approx(3)
-
-
-def test_a_head_that_looks_at_the_token_itself_has_no_distance():
-    A = looks_at(list(range(T)))
-    assert (distance(A), previous(A), first(A)) == (0, 0, 0)
+@pytest.mark.parametrize(
+    ("targets", "numbers"),
+    [
+        ([0, 0, 1, 2, 3, 4], (0, 1, 1, 1 / 5)),
+        ([0] * T, (0, 3, 1 / 5, 1)),
+        (list(range(T)), (0, 0, 0, 0)),
+    ],
+    ids=["the token before", "the first token", "the token itself"],
+)
+def test_a_head_that_looks_at_one_token(targets, numbers):
+    A = looks_at(targets)
+    assert (entropy(A), distance(A), previous(A), first(A)) == pytest.approx(numbers)
 
 
 def test_the_uniform_head_spreads_over_all_tokens_so_far():
@@ -72,10 +69,7 @@ def test_a_head_that_looks_after_the_last_occurrence_is_an_induction_head():
     targets = [0, 0, 0, 0, 1, 2, 3, 4]
     assert induction(looks_at(targets)) == 1
     assert induction(looks_at([0, 0, 0, 0, 0, 1, 2, 3])) == 0
-
-
-def test_without_room_to_repeat_there_is_no_induction_score():
-    assert np.isnan(induction(looks_at([0, 0])))
+    assert np.isnan(induction(looks_at([0, 0])))  # no room to repeat
     assert np.isnan(uniform_statistics(2, 2)["induction"])
 
 
@@ -118,16 +112,10 @@ def test_statistics_are_averaged_over_texts():
     np.testing.assert_allclose(probe(gpt, tokens).statistics.entropy, np.mean(alone, axis=0))
 
 
-def test_a_long_prompt_keeps_its_end():
+def test_a_prompt_has_two_tokens_and_keeps_the_end_that_can_be_looked_at():
     tokenizer = train_tokenizer("char", "abcd")
     np.testing.assert_array_equal(prompt_tokens("aabcd", tokenizer, 3), [[1, 2, 3]])
-
-
-def test_a_prompt_is_never_longer_than_can_be_looked_at():
-    assert prompt_tokens("a" * 999, train_tokenizer("char", "abcd"), 999).shape == (1, LONGEST)
-
-
-@pytest.mark.parametrize("text", ["", "a"])
-def test_a_prompt_needs_two_tokens(text):
-    with pytest.raises(ConfigError, match=f"the prompt is {len(text)} token"):
-        prompt_tokens(text, train_tokenizer("char", "abcd"), 8)
+    assert prompt_tokens("a" * 999, tokenizer, 999).shape == (1, LONGEST)
+    for text in ("", "a"):
+        with pytest.raises(ConfigError, match=f"the prompt is {len(text)} token"):
+            prompt_tokens(text, tokenizer, 8)

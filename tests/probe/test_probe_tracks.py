@@ -43,21 +43,17 @@ def make(tmp_path) -> Callable[..., Run]:
     return run
 
 
-def test_curves_are_arrays_by_step_layer_and_head(make):
+@pytest.mark.parametrize("drift", [None, {"matrices": [[0.0, 5.0]]}], ids=["no drift", "drift"])
+def test_curves_are_arrays_by_step_layer_and_head(make, drift):
     run = make("tracked")
-    for record in ({"event": "step", "step": 1}, event(0), event(5)):
+    for record in ({"event": "step", "step": 1}, event(0, drift), event(5, drift)):
         run.add_report(record)
     track = read_track(run)
     assert track.steps.tolist() == [0, 5]
     assert track.scores["effective_rank"].tolist() == [[[0, 2]], [[5, 2]]]
-    assert track.drift == {}
-
-
-def test_drift_is_read_where_every_record_has_it(make):
-    run = make("tracked")
-    for step in (0, 5):
-        run.add_report(event(step, {"matrices": [[0.0, step]]}))
-    assert read_track(run).drift["matrices"].shape == (2, 1, 2)
+    assert {name: of.shape for name, of in track.drift.items()} == (
+        {"matrices": (2, 1, 2)} if drift else {}
+    )
 
 
 def test_a_run_that_was_not_tracked_says_how_to_track(make):
@@ -85,11 +81,14 @@ def test_two_runs_are_compared_at_the_steps_that_both_kept(make):
         assert curve[1].min() > 0.01
 
 
-def test_runs_without_common_steps_say_how_to_keep_them(make):
-    with pytest.raises(RunError, match="kept no weights of the same steps"):
-        pair_drift(make("one", {0: 1}), make("other", {5: 1}), TOKENS)
-
-
-def test_runs_of_other_sizes_are_not_compared(make):
-    with pytest.raises(ConfigError, match=r"n_heads=2 and .* has 4"):
-        pair_drift(make("one", {0: 1}), make("other", {0: 1}, n_heads=4), TOKENS)
+@pytest.mark.parametrize(
+    ("kept", "sizes", "message"),
+    [
+        ({5: 1}, {}, "kept no weights of the same steps"),
+        ({0: 1}, {"n_heads": 4}, r"n_heads=2 and .* has 4"),
+    ],
+    ids=["no step in common", "other sizes"],
+)
+def test_runs_that_cannot_be_compared_say_why(make, kept, sizes, message):
+    with pytest.raises((ConfigError, RunError), match=message):
+        pair_drift(make("one", {0: 1}), make("other", kept, **sizes), TOKENS)

@@ -35,14 +35,11 @@ def test_a_row_is_the_mean_over_all_heads_at_a_step():
     assert lines(track_table(track()))[-1].split() == ["20", *["0.95"] * 9]
 
 
-def test_a_long_track_is_shown_at_some_steps_from_the_first_to_the_last():
-    rows = [line.split() for line in lines(track_table(track(n=500)))]
-    steps = [int(row[0]) for row in rows if row and row[0].isdigit()]
+def test_a_long_track_is_shown_whole_at_some_steps_from_the_first_to_the_last():
+    shown = lines(track_table(track(n=500)))
+    steps = [int(row[0]) for row in map(str.split, shown) if row and row[0].isdigit()]
     assert (len(steps), steps[0], steps[-1]) == (ROWS, 0, 4990)
-
-
-def test_the_table_fits_a_terminal_of_80_columns_whole():
-    assert "…" not in "".join(lines(track_table(track(n=500))))
+    assert "…" not in "".join(shown)
 
 
 def test_a_pair_has_a_title_and_its_three_drifts():

@@ -1,6 +1,5 @@
 """Whole conversations, without a terminal. The model says the alphabet on from what it reads."""
 
-import json
 from copy import deepcopy
 from pathlib import Path
 
@@ -9,10 +8,40 @@ import pytest
 from mlx_attn.repl.commands import ALIASES, COMMANDS
 from mlx_attn.repl.session import SETTINGS
 
+TALKS = {
+    "any text is continued": (["/max 3", "a", "help me", "no quit"], ["bcd", "fgh", "uvw"]),
+    "a command in quotes too": (["/max 3", '"""help"""'], ["qrs"]),
+    "each prompt is read alone": (["/max 1", "abc", "x"], ["d", "y"]),
+    "a stop text ends an answer before it": (["/stop ef", "a"], ["bcd"]),
+    "more goes on beyond it": (["/stop ef", "/max 6", "a", "/more"], ["bcd", "ghijkl"]),
+    "a text of one's own comes before it": (
+        ["/stop ef", "/max 6", "a", "/more x"],
+        ["bcd", "yz./01"],
+    ),
+    "more goes on with the text so far": (
+        ["/max 2", "a", "/more", "/more x", "/undo", "/more"],
+        ["bc", "de", "yz", "fg"],
+    ),
+    "retry of more goes on from the same text": (
+        ["/max 2", "a", "/more", "/retry"],
+        ["bc", "de", "de"],
+    ),
+    "another run goes on with the text": (["/max 2", "a", "/model beta", "/more"], ["bc", "de"]),
+}
 
-def test_any_text_is_continued(typed, page):
-    typed("/max 3", "a", "help me", "no quit")
-    assert page.answers == ["bcd", "fgh", "uvw"]
+
+@pytest.mark.parametrize(("lines", "answers"), TALKS.values(), ids=TALKS)
+def test_a_talk_goes_on_from_what_was_said(typed, page, lines, answers):
+    typed(*lines)
+    assert page.answers == answers
+
+
+def test_the_story_is_what_was_said_and_answered_without_what_was_forgotten(typed, session):
+    typed("/stop ef", "/max 6", "a", "/more")
+    assert session.transcript.story("alpha") == "abcdefghijkl"
+    typed("/reset", "/stop none", "/max 2", "a", "/more", "/more x", "/undo", "/more", "/retry")
+    assert session.transcript.story("alpha") == "abcdefg"
+    assert typed("/model beta").run.name == "beta"
 
 
 @pytest.mark.parametrize("word", ["help", "Exit", " quit ", "?"])
@@ -22,32 +51,14 @@ def test_a_bare_word_of_a_command_is_no_prompt(typed, page, word):
     assert page.messages[0].startswith(f"commands start with /: /{word.strip().lower()}; ")
 
 
-def test_the_word_itself_can_be_continued(typed, page):
-    typed("/max 3", '"""help"""')
-    assert page.answers == ["qrs"]
-
-
-def test_a_prompt_that_the_model_cannot_know_is_answered_with_a_line(typed, page):
-    typed("/max 1", "/vs beta", "zqzqz", "abcd")
-    lines = [line for line in page.messages if "your text costs it" in line]
-    assert len(lines) == 1
-
-
-def test_a_text_that_goes_on_is_not_judged_again(typed, page):
-    typed("/max 1", "abcd", "/more zqzqz")
-    assert not [line for line in page.messages if "your text costs it" in line]
-
-
-def test_a_conversation_is_not_saved_into_a_folder_that_there_is_not(typed, page, tmp_path):
-    typed("/max 1", "a", f"/save {tmp_path}/none/x.json")
-    folder = tmp_path / "none"
-    assert page.messages[-1] == f"there is no folder {folder}: make it first, or choose another"
-    assert not folder.exists()
-
-
-def test_each_prompt_is_read_alone(typed, page):
-    typed("/max 1", "abc", "x")
-    assert page.answers == ["d", "y"]
+@pytest.mark.parametrize(
+    ("lines", "judged"),
+    [(["/max 1", "/vs beta", "zqzqz", "abcd"], 1), (["/max 1", "abcd", "/more zqzqz"], 0)],
+    ids=["a prompt, once", "not a text that goes on"],
+)
+def test_a_prompt_that_the_model_cannot_know_is_answered_with_a_line(typed, page, lines, judged):
+    typed(*lines)
+    assert len([line for line in page.messages if "your text costs it" in line]) == judged
 
 
 def test_nothing_typed_is_nothing_asked(typed, page):
@@ -66,19 +77,19 @@ def test_a_prompt_that_does_not_fit_is_pointed_out(typed, page):
     assert page.messages[-1].endswith("read the last 8 of 20 prompt tokens")
 
 
-def test_two_slashes_say_one(typed, session):
-    typed("//a")
-    assert session.transcript.turns[0].prompt == "/a"
-
-
-def test_a_block_in_quotes_is_said_whatever_it_holds(typed, session):
-    typed('"""\n/quit\nx\n"""', '"""/quit"""')
-    assert [turn.prompt for turn in session.transcript.turns] == ["/quit\nx", "/quit"]
-
-
-def test_several_lines_are_said_even_if_they_begin_with_a_slash(typed, session):
-    typed("/usr\n/bin")
-    assert session.transcript.turns[0].prompt == "/usr\n/bin"
+@pytest.mark.parametrize(
+    ("line", "prompt"),
+    [
+        ("//a", "/a"),
+        ('"""\n/quit\nx\n"""', "/quit\nx"),
+        ('"""/quit"""', "/quit"),
+        ("/usr\n/bin", "/usr\n/bin"),
+    ],
+    ids=["two slashes", "a block in quotes", "one line in quotes", "several lines"],
+)
+def test_what_begins_with_a_slash_can_be_said(typed, session, line, prompt):
+    typed(line)
+    assert [turn.prompt for turn in session.transcript.turns] == [prompt]
 
 
 TOO_LONG = "is too long: a name has at most 255 bytes, and a path 4095"
@@ -157,22 +168,6 @@ def test_seed_and_stop_can_be_taken_back(typed):
     assert (session.settings.seed, session.settings.stop) == (None, ())
 
 
-def test_stop_ends_an_answer_before_it(typed, page):
-    typed("/stop ef", "a")
-    assert page.answers == ["bcd"]
-
-
-def test_more_goes_on_beyond_what_ended_the_answer(typed, page, session):
-    typed("/stop ef", "/max 6", "a", "/more")
-    assert page.answers == ["bcd", "ghijkl"]
-    assert session.transcript.story("alpha") == "abcdefghijkl"
-
-
-def test_a_text_of_ones_own_comes_before_what_ended_the_answer(typed, page):
-    typed("/stop ef", "/max 6", "a", "/more x")
-    assert page.answers == ["bcd", "yz./01"]
-
-
 @pytest.fixture
 def storyteller(session):
     """The session with a run whose stories end with a full stop, as its tokenizer says."""
@@ -180,25 +175,12 @@ def storyteller(session):
     return session
 
 
-def test_an_answer_ends_where_a_document_ends(storyteller, typed, page):
-    typed("v")
-    assert page.answers == ["wxyz"]
-
-
-def test_an_answer_goes_on_where_it_is_told_to(storyteller, typed, page):
-    typed("/ignore_eos on", "/max 6", "v")
-    assert page.answers == ["wxyz./"]
-
-
-def test_a_text_that_is_a_whole_document_says_so(storyteller, typed, page):
-    typed("z")
+def test_an_answer_ends_where_a_document_ends_unless_it_is_told_to_go_on(storyteller, typed, page):
+    typed("v", "z")
+    assert page.answers == ["wxyz", ""]
     assert page.messages[-1] == "the text ends there; /more goes on beyond"
-
-
-def test_more_goes_on_with_the_text_so_far(typed, page, session):
-    typed("/max 2", "a", "/more", "/more x", "/undo", "/more")
-    assert page.answers == ["bc", "de", "yz", "fg"]
-    assert session.transcript.story("alpha") == "abcdefg"
+    typed("/ignore_eos on", "/max 6", "v")
+    assert page.answers[-1] == "wxyz./"
 
 
 def test_retry_answers_the_last_prompt_again_with_the_next_seed(typed, session):
@@ -208,47 +190,26 @@ def test_retry_answers_the_last_prompt_again_with_the_next_seed(typed, session):
     assert [turn.answers[0].seed for turn in turns] == [5, 7]
 
 
-def test_retry_of_more_goes_on_from_the_same_text(typed, session):
-    typed("/max 2", "a", "/more", "/retry")
-    assert session.transcript.story("alpha") == "abcde"
-
-
-def test_undo_forgets_the_last_turn(typed, session, page):
-    typed("a", "x", "/undo")
+def test_undo_forgets_the_last_turn_and_reset_all_but_no_setting(typed, session, page):
+    typed("/temp 0.1", "a", "x", "/undo")
     assert [turn.prompt for turn in session.transcript.turns] == ["a"]
     assert page.messages[-1] == "forgot 'x'"
-
-
-def test_undo_of_more_says_what_it_forgets(typed, page):
-    typed("a", "/more", "/undo")
+    typed("/more", "/undo")
     assert page.messages[-1] == "forgot what /more added"
-
-
-def test_reset_forgets_what_was_said_but_no_setting(typed):
-    session = typed("/temp 0.1", "a", "/reset")
+    typed("/reset")
     assert session.transcript.turns == []
     assert session.settings.temp == 0.1
 
 
-def test_another_run_answers_and_goes_on_with_the_text(typed, page, session):
-    typed("/max 2", "a", "/model beta", "/more")
-    assert page.answers == ["bc", "de"]
-    assert session.run.name == "beta"
-
-
-def test_runs_are_listed_with_numbers_that_model_takes(typed, page, session):
+def test_runs_are_listed_with_numbers_which_mean_the_list_that_was_shown(typed, page, session):
     session.list_runs = lambda: [("beta", "standard, 2 MB"), ("alpha", "merged")]
-    typed("/model", "/model 1")
-    assert page.messages[:2] == ["1  beta: standard, 2 MB", "2  alpha: merged"]
-    assert session.run.name == "beta"
-
-
-def test_a_number_means_the_list_that_was_shown(typed, session):
-    session.list_runs = lambda: [("beta", ""), ("alpha", "")]
     typed("/runs")
+    assert page.messages[:2] == ["1  beta: standard, 2 MB", "2  alpha: merged"]
     session.list_runs = lambda: [("alpha", ""), ("beta", "")]
     typed("/vs 1")
     assert session.other_run.name == "beta"
+    typed("/vs off", "/model", "/model 2")
+    assert session.run.name == "beta"
 
 
 def test_attn_makes_a_page_of_the_last_text(typed, page, session):
@@ -259,14 +220,10 @@ def test_attn_makes_a_page_of_the_last_text(typed, page, session):
     assert page.messages[-1] == "what the heads attend to in the last text: page.html"
 
 
-def test_two_runs_answer_one_after_the_other(typed, page):
+def test_two_runs_answer_one_after_the_other_with_the_same_seed(typed, page, session):
     typed("/max 2", "/vs beta", "a", "/vs off", "x")
     assert page.answers == ["[alpha]", "bc", "[beta]", "bc", "yz"]
     assert "alpha answers against beta" in page.messages
-
-
-def test_two_runs_draw_with_the_same_seed(typed, session):
-    typed("/vs beta", "a")
     first, second = session.transcript.turns[0].answers
     assert first.seed == second.seed
 
@@ -311,30 +268,30 @@ def test_a_conversation_is_saved_and_loaded(typed, session, page, tmp_path):
     assert page.messages[-1] == "loaded 2 turns; /more continues the last"
 
 
-def test_a_conversation_is_saved_as_text(typed, tmp_path):
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (["a", "/more", "x"], "abcde\n\n---\n\nxyz\n"),
+        (["/vs beta", "a"], "[alpha]\nabc\n\n[beta]\nabc\n"),
+    ],
+    ids=["one run", "two runs, by name"],
+)
+def test_a_conversation_is_saved_as_text_and_saving_again_updates_it(typed, tmp_path, lines, text):
     path = tmp_path / "story.txt"
-    typed("/max 2", "a", "/more", "x", f"/save {path}")
-    assert path.read_text() == "abcde\n\n---\n\nxyz\n"
+    typed("/max 2", lines[0], f"/save {path}", *lines[1:], f"/save {path}")
+    assert path.read_text() == text
 
 
-def test_two_answers_are_saved_under_their_runs_names(typed, tmp_path):
-    path = tmp_path / "story.txt"
-    typed("/max 2", "/vs beta", "a", f"/save {path}")
-    assert path.read_text() == "[alpha]\nabc\n\n[beta]\nabc\n"
-
-
-def test_saving_never_overwrites_what_this_session_did_not_write(typed, page, tmp_path):
-    path = tmp_path / "story.txt"
+def test_saving_overwrites_nothing_and_makes_no_folder(typed, page, tmp_path):
+    path, folder = tmp_path / "story.txt", tmp_path / "none"
     path.write_text("precious")
-    typed("a", f"/save {path}")
-    assert page.messages[-1] == f"{path} exists: choose another name, or delete it first"
+    typed("/max 1", "a", f"/save {path}", f"/save {folder}/x.json")
     assert path.read_text() == "precious"
-
-
-def test_saving_again_updates_the_file(typed, tmp_path):
-    path = tmp_path / "story.json"
-    typed("a", f"/save {path}", "x", f"/save {path}")
-    assert len(json.loads(path.read_text())["turns"]) == 2
+    assert page.messages[-2:] == [
+        f"{path} exists: choose another name, or delete it first",
+        f"there is no folder {folder}: make it first, or choose another",
+    ]
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

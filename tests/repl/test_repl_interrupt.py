@@ -30,21 +30,12 @@ def hasty(page, monkeypatch):
     return page
 
 
-def test_ctrl_c_stops_the_answer_and_keeps_the_text(session, hasty):
-    interactive_loop(session, Fingers(["a", "x"]))
-    assert hasty.answers == ["bcd", "yz."]
-    assert [turn.answers[0].text for turn in session.transcript.turns] == ["bcd", "yz."]
+def test_ctrl_c_stops_the_answer_keeps_the_text_and_shows_what_it_cost(session, hasty):
+    interactive_loop(session, Fingers(["a", "x", "/undo", "/more"]))
+    assert hasty.answers == ["bcd", "yz.", "efg"]
     assert session.transcript.turns[0].answers[0].finish_reason == "interrupted"
-
-
-def test_ctrl_c_still_shows_what_the_answer_cost(session, hasty):
-    interactive_loop(session, Fingers(["a"]))
     assert hasty.messages[0].startswith("3 tokens")
     assert hasty.messages[1] == "stopped; /more continues"
-
-
-def test_what_was_stopped_can_go_on(session, hasty):
-    interactive_loop(session, Fingers(["a", "/more"]))
     assert session.transcript.story("alpha") == "abcdefg"
 
 
@@ -63,12 +54,9 @@ def test_a_bug_does_not_end_the_conversation(session, page, monkeypatch):
     assert page.messages == ["that failed (KeyError: 'nothing'); nothing is lost"] * 2
 
 
-def test_ctrl_d_ends_the_conversation(session, page):
+def test_ctrl_d_ends_the_conversation_and_nothing_is_read_after_quit(session, page):
     interactive_loop(session, Fingers([]))
     assert page.messages == []
-
-
-def test_nothing_is_read_after_quit(session):
     fingers = Fingers(["/quit", "a"])
     interactive_loop(session, fingers)
     assert fingers.lines == ["a"]
@@ -80,11 +68,9 @@ def test_ctrl_c_ends_a_conversation_from_a_pipe(session, hasty):
     assert hasty.answers == ["bcd"]
 
 
-def test_a_pipe_holds_prompts_commands_and_blocks(session, page):
-    read_lines(session, ["/max 2\n", "\n", "a\n", '"""\n', "/x\n", '"""\n', "/quit\n", "b\n"])
-    assert page.answers == ["bc", "yz"]
-
-
-def test_the_end_of_a_pipe_closes_an_open_block(session):
+def test_a_pipe_holds_prompts_commands_and_blocks_which_its_end_closes(session, page):
     read_lines(session, ['"""a\n', "x"])
     assert session.transcript.turns[0].prompt == "a\nx"
+    page.answers.clear()
+    read_lines(session, ["/max 2\n", "\n", "a\n", '"""\n', "/x\n", '"""\n', "/quit\n", "b\n"])
+    assert page.answers == ["bc", "yz"]

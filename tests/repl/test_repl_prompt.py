@@ -33,24 +33,22 @@ def read(keys: str, n: int = 1, history=None) -> tuple[list[str], list[str]]:
         return [prompt.read() for _ in range(n)], hints
 
 
-def test_enter_sends():
-    assert read("once\rupon\r", 2)[0] == ["once", "upon"]
-
-
-def test_alt_enter_is_a_newline():
-    assert read(f"once{ALT_ENTER}upon\r")[0] == ["once\nupon"]
-
-
-def test_enter_in_an_open_block_is_a_newline():
-    assert read('"""once\rupon\r"""\r')[0] == ['"""once\nupon\n"""']
-
-
-def test_pasted_newlines_stay():
-    assert read("\x1b[200~once\nupon\n\x1b[201~a\r")[0] == ["once\nupon\na"]
-
-
-def test_ctrl_c_clears_the_line_and_tells_how_to_leave():
-    assert read(f"once{CTRL_C}upon\r") == (["upon"], [HINT])
+@pytest.mark.parametrize(
+    ("keys", "lines", "hints"),
+    [
+        ("once\rupon\r", ["once", "upon"], []),
+        (f"once{ALT_ENTER}upon\r", ["once\nupon"], []),
+        ('"""once\rupon\r"""\r', ['"""once\nupon\n"""'], []),
+        ("\x1b[200~once\nupon\n\x1b[201~a\r", ["once\nupon\na"], []),
+        (f"once{CTRL_C}upon\r", ["upon"], [HINT]),
+    ],
+    ids=[
+        *("enter sends", "alt-enter is a newline", "so is enter in an open block"),
+        *("pasted newlines stay", "Ctrl-C clears the line and tells how to leave"),
+    ],
+)
+def test_keys_make_lines(keys, lines, hints):
+    assert read(keys, len(lines)) == (lines, hints)
 
 
 def test_ctrl_d_on_an_empty_line_is_the_end():
@@ -68,7 +66,13 @@ def test_commands_and_settings_complete():
     assert completed("/set top") == ["/set top_k", "/set top_p"]
 
 
-@pytest.mark.parametrize("line", ["", "re", "//re", "a /re", "/re\n/re", "/retry x", "/nothing x"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("", "re", "//re", "a /re", "/re\n/re", "/retry x", "/nothing x"),
+        *("/load a\0b/", "/load ~no-such-person/x"),
+    ],
+)
 def test_nothing_else_completes(line):
     assert completed(line) == []
 
@@ -78,11 +82,6 @@ def test_the_menu_says_what_a_command_and_a_setting_are_for():
     meanings = {completion.text: completion.display_meta_text for completion in found}
     assert meanings["more"] == "continue the text so far, with TEXT added to it"
     assert meanings["max"] == "most tokens of an answer"
-
-
-@pytest.mark.parametrize("line", ["/load a\0b/", "/load ~no-such-person/x"])
-def test_what_no_file_is_called_completes_to_nothing(line):
-    assert completed(line) == []
 
 
 def test_runs_complete_by_name(tmp_path, monkeypatch):
@@ -114,23 +113,16 @@ def test_history_is_kept_in_a_file_for_the_user_alone(tmp_path):
     directory = tmp_path / "state"
     read("once\r", history=open_history(directory))
     assert list(open_history(directory).load_history_strings()) == ["once"]
-    modes = [stat.S_IMODE(path.stat().st_mode) for path in (directory, directory / "repl_history")]
-    assert modes == [0o700, 0o600]
-
-
-def test_a_history_that_others_could_read_is_closed_to_them(tmp_path):
-    path = tmp_path / "repl_history"
-    path.touch(mode=0o644)
-    open_history(tmp_path)
+    path = directory / "repl_history"
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (directory, path)] == [0o700, 0o600]
+    path.chmod(0o644)  # which others could read
+    open_history(directory)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_without_a_place_for_it_history_stays_in_memory(tmp_path):
     (tmp_path / "file").touch()
     assert isinstance(open_history(tmp_path / "file" / "state"), InMemoryHistory)
-
-
-def test_a_full_disk_does_not_end_the_conversation(tmp_path):
     history: FileHistory = ForgivingHistory(str(tmp_path))  # a directory cannot be written
     history.append_string("once")
     assert history.get_strings() == ["once"]

@@ -54,40 +54,30 @@ def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_p
         assert (split.tokens[places] == start).all()
 
 
-def test_a_vocabulary_without_the_start_has_none():
+@pytest.mark.parametrize(
+    ("tokens", "begun"),
+    [([65], [10, 65]), ([10, 65], [10, 65]), ([65] * 8, [65] * 8)],
+    ids=["is given the start", "has it", "leaves no room for it"],
+)
+def test_a_text_begins_with_the_start_once(tokens, begun):
+    assert begin(tokens, NEWLINE, 8) == begun
+
+
+def test_the_start_is_that_of_the_vocabulary_and_of_the_task():
     assert start_tokens(CharacterTokenizer.train("abc"), "tales") == []
-
-
-def test_a_text_that_begins_with_the_start_is_not_given_another():
-    assert begin([10, 65], NEWLINE, 8) == [10, 65]
-    assert begin([65], NEWLINE, 8) == [10, 65]
-
-
-def test_a_text_that_leaves_no_room_for_the_start_stays_as_it_is():
-    assert begin([65] * 8, NEWLINE, 8) == [65] * 8
-
-
-def test_a_task_s_own_newline_is_not_doubled():
     tokenizer = SymbolTokenizer(["a", "b"])
     assert prompt_tokens(tokenizer, "a b", start_tokens(tokenizer, "copy"), 8) == [0, 1, 2]
 
 
-def test_a_run_reads_the_start_before_a_prompt(loaded):
+def test_a_run_reads_the_start_before_a_prompt_of_one_text_and_of_several(loaded):
     run = loaded("tales")
     steps = list(run.stream("Once", GREEDY, 6))
     typed = list(stream_generate(run.model, BYTES, "\nOnce", GREEDY, 6))
     assert [step.token for step in steps] == [step.token for step in typed]
     assert steps[0].statistics.prompt_tokens == len("\nOnce")
-
-
-def test_a_run_that_recorded_no_corpus_has_no_start(loaded):
+    batch = [step.token for k, step in run.stream_batch("Once", 2, GREEDY, 6) if k == 1]
+    assert batch == [step.token for step in steps]
     assert loaded(None).start_tokens == []
-
-
-def test_several_texts_of_a_run_begin_alike(loaded):
-    run = loaded("tales")
-    batch = [step.token for k, step in run.stream_batch("Once", 2, GREEDY, 4) if k == 1]
-    assert batch == [step.token for step in run.stream("Once", GREEDY, 4)]
 
 
 def test_the_loss_counts_the_tokens_of_the_text_and_not_the_start(gpt):
@@ -109,15 +99,12 @@ def test_a_text_that_costs_more_than_guessing_is_said_to_be_foreign(loaded):
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("text", ["", "Z"])
-def test_a_text_without_a_loss_is_not_judged(text, loaded):
-    assert loaded("book.txt").unfamiliar(text) == ""
-
-
-def test_a_text_that_the_model_expects_gets_no_line(gpt, loaded):
+@pytest.mark.parametrize(("text", "certainty"), [("", 50.0), ("Z", 50.0), ("Once", 0.0)])
+def test_a_text_without_a_loss_or_that_the_model_expects_is_not_judged(text, certainty, loaded):
+    """With a certainty of 0 every token is as likely: exactly what guessing costs."""
     run = loaded("book.txt")
-    run.model.out_head.weight *= 0.0  # every token as likely: exactly what guessing costs
-    assert run.unfamiliar("Once") == ""
+    run.model.out_head.weight *= certainty
+    assert run.unfamiliar(text) == ""
 
 
 @pytest.mark.parametrize(

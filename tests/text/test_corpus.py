@@ -86,14 +86,17 @@ def test_subwords_are_trained_on_the_training_text_alone(tmp_path, data):
     assert len(tokenizer.encode(" zebra")) == 6
 
 
-def test_the_second_time_nothing_is_made(file, data, monkeypatch):
+def test_the_second_time_nothing_is_made_under_whichever_name(file, data, tmp_path, monkeypatch):
     first = prepare(file, "bpe", 400, data)
     monkeypatch.setattr(corpus_module, "_build", never)
     monkeypatch.setattr(corpus_module.tokenizers, "train_tokenizer", never)
-    again = prepare(file, "bpe", 400, data)
-    assert again.digest == first.digest
-    assert (again.train.tokens == first.train.tokens).all()
-    assert again.tokenizer.decode(again.val.tokens) == first.tokenizer.decode(first.val.tokens)
+    (tmp_path / "copy.txt").write_bytes(TEXT.encode())
+    for source in (file, str(tmp_path / "copy.txt")):
+        again = prepare(source, "bpe", 400, data)
+        assert again.name == source
+        assert again.digest == first.digest
+        assert (again.train.tokens == first.train.tokens).all()
+        assert again.tokenizer.decode(again.val.tokens) == first.tokenizer.decode(first.val.tokens)
 
 
 def test_the_second_time_the_tales_are_not_told(data, monkeypatch):
@@ -102,13 +105,6 @@ def test_the_second_time_the_tales_are_not_told(data, monkeypatch):
     again = tell(data, "char")
     assert again.val.floor_nats == first.val.floor_nats
     assert (again.val.tokens == first.val.tokens).all()
-
-
-def test_the_same_text_under_another_name_is_found(file, data, tmp_path, monkeypatch):
-    prepare(file, "byte", directory=data)
-    (tmp_path / "copy.txt").write_bytes(TEXT.encode())
-    monkeypatch.setattr(corpus_module, "_build", never)
-    assert prepare(str(tmp_path / "copy.txt"), "byte", directory=data).name.endswith("copy.txt")
 
 
 def test_text_tokenizer_and_vocabulary_each_have_their_own_folder(file, data, tmp_path):
@@ -193,21 +189,12 @@ def prepared_files(data: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def test_a_truncated_file_is_made_again(data):
-    expected = tell(data, "bpe")
-    tokens = expected.train.tokens.tolist()
-    for path in prepared_files(data):
-        path.write_bytes(path.read_bytes()[:-2])
-        corpus = tell(data, "bpe")
-        assert corpus.train.tokens.tolist() == tokens, path.name
-
-
-def test_a_missing_file_is_made_again(data):
+@pytest.mark.parametrize("cut", [True, False], ids=["truncated", "missing"])
+def test_a_truncated_or_missing_file_is_made_again(data, cut):
     tokens = tell(data, "bpe").train.tokens.tolist()
     for path in prepared_files(data):
-        path.unlink()
-        corpus = tell(data, "bpe")
-        assert corpus.train.tokens.tolist() == tokens, path.name
+        path.write_bytes(path.read_bytes()[:-2]) if cut else path.unlink()
+        assert tell(data, "bpe").train.tokens.tolist() == tokens, path.name
 
 
 def test_nothing_but_the_prepared_files_is_left(data):
@@ -218,19 +205,19 @@ def test_nothing_but_the_prepared_files_is_left(data):
     assert [path.name for path in prepared_files(data)] == sorted(expected)
 
 
-def test_a_text_from_a_file_has_no_floor(file, data):
+def test_a_text_from_a_file_has_no_floor_and_its_record_is_json(file, data):
     split = prepare(file, "byte", directory=data).val
     assert split == Split(split.tokens, split.n_bytes)
+    (folder,) = (data / "prepared").iterdir()
+    record = json.loads((folder / "corpus.json").read_text())
+    assert record["val"]["lengths"] == {"tokens": record["val"]["facts"]["n_bytes"]}
 
 
-def test_the_tales_start_with_a_newline_and_are_the_generator_s(tales):
+def test_the_tales_and_each_of_their_documents_start_with_a_newline(tales):
     text = tales.tokenizer.decode(tales.val.tokens)
     assert text[0] == text[-1] == "\n"
     assert len(text.encode()) == tales.val.n_bytes
     assert 4_001 <= tales.val.n_bytes < 8_000
-
-
-def test_documents_start_at_the_newline_before_their_first_token(tales):
     for split in (tales.train, tales.val):
         (newline,) = tales.tokenizer.encode("\n")
         newlines = np.flatnonzero(split.tokens == newline)
@@ -265,23 +252,11 @@ def test_the_floor_is_the_generator_s_and_the_sum_over_abilities(tales):
     assert math.isclose(sum(by_ability.values()), floor)
 
 
-def test_the_record_is_json(file, data):
-    prepare(file, "byte", directory=data)
-    (folder,) = (data / "prepared").iterdir()
-    record = json.loads((folder / "corpus.json").read_text())
-    assert record["val"]["lengths"] == {"tokens": record["val"]["facts"]["n_bytes"]}
-
-
 def test_the_data_directory_is_the_default(file, data, monkeypatch):
     monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(data))
     prepare(file, "byte")
     assert data_directory() == data
     assert (data / "prepared").is_dir()
-
-
-def test_an_unknown_tokenizer_is_refused(file, data):
-    with pytest.raises(ConfigError, match="unknown tokenizer 'words'"):
-        prepare(file, "words", directory=data)
 
 
 def test_a_data_directory_that_cannot_be_written_is_explained(file, tmp_path):
@@ -323,22 +298,22 @@ def test_a_process_that_is_killed_is_one_clear_error(saved):
     assert "\n" not in str(caught.value)
 
 
-def test_a_long_text_takes_one_process_a_core(monkeypatch):
+@pytest.mark.parametrize(
+    ("chosen", "n_cores", "n_bytes", "count"),
+    [
+        (None, 4, 10**9, 4),
+        (None, 96, 10**9, corpus_module._MOST_WORKERS),
+        ("12", 4, 10**9, 12),
+        ("12", 4, 1_000_000, 1),
+    ],
+    ids=["one a core", "not more than pay", "as the environment says", "a short text: this one"],
+)
+def test_a_text_takes_processes_as_it_is_long(monkeypatch, chosen, n_cores, n_bytes, count):
     monkeypatch.delenv(corpus_module.WORKERS, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert worker_count(10**9) == 4
-    monkeypatch.setattr(os, "cpu_count", lambda: 96)
-    assert worker_count(10**9) == corpus_module._MOST_WORKERS
-
-
-def test_the_environment_says_how_many(monkeypatch):
-    monkeypatch.setenv(corpus_module.WORKERS, "12")
-    assert worker_count(10**9) == 12
-
-
-def test_a_short_text_takes_no_other_process(monkeypatch):
-    monkeypatch.setenv(corpus_module.WORKERS, "12")
-    assert worker_count(1_000_000) == 1
+    if chosen:
+        monkeypatch.setenv(corpus_module.WORKERS, chosen)
+    monkeypatch.setattr(os, "cpu_count", lambda: n_cores)
+    assert worker_count(n_bytes) == count
 
 
 @pytest.mark.parametrize("chosen", ["0", "-1", "two", "1.5", "²"])

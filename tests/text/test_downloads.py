@@ -115,13 +115,10 @@ def test_a_file_arrives_whole_with_nothing_beside_it(server, tmp_path):
     assert files(path.parent) == ["corpus.txt"]
 
 
-def test_a_file_that_is_there_is_not_fetched_again(server, tmp_path):
+def test_a_file_that_is_there_is_fetched_again_only_if_its_size_differs(server, tmp_path):
     (tmp_path / "corpus.txt").write_bytes(CONTENT)
     fetch(described(server.address("whole")), tmp_path)
     assert server.ranges == []
-
-
-def test_a_file_of_another_size_is_fetched_again(server, tmp_path):
     (tmp_path / "corpus.txt").write_bytes(b"half")
     assert fetch(described(server.address("whole")), tmp_path).read_bytes() == CONTENT
 
@@ -134,13 +131,10 @@ def test_progress_counts_up_to_all_bytes(server, tmp_path):
     assert seen[-1][0] == len(CONTENT)
 
 
-def test_a_redirect_is_followed(server, tmp_path):
-    assert fetch(described(server.address("elsewhere")), tmp_path).read_bytes() == CONTENT
-
-
-def test_a_redirect_away_from_http_is_refused(server, tmp_path):
+def test_a_redirect_is_followed_but_not_away_from_http(server, tmp_path):
     with pytest.raises(RunError, match="ftp"):
         fetch(described(server.address("to_a_file")), tmp_path)
+    assert fetch(described(server.address("elsewhere")), tmp_path).read_bytes() == CONTENT
 
 
 def test_a_transfer_cut_short_says_how_far_it_came(server, tmp_path):
@@ -161,15 +155,21 @@ def test_a_transfer_cut_short_is_resumed_where_it_stopped(server, tmp_path):
     assert files(tmp_path) == ["corpus.txt"]
 
 
-def test_a_server_that_cannot_resume_sends_all_again(server, tmp_path):
-    (tmp_path / "corpus.txt.part").write_bytes(b"x" * HALF)
-    assert fetch(described(server.address("whole_only")), tmp_path).read_bytes() == CONTENT
-
-
-def test_a_part_longer_than_the_file_is_begun_again(server, tmp_path):
-    (tmp_path / "corpus.txt.part").write_bytes(b"x" * 2 * len(CONTENT))
-    assert fetch(described(server.address("whole")), tmp_path).read_bytes() == CONTENT
-    assert server.ranges == [None]
+@pytest.mark.parametrize(
+    ("part", "behaviour", "asked"),
+    [
+        (b"x" * HALF, "whole_only", [f"bytes={HALF}-"]),
+        (b"x" * 2 * len(CONTENT), "whole", [None]),
+        (CONTENT, "missing", []),
+    ],
+    ids=["the server cannot resume", "longer than the file", "only the check is missing"],
+)
+def test_a_part_that_cannot_be_continued_is_begun_again_or_checked(
+    server, tmp_path, part, behaviour, asked
+):
+    (tmp_path / "corpus.txt.part").write_bytes(part)
+    assert fetch(described(server.address(behaviour)), tmp_path).read_bytes() == CONTENT
+    assert server.ranges == asked
 
 
 def test_a_part_that_the_server_cannot_continue_is_begun_again(server, tmp_path):
@@ -180,21 +180,17 @@ def test_a_part_that_the_server_cannot_continue_is_begun_again(server, tmp_path)
     assert server.ranges == [f"bytes={HALF}-", None]
 
 
-def test_a_part_that_lacks_only_the_check_is_checked_without_the_network(server, tmp_path):
-    (tmp_path / "corpus.txt.part").write_bytes(CONTENT)
-    assert fetch(described(server.address("missing")), tmp_path).read_bytes() == CONTENT
-
-
-def test_a_wrong_digest_deletes_what_came_and_says_so(server, tmp_path):
-    server.content = bytes(len(CONTENT))
-    with pytest.raises(RunError, match=r"256,000 bytes and sha256 [0-9a-f]{64}, not .* deleted"):
-        fetch(described(server.address("whole")), tmp_path)
-    assert files(tmp_path) == []
-
-
-def test_more_bytes_than_expected_are_another_file(server, tmp_path):
-    server.content = CONTENT + b"more"
-    with pytest.raises(RunError, match=r"256,004 bytes .* not 256,000 .* deleted"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (bytes(len(CONTENT)), r"256,000 bytes and sha256 [0-9a-f]{64}, not .* deleted"),
+        (CONTENT + b"more", r"256,004 bytes .* not 256,000 .* deleted"),
+    ],
+    ids=["a wrong digest", "more bytes"],
+)
+def test_another_file_than_expected_is_deleted_and_said_so(server, tmp_path, content, message):
+    server.content = content
+    with pytest.raises(RunError, match=message):
         fetch(described(server.address("whole")), tmp_path)
     assert files(tmp_path) == []
 
@@ -250,23 +246,21 @@ def test_an_archive_is_unpacked_and_not_kept(server, tmp_path):
     assert files(tmp_path) == ["corpus.txt"]
 
 
-def test_a_damaged_archive_is_deleted_and_said_so(server, tmp_path):
-    download = zipped(server)
-    server.content = bytes(len(server.content))
-    with pytest.raises(RunError, match=r"the archive was damaged .* deleted"):
-        fetch(download, tmp_path)
-    assert files(tmp_path) == []
-
-
-def test_an_archive_without_the_member_is_damaged(server, tmp_path):
-    with pytest.raises(RunError, match=r"the archive was damaged .* put corpus of that archive at"):
-        fetch(zipped(server, member="another"), tmp_path)
-
-
-def test_a_wrong_digest_of_the_member_deletes_the_archive_too(server, tmp_path):
-    download = replace(zipped(server), digest="md5:" + "0" * 32)
-    with pytest.raises(RunError, match="md5"):
-        fetch(download, tmp_path)
+@pytest.mark.parametrize(
+    ("member", "damage", "message"),
+    [
+        ("corpus", {"content": True}, r"the archive was damaged .* deleted"),
+        ("another", {}, r"the archive was damaged .* put corpus of that archive at"),
+        ("corpus", {"digest": "md5:" + "0" * 32}, "md5"),
+    ],
+    ids=["damaged", "without the member", "a wrong digest of the member"],
+)
+def test_a_damaged_archive_is_deleted_and_said_so(server, tmp_path, member, damage, message):
+    download = zipped(server, member)
+    if damage.pop("content", False):
+        server.content = bytes(len(server.content))
+    with pytest.raises(RunError, match=message):
+        fetch(replace(download, **damage), tmp_path)
     assert files(tmp_path) == []
 
 
@@ -279,66 +273,50 @@ def test_every_named_download_is_fully_described(download):
     assert download.licence
 
 
-def test_the_data_directory_is_the_one_that_the_environment_names(monkeypatch, tmp_path):
-    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "chosen"))
-    assert data_directory() == tmp_path / "chosen"
-
-
-def test_the_data_directory_is_data_in_a_clone(monkeypatch, tmp_path):
-    monkeypatch.delenv("MLX_ATTN_DATA_DIR", raising=False)
+@pytest.mark.parametrize(
+    ("platform", "readme", "variables", "expected"),
+    [
+        ("linux", "# Data of mlx_attn", {"MLX_ATTN_DATA_DIR": "chosen"}, "chosen"),
+        ("linux", "# Data of mlx_attn", {}, "data"),
+        ("darwin", "# My data", {}, "home/Library/Caches/mlx_attn"),
+        ("linux", "# My data", {}, "home/.cache/mlx_attn"),
+        ("linux", "# My data", {"XDG_CACHE_HOME": "caches"}, "caches/mlx_attn"),
+    ],
+    ids=["as the environment says", "in a clone", "on a Mac", "elsewhere", "a cache elsewhere"],
+)
+def test_the_data_directory_is_that_of_the_environment_the_clone_or_the_user(
+    monkeypatch, tmp_path, platform, readme, variables, expected
+):
+    for name in ("MLX_ATTN_DATA_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, folder in variables.items():
+        monkeypatch.setenv(name, str(tmp_path / folder))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "README.md").write_text("# Data of mlx_attn")
-    assert data_directory() == Path("data")
-
-
-@pytest.mark.parametrize(
-    ("platform", "cache", "expected"),
-    [
-        ("darwin", None, "home/Library/Caches/mlx_attn"),
-        ("linux", None, "home/.cache/mlx_attn"),
-        ("linux", "caches", "caches/mlx_attn"),
-    ],
-)
-def test_elsewhere_the_data_directory_is_the_user_s_cache(
-    monkeypatch, tmp_path, platform, cache, expected
-):
-    monkeypatch.delenv("MLX_ATTN_DATA_DIR", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()  # somebody else's
-    (tmp_path / "data" / "README.md").write_text("# My data")
+    (tmp_path / "data" / "README.md").write_text(readme)
     monkeypatch.setattr("sys.platform", platform)
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    if cache:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
-    assert data_directory() == tmp_path / expected
+    assert data_directory().absolute() == tmp_path / expected
 
 
-def said(calls) -> list[str]:
-    lines = []
-    progress = download_lines(lines.append)
-    for done, total in calls:
+def told(progress_to, counts) -> list[str]:
+    lines: list[str] = []
+    progress = progress_to(lines.append)
+    for done, total in counts:
         progress(done, total)
     return lines
 
 
-def test_a_line_at_every_tenth_of_the_way():
-    lines = said((done, 1_000_000) for done in range(0, 1_000_001, 10_000))
+def test_progress_is_told_at_every_tenth_of_the_way_or_every_ten_megabytes():
+    lines = told(download_lines, ((done, 10**6) for done in range(0, 10**6 + 1, 10_000)))
     assert lines[:2] == ["downloading: 0 kB of 1 MB", "downloading: 100 kB of 1 MB"]
     assert len(lines) == 11
-
-
-def test_without_a_known_size_a_line_every_ten_megabytes():
-    lines = said((done, None) for done in range(0, 30_000_001, 1_000_000))
+    lines = told(download_lines, ((done, None) for done in range(0, 30_000_001, 10**6)))
     assert lines[1:] == ["downloading: 10 MB", "downloading: 20 MB", "downloading: 30 MB"]
 
 
 def test_tokenizing_a_long_text_is_told_and_a_short_one_is_not():
-    lines: list[str] = []
-    for total in (1_000_000, 1_000_000_000):
-        progress = tokenizing_lines(lines.append)
-        for tenth in range(11):
-            progress(total * tenth // 10, total)
+    assert told(tokenizing_lines, ((tenth * 10**5, 10**6) for tenth in range(11))) == []
+    lines = told(tokenizing_lines, ((tenth * 10**8, 10**9) for tenth in range(11)))
     assert lines[:2] == ["tokenizing: 0 kB of 1.0 GB", "tokenizing: 100 MB of 1.0 GB"]
     assert len(lines) == 11

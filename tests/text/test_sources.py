@@ -19,6 +19,7 @@ from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import KINDS, train_tokenizer
 
 LINES = "".join(f"line {number}\n" for number in range(100))
+CRLF = LINES.replace("\n", "\r\n")
 
 
 def text_of(split: SplitText) -> str:
@@ -35,17 +36,14 @@ def written(path: Path, content: bytes | str) -> str:
     return str(path)
 
 
-def test_a_file_is_split_at_nine_tenths_of_its_characters(tmp_path):
-    text = "é" * 99 + LINES
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [("é" * 99 + LINES, int(0.9 * (99 + len(LINES)))), ("ab" * (1_115_394 // 2), 1_003_854)],
+    ids=["characters, not bytes", "nanoGPT's cut of tiny-shakespeare"],
+)
+def test_a_file_is_split_at_nine_tenths_of_its_characters(tmp_path, text, cut):
     train, val = read_source(written(tmp_path / "file.txt", text), tmp_path).splits()
-    assert text_of(train) == text[: int(0.9 * len(text))]
-    assert text_of(val) == text[int(0.9 * len(text)) :]
-
-
-def test_the_split_is_nanogpt_s_to_the_character(tmp_path):
-    text = "ab" * (1_115_394 // 2)  # as long as tiny-shakespeare
-    source = read_source(written(tmp_path / "file.txt", text), tmp_path)
-    assert [len(text_of(split)) for split in source.splits()] == [1_003_854, 111_540]
+    assert (text_of(train), text_of(val)) == (text[:cut], text[cut:])
 
 
 def test_the_digest_is_that_of_the_content(tmp_path):
@@ -56,15 +54,13 @@ def test_the_digest_is_that_of_the_content(tmp_path):
     assert first.digest == hashlib.blake2b(LINES.encode(), digest_size=16).hexdigest()
 
 
-def test_a_byte_order_mark_is_removed(tmp_path):
-    assert (
-        whole(written(tmp_path / "file.txt", b"\xef\xbb\xbf" + LINES.encode()), tmp_path) == LINES
-    )
-
-
-def test_line_endings_are_kept(tmp_path):
-    text = LINES.replace("\n", "\r\n") + "\r\r\n"
-    assert whole(written(tmp_path / "file.txt", text), tmp_path) == text
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [("\ufeff" + LINES, LINES), (f"{CRLF}\r\r\n", f"{CRLF}\r\r\n")],
+    ids=["a byte order mark is removed", "line endings are kept"],
+)
+def test_a_text_is_what_its_bytes_say(tmp_path, content, text):
+    assert whole(written(tmp_path / "file.txt", content), tmp_path) == text
 
 
 def test_a_folder_is_its_texts_by_path_with_blank_lines_between(tmp_path):
@@ -131,7 +127,10 @@ def test_what_is_no_text_is_refused_in_one_line_that_names_the_file(tmp_path, co
     assert "\n" not in str(caught.value)
 
 
-def test_the_bad_file_of_a_folder_is_named(tmp_path):
+def test_the_bad_file_of_a_folder_is_named_and_a_folder_without_texts_refused(tmp_path):
+    written(tmp_path / "in" / "code.py", "print()")
+    with pytest.raises(RunError, match=r"no \.txt or \.md file"):
+        read_source(str(tmp_path / "in"), tmp_path)
     written(tmp_path / "in" / "good.txt", LINES)
     bad = written(tmp_path / "in" / "bad.txt", b"\xff" * 50)
     with pytest.raises(RunError, match="byte 0 is 0xff") as caught:
@@ -161,12 +160,6 @@ def test_a_link_out_of_a_folder_is_refused_and_one_within_is_followed(tmp_path):
     secret = written(tmp_path / "secret.txt", LINES)
     (tmp_path / "in" / "c.txt").symlink_to(secret)
     with pytest.raises(RunError, match=r"c\.txt: a link out of .*in, to .*secret\.txt: put a copy"):
-        read_source(str(tmp_path / "in"), tmp_path)
-
-
-def test_a_folder_without_texts_is_refused(tmp_path):
-    written(tmp_path / "in" / "code.py", "print()")
-    with pytest.raises(RunError, match=r"no \.txt or \.md file"):
         read_source(str(tmp_path / "in"), tmp_path)
 
 
@@ -272,19 +265,20 @@ def test_chunks_are_the_text_whatever_its_blocks(text, block):
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_chunk_ends_before_white_space_that_follows_a_word():
-    assert next(chunked(["word " * 20])) == "word " * 11 + "word"
-    assert next(chunked(["word.\n\n" * 20])) == "word.\n\n" * 7 + "word."
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_a_text_without_spaces_is_cut_at_the_size():
-    assert [len(part) for part in chunked(["語" * 150])] == [60, 60, 30]
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_a_text_of_one_chunk_is_not_cut():
-    assert list(chunked(["a b " * 15])) == ["a b " * 15]
+@pytest.mark.parametrize(
+    ("text", "first", "sizes"),
+    [
+        ("word " * 20, "word " * 11 + "word", [59, 41]),
+        ("word.\n\n" * 20, "word.\n\n" * 7 + "word.", [54, 56, 30]),
+        ("語" * 150, "語" * 60, [60, 60, 30]),
+        ("a b " * 15, "a b " * 15, [60]),
+    ],
+    ids=["before a space", "before blank lines", "without spaces", "one chunk"],
+)
+def test_a_chunk_ends_before_white_space_that_follows_a_word(text, first, sizes):
+    parts = list(chunked([text]))
+    assert parts[0] == first
+    assert [len(part) for part in parts] == sizes
 
 
 @given(st.lists(st.text("xyz", max_size=5)), st.integers(0, 20), st.integers(0, 20))

@@ -18,28 +18,21 @@ def starts(order: BatchSampler, seed: int, step: int) -> list[int]:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_batch_is_a_pure_function_of_seed_and_step(order):
-    later = starts(order, 3, 7)
-    mx.random.seed(99)
-    for step in range(5):
-        starts(order, 3, step)
+    """It neither reads nor moves the random state of the model."""
+    later, drawn = starts(order, 3, 7), []
+    for steps in (0, 5):
+        mx.random.seed(99)
+        for step in range(steps):
+            starts(order, 3, step)
+        drawn.append(mx.random.uniform().item())
     assert starts(order, 3, 7) == later
+    assert drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_another_seed_and_another_step_give_another_batch(order):
     batches = [starts(order, seed, step) for seed in range(4) for step in range(4)]
     assert len({tuple(batch) for batch in batches}) == len(batches)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_batches_leave_the_random_state_of_the_model_alone(order):
-    drawn = []
-    for steps in (0, 3):
-        mx.random.seed(5)
-        for step in range(steps):
-            starts(order, 0, step)
-        drawn.append(mx.random.uniform().item())
-    assert drawn[0] == drawn[1]
 
 
 @settings(max_examples=50)
@@ -54,9 +47,16 @@ def test_every_window_and_its_targets_lie_inside_the_text(n_tokens, T, batch_siz
         assert max(batch) + T + 1 <= n_tokens
 
 
-def test_random_windows_reach_the_first_and_the_last_place():
-    drawn = {start for step in range(200) for start in starts(RandomWindows(12, 8, 4), 0, step)}
-    assert drawn == {0, 1, 2, 3}
+@pytest.mark.parametrize(
+    ("order", "places"),
+    [
+        (RandomWindows(12, 8, 4), {0, 1, 2, 3}),
+        (RandomWindows(100, 10, 4, np.array([0, 30, 70, 95])), {0, 30, 70}),
+    ],
+    ids=["from the first to the last", "only those given that leave room"],
+)
+def test_random_windows_reach_all_their_places(order, places):
+    assert {start for step in range(200) for start in starts(order, 0, step)} == places
 
 
 def test_windows_start_with_stories_that_fit_into_them():
@@ -64,11 +64,6 @@ def test_windows_start_with_stories_that_fit_into_them():
     assert document_places(stories, 11) is stories.document_starts
     assert document_places(stories, 10) is None
     assert document_places(Split(np.zeros(30, np.uint16), 30), 10) is None
-
-
-def test_random_windows_start_only_at_given_places_that_leave_room():
-    order = RandomWindows(100, 10, 4, np.array([0, 30, 70, 95]))
-    assert {start for step in range(50) for start in starts(order, 0, step)} == {0, 30, 70}
 
 
 @settings(max_examples=50)
@@ -92,13 +87,10 @@ def test_epochs_have_different_orders():
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_the_book_s_epoch_on_the_verdict_has_nine_batches():
+def test_the_sizes_of_an_epoch():
     # 4,629 GPT-2 tokens, context 256, batches of 2: chapter 5 trains 9 batches an epoch.
     assert EpochWindows(4629, 256, 2).steps_per_epoch == 9
-
-
-def test_a_text_of_fewer_windows_than_a_batch_makes_a_smaller_batch():
-    assert EpochWindows(30, 8, 12).batch_size == 3
+    assert EpochWindows(30, 8, 12).batch_size == 3  # fewer windows than a batch
 
 
 @pytest.mark.parametrize("order", [RandomWindows, EpochWindows])
@@ -114,8 +106,5 @@ def test_every_part_of_a_text_of_more_than_32_bits_is_reached():
     assert starts.max() <= order.last
     thirds = np.bincount(starts // 2**32, minlength=3)
     assert (thirds > 60).all()
-
-
-def test_32_bits_suffice_for_a_text_of_as_many_places():
     few, many = (RandomWindows(2**32 + 15 + extra, 16, 4).starts(0, 0) for extra in (0, 1))
     assert (few.dtype, many.dtype) == (mx.uint32, mx.int64)

@@ -37,22 +37,14 @@ def metal(monkeypatch) -> Callable[[int], None]:
     return recommend
 
 
-def test_a_gpu_s_recommended_working_set_counts(metal):
+def test_a_gpu_s_recommended_working_set_counts_unless_less_memory_is_there(metal, monkeypatch):
+    there = usable_memory()
+    metal(10**15)
+    assert usable_memory() == there
     metal(10**6)
     assert usable_memory() == 10**6
     with pytest.raises(ConfigError, match=r"there are 0\.0 GB"):
         check_memory(GPTConfig(), 64)
-
-
-def test_memory_that_is_less_than_the_recommended_working_set_counts(metal):
-    there = usable_memory()
-    metal(10**15)
-    assert usable_memory() == there
-
-
-def test_the_recommended_working_set_is_of_no_concern_on_the_processor(metal, monkeypatch):
-    there = usable_memory()
-    metal(10**6)
     monkeypatch.setattr(device, "device_name", lambda: "cpu")
     assert usable_memory() == there
 
@@ -68,31 +60,26 @@ def weights_bytes(**settings) -> int:
     return least_memory(config, 1) - others
 
 
-@pytest.mark.parametrize("n_heads", [8, 4])
-def test_weights_of_heads_that_no_kernel_fuses_count_on_a_gpu(gpu_path, n_heads):
-    assert weights_bytes(n_heads=n_heads) == 4 * 2 * n_heads * 512 * 512
-
-
-def test_weights_of_heads_that_a_kernel_fuses_do_not(gpu_path):
-    assert weights_bytes(n_heads=2) == 0
-
-
 @pytest.mark.parametrize(
-    "settings",
-    [{"drop_rate": 0.1}, {"position": "alibi"}, {"mixing": "sink"}, {"logits": "temperature"}],
-    ids=["dropout", "an array mask", "a mixing", "a hook"],
+    ("settings", "weights"),
+    [
+        ({"n_heads": 8}, 2 * 8 * 512 * 512),
+        ({"n_heads": 4}, 2 * 4 * 512 * 512),
+        ({"n_heads": 2}, 0),
+        ({"drop_rate": 0.1}, 2 * 2 * 512 * 512),
+        ({"position": "alibi"}, 2 * 2 * 512 * 512),
+        ({"mixing": "sink"}, 2 * 2 * 512 * 512),
+        ({"logits": "temperature"}, 2 * 2 * 512 * 512),
+        ({"window": 64}, 2 * 2 * 512 * 64),
+        ({"window": 64, "global_every": 2}, 0),  # the bound must hold for every layer
+    ],
+    ids=[
+        *("heads of 16", "heads of 32", "heads that a kernel fuses", "dropout", "an array mask"),
+        *("a mixing", "a hook", "the keys in a window", "some layers are fused"),
+    ],
 )
-def test_what_a_fused_kernel_does_not_serve_counts(gpu_path, settings):
-    assert weights_bytes(**settings) == 4 * 2 * 2 * 512 * 512
-
-
-def test_of_a_window_only_the_keys_in_it_count(gpu_path):
-    assert weights_bytes(window=64) == 4 * 2 * 2 * 512 * 64
-
-
-def test_where_some_layers_are_fused_none_count(gpu_path):
-    """The bound must hold for every layer."""
-    assert weights_bytes(window=64, global_every=2) == 0
+def test_weights_of_heads_that_no_kernel_fuses_count_on_a_gpu(gpu_path, settings, weights):
+    assert weights_bytes(**settings) == 4 * weights
 
 
 def test_the_bound_is_below_what_a_step_takes(trainer):
@@ -102,15 +89,12 @@ def test_the_bound_is_below_what_a_step_takes(trainer):
     assert least_memory(training.model.config, 64) < mx.get_peak_memory()
 
 
-def test_what_fits_is_not_refused():
-    check_memory(TINY, 12)
-
-
 @pytest.mark.parametrize(
     ("sizes", "batch_size"),
     [({}, 10**12), ({"n_layers": 4000, "emb_dim": 2**16}, 1), ({"context_length": 10**6}, 1)],
 )
 def test_what_cannot_fit_is_refused_before_anything_is_allocated(sizes, batch_size):
+    check_memory(TINY, 12)
     config = GPTConfig(n_heads=2, **sizes)
     with pytest.raises(ConfigError, match=r"needs more than .* GB and there are .* GB"):
         check_memory(config, batch_size)
@@ -147,11 +131,15 @@ def test_their_bound_is_lower_and_below_what_a_step_takes(trained, trainer):
     assert bound < min(least_memory(config, 32), trained(checkpoint_blocks=True)[0])
 
 
-def test_a_block_that_drops_numbers_is_not_computed_twice(trainer):
-    with pytest.raises(ConfigError, match=r"drop_rate=0\.1 would drop different numbers each time"):
-        trainer(drop_rate=0.1, checkpoint_blocks=True)
-
-
-def test_a_block_that_reads_more_than_x_is_not_computed_twice(trainer):
-    with pytest.raises(ConfigError, match="checkpoint_blocks passes only x between blocks"):
-        trainer(variant="value-residual", checkpoint_blocks=True)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"drop_rate": 0.1}, r"drop_rate=0\.1 would drop different numbers each time"),
+        ({"variant": "value-residual"}, "checkpoint_blocks passes only x between blocks"),
+    ],
+)
+def test_a_block_that_another_forward_pass_would_change_is_not_computed_twice(
+    trainer, settings, message
+):
+    with pytest.raises(ConfigError, match=message):
+        trainer(**settings, checkpoint_blocks=True)

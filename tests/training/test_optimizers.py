@@ -84,15 +84,11 @@ def test_everything_decays_where_the_book_is_followed():
     assert np.allclose(changes["trf_blocks.0.norm1.weight"], -0.01 * 0.5)
 
 
-def test_s_learns_at_the_rate_divided_by_the_number_of_heads():
-    changes = moved(tiny("merged"), 3.0, lr=0.01)
-    assert np.allclose(changes["trf_blocks.1.att.S.weight"], -0.01 / HEADS, atol=1e-6)
+@pytest.mark.parametrize(("merged_lr", "rate"), [(0.0, 0.01 / HEADS), (0.5, 0.005)])
+def test_s_learns_at_the_rate_divided_by_the_number_of_heads_or_at_its_own(merged_lr, rate):
+    changes = moved(tiny("merged"), 3.0, lr=0.01, merged_lr=merged_lr)
+    assert np.allclose(changes["trf_blocks.1.att.S.weight"], -rate, atol=1e-6)
     assert np.allclose(changes["trf_blocks.1.att.W_value.weight"], -0.01, atol=1e-6)
-
-
-def test_the_rate_of_s_can_be_chosen():
-    changes = moved(tiny("merged"), 3.0, lr=0.01, merged_lr=0.5)
-    assert np.allclose(changes["trf_blocks.0.att.S.weight"], -0.005, atol=1e-6)
 
 
 @pytest.mark.parametrize("momentum", [0.5, 0.95])
@@ -126,15 +122,12 @@ def test_with_a_base_width_muon_s_rate_is_as_before():
     assert rates[1] == {**rates[0], "products": 0.01 * 2 / WIDTH}
 
 
-def test_of_the_factors_of_s_alone_a_zero_gradient_leaves_what_does_not_decay():
+def test_the_factors_of_s_can_decay_alone_where_there_are_any():
     changes = moved(tiny(), 0.0, lr=0.1, weight_decay=0.5, decay="query-key")
     decayed = {name for name, change in changes.items() if change.any()}
     assert decayed == {
         f"trf_blocks.{i}.att.{matrix}.weight" for i in range(2) for matrix in ("W_query", "W_key")
     }
-
-
-def test_where_there_are_no_factors_their_decay_alone_is_refused():
     with pytest.raises(ConfigError, match="neither W_query nor W_key to decay"):
         grouped(tiny("merged"), weight_decay=0.5, decay="query-key")
 
@@ -150,22 +143,17 @@ def test_muon_moves_the_blocks_matrices_and_nothing_else(variant):
     assert {"tok_emb.weight", "out_head.weight", "pos_emb.weight"} <= others
 
 
-def test_muon_s_step_has_orthogonal_rows_and_no_decay():
-    model = tiny()
-    name = "trf_blocks.0.att.W_query.weight"
-    before, after = np.array(named_arrays(model)[name]), moved(model, 0.0, optimizer="muon")[name]
-    assert np.abs(before).max() > 0
-    assert np.abs(after).max() == 0
+def test_without_a_gradient_muon_moves_nothing():
+    model, name = tiny(), "trf_blocks.0.att.W_query.weight"
+    assert np.abs(np.array(named_arrays(model)[name])).max() > 0
+    assert np.abs(moved(model, 0.0, optimizer="muon")[name]).max() == 0
 
 
-def test_every_parameter_belongs_to_exactly_one_group():
+def test_every_parameter_belongs_to_exactly_one_group_and_none_is_empty():
     model = tiny("merged", bias=True, qkv_bias=True)
     groups = members(model, optimizer="muon")
     names = [name for group in groups.values() for name in group]
     assert sorted(names) == sorted(named_arrays(model))
-
-
-def test_groups_without_members_are_left_out():
     assert [group.name for group in grouped(tiny()).groups] == ["matrices", "rest"]
 
 

@@ -1,5 +1,4 @@
 import io
-import json
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,6 @@ from mlx_attn.training.show import (
     display_for,
     evaluation_line,
     step_line,
-    what_next,
 )
 
 STARTED = Started(variant="merged", step=0, steps=2000, params=9, tokens_per_step=256, run="runs/a")
@@ -80,19 +78,10 @@ def shown(display, reports) -> None:
             display(report)
 
 
-def test_the_line_of_a_step():
-    assert step_line(STEPPED, "3.204") == (
-        "step 420/2000  loss 3.112  val 3.204  128k tok/s  2.1 GB  1:42 left"
-    )
-
-
-def test_without_a_bound_in_steps_there_is_no_number_of_them():
-    assert step_line(replace(STEPPED, steps=0)).startswith("step 420  loss")
-
-
 @pytest.mark.parametrize(
     ("width", "line"),
     [
+        (100, "step 420/2000  loss 3.112  val 3.204  128k tok/s  2.1 GB  1:42 left"),
         (66, "step 420/2000  loss 3.112  val 3.204  128k tok/s  1:42 left"),
         (58, "step 420/2000  loss 3.112  val 3.204  1:42 left"),
         (40, "step 420/2000  loss 3.112  1:42 left"),
@@ -101,6 +90,10 @@ def test_without_a_bound_in_steps_there_is_no_number_of_them():
 )
 def test_where_room_is_short_what_matters_least_is_left_out(width, line):
     assert step_line(STEPPED, "3.204", width) == line
+
+
+def test_without_a_bound_in_steps_there_is_no_number_of_them():
+    assert step_line(replace(STEPPED, steps=0)).startswith("step 420  loss")
 
 
 @given(st.integers(25, 120))
@@ -119,15 +112,11 @@ def test_the_closing_lines_tell_loss_cost_and_abilities():
     assert ENDED.evaluation
     abilities = {"copy": 0.2, "recall": 0.1}
     found = replace(ENDED.evaluation, above_floor=0.3, abilities=abilities)
-    lines = closing_lines(replace(ENDED, evaluation=found))
-    assert lines == [
+    assert closing_lines(replace(ENDED, evaluation=found)) == [
         "best val loss 2.5000 nats per token, 1.2500 bits per byte; 2000 steps, 512k tokens, 2:09, "
         "128k tok/s, 2.1 GB",
         "0.300 bits per byte above the floor: copy 0.200, recall 0.100",
     ]
-
-
-def test_without_a_validation_that_is_said():
     assert closing_lines(replace(ENDED, evaluation=None)) == ["2000 steps, no validation yet"]
 
 
@@ -137,44 +126,10 @@ def test_in_a_pipe_every_report_of_progress_is_one_plain_line():
     assert written(console).splitlines() == [step_line(STEPPED), evaluation_line(EVALUATED)]
 
 
-def test_long_lines_are_not_wrapped_in_a_pipe():
+def test_in_a_pipe_a_message_is_one_line_and_its_brackets_are_no_markup():
     console = pipe()
-    Display(console, "plain").message("word " * 100)
-    assert written(console).count("\n") == 1
-
-
-def test_words_in_brackets_are_no_markup():
-    console = pipe()
-    Display(console, "plain").message("[red]runs/[1][/red]")
-    assert written(console) == "[red]runs/[1][/red]\n"
-
-
-def test_json_is_one_object_a_line_on_stdout_and_messages_are_on_stderr(capsys):
-    console = pipe()
-    display = Display(console, "json")
-    shown(display, REPORTS)
-    display.message("hello")
-    display.conclude(ENDED, "a sample")
-    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [record["event"] for record in records] == ["start", "step", "eval", "end"]
-    assert written(console) == "hello\n"
-
-
-def test_quiet_shows_no_progress_and_tells_where_the_run_is(capsys):
-    console = pipe()
-    display = Display(console, "quiet")
-    shown(display, REPORTS)
-    display.conclude(ENDED, "a sample")
-    assert (capsys.readouterr().out, written(console)) == ("runs/a\n", "")
-
-
-def test_the_result_goes_to_stdout(capsys):
-    console = pipe()
-    Display(console, "plain").conclude(ENDED, "\nonce upon\n")
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("best val loss 2.5000")
-    assert out[1:] == ["it writes: once upon", *what_next("runs/a")]
-    assert written(console) == ""
+    Display(console, "plain").message("word " * 100 + "[red]runs/[1][/red]")
+    assert written(console) == "word " * 100 + "[red]runs/[1][/red]\n"
 
 
 def test_a_sample_cannot_steer_the_terminal(capsys):
@@ -208,11 +163,13 @@ def test_a_validation_leaves_a_line_and_its_loss_joins_the_live_one():
     assert "val 3.204" in written(console)
 
 
-def test_flags_and_terminal_choose_the_display():
+def test_flags_and_terminal_choose_the_display(monkeypatch):
     assert display_for(True, True, terminal(80)).mode == "json"
     assert display_for(False, True, terminal(80)).mode == "quiet"
     assert display_for(False, False, terminal(80)).mode == "live"
     assert display_for(False, False, pipe()).mode == "plain"
+    monkeypatch.setenv("TERM", "dumb")  # a terminal that cannot be redrawn
+    assert display_for(False, False, terminal(80)).mode == "plain"
 
 
 def test_a_pipe_stays_plain_whatever_forces_colour(monkeypatch):
@@ -222,18 +179,9 @@ def test_a_pipe_stays_plain_whatever_forces_colour(monkeypatch):
     assert display_for(False, False, console).mode == "plain"
 
 
-def test_a_terminal_that_cannot_be_redrawn_gets_plain_lines(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    assert display_for(False, False, terminal(80)).mode == "plain"
-
-
-@pytest.mark.parametrize("console", [terminal(80), pipe()], ids=["bar", "lines"])
-def test_that_the_first_step_compiles_is_shown_while_it_does(console):
-    shown(display_for(False, False, console), [replace(STARTED, compiles=True)])
-    assert COMPILING in written(console)
-
-
-def test_nothing_is_shown_of_compiling_if_nothing_is_compiled():
-    console = pipe()
-    shown(display_for(False, False, console), [STARTED])
-    assert written(console) == ""
+@pytest.mark.parametrize("make", [lambda: terminal(80), pipe], ids=["bar", "lines"])
+def test_that_the_first_step_compiles_is_shown_while_it_does(make):
+    for compiles in (True, False):
+        console = make()
+        shown(display_for(False, False, console), [replace(STARTED, compiles=compiles)])
+        assert (COMPILING in written(console)) == compiles

@@ -156,15 +156,13 @@ def test_a_validation_that_an_interruption_left_out_is_reported_once(
     assert (last.progress.evaluated_step == STEPS) == (kept != "its reports")
 
 
-def test_a_finished_training_has_nothing_left_to_do(trainer, tmp_path):
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_finished_training_has_nothing_left_to_do_unless_it_is_made_longer(
+    trainer, tmp_path, more
+):
     finish(trainer(run=tmp_path / "run", **NOISY))
-    again = trainer(**NOISY)
+    again = trainer(**{**NOISY, "steps": STEPS + more})
     again.resume(open_run(tmp_path / "run"))
-    assert [report.event for report in finish(again)] == ["start", "end"]
-
-
-def test_a_finished_training_can_be_made_longer(trainer, tmp_path):
-    finish(trainer(run=tmp_path / "run", **NOISY))
-    longer = trainer(**{**NOISY, "steps": STEPS + 3})
-    longer.resume(open_run(tmp_path / "run"))
-    assert [step for step, _ in losses(finish(longer))] == [STEPS + 1, STEPS + 2, STEPS + 3]
+    reports = finish(again)
+    assert [step for step, _ in losses(reports)] == [STEPS + 1 + i for i in range(more)]
+    assert ([report.event for report in reports] == ["start", "end"]) == (not more)

@@ -15,47 +15,32 @@ def factor(config: TrainConfig, step: int, seconds: float = 0.0) -> float:
 
 
 @pytest.mark.parametrize("schedule", CHOICES["schedule"])
-def test_the_warm_up_climbs_in_equal_steps_and_never_starts_at_zero(schedule):
-    config = recipe(schedule=schedule)
-    assert [factor(config, step) for step in (0, 4, 9)] == pytest.approx([1 / 11, 5 / 11, 10 / 11])
+def test_the_warm_up_climbs_in_equal_steps_from_above_zero_to_the_peak(schedule):
+    climb = [factor(recipe(schedule=schedule), step) for step in (0, 4, 9, 10)]
+    assert climb == pytest.approx([1 / 11, 5 / 11, 10 / 11, 1])
 
 
-@pytest.mark.parametrize("schedule", CHOICES["schedule"])
-def test_after_the_warm_up_the_peak_is_reached(schedule):
-    assert factor(recipe(schedule=schedule), 10) == 1
+@pytest.mark.parametrize(
+    ("settings", "factors"),
+    [
+        ({"schedule": "cosine"}, {55: (1 + 0.1) / 2, 100: 0.1}),
+        ({"schedule": "wsd", "cooldown": 0.5}, {55: 1, 77.5: (1 + 0.1) / 2, 100: 0.1}),
+        ({"schedule": "wsd", "cooldown": 0.0}, {100: 1}),
+        ({"schedule": "constant"}, {100: 1}),
+    ],
+    ids=["half of a cosine", "flat, then linear", "no cooldown", "constant"],
+)
+def test_after_the_warm_up_a_schedule_stays_or_falls_to_min_lr(settings, factors):
+    config = recipe(**settings)
+    assert {step: factor(config, step) for step in factors} == pytest.approx(factors)
 
 
-def test_the_cosine_is_half_way_in_the_middle_and_ends_at_min_lr():
-    config = recipe(schedule="cosine")
-    assert factor(config, 55) == pytest.approx((1 + 0.1) / 2)
-    assert factor(config, 100) == pytest.approx(0.1)
-
-
-def test_wsd_stays_at_the_peak_and_then_falls_linearly_to_min_lr():
-    config = recipe(schedule="wsd", cooldown=0.5)
-    assert factor(config, 55) == 1
-    assert factor(config, 77) == pytest.approx((factor(config, 55) + factor(config, 99)) / 2)
-    assert factor(config, 100) == pytest.approx(0.1)
-
-
-def test_wsd_without_cooldown_never_falls():
-    assert factor(recipe(schedule="wsd", cooldown=0.0), 100) == 1
-
-
-def test_a_constant_schedule_stays_at_the_peak():
-    assert factor(recipe(schedule="constant"), 100) == 1
-
-
-def test_a_budget_in_minutes_moves_the_schedule_by_the_clock():
-    config = recipe(steps=0, minutes=2.0)
-    assert factor(config, 500, seconds=60.0) == pytest.approx(0.55)
-    assert factor(config, 500, seconds=120.0) == pytest.approx(0.1)
-
-
-def test_with_two_budgets_the_one_that_is_nearer_to_its_end_decides():
-    config = recipe(minutes=1.0)
-    assert factor(config, 20, seconds=60.0) == pytest.approx(0.1)
-    assert factor(config, 100, seconds=1.0) == pytest.approx(0.1)
+def test_the_budget_that_is_nearer_to_its_end_moves_the_schedule():
+    minutes, both = recipe(steps=0, minutes=2.0), recipe(minutes=1.0)
+    assert factor(minutes, 500, seconds=60.0) == pytest.approx(0.55)
+    assert factor(minutes, 500, seconds=120.0) == pytest.approx(0.1)
+    assert factor(both, 20, seconds=60.0) == pytest.approx(0.1)
+    assert factor(both, 100, seconds=1.0) == pytest.approx(0.1)
 
 
 @settings(max_examples=100)

@@ -13,11 +13,5 @@ def first_batch(trainer):
 
 def test_the_weights_have_a_seed_of_their_own_where_one_is_given(trainer):
     assert not mx.array_equal(first_weights(trainer()), first_weights(trainer(init_seed=7)))
-
-
-def test_the_seed_of_the_weights_leaves_the_batches_as_they_are(trainer):
     assert first_batch(trainer()) == first_batch(trainer(init_seed=7))
-
-
-def test_without_it_one_seed_decides_both(trainer):
     assert mx.array_equal(first_weights(trainer(seed=3)), first_weights(trainer(init_seed=3)))

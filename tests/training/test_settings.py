@@ -20,18 +20,15 @@ def test_every_preset_is_a_training_that_can_be_built(preset):
         assert getattr(settings.training, key) == value
 
 
-def test_a_later_layer_wins():
+def test_a_later_layer_wins_and_a_preset_lies_under_all_of_them():
     file, environment, flags = (
         {"lr": 0.1, "seed": 1, "clip": 1},
-        {"lr": 0.2, "seed": 2},
-        {"lr": 0.3},
+        {"lr": 0.2, "seed": 2, "emb_dim": 32},
+        {"lr": 0.3, "preset": "macbook"},
     )
-    training = resolve(file, environment, flags).training
+    settings = resolve(file, environment, flags)
+    training = settings.training
     assert (training.lr, training.seed, training.clip) == (0.3, 2, 1.0)
-
-
-def test_a_preset_named_in_any_layer_lies_under_all_of_them():
-    settings = resolve({"emb_dim": 32}, {"preset": "macbook"})
     assert settings.model["emb_dim"] == 32
     assert settings.model["context_length"] == PRESETS["macbook"].model["context_length"]
 
@@ -55,27 +52,18 @@ def test_a_variant_is_what_its_row_sets(name):
     assert settings.variant == name
 
 
-def test_a_variant_replaces_the_windows_of_one_below_it():
+def test_a_variant_replaces_the_windows_of_one_below_it_which_can_be_changed():
     below = {"variant": "local-global"}
     assert resolve(below, {"variant": "sliding-window"}).model["global_every"] == 0
     assert resolve(below, {"variant": "standard"}).variant == "standard"
     assert resolve({"window": 8}, {"variant": "standard"}).variant == "sliding-window"
-
-
-def test_the_windows_of_a_variant_can_be_changed():
-    settings = resolve({"variant": "local-global", "window": 8})
+    settings = resolve({**below, "window": 8})
     assert (settings.model["window"], settings.variant) == (8, "local-global")
 
 
-def test_a_map_named_beside_a_variant_replaces_that_map():
+def test_maps_beside_a_variant_replace_its_own_and_are_named_by_themselves():
     assert resolve({"variant": "merged", "output": "none"}).variant == "merged-no-out-proj"
-
-
-def test_a_variant_of_a_later_layer_replaces_the_maps_below_it():
     assert resolve({"output": "none"}, {"variant": "merged"}).variant == "merged"
-
-
-def test_maps_without_a_name_are_named_by_themselves():
     assert variant_name({"score": "no_key", "output": "merged"}) == "no_key+linear+merged"
 
 
@@ -87,16 +75,10 @@ def test_a_block_is_norm_activation_and_biases():
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        ({"stepz": 3}, "unknown setting 'stepz': did you mean 'steps'?"),
-        ({"variant": "mergd"}, "unknown variant 'mergd': did you mean 'merged'?"),
-        ({"preset": "nanoo"}, "unknown preset 'nanoo': did you mean 'nano'?"),
-        ({"block": "bok"}, "unknown block 'bok': did you mean 'book'?"),
         ({"steps": "many"}, "steps='many' must be a whole number"),
         ({"steps": 1.5}, "steps=1.5 must be a whole number"),
         ({"steps": True}, "steps=True must be a whole number"),
         ({"lr": "fast"}, "lr='fast' must be a finite number"),
-        ({"drop_rate": float("nan")}, "drop_rate=nan must be a finite number"),
-        ({"scale": float("inf")}, "scale=inf must be a finite number"),
         ({"tied_head": 1}, "tied_head=1 must be true or false"),
         ({"variant": 3}, "variant=3 must be a text"),
         ({"data": ["a"]}, "data=['a'] must be a text"),
@@ -126,11 +108,8 @@ def test_the_record_gives_the_same_settings_back(record):
     assert again.record(again.model_config(99), digest="abc") == record
 
 
-def test_a_longer_training_may_go_on(record):
+def test_a_longer_training_may_go_on_and_minutes_replace_its_steps(record):
     assert settings_from(record, {"steps": 20, "log_every": 5}).training.steps == 20
-
-
-def test_minutes_replace_the_steps_of_the_record(record):
     training = settings_from(record, {"minutes": 1.0}).training
     assert (training.steps, training.minutes) == (0, 1.0)
 

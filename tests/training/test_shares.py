@@ -44,16 +44,13 @@ def sizes_of_shares(monkeypatch, cores: int, windows: int, n_weights: int = 1) -
     return sizes
 
 
-def test_shares_are_equal(monkeypatch):
-    assert sizes_of_shares(monkeypatch, 4, windows=8) == [2, 2, 2, 2]
-
-
-def test_a_batch_that_has_no_equal_shares_stays_whole(monkeypatch):
-    assert sizes_of_shares(monkeypatch, 4, windows=7) == [7]
-
-
-def test_a_large_model_s_gradients_are_held_once(monkeypatch):
-    assert sizes_of_shares(monkeypatch, 2, windows=8, n_weights=MOST_COPIED) == [8]
+@pytest.mark.parametrize(
+    ("cores", "windows", "n_weights", "sizes"),
+    [(4, 8, 1, [2, 2, 2, 2]), (4, 7, 1, [7]), (2, 8, MOST_COPIED, [8])],
+    ids=["equal shares", "no equal shares", "gradients of a large model are held once"],
+)
+def test_shares_are_equal_or_the_batch_stays_whole(monkeypatch, cores, windows, n_weights, sizes):
+    assert sizes_of_shares(monkeypatch, cores, windows, n_weights) == sizes
 
 
 def test_shares_weigh_what_they_score():

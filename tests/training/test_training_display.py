@@ -6,8 +6,8 @@ from rich.console import Console
 
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.loop import SAMPLE_TOKENS, write_sample
-from mlx_attn.training.report import ProgressWithCurve, line_plot, plan_facts, plan_rows
-from mlx_attn.training.show import Display, follow, what_is_saved
+from mlx_attn.training.report import ProgressWithCurve, line_plot, plan_rows
+from mlx_attn.training.show import Display, follow
 
 
 @pytest.fixture
@@ -41,25 +41,6 @@ def test_a_training_leaves_its_reports_and_samples_in_the_run(learner, letters, 
     assert "best val loss" in capsys.readouterr().out
 
 
-def test_the_reports_on_stdout_are_those_in_the_run(learner, letters, capsys):
-    trainer = learner()
-    follow(trainer, letters.tokenizer, Display(Console(stderr=True), "json"), never)
-    assert capsys.readouterr().out.splitlines() == lines(trainer.run, "metrics.jsonl")
-
-
-def test_an_interruption_tells_how_to_go_on(learner, letters, display, stderr, capsys):
-    trainer = learner()
-    reason = follow(trainer, letters.tokenizer, display, lambda: trainer.progress.step == 2)
-    assert reason == "interrupted"
-    last = stderr.getvalue().splitlines()[-1]
-    assert last == f"saved at step 2; to resume:  mlx-attn train --resume {trainer.run.path}"
-    assert capsys.readouterr().out == ""
-
-
-def test_before_anything_is_saved_that_is_said(learner):
-    assert what_is_saved(learner()) == "stopped; nothing was saved"
-
-
 def test_what_a_resumed_training_repeats_is_written_once(learner, letters, display):
     trainer = learner()
     follow(trainer, letters.tokenizer, display, lambda: trainer.progress.step == 4)
@@ -72,32 +53,6 @@ def test_what_a_resumed_training_repeats_is_written_once(learner, letters, displ
     assert [r["step"] for r in reports if r["event"] == "step"] == [2, 3, 4, 6]
     assert [report["event"] for report in reports].count("end") == 1
     assert "lost" not in (again.run.path / "samples.txt").read_text()
-
-
-def test_nothing_left_to_do_is_said(learner, letters, display, stderr):
-    run = finished(learner, letters, display)
-    again = learner(keep=False)
-    again.resume(run)
-    follow(again, letters.tokenizer, display, never)
-    assert "nothing left to do at step 6: give more --steps or --minutes" in stderr.getvalue()
-
-
-def finished(learner, letters, display):
-    trainer = learner()
-    follow(trainer, letters.tokenizer, display, never)
-    return open_run(trainer.run.path)
-
-
-def test_when_nobody_reads_on_the_training_is_saved(learner, letters, display, monkeypatch):
-    def unread(*given):
-        raise BrokenPipeError
-
-    monkeypatch.setattr("mlx_attn.training.show.discard_unread", lambda: None)
-    monkeypatch.setattr(display, "_show", unread)
-    trainer = learner()
-    reason = follow(trainer, letters.tokenizer, display, never)
-    assert reason == "interrupted"
-    assert trainer.run.checkpoint.exists()
 
 
 def test_a_sample_needs_no_newline_in_the_vocabulary(learner, letters):
@@ -122,19 +77,9 @@ def test_the_plan_says_what_is_trained_on_what(learner, letters):
     assert rows["model"].startswith("1 layer, 2 heads of 8, width 16, context 8")
     assert rows["text"].startswith("letters: 900 tokens to train on, 220 to validate, char")
     assert rows["training"] == "6 steps, 32 tokens a step, muon"
-
-
-def test_the_plan_of_a_resumed_training_says_how_far_it_is(learner, letters, display):
-    run = finished(learner, letters, display)
-    again = learner(keep=False, steps=9)
-    again.resume(run)
-    assert dict(plan_rows(again, letters))["training"].endswith("; 6 steps are done")
-
-
-def test_maps_without_a_name_have_no_formula(learner, letters):
-    rows = dict(plan_rows(learner(keep=False, score="no_key", output="merged"), letters))
-    assert rows["variant"] == "no_key+linear+merged"
-    assert "formula" not in rows
+    unnamed = dict(plan_rows(learner(keep=False, score="no_key", output="merged"), letters))
+    assert unnamed["variant"] == "no_key+linear+merged"
+    assert "formula" not in unnamed
 
 
 @pytest.mark.parametrize(
@@ -143,24 +88,15 @@ def test_maps_without_a_name_have_no_formula(learner, letters):
         ({"minutes": 2.5}, "2.5 minutes"),
         ({"epochs": 3.0}, "3 epochs"),
         ({"steps": 5, "minutes": 1.0}, "5 steps or 1 minute"),
+        (
+            {"steps": 6, "warmup": 19},
+            "the learning rate only reaches 0.3 of its peak, since its warm-up takes 19 steps",
+        ),
     ],
 )
 def test_the_plan_says_what_bounds_the_training(learner, letters, budget, shown):
     rows = dict(plan_rows(learner(keep=False, **{"steps": 0, **budget}), letters))
-    assert rows["training"].startswith(shown)
-
-
-def test_the_plan_says_when_the_warm_up_is_longer_than_the_training(learner, letters):
-    rows = dict(plan_rows(learner(keep=False, warmup=19), letters))
-    assert rows["training"].endswith(
-        "; the learning rate only reaches 0.3 of its peak, since its warm-up takes 19 steps"
-    )
-
-
-def test_the_plan_for_a_program_has_numbers(learner, letters):
-    facts = plan_facts(learner(keep=False), letters)
-    assert json.loads(json.dumps(facts)) == facts
-    assert (facts["event"], facts["steps"], facts["tokens_per_step"]) == ("plan", 6, 32)
+    assert shown in rows["training"]
 
 
 def dots(curve: list[str]) -> list[str]:
@@ -172,10 +108,7 @@ def test_a_falling_loss_is_drawn_from_the_top_left_to_the_bottom_right():
     lines = line_plot([8.0, 4.0, 2.0, 1.0], 12, 3, "")
     assert [line[:6] for line in lines] == ["8.00  ", "      ", "1.00  "]
     assert dots(lines) == ["⠙⢦⡀", "  ⠙⢦⡀", "    ⠙⢦"]
-
-
-def test_a_loss_that_stays_is_a_flat_line():
-    assert dots(line_plot([2.0, 2.0, 2.0], 12, 2, "")) == ["⠉" * 6, ""]
+    assert dots(line_plot([2.0, 2.0, 2.0], 12, 2, "")) == ["⠉" * 6, ""]  # one that stays
 
 
 def test_the_title_of_a_curve_gives_way_to_it():

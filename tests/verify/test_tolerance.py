@@ -78,11 +78,8 @@ def test_a_difference_is_a_share_of_the_largest_number_expected():
     assert difference(np.array([0.5]), np.array([0.0]), least=2.0) == pytest.approx(0.25)
 
 
-def test_another_shape_is_wrong():
+def test_another_shape_and_what_is_no_number_are_wrong():
     assert not compared("a case", mx.ones((2, 3)), np.ones((3, 2)), 1e9).is_right
-
-
-def test_what_is_no_number_is_wrong():
     wrong = compared("a case", mx.array([1.0, mx.nan]), np.ones(2), 1e9)
     assert (wrong.is_right, wrong.share) == (False, math.inf)
     assert not Comparison("a case", 1e-9, 0.0).is_right

@@ -22,50 +22,49 @@ from mlx_attn.comparison.show import (
 )
 
 
-def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
-    lines = summary_lines(comparison(budgets=["steps"]))
+def test_a_verdict_is_a_sentence_with_its_numbers_and_its_words_are_explained(comparison):
+    made = comparison(budgets=["steps"])
+    lines = summary_lines(made)
     assert lines[0] == (
         "merged is equivalent to standard within 0.02 nats per token: +0.005, 95 % interval "
         "+0.002 to +0.008, 5 seeds."
     )
     assert lines[1].startswith("no-out-proj is worse than standard: +0.038 nats per token, 95 %")
-
-
-def test_an_undecided_arm_is_told_how_many_seeds_would_decide(comparison):
-    lines = summary_lines(comparison(budgets=["seconds"]))
-    assert lines[2].startswith("no-value against standard is undecided: ")
-    assert lines[2].endswith(", 5 seeds; a new comparison with about 23 seeds would decide.")
-
-
-def test_an_undecided_arm_has_the_probability_of_a_difference_below_the_margin(comparison):
-    made = comparison(budgets=["seconds"])
-    verdict = replace(made.budgets[0].verdicts["no-value"], below_margin=0.876)
-    verdicts = {**made.budgets[0].verdicts, "no-value": verdict}
-    lines = summary_lines(replace(made, budgets=(replace(made.budgets[0], verdicts=verdicts),)))
-    assert lines[2].endswith(
-        "would decide; it is below 0.02 nats per token with a probability of 88 %."
+    assert meanings_text(made) == (
+        "Equivalent: the difference is shown to be smaller than the margin; "
+        "worse: the loss is higher, whatever the margin."
     )
 
 
-def test_an_interval_without_0_is_no_contradiction_where_the_corrected_p_is_said(comparison):
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, ", 5 seeds; a new comparison with about 23 seeds would decide."),
+        (
+            {"below_margin": 0.876},
+            "would decide; it is below 0.02 nats per token with a probability of 88 %.",
+        ),
+        (
+            {"interval": (0.01, 0.2), "p_holm": 0.07},
+            "5 seeds; corrected for all arms, p is 0.070; a new comparison with about 23 seeds "
+            "would decide.",
+        ),
+    ],
+    ids=["how many seeds would decide", "how probable it is", "an interval without 0"],
+)
+def test_an_undecided_arm_is_told_what_would_decide(comparison, facts, said):
     made = comparison(budgets=["seconds"])
-    verdict = replace(made.budgets[0].verdicts["no-value"], interval=(0.01, 0.2), p_holm=0.07)
+    verdict = replace(made.budgets[0].verdicts["no-value"], **facts)
     verdicts = {**made.budgets[0].verdicts, "no-value": verdict}
     lines = summary_lines(replace(made, budgets=(replace(made.budgets[0], verdicts=verdicts),)))
-    assert "5 seeds; corrected for all arms, p is 0.070; a new comparison" in lines[2]
+    assert lines[2].startswith("no-value against standard is undecided: ")
+    assert lines[2].endswith(said)
 
 
 def test_other_budgets_follow_in_short(comparison):
     found = summary_lines(comparison(budgets=["steps", "seconds"]))[1]
     assert found.startswith("With equal steps, no-out-proj is worse than standard: +0.038")
     assert found.endswith(" Worse with equal training time (+0.067).")
-
-
-def test_only_the_words_of_its_verdicts_are_explained(comparison):
-    assert meanings_text(comparison(budgets=["steps"])) == (
-        "Equivalent: the difference is shown to be smaller than the margin; "
-        "worse: the loss is higher, whatever the margin."
-    )
 
 
 @pytest.mark.parametrize(
@@ -82,21 +81,10 @@ def test_a_difference_has_its_sign_and_zero_has_no_minus(value, text):
     assert signed(value, 3) == text
 
 
-def test_what_is_no_number_is_a_dash():
+def test_what_is_no_number_or_cannot_be_seen_is_shown_as_a_dash_or_its_code(comparison):
     assert number(math.nan, 2) == between(None, 2) == probability(math.nan) == "-"
-
-
-def test_the_interval_that_one_seed_does_not_have_is_a_dash():
-    assert between(None, 3) == "-"
-
-
-def test_what_cannot_be_seen_is_shown_as_its_code():
     assert visible("a\u202eb\x00\n龍") == "a\\u202eb\\x00\n龍"
-
-
-def test_a_thousand_seeds_stands_for_more(comparison):
-    made = comparison(budgets=["seconds"])
-    verdict = made.budgets[0].verdicts["no-value"]
+    verdict = comparison(budgets=["seconds"]).budgets[0].verdicts["no-value"]
     assert seeds_needed(replace(verdict, seeds_needed=1000)) == "1000 or more"
     assert seeds_needed(replace(verdict, seeds_needed=None)) == "-"
 
@@ -127,14 +115,11 @@ def printed(comparison):
     return show
 
 
-def test_the_answer_comes_before_the_table_and_its_first_sentence_is_bold(printed):
-    first, *rest = printed(True, budgets=["steps"]).splitlines()
+def test_the_answer_comes_before_the_table_and_no_line_breaks_inside_a_number(printed):
+    shown = printed(True, budgets=["steps"])
+    first, *rest = shown.splitlines()
     assert first.startswith("\x1b[1mmerged is equivalent to standard within 0.02 nats per")
     assert any(line.startswith("equal steps: nats per token") for line in rest)
-
-
-def test_on_a_terminal_no_line_breaks_inside_a_number(printed):
-    shown = printed(True, budgets=["steps"])
     assert all(len(Text.from_ansi(line).plain) <= 60 for line in shown.splitlines())
     assert "+0.002 to +0.008," in " ".join(Text.from_ansi(shown).plain.split())
 

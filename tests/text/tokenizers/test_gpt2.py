@@ -28,23 +28,14 @@ def test_single_bytes_are_numbered_in_the_published_order():
     assert sorted(map(tokenizer.token_bytes, range(256))) == [bytes([byte]) for byte in range(256)]
 
 
-def test_merges_follow_the_bytes_and_the_end_of_text_is_last():
+def test_merges_follow_the_bytes_and_the_end_of_text_is_last_or_first():
     tokenizer = GPT2Tokenizer(MERGES)
     assert tokenizer.vocab_size == 256 + 5 + 1
     assert [tokenizer.token_bytes(MERGED + rank) for rank in range(3)] == [b"he", b"the", b" the"]
     assert tokenizer.encode("<|endoftext|>").tolist() == [261]
-
-
-def test_the_end_of_text_may_be_first():
-    tokenizer = GPT2Tokenizer(MERGES, end=0)
-    assert tokenizer.encode("<|endoftext|>!A").tolist() == [0, 1, 33]
-    assert tokenizer.token_bytes(MERGED + 1) == b"he"
-
-
-@pytest.mark.parametrize("end", [-1, 262])
-def test_the_end_of_text_is_one_of_the_tokens(end):
-    with pytest.raises(ValueError, match=f"has the id {end}, of 262"):
-        GPT2Tokenizer(MERGES, end)
+    first = GPT2Tokenizer(MERGES, end=0)
+    assert first.encode("<|endoftext|>!A").tolist() == [0, 1, 33]
+    assert first.token_bytes(MERGED + 1) == b"he"
 
 
 def test_two_merges_of_one_piece_share_its_id():
@@ -53,21 +44,25 @@ def test_two_merges_of_one_piece_share_its_id():
     assert tokenizer.encode("abc").tolist() == [258]
 
 
-def test_the_earliest_merge_is_applied_first():
-    # "llo": "l l" comes before "l o" in the list, so the second l is taken.
+@pytest.mark.parametrize("end", [-1, 262])
+def test_the_end_of_text_is_one_of_the_tokens(end):
+    with pytest.raises(ValueError, match=f"has the id {end}, of 262"):
+        GPT2Tokenizer(MERGES, end)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("hello", [b"he", b"ll", b"o"]),  # "l l" comes before "l o", so the second l is taken
+        ("lo", [b"lo"]),
+        ("lllll", [b"ll", b"ll", b"l"]),
+        ("the the", [b"the", b" the"]),
+    ],
+    ids=["the earliest merge first", "a later merge", "from left to right", "not across words"],
+)
+def test_merges_are_applied_in_their_order(text, tokens):
     tokenizer = GPT2Tokenizer(MERGES)
-    assert list(map(tokenizer.token_bytes, tokenizer.encode("hello"))) == [b"he", b"ll", b"o"]
-    assert tokenizer.encode("lo").tolist() == [MERGED + 4]
-
-
-def test_every_occurrence_of_a_pair_is_merged_from_left_to_right():
-    tokenizer = GPT2Tokenizer(MERGES)
-    assert list(map(tokenizer.token_bytes, tokenizer.encode("lllll"))) == [b"ll", b"ll", b"l"]
-
-
-def test_merges_do_not_cross_words():
-    tokenizer = GPT2Tokenizer(MERGES)
-    assert list(map(tokenizer.token_bytes, tokenizer.encode("the the"))) == [b"the", b" the"]
+    assert list(map(tokenizer.token_bytes, tokenizer.encode(text))) == tokens
 
 
 @pytest.mark.parametrize(

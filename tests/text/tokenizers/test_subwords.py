@@ -85,13 +85,9 @@ def test_impossible_vocabulary_sizes_are_refused_with_the_range(kind, size):
 
 
 @pytest.mark.parametrize("kind", TRAINED)
-def test_a_text_without_words_is_refused(kind):
+def test_a_text_without_words_is_refused_and_training_is_silent(kind, capfd):
     with pytest.raises(ConfigError, match="no word to train"):
         train_tokenizer(kind, "\n\n\n", 400)
-
-
-@pytest.mark.parametrize("kind", TRAINED)
-def test_training_is_silent(kind, capfd):
     train_tokenizer(kind, TEXT, 400)
     train_tokenizer(kind, "x", 400)
     assert capfd.readouterr() == ("", "")
