@@ -186,14 +186,8 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     layer = model.trf_blocks[0].att
     score, value, output = layer.maps.score, layer.maps.value, layer.maps.output
     mixing = layer.maps.mixing
-    block, has_pre_norm = model.trf_blocks[0].residual, model.trf_blocks[0].has_pre_norm
-    if isinstance(block, nn.Module):  # a user's class
-        block = type(block).__call__
-    text, formula = "The input of attention, from the residual stream.", "x = att's input"
-    if has_pre_norm:
-        text = "The residual stream of each token, to which every layer adds, normalised."
-        formula = "x = norm1(stream)"
-    yield _step("x", "inputs, 3.3", formula, text, source_of(block, "norm1(x)" * has_pre_norm))
+    of_input, of_block = _block_steps(model)
+    yield of_input
     yield _step(
         "q, k, v",
         "queries, keys, values, 3.4",
@@ -224,20 +218,33 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     text = "The heads become one vector for the token."
     title = "concat, out_proj" if "out_proj" in layer else "output"
     yield _step(title, "context_vec, 3.6", output.formula, text, source_of(output.apply))
-    yield _step(
-        "y, residual",
-        "shortcut, 4.4",
-        PARTS["residual"][model.config.residual].formula,
-        "The result is added to the stream, then the output of the feed-forward layer."
-        if has_pre_norm
-        else "The results of attention and of the feed-forward layer join the stream.",
-        source_of(block, "x + " * has_pre_norm),
-        source_of(FeedForward.__call__, "layer(x)"),
-    )
+    yield of_block
     head = "tok_emb" if model.config.tied_head else "out_head"
     text = "After the last layer, a number for every token of the vocabulary."
     formula = f"p = softmax(final_norm(x) {head}^T)"
     yield _step("next token", "logits, 4.6", formula, text, source_of(GPT.head))
+
+
+def _block_steps(model: GPT) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the steps before and after attention, which a user's own block may change."""
+    block, has_pre_norm = model.trf_blocks[0].residual, model.trf_blocks[0].has_pre_norm
+    formula = PARTS["residual"][model.config.residual].formula
+    if isinstance(block, nn.Module):  # a user's class
+        block = type(block).__call__
+    if has_pre_norm:
+        before = "The residual stream of each token, to which every layer adds, normalised."
+        after = "The result is added to the stream, then the output of the feed-forward layer."
+        sources = source_of(block, "norm1(x)"), source_of(block, "x + ")
+    else:
+        before = "The input of attention, from the residual stream."
+        after = "The results of attention and of the feed-forward layer join the stream."
+        sources = source_of(block), source_of(block)
+    read = "x = norm1(stream)" if has_pre_norm else "x = the input of attention"
+    feed_forward = source_of(FeedForward.__call__, "layer(x)")
+    return (
+        _step("x", "inputs, 3.3", read, before, sources[0]),
+        _step("y, residual", "shortcut, 4.4", formula, after, sources[1], feed_forward),
+    )
 
 
 def _mask_step(layer: Attention) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def test_the_gradient_of_every_weight_is_the_reference_s(settings):
 def test_decoding_is_the_full_pass(kind, pieces, settings):
     module, x = layer(short_conv=kind, **settings), mx.array(text()[None], mx.float32)
     c, start, read = module.config, 0, []
-    cache = make_cache(T, c.cache_window, c.recurs)
+    cache = make_cache(T, c.cache_window, c.caches_tokens)
     for length in pieces:
         read.append(module(x[:, start : start + length], cache))
         start += length

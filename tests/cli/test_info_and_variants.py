@@ -97,6 +97,6 @@ def test_choices_are_listed_by_their_flag(run_command):
     lines = run_command("variants", "--choices").stdout.splitlines()
     assert [line for line in lines if line.startswith("--")] == [
         *(f"--{key}" for key in MAPS),
-        *("--position", "--norm", "--activation", "--optimizer"),
+        *("--position", "--norm", "--activation", "--residual", "--optimizer"),
     ]
     assert "  sink          w_h = e^s_h / (e^b_h + sum e^s_h)" in lines

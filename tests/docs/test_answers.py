@@ -45,7 +45,7 @@ def test_the_checks_of_the_page_are_checks_that_there_are():
 def test_the_answers_fit_on_120_lines_and_each_has_a_picture_a_certainty_a_length_and_a_command():
     assert len(SHORT.splitlines()) <= 120
     questions = [part for part in SHORT.split("\n## ")[1:] if part.split("\n")[0].endswith("?")]
-    assert len(questions) == 8
+    assert len(questions) == 9
     for question in questions:
         for part in (
             "](answers/figures/",
