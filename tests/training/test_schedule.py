@@ -24,7 +24,7 @@ def test_the_warm_up_climbs_in_equal_steps_from_above_zero_to_the_peak(schedule)
     ("settings", "factors"),
     [
         ({"schedule": "cosine"}, {55: (1 + 0.1) / 2, 100: 0.1}),
-        ({"schedule": "wsd", "cooldown": 0.5}, {55: 1, 77.5: (1 + 0.1) / 2, 100: 0.1}),
+        ({"schedule": "wsd", "cooldown": 0.4}, {64: 1, 82: (1 + 0.1) / 2, 100: 0.1}),
         ({"schedule": "wsd", "cooldown": 0.0}, {100: 1}),
         ({"schedule": "constant"}, {100: 1}),
     ],
