@@ -28,6 +28,7 @@ FOLLOW_UPS = (
     "recall-time",
     "abilities",
     "state-tracking",
+    "recall-gaps",
     "delta-rules",
     "gpt2-124m",
 )
