@@ -65,9 +65,12 @@ Result = tuple[Trial, Outcome]
 
 
 class Runner:
-    """Trains trials by an engine, else in `size` processes; results are kept in the store.
+    """Trains trials.
 
-    A size of 0 is one process for every core, and one on a GPU.
+    Args:
+        store: Where results are kept, and looked for first.
+        size: Processes of this machine; 0 is one for every core, and one on a GPU.
+        engine: Where trials run, if not in such processes.
     """
 
     def __init__(self, store: Store, size: int = 0, engine: Engine | None = None):

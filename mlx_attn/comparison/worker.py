@@ -115,10 +115,14 @@ def train_order(
     load: bool = True,
     should_stop: Callable[[], bool] = never,
 ) -> Object:
-    """Train the trial of an order; `run` names the comparison, for `cancel`.
+    """Train a trial.
 
-    This machine is checked before its first trial, unless `check` is off. Plugins are imported here
-    if `load` is on; else they must have been.
+    Args:
+        order: Of `order_for`.
+        run: Names the comparison, for `cancel`.
+        check: Check this machine before its first trial.
+        load: Import plugins here; else they must have been imported.
+        should_stop: Called before every step.
 
     Returns:
         "training" or "diverged", what became of it, with the trial's digest; "stopped" if it was

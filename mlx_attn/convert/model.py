@@ -100,38 +100,11 @@ def fold_norms(model: GPT) -> GPT:
     Merged scores have x on both sides: S' = diag(gain) S diag(gain), u' = gain * (u + shift S); the
     terms that depend only on the query cancel in the softmax.
     """
-    config, first = model.config, model.trf_blocks[0]
+    config = model.config
     _refuse_pattern(config)
-    if own := own_part("norm", config.norm) or own_part("residual", config.residual):
-        raise ConfigError(
-            f"{own.map}={own.name} is your own, so attention may read no norm with a gain to fold: "
-            "leave --fold-norm out"
-        )
-    for choice in first.att.maps.all:
-        reads_x = choice.map != "mixing" or choice.remembers
-        if choice.input_weights is None and reads_x:
-            raise ConfigError(
-                f"{choice.map}={choice.name} uses x itself or in a map of its own, so the norm's "
-                "gain has nowhere to go: fold it before that conversion, or leave --fold-norm out"
-            )
-    attention, shifted = first.att.config, "bias" in first.norm1
-    if first.att.maps.score.cache == "x" and first.att.maps.mixing.reads_keys:
-        raise ConfigError(
-            f"mixing={config.mixing} reads the keys, which are x here, so the norm's gain cannot "
-            "move from them to the queries: leave --fold-norm out"
-        )
-    loose = config.drop_rate > 0 or not weights_sum_to_one(attention)
-    if first.att.maps.value is WHOLE_VALUE and loose and config.bias:
-        raise ConfigError(
-            "the norm's shift becomes a constant only where attention weights add up to 1, and "
-            f"drop_rate={config.drop_rate}, mixing={config.mixing} let them not: leave --fold-norm "
-            "out"
-        )
-    if shifted and first.att.maps.score.cache == "x" and not key_bias_cancels(attention):
-        raise ConfigError(
-            "the norm's shift adds a constant to all scores of a query, which cancels in a softmax "
-            f"and not in mixing={config.mixing}, logits={config.logits}: leave --fold-norm out"
-        )
+    if reason := _why_not_folded(model):
+        raise ConfigError(reason)
+    shifted = "bias" in model.trf_blocks[0].norm1
     target, arrays = replace(config, qkv_bias=config.qkv_bias or shifted), named_arrays(model)
     for i, block in enumerate(model.trf_blocks):
         gain = to_numpy(block.norm1["weight"])
@@ -141,6 +114,42 @@ def fold_norms(model: GPT) -> GPT:
         arrays |= {f"trf_blocks.{i}.norm1.{name}": weight for name, weight in norm.items()}
         arrays |= {f"trf_blocks.{i}.att.{name}": weight for name, weight in folded.items()}
     return _from_arrays(target, arrays, model.tok_emb.weight.dtype)
+
+
+def _why_not_folded(model: GPT) -> str:
+    """Return why gains and shifts of `norm1` cannot move into the maps, and the way out, or ""."""
+    config, att = model.config, model.trf_blocks[0].att
+    maps, loose = att.maps, config.drop_rate > 0 or not weights_sum_to_one(att.config)
+    if own := own_part("norm", config.norm) or own_part("residual", config.residual):
+        return (
+            f"{own.map}={own.name} is your own, so attention may read no norm with a gain to fold: "
+            "leave --fold-norm out"
+        )
+    for choice in maps.all:
+        reads_x = choice.map != "mixing" or choice.remembers
+        if choice.input_weights is None and reads_x:
+            return (
+                f"{choice.map}={choice.name} uses x itself or in a map of its own, so the norm's "
+                "gain has nowhere to go: fold it before that conversion, or leave --fold-norm out"
+            )
+    if maps.score.cache == "x" and maps.mixing.reads_keys:
+        return (
+            f"mixing={config.mixing} reads the keys, which are x here, so the norm's gain cannot "
+            "move from them to the queries: leave --fold-norm out"
+        )
+    if maps.value is WHOLE_VALUE and loose and config.bias:
+        return (
+            "the norm's shift becomes a constant only where attention weights add up to 1, and "
+            f"drop_rate={config.drop_rate}, mixing={config.mixing} let them not: leave --fold-norm "
+            "out"
+        )
+    shifted = "bias" in model.trf_blocks[0].norm1
+    if shifted and maps.score.cache == "x" and not key_bias_cancels(att.config):
+        return (
+            "the norm's shift adds a constant to all scores of a query, which cancels in a softmax "
+            f"and not in mixing={config.mixing}, logits={config.logits}: leave --fold-norm out"
+        )
+    return ""
 
 
 def _folded(attention: Attention, gain: np.ndarray, shift: np.ndarray) -> writers.Weights:

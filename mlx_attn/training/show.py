@@ -41,8 +41,11 @@ Mode = Literal["live", "plain", "quiet", "json", "silent"]
 class Display:
     """Shows the events of a training in a `with` block, and then the result.
 
-    Results and JSON are written to stdout, progress and messages to a console on stderr. The mode
-    "silent" is for all processes but the first.
+    Results and JSON are written to stdout, progress and messages to a console on stderr.
+
+    Args:
+        console: Receives progress and messages.
+        mode: The output format; "silent" is for all processes but the first.
     """
 
     def __init__(self, console: Console, mode: Mode):

@@ -28,7 +28,12 @@ PerHead = list[list[float]]  # one number for every layer and head, as in metric
 
 
 class Tracker:
-    """Measures a model in training, its drift on the beginning of fixed windows of text."""
+    """Measures a model in training.
+
+    Args:
+        model: The model in training.
+        tokens: Fixed windows of text for the drift, which uses the beginning of each.
+    """
 
     def __init__(self, model: GPT, tokens: Integer[np.ndarray, "B T"]):
         self.model, self.tokens = model, mx.array(tokens[:, :TRACKED_TOKENS])

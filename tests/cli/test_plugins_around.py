@@ -483,3 +483,10 @@ def test_worker_processes_compare_them(workshop, run_command, tiny_flags):
     trainings = [json.loads(f.read_text()) for f in Path("runs/both/trainings").iterdir()]
     assert len(trainings) == 2
     assert all(0 <= one["training"]["metrics"]["top5"] <= 1 for one in trainings)
+
+
+def test_a_norm_that_is_a_function_has_no_gain_to_fold_either(train, run_command):
+    plugin = file(NORM + "def f(x): return x * mx.rsqrt((x * x).mean(-1, keepdims=True) + 1)")
+    assert train("--plugin", plugin, "--norm=own", "--out=runs/own").exit_code == 0
+    flags = ["--to=merged", "--fold-norm", f"--plugin={plugin}"]
+    assert "norm=own is your own" in run_command("convert", "runs/own", *flags).stderr
