@@ -30,12 +30,13 @@ FOLLOW_UPS = (
     "state-tracking",
     "recall-gaps",
     "delta-rules",
+    "own-rates",
     "gpt2-124m",
 )
 """Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""
 
 
-CONFIRMS = {"replication": "", "confirmed": "alternatives"}
+CONFIRMS = {"replication": "", "own-rates": "", "confirmed": "alternatives"}
 """Confirming studies, with the study that each confirms; "" is the first study.
 
 A study explores: it asks many contrasts with few seeds. The contrasts that matter are then asked

@@ -275,7 +275,8 @@ def changed(study: Study, records: Records) -> str:
     """
     seeds, losses = study.protocol.verdict_seeds, dict[tuple[str, str, str], dict[int, float]]()
     for record in records.values():
-        if record.changes and record.world in study.worlds and record.loss is not None:
+        former = record.changes.keys() - {"query_key_lr"}  # which searches choose
+        if former and record.world in study.worlds and record.loss is not None:
             with_ = ", ".join(f"{key} {value:g}" for key, value in record.changes.items())
             of_arm = losses.setdefault((record.arm, record.world, with_), {})
             of_arm[record.seed] = record.loss

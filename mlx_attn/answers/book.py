@@ -74,7 +74,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the record of a finished trial."""
         named = {
             **{"key": trial.key, "world": trial.world, "arm": trial.arm, "seed": trial.seed},
-            **{"scale": trial.lr_scale, "text": trial.text},
+            **{"scale": trial.lr_scale, "text": trial.text, "changes": _changes(trial)},
         }
         if isinstance(outcome, Diverged):
             none = {"loss": None, "params": 0, "start": "", "machine": {}, "seconds": 0.0}
@@ -156,6 +156,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def content_digest(self) -> str:
         """Return the seal that belongs to the content."""
         return content_digest(self, "seal")
+
+
+def _changes(trial: Trial) -> dict[str, Any]:
+    """Return the setting that a search chose for this trial, besides the factor of all rates."""
+    return {key: trial.settings[key] for key in ("query_key_lr",) if key in trial.settings}
 
 
 def _rounded(losses: Mapping[str, float]) -> dict[str, float]:

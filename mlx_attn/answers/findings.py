@@ -27,7 +27,7 @@ import msgspec
 from mlx_attn.answers.schedule import ArmPlan, Records
 from mlx_attn.answers.study import STANDARD, STEPS, Contrast, Study
 from mlx_attn.comparison.decisions import Case, Verdict, judge_all
-from mlx_attn.comparison.tuning import replicates_of, tuning_error
+from mlx_attn.comparison.tuning import replicates_of
 from mlx_attn.records import as_record, read_toml
 
 HOLDS, FAILS = "holds", "does not hold"
@@ -126,7 +126,7 @@ def measure(
         differences=tuple(a - c for a, c in zip(arm, control, strict=True)),
         margin=study.worlds[world].margin,
         worth=fmean(reference) - fmean(control),
-        tuning=sqrt(sum(tuning_error(plan.search.finite) ** 2 for plan in plans)),
+        tuning=sqrt(sum(plan.search.error**2 for plan in plans)),
         rounding=rounding,
         replicates=tuple(map(tuple, replicates)),
         world="" if study.arms[contrast.arm].jitter else world,

@@ -18,7 +18,7 @@ from mlx_attn.answers.study import Study, World
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Outcome
-from mlx_attn.comparison.tuning import Search, search_rates
+from mlx_attn.comparison.tuning import Search, search_query_key, search_rates
 from mlx_attn.comparison.worker import place_of_text
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
@@ -47,12 +47,21 @@ class ArmPlan:
         if not protocol.tuning_seeds:
             factors = self.study.world(self.world).factors
             return Search(losses={}, best=factors.get(self.arm, protocol.factors[0]))
-        return search_rates(
+        search = search_rates(
             lambda factor: self._trials(protocol.tuning_seeds, factor),
             self._loss,
             protocol.factors,
             protocol.extensions,
             protocol.refine,
+        )
+        if not protocol.query_key_factors or search.best is None:
+            return search
+        best = search.best
+        return search_query_key(
+            search,
+            lambda ratio: self._trials(protocol.tuning_seeds, best, ratio),
+            self._loss,
+            protocol.query_key_factors,
         )
 
     def verdict_trials(self, search: Search | None = None) -> list[Trial]:
@@ -61,7 +70,7 @@ class ArmPlan:
         if not search.settled or search.best is None:
             return []
         seeds = self.study.protocol.verdict_seeds[: self.study.arms[self.arm].seeds or None]
-        return self._trials(seeds, search.best)
+        return self._trials(seeds, search.best, search.query_key_lr)
 
     def wanted(self) -> list[Trial]:
         """Return the missing trials that can be trained now."""
@@ -80,8 +89,9 @@ class ArmPlan:
         """
         return [record.value(outcome) for record in self.verdict()] or None
 
-    def _trials(self, seeds: Sequence[int], scale: float) -> list[Trial]:
-        return [self.study.trial(self.world, self.arm, seed, scale) for seed in seeds]
+    def _trials(self, seeds: Sequence[int], scale: float, query_key_lr: float = 1.0) -> list[Trial]:
+        changes = {"query_key_lr": query_key_lr} if query_key_lr != 1 else {}
+        return [self.study.trial(self.world, self.arm, seed, scale, changes) for seed in seeds]
 
     def _missing(self, trials: Sequence[Trial]) -> list[Trial]:
         return [trial for trial in trials if trial.key not in self.records]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 def trial_line(trial: Trial, outcome: Outcome, left: int) -> str:
     """Return a line about a finished trial, with the number of trials left."""
     name = f"{trial.world}, {trial.arm}, seed {trial.seed}, rates x {trial.lr_scale:g}"
+    if ratio := trial.settings.get("query_key_lr"):
+        name += f", queries and keys x {ratio:g}"
     if isinstance(outcome, Diverged):
         return f"{name}: diverged  ({left} or more left)"
     return f"{name}: {outcome.val_loss:.4f}  ({outcome.seconds:.0f} s, {left} or more left)"
@@ -213,7 +215,8 @@ def _rate(plan: ArmPlan) -> str:
         return ""
     edge = "" if search.interior or plan.study.arms[plan.arm].rates_of else " (at the edge)"
     spread = f", sd {stdev(losses):.4f}" if losses else ""
-    return f"x {search.best:g}{edge}{spread}"
+    ratio = f", queries and keys x {search.query_key_lr:g}" if search.query_key else ""
+    return f"x {search.best:g}{edge}{ratio}{spread}"
 
 
 # Figures.

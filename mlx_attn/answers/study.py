@@ -160,6 +160,9 @@ class Protocol(_Row, frozen=True, kw_only=True):
     factors: tuple[float, ...]
     extensions: int
     refine: tuple[float, ...] = ()
+    # Multiples of the other matrices' rate that queries and keys are tried with afterwards; empty
+    # leaves them at 1. The first must be 1.
+    query_key_factors: tuple[float, ...] = ()
     tuning_seeds: tuple[int, ...]
     verdict_seeds: tuple[int, ...]
     confidence: float

@@ -247,6 +247,9 @@ _START = "weights by name"
 
 RATES = ("lr", "min_lr", "muon_lr")  # the settings that a factor of the learning rates multiplies
 
+_NEWER = {"query_key_lr": 1.0}
+"""Settings that older records lack: at these values they are not part of a digest."""
+
 REPORTS = ("eval_every", "log_every", "track")
 """The settings that say when a training is measured, and change nothing of it."""
 
@@ -295,9 +298,10 @@ class Trial:
     def digest(self) -> str:
         """Names the training: the same settings, versions and kind of device, the same digest."""
         # Everything that the result depends on; versions too, since kernels round differently.
+        settings = {k: v for k, v in self.settings.items() if _NEWER.get(k) != v}
         facts: list[Any] = [
             training_versions(),
-            dict(self.settings),
+            settings,
             self.text,
             self.jitter,
             _START,

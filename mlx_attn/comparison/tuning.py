@@ -1,12 +1,13 @@
 """The search for each arm's learning rate, on seeds that no verdict uses.
 
-One factor multiplies all learning rates of an arm, and no arm has a further one: factors of two
-apart are tried, and more beyond the best of them until it lies between others.
+One factor multiplies all learning rates of an arm: factors of two apart are tried, and more beyond
+the best of them until it lies between others. A study may then search for a second factor, of the
+rate of queries and keys relative to the other matrices, for every arm alike.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite, sqrt
+from dataclasses import dataclass, replace
+from math import hypot, isfinite, sqrt
 from statistics import fmean, variance
 from typing import Any
 
@@ -44,11 +45,26 @@ class Search:
     # The factor with the lowest mean loss; None until its neighbours are finished.
     best: float | None = None
     interior: bool = False  # true if factors on both sides of the best were tried
+    # The search for the factor of queries and keys, with the best factor of all rates; None if
+    # there is none.
+    query_key: "Search | None" = None
 
     @property
     def settled(self) -> bool:
         """True if the arm can be trained for its verdict."""
         return not self.wanted and self.best is not None
+
+    @property
+    def query_key_lr(self) -> float:
+        """The chosen factor of the rate of queries and keys; 1 if it is not searched for."""
+        return (self.query_key and self.query_key.best) or 1.0
+
+    @property
+    def error(self) -> float:
+        """Standard error that both choices add to the arm's loss; see `tuning_error`."""
+        own = tuning_error(self.finite)
+        # Two choices, one after the other: their squares add up.
+        return hypot(own, tuning_error(self.query_key.finite)) if self.query_key else own
 
     @property
     def finite(self) -> dict[float, tuple[float, ...]]:
@@ -105,6 +121,27 @@ def search_rates(
     return Search(
         losses=tried, trials=tuple(trials), wanted=tuple(wanted), best=best, interior=interior
     )
+
+
+def search_query_key(
+    search: Search,
+    trials_of: Callable[[float], Sequence[Trial]],
+    loss: Callable[[Trial], float | None],
+    factors: Sequence[float],
+) -> Search:
+    """Continue a settled search with the factor of the rate of queries and keys.
+
+    Args:
+        search: For the factor of all rates.
+        trials_of: The tuning trials with a factor of queries and keys, and the best of all rates.
+        loss: As for `search_rates`.
+        factors: Those to begin with; one more may be added beyond the best.
+    """
+    if not search.settled:
+        return search
+    second = search_rates(trials_of, loss, factors, extensions=1)
+    trials = (*search.trials, *second.trials)
+    return replace(search, trials=trials, wanted=second.wanted, query_key=second)
 
 
 def _best(tried: Mapping[float, Sequence[float]]) -> float:

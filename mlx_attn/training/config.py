@@ -54,6 +54,9 @@ class TrainConfig:
     muon_lr: float = setting(0.02, "peak learning rate of Muon's matrices")
     muon_momentum: float = setting(0.95, "momentum of Muon, a moving average")
     merged_lr: float = setting(0.0, "learning rate of S under AdamW, times lr (0: 1 / n_heads)")
+    query_key_lr: float = setting(
+        1.0, "learning rate of queries and keys (W_query, W_key, S), times that of other matrices"
+    )
     base_width: int = setting(
         0, "emb_dim for which lr was tuned: AdamW scales it to other widths (0: it does not)"
     )
@@ -104,6 +107,11 @@ class TrainConfig:
                 f"decay=query-key is for AdamW, and {self.optimizer} moves W_query and W_key "
                 "by its rule: use --optimizer adamw"
             )
+        if self.query_key_lr != 1 and self.optimizer not in ("adamw", "muon"):
+            raise ConfigError(
+                f"query_key_lr is for adamw and muon, and {self.optimizer} has a rule of its own: "
+                "leave it at 1"
+            )
         if self.schedule != "constant" and self.min_lr > self.lr:
             raise ConfigError(
                 f"min_lr={self.min_lr} must be at most lr={self.lr}: the schedule goes down"
@@ -128,6 +136,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("epochs", "minutes", "weight_decay"), (0, 10**9)),
     "clip": (0, float_info.max),
     **dict.fromkeys(("lr", "min_lr", "muon_lr", "merged_lr"), (0, float_info.max)),
+    "query_key_lr": (0, float_info.max),
     **dict.fromkeys(("cooldown", "beta1", "beta2", "muon_momentum"), (0, 1)),
     "seed": (0, 2**32 - 1),
     "init_seed": (-1, 2**32 - 1),

@@ -327,7 +327,7 @@ class GroupedOptimizer:
                 packed = group.optimizer.packed(claimed)
                 group.optimizer.init({str(i): array for i, array in enumerate(packed)})
                 self.groups.append(replace(group, parameters=tuple(claimed)))
-            elif group.name == "factors":
+            elif group.name == "factors" and config.decay == "query-key":
                 raise ConfigError(
                     "decay=query-key: this attention has neither W_query nor W_key to decay; "
                     "use --decay matrices"
@@ -403,6 +403,11 @@ def _is_factor(name: str, _: mx.array) -> bool:
     return name.endswith(("att.W_query.weight", "att.W_key.weight"))
 
 
+def _is_query_or_key(name: str, array: mx.array) -> bool:
+    """Return whether a parameter is a matrix that makes queries or keys: W_query, W_key or S."""
+    return _is_factor(name, array) or name.endswith("att.S.weight")
+
+
 def _multiplies(name: str, array: mx.array) -> bool:
     """Return whether a product with a parameter sums over the width."""
     return is_hidden_matrix(name, array) or name == "out_head.weight"
@@ -415,6 +420,9 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
     that times the width. Dividing by the width lets one rate serve every width (Tensor Programs V,
     arXiv:2203.03466, for Adam). The norm of Muon's steps does not depend on the width.
 
+    `query_key_lr` multiplies the rate of the matrices that make queries and keys: a form of
+    attention may need another proportion to the other matrices.
+
     Decay of both factors of S is a penalty on the nuclear norm of S (Kobayashi, Akram and von
     Oswald, arXiv:2410.23819), so it is available on its own.
     """
@@ -424,7 +432,8 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
 
     lr, decay = config.lr, config.weight_decay
     product_lr = lr * (config.base_width / width if config.base_width else 1.0)
-    merged_peak = product_lr * (config.merged_lr or 1 / n_heads)
+    ratio = config.query_key_lr
+    merged_peak = ratio * product_lr * (config.merged_lr or 1 / n_heads)
     own = 0.0 if config.decay == "query-key" else decay  # of matrices
     rest = decay if config.decay == "all" else 0.0  # of vectors: biases and norms
     groups = [
@@ -434,11 +443,15 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
     ]
     if config.base_width:
         groups.insert(1, Group("products", _multiplies, adamw(own), product_lr))
-    if config.decay == "query-key":
-        groups.insert(0, Group("factors", _is_factor, adamw(decay), product_lr))
+    if config.decay == "query-key" or ratio != 1:
+        factors = adamw(decay if config.decay == "query-key" else own)
+        groups.insert(0, Group("factors", _is_factor, factors, ratio * product_lr))
     if config.optimizer == "muon":
         muon = Muon(config.muon_lr, config.muon_momentum)
         groups.insert(0, Group("hidden", is_hidden_matrix, muon, config.muon_lr))
+        if ratio != 1:
+            muon = Muon(config.muon_lr, config.muon_momentum)
+            groups.insert(0, Group("queries", _is_query_or_key, muon, ratio * config.muon_lr))
     if own := own_part("optimizer", config.optimizer):
         groups.insert(0, Group("own", own.claims, own_optimizer(own, config), lr))
     return groups

@@ -68,6 +68,21 @@ def test_nothing_is_refined_before_the_best_lies_inside(tables, trained):
     assert sorted(search.losses) == [0.5, 1.0, 2.0, 2.8284, 4.0, 5.6568, 8.0]
 
 
+def test_the_rate_of_queries_and_keys_is_searched_for_with_the_best_factor(tables, trained):
+    tables["protocol"]["query_key_factors"] = [1.0, 0.5, 2.0]
+    study = study_from(tables)
+
+    def loss(trial):
+        ratio = trial.settings.get("query_key_lr", 1.0)
+        return float(1 + abs(np.log2(trial.lr_scale)) + abs(np.log2(ratio / 2)))
+
+    plan = ArmPlan(study, trained(study, loss=loss), "near", "no-key")
+    assert (plan.search.best, plan.search.query_key_lr) == (1.0, 2.0)
+    # A fourth factor, 4, shows that 2 lies inside.
+    assert sorted(plan.search.query_key.losses) == [0.5, 1.0, 2.0, 4.0]
+    assert {trial.settings["query_key_lr"] for trial in plan.verdict_trials()} == {2.0}
+
+
 def test_a_factor_with_which_a_training_diverged_is_not_the_best(study, trained):
     records = trained(study, loss=lambda run: None if run.lr_scale > 1 else 2 - run.lr_scale)
     search = ArmPlan(study, records, "near", "standard").search

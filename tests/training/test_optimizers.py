@@ -91,6 +91,21 @@ def test_s_learns_at_the_rate_divided_by_the_number_of_heads_or_at_its_own(merge
     assert np.allclose(changes["trf_blocks.1.att.W_value.weight"], -0.01, atol=1e-6)
 
 
+@pytest.mark.parametrize(("variant", "matrix"), [("standard", "W_query"), ("merged", "S")])
+def test_queries_and_keys_may_learn_at_a_rate_of_their_own(variant, matrix):
+    changes = moved(tiny(variant), 3.0, lr=0.01, merged_lr=1.0, query_key_lr=0.5)
+    assert np.allclose(changes[f"trf_blocks.1.att.{matrix}.weight"], -0.005, atol=1e-6)
+    assert np.allclose(changes["trf_blocks.1.att.W_value.weight"], -0.01, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["standard", "merged", "no-query"])
+def test_muon_takes_the_rate_of_queries_and_keys_too(variant):
+    optimizer = grouped(tiny(variant), optimizer="muon", query_key_lr=2.0)
+    names = {name: group.peak for group in optimizer.groups for name in group.parameters}
+    matrices = {"standard": {"W_query", "W_key"}, "merged": {"S"}, "no-query": {"W_key"}}[variant]
+    assert {name.split(".")[-2] for name, peak in names.items() if peak == 0.04} == matrices
+
+
 @pytest.mark.parametrize("momentum", [0.5, 0.95])
 def test_the_momentum_of_muon_can_be_chosen(momentum):
     """After one step the moving average is 1 - m of the gradient."""
