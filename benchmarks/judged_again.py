@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.findings import measure, rounding_floor
-from mlx_attn.answers.schedule import Records
-from mlx_attn.answers.study import Study, the_study
 from mlx_attn.comparison.decisions import Case, Verdict, judge_all
 from mlx_attn.comparison.t_tests import TESTS
-from studies import follow_up
+from mlx_attn_studies.book import RecordBook
+from mlx_attn_studies.findings import measure, rounding_floor
+from mlx_attn_studies.follow_ups import follow_up
+from mlx_attn_studies.schedule import Records
+from mlx_attn_studies.study import Study, the_study
 
 ANSWERS = Path(__file__).parents[1] / "docs" / "answers"
 _UNSURE = ("undecided", "insensitive")

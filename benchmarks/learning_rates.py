@@ -17,10 +17,10 @@ import click
 import msgspec
 import numpy as np
 
-from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.study import Study, the_study
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.trial import loss_of, train_trial
+from mlx_attn_studies.book import RecordBook
+from mlx_attn_studies.study import Study, the_study
 
 WORLD = "shakespeare"
 RATES = {"muon": {}, "adamw": {"optimizer": "adamw", "lr": 0.01}}

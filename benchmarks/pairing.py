@@ -41,14 +41,14 @@ def main() -> None:
 
 def trained(world: str, run: tuple[str, int, int]) -> float:
     """Return the final loss, in nats per token."""
-    from mlx_attn.answers.schedule import check_texts, text_of
-    from mlx_attn.answers.study import the_study
     from mlx_attn.arrays import named_arrays
     from mlx_attn.comparison.plan import corpus_of
     from mlx_attn.model.gpt import GPT
     from mlx_attn.training.config import resolve
     from mlx_attn.training.loop import train
     from mlx_attn.training.trainer import Trainer
+    from mlx_attn_studies.schedule import check_texts, text_of
+    from mlx_attn_studies.study import the_study
 
     (arm, start, seed), study = run, the_study()
     check_texts(study, [world])

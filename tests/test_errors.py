@@ -1,12 +1,12 @@
 import pytest
 
-from mlx_attn.answers.study import the_study
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, find_row
 from mlx_attn.model.config import BLOCKS, PRESETS
 from mlx_attn.text.downloads import CORPORA
-from studies.identities import IDENTITIES
+from mlx_attn_studies.identities import IDENTITIES
+from mlx_attn_studies.study import the_study
 
 
 def test_the_two_errors_are_what_python_calls_such_failures():

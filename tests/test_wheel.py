@@ -25,7 +25,8 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def test_it_holds_every_file_of_the_package_and_its_licence(wheel):
-    tracked = (path for path in (ROOT / "mlx_attn").rglob("*") if path.is_file())
+    packages = ROOT / "mlx_attn", ROOT / "mlx_attn_studies"
+    tracked = (path for package in packages for path in package.rglob("*") if path.is_file())
     expected = {str(path.relative_to(ROOT)) for path in tracked if "__pycache__" not in path.parts}
     held = set(zipfile.ZipFile(wheel).namelist())
     assert expected - held == set()
@@ -64,6 +65,7 @@ def run(wheel, tmp_path_factory):
         ["export", "run", "--to=mlx-lm", "--out=exported"],
         ["variants"],
         ["claims", "list"],
+        ["claims", "register", "--study", "widths", "-o", "answers"],
     ],
     ids=" ".join,
 )

@@ -126,6 +126,9 @@ COMMANDS: dict[str, str] = {
 }
 """Every command and its one line of help; the module of the same name holds the command."""
 
+_ELSEWHERE = {"claims": "mlx_attn_studies.cli"}
+"""Commands of the other package of this distribution."""
+
 _NAME = "mlx-attn"
 _ALIASES = {"chat": "repl"}
 _NAMES = (*(name for name in COMMANDS if name != "trial"), *_ALIASES, "--help")
@@ -161,10 +164,10 @@ class LazyGroup(click.Group):
         name = _ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
-        module = name + "_" * keyword.iskeyword(name)
+        own = f"mlx_attn.cli.{name}_" if keyword.iskeyword(name) else f"mlx_attn.cli.{name}"
         from mlx_attn.cli.options import takes_device
 
-        return takes_device(importlib.import_module(f"mlx_attn.cli.{module}").command)
+        return takes_device(importlib.import_module(_ELSEWHERE.get(name, own)).command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,7 +1,6 @@
 """Learning rate schedules, and the optimizers AdamW and Muon on a few packed arrays.
 
-Progress is the fraction of the budget that is spent, in steps or in seconds, so one rule serves
-both.
+Progress is the fraction of the budget that is spent, in steps or in seconds.
 """
 
 import math
@@ -398,18 +397,15 @@ def is_hidden_matrix(name: str, array: mx.array) -> bool:
     return array.ndim == 2 and in_block and "table" not in name
 
 
-def _is_factor(name: str, _: mx.array) -> bool:
-    """Return whether a parameter is a factor of S = W_query W_key^T."""
+def _is_factor(name: str, _: mx.array) -> bool:  # of S = W_query W_key^T
     return name.endswith(("att.W_query.weight", "att.W_key.weight"))
 
 
-def _is_query_or_key(name: str, array: mx.array) -> bool:
-    """Return whether a parameter is a matrix that makes queries or keys: W_query, W_key or S."""
+def _makes_scores(name: str, array: mx.array) -> bool:
     return _is_factor(name, array) or name.endswith("att.S.weight")
 
 
-def _multiplies(name: str, array: mx.array) -> bool:
-    """Return whether a product with a parameter sums over the width."""
+def _multiplies(name: str, array: mx.array) -> bool:  # its product sums over the width
     return is_hidden_matrix(name, array) or name == "out_head.weight"
 
 
@@ -420,9 +416,6 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
     that times the width. Dividing by the width lets one rate serve every width (Tensor Programs V,
     arXiv:2203.03466, for Adam). The norm of Muon's steps does not depend on the width.
 
-    `query_key_lr` multiplies the rate of the matrices that make queries and keys: a form of
-    attention may need another proportion to the other matrices.
-
     Decay of both factors of S is a penalty on the nuclear norm of S (Kobayashi, Akram and von
     Oswald, arXiv:2410.23819), so it is available on its own.
     """
@@ -430,28 +423,28 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
     def adamw(decay: float) -> AdamW:
         return AdamW(config.lr, [config.beta1, config.beta2], weight_decay=decay)
 
+    def muon(name: str, claims: Callable[[str, mx.array], bool], peak: float) -> Group:
+        return Group(name, claims, Muon(config.muon_lr, config.muon_momentum), peak)
+
     lr, decay = config.lr, config.weight_decay
     product_lr = lr * (config.base_width / width if config.base_width else 1.0)
-    ratio = config.query_key_lr
+    ratio = config.query_key_lr  # of W_query, W_key and S, to the other matrices
     merged_peak = ratio * product_lr * (config.merged_lr or 1 / n_heads)
     own = 0.0 if config.decay == "query-key" else decay  # of matrices
-    rest = decay if config.decay == "all" else 0.0  # of vectors: biases and norms
     groups = [
         Group("merged", lambda name, _: name.endswith("att.S.weight"), adamw(own), merged_peak),
         Group("matrices", lambda _, array: array.ndim >= 2, adamw(own), lr),
-        Group("rest", lambda *_: True, adamw(rest), lr),
+        Group("rest", lambda *_: True, adamw(decay if config.decay == "all" else 0.0), lr),
     ]
     if config.base_width:
         groups.insert(1, Group("products", _multiplies, adamw(own), product_lr))
     if config.decay == "query-key" or ratio != 1:
-        factors = adamw(decay if config.decay == "query-key" else own)
+        factors = adamw(decay)  # which is `own` unless only the factors decay
         groups.insert(0, Group("factors", _is_factor, factors, ratio * product_lr))
     if config.optimizer == "muon":
-        muon = Muon(config.muon_lr, config.muon_momentum)
-        groups.insert(0, Group("hidden", is_hidden_matrix, muon, config.muon_lr))
+        groups.insert(0, muon("hidden", is_hidden_matrix, config.muon_lr))
         if ratio != 1:
-            muon = Muon(config.muon_lr, config.muon_momentum)
-            groups.insert(0, Group("queries", _is_query_or_key, muon, ratio * config.muon_lr))
+            groups.insert(0, muon("scores", _makes_scores, ratio * config.muon_lr))
     if own := own_part("optimizer", config.optimizer):
         groups.insert(0, Group("own", own.claims, own_optimizer(own, config), lr))
     return groups

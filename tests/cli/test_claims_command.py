@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from mlx_attn.answers.study import the_study
-from mlx_attn.cli import claims
 from mlx_attn.files import lock
-from studies import FOLLOW_UPS, follow_up
+from mlx_attn_studies import FOLLOW_UPS
+from mlx_attn_studies.follow_ups import follow_up
+from mlx_attn_studies.study import the_study
 from tests.cli.conftest import refused
 
 STUDIES = [the_study(), *map(follow_up, FOLLOW_UPS)]
@@ -126,33 +126,3 @@ def test_of_a_text_of_one_s_own_the_questions_are_registered_and_asked(workshop,
     )
     assert run_command("claims", "page", *folder).stdout.strip() == "runs/answers-notes.md"
     assert "page agree" in run_command("claims", "verify", *folder).stdout
-
-
-@pytest.fixture
-def installed(monkeypatch):
-    """The package as a wheel installs it, without the repository around it."""
-    monkeypatch.setattr(claims, "_has_repository", lambda: False)
-
-
-@pytest.mark.parametrize(
-    "arguments", [["check"], ["run", "--study", "widths"], ["register", "--study", "widths"]]
-)
-@pytest.mark.usefixtures("installed")
-def test_what_only_a_clone_has_is_named_in_one_line(workshop, run_command, arguments):
-    result = run_command("claims", *arguments)
-    assert result.exit_code == 1
-    assert result.stderr.endswith(
-        "not in an installed package; run this in a clone, as README says\n"
-    )
-
-
-@pytest.mark.usefixtures("installed")
-def test_an_installed_package_asks_its_questions_and_writes_and_verifies_their_page(
-    workshop, run_command
-):
-    listed = json.loads(run_command("claims", "list", "--json").stdout)["questions"]
-    assert [*listed] == [*the_study().questions]
-    run_command("claims", "register")
-    run_command("claims", "page")
-    assert "0 records and page agree" in run_command("claims", "verify").stdout
-    assert "python: not finished" in run_command("claims", "show", "heads").stdout

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from mlx_attn.answers.page import verify
-from mlx_attn.answers.study import the_study
-from studies import FOLLOW_UPS
-from studies.identities import IDENTITIES, read_checked
-from studies.page import AnswersPage
+from mlx_attn_studies import FOLLOW_UPS
+from mlx_attn_studies.answers_page import AnswersPage
+from mlx_attn_studies.identities import IDENTITIES, read_checked
+from mlx_attn_studies.page import verify
+from mlx_attn_studies.study import the_study
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = ROOT / "docs" / "answers"

@@ -14,9 +14,6 @@ import mlx_attn  # noqa: F401
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.findings import findings
-from mlx_attn.answers.study import the_study
 from mlx_attn.attention.config import MAPS, VARIANTS, Choice, Variant
 from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.convert.measure import float64_logits
@@ -24,7 +21,10 @@ from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS, GPTConfig
 from mlx_attn.model.gpt import GPT, ModelCost, model_cost
-from studies import follow_up
+from mlx_attn_studies.book import RecordBook
+from mlx_attn_studies.findings import findings
+from mlx_attn_studies.follow_ups import follow_up
+from mlx_attn_studies.study import the_study
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "variants.md"

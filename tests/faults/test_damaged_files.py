@@ -17,8 +17,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.registration import read_registration
 from mlx_attn.arrays import load_arrays, named_arrays, save_arrays
 from mlx_attn.comparison.plan import Trial, make_trial
 from mlx_attn.comparison.result import read_comparison
@@ -45,7 +43,9 @@ from mlx_attn.training.loop import RunRecorder, train
 from mlx_attn.training.summaries import summarise_runs
 from mlx_attn.training.tracking import save_snapshot
 from mlx_attn.training.trainer import Trainer
-from studies.identities import read_checked
+from mlx_attn_studies.book import RecordBook
+from mlx_attn_studies.identities import read_checked
+from mlx_attn_studies.registration import read_registration
 
 SIZES = {"emb_dim": 8, "n_heads": 2, "n_layers": 1, "context_length": 8, "batch_size": 2}
 RECIPE = {"steps": 2, "eval_every": 1, "log_every": 1, "track": 1, "warmup": 0}

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.findings import findings
-from mlx_attn.answers.study import study_from
-from studies import follow_up, tables
-from tests.answers.conftest import record_of
+from mlx_attn_studies import tables
+from mlx_attn_studies.book import RecordBook
+from mlx_attn_studies.findings import findings
+from mlx_attn_studies.follow_ups import follow_up
+from mlx_attn_studies.study import study_from
+from tests.studies.conftest import record_of
 
 ANSWERS = Path(__file__).parents[2] / "docs" / "answers"
 

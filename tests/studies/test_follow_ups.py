@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from mlx_attn.answers.study import the_study
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.training.config import resolve
-from studies import FOLLOW_UPS, follow_up
+from mlx_attn_studies import FOLLOW_UPS
+from mlx_attn_studies.follow_ups import follow_up
+from mlx_attn_studies.study import the_study
 
 STUDY = the_study()
 

@@ -6,9 +6,9 @@ from math import log
 import numpy as np
 import pytest
 
-from mlx_attn.answers.findings import UNDECIDED, UNFINISHED, findings
-from studies import follow_up
-from studies.horizon import courses, statement, steps_to, word_of
+from mlx_attn_studies.findings import UNDECIDED, UNFINISHED, findings
+from mlx_attn_studies.follow_ups import follow_up
+from mlx_attn_studies.horizon import courses, statement, steps_to, word_of
 
 STUDY = follow_up("horizon")
 

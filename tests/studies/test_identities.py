@@ -3,7 +3,7 @@
 import pytest
 
 from mlx_attn.errors import ConfigError
-from studies import identities
+from mlx_attn_studies import identities
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
 

@@ -6,13 +6,14 @@ import shutil
 import msgspec
 import pytest
 
-from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.page import verify, write_page
-from mlx_attn.answers.registration import register
-from mlx_attn.answers.study import the_study
-from studies import FOLLOW_UPS, follow_up
-from studies.identities import CHECKED
-from studies.page import AnswersPage, record_of
+from mlx_attn_studies import FOLLOW_UPS
+from mlx_attn_studies.answers_page import AnswersPage, record_of
+from mlx_attn_studies.book import RecordBook
+from mlx_attn_studies.follow_ups import follow_up
+from mlx_attn_studies.identities import CHECKED
+from mlx_attn_studies.page import verify, write_page
+from mlx_attn_studies.registration import register
+from mlx_attn_studies.study import the_study
 
 STUDY = the_study()
 

@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.findings import findings
-from mlx_attn.answers.schedule import check_texts
-from mlx_attn.answers.study import Prediction
 from mlx_attn.errors import ConfigError
-from studies import follow_up, tables
+from mlx_attn_studies import tables
+from mlx_attn_studies.book import RecordBook
+from mlx_attn_studies.findings import findings
+from mlx_attn_studies.follow_ups import follow_up
+from mlx_attn_studies.schedule import check_texts
+from mlx_attn_studies.study import Prediction
 
 ANSWERS = Path(__file__).parents[2] / "docs" / "answers"
 STUDY = follow_up("gpt2-124m")

@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from mlx_attn.answers.book import CurvePoint
-from mlx_attn.answers.findings import FAILS, HOLDS, UNDECIDED, UNFINISHED
-from mlx_attn.answers.study import study_from
 from mlx_attn.errors import ConfigError
-from studies.trends import ability_curves, trend_findings
+from mlx_attn_studies.book import CurvePoint
+from mlx_attn_studies.findings import FAILS, HOLDS, UNDECIDED, UNFINISHED
+from mlx_attn_studies.study import study_from
+from mlx_attn_studies.trends import ability_curves, trend_findings
 
 WIDTHS = {"near": 16, "middle": 32, "far": 64}
 TOKENS = 0.5  # nats that the control gains where its tokens are multiplied by e

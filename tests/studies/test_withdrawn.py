@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from mlx_attn.answers.findings import withdrawals
-from mlx_attn.answers.study import the_study
-from studies import FOLLOW_UPS, follow_up
+from mlx_attn_studies import FOLLOW_UPS
+from mlx_attn_studies.findings import withdrawals
+from mlx_attn_studies.follow_ups import follow_up
+from mlx_attn_studies.study import the_study
 
 ANSWERS = Path(__file__).parents[2] / "docs" / "answers"
 STUDIES = {ANSWERS: the_study(), **{ANSWERS / name: follow_up(name) for name in FOLLOW_UPS}}

@@ -4,10 +4,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.answers.study import study_from, the_study
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import resolve
+from mlx_attn_studies.study import study_from, the_study
 
 STUDY = the_study()
 SAME = [(w, arm, other) for w, row in STUDY.worlds.items() for arm, other in row.same.items()]

@@ -5,8 +5,8 @@ from math import log
 import numpy as np
 import pytest
 
-from mlx_attn.answers import show
-from mlx_attn.answers.schedule import searches
+from mlx_attn_studies import show
+from mlx_attn_studies.schedule import searches
 
 
 def test_a_margin_in_tokens_is_what_a_training_of_so_many_fewer_tokens_loses(study, trained):

@@ -3,13 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.page import path_of_page, verify, write_page
-from mlx_attn.answers.registration import register, register_own, study_of
-from mlx_attn.answers.study import OWN, own_study, the_study
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.training.config import resolve
-from studies import follow_up
+from mlx_attn_studies.book import RecordBook
+from mlx_attn_studies.follow_ups import follow_up
+from mlx_attn_studies.page import path_of_page, verify, write_page
+from mlx_attn_studies.registration import register, register_own, study_of
+from mlx_attn_studies.study import OWN, own_study, the_study
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. " * 20
 
@@ -28,7 +28,7 @@ def test_all_that_means_the_same_elsewhere_is_asked_of_it(notes):
 
 
 def test_with_rope_forms_that_are_one_function_elsewhere_are_left_out(notes, monkeypatch):
-    monkeypatch.setattr("mlx_attn.answers.study.DEFAULTS", {"preset": "nano", "position": "rope"})
+    monkeypatch.setattr("mlx_attn_studies.study.DEFAULTS", {"preset": "nano", "position": "rope"})
     asked = {contrast.arm for _, contrast, _ in own_study(notes, "", 0.01, 5).asked()}
     assert "one-head-merged" not in asked
     assert "merged" in asked
@@ -111,7 +111,7 @@ def test_a_study_with_trainings_keeps_its_test(notes, tmp_path, monkeypatch):
     new, folder = own_study(notes, "", 0.01, 5, ["query"]), tmp_path / "answers"
     old = replace(new, protocol=replace(new.protocol, analysis=the_study().protocol.analysis))
     register(old, folder, 0)
-    monkeypatch.setattr("mlx_attn.answers.registration.RecordBook", _BookOfOne)
+    monkeypatch.setattr("mlx_attn_studies.registration.RecordBook", _BookOfOne)
     assert register_own(new, folder).study.protocol.test == "worst-of-five"
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from mlx_attn.answers.book import Record
-from mlx_attn.answers.study import Study, World
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Outcome
@@ -24,6 +22,8 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.sources import read_source
+from mlx_attn_studies.book import Record
+from mlx_attn_studies.study import Study, World
 
 Records = Mapping[str, Record]  # finished trainings by key
 _BATCH = 8  # trials per process that are started before the plans are read again

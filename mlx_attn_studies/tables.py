@@ -6,17 +6,17 @@ from math import expm1, inf
 from statistics import fmean, median
 from typing import Any
 
-from mlx_attn.answers import findings
-from mlx_attn.answers.findings import Finding
-from mlx_attn.answers.schedule import ArmPlan, Records
-from mlx_attn.answers.show import DONE, difference, name_of, table
-from mlx_attn.answers.study import STANDARD, Prediction, Study
 from mlx_attn.comparison.t_tests import MODERATED, WORST_OF_FIVE
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.training.config import resolve
-from studies.horizon import START, Course, cost, mean_delay, statement
-from studies.trends import Cost, TrendFinding
+from mlx_attn_studies import findings
+from mlx_attn_studies.findings import Finding
+from mlx_attn_studies.horizon import START, Course, cost, mean_delay, statement
+from mlx_attn_studies.schedule import ArmPlan, Records
+from mlx_attn_studies.show import DONE, difference, name_of, table
+from mlx_attn_studies.study import STANDARD, Prediction, Study
+from mlx_attn_studies.trends import Cost, TrendFinding
 
 Judged = tuple[Study, Sequence[Finding]]
 """A study with its findings."""
@@ -111,10 +111,14 @@ def beside_first(found: Sequence[Finding], first: Sequence[Finding], suffix: str
     rows: list[list[str]] = []
     for one in found:
         world = one.world.removesuffix(suffix)
-        pair = (one, known[world, one.contrast.arm, one.contrast.control])
-        cells = [f"{difference(f, 3)}, {f.said}" if f.verdict else f.answer for f in pair]
+        first_one = known.get((world, one.contrast.arm, one.contrast.control))
+        cells = [_with_word(one), _with_word(first_one) if first_one else "not asked"]
         rows.append([name_of(one.contrast), world, *cells])
     return table(("contrast", "text", "here", "in the first study"), rows)
+
+
+def _with_word(found: Finding) -> str:
+    return f"{difference(found, 3)}, {found.said}" if found.verdict else found.answer
 
 
 def confirmations(confirming: Judged, first: Judged) -> tuple[int, int]:
@@ -133,7 +137,7 @@ def _directions(judged: Judged) -> dict[tuple[str, str, str], str]:
     """Return better, worse or equivalent for every contrast that a moderated t decides."""
     study, found = judged
     words = {
-        (f.world, f.contrast.arm, f.contrast.control): (
+        (f.world.removesuffix("-own"), f.contrast.arm, f.contrast.control): (
             f.verdict.other_word if study.protocol.test == WORST_OF_FIVE else f.word
         )
         for f in found

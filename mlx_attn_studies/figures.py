@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from math import expm1
 from typing import TYPE_CHECKING
 
-from mlx_attn.answers.show import HEADROOM
 from mlx_attn.ui.plots import COLOURS, panels
-from studies.trends import AbilityCurve, TrendFinding
+from mlx_attn_studies.show import HEADROOM
+from mlx_attn_studies.trends import AbilityCurve, TrendFinding
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

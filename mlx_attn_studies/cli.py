@@ -1,4 +1,4 @@
-"""`mlx-attn claims`: the study behind docs/answers.md, registered, run and verified."""
+"""`mlx-attn claims`: register, run and verify the studies behind docs/answers.md."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -13,12 +13,13 @@ from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import FiniteRange, UserPath
 from mlx_attn.cli.output import emit, say
 from mlx_attn.errors import RunError, plural
+from mlx_attn_studies import FOLLOW_UPS
 
 if TYPE_CHECKING:
-    from mlx_attn.answers.book import RecordBook
-    from mlx_attn.answers.page import StudyPage
-    from mlx_attn.answers.study import Study
     from mlx_attn.comparison.runner import Runner
+    from mlx_attn_studies.book import RecordBook
+    from mlx_attn_studies.page import StudyPage
+    from mlx_attn_studies.study import Study
 
 _EXAMPLES = """\b
 Examples:
@@ -42,9 +43,9 @@ def _folder() -> Path:
 
 def _measured() -> Path:
     """Return the answers of this folder, else those that were measured for this package."""
-    here, package = _folder(), Path(__file__).parents[1]
+    here, package = _folder(), Path(__file__).parent
     # In a wheel, and in a clone of the repository.
-    places = package / "answers" / "measured", package.parent / "docs" / "answers"
+    places = package / "measured", package.parent / "docs" / "answers"
     return here if here.exists() else next(filter(Path.is_dir, places), here)
 
 
@@ -68,9 +69,7 @@ _STUDY = click.option(
     "study_name",
     default="",
     metavar="NAME",
-    help="A follow-up, registered apart: replication, widths, chapter5, sources, recall, starts, "
-    "rank, chapter5-gpt2, horizon, alternatives, confirmed, recall-time, abilities or "
-    "gpt2-124m (in a clone of the repository).",
+    help=f"A follow-up, registered apart: {', '.join(FOLLOW_UPS)}.",
 )
 
 _of_own = partial(click.option, default=None)  # an option of a study of one's own text
@@ -97,7 +96,7 @@ def command(ctx: click.Context) -> None:
 @_OUT
 def register(amend: str, study_name: str, out: Path) -> None:
     """Write down worlds, arms, margins, seeds and expectations, before anything is trained."""
-    from mlx_attn.answers.registration import register
+    from mlx_attn_studies.registration import register
 
     study, out = _study(study_name), out / study_name
     found = register(study, out, len(_book(out).records), amend)
@@ -141,10 +140,10 @@ def run(
     seconds of one processor core. With --data, --preset, --delta or --seeds the questions are asked
     of a text of your own: that study is registered, trained and written in a folder of its own.
     """
-    from mlx_attn.answers.registration import check_registered
-    from mlx_attn.answers.schedule import arm_plans, wanted_trials
     from mlx_attn.comparison.executors import open_engine
     from mlx_attn.comparison.runner import Runner
+    from mlx_attn_studies.registration import check_registered
+    from mlx_attn_studies.schedule import arm_plans, wanted_trials
 
     if any(value is not None for value in own.values()):
         out = _register_own(ctx, out, questions, study_name, own)
@@ -169,8 +168,8 @@ def run(
 
 
 def _train(study: "Study", plans: Callable[[], Any], runner: "Runner", seconds: float) -> None:
-    from mlx_attn.answers.schedule import train_wanted
-    from mlx_attn.answers.show import trial_line
+    from mlx_attn_studies.schedule import train_wanted
+    from mlx_attn_studies.show import trial_line
 
     try:
         with signals_interrupt():
@@ -187,8 +186,8 @@ def _register_own(
     """Register the questions about a user's own text; return the folder."""
     from click.core import ParameterSource
 
-    from mlx_attn.answers.registration import register_own
-    from mlx_attn.answers.study import own_study
+    from mlx_attn_studies.registration import register_own
+    from mlx_attn_studies.study import own_study
 
     if study_name:
         raise click.UsageError("--study is one of this package's: it has its texts and seeds")
@@ -220,7 +219,7 @@ def _held(folder: Path) -> Iterator[None]:
 @_OUT
 def verify(out: Path) -> None:
     """Compute every number and word of the page from the records again; trains nothing."""
-    from mlx_attn.answers.page import verify
+    from mlx_attn_studies.page import verify
 
     study = _study("", out)
     found = [*verify(study, out, _page_of(study))]
@@ -237,7 +236,7 @@ def verify(out: Path) -> None:
 @_OUT
 def page(out: Path) -> None:
     """Write the page and its pictures from the records."""
-    from mlx_attn.answers.page import write_page
+    from mlx_attn_studies.page import write_page
 
     study = _study("", out)
     say(write_page(study, out, _page_of(study)))
@@ -247,12 +246,14 @@ def page(out: Path) -> None:
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @_OUT
 def check(names: tuple[str, ...], out: Path) -> None:
-    """Check the statements of algebra and counting on a model trained for it; by default all.
-
-    This needs a clone of the repository; docs/answers.md lists the checks.
-    """
-    _need_the_repository("the checks of docs/answers.md")
-    from studies.identities import IDENTITIES, check, checked_lines, read_checked, write_checked
+    """Check the statements of algebra and counting on a model trained for it; by default all."""
+    from mlx_attn_studies.identities import (
+        IDENTITIES,
+        check,
+        checked_lines,
+        read_checked,
+        write_checked,
+    )
 
     checked = {name: check(name) for name in names or IDENTITIES}
     write_checked(read_checked(out) | checked, out)
@@ -266,8 +267,8 @@ def check(names: tuple[str, ...], out: Path) -> None:
 @_out(_measured)
 def show(question: str, as_json: bool, out: Path) -> None:
     """Show the results for a question: every contrast in every world."""
-    from mlx_attn.answers.findings import findings, withdraw, withdrawals
-    from mlx_attn.answers.show import finding_rows, question_lines
+    from mlx_attn_studies.findings import findings, withdraw, withdrawals
+    from mlx_attn_studies.show import finding_rows, question_lines
 
     known = _book(out).records
     if not known and not (out / _REGISTRATION).is_file():
@@ -275,7 +276,7 @@ def show(question: str, as_json: bool, out: Path) -> None:
             f"{out}: no study is registered and nothing is recorded; register one (mlx-attn claims "
             "register), or read docs/answers.md in a clone of the repository"
         )
-    besides = next((name for name in _follow_ups() if question in _study(name).questions), "")
+    besides = next((name for name in FOLLOW_UPS if question in _study(name).questions), "")
     study = _study(besides, out)
     question = study.question_name(question)
     if besides:
@@ -290,57 +291,34 @@ def show(question: str, as_json: bool, out: Path) -> None:
 @_JSON
 def list_questions(as_json: bool = False) -> None:
     """Show the questions and the registered expectations."""
-    asked = [_study(name) for name in ("", *_follow_ups())]
+    asked = [_study(name) for name in ("", *FOLLOW_UPS)]
     questions = {name: one for study in asked for name, one in study.questions.items()}
     titles = {name: question.title for name, question in questions.items()}
     lines = [f"{name}: {title}" for name, title in titles.items()]
     emit({"questions": titles}, as_json, lambda: lines)
 
 
-def _has_repository() -> bool:
-    """Return True if this package is part of a clone, which also has the studies."""
-    return (Path(__file__).parents[2] / "studies" / "page.py").is_file()
-
-
-def _need_the_repository(what: str) -> None:
-    if not _has_repository():
-        raise RunError(f"{what}: not in an installed package; run this in a clone, as README says")
-
-
-def _follow_ups() -> tuple[str, ...]:
-    if not _has_repository():
-        return ()
-    from studies import FOLLOW_UPS
-
-    return FOLLOW_UPS
-
-
 def _study(name: str, folder: Path | None = None) -> "Study":
     """Return the named follow-up; without a name the package's study, or the one of a folder."""
+    from mlx_attn_studies.follow_ups import follow_up
+    from mlx_attn_studies.registration import study_of
+    from mlx_attn_studies.study import the_study
+
     if name:
-        _need_the_repository(f"the study {name}")
-        from studies import follow_up
-
         return follow_up(name)
-    from mlx_attn.answers.registration import study_of
-    from mlx_attn.answers.study import the_study
-
     return study_of(folder) if folder else the_study()
 
 
 def _page_of(study: "Study") -> "type[StudyPage]":
     """Return the class that writes its page; docs/answers.md has its own."""
-    from mlx_attn.answers.page import StudyPage
-    from mlx_attn.answers.study import OWN
+    from mlx_attn_studies.answers_page import AnswersPage
+    from mlx_attn_studies.page import StudyPage
+    from mlx_attn_studies.study import OWN
 
-    if OWN in study.worlds or not _has_repository():
-        return StudyPage
-    from studies.page import AnswersPage
-
-    return AnswersPage
+    return StudyPage if OWN in study.worlds else AnswersPage
 
 
 def _book(folder: Path) -> "RecordBook":
-    from mlx_attn.answers.book import RecordBook
+    from mlx_attn_studies.book import RecordBook
 
     return RecordBook(folder / "records")

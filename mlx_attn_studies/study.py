@@ -315,7 +315,7 @@ def study_from(data: Mapping[str, Any]) -> Study:
 @cache
 def the_study() -> Study:
     """Return the study in this package, whose questions can be asked of any text."""
-    worlds, rest = (package_table("mlx_attn.answers", name) for name in ("worlds", "questions"))
+    worlds, rest = (package_table("mlx_attn_studies", name) for name in ("worlds", "questions"))
     return study_from({"worlds": worlds, **rest})
 
 

@@ -5,9 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlx_attn.answers.book import Record, RecordBook
-from mlx_attn.answers.schedule import arm_plans, check_texts, module_text, text_of, train_wanted
-from mlx_attn.answers.study import study_from
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, train_trial
@@ -15,6 +12,9 @@ from mlx_attn.errors import RunError
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.sources import read_source
 from mlx_attn.training.evaluation import Evaluation, beginning, losses_by_ability
+from mlx_attn_studies.book import Record, RecordBook
+from mlx_attn_studies.schedule import arm_plans, check_texts, module_text, text_of, train_wanted
+from mlx_attn_studies.study import study_from
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 10
 

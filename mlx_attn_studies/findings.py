@@ -24,11 +24,11 @@ from statistics import fmean
 
 import msgspec
 
-from mlx_attn.answers.schedule import ArmPlan, Records
-from mlx_attn.answers.study import STANDARD, STEPS, Contrast, Study
 from mlx_attn.comparison.decisions import Case, Verdict, judge_all
 from mlx_attn.comparison.tuning import replicates_of
 from mlx_attn.records import as_record, read_toml
+from mlx_attn_studies.schedule import ArmPlan, Records
+from mlx_attn_studies.study import STANDARD, STEPS, Contrast, Study
 
 HOLDS, FAILS = "holds", "does not hold"
 UNDECIDED, INSENSITIVE = "undecided", "insensitive"

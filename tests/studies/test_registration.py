@@ -5,11 +5,11 @@ import json
 import msgspec
 import pytest
 
-from mlx_attn.answers.page import verify
-from mlx_attn.answers.registration import check_registered, read_registration, register
-from mlx_attn.answers.study import study_from
 from mlx_attn.comparison.plan import digest_of
 from mlx_attn.errors import RunError
+from mlx_attn_studies.page import verify
+from mlx_attn_studies.registration import check_registered, read_registration, register
+from mlx_attn_studies.study import study_from
 
 
 def test_a_study_that_changed_after_its_registration_is_found(study, tables, tmp_path):

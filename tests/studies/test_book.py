@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from mlx_attn.about import __version__
-from mlx_attn.answers import book
-from mlx_attn.answers.book import Record, RecordBook
-from mlx_attn.answers.schedule import arm_plans, wanted_trials
 from mlx_attn.errors import RunError
+from mlx_attn_studies import book
+from mlx_attn_studies.book import Record, RecordBook
+from mlx_attn_studies.schedule import arm_plans, wanted_trials
 
 
 @pytest.fixture

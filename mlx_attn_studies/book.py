@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from mlx_attn.about import __version__
-from mlx_attn.answers.study import STEPS, Study
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.comparison.trial import Diverged, Outcome, Store
@@ -21,6 +20,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
 from mlx_attn.machine.facts import commit
 from mlx_attn.records import content_digest, parse_record, read_text
+from mlx_attn_studies.study import STEPS, Study
 
 SOLVED = 0.2
 """The loss of a solved task above its floor of 0, in nats per answer: four of five are right."""

@@ -15,8 +15,10 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from mlx_attn.answers.book import Record
-from mlx_attn.answers.findings import (
+from mlx_attn.comparison.decisions import Case, Sample, Verdict, judge_all
+from mlx_attn.comparison.t_tests import TTest
+from mlx_attn_studies.book import Record
+from mlx_attn_studies.findings import (
     FAILS,
     HOLDS,
     UNDECIDED,
@@ -26,10 +28,8 @@ from mlx_attn.answers.findings import (
     plan_of,
     token_values,
 )
-from mlx_attn.answers.schedule import Records
-from mlx_attn.answers.study import STANDARD, Study, Trend
-from mlx_attn.comparison.decisions import Case, Sample, Verdict, judge_all
-from mlx_attn.comparison.t_tests import TTest
+from mlx_attn_studies.schedule import Records
+from mlx_attn_studies.study import STANDARD, Study, Trend
 
 _CHANGES = {"equivalent": "stays", "worse": "rises", "better": "falls"}
 

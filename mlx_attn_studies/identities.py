@@ -11,7 +11,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlx_attn.answers.findings import FAILS, HOLDS
 from mlx_attn.attention import analysis
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.comparison.plan import corpus_of, floor_of
@@ -31,6 +30,7 @@ from mlx_attn.training.config import resolve
 from mlx_attn.training.loop import train
 from mlx_attn.training.tracking import drift
 from mlx_attn.training.trainer import Trainer
+from mlx_attn_studies.findings import FAILS, HOLDS
 
 EXACT = 1e-5
 """Largest difference of logits, relative to the largest logit, that counts as zero in float32."""
@@ -392,7 +392,7 @@ class Identity:
     check: str
 
 
-_TABLE = package_table("studies", "identities")
+_TABLE = package_table("mlx_attn_studies", "identities")
 
 IDENTITIES = {name: Identity(**row) for name, row in _TABLE.items()}
 

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from mlx_attn.answers.book import RecordBook
-from mlx_attn.answers.study import OWN, Study, study_from, the_study
 from mlx_attn.comparison.plan import digest_of
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.records import as_record, read_record
+from mlx_attn_studies.book import RecordBook
+from mlx_attn_studies.study import OWN, Study, study_from, the_study
 
 REGISTRATION = "registration.json"
 

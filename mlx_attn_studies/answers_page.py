@@ -5,19 +5,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from mlx_attn.answers import findings, show
-from mlx_attn.answers.book import RecordBook, complaints
-from mlx_attn.answers.findings import UNDECIDED, Finding
-from mlx_attn.answers.page import StudyPage, digest_of_files, strictness
-from mlx_attn.answers.registration import REGISTRATION, Registration, check_registered
-from mlx_attn.answers.schedule import Records, searches
-from mlx_attn.answers.study import STANDARD, Study
-from studies import CONFIRMS, FOLLOW_UPS, figures, follow_up, tables
-from studies.horizon import ENDS, courses
-from studies.identities import CHECKED, Checked, parting_curves, read_checked, truncation_curves
-from studies.trends import AbilityCurve, TrendFinding, ability_curves, trend_findings
+from mlx_attn_studies import CONFIRMS, FOLLOW_UPS, figures, findings, show, tables
+from mlx_attn_studies.book import RecordBook, complaints
+from mlx_attn_studies.findings import UNDECIDED, Finding
+from mlx_attn_studies.follow_ups import follow_up
+from mlx_attn_studies.horizon import ENDS, courses
+from mlx_attn_studies.identities import (
+    CHECKED,
+    Checked,
+    parting_curves,
+    read_checked,
+    truncation_curves,
+)
+from mlx_attn_studies.page import StudyPage, digest_of_files, strictness
+from mlx_attn_studies.registration import REGISTRATION, Registration, check_registered
+from mlx_attn_studies.schedule import Records, searches
+from mlx_attn_studies.study import STANDARD, Study
+from mlx_attn_studies.trends import AbilityCurve, TrendFinding, ability_curves, trend_findings
 
 _MATRICES = ("no-key", "no-value")
 """Arms whose learning curves are drawn next to the protocol's first curves."""
@@ -125,6 +131,8 @@ class FollowUp:
 class AnswersPage(StudyPage):
     """The contents of docs/answers.md and its record."""
 
+    template: ClassVar[str] = "answers.md.jinja"
+
     checked: Mapping[str, Checked]
     besides: Mapping[str, FollowUp]
 
@@ -188,14 +196,9 @@ class AnswersPage(StudyPage):
         contrasts = sum(len(study.asked()) for study in (self.study, *besides))
         return contrasts, sum(len(study.trends) for study in besides), 1 + len(besides)
 
-    def template(self) -> str:
-        """Return the template of the answers."""
-        return Path(__file__).with_name("answers.md.jinja").read_text(encoding="utf-8")
-
     def texts(self) -> dict[Path, str]:
         """Return the texts of the answers and of the record in their folder."""
-        template = Path(__file__).with_name("record.md.jinja").read_text(encoding="utf-8")
-        return {**super().texts(), record_of(self.folder): self.rendered(template, ".")}
+        return {**super().texts(), record_of(self.folder): self.rendered("record.md.jinja", ".")}
 
     def in_worlds(self, study: str, arm: str, control: str = STANDARD, outcome: str = "") -> str:
         """Return an arm's findings in every world in one line, by default in the first study."""

@@ -5,13 +5,13 @@ from math import log
 import msgspec
 import pytest
 
-from mlx_attn.answers import findings as answers
-from mlx_attn.answers import show
-from mlx_attn.answers.book import SOLVED, CurvePoint
-from mlx_attn.answers.findings import by_ability, findings
-from mlx_attn.answers.study import study_from
 from mlx_attn.comparison.decisions import judge
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn_studies import findings as answers
+from mlx_attn_studies import show
+from mlx_attn_studies.book import SOLVED, CurvePoint
+from mlx_attn_studies.findings import by_ability, findings
+from mlx_attn_studies.study import study_from
 
 
 @pytest.fixture

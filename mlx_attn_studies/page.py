@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from mlx_attn.answers import findings, show
-from mlx_attn.answers.book import RecordBook, complaints
-from mlx_attn.answers.findings import Finding
-from mlx_attn.answers.registration import Registration, check_registered
-from mlx_attn.answers.schedule import searches
-from mlx_attn.answers.study import Study
 from mlx_attn.comparison.decisions import degrees_lent
 from mlx_attn.comparison.t_tests import MODERATED, SHRUNK, StudentT, TTest
 from mlx_attn.files import write_text
-from mlx_attn.ui.plots import render_text, save_figure, template
+from mlx_attn.ui.plots import render_text, save_figure
+from mlx_attn_studies import findings, show
+from mlx_attn_studies.book import RecordBook, complaints
+from mlx_attn_studies.findings import Finding
+from mlx_attn_studies.registration import Registration, check_registered
+from mlx_attn_studies.schedule import searches
+from mlx_attn_studies.study import Study
 
 
 def path_of_page(folder: Path) -> Path:
@@ -27,6 +27,8 @@ def path_of_page(folder: Path) -> Path:
 @dataclass(frozen=True)
 class StudyPage:
     """The contents of a study's page."""
+
+    template: ClassVar[str] = "own.md.jinja"
 
     study: Study
     registration: Registration
@@ -44,18 +46,15 @@ class StudyPage:
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
         return cls(study, registration, book, findings.findings(study, book.records), folder)
 
-    def template(self) -> str:
-        """Return the page's Jinja template."""
-        return template("answers-own.md.jinja")
-
     def rendered(self, template: str, folder: str) -> str:
-        """Return a template's text in Markdown; `folder` is the records' place beside it."""
+        """Return the Markdown of a template; `folder` is the path from it to the records."""
+        text = Path(__file__).with_name(template).read_text(encoding="utf-8")
         facts = {"study": self.study, "registration": self.registration, "folder": folder}
-        return render_text(template, page=self, show=show, strictness=strictness, **facts)
+        return render_text(text, page=self, show=show, strictness=strictness, **facts)
 
     def texts(self) -> dict[Path, str]:
         """Return all pages in Markdown, by file."""
-        return {path_of_page(self.folder): self.rendered(self.template(), self.folder.name)}
+        return {path_of_page(self.folder): self.rendered(self.template, self.folder.name)}
 
     def complaints(self) -> Iterator[str]:
         """Yield a complaint for each record that does not belong to the study."""

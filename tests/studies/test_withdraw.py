@@ -2,9 +2,9 @@
 
 import pytest
 
-from mlx_attn.answers.findings import WITHDRAWN, Withdrawal, findings, withdraw, withdrawals
 from mlx_attn.errors import RunError
-from studies.tables import overview
+from mlx_attn_studies.findings import WITHDRAWN, Withdrawal, findings, withdraw, withdrawals
+from mlx_attn_studies.tables import overview
 
 NO_QUERY = [Withdrawal(arm="no-query", worlds=("near",), reason="so")]
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
-from mlx_attn.answers import findings
-from mlx_attn.answers.findings import FAILS, HOLDS, Finding
-from mlx_attn.answers.schedule import ArmPlan, Records, arm_plans
-from mlx_attn.answers.study import STANDARD, STEPS, Contrast, Study
 from mlx_attn.comparison.figures import draw_forest
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.show import LOOKS
 from mlx_attn.comparison.trial import Diverged, Outcome
 from mlx_attn.comparison.tuning import Search
 from mlx_attn.ui.plots import COLOURS, panels
+from mlx_attn_studies import findings
+from mlx_attn_studies.findings import FAILS, HOLDS, Finding
+from mlx_attn_studies.schedule import ArmPlan, Records, arm_plans
+from mlx_attn_studies.study import STANDARD, STEPS, Contrast, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

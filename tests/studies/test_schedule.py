@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mlx_attn.answers.findings import measure
-from mlx_attn.answers.schedule import ArmPlan, arm_plans, wanted_trials
-from mlx_attn.answers.study import study_from
 from mlx_attn.errors import ConfigError
+from mlx_attn_studies.findings import measure
+from mlx_attn_studies.schedule import ArmPlan, arm_plans, wanted_trials
+from mlx_attn_studies.study import study_from
 
 
 def test_first_comes_tuning_of_the_first_arm(study):
@@ -79,7 +79,9 @@ def test_the_rate_of_queries_and_keys_is_searched_for_with_the_best_factor(table
     plan = ArmPlan(study, trained(study, loss=loss), "near", "no-key")
     assert (plan.search.best, plan.search.query_key_lr) == (1.0, 2.0)
     # A fourth factor, 4, shows that 2 lies inside.
-    assert sorted(plan.search.query_key.losses) == [0.5, 1.0, 2.0, 4.0]
+    second = plan.search.query_key
+    assert second is not None
+    assert sorted(second.losses) == [0.5, 1.0, 2.0, 4.0]
     assert {trial.settings["query_key_lr"] for trial in plan.verdict_trials()} == {2.0}
 
 

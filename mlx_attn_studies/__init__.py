@@ -1,0 +1,38 @@
+"""Registered studies of attention: questions, their trainings, and the pages that answer them.
+
+A study is data on top of `mlx_attn.comparison`, which trains, tunes, stores and judges. The tables
+`questions.toml` and `worlds.toml` hold the first study. Every follow-up has its own file,
+registration and correction, so it changes no verdict of the first. `mlx_attn` imports nothing from
+here; its command line only names `mlx_attn_studies.cli`.
+"""
+
+FOLLOW_UPS = (
+    "replication",
+    "widths",
+    "chapter5",
+    "sources",
+    "recall",
+    "starts",
+    "rank",
+    "chapter5-gpt2",
+    "horizon",
+    "alternatives",
+    "confirmed",
+    "recall-time",
+    "abilities",
+    "state-tracking",
+    "recall-gaps",
+    "delta-rules",
+    "own-rates",
+    "equal-parameters",
+    "gpt2-124m",
+)
+"""Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""
+
+
+CONFIRMS = {"replication": "", "own-rates": "", "confirmed": "alternatives"}
+"""Confirming studies, with the study that each confirms; "" is the first study.
+
+A study explores: it asks many contrasts with few seeds. The contrasts that matter are then asked
+again by a confirming study, with seeds that no earlier training had. Only its words are quoted.
+"""
