@@ -105,7 +105,7 @@ class FollowUp:
 
     def costs(self) -> str:
         """Return the loss, the parameters, the multiply-adds and the cache of every arm."""
-        return tables.costs(self.study, self.found)
+        return tables.costs(self.study, self.found, self.book.folder.parent)
 
     def solved(self) -> str:
         """Return how many models of each arm solved each task, and how soon."""

@@ -3,12 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import expm1, inf
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+
+import msgspec
 
 from mlx_attn.comparison.t_tests import MODERATED, WORST_OF_FIVE
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost
+from mlx_attn.records import as_record, read_record
 from mlx_attn.training.config import resolve
 from mlx_attn_studies import findings
 from mlx_attn_studies.findings import Finding
@@ -170,12 +174,25 @@ def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -
     return table(("arm", *names, "each doubling", "p: no change", "word", "expected"), rows)
 
 
-def costs(study: Study, found: Sequence[Finding]) -> str:
+SPEED = "speed.json"
+"""The file of a study's folder with speeds, which benchmarks/alternatives_speed.py writes."""
+
+
+class _Speeds(msgspec.Struct, frozen=True):
+    """Tokens per second as multiples of the standard form's, by form and by kind of work."""
+
+    forms: dict[str, dict[str, float]]
+
+
+def costs(study: Study, found: Sequence[Finding], folder: Path) -> str:
     """Return every arm's loss in each world, with what it costs beside the standard form.
 
     Parameters and multiply-adds for each token are those of the whole model; the cache is in bytes
-    of float32, for each token or, of a state, for a whole text.
+    of float32, for each token or, of a state, for a whole text. Speeds are multiples of the
+    standard form's, if the folder has measured ones.
     """
+    file = folder / SPEED
+    speeds = as_record(read_record(file), _Speeds, str(file)).forms if file.exists() else {}
     rows: list[list[str]] = []
     for world, place in study.worlds.items():
         of_world = [f for f in found if f.world == world and f.losses]
@@ -187,8 +204,10 @@ def costs(study: Study, found: Sequence[Finding]) -> str:
             cache = f"{4 * cost.cache_floats:,} a token" * bool(cost.cache_floats)
             state = f"{4 * cost.state_floats:,} a text" * bool(cost.state_floats)
             cells = [f"{loss:.4f}", f"{cost.parameters:,}", f"{cost.multiply_adds:,}"]
-            rows.append([world, arm, *cells, ", ".join(filter(None, (cache, state)))])
-    return table(("world", "form", "loss", "parameters", "multiply-adds", "bytes of cache"), rows)
+            speed = [f"x {each:.2f}" for each in speeds.get(arm, {}).values()]
+            rows.append([world, arm, *cells, ", ".join(filter(None, (cache, state))), *speed])
+    head = ["world", "form", "loss", "parameters", "multiply-adds", "bytes of cache"]
+    return table([*head, *(["training speed", "decoding speed"] if speeds else [])], rows)
 
 
 def solved(study: Study, records: Records) -> str:

@@ -1,5 +1,6 @@
 """The tables that only docs/answers.md has say what the records say."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,14 +56,25 @@ def study_with_vocabulary(tables):
     return study_from(tables)
 
 
-def test_every_finished_arm_has_its_costs_beside_its_loss(study_with_vocabulary, trained):
+def test_every_finished_arm_has_its_costs_beside_its_loss(study_with_vocabulary, trained, tmp_path):
     study = study_with_vocabulary
-    rows = rows_of(tables.costs(study, findings(study, trained(study))))
+    rows = rows_of(tables.costs(study, findings(study, trained(study)), tmp_path))
     costs = {row[1]: row[3:] for row in rows}
     # W_query is a matrix of 16 x 16; a token's key and value are 2 x 16 numbers of 4 bytes.
     parameters = {arm: int(cells[0].replace(",", "")) for arm, cells in costs.items()}
     assert parameters["standard"] - parameters["no-query"] == 16 * 16
     assert costs["standard"][2] == "128 a token"
+
+
+def test_measured_speeds_stand_beside_the_costs(study_with_vocabulary, trained, tmp_path):
+    study = study_with_vocabulary
+    forms = {"no-query": {"train": 1.25, "decode": 1.5}}
+    (tmp_path / tables.SPEED).write_text(json.dumps({"forms": forms}))
+    text = tables.costs(study, findings(study, trained(study)), tmp_path)
+    assert "| bytes of cache | training speed | decoding speed |" in text
+    assert {tuple(row[-2:]) for row in rows_of(text) if row[1] == "no-query"} == {
+        ("x 1.25", "x 1.50")
+    }
 
 
 def test_models_that_solved_a_task_are_counted_with_the_median_of_their_steps():
